@@ -1,0 +1,63 @@
+"""Vocabularies and side-chain chemistry of the 20 standard amino acids.
+
+Everything here is data. The residue order and the 18 element channels are those of torchdrug, so that released encoders
+can be loaded (App. D; METHOD "Encoders"). Heavy atoms follow the PDB chemical component dictionary; the chi angles are
+the standard side-chain torsions of IUPAC-IUB (1970), Biochemistry 9:3471.
+"""
+
+RESIDUES = (
+    "GLY ALA SER PRO VAL THR CYS ILE LEU ASN ASP GLN LYS GLU MET HIS PHE ARG TYR TRP".split()
+)  # index = residue type
+RESIDUE_INDEX = {name: i for i, name in enumerate(RESIDUES)}
+ONE_LETTER = "GASPVTCILNDQKEMHFRYW"  # same order as RESIDUES
+NUM_RESIDUE_TYPES = 20
+NUM_RESIDUE_CHANNELS = 21  # one-hot width; channel 20 ("unknown") is never set by this package's readers
+
+# Modified residues that are read as their parent: the three genetically encoded or selenium variants, then the names
+# that force fields give to protonation states and disulphides.
+PARENT = {
+    "MSE": "MET", "SEC": "CYS", "PYL": "LYS",
+    "HID": "HIS", "HIE": "HIS", "HIP": "HIS", "HSD": "HIS", "HSE": "HIS", "HSP": "HIS",
+    "CYX": "CYS", "CYM": "CYS", "ASH": "ASP", "GLH": "GLU", "LYN": "LYS", "MLY": "LYS",
+}  # fmt: skip
+PARENT_ATOM = {("MSE", "SE"): "SD", ("SEC", "SE"): "SG"}  # selenium sits where the parent has sulphur
+
+# Side-chain heavy atoms beyond CB, in the order of the chain (Greek letters G, D, E, Z, H).
+_BEYOND_CB = {
+    "GLY": "", "ALA": "", "SER": "OG", "CYS": "SG", "PRO": "CG CD", "VAL": "CG1 CG2", "THR": "OG1 CG2",
+    "ILE": "CG1 CG2 CD1", "LEU": "CG CD1 CD2", "ASN": "CG OD1 ND2", "ASP": "CG OD1 OD2",
+    "GLN": "CG CD OE1 NE2", "GLU": "CG CD OE1 OE2", "LYS": "CG CD CE NZ", "MET": "CG SD CE",
+    "ARG": "CG CD NE CZ NH1 NH2", "HIS": "CG ND1 CD2 CE1 NE2", "PHE": "CG CD1 CD2 CE1 CE2 CZ",
+    "TYR": "CG CD1 CD2 CE1 CE2 CZ OH", "TRP": "CG CD1 CD2 NE1 CE2 CE3 CZ2 CZ3 CH2",
+}  # fmt: skip
+BACKBONE = ("N", "CA", "C", "O")
+RESIDUE_ATOMS = {r: [*BACKBONE, *([] if r == "GLY" else ["CB"]), *_BEYOND_CB[r].split()] for r in RESIDUES}
+"""Heavy atoms of every residue; a chain's last residue may also carry OXT."""
+
+ATOM_NAMES = [*BACKBONE, "CB", *sorted({a for names in _BEYOND_CB.values() for a in names.split()}), "OXT"]
+ATOM_INDEX = {name: i for i, name in enumerate(ATOM_NAMES)}  # N, CA, C, O are 0, 1, 2, 3
+N, CA, C, O = range(4)
+
+ELEMENTS = ("?", "H", "HE", "LI", "BE", "B", "C", "N", "O", "F", "NE", "NA", "MG", "AL", "SI", "P", "S", "other")
+NUM_ELEMENTS = len(ELEMENTS)  # 18; the index is the atomic number, everything beyond sulphur is the last channel
+ATOM_ELEMENT = [ELEMENTS.index(name[0]) for name in ATOM_NAMES]  # C, N, O and S are the only heavy elements here
+
+_GREEK = {"A": 1, "B": 2, "G": 3, "D": 4, "E": 5, "Z": 6, "H": 7}
+GREEK_RANK = [_GREEK[n[1]] if n[1:] and n[1] in _GREEK else 0 for n in ATOM_NAMES]
+"""Distance from the backbone along the side chain: 0 for N, C, O, OXT; 1 for CA; 2 for CB; 3 for every gamma atom ..."""
+
+# The four atoms of chi 1..4. Rotating about the middle bond moves every side-chain atom at least as remote as the fourth.
+CHI_ATOMS = {
+    "GLY": [], "ALA": [],
+    "SER": ["N CA CB OG"], "CYS": ["N CA CB SG"], "VAL": ["N CA CB CG1"], "THR": ["N CA CB OG1"],
+    "PRO": ["N CA CB CG", "CA CB CG CD"],
+    "ILE": ["N CA CB CG1", "CA CB CG1 CD1"], "LEU": ["N CA CB CG", "CA CB CG CD1"],
+    "ASN": ["N CA CB CG", "CA CB CG OD1"], "ASP": ["N CA CB CG", "CA CB CG OD1"],
+    "HIS": ["N CA CB CG", "CA CB CG ND1"], "PHE": ["N CA CB CG", "CA CB CG CD1"],
+    "TYR": ["N CA CB CG", "CA CB CG CD1"], "TRP": ["N CA CB CG", "CA CB CG CD1"],
+    "MET": ["N CA CB CG", "CA CB CG SD", "CB CG SD CE"],
+    "GLN": ["N CA CB CG", "CA CB CG CD", "CB CG CD OE1"], "GLU": ["N CA CB CG", "CA CB CG CD", "CB CG CD OE1"],
+    "LYS": ["N CA CB CG", "CA CB CG CD", "CB CG CD CE", "CG CD CE NZ"],
+    "ARG": ["N CA CB CG", "CA CB CG CD", "CB CG CD NE", "CG CD NE CZ"],
+}  # fmt: skip
+MAX_CHI = 4

@@ -1,0 +1,132 @@
+"""`Protein`, the one data structure of the package: one *or more* proteins as flat tensors.
+
+Atoms and residues of all proteins are concatenated and index vectors say who belongs to whom: there is no padding and no
+batch class, a batch is a `Protein` with B > 1. Nothing is written to in place; a change is `dataclasses.replace`.
+
+Shape letters of the whole package: **N** atoms, **R** residues, **B** proteins, **E** edges, **L** line-graph edges,
+**M** masked or sampled items, **d** width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from .constants import CA
+
+
+@dataclass(frozen=True)
+class Protein:
+    """P = (S, R) of Sec. 3.1: the sequence is `residue_type`, the structure is `pos`."""
+
+    pos: Tensor  # (N, 3) float   coordinates in angstrom
+    element: Tensor  # (N,)   long    index into ELEMENTS, i.e. the atomic number
+    atom_name: Tensor  # (N,)   long    index into ATOM_NAMES
+    atom_residue: Tensor  # (N,)   long    residue of every atom, non-decreasing
+    residue_type: Tensor  # (R,)   long    index into RESIDUES
+    masked: Tensor  # (R,)   bool    True where the residue type is hidden ([MASK])
+    residue_number: Tensor  # (R,)   long    author numbering
+    insertion_code: Tensor  # (R,)   long    character code of the insertion code, 32 (a blank) where there is none
+    residue_index: Tensor  # (R,)   long    place of the residue in its chain, in file order; selections keep it
+    chain: Tensor  # (R,)   long    chain of every residue, counted from 0 in file order within its protein
+    residue_graph: Tensor  # (R,)   long    protein of every residue, non-decreasing
+    num_graphs: int = 1
+
+    @property
+    def num_atoms(self) -> int:
+        return len(self.pos)
+
+    @property
+    def num_residues(self) -> int:
+        return len(self.residue_type)
+
+    @property
+    def atom_graph(self) -> Tensor:
+        """Protein of every atom (N,), non-decreasing."""
+        return self.residue_graph[self.atom_residue]
+
+    @property
+    def residues_per_graph(self) -> Tensor:
+        """Number of residues of every protein (B,)."""
+        return _count(self.residue_graph, self.num_graphs)
+
+    @property
+    def atoms_per_graph(self) -> Tensor:
+        """Number of atoms of every protein (B,)."""
+        return _count(self.atom_graph, self.num_graphs)
+
+    def map(self, function) -> Protein:
+        """Apply `function` to every tensor."""
+        return replace(self, **{name: function(getattr(self, name)) for name in TENSOR_FIELDS})
+
+    def to(self, device, non_blocking: bool = False) -> Protein:
+        """The same protein on another device."""
+        return self.map(lambda x: x.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Protein:
+        """Page-locked copy; `torch.utils.data.DataLoader(pin_memory=True)` calls this."""
+        return self.map(torch.Tensor.pin_memory)
+
+    def select_atoms(self, keep: Tensor) -> Protein:
+        """Keep the atoms where `keep` (N,) is True. Residues stay, even those that lose every atom."""
+        return replace(self, **{name: getattr(self, name)[keep] for name in ATOM_FIELDS})
+
+    def select_residues(self, keep: Tensor) -> Protein:
+        """Keep the residues where `keep` (R,) is True, with their atoms. Proteins stay, even those that become empty."""
+        new_index = keep.cumsum(0) - 1
+        atoms = self.select_atoms(keep[self.atom_residue])
+        kept = {name: getattr(self, name)[keep] for name in RESIDUE_FIELDS}
+        return replace(atoms, atom_residue=new_index[atoms.atom_residue], **kept)
+
+    def crop(self, start: int, length: int) -> Protein:
+        """The residues start .. start + length - 1 (rows of a single protein, file order)."""
+        if self.num_graphs != 1:
+            raise ValueError(f"crop works on one protein, got a batch of {self.num_graphs}")
+        row = torch.arange(self.num_residues, device=self.pos.device)
+        return self.select_residues((row >= start) & (row < start + length))
+
+    def alpha_carbons(self) -> Protein:
+        """Residue-level view (App. B.3): CA atoms only, so that atom i is residue i.
+
+        Raises ValueError where a residue has no CA or several.
+        """
+        view = self.select_atoms(self.atom_name == CA)
+        if not torch.equal(view.atom_residue, torch.arange(self.num_residues, device=self.pos.device)):
+            raise ValueError("the residue-level view needs exactly one CA per residue")
+        return view
+
+    @staticmethod
+    def pack(proteins: list[Protein]) -> Protein:
+        """Concatenate proteins (or batches) into one batch, in order."""
+        residues = graphs = 0
+        shifted = []
+        for p in proteins:
+            shifted.append(replace(p, atom_residue=p.atom_residue + residues, residue_graph=p.residue_graph + graphs))
+            residues, graphs = residues + p.num_residues, graphs + p.num_graphs
+        joined = {name: torch.cat([getattr(p, name) for p in shifted]) for name in TENSOR_FIELDS}
+        return Protein(**joined, num_graphs=graphs)
+
+    def unpack(self) -> list[Protein]:
+        """The inverse of `pack`: a list of B single proteins."""
+        singles, residue = [], 0
+        residues, atoms = self.residues_per_graph.tolist(), self.atoms_per_graph.tolist()
+        per_residue = {name: getattr(self, name).split(residues) for name in RESIDUE_FIELDS}
+        per_atom = {name: getattr(self, name).split(atoms) for name in ATOM_FIELDS}
+        for b in range(self.num_graphs):
+            p = Protein(**{name: x[b] for name, x in (per_residue | per_atom).items()})
+            p = replace(p, atom_residue=p.atom_residue - residue, residue_graph=torch.zeros_like(p.residue_graph))
+            singles.append(p)
+            residue += residues[b]
+        return singles
+
+
+TENSOR_FIELDS = tuple(f.name for f in fields(Protein) if f.name != "num_graphs")
+ATOM_FIELDS = ("pos", "element", "atom_name", "atom_residue")
+RESIDUE_FIELDS = tuple(name for name in TENSOR_FIELDS if name not in ATOM_FIELDS)
+
+
+def _count(index: Tensor, size: int) -> Tensor:
+    """Histogram of `index` with a fixed length; unlike `bincount` it is deterministic on a GPU and never synchronises."""
+    return torch.zeros(size, dtype=torch.long, device=index.device).index_add_(0, index, torch.ones_like(index))
