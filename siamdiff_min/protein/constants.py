@@ -5,9 +5,9 @@ can be loaded (App. D; METHOD "Encoders"). Heavy atoms follow the PDB chemical c
 the standard side-chain torsions of IUPAC-IUB (1970), Biochemistry 9:3471.
 """
 
-RESIDUES = (
-    "GLY ALA SER PRO VAL THR CYS ILE LEU ASN ASP GLN LYS GLU MET HIS PHE ARG TYR TRP".split()
-)  # index = residue type
+RESIDUES = tuple(
+    "GLY ALA SER PRO VAL THR CYS ILE LEU ASN ASP GLN LYS GLU MET HIS PHE ARG TYR TRP".split()  # noqa: SIM905
+)
 RESIDUE_INDEX = {name: i for i, name in enumerate(RESIDUES)}
 ONE_LETTER = "GASPVTCILNDQKEMHFRYW"  # same order as RESIDUES
 NUM_RESIDUE_TYPES = 20
@@ -44,9 +44,9 @@ ATOM_ELEMENT = [ELEMENTS.index(name[0]) for name in ATOM_NAMES]  # C, N, O and S
 
 _GREEK = {"A": 1, "B": 2, "G": 3, "D": 4, "E": 5, "Z": 6, "H": 7}
 GREEK_RANK = [_GREEK[n[1]] if n[1:] and n[1] in _GREEK else 0 for n in ATOM_NAMES]
-"""Distance from the backbone along the side chain: 0 for N, C, O, OXT; 1 for CA; 2 for CB; 3 for every gamma atom ..."""
+"""Distance from the backbone along the side chain: 0 for N, C, O, OXT; 1 for CA; 2 for CB; 3 for gamma atoms, ..."""
 
-# The four atoms of chi 1..4. Rotating about the middle bond moves every side-chain atom at least as remote as the fourth.
+# The four atoms of chi 1..4. Rotating about the middle bond moves every side-chain atom as remote as the fourth or more.
 CHI_ATOMS = {
     "GLY": [], "ALA": [],
     "SER": ["N CA CB OG"], "CYS": ["N CA CB SG"], "VAL": ["N CA CB CG1"], "THR": ["N CA CB OG1"],

@@ -1,7 +1,7 @@
 """`Protein`, the one data structure of the package: one *or more* proteins as flat tensors.
 
-Atoms and residues of all proteins are concatenated and index vectors say who belongs to whom: there is no padding and no
-batch class, a batch is a `Protein` with B > 1. Nothing is written to in place; a change is `dataclasses.replace`.
+Atoms and residues of all proteins are concatenated and index vectors say who belongs to whom: there is no padding and
+no batch class, a batch is a `Protein` with B > 1. Nothing is written to in place; a change is `dataclasses.replace`.
 
 Shape letters of the whole package: **N** atoms, **R** residues, **B** proteins, **E** edges, **L** line-graph edges,
 **M** masked or sampled items, **d** width.
@@ -74,7 +74,7 @@ class Protein:
         return replace(self, **{name: getattr(self, name)[keep] for name in ATOM_FIELDS})
 
     def select_residues(self, keep: Tensor) -> Protein:
-        """Keep the residues where `keep` (R,) is True, with their atoms. Proteins stay, even those that become empty."""
+        """Keep the residues where `keep` (R,) is True, with their atoms. Proteins stay, even empty ones."""
         new_index = keep.cumsum(0) - 1
         atoms = self.select_atoms(keep[self.atom_residue])
         kept = {name: getattr(self, name)[keep] for name in RESIDUE_FIELDS}
@@ -128,5 +128,5 @@ RESIDUE_FIELDS = tuple(name for name in TENSOR_FIELDS if name not in ATOM_FIELDS
 
 
 def _count(index: Tensor, size: int) -> Tensor:
-    """Histogram of `index` with a fixed length; unlike `bincount` it is deterministic on a GPU and never synchronises."""
+    """Histogram of `index` with a fixed length; unlike `bincount` deterministic on a GPU, and without a host sync."""
     return torch.zeros(size, dtype=torch.long, device=index.device).index_add_(0, index, torch.ones_like(index))
