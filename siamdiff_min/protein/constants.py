@@ -46,7 +46,7 @@ _GREEK = {"A": 1, "B": 2, "G": 3, "D": 4, "E": 5, "Z": 6, "H": 7}
 GREEK_RANK = [_GREEK[n[1]] if n[1:] and n[1] in _GREEK else 0 for n in ATOM_NAMES]
 """Distance from the backbone along the side chain: 0 for N, C, O, OXT; 1 for CA; 2 for CB; 3 for gamma atoms, ..."""
 
-# The four atoms of chi 1..4. Rotating about the middle bond moves every side-chain atom as remote as the fourth or more.
+# The four atoms of chi 1..4. Rotating about the middle bond moves all side-chain atoms as remote as the fourth or more.
 CHI_ATOMS = {
     "GLY": [], "ALA": [],
     "SER": ["N CA CB OG"], "CYS": ["N CA CB SG"], "VAL": ["N CA CB CG1"], "THR": ["N CA CB OG1"],

@@ -1,0 +1,174 @@
+"""Conformer simulation (Sec. 4.1, App. B.3): the second view of SiamDiff.
+
+Atom level: torsional perturbation of the side chains, with regeneration of those that clash. Residue level, where only
+CA atoms are left: Gaussian noise on the coordinates.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from .constants import (
+    ATOM_ELEMENT,
+    ATOM_INDEX,
+    ATOM_NAMES,
+    CHI_ATOMS,
+    GREEK_RANK,
+    MAX_CHI,
+    RESIDUE_INDEX,
+    RESIDUES,
+)
+from .geometry import dihedral, length, radius_pairs, rotate_about_axis
+from .protein import Protein
+
+# Bondi (1964), J. Phys. Chem. 68:441: van der Waals radii in angstrom of C, N, O, S, by atomic number.
+VDW_RADIUS = {6: 1.70, 7: 1.55, 8: 1.52, 16: 1.80}
+CLASH_OVERLAP = 0.8  # angstrom; spheres overlapping by more clash. Hydrogen bonds (about 0.5) do not.
+
+
+@cache
+def _tables(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Names of the atoms of every chi (20, 4, 4), -1 where there is none; Greek rank and vdW radius by atom name."""
+    chi = torch.full((len(RESIDUES), MAX_CHI, 4), -1)
+    for r, name in enumerate(RESIDUES):
+        for k, atoms in enumerate(CHI_ATOMS[name]):
+            chi[r, k] = torch.tensor([ATOM_INDEX[a] for a in atoms.split()])
+    radius = torch.tensor([VDW_RADIUS[e] for e in ATOM_ELEMENT])
+    return chi.to(device), torch.tensor(GREEK_RANK, device=device), radius.to(device)
+
+
+def chi_atoms(protein: Protein) -> tuple[Tensor, Tensor]:
+    """Atoms that define chi 1..4 of every residue: indices (R, 4, 4), and `defined` (R, 4).
+
+    The index is -1 for a missing atom. A chi is defined when its four atoms and those of all earlier chi are there.
+    """
+    chi, _, _ = _tables(protein.pos.device)
+    slot = torch.full((protein.num_residues, len(ATOM_NAMES) + 1), -1, device=protein.pos.device)
+    slot[protein.atom_residue, protein.atom_name] = torch.arange(protein.num_atoms, device=protein.pos.device)
+    names = chi[protein.residue_type] % slot.shape[1]  # (R, 4, 4); the name -1 finds the last, always empty slot
+    index = slot.gather(1, names.flatten(1)).view_as(names)
+    return index, (index >= 0).all(-1).cumprod(1).bool()
+
+
+def chi_angles(protein: Protein) -> tuple[Tensor, Tensor]:
+    """Side-chain torsions chi 1..4 (R, 4) in radian, 0 where undefined, and `defined` (R, 4)."""
+    index, defined = chi_atoms(protein)
+    a, b, c, d = protein.pos[index.clamp(min=0)].unbind(2)
+    return dihedral(a, b, c, d).masked_fill(~defined, 0.0), defined
+
+
+def rotate_side_chains(protein: Protein, angles: Tensor, official: bool = False) -> Protein:
+    """perturb(R, eps) of Sec. 4.1: turn chi k of every residue by angles[:, k] (R, 4), radian.
+
+    Every chi turns all atoms beyond its bond rigidly, chi 1 first, so bond lengths and bond angles stay and each chi
+    changes by exactly its angle. A chi with a missing atom does not turn, nor do the later ones; proline does not turn
+    (its ring would open). `official=True` follows the released code instead: missing atoms are taken to lie at the
+    origin, and proline turns (METHOD 19, 20).
+    """
+    chi, greek, _ = _tables(protein.pos.device)
+    names = chi[protein.residue_type]  # (R, 4, 4)
+    if official:
+        turns = names[..., 0] >= 0  # (R, 4)
+    else:
+        turns = chi_atoms(protein)[1] & (protein.residue_type != RESIDUE_INDEX["PRO"])[:, None]
+    # One slot per residue and atom name, so that a chi finds its atoms by name: (R, 37, 3)
+    pos = protein.pos.new_zeros(protein.num_residues, len(ATOM_NAMES), 3)
+    pos[protein.atom_residue, protein.atom_name] = protein.pos
+    row = torch.arange(protein.num_residues, device=pos.device)
+    for k in range(MAX_CHI):
+        _, start, end, last = names[:, k].clamp(min=0).unbind(1)  # (R,) each
+        moves = turns[:, k, None] & (angles[:, k, None] != 0) & (greek >= greek[last][:, None])  # (R, 37)
+        turned = rotate_about_axis(pos, pos[row, start][:, None], pos[row, end][:, None], angles[:, k, None])
+        pos = torch.where(moves[..., None], turned, pos)
+    return replace(protein, pos=pos[protein.atom_residue, protein.atom_name])
+
+
+def clashing_pairs(protein: Protein, pos: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Pairs of atoms of different residues whose spheres overlap by more than CLASH_OVERLAP, each once.
+
+    Bonded neighbours along the backbone are among them: compare with another conformer to find the *new* clashes.
+    """
+    pos = protein.pos if pos is None else pos
+    i, j = radius_pairs(pos, protein.atom_graph, 2 * max(VDW_RADIUS.values()) - CLASH_OVERLAP)
+    clash = _overlaps(protein, pos, i, j) & (protein.atom_residue[i] != protein.atom_residue[j])
+    return i[clash], j[clash]
+
+
+def new_clashes(native: Protein, pos: Tensor) -> Tensor:
+    """Residues (R,) bool whose side chain, at coordinates `pos` (N, 3), runs into something it did not touch before.
+
+    Only atoms that moved are blamed; where both did, both residues are.
+    """
+    i, j = clashing_pairs(native, pos)
+    fresh = ~_overlaps(native, native.pos, i, j)
+    atom = torch.cat([i[fresh], j[fresh]])
+    atom = atom[(pos[atom] != native.pos[atom]).any(-1)]
+    blamed = torch.zeros(native.num_residues, dtype=torch.bool, device=pos.device)
+    return blamed.index_fill(0, native.atom_residue[atom], True)
+
+
+def _overlaps(protein: Protein, pos: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    _, _, radius = _tables(pos.device)
+    reach = radius[protein.atom_name[i]] + radius[protein.atom_name[j]] - CLASH_OVERLAP
+    return length(pos[i] - pos[j]) < reach
+
+
+@dataclass(frozen=True)
+class TorsionalConformer:
+    """Random rotamers: wrapped normal noise of `std` radian on chi 1..4 of every residue (Sec. 4.1, App. D).
+
+    A residue whose side chain makes a new clash is drawn again with `shrink` times its standard deviation, up to
+    `attempts` times; what still clashes keeps its native side chain. `official=True`: no clash check (METHOD 12).
+    """
+
+    std: float = 0.1 * torch.pi
+    attempts: int = 4
+    shrink: float = 0.5
+    official: bool = False
+
+    def __call__(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, dict[str, Tensor]]:
+        """The conformer, and what to log, each a tensor (count, residues): residues with new clashes as first drawn and
+        in the end, and residues that kept their native side chain (those that have nothing to turn among them)."""
+        angles = self.draw(protein, self.std, generator)
+        conformer = rotate_side_chains(protein, angles, self.official)
+        if self.official:
+            return conformer, {}
+        drawn = clashing = new_clashes(protein, conformer.pos)
+        std = torch.full((protein.num_residues, 1), self.std, device=protein.pos.device)
+        for _ in range(self.attempts):
+            std = torch.where(clashing[:, None], std * self.shrink, std)
+            angles = torch.where(clashing[:, None], self.draw(protein, std, generator), angles)
+            conformer = rotate_side_chains(protein, angles)
+            clashing = new_clashes(protein, conformer.pos)
+        while clashing.any():  # ends: one put back may disturb a neighbour, but the native state has no new clash
+            angles = angles.masked_fill(clashing[:, None], 0.0)
+            conformer = rotate_side_chains(protein, angles)
+            clashing = new_clashes(protein, conformer.pos)
+        rates = {"clash_rate_drawn": drawn, "clash_rate": clashing, "native_side_chains": (angles == 0).all(1)}
+        return conformer, {name: torch.stack([x.sum(), x.new_tensor(len(x)).long()]) for name, x in rates.items()}
+
+    def draw(self, protein: Protein, std: float | Tensor, generator: torch.Generator) -> Tensor:
+        """Wrapped normal noise (R, 4) in [0, 2 pi) for every chi."""
+        noise = torch.randn(
+            protein.num_residues, MAX_CHI, generator=generator, device=protein.pos.device, dtype=protein.pos.dtype
+        )
+        return (noise * std) % (2 * torch.pi)
+
+
+@dataclass(frozen=True)
+class GaussianConformer:
+    """R_2 = R_1 + eps, eps ~ N(0, std^2), std in angstrom: the conformer of residue-level proteins (App. B.3)."""
+
+    std: float = 0.3
+
+    def __call__(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, dict[str, Tensor]]:
+        """The conformer; it has nothing to log."""
+        pos = protein.pos
+        noise = torch.randn(pos.shape, generator=generator, device=pos.device, dtype=pos.dtype)
+        return replace(protein, pos=pos + self.std * noise), {}
+
+
+Conformer = Callable[[Protein, torch.Generator], tuple[Protein, dict[str, Tensor]]]

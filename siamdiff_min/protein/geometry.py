@@ -1,0 +1,96 @@
+"""Distances, angles, dihedrals, rotations about an axis, and exact neighbour search.
+
+All functions work on the last dimension of coordinates in angstrom and return angles in radian. `torch.cdist` is never
+used for cutoffs: its default mode goes through a matrix product and misplaces pairs near the cutoff.
+"""
+
+import torch
+from torch import Tensor
+
+
+def length(vector: Tensor) -> Tensor:
+    """Euclidean norm (..., 3) -> (...), with gradient zero instead of nan at the zero vector."""
+    return torch.linalg.vector_norm(vector, dim=-1)
+
+
+def angle(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Angle a-b-c at b, points (..., 3) -> (...) in [0, pi]; 0 where a point coincides with b."""
+    u, v = a - b, c - b
+    return torch.atan2(length(torch.linalg.cross(u, v)), (u * v).sum(-1))
+
+
+def dihedral(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    """Dihedral angle a-b-c-d, points (..., 3) -> (...) in (-pi, pi], positive clockwise along b -> c (IUPAC)."""
+    u, v, w = b - a, c - b, d - c
+    n = torch.linalg.cross(v, w)
+    return torch.atan2((u * n).sum(-1) * length(v), (torch.linalg.cross(u, v) * n).sum(-1))
+
+
+def rotate_about_axis(point: Tensor, start: Tensor, end: Tensor, theta: Tensor) -> Tensor:
+    """Rotate points (..., 3) by theta (...) radian about the axis start -> end, right-hand rule (Rodrigues).
+
+    Where the axis has no length the point stays.
+    """
+    axis = torch.nn.functional.normalize(end - start, dim=-1)
+    r = point - end
+    cos, sin = theta.cos()[..., None], theta.sin()[..., None]
+    along = axis * (axis * r).sum(-1, keepdim=True)
+    moved = end + along + (r - along) * cos + torch.linalg.cross(axis, r) * sin
+    return torch.where((axis == 0).all(-1, keepdim=True), point, moved)
+
+
+def radius_pairs(pos: Tensor, graph: Tensor, radius: float) -> tuple[Tensor, Tensor]:
+    """All unordered pairs of points closer than `radius` (angstrom) within one protein, each once: two index vectors.
+
+    Cell list, exact, memory linear in the number of points. pos (N, 3), graph (N,) the protein of every point.
+
+    Cells are a hair wider than the radius, so partners lie in the 27 cells around a point. The three cells of a column
+    are neighbours in sorted order; half of the columns suffice to see every pair once: the point's own cell and the
+    next one above it, and the full columns on one side.
+    """
+    if len(pos) == 0:
+        return graph, graph
+    cell = (pos.detach().double() / (radius * (1 + 1e-6))).floor().long()
+    cell = cell - cell.amin(0) + 1  # one empty layer below, one above: neighbours never wrap round
+    size = cell.amax(0) + 2
+    key = ((graph * size[0] + cell[:, 0]) * size[1] + cell[:, 1]) * size[2] + cell[:, 2]
+    key, order = key.sort(stable=True)
+    sides = torch.tensor([[0, 1], [1, -1], [1, 0], [1, 1]], device=pos.device)
+    column = key[:, None] + (sides[:, 0] * size[1] + sides[:, 1]) * size[2]  # (N, 4)
+    row = torch.arange(len(pos), device=pos.device)[:, None]
+    first = torch.cat([row + 1, torch.searchsorted(key, column - 1)], dim=1)  # (N, 5) ranges of candidates
+    last = torch.searchsorted(key, torch.cat([key[:, None] + 1, column + 1], dim=1), right=True)
+    i, j = ranges(first.flatten(), last.flatten())
+    i, j = order[i // first.shape[1]], order[j]
+    near = length(pos[i] - pos[j]) < radius
+    return i[near], j[near]
+
+
+def ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    """Write out the half-open ranges first[k] .. last[k] (K,): for every element its k and its value."""
+    count = last - first
+    k = torch.arange(len(count), device=count.device).repeat_interleave(count)
+    return k, torch.arange(len(k), device=count.device) + (first - (count.cumsum(0) - count))[k]
+
+
+def nearest_neighbors(pos: Tensor, graph: Tensor, num_graphs: int, k: int) -> tuple[Tensor, Tensor]:
+    """The k nearest other points of every point within its protein: (neighbour, point), at most N * k entries.
+
+    pos (N, 3), graph (N,) non-decreasing. Exact; distances are computed for blocks of rows, never N x N at once for
+    large inputs. Proteins with fewer than k + 1 points give what they have.
+    """
+    count = torch.zeros(num_graphs, dtype=torch.long, device=pos.device).index_add_(0, graph, torch.ones_like(graph))
+    start = count.cumsum(0) - count
+    width = int(count.max()) if len(pos) else 0
+    column = torch.arange(width, device=pos.device)
+    neighbour, point = [], []
+    for row in torch.arange(len(pos), device=pos.device).split(max(1, 2**22 // max(width, 1))):
+        other = start[graph[row]][:, None] + column  # (rows, width)
+        valid = (column < count[graph[row]][:, None]) & (other != row[:, None])
+        distance = length(pos[row][:, None] - pos[other.clamp(max=len(pos) - 1)]).masked_fill(~valid, torch.inf)
+        nearest = distance.topk(min(k, width), largest=False)
+        found = nearest.values.isfinite()
+        neighbour.append(other.gather(1, nearest.indices)[found])
+        point.append(row[:, None].expand_as(found)[found])
+    empty = [graph.new_zeros(0)]
+    return torch.cat(neighbour or empty), torch.cat(point or empty)
