@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX
@@ -44,23 +43,9 @@ class Golden(dict):
         return {k[len(prefix) :]: v for k, v in self.items() if k.startswith(prefix)}
 
 
-@pytest.fixture
-def golden():
-    def load(name: str) -> Golden:
-        with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as arrays:
-            return Golden(
-                (
-                    k,
-                    torch.from_numpy(a)
-                    if (a := arrays[k]).dtype.kind in "fiub" and a.ndim
-                    else a[()]
-                    if not a.ndim
-                    else a,
-                )
-                for k in arrays.files
-            )
-
-    return load
+def load_golden(name: str) -> Golden:
+    with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as arrays:
+        return Golden((k, torch.from_numpy(a) if a.dtype.kind in "fiub" else a) for k, a in arrays.items())
 
 
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:

@@ -131,7 +131,7 @@ class TorsionalConformer:
 
     def __call__(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, dict[str, Tensor]]:
         """The conformer, and what to log, each a tensor (count, residues): residues with new clashes as first drawn and
-        in the end, and residues that kept their native side chain (those that have nothing to turn among them)."""
+        in the end, and residues put back to their native side chain."""
         angles = self.draw(protein, self.std, generator)
         conformer = rotate_side_chains(protein, angles, self.official)
         if self.official:
@@ -148,7 +148,8 @@ class TorsionalConformer:
             conformer = rotate_side_chains(protein, angles)
             clashing = new_clashes(protein, conformer.pos)
         rates = {"clash_rate_drawn": drawn, "clash_rate": clashing, "native_side_chains": (angles == 0).all(1)}
-        return conformer, {name: torch.stack([x.sum(), x.new_tensor(len(x)).long()]) for name, x in rates.items()}
+        total = torch.tensor(protein.num_residues, device=angles.device)
+        return conformer, {name: torch.stack([x.sum(), total]) for name, x in rates.items()}
 
     def draw(self, protein: Protein, std: float | Tensor, generator: torch.Generator) -> Tensor:
         """Wrapped normal noise (R, 4) in [0, 2 pi) for every chi."""

@@ -1,0 +1,189 @@
+"""Graphs built by hand from coordinates (App. D, "Graph construction"): radius, k-nearest-neighbour and sequential edges,
+the edge features of GearNet, and the line graph with its angle bins (Zhang et al. 2022, Sec. 3.2-3.3).
+
+A graph knows nothing of edge lengths: SiamDiff builds it from the clean structure and reads it with noised coordinates
+(METHOD 5), so lengths and angles are computed from the coordinates at hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
+from ..protein.geometry import angle, length, nearest_neighbors, radius_pairs, ranges
+from ..protein.protein import Protein
+
+MAX_SEQUENCE_DISTANCE = 10  # one-hot classes 0..9 and "10 or more"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Directed edges src -> dst with a relation, sorted by (dst, relation, src)."""
+
+    src: Tensor  # (E,) long   where the message comes from
+    dst: Tensor  # (E,) long   where it goes
+    relation: Tensor  # (E,) long   edge type, 0 .. num_relations - 1
+    edge_feature: Tensor  # (E, 51 + num_relations)   one-hots: types of both ends, relation, sequence distance
+    node_feature: Tensor  # (N, d)   one-hots of element (atom level) and residue type
+    num_relations: int
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.src)
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.node_feature)
+
+
+@dataclass(frozen=True)
+class GraphBuilder:
+    """How a level of detail turns a `Protein` into a `Graph`; `ATOM_GRAPH` and `RESIDUE_GRAPH` are the paper's."""
+
+    radius: float  # angstrom
+    num_neighbors: int = 0  # k of the kNN edges; 0: none
+    max_offset: int = -1  # sequential edges of offsets -max_offset .. max_offset; -1: none
+    min_sequence_distance: int = 0  # the two spatial kinds keep only |i - j| >= this (long-range interactions)
+    with_elements: bool = True  # node features start with the element one-hot
+    max_neighbors: int | None = None  # cap of radius neighbours per node, the nearest are kept (METHOD 17)
+    official: bool = False  # row differences as sequence distance, [MASK] is glycine in edge one-hots (METHOD 8, 18)
+
+    @property
+    def num_offsets(self) -> int:
+        return 2 * self.max_offset + 1 if self.max_offset >= 0 else 0
+
+    @property
+    def num_relations(self) -> int:
+        """Sequential offsets, then radius, then kNN."""
+        return self.num_offsets + 1 + bool(self.num_neighbors)
+
+    @property
+    def node_dim(self) -> int:
+        return NUM_RESIDUE_CHANNELS + NUM_ELEMENTS * self.with_elements
+
+    @property
+    def edge_dim(self) -> int:
+        """Width of the edge input: the one-hots and the length."""
+        return 2 * NUM_RESIDUE_TYPES + self.num_relations + MAX_SEQUENCE_DISTANCE + 1 + 1
+
+    def __call__(self, protein: Protein) -> Graph:
+        """The graph of a batch; no edge joins two proteins."""
+        kinds = []  # (src, dst, relation) of every kind of edge
+        if self.num_offsets:
+            kinds.append(self.sequential_edges(protein))
+        spatial = [self.radius_edges(protein)]
+        if self.num_neighbors:
+            spatial.append(nearest_neighbors(protein.pos, protein.atom_graph, protein.num_graphs, self.num_neighbors))
+        for k, (src, dst) in enumerate(spatial):
+            far = self.sequence_distance(protein, src, dst) >= self.min_sequence_distance
+            src, dst = src[far], dst[far]
+            kinds.append((src, dst, torch.full_like(src, self.num_offsets + k)))
+        src, dst, relation = (torch.cat(x) for x in zip(*kinds))
+        key = (dst * self.num_relations + relation) * protein.num_atoms + src
+        order = key.argsort()
+        src, dst, relation = src[order], dst[order], relation[order]
+        edge_feature = self.edge_feature(protein, src, dst, relation)
+        return Graph(src, dst, relation, edge_feature, self.node_feature(protein), self.num_relations)
+
+    def radius_edges(self, protein: Protein) -> tuple[Tensor, Tensor]:
+        """Both directions of every pair closer than the radius: (src, dst)."""
+        i, j = radius_pairs(protein.pos, protein.atom_graph, self.radius)
+        src, dst = torch.cat([i, j]), torch.cat([j, i])
+        if self.max_neighbors is None:
+            return src, dst
+        order = length(protein.pos[src] - protein.pos[dst]).argsort(stable=True)
+        order = order[dst[order].argsort(stable=True)]  # by destination, nearest first
+        count = torch.zeros(protein.num_atoms, dtype=torch.long, device=dst.device).index_add_(0, dst, torch.ones_like(dst))
+        rank = torch.arange(len(dst), device=dst.device) - (count.cumsum(0) - count)[dst[order]]
+        order = order[rank < self.max_neighbors]
+        return src[order], dst[order]
+
+    def sequential_edges(self, protein: Protein) -> tuple[Tensor, Tensor, Tensor]:
+        """Residues of one chain at offset -max_offset .. max_offset, one relation each, offset 0 being the self edge.
+
+        Only for the residue-level view, where node i is residue i.
+        """
+        edges, row = [], torch.arange(protein.num_residues, device=protein.pos.device)
+        for shift in range(-self.max_offset, self.max_offset + 1):
+            src = row[max(0, -shift) : max(0, len(row) - max(0, shift))]
+            dst = src + shift
+            offset = self._offset(protein, src, dst)
+            near = same_chain(protein, src, dst) & (offset.abs() <= self.max_offset)
+            edges.append((src[near], dst[near], offset[near] + self.max_offset))
+        return tuple(torch.cat(x) for x in zip(*edges))
+
+    def _offset(self, protein: Protein, i: Tensor, j: Tensor) -> Tensor:
+        """Signed distance along the chain from residue i to residue j; rows of the batch in the official code."""
+        return j - i if self.official else protein.residue_index[j] - protein.residue_index[i]
+
+    def sequence_distance(self, protein: Protein, src: Tensor, dst: Tensor) -> Tensor:
+        """|i - j| of the residues of two nodes, cut at 10; residues of different chains are far (METHOD 18)."""
+        i, j = protein.atom_residue[src], protein.atom_residue[dst]
+        distance = self._offset(protein, i, j).abs().clamp(max=MAX_SEQUENCE_DISTANCE)
+        if self.official:
+            return distance
+        return distance.masked_fill(~same_chain(protein, i, j), MAX_SEQUENCE_DISTANCE)
+
+    def node_feature(self, protein: Protein) -> Tensor:
+        """One-hot element (atom level) and residue type, the latter all zeros where masked: (N, node_dim)."""
+        residue = one_hot(protein.residue_type, NUM_RESIDUE_CHANNELS, protein.pos.dtype) * ~protein.masked[:, None]
+        if not self.with_elements:
+            return residue[protein.atom_residue]
+        element = one_hot(protein.element, NUM_ELEMENTS, protein.pos.dtype)
+        return torch.cat([element, residue[protein.atom_residue]], dim=-1)
+
+    def edge_feature(self, protein: Protein, src: Tensor, dst: Tensor, relation: Tensor) -> Tensor:
+        """One-hots of the residue types of both ends, the relation and the sequence distance: (E, edge_dim - 1).
+
+        No bit depends on the type of a masked residue; the official code shows glycine there (METHOD 8).
+        """
+        residue = one_hot(protein.residue_type.masked_fill(protein.masked, 0), NUM_RESIDUE_TYPES, protein.pos.dtype)
+        if not self.official:
+            residue = residue * ~protein.masked[:, None]
+        distance = one_hot(self.sequence_distance(protein, src, dst), MAX_SEQUENCE_DISTANCE + 1, residue.dtype)
+        ends = [residue[protein.atom_residue[node]] for node in (src, dst)]
+        return torch.cat([*ends, one_hot(relation, self.num_relations, residue.dtype), distance], dim=-1)
+
+    def as_official(self) -> GraphBuilder:
+        """The same graph with the conventions of the released code."""
+        return replace(self, official=True, max_neighbors=32)
+
+
+ATOM_GRAPH = GraphBuilder(radius=4.5)
+RESIDUE_GRAPH = GraphBuilder(
+    radius=10.0, num_neighbors=10, max_offset=2, min_sequence_distance=5, with_elements=False
+)
+
+
+def one_hot(index: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """Rows of the identity matrix (K, size) in a floating type."""
+    return F.one_hot(index, size).to(dtype)
+
+
+def same_chain(protein: Protein, i: Tensor, j: Tensor) -> Tensor:
+    """True where the residues i and j belong to one chain of one protein."""
+    same_protein = protein.residue_graph[i] == protein.residue_graph[j]
+    return same_protein & (protein.chain[i] == protein.chain[j])
+
+
+def edge_lengths(graph: Graph, pos: Tensor) -> Tensor:
+    """Lengths (E,) of the edges at the coordinates pos (N, 3), angstrom."""
+    return length(pos[graph.src] - pos[graph.dst])
+
+
+def line_graph(graph: Graph, pos: Tensor, num_bins: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Pairs of edges k -> j, j -> i as edge ids, and the bin of the angle between them: edge_in, edge_out, bin (L,).
+
+    k may be i: the way back, at angle 0. Bin b holds the angles k-j-i in [b, b + 1) pi / num_bins.
+    """
+    src, dst = graph.src, graph.dst
+    by_dst = dst.argsort(stable=True)
+    start = torch.searchsorted(dst[by_dst], torch.arange(graph.num_nodes + 1, device=dst.device))
+    edge_out, place = ranges(start[src], start[src + 1])  # edges that end where edge_out begins
+    edge_in = by_dst[place]
+    theta = angle(pos[src[edge_in]], pos[src[edge_out]], pos[dst[edge_out]])
+    return edge_in, edge_out, (theta / torch.pi * num_bins).long().clamp(max=num_bins - 1)
