@@ -5,6 +5,7 @@ of the paper. Parameter names are torchdrug's, so that released encoders load wi
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -57,23 +58,30 @@ class GearNet(nn.Module):
     """GearNet-Edge; without message passing between edges (`num_angle_bins=0`) it is GearNet."""
 
     def __init__(
-        self, builder: GraphBuilder, dims: list[int], num_angle_bins: int = 8, readout: str = "mean", concat: bool = True
+        self,
+        builder: GraphBuilder,
+        dims: list[int],
+        num_angle_bins: int = 8,
+        readout: str = "mean",
+        concat: bool = True,
     ):
         super().__init__()
         self.builder, self.num_angle_bins, self.concat = builder, num_angle_bins, concat
         self.readout = {"mean": segment_mean, "sum": segment_sum}[readout]
         self.out_dim = sum(dims) if concat else dims[-1]
         node = [builder.node_dim, *dims]
-        self.layers = nn.ModuleList(RelationalConv(a, b, builder.num_relations) for a, b in zip(node, node[1:]))
+        self.layers = nn.ModuleList(RelationalConv(a, b, builder.num_relations) for a, b in pairwise(node))
         if num_angle_bins:
             edge = [builder.edge_dim, *node[:-1]]
-            self.edge_layers = nn.ModuleList(RelationalConv(a, b, num_angle_bins) for a, b in zip(edge, edge[1:]))
+            self.edge_layers = nn.ModuleList(RelationalConv(a, b, num_angle_bins) for a, b in pairwise(edge))
         self.batch_norms = nn.ModuleList(nn.BatchNorm1d(d) for d in dims)
 
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
-        """Encode a batch. `graph` (default: built from the protein) gives edges and one-hots; lengths and angles are
-        always those of `protein.pos`."""
-        graph = self.builder(protein) if graph is None else graph
+        """Encode a batch. `graph` (default: built from the builder's view of the protein) gives edges and one-hots;
+        lengths and angles are always those of `protein.pos`."""
+        if graph is None:
+            protein = self.builder.view(protein)
+            graph = self.builder(protein)
         n, num_relations = graph.num_nodes, graph.num_relations
         slot = graph.dst * num_relations + graph.relation
         from_nodes = Gather.build(graph.src, slot, n, n * num_relations)
@@ -82,7 +90,10 @@ class GearNet(nn.Module):
             from_edges = Gather.build(edge_id, slot, graph.num_edges, n * num_relations)
             edge_in, edge_out, angle_bin = line_graph(graph, protein.pos, self.num_angle_bins)
             between_edges = Gather.build(
-                edge_in * self.num_angle_bins + angle_bin, edge_out, graph.num_edges * self.num_angle_bins, graph.num_edges
+                edge_in * self.num_angle_bins + angle_bin,
+                edge_out,
+                graph.num_edges * self.num_angle_bins,
+                graph.num_edges,
             )
             m = torch.cat([graph.edge_feature, edge_lengths(graph, protein.pos)[:, None]], dim=-1)  # (E, edge_dim)
 

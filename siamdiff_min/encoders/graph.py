@@ -1,5 +1,5 @@
-"""Graphs built by hand from coordinates (App. D, "Graph construction"): radius, k-nearest-neighbour and sequential edges,
-the edge features of GearNet, and the line graph with its angle bins (Zhang et al. 2022, Sec. 3.2-3.3).
+"""Graphs built by hand from coordinates (App. D, "Graph construction"): radius, k-nearest-neighbour and sequential
+edges, the edge features of GearNet, and the line graph with its angle bins (Zhang et al. 2022, Sec. 3.2-3.3).
 
 A graph knows nothing of edge lengths: SiamDiff builds it from the clean structure and reads it with noised coordinates
 (METHOD 5), so lengths and angles are computed from the coordinates at hand.
@@ -52,6 +52,10 @@ class GraphBuilder:
     max_neighbors: int | None = None  # cap of radius neighbours per node, the nearest are kept (METHOD 17)
     official: bool = False  # row differences as sequence distance, [MASK] is glycine in edge one-hots (METHOD 8, 18)
 
+    def view(self, protein: Protein) -> Protein:
+        """What this level of detail sees of a protein: all atoms, or one CA per residue (App. B.3)."""
+        return protein if self.with_elements else protein.alpha_carbons()
+
     @property
     def num_offsets(self) -> int:
         return 2 * self.max_offset + 1 if self.max_offset >= 0 else 0
@@ -97,7 +101,9 @@ class GraphBuilder:
             return src, dst
         order = length(protein.pos[src] - protein.pos[dst]).argsort(stable=True)
         order = order[dst[order].argsort(stable=True)]  # by destination, nearest first
-        count = torch.zeros(protein.num_atoms, dtype=torch.long, device=dst.device).index_add_(0, dst, torch.ones_like(dst))
+        count = torch.zeros(protein.num_atoms, dtype=torch.long, device=dst.device).index_add_(
+            0, dst, torch.ones_like(dst)
+        )
         rank = torch.arange(len(dst), device=dst.device) - (count.cumsum(0) - count)[dst[order]]
         order = order[rank < self.max_neighbors]
         return src[order], dst[order]
@@ -154,9 +160,7 @@ class GraphBuilder:
 
 
 ATOM_GRAPH = GraphBuilder(radius=4.5)
-RESIDUE_GRAPH = GraphBuilder(
-    radius=10.0, num_neighbors=10, max_offset=2, min_sequence_distance=5, with_elements=False
-)
+RESIDUE_GRAPH = GraphBuilder(radius=10.0, num_neighbors=10, max_offset=2, min_sequence_distance=5, with_elements=False)
 
 
 def one_hot(index: Tensor, size: int, dtype: torch.dtype) -> Tensor:

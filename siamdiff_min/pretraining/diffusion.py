@@ -1,0 +1,129 @@
+"""The forward process q(P^t | P^0) (Sec. 3.2, Eq. 2-3) and the two-stage noise schedule (Sec. 3.4, App. D).
+
+Time steps t run from 1 to T as in the paper. Structure: Gaussian noise on the coordinates. Sequence: residues are
+replaced by [MASK] with a cumulative probability that grows linearly in t.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..encoders.ops import segment_sum
+from ..protein.protein import Protein
+
+MASK_RATE = (0.15, 1.0)  # at t = 0 and t = T (App. D)
+
+
+def sigmoid_betas(steps: int, low: float, high: float) -> Tensor:
+    """Variances beta_1 .. beta_T (T,) on a sigmoid from low to high: sigmoid(-6 .. 6) (high - low) + low (App. D)."""
+    return torch.linspace(-6, 6, steps, dtype=torch.float64).sigmoid() * (high - low) + low
+
+
+def linear_betas(steps: int, low: float, high: float) -> Tensor:
+    """Variances beta_1 .. beta_T (T,) in equal steps from low to high."""
+    return torch.linspace(low, high, steps, dtype=torch.float64)
+
+
+BETAS = {"sigmoid": sigmoid_betas, "linear": linear_betas}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One stage of pre-training: the noise levels it draws from, and how its losses are weighed."""
+
+    betas: str  # key of BETAS
+    steps: int  # T
+    low: float  # smallest and largest variance
+    high: float
+    levels: tuple[int, int]  # first and last t that are drawn
+    weight_structure: float = 1.0
+    weight_sequence: float = 1.0
+
+    @property
+    def alpha_bar(self) -> Tensor:
+        """prod_{s <= t} (1 - beta_s) for t = 1 .. T at the indices 0 .. T - 1: (T,) float64."""
+        return (1 - BETAS[self.betas](self.steps, self.low, self.high)).cumprod(0)
+
+    def mask_rate(self, t: Tensor) -> Tensor:
+        """Cumulative probability of [MASK] at step t (B,), linear in t (App. D)."""
+        low, high = MASK_RATE
+        return low + (high - low) * t / self.steps
+
+    def draw_level(self, num: int, generator: torch.Generator) -> Tensor:
+        """One time step t per protein (B,), uniform over the levels of this stage (Alg. 1)."""
+        first, last = self.levels
+        return torch.randint(first, last + 1, (num,), generator=generator, device=generator.device)
+
+    def only(self, structure: bool = True, sequence: bool = True, level: int | None = None) -> Schedule:
+        """The ablations of Sec. 5.3: one of the two diffusions alone, or one fixed noise level t."""
+        return replace(
+            self,
+            levels=self.levels if level is None else (min(level, self.steps), min(level, self.steps)),
+            weight_structure=(self.weight_structure if sequence else 1.0) if structure else 0.0,
+            weight_sequence=(self.weight_sequence if structure else 1.0) if sequence else 0.0,
+        )
+
+
+SCHEDULES = {  # preset -> stage -> schedule (METHOD 1, 2, 11)
+    "paper": {
+        1: Schedule("sigmoid", 100, 1e-4, 0.1, levels=(10, 100)),
+        2: Schedule("sigmoid", 100, 1e-4, 0.1, levels=(1, 9)),
+    },
+    "official": {
+        1: Schedule("sigmoid", 100, 1e-3, 0.1, levels=(1, 100), weight_structure=0.5, weight_sequence=0.5),
+        2: Schedule("linear", 5, 1e-4, 1e-4, levels=(1, 5), weight_structure=0.2, weight_sequence=0.8),
+    },
+}
+
+
+def random_mask(protein: Protein, rate: Tensor, generator: torch.Generator) -> Tensor:
+    """random_mask(S, rho) of Eq. 3: every residue independently with its protein's rate (B,), at least one per protein.
+
+    Returns the residues to mask (M,), increasing.
+    """
+    u = torch.rand(protein.num_residues, generator=generator, device=rate.device)
+    graph = protein.residue_graph
+    smallest = u.new_ones(protein.num_graphs).scatter_reduce_(0, graph, u, "amin")
+    return ((u < rate[graph]) | (u == smallest[graph])).nonzero().squeeze(1)
+
+
+def random_mask_official(protein: Protein, rate: Tensor, generator: torch.Generator) -> Tensor:
+    """The released code's mask (METHOD 3): floor(n rate) draws *with* replacement, residues may come twice (M,)."""
+    count = protein.residues_per_graph
+    draws = (count * rate.float()).long().clamp(min=1)
+    graph = torch.arange(protein.num_graphs, device=rate.device).repeat_interleave(draws)
+    u = torch.rand(len(graph), generator=generator, device=rate.device)
+    return (u * count[graph]).long() + (count.cumsum(0) - count)[graph]
+
+
+def perturb(pos: Tensor, alpha_bar: Tensor, generator: torch.Generator) -> Tensor:
+    """R^t = R + sqrt((1 - abar) / abar) eps: q(R^t | R^0) of Eq. 3 divided by sqrt(abar), as in GeoDiff (METHOD 4).
+
+    pos (N, 3) and alpha_bar (N,) -> (N, 3): lengths keep their scale in angstrom.
+    """
+    noise = torch.randn(pos.shape, generator=generator, device=pos.device, dtype=pos.dtype)
+    return pos + ((1 - alpha_bar) / alpha_bar).sqrt()[:, None] * noise
+
+
+def hide_residues(protein: Protein, masked: Tensor, backbone: int) -> Protein:
+    """Apply [MASK] to the residues `masked` (M,): hide their types and discard their side chains (App. D).
+
+    The atoms kept are the first `backbone` of N, CA, C, O.
+    """
+    hidden = protein.masked.index_fill(0, masked, True)
+    keep = (protein.atom_name < backbone) | ~hidden[protein.atom_residue]
+    return replace(protein, masked=hidden).select_atoms(keep)
+
+
+def edges_to_vectors(score: Tensor, pos: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    """One invariant score per edge (E,) -> one equivariant vector per atom (N, 3): Eq. 5 by the chain rule of GeoDiff.
+
+    The gradient of a distance is the unit vector along the edge; each atom averages over the edges at either end.
+    """
+    direction = torch.nn.functional.normalize(pos[src] - pos[dst], dim=-1, eps=1e-10) * score[:, None]
+    ones = torch.ones_like(score)
+    total = segment_sum(direction, src, len(pos)) / segment_sum(ones, src, len(pos)).clamp(min=1)[:, None]
+    return total - segment_sum(direction, dst, len(pos)) / segment_sum(ones, dst, len(pos)).clamp(min=1)[:, None]
