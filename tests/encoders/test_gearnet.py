@@ -1,0 +1,168 @@
+"""GearNet-Edge: the official code's numbers, sizes, and what an encoder promises."""
+
+import ast
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import Golden, generator, load_golden, move, real_protein, relative_error
+
+from siamdiff_min.encoders import ENCODERS, gearnet
+from siamdiff_min.encoders.gearnet import GearNet, RelationalConv
+from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph
+from siamdiff_min.encoders.ops import Gather
+from siamdiff_min.protein.protein import Protein
+
+CASES = {  # fixture -> the network it was made with
+    "gearnet_res_6x32": (RESIDUE_GRAPH, [32] * 6, 8, "sum", True),
+    "gearnet_atom_6x128": (ATOM_GRAPH, [128] * 6, 8, "mean", True),
+    "gearnet_noedge_3x24": (RESIDUE_GRAPH, [24] * 3, 0, "mean", False),
+}
+
+
+def golden_graph(golden: Golden, dtype: torch.dtype = torch.float32) -> tuple[Protein, Graph]:
+    """The fixture's nodes and edges as they were given to the official network."""
+    x, edges = golden["in_node_feature"].to(dtype), golden["in_edge_list"].long()
+    none = torch.zeros(len(x), dtype=torch.long)
+    graph_of = torch.arange(len(golden["in_num_nodes"])).repeat_interleave(golden["in_num_nodes"])
+    own = torch.arange(len(x))
+    pos = golden["in_node_position"].to(dtype)
+    protein = Protein(pos, none, none, own, none, none.bool(), none, none, own, none, graph_of, int(graph_of[-1]) + 1)
+    feature = golden["in_edge_feature"][:, :-1].to(dtype) if "in_edge_feature" in golden else None
+    graph = Graph(edges[:, 0], edges[:, 1], edges[:, 2], feature, x, int(golden["num_relation"]))
+    return protein, graph
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("name", ["gearnet_res_6x32", "gearnet_atom_6x128"])
+def test_golden_output(name, mode):
+    golden = load_golden(name)
+    net = GearNet(*CASES[name])
+    net.load_state_dict(golden.state(), strict=True)
+    encoding = net.train(mode == "train")(*golden_graph(golden))
+    assert relative_error(encoding.node, golden[f"out32/{mode}/node_feature"]) < 1e-5
+    assert relative_error(encoding.graph, golden[f"out32/{mode}/graph_feature"]) < 1e-5
+    double = GearNet(*CASES[name]).double()
+    double.load_state_dict(golden.state())
+    encoding = double.train(mode == "train")(*golden_graph(golden, torch.float64))
+    assert relative_error(encoding.graph, golden[f"out64/{mode}/graph_feature"]) < 1e-7
+
+
+def test_golden_without_edge_messages():
+    golden = load_golden("gearnet_noedge_3x24")
+    net = GearNet(*CASES["gearnet_noedge_3x24"])
+    net.load_state_dict(golden.state(), strict=True)
+    encoding = net.eval()(*golden_graph(golden))
+    assert relative_error(encoding.node, golden["node_feature"]) < 1e-5
+    assert relative_error(encoding.graph, golden["graph_feature"]) < 1e-5
+
+
+def wave(x: torch.Tensor) -> torch.Tensor:
+    """The fixtures' scalar: cos(0), cos(1), ... as weights, row-major."""
+    weight = torch.arange(x.numel(), dtype=torch.float64).cos().to(x.dtype)
+    return (x.flatten() * weight).sum()
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("name", ["gearnet_res_6x32", "gearnet_atom_6x128"])
+def test_golden_gradients(name, mode, near_zero_relus):
+    golden = load_golden(name)
+    net = GearNet(*CASES[name])
+    net.train(mode == "train")
+    protein, graph = golden_graph(golden)
+    x = graph.node_feature.requires_grad_()
+    prefix = f"out32/{mode}/grad/"
+    expected = golden.state(prefix)
+
+    def error() -> float:
+        net.load_state_dict(golden.state())
+        net.zero_grad()
+        x.grad = None
+        encoding = net(protein, graph)
+        (wave(encoding.node) + wave(encoding.graph)).backward()
+        grads = {"input": x.grad, **{n: p.grad for n, p in net.named_parameters()}}
+        return max(relative_error(grads[n], g) for n, g in expected.items())
+
+    assert near_zero_relus(error) < 1e-5
+
+
+def test_batch_norm_statistics_follow_the_batch():
+    """Running statistics after one step in training mode: 0.9 old + 0.1 batch, variance unbiased."""
+    golden = load_golden("gearnet_res_6x32")
+    net = GearNet(*CASES["gearnet_res_6x32"])
+    net.load_state_dict(golden.state())
+    seen = []
+    net.batch_norms[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    net.train()(*golden_graph(golden))
+    old = golden["sd/batch_norms.0.running_mean"], golden["sd/batch_norms.0.running_var"]
+    assert torch.allclose(net.batch_norms[0].running_mean, 0.9 * old[0] + 0.1 * seen[0].mean(0), atol=1e-6)
+    assert torch.allclose(net.batch_norms[0].running_var, 0.9 * old[1] + 0.1 * seen[0].var(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("level, short", [("atom", "atom"), ("residue", "res")])
+def test_sizes_and_names_are_those_of_the_released_encoders(level, short):
+    golden = load_golden(f"ckpt_keys_{short}")
+    net = ENCODERS["gearnet"](level)
+    assert sum(p.numel() for p in net.parameters()) == {"atom": 834_503, "residue": 20_145_635}[level]
+    shapes = {k: tuple(v.shape) for k, v in net.state_dict().items()}
+    assert shapes == {str(k): ast.literal_eval(str(s)) for k, s in zip(golden["sd_keys"], golden["sd_shapes"])}
+
+
+def test_sum_and_transform_commute():
+    """The fast path of the line graph against the plain formula, value and gradients."""
+    conv = RelationalConv(6, 5, 4).double()
+    source, target = (torch.randint(0, 9, (40,), generator=generator(k)) for k in (0, 1))
+    relation = torch.randint(0, 4, (40,), generator=generator(2))
+    results = []
+    for fast in (True, False):
+        x = torch.randn(9, 6, dtype=torch.float64, generator=generator(3), requires_grad=True)
+        if fast:
+            out = conv.sum_transforms(x, Gather.build(source * 4 + relation, target, 36, 9))
+        else:
+            out = conv.transform_sums(x, Gather.build(source, target * 4 + relation, 9, 36))
+        results.append((out, *torch.autograd.grad(wave(out), [x, conv.linear.weight, conv.linear.bias])))
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(*results))
+
+
+def small_net(level: str) -> GearNet:
+    torch.manual_seed(0)
+    net = gearnet(level, "tiny").double()
+    for norm in (m for m in net.modules() if isinstance(m, torch.nn.BatchNorm1d)):
+        norm.running_mean.uniform_(-1, 1)
+        norm.running_var.uniform_(0.5, 2)
+    return net.eval()
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_invariance(level):
+    net, protein = small_net(level), real_protein("1LCD_A")
+    here, there = net(protein), net(move(protein, 1))
+    for name in ("node", "residue", "graph"):
+        assert relative_error(getattr(there, name), getattr(here, name).detach()) < 1e-9
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_packing_equals_encoding_singly(level):
+    net = small_net(level)
+    proteins = [real_protein("1LCD_A"), real_protein("2BEG"), real_protein("1LCD_A").crop(5, 20)]
+    together, apart = net(Protein.pack(proteins)), [net(p) for p in proteins]
+    for name in ("node", "residue", "graph"):
+        assert relative_error(getattr(together, name), torch.cat([getattr(e, name) for e in apart]).detach()) < 1e-12
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_the_type_of_a_masked_residue_changes_nothing(level):
+    net, protein = small_net(level), real_protein("1LCD_A")
+    protein = replace(protein, masked=torch.arange(51) % 2 == 0)
+    protein = protein.select_atoms((protein.atom_name < 4) | ~protein.masked[protein.atom_residue])
+    other = torch.where(protein.masked, (protein.residue_type + 3) % 20, protein.residue_type)
+    assert torch.equal(net(protein).node, net(replace(protein, residue_type=other)).node)
+    shown = replace(protein, masked=torch.zeros_like(protein.masked))
+    assert not torch.equal(net(protein).node, net(shown).node)
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_a_single_residue_and_a_protein_without_edges(level):
+    net = small_net(level)
+    alone = real_protein("1LCD_A").crop(0, 1).alpha_carbons()
+    assert net(alone).graph.isfinite().all()

@@ -1,0 +1,147 @@
+"""Graphs: the official code's edges and features, brute force, and the two presets' conventions."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import load_golden, move, real_protein
+
+from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, edge_lengths, line_graph
+from siamdiff_min.protein.geometry import angle
+from siamdiff_min.protein.protein import Protein
+
+FILES = ["1A8O_raw", "2BEG", "2XHE", "1LCD_A", "batch3"]
+BUILDERS = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}
+
+
+def view(golden, level: str) -> Protein:
+    """The nodes the official code kept; waters have no CA and leave the residue level."""
+    protein = golden.protein()
+    if level == "residue":
+        protein = protein.select_atoms(protein.atom_name == 1)
+    if "node2input" in golden and level == "atom":
+        chosen = torch.zeros(protein.num_atoms, dtype=torch.bool).index_fill(0, golden["node2input"], True)
+        protein = protein.select_atoms(chosen)
+    kept = torch.zeros(protein.num_residues, dtype=torch.bool).index_fill(0, protein.atom_residue, True)
+    if "residue2input" in golden:
+        kept &= torch.zeros_like(kept).index_fill(0, golden["residue2input"], True)
+    return protein.select_residues(kept)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_golden_edges_and_features(level, name):
+    golden = load_golden(f"graph_{level}_{name}")
+    protein = view(golden, level)
+    graph = BUILDERS[level].as_official()(protein)
+    expected = golden["out_edge_list"]
+    order = ((expected[:, 1] * 7 + expected[:, 2]) * protein.num_atoms + expected[:, 0]).argsort()
+    assert graph.num_relations == golden["out_num_relation"]
+    assert torch.equal(torch.stack([graph.src, graph.dst, graph.relation], dim=1), expected[order])
+    feature = torch.cat([graph.edge_feature, edge_lengths(graph, protein.pos)[:, None]], dim=1)
+    assert torch.equal(feature[:, :-1], golden["out_edge_feature"][order][:, :-1])
+    assert (feature - golden["out_edge_feature"][order]).abs().max() < 1e-5  # angstrom
+    if name in ("1LCD_A", "2BEG") and level == "residue":  # no unknown residues
+        assert torch.equal(graph.node_feature, golden["out_node_feature"].float())
+
+
+def test_presets_agree_on_one_unbroken_chain():
+    protein = real_protein("1LCD_A")
+    for builder in BUILDERS.values():
+        ours, official = builder(builder.view(protein)), builder.as_official()(builder.view(protein))
+        assert torch.equal(ours.src, official.src) and torch.equal(ours.edge_feature, official.edge_feature)
+
+
+def test_chains_are_far_from_each_other():
+    """METHOD 18: pairs of different chains are in the last distance class, never sequential, never filtered."""
+    protein = real_protein("2BEG").alpha_carbons()
+    graph = RESIDUE_GRAPH(protein)
+    across = protein.chain[graph.src] != protein.chain[graph.dst]
+    assert across.any() and (graph.relation[across] >= 5).all()
+    assert (graph.edge_feature[across, -1] == 1).all()
+    i, j = torch.triu_indices(protein.num_residues, protein.num_residues, 1)
+    close = (protein.pos[i] - protein.pos[j]).norm(dim=-1) < 10
+    expected = 2 * (close & (protein.chain[i] != protein.chain[j])).sum()
+    assert ((graph.relation == 5) & across).sum() == expected
+
+
+def test_gaps_of_a_selection_are_not_bridged():
+    protein = real_protein("1LCD_A").alpha_carbons()
+    keep = torch.ones(51, dtype=torch.bool)
+    keep[20:23] = False  # residue 19 and 23 become neighbours in the rows
+    graph = RESIDUE_GRAPH(protein.select_residues(keep))
+    near = graph.relation < 5
+    offset = torch.arange(51)[keep][graph.dst] - torch.arange(51)[keep][graph.src]
+    assert torch.equal(graph.relation[near] - 2, offset[near])
+    keep[20:23] = True
+    keep[21] = False  # offset 2 survives one missing residue
+    graph = RESIDUE_GRAPH(protein.select_residues(keep))
+    assert ((graph.src == 20) & (graph.dst == 21) & (graph.relation == 4)).any()
+
+
+def test_max_neighbors_keeps_the_nearest():
+    protein = real_protein("1LCD_A")
+    capped = replace(ATOM_GRAPH, radius=8.0, max_neighbors=5)(protein)
+    full = replace(ATOM_GRAPH, radius=8.0)(protein)
+    length = edge_lengths(full, protein.pos)
+    for node in range(0, protein.num_atoms, 20):
+        nearest = length[full.dst == node].sort().values[:5]
+        assert torch.equal(edge_lengths(capped, protein.pos)[capped.dst == node].sort().values, nearest)
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_line_graph_equals_double_loop(level):
+    builder = BUILDERS[level]
+    protein = builder.view(real_protein("1LCD_A").crop(0, 12))
+    graph = builder(protein)
+    edge_in, edge_out, angle_bin = line_graph(graph, protein.pos, 8)
+    found = dict(zip(zip(edge_in.tolist(), edge_out.tolist()), angle_bin.tolist()))
+    assert len(found) == len(edge_in)
+    src, dst = graph.src.tolist(), graph.dst.tolist()
+    expected = {(a, b) for a in range(len(src)) for b in range(len(src)) if dst[a] == src[b]}
+    assert set(found) == expected
+    for a, b in list(expected)[:500]:
+        theta = angle(protein.pos[src[a]], protein.pos[dst[a]], protein.pos[dst[b]])
+        assert found[a, b] == min(int(theta / torch.pi * 8), 7)
+        if src[a] == dst[b]:
+            assert found[a, b] == 0  # the way back
+
+
+@pytest.mark.parametrize("name", ["gearnet_res_6x32", "gearnet_atom_6x128"])
+def test_golden_line_graph(name):
+    from test_gearnet import golden_graph
+
+    golden = load_golden(name)
+    protein, graph = golden_graph(golden)
+    found = torch.stack(line_graph(graph, protein.pos, 8), dim=1)
+    expected = golden["line_edge_list"].long()
+    key = [(x[:, 0] * graph.num_edges + x[:, 1]) * 8 + x[:, 2] for x in (found, expected)]
+    assert torch.equal(key[0].sort().values, key[1].sort().values)
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_packing_and_moving_change_nothing(level):
+    builder = BUILDERS[level]
+    singles = [builder.view(real_protein(n)) for n in ("1LCD_A", "2BEG")]
+    batch = builder(Protein.pack([move(p, k) for k, p in enumerate(singles)]))
+    start, edges = 0, []
+    for p in singles:
+        graph = builder(p)
+        edges.append(torch.stack([graph.src + start, graph.dst + start, graph.relation]))
+        start += p.num_atoms
+    assert torch.equal(torch.stack([batch.src, batch.dst, batch.relation]), torch.cat(edges, dim=1))
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_a_masked_residue_shows_no_bit_of_its_type(level):
+    builder = BUILDERS[level]
+    protein = builder.view(real_protein("1LCD_A"))
+    protein = replace(protein, masked=torch.arange(51) % 3 == 0)
+    other = torch.where(protein.masked, (protein.residue_type + 7) % 20, protein.residue_type)
+    graphs = [builder(p) for p in (protein, replace(protein, residue_type=other))]
+    assert not torch.equal(other, protein.residue_type)
+    assert torch.equal(graphs[0].node_feature, graphs[1].node_feature)
+    assert torch.equal(graphs[0].edge_feature, graphs[1].edge_feature)
+    hidden = protein.masked[protein.atom_residue]
+    assert graphs[0].node_feature[hidden, -21:].sum() == 0
+    assert graphs[0].edge_feature[hidden[graphs[0].src], :20].sum() == 0  # and not glycine either (METHOD 8)

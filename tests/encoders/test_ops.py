@@ -1,0 +1,58 @@
+"""Sums against double loops, and their gradients against finite differences."""
+
+import torch
+from conftest import generator
+
+from siamdiff_min.encoders.ops import MLP, Gather, segment_mean, segment_sum
+
+
+def test_segments_equal_loops():
+    x = torch.randn(20, 3, dtype=torch.float64, generator=generator())
+    index = torch.randint(0, 6, (20,), generator=generator(1))
+    for k in range(8):  # 6 and 7 are empty
+        rows = [x[i] for i in range(20) if index[i] == k]
+        total = sum(rows, torch.zeros(3, dtype=torch.float64))
+        assert torch.allclose(segment_sum(x, index, 8)[k], total, atol=1e-14)
+        assert torch.allclose(segment_mean(x, index, 8)[k], total / max(len(rows), 1), atol=1e-14)
+
+
+def random_gather(rows: int, sums: int, terms: int) -> tuple[Gather, torch.Tensor, torch.Tensor]:
+    source = torch.randint(0, rows, (terms,), generator=generator(2))
+    target = torch.randint(0, sums, (terms,), generator=generator(3))
+    return Gather.build(source, target, rows, sums), source, target
+
+
+def test_gather_equals_index_add():
+    gather, source, target = random_gather(30, 50, 200)
+    x = torch.randn(30, 4, dtype=torch.float64, generator=generator())
+    expected = torch.zeros(50, 4, dtype=torch.float64).index_add_(0, target, x[source])
+    assert torch.allclose(gather(x), expected, atol=1e-13)
+
+
+def test_gather_gradient():
+    gather, _, _ = random_gather(7, 9, 25)
+    x = torch.randn(7, 3, dtype=torch.float64, generator=generator(), requires_grad=True)
+    assert torch.autograd.gradcheck(gather, x)
+
+
+def test_gather_without_terms():
+    gather, _, _ = random_gather(5, 4, 0)
+    x = torch.ones(5, 2, requires_grad=True)
+    gather(x).sum().backward()
+    assert gather(x).tolist() == [[0.0, 0.0]] * 4 and x.grad.abs().sum() == 0
+
+
+def test_gather_sums_in_float32_under_bf16():
+    gather, source, target = random_gather(30, 5, 4000)
+    x = torch.rand(30, 4, generator=generator()).bfloat16()
+    expected = torch.zeros(5, 4).index_add_(0, target, x.float()[source])
+    assert gather(x).dtype == torch.float32
+    assert torch.allclose(gather(x), expected, rtol=1e-5)
+
+
+def test_mlp_has_no_activation_at_the_end():
+    mlp = MLP(3, 5, 2)
+    assert [tuple(layer.weight.shape) for layer in mlp.layers] == [(5, 3), (2, 5)]
+    x = torch.randn(4, 3, generator=generator())
+    expected = mlp.layers[1](mlp.layers[0](x).relu())
+    assert torch.equal(mlp(x), expected) and (expected < 0).any()

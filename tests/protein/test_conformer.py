@@ -1,0 +1,144 @@
+"""Side-chain rotation: the official code's numbers, what physics promises, and clashes."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import generator, load_golden, move, real_protein, relative_error, rigid_motion
+
+from siamdiff_min.protein import conformer
+from siamdiff_min.protein.conformer import GaussianConformer, TorsionalConformer, chi_angles, rotate_side_chains
+from siamdiff_min.protein.constants import CHI_ATOMS, RESIDUE_INDEX, RESIDUES
+
+ANGLES = ["zero", "pi_half", "normal_0.1pi", "uniform", "normal_pi", *(f"chi{k}_1rad" for k in (1, 2, 3, 4))]
+
+
+@pytest.mark.parametrize("name", ANGLES)
+def test_golden_rotation(name):
+    golden = load_golden("rotamer_20types")
+    protein = golden.protein()
+    turned = rotate_side_chains(protein, golden[f"angle/{name}"], official=True)
+    assert relative_error(turned.pos, golden[f"out32/{name}"]) < 1e-5
+    double = replace(protein, pos=protein.pos.double())
+    turned = rotate_side_chains(double, golden[f"angle/{name}"].double(), official=True)
+    assert relative_error(turned.pos, golden[f"out64/{name}"]) < 1e-9
+    # The paper preset differs in proline alone (METHOD 19).
+    paper = rotate_side_chains(double, golden[f"angle/{name}"].double())
+    proline = (protein.residue_type == RESIDUE_INDEX["PRO"])[protein.atom_residue]
+    assert relative_error(paper.pos[~proline], golden[f"out64/{name}"][~proline]) < 1e-9
+    assert torch.equal(paper.pos[proline], double.pos[proline])
+
+
+def test_golden_rotation_with_missing_atoms():
+    golden = load_golden("rotamer_missing_CG")
+    protein = golden.protein()
+    turned = rotate_side_chains(protein, golden["angle"], official=True)
+    assert relative_error(turned.pos, golden["out32"]) < 1e-5
+    # Here: chi 1 needs the missing atom, so nothing turns in the residues that lost it.
+    paper = rotate_side_chains(protein, golden["angle"])
+    _, defined = chi_angles(protein)
+    still = ~defined.any(1)[protein.atom_residue]
+    assert still.any() and torch.equal(paper.pos[still], protein.pos[still])
+
+
+def test_each_chi_changes_by_its_angle_and_nothing_else_does():
+    """All 20 types: chi changed by exactly the drawn angle, bond lengths and angles unchanged, backbone unmoved."""
+    protein = load_golden("rotamer_20types").protein()
+    protein = replace(protein, pos=protein.pos.double())
+    angles = (torch.rand(protein.num_residues, 4, generator=generator(), dtype=torch.float64) * 2 - 1) * math.pi
+    turned = rotate_side_chains(protein, angles)
+    before, defined = chi_angles(protein)
+    after, _ = chi_angles(turned)
+    for r, name in enumerate(RESIDUES):
+        assert defined[protein.residue_type == r].sum() == 3 * len(CHI_ATOMS[name])
+    turns = defined & (protein.residue_type != RESIDUE_INDEX["PRO"])[:, None]
+    error = torch.remainder(after - before - angles + math.pi, 2 * math.pi) - math.pi
+    assert error[turns].abs().max() < 1e-9
+    assert (after - before)[~turns].abs().max() < 1e-12
+
+    same = protein.atom_residue[:, None] == protein.atom_residue[None]
+    old, new = torch.cdist(protein.pos, protein.pos), torch.cdist(turned.pos, turned.pos)
+    bonded = same & (old < 1.95) & (old > 0)
+    assert (old - new)[bonded].abs().max() < 1e-4  # bond lengths, angstrom
+    bond_angle = (bonded.float() @ bonded.float() > 0) & same  # ends of two bonds: their distance fixes the angle
+    assert (old - new)[bond_angle].abs().max() < 1e-4
+    assert torch.equal(turned.pos[protein.atom_name < 5], protein.pos[protein.atom_name < 5])  # N, CA, C, O, CB
+
+
+def test_proline_ring_stays_closed():
+    protein = load_golden("rotamer_20types").protein()
+    turned = rotate_side_chains(protein, torch.full((protein.num_residues, 4), 2.0))
+    ring = (protein.residue_type == RESIDUE_INDEX["PRO"])[protein.atom_residue]
+    assert ring.any() and torch.equal(turned.pos[ring], protein.pos[ring])
+
+
+def test_conformers_make_no_new_clash_and_log_the_rates():
+    protein = real_protein("2BEG")
+    wild = TorsionalConformer(std=math.pi)
+    first = rotate_side_chains(protein, wild.draw(protein, math.pi, generator()))
+    assert conformer.new_clashes(protein, first.pos).any()  # without the check, side chains do collide
+    other, logs = wild(protein, generator())
+    assert not conformer.new_clashes(protein, other.pos).any()
+    drawn, residues = logs["clash_rate_drawn"].tolist()
+    assert residues == 130 and 0 < drawn < 130
+    assert logs["clash_rate"].tolist() == [0, 130]
+    assert (other.pos != protein.pos).any(-1).sum() > 100
+
+
+def test_clashes_equal_brute_force():
+    protein = real_protein("1LCD_A")
+    moved = rotate_side_chains(protein, TorsionalConformer().draw(protein, 3.0, generator(3)))
+    radius = torch.tensor([conformer.VDW_RADIUS[e] for e in protein.element.tolist()])
+    reach = radius[:, None] + radius[None] - conformer.CLASH_OVERLAP
+    other = protein.atom_residue[:, None] != protein.atom_residue[None]
+    clash = [(torch.cdist(p.pos, p.pos) < reach) & other for p in (protein, moved)]
+    assert len(conformer.clashing_pairs(moved)[0]) == clash[1].sum() // 2
+    fresh = clash[1] & ~clash[0] & (moved.pos != protein.pos).any(-1)[:, None]
+    expected = torch.zeros(protein.num_residues, dtype=torch.bool)
+    expected[protein.atom_residue[fresh.any(1)]] = True
+    assert expected.any() and torch.equal(conformer.new_clashes(protein, moved.pos), expected)
+
+
+def test_a_residue_that_cannot_turn_freely_keeps_its_native_side_chain():
+    protein = real_protein("1LCD_A")
+    # Every side chain is caged by a second copy of the chain, displaced by less than a bond.
+    cage = replace(protein, pos=protein.pos + 0.7, residue_graph=protein.residue_graph)
+    crowd = protein.pack([protein, cage])
+    crowd = replace(crowd, residue_graph=torch.zeros_like(crowd.residue_graph), num_graphs=1)
+    other, logs = TorsionalConformer(std=math.pi, attempts=1)(crowd, generator())
+    assert not conformer.new_clashes(crowd, other.pos).any()
+    kept = (other.pos == crowd.pos).all(-1)
+    assert logs["native_side_chains"][0] > 0 and kept.any()
+
+
+def test_noise_is_wrapped_normal():
+    protein = real_protein("2BEG")
+    noise = torch.cat([TorsionalConformer().draw(protein, 0.1 * math.pi, generator(k)) for k in range(40)])
+    assert noise.min() >= 0 and noise.max() < 2 * math.pi
+    unwrapped = torch.remainder(noise + math.pi, 2 * math.pi) - math.pi
+    assert unwrapped.std() == pytest.approx(0.1 * math.pi, rel=0.02)
+    assert abs(unwrapped.mean()) < 0.01
+
+
+def test_conformers_move_with_the_protein():
+    protein = real_protein("1LCD_A")
+    rotation, shift = rigid_motion(5)
+    there, _ = TorsionalConformer()(move(protein, 5), generator(1))
+    here, _ = TorsionalConformer()(protein, generator(1))
+    assert (here.pos @ rotation.T + shift - there.pos).abs().max() < 1e-9
+
+
+def test_gaussian_conformer():
+    protein = real_protein("2BEG").alpha_carbons()
+    noise = torch.cat([GaussianConformer()(protein, generator(k))[0].pos - protein.pos for k in range(30)])
+    assert noise.std() == pytest.approx(0.3, rel=0.02)
+
+
+def test_batch_equals_singles_for_the_same_angles():
+    proteins = [real_protein("1LCD_A"), real_protein("2BEG")]
+    batch = proteins[0].pack(proteins)
+    angles = torch.rand(batch.num_residues, 4, generator=generator(), dtype=torch.float64)
+    together = rotate_side_chains(batch, angles).unpack()
+    apart = [rotate_side_chains(p, a) for p, a in zip(proteins, angles.split([p.num_residues for p in proteins]))]
+    assert all(torch.equal(a.pos, b.pos) for a, b in zip(together, apart))
