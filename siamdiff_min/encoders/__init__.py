@@ -11,7 +11,7 @@ GEARNET_DIMS = {  # size -> level -> hidden widths (App. D); "tiny" is this proj
 }
 
 
-def gearnet(level: str, size: str = "paper", preset: str = "paper") -> GearNet:
+def build_gearnet(level: str, size: str = "paper", preset: str = "paper") -> GearNet:
     """GearNet-Edge of App. D: mean readout at atom level, sum readout at residue level."""
     builder = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level]
     if preset == "official":
@@ -19,4 +19,4 @@ def gearnet(level: str, size: str = "paper", preset: str = "paper") -> GearNet:
     return GearNet(builder, GEARNET_DIMS[size][level], readout={"atom": "mean", "residue": "sum"}[level])
 
 
-ENCODERS = {"gearnet": gearnet}
+ENCODERS = {"gearnet": build_gearnet}

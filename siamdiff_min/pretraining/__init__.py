@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from ..protein.conformer import GaussianConformer, TorsionalConformer
+from ..protein.conformer import Conformer, GaussianConformer, TorsionalConformer
 from .diffusion import SCHEDULES, Schedule
 from .siamdiff import SiamDiff
 
@@ -17,16 +17,20 @@ ABLATIONS = {  # Sec. 5.3 and App. G, as arguments of Schedule.only
 }
 
 
-def diffpret(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none", conformer=None) -> SiamDiff:
+def build_diffpret(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none") -> SiamDiff:
     """DiffPreT (Sec. 3): joint diffusion of sequence and structure, one view."""
-    stages = {k: s.only(**ABLATIONS[ablation]) for k, s in SCHEDULES[preset].items()}
+    return _build(encoder, None, preset, ablation)
+
+
+def build_siamdiff(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none") -> SiamDiff:
+    """SiamDiff (Sec. 4): DiffPreT on two conformers, each denoised from the other's representations."""
+    conformers = {"atom": TorsionalConformer(official=preset == "official"), "residue": GaussianConformer()}
+    return _build(encoder, conformers[level], preset, ablation)
+
+
+def _build(encoder: nn.Module, conformer: Conformer | None, preset: str, ablation: str) -> SiamDiff:
+    stages = {stage: schedule.only(**ABLATIONS[ablation]) for stage, schedule in SCHEDULES[preset].items()}
     return SiamDiff(encoder, conformer, stages, official=preset == "official")
 
 
-def siamdiff(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none") -> SiamDiff:
-    """SiamDiff (Sec. 4): DiffPreT on two conformers, each denoised from the other's representations."""
-    atom = TorsionalConformer(official=preset == "official")
-    return diffpret(encoder, level, preset, ablation, {"atom": atom, "residue": GaussianConformer()}[level])
-
-
-OBJECTIVES = {"diffpret": diffpret, "siamdiff": siamdiff}
+OBJECTIVES = {"diffpret": build_diffpret, "siamdiff": build_siamdiff}

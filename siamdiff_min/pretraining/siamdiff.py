@@ -123,7 +123,7 @@ class SiamDiff(nn.Module):
         h (R, d) are the representations of the other view's residues; the number of correct types is added to `logs`.
         """
         target = protein.residue_type[masked]  # (M,)
-        logits = self.seq_mlp(h[masked]).float()  # (M, 20)
+        logits = self.seq_mlp(h[masked]).to(h.dtype)  # (M, 20)
         correct = total((logits.argmax(-1) == target).float())
         logs["sequence_accuracy"] = logs.get("sequence_accuracy", 0.0) + correct
         loss = F.cross_entropy(logits, target, reduction="none")
@@ -137,7 +137,7 @@ class SiamDiff(nn.Module):
         low, high = torch.minimum(graph.src, graph.dst), torch.maximum(graph.src, graph.dst)
         pair, edge_pair = torch.unique(low * len(pos) + high, return_inverse=True)
         i, j = pair // len(pos), pair % len(pos)
-        return self.pair_scores(a[i] * a[j], length(pos[i] - pos[j])[:, None]).float()[edge_pair]
+        return self.pair_scores(a[i] * a[j], length(pos[i] - pos[j])[:, None]).to(pos.dtype)[edge_pair]
 
     def pair_scores(self, product: Tensor, distance: Tensor) -> Tensor:
         """struct_mlp(cat(product, dist_mlp(distance))): (P, d), (P, 1) -> (P,).

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import Golden, generator, load_golden, move, real_protein, relative_error
 
-from siamdiff_min.encoders import ENCODERS, gearnet
+from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.gearnet import GearNet, RelationalConv
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph
 from siamdiff_min.encoders.ops import Gather
@@ -126,7 +126,7 @@ def test_sum_and_transform_commute():
 
 def small_net(level: str) -> GearNet:
     torch.manual_seed(0)
-    net = gearnet(level, "tiny").double()
+    net = ENCODERS["gearnet"](level, "tiny").double()
     for norm in (m for m in net.modules() if isinstance(m, torch.nn.BatchNorm1d)):
         norm.running_mean.uniform_(-1, 1)
         norm.running_var.uniform_(0.5, 2)

@@ -1,0 +1,157 @@
+"""Schedules, masks and the forward process against closed forms; the chain rule against autograd."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import generator, load_golden, move, real_protein, relative_error, rigid_motion
+
+from siamdiff_min.pretraining import ABLATIONS, SCHEDULES
+from siamdiff_min.pretraining.diffusion import (
+    BETAS,
+    edges_to_vectors,
+    hide_residues,
+    perturb,
+    random_mask,
+    random_mask_official,
+)
+from siamdiff_min.protein.geometry import length
+
+
+def test_sigmoid_betas_closed_form():
+    betas = BETAS["sigmoid"](100, 1e-4, 0.1)
+    for k in range(100):
+        x = -6 + 12 * k / 99
+        assert betas[k] == pytest.approx(1e-4 + (0.1 - 1e-4) / (1 + math.exp(-x)), rel=1e-12)
+    assert betas[0] == pytest.approx(3.47e-4, rel=1e-3)  # METHOD 1
+
+
+def test_linear_betas_closed_form():
+    assert torch.allclose(BETAS["linear"](5, 0.1, 0.5), torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5], dtype=torch.float64))
+    assert BETAS["linear"](5, 1e-4, 1e-4).tolist() == [1e-4] * 5
+
+
+def test_alpha_bar_is_the_running_product():
+    for stages in SCHEDULES.values():
+        for schedule in stages.values():
+            product = 1.0
+            for beta, alpha_bar in zip(
+                BETAS[schedule.betas](schedule.steps, schedule.low, schedule.high), schedule.alpha_bar
+            ):
+                product *= 1 - beta.item()
+                assert alpha_bar == pytest.approx(product, rel=1e-12)
+
+
+def test_alpha_bar_of_the_official_code():
+    golden = load_golden("siamdiff_atom_siamdiff_s1")
+    assert relative_error(SCHEDULES["official"][1].alpha_bar, golden["alphas"]) < 1e-6
+
+
+@pytest.mark.parametrize("preset, stage, first, last", [
+    ("paper", 1, 10, 100), ("paper", 2, 1, 9), ("official", 1, 1, 100), ("official", 2, 1, 5),
+])  # fmt: skip
+def test_levels_of_the_stages(preset, stage, first, last):
+    t = SCHEDULES[preset][stage].draw_level(20_000, generator())
+    count = torch.bincount(t, minlength=last + 1)[first:]
+    assert t.min() == first and t.max() == last
+    expected = 20_000 / (last - first + 1)
+    assert (count - expected).abs().max() < 6 * math.sqrt(expected)
+
+
+def test_mask_rate_is_linear():
+    paper, official = SCHEDULES["paper"][2], SCHEDULES["official"][2]
+    t = torch.tensor([1, 50, 100])
+    assert torch.allclose(paper.mask_rate(t), torch.tensor([0.1585, 0.575, 1.0]))
+    level = torch.arange(5)  # the official code counts from 0
+    assert torch.allclose(official.mask_rate(level + 1), 0.85 * (level + 1) / 5 + 0.15)
+
+
+def test_ablations_are_values():
+    schedule = SCHEDULES["official"][2]
+    assert schedule.only(**ABLATIONS["none"]) == schedule
+    sequence, structure = schedule.only(**ABLATIONS["no-structure"]), schedule.only(**ABLATIONS["no-sequence"])
+    assert (sequence.weight_structure, sequence.weight_sequence) == (0.0, 1.0)
+    assert (structure.weight_structure, structure.weight_sequence) == (1.0, 0.0)
+    paper = SCHEDULES["paper"][1]
+    assert paper.only(**ABLATIONS["small-noise"]).levels == (1, 1)
+    assert paper.only(**ABLATIONS["large-noise"]).levels == (100, 100)
+
+
+def test_mask_is_independent_with_the_given_rate_and_never_empty():
+    protein = real_protein().pack([real_protein("2BEG"), real_protein("1LCD_A")])
+    rate = torch.tensor([0.3, 0.0])
+    masks = [random_mask(protein, rate, generator(k)) for k in range(400)]
+    assert all((m.diff() > 0).all() for m in masks)
+    count = torch.tensor([[(m < 130).sum(), (m >= 130).sum()] for m in masks]).double()
+    assert count[:, 0].mean() == pytest.approx(0.3 * 130, rel=0.02)
+    assert count[:, 0].var() == pytest.approx(130 * 0.3 * 0.7, rel=0.25)  # binomial: independent draws
+    assert (count[:, 1] == 1).all()  # rate 0 still masks one residue
+    hits = torch.zeros(181).index_add_(0, torch.cat(masks), torch.ones(sum(len(m) for m in masks)))
+    assert hits[130:].count_nonzero() > 40  # and any of them
+    assert len(random_mask(protein, torch.ones(2), generator())) == 181
+
+
+def test_official_mask_draws_with_replacement():
+    protein = real_protein("2BEG")
+    mask = random_mask_official(protein, torch.tensor([1.0]), generator())
+    assert len(mask) == 130
+    shares = [
+        random_mask_official(protein, torch.tensor([1.0]), generator(k)).unique().numel() / 130 for k in range(50)
+    ]
+    assert sum(shares) / 50 == pytest.approx(1 - math.exp(-1), abs=0.02)  # 63 % (METHOD 3)
+
+
+@pytest.mark.parametrize("t", [1, 9, 10, 50, 100])
+def test_forward_noise_has_the_variance_of_eq_3(t):
+    alpha_bar = SCHEDULES["paper"][1].alpha_bar[t - 1]
+    pos = real_protein("2BEG").pos
+    noise = torch.cat([perturb(pos, alpha_bar.expand(len(pos)), generator(k)) - pos for k in range(20)])
+    # sqrt(abar) R^t = sqrt(abar) R + sqrt(1 - abar) eps
+    assert (noise * alpha_bar.sqrt()).std() == pytest.approx(math.sqrt(1 - alpha_bar), rel=0.01)
+
+
+@pytest.mark.parametrize("backbone, kept", [(4, {0, 1, 2, 3}), (3, {0, 1, 2})])
+def test_masked_residues_keep_their_backbone(backbone, kept):
+    protein = real_protein("1LCD_A")
+    masked = torch.tensor([3, 8, 20])
+    hidden = hide_residues(protein, masked, backbone)
+    assert hidden.masked.nonzero().flatten().tolist() == masked.tolist()
+    for r in range(51):
+        names = hidden.atom_name[hidden.atom_residue == r]
+        before = protein.atom_name[protein.atom_residue == r]
+        assert set(names.tolist()) == (kept if r in masked else set(before.tolist()))
+
+
+def test_chain_rule_equals_autograd_of_the_distances():
+    """edges_to_vectors is the gradient of sum_e score_e d_e, averaged over the edges at either end of an atom."""
+    pos = torch.randn(12, 3, dtype=torch.float64, generator=generator(), requires_grad=True)
+    src, dst = (torch.rand(12, 12, generator=generator(1)) < 0.4).fill_diagonal_(False).nonzero().unbind(1)
+    score = torch.randn(len(src), dtype=torch.float64, generator=generator(2))
+    expected = torch.zeros(12, 3, dtype=torch.float64)
+    for end, other in ((src, dst), (dst, src)):
+        distance = length(pos[end] - pos[other].detach())  # only the atoms at this end move
+        (gradient,) = torch.autograd.grad((score * distance).sum(), pos)
+        expected += gradient / torch.bincount(end, minlength=12).clamp(min=1)[:, None]
+    assert torch.allclose(edges_to_vectors(score, pos.detach(), src, dst), expected, atol=1e-12)
+
+
+def test_vectors_turn_with_the_protein_and_ignore_self_edges():
+    protein = real_protein("1LCD_A")
+    src, dst = torch.randint(0, protein.num_atoms, (2, 300), generator=generator())
+    score = torch.randn(300, dtype=torch.float64, generator=generator(1))
+    rotation, _ = rigid_motion(4)
+    here = edges_to_vectors(score, protein.pos, src, dst)
+    there = edges_to_vectors(score, move(protein, 4).pos, src, dst)
+    assert (here @ rotation.T - there).abs().max() < 1e-9
+    own = torch.arange(protein.num_atoms)
+    assert edges_to_vectors(torch.ones(len(own)), protein.pos, own, own).abs().max() == 0
+
+
+def test_official_golden_noise():
+    golden = load_golden("siamdiff_residue_siamdiff_s1")
+    protein = replace(golden.protein("graph1_"), num_graphs=3).alpha_carbons()
+    t = golden["draw0_randint"][protein.atom_graph]
+    alpha_bar = golden["alphas"][t]
+    noised = protein.pos + golden["draw2_randn_like"] * ((1 - alpha_bar) / alpha_bar).sqrt()[:, None]
+    assert relative_error(noised, golden["out32/g1_noisy_node_position"]) < 1e-6

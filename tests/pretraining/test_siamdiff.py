@@ -1,0 +1,288 @@
+"""DiffPreT and SiamDiff: the official code's numbers under `--preset official`, and what the objective promises."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import Golden, generator, load_golden, move, real_protein, relative_error, rigid_motion
+
+from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, GearNet
+from siamdiff_min.encoders.graph import edge_lengths
+from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES, SCHEDULES, SiamDiff, diffusion, siamdiff
+from siamdiff_min.protein.geometry import length
+from siamdiff_min.protein.protein import Protein
+
+LEVELS = ["atom", "residue"]
+VARIANTS = {  # fixture -> (two views?, ablation)
+    "siamdiff_s1": (True, "none"),
+    "diffpret_s1": (False, "none"),
+    "siamdiff_seqonly": (True, "no-structure"),
+    "siamdiff_structonly": (True, "no-sequence"),
+}
+
+
+def official(level: str, variant: str, inputs: Golden) -> tuple[SiamDiff, Protein]:
+    """The task of the fixture with its weights, and its input."""
+    siamese, ablation = VARIANTS[variant]
+    builder = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level].as_official()
+    net = GearNet(builder, {"atom": [24] * 6, "residue": [32] * 6}[level], 8, {"atom": "mean", "residue": "sum"}[level])
+    protein = inputs.protein("graph1_")
+    second = builder.view(replace(protein, pos=inputs["graph2_node_position"]))
+    stages = {k: s.only(**ABLATIONS[ablation]) for k, s in SCHEDULES["official"].items()}
+    objective = SiamDiff(net, (lambda *_: (second, {})) if siamese else None, stages, official=True)
+    weights = {k.replace("model.", "encoder.", 1): v for k, v in inputs.state().items() if k != "alphas"}
+    objective.load_state_dict(weights, strict=True)
+    return objective, protein
+
+
+@pytest.fixture
+def replay(monkeypatch):
+    """Let the recorded draws of a fixture come out of torch's random functions, in order."""
+
+    def start(golden: Golden) -> None:
+        names = sorted((k for k in golden if k.startswith("draw")), key=lambda k: int(k[4 : k.index("_")]))
+        draws = iter([golden[name] for name in names])
+        # The official levels count from 0, t counts from 1.
+        monkeypatch.setattr(torch, "randint", lambda low, *_, **__: next(draws) + low)
+        monkeypatch.setattr(torch, "rand", lambda *_, **__: next(draws))
+        monkeypatch.setattr(torch, "randn", lambda *_, **__: next(draws))
+
+    return start
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_golden_loss_gradients_and_adam_step(level, variant, replay, near_zero_relus):
+    golden = load_golden(f"siamdiff_{level}_{variant}")
+    inputs = load_golden(f"siamdiff_{level}_siamdiff_s1")
+    objective, protein = official(level, variant, inputs)
+    weights = {k: v.clone() for k, v in objective.state_dict().items()}
+    expected = golden.state("out32/grad/")
+    results = {}
+
+    def error() -> float:
+        objective.load_state_dict(weights)
+        objective.zero_grad()
+        replay(golden)
+        results["loss"], results["logs"] = objective(protein, generator())
+        results["loss"].backward()
+        grads = dict(objective.named_parameters())
+        return max(relative_error(grads[n.replace("model.", "encoder.", 1)].grad, g) for n, g in expected.items())
+
+    assert near_zero_relus(error) < 1e-5
+    assert results["loss"].item() == pytest.approx(golden["out32/loss"].item(), rel=1e-6)
+    names = {
+        "structure_loss": "structure denoising loss",
+        "sequence_loss": "sequence denoising loss",
+        "sequence_accuracy": "sequence denoising accuracy",
+    }
+    assert len(results["logs"]) == len([k for k in golden if k.startswith("out32/metric/")]) - 1
+    for ours, theirs in names.items():
+        if ours in results["logs"]:
+            total, count = results["logs"][ours].tolist()
+            assert total / count == pytest.approx(golden[f"out32/metric/{theirs}"].item(), rel=1e-5)
+
+    torch.optim.Adam(objective.parameters(), lr=1e-4).step()
+    replay(golden)
+    after, _ = objective(protein, generator())
+    assert after.item() == pytest.approx(golden["out32/loss_after_adam_step"].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_golden_inner_values(level, replay):
+    """What the network sees and predicts, view by view."""
+    golden = load_golden(f"siamdiff_{level}_siamdiff_s1")
+    objective, protein = official(level, "siamdiff_s1", golden)
+    seen = []
+    objective.encoder.register_forward_hook(lambda _, args, out: seen.append((*args, out)))
+    replay(golden)
+    objective(protein, generator())
+    for g, (noisy, graph, out) in zip(("g1", "g2"), seen):
+        expected = golden.state(f"out32/{g}_")
+        assert relative_error(noisy.pos, expected["noisy_node_position"]) < 1e-6
+        assert torch.equal(graph.node_feature, expected["model_input"].float())
+        edges = expected["edge_list"].long()
+        order = ((edges[:, 1] * 7 + edges[:, 2]) * noisy.num_atoms + edges[:, 0]).argsort()
+        assert torch.equal(torch.stack([graph.src, graph.dst, graph.relation], dim=1), edges[order])
+        assert torch.equal(graph.edge_feature, expected["edge_feature_onehot"][order].float())
+        assert relative_error(edge_lengths(graph, noisy.pos), expected["perturbed_dist"][order]) < 1e-5
+        assert relative_error(out.graph, expected["graph_feature"]) < 1e-5
+    (first, graph, _), (_, _, other) = seen
+    score = objective.edge_scores(other.node, graph, first.pos)
+    vectors = diffusion.edges_to_vectors(score, first.pos, graph.src, graph.dst)
+    assert relative_error(vectors, golden["out32/g1_struct_pred_pos"]) < 1e-5
+    masked = golden["out32/node_index"]
+    # Named g1: predicted for view 1, so from the representations of view 2.
+    assert relative_error(objective.seq_mlp(other.residue[masked]), golden["out32/g1_seq_logits"]) < 1e-5
+
+
+def test_released_task_checkpoints_fit():
+    for level, short in (("atom", "atom"), ("residue", "res")):
+        golden = load_golden(f"ckpt_keys_task_{short}")
+        objective = OBJECTIVES["siamdiff"](ENCODERS["gearnet"](level), level)
+        shapes = {k.replace("encoder.", "model.", 1): str(tuple(v.shape)) for k, v in objective.state_dict().items()}
+        released = {str(k): str(s) for k, s in zip(golden["sd_keys"], golden["sd_shapes"]) if k != "alphas"}
+        assert shapes == released
+
+
+def tiny(method: str, level: str, preset: str = "paper", ablation: str = "none") -> SiamDiff:
+    torch.manual_seed(0)
+    return OBJECTIVES[method](ENCODERS["gearnet"](level, "tiny", preset), level, preset, ablation).double()
+
+
+def batch() -> Protein:
+    return Protein.pack([real_protein("1LCD_A"), real_protein("2BEG").crop(10, 40)])
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS)
+@pytest.mark.parametrize("preset", ["paper", "official"])
+@pytest.mark.parametrize("method", OBJECTIVES)
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_variant_trains(level, method, preset, ablation):
+    objective = tiny(method, level, preset, ablation)
+    for stage in (1, 2):
+        objective.set_stage(stage)
+        loss, logs = objective(batch(), generator())
+        loss.backward()
+        assert loss.isfinite()
+        assert ("sequence_loss" in logs) == (ablation != "no-sequence")
+        assert ("structure_loss" in logs) == (ablation != "no-structure")
+        assert all(x.shape == (2,) and x[1] > 0 for x in logs.values())
+        parts = {name: (x[0] / x[1]).item() for name, x in logs.items()}
+        schedule = objective.schedule
+        total = schedule.weight_structure * parts.get("structure_loss", 0)
+        assert loss.item() == pytest.approx(total + schedule.weight_sequence * parts.get("sequence_loss", 0))
+    assert all(p.grad.isfinite().all() for p in objective.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("method", OBJECTIVES)
+@pytest.mark.parametrize("level", LEVELS)
+def test_training_lowers_both_losses_on_one_batch(level, method):
+    objective, protein = tiny(method, level).float(), replace(batch(), pos=batch().pos.float())
+    adam = torch.optim.Adam(objective.parameters(), lr=2e-3)
+    history = []
+    for step in range(60):
+        loss, logs = objective(protein, generator(step))
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        history.append([(logs[k][0] / logs[k][1]).item() for k in ("structure_loss", "sequence_loss")])
+    start, end = (torch.tensor(h).mean(0) for h in (history[:8], history[-8:]))
+    assert (end < 0.9 * start).all(), (start, end)
+
+
+@pytest.mark.parametrize("method", OBJECTIVES)
+@pytest.mark.parametrize("level", LEVELS)
+def test_loss_is_invariant_and_predicted_noise_equivariant(level, method, monkeypatch):
+    """The protein moved 1000 angstrom away and turned, its vector noise turned along."""
+    objective, here, there = tiny(method, level).eval(), batch(), move(batch(), 7)
+    rotation, _ = rigid_motion(7)
+    randn, vectors = torch.randn, []
+
+    def record(*args):
+        vectors.append(diffusion.edges_to_vectors(*args))
+        return vectors[-1]
+
+    monkeypatch.setattr(siamdiff, "edges_to_vectors", record)
+    loss, _ = objective(here, generator(3))
+    expected = [v.detach() @ rotation.T for v in vectors]
+    vectors.clear()
+
+    def turned(*shape, **kwargs):
+        noise = randn(*shape, **kwargs)
+        return noise @ rotation.T if noise.shape[-1] == 3 else noise
+
+    monkeypatch.setattr(torch, "randn", turned)
+    moved_loss, _ = objective(there, generator(3))
+    assert moved_loss.item() == pytest.approx(loss.item(), rel=1e-9)
+    assert len(vectors) == len(expected) > 0
+    assert all(relative_error(v, e) < 1e-9 for v, e in zip(vectors, expected))
+
+
+@pytest.mark.parametrize("method, partner", [("siamdiff", [1, 0]), ("diffpret", [0])])
+def test_each_view_is_denoised_from_the_other(method, partner):
+    """The structure loss of view k gets the representations of view `partner[k]`."""
+    objective = tiny(method, "residue").eval()
+    encoded, used = [], []
+    objective.encoder.register_forward_hook(lambda _, __, out: encoded.append(out.node))
+    structure_loss = objective.structure_loss
+    objective.structure_loss = lambda noisy, a: used.append(a) or structure_loss(noisy, a)
+    objective(batch(), generator())
+    assert len(encoded) == len(partner) and all(u is encoded[k] for u, k in zip(used, partner, strict=True))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_views_share_mask_and_noise_level(level):
+    objective = tiny("siamdiff", level)
+    views = []
+    objective.encoder.register_forward_pre_hook(lambda _, args: views.append(args[0]))
+    objective(batch(), generator())
+    first, second = views
+    assert torch.equal(first.masked, second.masked) and first.masked.any()
+    assert torch.equal(first.atom_name, second.atom_name)
+    assert not torch.equal(first.pos, second.pos)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_types_of_masked_residues_do_not_leak(level):
+    """Another type at a masked residue changes the target, and no input bit: h stays identical."""
+    objective = tiny("siamdiff", level).eval()
+    outputs = []
+    objective.encoder.register_forward_hook(lambda _, args, out: outputs.append((args[0].masked, out.node)))
+    protein = batch()
+    if level == "atom":  # same atoms for every type, or the conformer would differ
+        protein = protein.select_atoms(protein.atom_name < 4)
+    objective(protein, generator())
+    masked = outputs[0][0]
+    other = torch.where(masked, (protein.residue_type + 5) % 20, protein.residue_type)
+    objective(replace(protein, residue_type=other), generator())
+    assert masked.any() and torch.equal(outputs[0][1], outputs[2][1]) and torch.equal(outputs[1][1], outputs[3][1])
+
+
+def test_pair_scores_equal_the_plain_formula():
+    """The oracle of the fast head: both networks applied as written, once per directed edge."""
+    objective = tiny("diffpret", "residue")
+    protein = batch().alpha_carbons()
+    graph = objective.encoder.builder(protein)
+    a = torch.randn(protein.num_atoms, objective.encoder.out_dim, dtype=torch.float64, generator=generator())
+    a.requires_grad_()
+    distance = length(protein.pos[graph.src] - protein.pos[graph.dst])[:, None]
+    plain = objective.struct_mlp(torch.cat([a[graph.src] * a[graph.dst], objective.dist_mlp(distance)], dim=-1))[:, 0]
+    fast = objective.edge_scores(a, graph, protein.pos)
+    assert torch.allclose(fast, plain, atol=1e-12)
+    weights = [a, *objective.dist_mlp.parameters(), *objective.struct_mlp.parameters()]
+    target = torch.randn(len(plain), dtype=torch.float64, generator=generator(1))
+    for x, y in zip(*(torch.autograd.grad((s * target).sum(), weights) for s in (fast, plain))):
+        assert relative_error(x, y) < 1e-10
+
+
+def test_the_generator_decides_everything():
+    objective = tiny("siamdiff", "atom").eval()
+    first, again, other = (objective(batch(), generator(k))[0].item() for k in (1, 1, 2))
+    assert first == again != other
+
+
+def test_nothing_is_drawn_without_a_generator(monkeypatch):
+    for name in ("rand", "randn", "randint", "randperm"):
+        draw = getattr(torch, name)
+
+        def guarded(*args, draw=draw, **kwargs):
+            assert kwargs.get("generator") is not None, "drawn without a generator"
+            return draw(*args, **kwargs)
+
+        monkeypatch.setattr(torch, name, guarded)
+    for preset in ("paper", "official"):
+        for level in LEVELS:
+            objective = OBJECTIVES["siamdiff"](ENCODERS["gearnet"](level, "tiny", preset), level, preset).double()
+            objective(batch(), generator())
+
+
+def test_bf16_stays_close():
+    objective = tiny("siamdiff", "atom").float().eval()
+    protein = replace(batch(), pos=batch().pos.float())
+    exact = objective(protein, generator())[0].item()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss, _ = objective(protein, generator())
+    loss.backward()
+    assert loss.dtype == torch.float32 and loss.item() == pytest.approx(exact, rel=0.02)
+    assert all(p.grad.isfinite().all() for p in objective.parameters() if p.grad is not None)
