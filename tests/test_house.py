@@ -1,0 +1,91 @@
+"""The structure of the package itself: imports go down, files stay readable, the README's map leads somewhere."""
+
+import ast
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "siamdiff_min"
+FLOOR = {"protein": 1, "encoders": 2, "data": 2, "pretraining": 3, "downstream": 3, "training": 3}
+REQUIRED = {"torch", "numpy", "Bio", "tqdm", "sklearn"}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported(path: Path) -> list[tuple[str, bool]]:
+    """Absolute names of the modules a file imports, and whether at module level."""
+    tree = ast.parse(path.read_text())
+    top = {id(node) for node in tree.body}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, id(node) in top) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            package = module_name(path).split(".")
+            base = package[: len(package) - node.level + (path.name == "__init__.py")] if node.level else []
+            found.append((".".join([*base, *([node.module] if node.module else [])]), id(node) in top))
+    return found
+
+
+def floor(name: str) -> int:
+    parts = name.split(".")
+    return FLOOR.get(parts[1], 4) if len(parts) > 1 else 4
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_imports_go_down(path):
+    for name, at_module_level in imported(path):
+        library = name.split(".")[0]
+        if library == "siamdiff_min":
+            assert floor(name) <= floor(module_name(path)), f"{module_name(path)} imports {name}"
+        elif at_module_level:
+            assert library in REQUIRED or library in sys.stdlib_module_names, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_files_are_read_in_one_sitting(path):
+    assert len(path.read_text().splitlines()) <= 450
+    assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no module docstring"
+
+
+def test_requirements_are_the_five_packages():
+    names = [re.split(r"[<>=~]", line)[0] for line in (ROOT / "requirements.txt").read_text().split()]
+    assert sorted(names) == ["biopython", "numpy", "scikit-learn", "torch", "tqdm"]
+
+
+def test_every_row_of_the_readmes_map_exists():
+    """Rows of the table *paper element -> function* name an object of the package."""
+    rows = re.findall(r"^\| .*?\| `(siamdiff_min\.[\w.]+)` \|", (ROOT / "README.md").read_text(), flags=re.M)
+    assert len(rows) > 15
+    for row in rows:
+        parts = row.split(".")
+        for split in range(len(parts), 0, -1):
+            try:
+                found = importlib.import_module(".".join(parts[:split]))
+            except ModuleNotFoundError:
+                continue
+            for name in parts[split:]:
+                found = getattr(found, name)
+            break
+
+
+def test_nothing_unpickles_or_evaluates():
+    for path in [*FILES, *ROOT.glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                options = {k.arg: getattr(k.value, "value", None) for k in node.keywords}
+                owner = getattr(getattr(node.func, "value", None), "id", "")
+                assert not (name in ("eval", "exec") and not owner), f"{path}:{node.lineno}"
+                assert owner != "pickle", f"{path}:{node.lineno}"
+                if owner == "torch" and name == "load":
+                    assert options.get("weights_only") is True, f"{path}:{node.lineno}"
+                if owner == "np" and name == "load":
+                    assert options.get("allow_pickle") is False, f"{path}:{node.lineno}"
