@@ -1,0 +1,205 @@
+"""Files that hold weights: checkpoints to resume from, and `encoder.pt`, the result of pre-training.
+
+Both hold tensors, strings, numbers, lists and dicts only and are read with `weights_only=True`. A checkpoint is
+MAGIC + sha256 of the rest + what `torch.save` writes. Files get their name only when they are complete and on the
+disk, so a run killed at any moment leaves the previous checkpoint as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+MAGIC = b"siamdiff_min ckpt 1\n"
+ENCODER_FORMAT = "siamdiff_min encoder 1"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written, or a file is damaged or not what it should be; the message says which."""
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write a file so that, whatever happens, `path` is either the old file or the complete new one.
+
+    Raises CheckpointError on a full disk, a read-only folder and the like; the old file is then unchanged.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _fsync_folder(path.parent)
+    except OSError as error:
+        _remove(temporary)
+        raise CheckpointError(
+            f"could not write {path}: {error.strerror or error}; earlier files are unchanged"
+        ) from error
+
+
+def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
+    """Write the checkpoint of `step`, then drop all but the `keep` newest ones.
+
+    Those of later steps go too: they are damaged, or of a course that was abandoned by resuming from an earlier one.
+    """
+    payload = _to_bytes(state)
+    path = folder / f"checkpoint-{step:09d}.pt"
+    write_atomic(path, MAGIC + hashlib.sha256(payload).digest() + payload)
+    kept = [old for old in checkpoints(folder) if old.name <= path.name][:keep]
+    for old in folder.glob("checkpoint-*"):
+        if old not in kept:
+            _remove(old)
+    return path
+
+
+def load(path: Path) -> dict:
+    """Read a checkpoint, tensors on the CPU. Raises CheckpointError where it is damaged or something else."""
+    content = _read(path)
+    if not content.startswith(MAGIC):
+        raise CheckpointError(f"{path} is not a checkpoint of siamdiff_min, or its beginning is damaged")
+    digest, payload = content[len(MAGIC) : len(MAGIC) + 32], content[len(MAGIC) + 32 :]
+    if hashlib.sha256(payload).digest() != digest:
+        raise CheckpointError(f"{path} is damaged: its checksum does not fit its {len(content)} bytes")
+    return _from_bytes(payload, path)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, newest first."""
+    return sorted(folder.glob("checkpoint-*.pt"), reverse=True)
+
+
+def latest(folder: Path, report: Callable[[str], None] = print) -> tuple[Path, dict] | None:
+    """The newest checkpoint that is whole, and its content; damaged ones are reported and passed over.
+
+    Raises CheckpointError where checkpoints exist and none is whole: starting anew silently would hide a loss.
+    """
+    candidates = checkpoints(folder)
+    for path in candidates:
+        try:
+            return path, load(path)
+        except CheckpointError as error:
+            report(f"skipped: {error}")
+    if candidates:
+        raise CheckpointError(
+            f"none of the {len(candidates)} checkpoints in {folder} is whole; remove them to start anew"
+        )
+    return None
+
+
+def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, size: str, preset: str, **about) -> None:
+    """Write `encoder.pt`: the weights, what is needed to build the module again (`ENCODERS[name](level, size,
+    preset)`), and `about`, plain values that tell where it comes from. `torch.load` reads it."""
+    state = {k: v.cpu() for k, v in encoder.state_dict().items()}
+    identity = {"format": ENCODER_FORMAT, "encoder": name, "level": level, "size": size, "preset": preset}
+    write_atomic(path, _to_bytes({**identity, **about, "state": state}))
+
+
+def load_encoder_file(path: Path) -> dict:
+    """Read an encoder: the dict `save_encoder_file` wrote, made up likewise from a full checkpoint.
+
+    A plain dict of tensors (released encoders) comes back as {"state": ...}. Raises CheckpointError otherwise.
+    """
+    path = Path(path)
+    content = _read(path)
+    if content.startswith(MAGIC):
+        checkpoint = load(path)
+        state = {k.removeprefix("encoder."): v for k, v in checkpoint["objective"].items() if k.startswith("encoder.")}
+        identity = {name: checkpoint["config"][name] for name in ("encoder", "level", "size", "preset")}
+        return {"format": ENCODER_FORMAT, **identity, "state": state}
+    content = _from_bytes(content, path)
+    if isinstance(content, dict) and content.get("format") == ENCODER_FORMAT:
+        return content
+    if isinstance(content, dict) and content and all(isinstance(v, Tensor) for v in content.values()):
+        return {"state": content}
+    raise CheckpointError(f"{path} is neither an encoder file nor a checkpoint nor a dict of tensors")
+
+
+def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    """Load all of `state` into all of `module`.
+
+    Raises CheckpointError that names every missing, unexpected and mis-shaped tensor; the module is then unchanged.
+    """
+    own = module.state_dict()
+    problems = [f"missing: {name} {tuple(own[name].shape)}" for name in own if name not in state]
+    problems += [f"unexpected: {name} {tuple(state[name].shape)}" for name in state if name not in own]
+    problems += [
+        f"shape of {name}: expected {tuple(own[name].shape)}, found {tuple(state[name].shape)}"
+        for name in own
+        if name in state and own[name].shape != state[name].shape
+    ]
+    if problems:
+        raise CheckpointError(f"the weights of {source} do not fit:\n  " + "\n  ".join(problems))
+    module.load_state_dict(state)
+
+
+def initialise(objective: nn.Module, path: Path, report: Callable[[str], None] = print) -> None:
+    """Start from the weights in `path`: of the whole objective (a checkpoint) or of its encoder (an encoder file).
+
+    Every tensor of the file must find its place; what was loaded and what keeps its initial values is reported.
+    """
+    path = Path(path)
+    if _read(path).startswith(MAGIC):
+        state = load(path)["objective"]
+        load_weights(objective, state, str(path))
+        loaded, kept = list(state), []
+    else:
+        state = load_encoder_file(path)["state"]
+        load_weights(objective.encoder, state, str(path))
+        loaded = [f"encoder.{name}" for name in state]
+        kept = [name for name in objective.state_dict() if name not in set(loaded)]
+    report(f"loaded from {path}: {_groups(loaded)}")
+    report(f"not in that file, initial values kept: {_groups(kept) if kept else 'nothing'}")
+
+
+def _groups(names: list[str]) -> str:
+    """Names of tensors counted by the module they belong to: 'encoder.layers (36 tensors), ...'."""
+    count = Counter(
+        ".".join(name.split(".")[:2] if name.startswith("encoder.") else name.split(".")[:1]) for name in names
+    )
+    return ", ".join(f"{group} ({n} tensor{'s' * (n > 1)})" for group, n in count.items())
+
+
+def _to_bytes(content: dict) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def _from_bytes(content: bytes, path: Path) -> dict:
+    try:
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises half a dozen types on damaged input
+        raise CheckpointError(f"{path} cannot be read as a torch file: {str(error).splitlines()[0]}") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"could not read {path}: {error.strerror or error}") from error
+
+
+def _remove(path: Path) -> None:
+    """Remove a file that is not needed; a folder that does not let us is no reason to end a run."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        print(f"could not remove {path}: {error.strerror or error}")
+
+
+def _fsync_folder(folder: Path) -> None:
+    """Make the new name of a file as durable as its content."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

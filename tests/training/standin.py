@@ -1,0 +1,132 @@
+"""A tiny objective and dataset for the tests of the engine, and a script: `python standin.py OUT [options]`.
+
+The objective has what makes the real ones hard to resume: noise from the generator, dropout from the global one,
+(optionally) batch norm, a parameter that an ablation leaves without a gradient, and a stage.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from siamdiff_min.protein.protein import Protein
+from siamdiff_min.training import checkpoint, engine
+from siamdiff_min.training.config import parse
+
+
+class Encoder(nn.Module):
+    def __init__(self, norm: bool, dropout: float):
+        super().__init__()
+        self.linear = nn.Linear(3, 16)
+        self.norm = nn.BatchNorm1d(16) if norm else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x):
+        return self.dropout(F.relu(self.norm(self.linear(x))))
+
+
+class Objective(nn.Module):
+    def __init__(self, norm: bool = True, dropout: float = 0.1, ablation: str = "none", poison: float = 1e6):
+        super().__init__()
+        self.encoder, self.ablation, self.poison = Encoder(norm, dropout), ablation, poison
+        self.structure, self.sequence = nn.Linear(16, 3), nn.Linear(16, 20)
+        self.set_stage(1)
+
+    def set_stage(self, stage):
+        self.scale = {1: 1.0, 2: 0.1}[stage]
+
+    def forward(self, protein, generator):
+        noise = torch.randn(protein.pos.shape, generator=generator, device=protein.pos.device)
+        h = self.encoder(protein.pos + self.scale * noise)
+        error = (self.structure(h) - noise).square().mean(-1)
+        loss, logs = error.mean(), {"structure_loss": torch.stack([error.sum(), torch.tensor(float(len(error)))])}
+        loss = loss * torch.where(protein.pos.abs().max() > self.poison, torch.nan, 1.0)
+        if self.ablation != "no-sequence":
+            cross = F.cross_entropy(self.sequence(h), protein.residue_type)
+            loss = loss + cross
+            logs["sequence_loss"] = torch.stack([cross.detach(), torch.tensor(1.0)])
+        return loss, logs
+
+
+class Dataset(torch.utils.data.Dataset):
+    """One residue, one atom per protein; a pure function of (epoch, index). Protein `bad` is far away."""
+
+    def __init__(self, num: int, bad: int | None = None):
+        self.num, self.bad = num, bad
+
+    def __getitem__(self, key):
+        epoch, index = key
+        g = torch.Generator().manual_seed(1000 * epoch + index)
+        zero = torch.zeros(1, dtype=torch.long)
+        pos = torch.randn(1, 3, generator=g) * (1e7 if index == self.bad else 1)
+        types = torch.randint(20, (1,), generator=g)
+        protein = Protein(pos, zero, zero, zero, types, zero.bool(), zero, zero, zero, zero, zero)
+        return protein, f"protein-{index}"
+
+
+def collate(items):
+    return Protein.pack([p for p, _ in items]), [name for _, name in items]
+
+
+CHOICES = {"method": ["siamdiff", "diffpret"], "encoder": ["gearnet"], "ablation": ["none", "no-sequence"]}
+
+
+def configure(out, *argv, world: int = 1):
+    """Options for the stand-in: 40 proteins, batches of 4, 2 + 2 epochs; later options win."""
+    fixed = f"--out {out} --epochs 2 --batch-size 4 --lr 0.01 --num-workers 0 --log-every 3 --device cpu".split()
+    return parse([*fixed, *map(str, argv)], CHOICES).resolve(world)
+
+
+def train(config, objective=None, num=40, bad=None, ranks=None, num_valid=6):
+    torch.manual_seed(config.seed)
+    objective = objective or Objective(ablation=config.ablation)
+    data, indices = Dataset(num + num_valid, bad), list(range(num + num_valid))
+    ranks = ranks or engine.launch("cpu")
+    stopped = engine.train(config, objective, data, collate, indices[:num], indices[num:], ranks)
+    return objective, stopped
+
+
+def slow_saves(monitor: Path):
+    """Make a save last, and leave a file while it does, so that a test can kill in the middle of one."""
+    write, fsync = checkpoint.write_atomic, os.fsync
+
+    def slow(path, content):
+        def pause(descriptor):
+            monitor.touch()
+            signal.sigtimedwait([], 0.3)
+            fsync(descriptor)
+            monitor.unlink(missing_ok=True)
+
+        os.fsync = pause
+        try:
+            write(path, content)
+        finally:
+            os.fsync = fsync
+
+    checkpoint.write_atomic = slow
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    ranks = engine.launch("cpu")
+    config = configure(*sys.argv[1:], world=ranks.world)
+    if "SLOW_SAVES" in os.environ:
+        slow_saves(Path(os.environ["SLOW_SAVES"]))
+    if "DIE_AT" in os.environ and ranks.rank == 1:
+        step = int(os.environ["DIE_AT"])
+        forward, calls = Objective.forward, []
+
+        def dying(self, *args):
+            calls.append(1)
+            if len(calls) > step:
+                raise RuntimeError("rank 1 dies on purpose")
+            return forward(self, *args)
+
+        Objective.forward = dying
+    objective, stopped = train(config, ranks=ranks)
+    torch.save(objective.state_dict(), Path(config.out) / f"weights-{ranks.rank}.pt")
+    sys.exit(128 + stopped if stopped else 0)

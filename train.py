@@ -1,0 +1,73 @@
+"""Pre-train a protein structure encoder with DiffPreT or SiamDiff.
+
+    python train.py --size tiny                          # a laptop, the bundled structures
+    torchrun --nproc_per_node 4 train.py --data FOLDER   # the paper's setting
+
+A run that was interrupted continues when the same command is given again. The result is OUT/encoder.pt.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from siamdiff_min.data.store import Crops, collate, open_store, split
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES
+from siamdiff_min.training import checkpoint, engine
+from siamdiff_min.training.config import parse
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line; returns the exit status, 128 + n after signal n."""
+    # 1. Options. What is not given comes from the preset.
+    choices = {"method": OBJECTIVES, "encoder": ENCODERS, "ablation": ABLATIONS}
+    config = parse(argv, choices, description=__doc__.splitlines()[0])
+    ranks = engine.launch(config.device, config.threads, config.deterministic)
+    try:
+        config = config.resolve(ranks.world)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+
+    # 2. Data: structures are converted once to a memory-mapped store, by the first process.
+    store = ranks.first(lambda: open_store(config.data, config.store, workers=config.num_workers or 1))
+    train, valid = split(store, config.valid_fraction)
+    crops = Crops(store, config.max_length, config.seed, draw_last_window=config.preset == "paper")
+
+    # 3. Encoder and objective.
+    torch.manual_seed(config.seed)
+    encoder = ENCODERS[config.encoder](config.level, config.size, config.preset)
+    objective = OBJECTIVES[config.method](encoder, config.level, config.preset, config.ablation)
+    if config.init_from:
+        checkpoint.initialise(objective, Path(config.init_from), ranks.say)
+
+    # 4. What is going to happen.
+    per_epoch = max(1, len(train) // config.global_batch_size)
+    source = config.data or "demo set (bundled structures; --data for your own)"
+    ranks.say(f"data        {source}: {len(train)} proteins to train on, {len(valid)} held out")
+    ranks.say(f"objective   {config.method}, {config.level} level: {count(objective):,} parameters")
+    ranks.say(f"encoder     {config.encoder}, size {config.size}: {count(encoder):,} parameters")
+    ranks.say(
+        f"steps       {per_epoch} of {config.global_batch_size} proteins per epoch, "
+        f"{config.epochs[0]} + {config.epochs[1]} epochs, on {ranks.world} x {ranks.device.type}, to {config.out}"
+    )
+    if config.dry_run:
+        ranks.say("\n".join(f"{name:18}  {value}" for name, value in config.plain().items()))
+        return 0
+
+    # 5. Minimise.
+    stopped = engine.train(config, objective, crops, collate, train, valid, ranks)
+    if stopped:
+        return 128 + stopped
+    ranks.say(engine.summary(Path(config.out) / "metrics.jsonl"))
+    ranks.say(f"encoder     {Path(config.out) / 'encoder.pt'}")
+    return 0
+
+
+def count(module: torch.nn.Module) -> int:
+    """Number of parameters."""
+    return sum(p.numel() for p in module.parameters())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
