@@ -1,0 +1,350 @@
+"""From structure files to a store: several processes, resumable, the same bytes whatever happened on the way.
+
+The sources are cut into shards of fixed size. Each becomes one file in `<store>.partial/`, written under another name
+and renamed, so that what has its name is complete and a build that was killed goes on where it stopped. At the end
+the shards are appended to the flat arrays in order, one in memory at a time, and the finished folder gets its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import zipfile
+import zlib
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from ..protein.parse import StructureError
+from .store import ARRAYS, FORMAT, VERSION, ProteinStore, StoreError, encode_name, is_store, meta_checksum
+from .structures import STORE_SUFFIX, Listing, Source, bundle_path, find_structures, fingerprint
+
+try:
+    import fcntl
+except ImportError:  # not on Windows; there, two processes that build the same store at once are not kept apart
+    fcntl = None
+
+SHARD_SIZE = 128  # structures; part of the plan, so that a build is only continued with the same
+_COUNTS = {"atom_offset": "atoms", "residue_offset": "residues", "name_offset": "name_bytes"}
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What became of every file: seen = used + skipped + failed."""
+
+    used: int  # structures in the store
+    residues: int
+    atoms: int
+    skipped: Counter  # reason -> files that are no structure, or another file of one
+    failed: Counter  # reason -> files that could not be read
+    dropped: Counter  # reason -> atoms or residues inside the used files that the parsing policy leaves out
+
+    @property
+    def seen(self) -> int:
+        return self.used + self.skipped.total() + self.failed.total()
+
+    def __str__(self) -> str:
+        def total(counts: Counter) -> str:
+            listed = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
+            return f"{counts.total()} ({listed})" if counts else "0"
+
+        parts = f"used {self.used} + skipped {total(self.skipped)} + failed {total(self.failed)}"
+        return f"seen {self.seen} = {parts}; {self.residues} residues, {self.atoms} atoms"
+
+
+def open_store(path=None, store=None, workers: int | None = None) -> ProteinStore:
+    """Open the store of some data, and build it first where there is none or the data have changed.
+
+    Args:
+        path: a folder, `.tar`, structure file or finished store; None for the structures bundled with the package.
+        store: folder of the store. By default `<path>.store` beside the data, or in the cache where that cannot be
+            written (always for the bundle): `$SIAMDIFF_CACHE`, by default `~/.cache/siamdiff_min`.
+        workers: see `build_store`.
+
+    Several processes may call this at once: one builds, the others wait for it.
+
+    Raises:
+        StoreError, StructureError: see `ProteinStore` and `build_store`.
+    """
+    bundled = path is None
+    if bundled:
+        path = bundle_path()
+        print("no data given: the structures bundled with the package are used", file=sys.stderr)
+    if is_store(path):
+        return ProteinStore(path)
+    store = _default_store(Path(path), bundled) if store is None else Path(store)
+    state = fingerprint(path)
+    opened, _ = _reopen(store, state)  # without the lock, so that a store on a read-only disk can be used
+    if opened is None:
+        with _lock(store):
+            opened, reason = _reopen(store, state)  # another process may have built it in the meantime
+            if opened is None:
+                if reason:
+                    print(f"{reason}; it is built anew", file=sys.stderr)
+                _build(path, store, state, workers, progress=True)
+                opened = ProteinStore(store)
+    return opened
+
+
+def build_store(path, store_path, workers: int | None = None, progress: bool = True) -> BuildReport:
+    """Convert all structures under `path` into the store `store_path`, replacing an older store there.
+
+    Files that cannot be read are counted, and listed in `failures.tsv` in the store; they do not stop the build.
+
+    Args:
+        path: a folder, `.tar` or structure file.
+        store_path: folder of the store; it appears when everything is done.
+        workers: processes; the result does not depend on it. By default one for fewer than 1,000 structures, else one
+            per core up to 8. More than one start by `spawn`, so a script needs `if __name__ == "__main__":`.
+        progress: show a progress bar.
+
+    Raises:
+        StructureError: nothing at `path`, or a damaged archive.
+        StoreError: no readable protein, or something that is not a store at `store_path`.
+    """
+    store = Path(store_path)
+    with _lock(store):
+        return _build(path, store, fingerprint(path), workers, progress)
+
+
+def _default_store(path: Path, bundled: bool) -> Path:
+    path = path.resolve()
+    beside = path.with_name(path.name + STORE_SUFFIX)
+    if not bundled and (is_store(beside) or os.access(path.parent, os.W_OK)):
+        return beside
+    cache = Path(os.environ.get("SIAMDIFF_CACHE") or Path.home() / ".cache" / "siamdiff_min")
+    place = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
+    return cache / f"{path.name}-{place}{STORE_SUFFIX}"
+
+
+def _reopen(store: Path, state: str) -> tuple[ProteinStore | None, str]:
+    """The store if it is whole, of this version and made from data in this state; otherwise None and the reason."""
+    if not is_store(store):
+        return None, ""
+    try:
+        opened = ProteinStore(store)
+    except StoreError as error:
+        return None, str(error)
+    if opened.meta["source"]["fingerprint"] != state:
+        return None, f"{store}: the data have changed since it was built"
+    return opened, ""
+
+
+@contextlib.contextmanager
+def _lock(store: Path):
+    """Held by the process that builds `store`; the system frees it when that process ends, however it ends."""
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{store}.lock", "w") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# ---- building --------------------------------------------------------------------------------------------------------
+
+
+def _build(path, store: Path, state: str, workers: int | None, progress: bool) -> BuildReport:
+    if store.exists() and not is_store(store):
+        raise StoreError(f"{store} exists and is not a store; it is not overwritten")
+    listing = find_structures(path)
+    partial = Path(f"{store}.partial")
+    _start_or_continue(partial, {"format": FORMAT, "version": VERSION, "source": state, "shard": SHARD_SIZE})
+    shards = [
+        (partial / f"shard-{start // SHARD_SIZE:06d}.npz", listing.sources[start : start + SHARD_SIZE])
+        for start in range(0, len(listing.sources), SHARD_SIZE)
+    ]
+    todo = [(file, sources) for file, sources in shards if not file.exists()]
+    done = len(listing.sources) - sum(len(sources) for _, sources in todo)
+    with tqdm(total=len(listing.sources), initial=done, unit="protein", disable=not progress) as bar:
+        for count in _work(todo, workers or _default_workers(len(listing.sources))):
+            bar.update(count)
+    report = _merge(shards, listing, {"path": str(Path(path).resolve()), "fingerprint": state}, partial / "merged")
+    if is_store(store):
+        outdated = Path(f"{store}.outdated")
+        shutil.rmtree(outdated, ignore_errors=True)
+        os.rename(store, outdated)
+        os.rename(partial / "merged", store)
+        shutil.rmtree(outdated, ignore_errors=True)
+    else:
+        os.rename(partial / "merged", store)
+    _sync_folder(store.parent)
+    shutil.rmtree(partial, ignore_errors=True)
+    print(f"{store}: {report}", file=sys.stderr)
+    return report
+
+
+def _default_workers(count: int) -> int:
+    return 1 if count < 1000 else min(os.cpu_count() or 1, 8)
+
+
+def _start_or_continue(partial: Path, plan: dict) -> None:
+    """Keep the finished shards of an interrupted build of the same plan; begin anew where the plan is another."""
+    file = partial / "plan.json"
+    text = json.dumps(plan)
+    if partial.exists() and any(partial.iterdir()):
+        if not file.exists():
+            raise StoreError(f"{partial} is not an unfinished store; remove it or choose another place")
+        if file.read_text(encoding="utf-8") == text:
+            return
+        shutil.rmtree(partial)
+    partial.mkdir(exist_ok=True)
+    _write_synced(file, text.encode())
+
+
+def _work(todo: list[tuple[Path, list[Source]]], workers: int):
+    """Write the shards; yields the number of sources done, as they are done."""
+    if workers == 1 or len(todo) < 2:
+        for file, sources in todo:
+            yield _write_shard(file, sources)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(todo)), spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        futures = [pool.submit(_write_shard, file, sources) for file, sources in todo]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _write_shard(file: Path, sources: list[Source]) -> int:
+    """Read the sources and write one shard: the arrays of ARRAYS, sizes in place of offsets, and a log as JSON."""
+    pieces: dict[str, list[np.ndarray]] = {name: [] for name in ARRAYS if name not in _COUNTS}
+    sizes: dict[str, list[int]] = {name: [] for name in _COUNTS.values()}
+    failures, dropped = [], Counter()
+    for source in sources:
+        try:
+            structure = source.read()
+            protein = structure.protein
+            if len(structure.chain_names) > np.iinfo(ARRAYS["chain"]).max:
+                raise StructureError(source.path, "too many chains", str(len(structure.chain_names)))
+        except StructureError as error:
+            failures.append([source.name, error.reason, error.path, error.detail])
+            continue
+        dropped += structure.dropped
+        name = np.frombuffer(encode_name(source.name), np.uint8)
+        residue_atoms = np.bincount(protein.atom_residue.numpy(), minlength=protein.num_residues)
+        for key, values in pieces.items():
+            field = {"residue_atoms": residue_atoms, "names": name}.get(key)
+            field = getattr(protein, key).numpy() if field is None else field
+            values.append(field.astype(ARRAYS[key]))
+        for key, size in zip(sizes, (protein.num_atoms, protein.num_residues, len(name))):
+            sizes[key].append(size)
+    arrays = {key: np.concatenate(values) for key, values in pieces.items() if values}
+    arrays |= {key: np.array(values, dtype=np.int64) for key, values in sizes.items()}
+    log = json.dumps({"failures": failures, "dropped": dropped}).encode()
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as out:
+        np.savez(out, log=np.frombuffer(log, np.uint8), **arrays)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(temporary, file)
+    return len(sources)
+
+
+def _load_shard(file: Path, sources: list[Source]) -> dict[str, np.ndarray]:
+    """The arrays of a shard. One that a crash of the machine has damaged is made again."""
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)  # zip checks a CRC for each
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        _write_shard(file, sources)
+        with np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
+
+
+def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> BuildReport:
+    """Append the shards to the flat arrays, then write the offsets, the list of failures and `meta.json`."""
+    shutil.rmtree(merged, ignore_errors=True)
+    merged.mkdir()
+    digests = {name: hashlib.sha256() for name in ARRAYS}
+    rows = dict.fromkeys(ARRAYS, 0)
+    counts: dict[str, list[np.ndarray]] = {name: [np.zeros(1, np.int64)] for name in _COUNTS}
+    failures: list[list[str]] = []
+    dropped: Counter = Counter()
+    with contextlib.ExitStack() as stack:
+        files = {name: stack.enter_context(open(merged / f"{name}.bin", "wb")) for name in ARRAYS}
+
+        def append(name: str, values: np.ndarray) -> None:
+            data = values.astype(ARRAYS[name]).tobytes()
+            files[name].write(data)
+            digests[name].update(data)
+            rows[name] += len(values)
+
+        for file, sources in shards:
+            shard = _load_shard(file, sources)
+            log = json.loads(shard["log"].tobytes())
+            failures += log["failures"]
+            dropped.update(log["dropped"])
+            for name, count in _COUNTS.items():
+                counts[name].append(shard[count])
+            for name in ARRAYS.keys() & shard.keys():
+                append(name, shard[name])
+        for name, sizes in counts.items():
+            append(name, np.cumsum(np.concatenate(sizes)))
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
+    failed = Counter(reason for _, reason, _, _ in failures)
+    report = BuildReport(
+        rows["atom_offset"] - 1, rows["residue_type"], rows["atom_name"], listing.reasons, failed, dropped
+    )
+    if report.used == 0:
+        example = f", e.g. {failures[0][2]}: {failures[0][1]}" if failures else ""
+        raise StoreError(f"no protein that can be read in {source['path']}: {report}{example}")
+    table = [("name", "outcome", "reason", "file", "detail")]
+    table += [(name, "failed", reason, file, detail) for name, reason, file, detail in failures]
+    table += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
+    lines = ("\t".join(" ".join(cell.split()) for cell in row) for row in table)
+    _write_synced(merged / "failures.tsv", ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+    meta = {
+        "format": FORMAT,
+        "version": VERSION,
+        "proteins": report.used,
+        "residues": report.residues,
+        "atoms": report.atoms,
+        "arrays": {
+            name: {
+                "dtype": ARRAYS[name],
+                "shape": [rows[name], 3] if name == "pos" else [rows[name]],
+                "sha256": digests[name].hexdigest(),
+            }
+            for name in ARRAYS
+        },
+        "source": source,
+        "report": {"seen": report.seen, "skipped": report.skipped, "failed": failed, "dropped": dropped},
+    }
+    text = json.dumps(meta | {"sha256": meta_checksum(meta)}, indent=1, sort_keys=True)
+    _write_synced(merged / "meta.json", text.encode())
+    _sync_folder(merged)
+    return report
+
+
+def _write_synced(file: Path, data: bytes) -> None:
+    """Write, and return when it is on the disk; the file has its name only when it is whole."""
+    temporary = file.with_name(file.name + ".tmp")
+    with open(temporary, "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(temporary, file)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

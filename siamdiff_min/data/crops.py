@@ -1,0 +1,79 @@
+"""Random crops of the proteins of a store, their batches, and the split into training and validation.
+
+A crop is a contiguous window of residues (App. D). It is a pure function of (seed, epoch, index): the number of loader
+workers changes nothing, and a resumed run draws what the uninterrupted one would have drawn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import PurePath
+
+import numpy as np
+import torch
+
+from ..protein.protein import Protein
+from .store import ProteinStore, encode_name
+from .structures import bundle_index, bundle_path, fingerprint
+
+
+class Crops(torch.utils.data.Dataset):
+    """Windows of at most `max_length` residues: `crops[epoch, index] -> (Protein, name)`.
+
+    Args:
+        store: where the proteins are.
+        max_length: residues; None for whole proteins.
+        seed: not negative.
+        draw_last_window: False for the official code's behaviour, which never draws the last window of a protein
+            (METHOD row 21); every window is equally likely either way.
+    """
+
+    def __init__(self, store: ProteinStore, max_length: int | None, seed: int, draw_last_window: bool = True):
+        if max_length is not None and max_length < 1:
+            raise ValueError(f"max_length is {max_length}, but a crop has at least one residue")
+        self.store, self.max_length, self.seed, self.draw_last_window = store, max_length, seed, draw_last_window
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[Protein, str]:
+        epoch, index = key
+        start, length = self.window(epoch, index)
+        return self.store.read(index, start, length), self.store.names[index]
+
+    def window(self, epoch: int, index: int) -> tuple[int, int]:
+        """First residue and length of the crop."""
+        size = self.store.num_residues(index)
+        if self.max_length is None or size <= self.max_length:
+            return 0, size
+        windows = size - self.max_length + self.draw_last_window
+        random = np.random.default_rng(np.random.SeedSequence([self.seed, epoch, index]))
+        return int(random.integers(windows)), self.max_length
+
+
+def collate(items: list[tuple[Protein, str]]) -> tuple[Protein, list[str]]:
+    """A batch: the proteins packed into one `Protein`, and their names."""
+    proteins, names = zip(*items)
+    return Protein.pack(list(proteins)), list(names)
+
+
+def split(store: ProteinStore, valid_fraction: float) -> tuple[list[int], list[int]]:
+    """Indices for training and for validation, both sorted.
+
+    The bundled structures have a split of their own (by groups of 30 % sequence identity, complexes included; their
+    test entries are in neither). Elsewhere a protein goes by a hash of its name, so that it stays on its side when
+    others come or go, and about `valid_fraction` of them are for validation.
+    """
+    if not 0 <= valid_fraction < 1:
+        raise ValueError(f"valid_fraction is {valid_fraction}, expected 0 <= valid_fraction < 1")
+    if store.meta["source"]["fingerprint"] == fingerprint(bundle_path()):
+        side = {PurePath(row["file"]).name.removesuffix(".pdb.gz"): row["split"] for row in bundle_index()}
+        sides = [side[name] for name in store.names]
+    else:
+        sides = ["valid" if _uniform(name) < valid_fraction else "train" for name in store.names]
+    return tuple([i for i, s in enumerate(sides) if s == which] for which in ("train", "valid"))
+
+
+def _uniform(name: str) -> float:
+    """A number in [0, 1) that depends on the name alone."""
+    return int.from_bytes(hashlib.sha256(encode_name(name)).digest()[:6], "big") / 2**48

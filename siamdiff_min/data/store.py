@@ -1,0 +1,197 @@
+"""The store: proteins as a few flat memory-mapped arrays, shared by all processes of a machine.
+
+Reading a crop touches only the bytes of its residues, nothing is ever unpickled, and every array has a checksum.
+`build.py` makes a store from structure files, once; this module reads it. On disk a store is a folder with one `.bin`
+file for each of ARRAYS (N atoms, R residues, B proteins, all concatenated), `failures.tsv`, and `meta.json`, which is
+written last: a folder without it is no store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..protein.constants import ATOM_ELEMENT
+from ..protein.protein import Protein
+
+FORMAT, VERSION = "siamdiff_min store", 1
+ARRAYS = {
+    "pos": "<f4",  # (N, 3) angstrom
+    "atom_name": "u1",  # (N,)
+    "residue_atoms": "u1",  # (R,) number of atoms
+    "residue_type": "u1",  # (R,)
+    "residue_number": "<i4",  # (R,)
+    "insertion_code": "u1",  # (R,)
+    "residue_index": "<i4",  # (R,)
+    "chain": "<i2",  # (R,)
+    "names": "u1",  # UTF-8 text of all names, one after the other
+    "atom_offset": "<i8",  # (B + 1,) where the atoms of each protein begin
+    "residue_offset": "<i8",  # (B + 1,)
+    "name_offset": "<i8",  # (B + 1,)
+}
+_ELEMENT = torch.tensor(ATOM_ELEMENT)
+
+
+class StoreError(ValueError):
+    """A store that is damaged, of another version, or cannot be built; the message names the folder and the array."""
+
+
+class ProteinStore(torch.utils.data.Dataset):
+    """Proteins of a store by index. Opening it checks `meta.json` and the size of every array, not their content.
+
+    Picklable (DataLoader workers): the arrays are mapped again on first use.
+
+    Raises:
+        StoreError: not a store, another version, a damaged `meta.json`, an array that is missing or of the wrong size.
+    """
+
+    def __init__(self, path):
+        self.path = Path(path)
+        self.meta = read_meta(self.path)
+        self._maps: dict[str, np.ndarray] = {}
+        for name, entry in self.meta["arrays"].items():
+            file = self.path / f"{name}.bin"
+            size = file.stat().st_size if file.is_file() else 0
+            expected = int(np.prod(entry["shape"])) * np.dtype(entry["dtype"]).itemsize
+            if size != expected:
+                raise StoreError(f"{self.path}: array {name} has {size} bytes, expected {expected}")
+
+    def __len__(self) -> int:
+        return self.meta["proteins"]
+
+    def __getitem__(self, index: int) -> Protein:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"protein {index} of a store of {len(self)}")
+        return self.read(int(index) % len(self))
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_maps": {}}
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the proteins, in order; read from disk as they are asked for."""
+        return _Names(self._map("names"), self._map("name_offset"))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Number of residues of every protein (B,) int64."""
+        return np.diff(self._map("residue_offset"))
+
+    def num_residues(self, index: int) -> int:
+        """Number of residues of one protein."""
+        first, last = self._map("residue_offset")[index : index + 2]
+        return int(last - first)
+
+    def read(self, index: int, start: int = 0, length: int | None = None) -> Protein:
+        """The residues start .. start + length - 1 of a protein (all from `start` on without a length).
+
+        Equal to `store[index].crop(start, length)`, but reads no more than that from disk.
+
+        Raises:
+            ValueError: where the protein has no such residues.
+        """
+        size = self.num_residues(index)
+        length = size - start if length is None else length
+        if start < 0 or length < 0 or start + length > size:
+            raise ValueError(f"residues {start} to {start + length} of {self.names[index]}, which has {size}")
+        head = int(self._map("residue_offset")[index])
+        residues = slice(head + start, head + start + length)
+        atoms_before = int(self._map("residue_atoms")[head : residues.start].sum(dtype=np.int64))
+        residue_atoms = self._map("residue_atoms")[residues].astype(np.int64)
+        head = int(self._map("atom_offset")[index]) + atoms_before
+        atoms = slice(head, head + int(residue_atoms.sum()))
+        atom_name = self._long("atom_name", atoms)
+        return Protein(
+            pos=torch.from_numpy(self._map("pos")[atoms].astype(np.float32)),
+            element=_ELEMENT[atom_name],
+            atom_name=atom_name,
+            atom_residue=torch.from_numpy(np.repeat(np.arange(length), residue_atoms)),
+            residue_type=self._long("residue_type", residues),
+            masked=torch.zeros(length, dtype=torch.bool),
+            residue_number=self._long("residue_number", residues),
+            insertion_code=self._long("insertion_code", residues),
+            residue_index=self._long("residue_index", residues),
+            chain=self._long("chain", residues),
+            residue_graph=torch.zeros(length, dtype=torch.long),
+        )
+
+    def verify(self) -> None:
+        """Read everything and compare the checksums. Raises StoreError that names the first damaged array."""
+        for name, entry in self.meta["arrays"].items():
+            digest = hashlib.sha256()
+            with open(self.path / f"{name}.bin", "rb") as file:
+                while piece := file.read(2**22):
+                    digest.update(piece)
+            if digest.hexdigest() != entry["sha256"]:
+                raise StoreError(f"{self.path}: array {name} is damaged (its checksum differs)")
+
+    def _map(self, name: str) -> np.ndarray:
+        if name not in self._maps:
+            entry = self.meta["arrays"][name]
+            self._maps[name] = np.memmap(
+                self.path / f"{name}.bin", dtype=entry["dtype"], mode="r", shape=tuple(entry["shape"])
+            )
+        return self._maps[name]
+
+    def _long(self, name: str, rows: slice) -> torch.Tensor:
+        return torch.from_numpy(self._map(name)[rows].astype(np.int64))
+
+
+class _Names(Sequence):
+    """Names as a sequence of str without holding them in memory."""
+
+    def __init__(self, text: np.ndarray, offset: np.ndarray):
+        self.text, self.offset = text, offset
+
+    def __len__(self) -> int:
+        return len(self.offset) - 1
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"name {index} of {len(self)}")
+        index = index % len(self)
+        return decode_name(self.text[self.offset[index] : self.offset[index + 1]].tobytes())
+
+
+def encode_name(name: str) -> bytes:
+    """File names need not be valid UTF-8: their odd bytes pass through."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def decode_name(data: bytes) -> str:
+    """The inverse of `encode_name`."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def is_store(path) -> bool:
+    """True where `path` is a finished store (of any version)."""
+    return (Path(path) / "meta.json").is_file()
+
+
+def read_meta(path: Path) -> dict:
+    """The checked content of `meta.json`. Raises StoreError."""
+    try:
+        meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+        found = meta["format"], meta["version"]
+        checksum = meta.pop("sha256", None)
+    except OSError as error:
+        raise StoreError(f"{path} is not a store: {error.strerror} (meta.json)") from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise StoreError(f"{path}: meta.json is damaged ({error})") from error
+    if found != (FORMAT, VERSION):
+        raise StoreError(f"{path} is a {found[0]}, version {found[1]}; this is {FORMAT}, version {VERSION}")
+    if checksum != meta_checksum(meta) or set(meta["arrays"]) != set(ARRAYS):
+        raise StoreError(f"{path}: meta.json is damaged (its checksum differs)")
+    return meta
+
+
+def meta_checksum(meta: dict) -> str:
+    """SHA-256 of the content of `meta.json` without the checksum itself."""
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()

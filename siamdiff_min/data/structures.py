@@ -1,0 +1,193 @@
+"""Finding structure files: in a folder, in `.tar` archives (read in place, nothing is unpacked), or a single file.
+
+What is found is a list of `Source`, cheap to send to another process and readable on its own: for a member of an
+archive it remembers where the bytes lie. Nothing here ever writes, so a hostile archive gains nothing by its names.
+The structures bundled with the package are found here too.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import tarfile
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..protein.parse import MAX_BYTES, Structure, StructureError, read_structure
+
+KINDS = (".pdb", ".ent", ".cif", ".pdb.gz", ".ent.gz", ".cif.gz")  # the first is taken where a structure has several
+STORE_SUFFIX = ".store"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One structure file, on its own or inside a tar."""
+
+    name: str  # of the protein: the file name without extensions, with its folder where that alone is not unique
+    path: str  # the file, or the archive
+    member: str | None = None  # name inside the archive
+    offset: int = 0  # of the member's first byte in the archive
+    size: int = 0  # of the member, bytes
+
+    def read(self, model: int = 0) -> Structure:
+        """Parse the structure. Raises StructureError."""
+        if self.member is None:
+            return read_structure(self.path, model=model)
+        label = f"{self.path}:{self.member}"
+        if self.size > MAX_BYTES:
+            raise StructureError(label, "too large", f"{self.size} bytes")
+        try:
+            with open(self.path, "rb") as archive:
+                archive.seek(self.offset)
+                data = archive.read(self.size)
+        except OSError as error:
+            raise StructureError(self.path, "cannot be opened", error.strerror or str(error)) from error
+        if len(data) < self.size:
+            raise StructureError(label, "truncated", f"{len(data)} of {self.size} bytes")
+        return read_structure(label, data, model=model)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a path holds. Every file or archive member seen is either in `sources` or in `skipped`."""
+
+    sources: list[Source]  # sorted by name
+    skipped: list[tuple[str, str]]  # (file or archive:member, reason)
+
+    @property
+    def reasons(self) -> Counter:
+        """Number of skipped files for each reason."""
+        return Counter(reason for _, reason in self.skipped)
+
+
+def list_files(path) -> list[str]:
+    """Every file under a folder, or the one file that `path` is; sorted.
+
+    Raises:
+        StructureError: where there is nothing at `path`.
+    """
+    if os.path.isfile(path):
+        return [str(path)]
+    if not os.path.isdir(path):
+        raise StructureError(path, "cannot be opened", "no such file or folder")
+    files = []
+    for folder, subfolders, names in os.walk(path):
+        # A store that was built inside this folder is not data of this folder.
+        subfolders[:] = [name for name in subfolders if STORE_SUFFIX not in Path(name).suffixes]
+        files += [os.path.join(folder, name) for name in names]
+    return sorted(files)
+
+
+def fingerprint(path) -> str:
+    """SHA-256 over names, sizes and modification times of all structure files and archives under `path`.
+
+    It changes where a store built from `path` is out of date. No file is opened, so it is cheap for a large archive.
+    """
+    digest = hashlib.sha256()
+    for file in list_files(path):
+        if _kind(file) is not None or file.endswith(".tar"):
+            status = os.lstat(file) if os.path.islink(file) and not os.path.exists(file) else os.stat(file)
+            entry = os.path.relpath(file, path), status.st_size, status.st_mtime_ns
+            digest.update(f"{entry}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def find_structures(path) -> Listing:
+    """List the structures under a folder (recursively), in a `.tar`, or in a single file.
+
+    Raises:
+        StructureError: nothing at `path`, or an archive that is damaged or truncated.
+    """
+    found: list[tuple[tuple[str, str, int], Source]] = []
+    skipped: list[tuple[str, str]] = []
+    for file in list_files(path):
+        relative = os.path.relpath(file, path)  # "." where `path` is the file itself
+        if not os.path.isfile(file):
+            skipped.append((file, "not a regular file"))
+        elif file.endswith(".tar"):
+            for member in _tar_members(file, skipped):
+                inside = os.path.join(relative.removesuffix(".tar"), member.name)
+                _add(inside, Source("", file, member.name, member.offset_data, member.size), found, skipped)
+        else:
+            _add(os.path.basename(file) if relative == "." else relative, Source("", file), found, skipped)
+    return Listing(_named(found, skipped), skipped)
+
+
+def _kind(file: str) -> str | None:
+    """The longest of KINDS that `file` ends with."""
+    return next((kind for kind in reversed(KINDS) if file.lower().endswith(kind)), None)
+
+
+def _add(relative: str, source: Source, found: list, skipped: list) -> None:
+    """Sort one file under its (folder, name without extensions), or among the skipped."""
+    folder, base = os.path.split(os.path.normpath(relative))
+    kind = _kind(base)
+    if kind is None or len(base) == len(kind):
+        skipped.append((_label(source), "not a structure file"))
+    else:
+        found.append(((folder, base[: -len(kind)], KINDS.index(kind)), source))
+
+
+def _named(found: list, skipped: list) -> list[Source]:
+    """One source for every structure, each with a name of its own, sorted by it."""
+    chosen: dict[tuple[str, str], Source] = {}
+    for (folder, stem, _), source in sorted(found, key=lambda item: (item[0], item[1].offset)):
+        if (folder, stem) in chosen:
+            skipped.append((_label(source), "another file of the same structure"))
+        else:
+            chosen[folder, stem] = source
+    count = Counter(stem for _, stem in chosen)
+    names = {key: key[1] if count[key[1]] == 1 else "/".join([*Path(key[0]).parts, key[1]]) for key in chosen}
+    return sorted((replace(source, name=names[key]) for key, source in chosen.items()), key=lambda s: s.name)
+
+
+def _label(source: Source) -> str:
+    return source.path if source.member is None else f"{source.path}:{source.member}"
+
+
+def _tar_members(path: str, skipped: list):
+    """Yield the regular files of an archive; everything else but folders is skipped and counted."""
+    try:
+        with tarfile.open(path, "r:") as archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # tarfile keeps every header, a gigabyte for a million members
+                if member.isdir():
+                    continue
+                reason = _refused(member)
+                if reason:
+                    skipped.append((f"{path}:{member.name}", reason))
+                else:
+                    yield member
+            # tarfile takes a damaged header for the end; the true end is a block of zeros, or of the file.
+            archive.fileobj.seek(archive.offset)
+            if archive.fileobj.read(512).strip(b"\0"):
+                raise StructureError(path, "damaged archive", f"no valid header at byte {archive.offset}")
+    except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
+        if isinstance(error, StructureError):
+            raise
+        raise StructureError(path, "damaged archive", str(error)) from error
+
+
+def _refused(member: tarfile.TarInfo) -> str | None:
+    """Why a member is not read, None where it is. Only its bytes are ever used, its name is but a label."""
+    if not member.isreg() or member.issparse():
+        return "not a regular file"
+    if member.name.startswith(("/", "\\")) or ".." in member.name.replace("\\", "/").split("/"):
+        return "path outside the archive"
+    return None
+
+
+# ---- the structures bundled with the package -------------------------------------------------------------------------
+
+
+def bundle_path() -> Path:
+    """Folder with the bundled structures: 180 single chains and 37 two-sided complexes of the PDB, see its README."""
+    return Path(__file__).parent / "bundle"
+
+
+def bundle_index() -> list[dict[str, str]]:
+    """Rows of the bundle's index.tsv as text: `file`, `pdb_id`, `chains`, `n_residues`, `ec`, `split` and more."""
+    with open(bundle_path() / "index.tsv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
