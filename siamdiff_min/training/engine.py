@@ -283,7 +283,7 @@ def train(
     model = objective
     if ranks.world > 1:  # parameters go without a gradient only where an ablation leaves out a loss
         unused = config.ablation != "none"
-        model = DistributedDataParallel(objective, broadcast_buffers=False, find_unused_parameters=unused)
+        model = DistributedDataParallel(objective, find_unused_parameters=unused)
 
     per_epoch = max(1, len(train_indices) // config.global_batch_size)
     switch, total = config.epochs[0] * per_epoch, sum(config.epochs) * per_epoch
@@ -302,7 +302,6 @@ def train(
             generator=torch.Generator(),  # unused by our sampler; without it torch would draw from its global one
         )
 
-    metrics = _open_metrics(out, metrics_size) if ranks.rank == 0 else None
     flags, records, line_time, line_step = Flags(ranks), [], time.perf_counter(), start
     generator = torch.Generator(device)
     batches = iter(loader(train_keys(config, train_indices, range(start, total), ranks.rank, ranks.world)))
@@ -322,7 +321,7 @@ def train(
 
     bar = tqdm(total=total, initial=start, unit="step", disable=None if ranks.rank == 0 else True)
     stop, done = 0, start
-    with catch_signals() as caught, bar:
+    with catch_signals() as caught, bar, _open_metrics(out, metrics_size, ranks) as metrics:
         for step in range(start, total):
             epoch, stage = step // per_epoch, 1 if step < switch else 2
             if step in (start, switch):
@@ -390,8 +389,6 @@ def train(
         checkpoint.save_encoder_file(
             out / "encoder.pt", objective.encoder, config.encoder, config.level, config.size, config.preset, **about
         )
-    if metrics is not None:
-        metrics.close()
     if ranks.world > 1:
         dist.barrier()
         dist.destroy_process_group()
@@ -416,12 +413,13 @@ def summary(metrics: Path) -> str:
     return "\n".join(rows)
 
 
-def _open_metrics(out: Path, size: int):
-    """metrics.jsonl for appending, without the lines written after the checkpoint that is resumed."""
+def _open_metrics(out: Path, size: int, ranks: Ranks):
+    """metrics.jsonl for appending on rank 0, without the lines written after the checkpoint that is resumed."""
+    if ranks.rank:
+        return nullcontext()
     out.mkdir(parents=True, exist_ok=True)
-    path = out / "metrics.jsonl"
-    file = open(path, "ab")  # noqa: SIM115 (open as long as the run)
-    file.truncate(min(size, path.stat().st_size))
+    file = open(out / "metrics.jsonl", "ab")  # noqa: SIM115 (the caller closes it)
+    file.truncate(min(size, file.tell()))
     return file
 
 

@@ -5,8 +5,8 @@ The objective has what makes the real ones hard to resume: noise from the genera
 """
 
 import os
-import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.training import checkpoint, engine
+from siamdiff_min.training import engine
 from siamdiff_min.training.config import parse
 
 
@@ -90,43 +90,47 @@ def train(config, objective=None, num=40, bad=None, ranks=None, num_valid=6):
     return objective, stopped
 
 
-def slow_saves(monitor: Path):
-    """Make a save last, and leave a file while it does, so that a test can kill in the middle of one."""
-    write, fsync = checkpoint.write_atomic, os.fsync
+def slow_saves(monitor: Path, pause: float = 0.05):
+    """Make every save last, and leave the file `monitor` while it does: a test can kill in the middle of one."""
+    fsync = os.fsync
 
-    def slow(path, content):
-        def pause(descriptor):
-            monitor.touch()
-            signal.sigtimedwait([], 0.3)
-            fsync(descriptor)
-            monitor.unlink(missing_ok=True)
+    def slow(descriptor):
+        monitor.touch()
+        time.sleep(pause)
+        fsync(descriptor)
+        monitor.unlink(missing_ok=True)
 
-        os.fsync = pause
-        try:
-            write(path, content)
-        finally:
-            os.fsync = fsync
+    os.fsync = slow
 
-    checkpoint.write_atomic = slow
+
+def die_at(step: int):
+    """Let this process fail in the middle of a step."""
+    forward, calls = Objective.forward, []
+
+    def dying(self, *args):
+        calls.append(self.training)
+        if sum(calls) > step:
+            raise RuntimeError("dies on purpose")
+        return forward(self, *args)
+
+    Objective.forward = dying
+
+
+def main(*argv, **environment) -> int:
+    """One process of a run; weights-RANK.pt are its last weights."""
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    ranks = engine.launch("cpu")
+    config = configure(*argv, world=ranks.world)
+    if "SLOW_SAVES" in os.environ:
+        slow_saves(Path(os.environ["SLOW_SAVES"]))
+    if "DIE_AT" in os.environ and ranks.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        die_at(int(os.environ["DIE_AT"]))
+    objective, stopped = train(config, ranks=ranks)
+    if not stopped:
+        torch.save(objective.state_dict(), Path(config.out) / f"weights-{ranks.rank}.pt")
+    return 128 + stopped if stopped else 0
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    ranks = engine.launch("cpu")
-    config = configure(*sys.argv[1:], world=ranks.world)
-    if "SLOW_SAVES" in os.environ:
-        slow_saves(Path(os.environ["SLOW_SAVES"]))
-    if "DIE_AT" in os.environ and ranks.rank == 1:
-        step = int(os.environ["DIE_AT"])
-        forward, calls = Objective.forward, []
-
-        def dying(self, *args):
-            calls.append(1)
-            if len(calls) > step:
-                raise RuntimeError("rank 1 dies on purpose")
-            return forward(self, *args)
-
-        Objective.forward = dying
-    objective, stopped = train(config, ranks=ranks)
-    torch.save(objective.state_dict(), Path(config.out) / f"weights-{ranks.rank}.pt")
-    sys.exit(128 + stopped if stopped else 0)
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,211 @@
+"""Checkpoints survive what can happen to a file: flipped bytes, truncation, full disks, read-only folders, kills."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import standin
+import torch
+
+from siamdiff_min.training import checkpoint
+from siamdiff_min.training.checkpoint import CheckpointError
+
+STATE = {"step": 7, "name": "x", "list": [1, 2.5, None], "weights": {"a": torch.arange(5.0), "b": torch.ones(2, 3)}}
+
+
+def assert_same(a: dict, b: dict) -> None:
+    assert a.keys() == b.keys()
+    for name in ("step", "name", "list"):
+        assert a[name] == b[name]
+    for name in a["weights"]:
+        assert torch.equal(a["weights"][name], b["weights"][name])
+
+
+def test_round_trip_and_keep(tmp_path):
+    for step in (1, 2, 10, 100):
+        path = checkpoint.save(tmp_path, step, STATE, keep=2)
+    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["checkpoint-000000100.pt", "checkpoint-000000010.pt"]
+    assert_same(checkpoint.load(path), STATE)
+    found, state = checkpoint.latest(tmp_path)
+    assert found == path
+    assert_same(state, STATE)
+    assert checkpoint.latest(tmp_path / "nowhere") is None
+
+
+def test_saving_an_earlier_step_abandons_later_ones(tmp_path):
+    for step in (1, 2, 3):
+        checkpoint.save(tmp_path, step, STATE, keep=5)
+    checkpoint.save(tmp_path, 2, STATE, keep=5)
+    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["checkpoint-000000002.pt", "checkpoint-000000001.pt"]
+
+
+def test_every_flipped_byte_and_truncation_is_detected(tmp_path):
+    path = checkpoint.save(tmp_path, 1, STATE)
+    content = path.read_bytes()
+    for place in [*range(0, len(content), 97), len(content) - 1]:
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(CheckpointError, match="damaged"):
+            checkpoint.load(path)
+        path.write_bytes(content[:place])
+        with pytest.raises(CheckpointError, match="damaged"):
+            checkpoint.load(path)
+
+
+def test_latest_skips_damaged_ones_and_says_so(tmp_path):
+    good = checkpoint.save(tmp_path, 1, STATE)
+    bad = checkpoint.save(tmp_path, 2, STATE)
+    bad.write_bytes(bad.read_bytes()[:-1])
+    said = []
+    assert checkpoint.latest(tmp_path, said.append)[0] == good
+    assert len(said) == 1 and str(bad) in said[0] and "checksum" in said[0]
+    good.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="none of the 2 checkpoints"):
+        checkpoint.latest(tmp_path, said.append)
+
+
+@pytest.mark.parametrize("failing", ["write", "fsync", "replace"])
+def test_disk_full_leaves_the_previous_one(tmp_path, monkeypatch, failing):
+    good = checkpoint.save(tmp_path, 1, STATE)
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if failing == "write":
+
+        class Full:
+            def __init__(self, *args):
+                Path(args[0]).touch()
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *args):
+                pass
+
+            write = full
+
+        monkeypatch.setattr("builtins.open", Full)
+    else:
+        monkeypatch.setattr(os, failing, full)
+    with pytest.raises(
+        CheckpointError, match=r"could not write .*000000002.pt: No space left on device; earlier files"
+    ):
+        checkpoint.save(tmp_path, 2, STATE)
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == [good.name]
+    assert_same(checkpoint.latest(tmp_path)[1], STATE)
+
+
+def test_read_only_folder_is_named(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("builtins.open", refuse)  # not by chmod: the tests may run as root
+    with pytest.raises(CheckpointError, match=r"could not write .*: Read-only file system"):
+        checkpoint.save(tmp_path, 1, STATE)
+
+
+LIMITED = """
+import resource, sys, torch
+from pathlib import Path
+from siamdiff_min.training import checkpoint
+folder = Path(sys.argv[1])
+checkpoint.save(folder, 1, {"a": torch.zeros(10)})
+resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+checkpoint.save(folder, 2, {"a": torch.zeros(100000)})
+"""
+
+
+def test_a_real_limit_on_the_file_size(tmp_path):
+    result = subprocess.run([sys.executable, "-c", LIMITED, tmp_path], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "CheckpointError: could not write" in result.stderr and "File too large" in result.stderr
+    assert os.listdir(tmp_path) == ["checkpoint-000000001.pt"]
+    assert torch.equal(checkpoint.latest(tmp_path)[1]["a"], torch.zeros(10))
+
+
+def test_killed_in_the_middle_of_a_save(tmp_path):
+    """A child is killed between every two system calls of a save; there is always a whole checkpoint."""
+    first = checkpoint.save(tmp_path, 1, STATE)
+    for name in ("fsync", "replace", "unlink"):
+        code = (
+            "import os, sys, torch, pathlib\nfrom siamdiff_min.training import checkpoint\n"
+            f"die = lambda *a, **k: os.kill(os.getpid(), 9)\n"
+            f"setattr({'pathlib.Path' if name == 'unlink' else 'os'}, {name!r}, die)\n"
+            "checkpoint.save(pathlib.Path(sys.argv[1]), 2, {'step': 2}, keep=1)"
+        )
+        result = subprocess.run([sys.executable, "-c", code, tmp_path])
+        assert result.returncode == -signal.SIGKILL
+        state = checkpoint.latest(tmp_path)[1]
+        assert state["step"] == (2 if name == "unlink" else 7)
+    checkpoint.save(tmp_path, 3, STATE, keep=1)
+    assert not first.exists() and os.listdir(tmp_path) == ["checkpoint-000000003.pt"]  # leftovers are gone too
+
+
+def test_no_code_is_run_on_loading(tmp_path):
+    with pytest.raises(CheckpointError, match="cannot be read as a torch file"):
+        checkpoint.load(checkpoint.save(tmp_path, 1, {"evil": Path("/")}))
+
+
+def test_encoder_file(tmp_path):
+    objective = standin.Objective()
+    path = tmp_path / "encoder.pt"
+    checkpoint.save_encoder_file(path, objective.encoder, "gearnet", "atom", "tiny", "paper", steps=3)
+    content = torch.load(path, weights_only=True)
+    assert {k: v for k, v in content.items() if k != "state"} == {
+        "format": checkpoint.ENCODER_FORMAT,
+        "encoder": "gearnet",
+        "level": "atom",
+        "size": "tiny",
+        "preset": "paper",
+        "steps": 3,
+    }
+    fresh = standin.Encoder(True, 0.1)
+    checkpoint.load_weights(fresh, checkpoint.load_encoder_file(path)["state"], str(path))
+    assert all(torch.equal(a, b) for a, b in zip(fresh.state_dict().values(), objective.encoder.state_dict().values()))
+    torch.save(objective.encoder.state_dict(), tmp_path / "plain.pt")
+    assert checkpoint.load_encoder_file(tmp_path / "plain.pt")["state"].keys() == fresh.state_dict().keys()
+    path.write_bytes(b"<html>")
+    with pytest.raises(CheckpointError, match=r"encoder.pt cannot be read"):
+        checkpoint.load_encoder_file(path)
+    with pytest.raises(CheckpointError, match=r"could not read .*: No such file"):
+        checkpoint.load_encoder_file(tmp_path / "absent.pt")
+
+
+def test_weights_that_do_not_fit_are_all_named():
+    encoder = standin.Encoder(True, 0.1)
+    before = {k: v.clone() for k, v in encoder.state_dict().items()}
+    state = {k: v + 1 for k, v in before.items()}
+    del state["norm.weight"]
+    state["linear.weight"] = torch.zeros(16, 4)
+    state["extra"] = torch.zeros(2)
+    with pytest.raises(CheckpointError) as error:
+        checkpoint.load_weights(encoder, state, "file.pt")
+    message = str(error.value)
+    assert "file.pt" in message
+    assert "missing: norm.weight (16,)" in message
+    assert "unexpected: extra (2,)" in message
+    assert "shape of linear.weight: expected (16, 3), found (16, 4)" in message
+    assert all(torch.equal(v, before[k]) for k, v in encoder.state_dict().items())
+
+
+def test_initialise_reports_every_tensor(tmp_path):
+    said, source, path = [], standin.Objective(), tmp_path / "encoder.pt"
+    checkpoint.save_encoder_file(path, source.encoder, "gearnet", "atom", "tiny", "paper")
+    objective = standin.Objective()
+    checkpoint.initialise(objective, path, said.append)
+    assert torch.equal(objective.encoder.linear.weight, source.encoder.linear.weight)
+    assert not torch.equal(objective.structure.weight, source.structure.weight)
+    assert "encoder.linear (2 tensors), encoder.norm (5 tensors)" in said[0]
+    assert "structure (2 tensors), sequence (2 tensors)" in said[1]
+
+    config = {"encoder": "gearnet", "level": "atom", "size": "tiny", "preset": "paper"}
+    full = checkpoint.save(tmp_path, 1, {"objective": source.state_dict(), "config": config})
+    checkpoint.initialise(objective, full, said.append)
+    assert torch.equal(objective.structure.weight, source.structure.weight)
+    assert "nothing" in said[3]
+    assert checkpoint.load_encoder_file(full)["state"].keys() == source.encoder.state_dict().keys()

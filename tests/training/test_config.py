@@ -1,0 +1,71 @@
+"""Options: Table 5 digit for digit, presets, the help, and what may not change on resuming."""
+
+from dataclasses import fields
+
+import pytest
+from standin import CHOICES
+
+from siamdiff_min.training.config import TABLE_5, PretrainConfig, parse
+
+
+def resolved(*argv, world=1):
+    return parse(list(argv), CHOICES).resolve(world)
+
+
+@pytest.mark.parametrize(
+    "argv, max_length, batch_size, lr, epochs",
+    [
+        ("--method siamdiff --level residue", 150, 16, 1e-4, (25, 25)),
+        ("--method siamdiff --level atom", 100, 32, 1e-4, (25, 25)),
+        ("--method diffpret --level residue --preset official", 150, 16, 1e-4, (25, 50)),
+        ("--method diffpret --level atom", 100, 64, 1e-4, (25, 25)),
+        ("--method diffpret --level atom --size tiny", 100, 8, 1e-3, (10, 10)),
+        ("--batch-size 3 --lr 0.5 --max-length 9 --epochs 4 --size tiny", 9, 3, 0.5, (4, 4)),
+        ("--epochs 4 6 --stages both", 150, 16, 1e-4, (4, 6)),
+        ("--epochs 4 6 --stage 1", 150, 16, 1e-4, (4, 0)),
+        ("--epochs 4 6 --stages 2", 150, 16, 1e-4, (0, 6)),
+        ("--stage 2", 150, 16, 1e-4, (0, 25)),
+    ],
+)
+def test_presets(argv, max_length, batch_size, lr, epochs):
+    config = resolved(*argv.split())
+    assert (config.max_length, config.batch_size, config.lr, config.epochs) == (max_length, batch_size, lr, epochs)
+
+
+def test_table_5_has_all_rows():
+    assert len(TABLE_5) == 8 and all(set(row) == {"residue", "atom"} for row in TABLE_5.values())
+    assert TABLE_5["distance"]["residue"] == (100, 128, 1e-3)
+
+
+def test_global_batch_size():
+    assert resolved("--batch-size", "4", world=2).global_batch_size == 8
+    assert resolved("--batch-size", "4", "--global-batch-size", "24", world=2).global_batch_size == 24
+    with pytest.raises(ValueError, match="12 is not a multiple of 2 processes x --batch-size 4 = 8"):
+        resolved("--batch-size", "4", "--global-batch-size", "12", world=2)
+
+
+def test_every_option_is_explained(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        parse(["--help"], CHOICES)
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    for f in fields(PretrainConfig):
+        assert f"--{f.name.replace('_', '-')}" in text
+        assert f.metadata["help"][:20] in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    "argv", ["--method sia", "--batch-size 0", "--valid-fraction 1", "--seed -1", "--save-every 0"]
+)
+def test_nonsense_is_refused(argv, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        parse(argv.split(), CHOICES)
+    assert exit_.value.code == 2
+    assert argv.split()[0] in capsys.readouterr().err
+
+
+def test_changed_options_are_named():
+    before = resolved("--seed", "1").plain()
+    resolved("--seed", "1", "--out", "elsewhere", "--max-steps", "3", "--num-workers", "2").check_resumable(before, "x")
+    with pytest.raises(ValueError, match=r"--batch-size was 16, is 2.*--seed was 1, is 0"):
+        resolved("--batch-size", "2").check_resumable(before, "x")

@@ -1,0 +1,243 @@
+"""The loop in one process: what a run is determined by, how it ends, and what it leaves behind."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import standin
+import torch
+from standin import configure, train
+
+from siamdiff_min.training import checkpoint, engine
+from siamdiff_min.training.engine import Ranks
+
+TIMING = {"seconds", "proteins_per_second", "peak_memory_mb"}
+ALONE = Ranks(0, 1, torch.device("cpu"), None)
+
+
+def lines(out) -> list[dict]:
+    """metrics.jsonl without what the clock says."""
+    return [
+        {k: v for k, v in json.loads(t).items() if k not in TIMING}
+        for t in (out / "metrics.jsonl").read_text().splitlines()
+    ]
+
+
+def assert_equal_weights(a, b) -> None:
+    a, b = (x if isinstance(x, dict) else x.state_dict() for x in (a, b))
+    assert a.keys() == b.keys()
+    assert [k for k in a if not torch.equal(a[k], b[k])] == []
+
+
+def assert_close_weights(a, b) -> None:
+    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values()):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory, one_thread):
+    out = tmp_path_factory.mktemp("reference")
+    return train(configure(out))[0], lines(out)
+
+
+def test_a_run_leaves_weights_metrics_and_a_summary(tmp_path, capsys):
+    objective, stopped = train(configure(tmp_path))
+    assert stopped == 0
+    kept = ["checkpoint-000000030.pt", "checkpoint-000000040.pt", "encoder.pt", "metrics.jsonl"]
+    assert sorted(os.listdir(tmp_path)) == kept
+    content = checkpoint.load_encoder_file(tmp_path / "encoder.pt")
+    assert_equal_weights(content["state"], objective.encoder)
+    written = lines(tmp_path)
+    places = [(line["split"], line["stage"], line["step"]) for line in written]
+    assert len(set(places)) == len(places)
+    valid = [place for place in places if place[0] == "valid"]
+    assert valid == [("valid", s, n) for s, n in [(1, 0), (1, 10), (1, 20), (2, 20), (2, 30), (2, 40)]]
+    assert {place[1] for place in places if place[2] <= 20 and place[0] == "train"} == {1}
+    train_loss = [line["loss"] for line in written if line["split"] == "train"]
+    assert train_loss[-1] < train_loss[0]
+    assert set(written[-1]) == {"step", "epoch", "stage", "split", "loss", "structure_loss", "sequence_loss"}
+    assert "structure_loss" in engine.summary(tmp_path / "metrics.jsonl")
+    assert "step     40" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_and_repetition_change_nothing(tmp_path, reference, workers):
+    objective, _ = train(configure(tmp_path, "--num-workers", workers))
+    assert_equal_weights(objective, reference[0])
+    assert lines(tmp_path) == reference[1]
+
+
+@pytest.mark.parametrize("stop", [1, 9, 10, 17, 20])
+def test_continued_after_max_steps_equals_uninterrupted(tmp_path, reference, stop):
+    train(configure(tmp_path, "--max-steps", stop))
+    objective, _ = train(configure(tmp_path))
+    assert_equal_weights(objective, reference[0])
+    again, _ = train(configure(tmp_path))  # nothing left to do
+    assert_equal_weights(again, reference[0])
+
+
+def test_accumulation_equals_the_big_batch(tmp_path):
+    results = []
+    for batch in (8, 4, 2):  # without noise or dropout the parts make no difference but rounding
+        config = configure(tmp_path / str(batch), "--batch-size", batch, "--global-batch-size", 8, "--epochs", 1, 0)
+        objective = standin.Objective(norm=False, dropout=0)
+        objective.scale = 0.0
+        objective.set_stage = lambda stage: None
+        objective.forward = lambda protein, generator, o=objective: sequence_only(o, protein)
+        torch.manual_seed(5)
+        for p in objective.parameters():
+            torch.nn.init.normal_(p)
+        train(config, objective)
+        results.append(objective)
+    assert_close_weights(results[0], results[1])
+    assert_close_weights(results[0], results[2])
+
+
+def sequence_only(objective, protein):
+    h = objective.encoder(protein.pos)
+    loss = torch.nn.functional.cross_entropy(objective.sequence(h), protein.residue_type)
+    return loss + objective.structure(h).square().mean(), {}
+
+
+@pytest.mark.parametrize("num", [0, 7, 8, 9, 101])
+def test_evaluation_does_not_depend_on_the_number_of_ranks(tmp_path, monkeypatch, num):
+    """Plain functions: every rank is asked in turn, and what they would gather is put together by hand."""
+    torch.manual_seed(0)
+    objective, data = standin.Objective(), standin.Dataset(num)
+    config = configure(tmp_path)
+
+    def loader(keys):
+        return [standin.collate([data[key] for key in batch]) for batch in keys]
+
+    alone = engine.evaluate(objective, loader, range(num), config, ALONE)
+    monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, rank: None)
+    for world in (2, 3):
+        parts = []
+        monkeypatch.setattr(engine, "gather", lambda items, world, parts=parts: parts.extend(items) or items)
+        for rank in range(world):
+            engine.evaluate(objective, loader, range(num), config, replace(ALONE, rank=rank, world=world))
+        monkeypatch.setattr(engine, "gather", lambda items, world, parts=parts: parts)
+        assert engine.means([], world) == alone  # identical, not close
+    counted = sum(len(batch) for batch in engine.valid_keys(range(num), config.batch_size))
+    assert counted == num and (num == 0) == (alone == {})
+
+
+def test_a_loss_that_is_not_finite_names_the_proteins(tmp_path):
+    config = configure(tmp_path, "--save-every", 1, "--batch-size", 2, "--global-batch-size", 4)
+    with pytest.raises(FloatingPointError, match=r"not finite.*protein-13") as error:
+        train(config, bad=13)
+    assert str(error.value).count("protein-") == 2  # the part of the batch that is to blame
+    path, state = checkpoint.latest(tmp_path) or (None, {"objective": {}})
+    assert all(torch.isfinite(v).all() for v in state["objective"].values()), path
+    assert not (tmp_path / "encoder.pt").exists()
+
+
+def test_a_gradient_that_is_not_finite_stops_too(tmp_path, monkeypatch):
+    forward = standin.Objective.forward
+
+    def infinite_slope(self, protein, generator):
+        loss, logs = forward(self, protein, generator)
+        return loss + (self.structure.weight.sum() * 0).sqrt(), logs
+
+    monkeypatch.setattr(standin.Objective, "forward", infinite_slope)
+    with pytest.raises(FloatingPointError, match=r"step 1: the loss or its gradient is not finite.*protein-"):
+        train(configure(tmp_path))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_checkpoint_and_end(tmp_path, reference, monkeypatch, number, capsys):
+    before, forward, calls = signal.getsignal(number), standin.Objective.forward, []
+
+    def interrupted(self, *args):
+        calls.append(self.training)
+        if sum(calls) == 14:
+            os.kill(os.getpid(), number)
+        return forward(self, *args)
+
+    monkeypatch.setattr(standin.Objective, "forward", interrupted)
+    assert train(configure(tmp_path))[1] == number
+    assert signal.getsignal(number) is before
+    assert checkpoint.latest(tmp_path)[1]["step"] == 14
+    assert f"stopped by {number.name} after step 14" in capsys.readouterr().out
+    assert not (tmp_path / "encoder.pt").exists()
+    objective, stopped = train(configure(tmp_path))
+    assert stopped == 0
+    assert_equal_weights(objective, reference[0])
+
+
+def test_damaged_checkpoint_costs_no_more_than_its_steps(tmp_path, reference, capsys):
+    train(configure(tmp_path, "--max-steps", 15, "--save-every", 4, "--keep", 3))
+    newest = checkpoint.checkpoints(tmp_path)[0]
+    newest.write_bytes(newest.read_bytes()[:-10])
+    objective, _ = train(configure(tmp_path))
+    said = capsys.readouterr().out
+    assert "skipped:" in said and "resumed from" in said and "at step 12" in said
+    assert_equal_weights(objective, reference[0])
+    places = [(line["split"], line["stage"], line["step"]) for line in lines(tmp_path)]
+    assert len(set(places)) == len(places)
+
+
+def test_a_full_disk_ends_the_run_and_keeps_the_checkpoint(tmp_path, monkeypatch):
+    train(configure(tmp_path, "--max-steps", 5))
+    before = os.listdir(tmp_path)
+    fsync, calls = os.fsync, []
+
+    def full(descriptor):
+        calls.append(descriptor)
+        if len(calls) == 2:  # the first is that of metrics.jsonl
+            raise OSError(28, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(checkpoint.CheckpointError, match="No space left on device; earlier files are unchanged"):
+        train(configure(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == sorted(before)
+    assert checkpoint.latest(tmp_path)[1]["step"] == 5
+
+
+def test_resuming_something_else_is_refused(tmp_path):
+    train(configure(tmp_path, "--max-steps", 1))
+    with pytest.raises(ValueError, match=r"--seed was 0, is 3. Choose another --out"):
+        train(configure(tmp_path, "--seed", 3))
+    with pytest.raises(ValueError, match="was trained on 40 proteins, there are 41 now"):
+        train(configure(tmp_path), num=41)
+    with pytest.raises(ValueError, match="holds checkpoints of another run"):
+        train(configure(tmp_path, "--resume", "never"))
+    with pytest.raises(checkpoint.CheckpointError, match="could not read"):
+        train(configure(tmp_path / "other", "--resume", tmp_path / "absent.pt"))
+    with pytest.raises(ValueError, match="no proteins"):
+        train(configure(tmp_path / "other"), num=0)
+
+
+def test_resuming_from_a_path(tmp_path, reference):
+    first = tmp_path / "first"
+    train(configure(first, "--max-steps", 13))
+    source = checkpoint.checkpoints(first)[0]
+    objective, _ = train(configure(tmp_path / "second", "--resume", source))
+    assert_equal_weights(objective, reference[0])
+    assert lines(tmp_path / "second")[0]["step"] > 13
+
+
+def test_one_stage_from_the_weights_of_the_other(tmp_path):
+    one, _ = train(configure(tmp_path / "1", "--stage", 1))
+    objective = standin.Objective()
+    checkpoint.initialise(objective, checkpoint.checkpoints(tmp_path / "1")[0], lambda text: None)
+    assert_equal_weights(objective, one)
+    train(configure(tmp_path / "2", "--stage", 2), objective)
+    assert {line["stage"] for line in lines(tmp_path / "2")} == {2}
+    assert objective.scale == 0.1
+
+
+def test_bf16(tmp_path):
+    train(configure(tmp_path, "--amp", "bf16", "--max-steps", 3))
+    assert lines(tmp_path)[-1]["step"] == 3
