@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import shutil
 import sys
+import threading
 import zipfile
 import zlib
 from collections import Counter
@@ -208,13 +209,20 @@ def _work(todo: list[tuple[Path, list[Source]]], workers: int):
             yield _write_shard(file, sources)
         return
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(todo)), spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ProcessPoolExecutor(min(workers, len(todo)), spawn, initializer=_prepare_worker) as pool:
         futures = [pool.submit(_write_shard, file, sources) for file, sources in todo]
         try:
             for future in as_completed(futures):
                 yield future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _prepare_worker() -> None:
+    """One thread for each process; and end with the parent, which may be killed without a chance to say so."""
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def _write_shard(file: Path, sources: list[Source]) -> int:
@@ -255,12 +263,16 @@ def _write_shard(file: Path, sources: list[Source]) -> int:
 def _load_shard(file: Path, sources: list[Source]) -> dict[str, np.ndarray]:
     """The arrays of a shard. One that a crash of the machine has damaged is made again."""
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return dict(arrays)  # zip checks a CRC for each
+        return _read_shard(file)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
         _write_shard(file, sources)
-        with np.load(file, allow_pickle=False) as arrays:
-            return dict(arrays)
+        return _read_shard(file)
+
+
+def _read_shard(file: Path) -> dict[str, np.ndarray]:
+    # Opened here, because numpy leaves the file open where it is damaged.
+    with open(file, "rb") as data, np.load(data, allow_pickle=False) as arrays:
+        return dict(arrays)  # zip checks a CRC for each
 
 
 def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> BuildReport:

@@ -14,6 +14,7 @@ import string
 import warnings
 import zlib
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -80,12 +81,12 @@ def read_structure(path_or_name, data: bytes | None = None, model: int = 0) -> S
         StructureError: whatever is wrong with the file, including that it does not exist or holds no protein.
     """
     path = str(path_or_name)
-    text = _text(path, data)
+    content = _content(path, data)
     dropped: Counter = Counter()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            rows = _mmcif_rows(path, text, model, dropped) if _is_mmcif(text) else _pdb_rows(path, text, model)
+            rows = _mmcif_rows(path, content, model, dropped) if _is_mmcif(content) else _pdb_rows(path, content, model)
         except StructureError:
             raise
         except Exception as error:  # on junk Biopython raises half a dozen types, one of its own derived from Exception
@@ -114,8 +115,8 @@ class _Row(NamedTuple):
     element: str
 
 
-def _text(path: str, data: bytes | None) -> str:
-    """The decompressed text. One character per byte, because the columns of a PDB file are bytes."""
+def _content(path: str, data: bytes | None) -> bytes:
+    """The decompressed bytes, after a first look at them."""
     try:
         with open(path, "rb") if data is None else io.BytesIO(data) as raw:
             packed = raw.read(2) == b"\x1f\x8b"
@@ -125,13 +126,12 @@ def _text(path: str, data: bytes | None) -> str:
         raise StructureError(path, "damaged or truncated gzip data", str(error)) from error
     except OSError as error:
         raise StructureError(path, "cannot be opened", error.strerror or str(error)) from error
-    text = content.removeprefix(b"\xef\xbb\xbf").decode("latin-1").replace("\r\n", "\n").replace("\r", "\n")
-    start = text[:1000].lstrip().lower()
-    if not start:
+    content = content.removeprefix(b"\xef\xbb\xbf")  # byte order mark
+    if not content.strip():
         raise StructureError(path, "empty")
-    if start.startswith("<"):
+    if content.lstrip().startswith(b"<"):
         raise StructureError(path, "an HTML or XML page, not a PDB or mmCIF file")
-    return text
+    return content
 
 
 def _read_bounded(path: str, file: IO[bytes]) -> bytes:
@@ -145,9 +145,14 @@ def _read_bounded(path: str, file: IO[bytes]) -> bytes:
     return b"".join(pieces)
 
 
-def _is_mmcif(text: str) -> bool:
+def _lines(content: bytes) -> Iterable[str]:
+    """Lines with any line end. One character per byte, because the columns of a PDB file are bytes."""
+    return io.TextIOWrapper(io.BytesIO(content), encoding="latin-1")
+
+
+def _is_mmcif(content: bytes) -> bool:
     """True where the first line that is neither blank nor a comment opens a data block."""
-    for line in io.StringIO(text):
+    for line in _lines(content):
         if line.strip() and not line.startswith("#"):
             return line.lower().startswith("data_")
     return False
@@ -181,11 +186,11 @@ class _Rows:
     init_structure = init_model = init_seg = set_line_counter = set_header = get_structure = _ignore
 
 
-def _pdb_rows(path: str, text: str, model: int) -> list[_Row]:
+def _pdb_rows(path: str, content: bytes, model: int) -> list[_Row]:
     """Rows of one model of a PDB file."""
     lines: list[str] = []
     current, inside, explicit = -1, False, False
-    for number, line in enumerate(io.StringIO(text), 1):
+    for number, line in enumerate(_lines(content), 1):
         record = line[:6].rstrip()
         if line.startswith("ATOM") or record == "HETATM":
             if not inside:
@@ -217,9 +222,9 @@ class _MMCIF(MMCIF2Dict):
         return line.split()
 
 
-def _mmcif_rows(path: str, text: str, model: int, dropped: Counter) -> list[_Row]:
+def _mmcif_rows(path: str, content: bytes, model: int, dropped: Counter) -> list[_Row]:
     """Rows of one model of an mmCIF file, with the author's chain ids and residue numbers."""
-    table = _MMCIF(io.StringIO(text))
+    table = _MMCIF(_lines(content))
     count = len(table.get("_atom_site.Cartn_x", ()))
     if not count:
         raise StructureError(path, "no atoms in it")

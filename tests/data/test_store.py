@@ -1,0 +1,482 @@
+"""The store: equal to direct reading, whatever the number of processes or interruptions; damage; crops; split."""
+
+import hashlib
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from siamdiff_min.data import build
+from siamdiff_min.data.build import BuildReport, build_store, open_store
+from siamdiff_min.data.crops import Crops, collate, split
+from siamdiff_min.data.store import ARRAYS, ProteinStore, StoreError
+from siamdiff_min.data.structures import bundle_index, bundle_path, find_structures
+from siamdiff_min.protein.constants import ATOM_ELEMENT
+from siamdiff_min.protein.parse import write_pdb
+from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
+
+SIZES = (5, 1, 12, 30, 7, 9, 3, 4, 8, 2)
+
+
+def assert_equal(a: Protein, b: Protein) -> None:
+    for field in TENSOR_FIELDS:
+        x, y = getattr(a, field), getattr(b, field)
+        assert x.dtype == y.dtype and torch.equal(x, y), field
+    assert a.num_graphs == b.num_graphs
+
+
+def protein(size: int, seed: int) -> Protein:
+    """CA, some with N or O: random, two chains where there is more than one residue, an insertion code."""
+    g = torch.Generator().manual_seed(seed)
+    has = torch.rand(size, 3, generator=g) < 0.7
+    has[:, 1] = True
+    residue, slot = has.nonzero().T
+    chain = (torch.arange(size) >= (size + 1) // 2).long()
+    return Protein(
+        pos=(torch.randn(len(slot), 3, generator=g) * 30).round(decimals=3),
+        element=torch.tensor(ATOM_ELEMENT)[torch.tensor([0, 1, 3])[slot]],
+        atom_name=torch.tensor([0, 1, 3])[slot],
+        atom_residue=residue,
+        residue_type=torch.randint(20, (size,), generator=g),
+        masked=torch.zeros(size, dtype=torch.bool),
+        residue_number=torch.arange(size) - 3,
+        insertion_code=torch.where(torch.arange(size) % 4 == 3, ord("B"), ord(" ")),
+        residue_index=torch.arange(size) - chain * ((size + 1) // 2),
+        chain=chain,
+        residue_graph=torch.zeros(size, dtype=torch.long),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Ten small structures, three files that cannot be read and one that is none."""
+    root = tmp_path / "data"
+    (root / "sub").mkdir(parents=True)
+    for i, size in enumerate(SIZES):
+        write_pdb(root / ("sub" if i % 3 == 0 else "") / f"p{i}.pdb", protein(size, seed=i))
+    (root / "bad1.pdb").write_text("<html>")
+    (root / "bad2.pdb").write_text("")
+    (root / "bad3.cif").write_text("data_x\n")
+    (root / "notes.txt").write_text("")
+    return root
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(build, "SHARD_SIZE", 3)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIAMDIFF_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    """The bundled structures as a store; built once for this module."""
+    path = tmp_path_factory.mktemp("bundle") / "bundle.store"
+    report = build_store(bundle_path(), path, progress=False)
+    return ProteinStore(path), report
+
+
+def digest(store) -> dict[str, str]:
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(store.iterdir())}
+
+
+# ---- building --------------------------------------------------------------------------------------------------------
+
+
+def test_the_store_equals_direct_reading(folder, tmp_path, small_shards):
+    build_store(folder, tmp_path / "s", progress=False)
+    store = ProteinStore(tmp_path / "s")
+    direct = {s.name: s for s in find_structures(folder).sources}
+    assert list(store.names) == sorted(f"p{i}" for i in range(10))
+    assert len(store) == 10 and store.lengths.tolist() == list(SIZES)
+    for i, name in enumerate(store.names):
+        assert_equal(store[i], direct[name].read().protein)
+        assert_equal(store[i], protein(SIZES[i], seed=i))
+        assert store.num_residues(i) == SIZES[i]
+    assert_equal(store[-1], store[9])
+    assert store.names[-1] == "p9" and store.names[2:4] == ["p2", "p3"]
+    for index in (10, -11):
+        with pytest.raises(IndexError):
+            store[index]
+        with pytest.raises(IndexError):
+            store.names[index]
+
+
+def test_every_file_is_accounted_for(folder, tmp_path, capsys):
+    report = build_store(folder, tmp_path / "s", progress=False)
+    assert (report.used, report.residues) == (10, sum(SIZES))
+    assert report.failed == {"an HTML or XML page, not a PDB or mmCIF file": 1, "empty": 1, "no atoms in it": 1}
+    assert report.skipped == {"not a structure file": 1}
+    files = sum(len(names) for _, _, names in os.walk(folder))
+    assert report.seen == files == report.used + report.skipped.total() + report.failed.total()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"{tmp_path / 's'}: {report}"] and "seen 14 = used 10 + skipped 1 (" in lines[0]
+    table = [line.split("\t") for line in (tmp_path / "s" / "failures.tsv").read_text().splitlines()]
+    assert Counter(row[1] for row in table[1:]) == {"failed": 3, "skipped": 1}
+    assert {row[0] for row in table[1:]} == {"bad1", "bad2", "bad3", ""}
+    assert all(len(row) == 5 for row in table)
+
+
+def test_dropped_atoms_are_added_up(folder, tmp_path):
+    water = "HETATM    1  O   HOH A  99       0.000   0.000   0.000  1.00  0.00           O\n"
+    for name in ("p1.pdb", "p2.pdb"):
+        (folder / name).write_text(water + (folder / name).read_text())
+    report = build_store(folder, tmp_path / "s", progress=False)
+    assert report.dropped == ProteinStore(tmp_path / "s").meta["report"]["dropped"] == {"waters": 2}
+
+
+def test_number_of_processes_changes_no_byte(folder, tmp_path, small_shards):
+    reports = [build_store(folder, tmp_path / f"s{workers}", workers, progress=False) for workers in (1, 3)]
+    assert reports[0] == reports[1]
+    assert digest(tmp_path / "s1") == digest(tmp_path / "s3")
+
+
+SLOW_BUILD = """
+import sys, time
+from siamdiff_min.data import build
+build.SHARD_SIZE = 1
+read = build._load_shard if sys.argv[3] == "merge" else build._write_shard
+def slow(file, sources):
+    result = read(file, sources)
+    time.sleep(0.05)
+    return result
+setattr(build, read.__name__, slow)
+build.build_store(sys.argv[1], sys.argv[2], workers=1, progress=False)
+"""
+
+
+@pytest.mark.parametrize("phase, shards", [("read", 3), ("merge", 13)])
+def test_a_build_that_is_killed_goes_on_and_gives_the_same_bytes(folder, tmp_path, phase, shards, monkeypatch):
+    monkeypatch.setattr(build, "SHARD_SIZE", 1)
+    build_store(folder, tmp_path / "whole", progress=False)
+    store, partial = tmp_path / "s", tmp_path / "s.partial"
+    process = subprocess.Popen([sys.executable, "-c", SLOW_BUILD, str(folder), str(store), phase])
+    deadline = time.monotonic() + 60
+    while len(list(partial.glob("shard-*.npz"))) < shards or (phase == "merge" and not (partial / "merged").exists()):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not store.exists()
+    with pytest.raises(StoreError, match="not a store"):
+        ProteinStore(partial)
+
+    finished = {file.name: file.stat().st_mtime_ns for file in partial.glob("shard-*.npz")}
+    written = []
+    write = build._write_shard
+    monkeypatch.setattr(
+        build, "_write_shard", lambda file, sources: (written.append(file.name), write(file, sources))[1]
+    )
+    build_store(folder, store, progress=False)
+    assert len(finished) >= shards and len(written) == 13 - len(finished)
+    assert not finished.keys() & set(written)
+    assert digest(store) == digest(tmp_path / "whole")
+    assert not partial.exists()
+
+
+def is_running(pid: str) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"  # ended, but not every container has an init process that takes note
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes in /proc")
+def test_the_processes_of_a_killed_build_end_too(tmp_path):
+    code = "import sys; from siamdiff_min.data import build; build.SHARD_SIZE = 4; build.build_store(*sys.argv[1:], 2)"
+    process = subprocess.Popen([sys.executable, "-c", code, bundle_path(), tmp_path / "s"], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "s.partial").glob("shard-*.npz")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    workers = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(workers) == 2
+    process.kill()
+    process.wait()
+    while any(is_running(pid) for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_shard_damaged_by_a_crash_is_made_again(folder, tmp_path, small_shards, monkeypatch):
+    build_store(folder, tmp_path / "whole", progress=False)
+    merge = build._merge
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    for damage in (lambda data: data[:100], lambda data: data[:300] + b"!" + data[301:], lambda data: b""):
+        monkeypatch.setattr(build, "_merge", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build_store(folder, tmp_path / "s", progress=False)
+        shard = tmp_path / "s.partial" / "shard-000001.npz"
+        shard.write_bytes(damage(shard.read_bytes()))
+        monkeypatch.setattr(build, "_merge", merge)
+        build_store(folder, tmp_path / "s", progress=False)
+        assert digest(tmp_path / "s") == digest(tmp_path / "whole")
+
+
+def test_an_interrupted_build_of_other_data_is_not_continued(folder, tmp_path, small_shards, monkeypatch):
+    with monkeypatch.context() as context:
+        context.setattr(build, "_merge", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            build_store(folder, tmp_path / "s", progress=False)
+    write_pdb(folder / "p0a.pdb", protein(6, seed=99))
+    build_store(folder, tmp_path / "s", progress=False)
+    build_store(folder, tmp_path / "whole", progress=False)
+    assert digest(tmp_path / "s") == digest(tmp_path / "whole")
+
+
+def test_nothing_of_the_users_is_overwritten(folder, tmp_path):
+    for name in ("s", "s.partial"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.tex").write_text("dear")
+        with pytest.raises(StoreError, match=r"is not a store|not an unfinished store"):
+            build_store(folder, tmp_path / "s", progress=False)
+        assert (tmp_path / name / "thesis.tex").read_text() == "dear"
+        shutil.rmtree(tmp_path / name)
+
+
+def test_no_readable_protein_is_an_error(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.pdb").write_text("<html>")
+    with pytest.raises(StoreError, match=r"no protein that can be read .*failed 1 .*a\.pdb: an HTML"):
+        build_store(tmp_path / "data", tmp_path / "s", progress=False)
+    assert not (tmp_path / "s").exists()
+
+
+# ---- opening ---------------------------------------------------------------------------------------------------------
+
+
+def test_open_builds_once_and_again_when_the_data_change(folder, capsys):
+    first = open_store(folder)
+    assert first.path == folder.with_name("data.store")
+    stamp = (first.path / "meta.json").stat().st_mtime_ns
+    assert open_store(folder).path == open_store(first.path).path == first.path
+    assert (first.path / "meta.json").stat().st_mtime_ns == stamp
+    capsys.readouterr()
+    write_pdb(folder / "new.pdb", protein(6, seed=99))
+    assert len(open_store(folder)) == 11
+    assert "the data have changed since it was built; it is built anew" in capsys.readouterr().err
+    assert not list(folder.parent.glob("*.outdated"))
+
+
+def test_open_builds_anew_what_is_damaged_or_of_another_version(folder, capsys):
+    store = open_store(folder)
+    (store.path / "pos.bin").write_bytes(b"")
+    assert len(open_store(folder)) == 10
+    assert "array pos has 0 bytes" in capsys.readouterr().err
+    meta = store.path / "meta.json"
+    meta.write_text(meta.read_text().replace('"version": 1', '"version": 0'))
+    assert len(open_store(folder)) == 10
+    assert "version 0" in capsys.readouterr().err
+
+
+def test_data_in_a_folder_that_cannot_be_written_go_to_the_cache(folder, cache, monkeypatch):
+    monkeypatch.setattr(build.os, "access", lambda path, mode: False)
+    store = open_store(folder)
+    assert store.path.parent == cache and re.fullmatch(r"data-[0-9a-f]{12}\.store", store.path.name)
+    assert open_store(folder).path == store.path
+
+
+def test_without_data_the_bundle_is_used_and_said(bundle, cache, capsys, monkeypatch):
+    def copy(path, store, *args, **kwargs):  # building is tested above
+        shutil.copytree(bundle[0].path, store)
+
+    monkeypatch.setattr(build, "_build", copy)
+    store = open_store()
+    assert len(store) == 217 and store.path.parent == cache
+    assert "structures bundled with the package are used" in capsys.readouterr().err
+    monkeypatch.delattr(build, "_build")
+    assert open_store().path == store.path
+
+
+def test_two_processes_that_open_at_once(folder, tmp_path):
+    code = "import sys; from siamdiff_min.data.build import open_store; open_store(sys.argv[1]).verify()"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, str(folder)], stderr=subprocess.PIPE, text=True) for _ in "ab"
+    ]
+    messages = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], messages
+    assert sum("seen 14" in message for message in messages) == 1  # one built, the other waited
+    assert len(open_store(folder)) == 10
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_slice_equals_a_crop(folder):
+    store = open_store(folder)
+    for i in range(len(store)):
+        for start in range(SIZES[i] + 1):
+            for length in {0, min(1, SIZES[i] - start), SIZES[i] - start}:
+                assert_equal(store.read(i, start, length), store[i].crop(start, length))
+        assert_equal(store.read(i, SIZES[i] // 2), store.read(i, SIZES[i] // 2, SIZES[i] - SIZES[i] // 2))
+    for start, length in ((-1, 1), (0, 6), (5, 1), (0, -1), (6, None)):
+        with pytest.raises(ValueError, match="p0, which has 5"):
+            store.read(0, start, length)
+
+
+def test_what_is_read_does_not_alias_the_store(folder):
+    store = open_store(folder)
+    store[0].pos.zero_()
+    assert_equal(store[0], protein(SIZES[0], seed=0))
+
+
+def test_the_store_passes_to_other_processes(folder):
+    store = open_store(folder)
+    whole = store[3]
+    assert len(pickle.dumps(store)) < 10_000  # the description, not the data
+    assert_equal(pickle.loads(pickle.dumps(store))[3], whole)
+    loader = torch.utils.data.DataLoader(store, batch_size=None, num_workers=2, multiprocessing_context="spawn")
+    for i, p in enumerate(loader):
+        assert_equal(p, store[i])
+
+
+def test_every_flipped_byte_is_detected(folder):
+    store = open_store(folder)
+    store.verify()
+    rng = np.random.default_rng(0)
+    for name in ARRAYS:
+        file = store.path / f"{name}.bin"
+        data = file.read_bytes()
+        at = int(rng.integers(len(data)))
+        file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(StoreError, match=f"array {name} is damaged"):
+            ProteinStore(store.path).verify()
+        file.write_bytes(data)
+    store.verify()
+
+
+def test_truncated_or_missing_arrays_are_detected_at_open(folder):
+    path = open_store(folder).path
+    for name in ARRAYS:
+        file = path / f"{name}.bin"
+        data = file.read_bytes()
+        file.write_bytes(data[:-1])
+        with pytest.raises(StoreError, match=f"array {name} has {len(data) - 1} bytes, expected {len(data)}"):
+            ProteinStore(path)
+        file.unlink()
+        with pytest.raises(StoreError, match=f"array {name} has 0 bytes"):
+            ProteinStore(path)
+        file.write_bytes(data)
+    ProteinStore(path).verify()
+
+
+def test_every_damage_to_the_description_is_a_store_error(folder):
+    meta = open_store(folder).path / "meta.json"
+    data = meta.read_bytes()
+    rng = np.random.default_rng(0)
+    for end in (0, 1, len(data) // 2, len(data) - 1):
+        meta.write_bytes(data[:end])
+        with pytest.raises(StoreError, match="damaged"):
+            ProteinStore(meta.parent)
+    for at in rng.integers(len(data), size=60):
+        flipped = data[:at] + bytes([data[at] ^ int(rng.integers(1, 256))]) + data[at + 1 :]
+        meta.write_bytes(flipped)
+        try:
+            ProteinStore(meta.parent)
+        except StoreError:
+            continue
+        assert flipped.split() == data.split()  # only layout changed
+    for text in (b"[]", b"{}", b'{"format": 1, "version": 2}', b"null", b'"x"'):
+        meta.write_bytes(text)
+        with pytest.raises(StoreError):
+            ProteinStore(meta.parent)
+    with pytest.raises(StoreError, match="not a store"):
+        ProteinStore(folder)
+
+
+# ---- crops, split, bundle --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("draw_last_window, windows", [(True, 8), (False, 7)])
+def test_every_window_is_equally_likely(folder, draw_last_window, windows):
+    crops = Crops(open_store(folder), 5, seed=1, draw_last_window=draw_last_window)
+    draws = 4000
+    count = Counter(crops.window(epoch, 2)[0] for epoch in range(draws))  # protein 2 has 12 residues
+    assert sorted(count) == list(range(windows))
+    expected = draws / windows
+    chi_square = sum((n - expected) ** 2 / expected for n in count.values())
+    assert chi_square < 30  # p about 1e-4 with 7 degrees of freedom
+
+
+def test_a_crop_is_a_pure_function_of_seed_epoch_and_index(folder):
+    store = open_store(folder)
+    keys = [(epoch, index) for epoch in range(6) for index in range(len(store))]
+    drawn = {key: Crops(store, 5, seed=7)[key] for key in reversed(keys)}
+    again = Crops(store, 5, seed=7)
+    for key in keys:
+        item, name = again[key]
+        assert_equal(item, drawn[key][0])
+        assert name == drawn[key][1] == store.names[key[1]]
+        start, length = again.window(*key)
+        assert_equal(item, store[key[1]].crop(start, length))
+        assert item.num_residues == min(5, SIZES[key[1]])
+
+    def windows(seed, epoch):
+        return [Crops(store, 5, seed).window(epoch, index)[0] for index in range(len(store))]
+
+    assert len({str(windows(*pair)) for pair in ((7, 0), (7, 1), (8, 0), (8, 1))}) == 4
+
+
+def test_whole_proteins_without_a_length_and_batches(folder):
+    store = open_store(folder)
+    crops = Crops(store, None, seed=0)
+    assert len(crops) == 10
+    assert_equal(crops[3, 3][0], store[3])
+    batch, names = collate([crops[0, i] for i in (4, 1)])
+    assert names == ["p4", "p1"] and batch.num_graphs == 2
+    assert_equal(batch.unpack()[0], store[4])
+    with pytest.raises(ValueError, match="at least one residue"):
+        Crops(store, 0, seed=0)
+
+
+def test_the_split_goes_by_the_name(folder):
+    train, valid = split(open_store(folder), 0.4)
+    names = [f"p{i}" for i in range(10)]
+    by_hand = [i for i, n in enumerate(names) if int(hashlib.sha256(n.encode()).hexdigest()[:12], 16) / 16**12 < 0.4]
+    assert valid == by_hand and sorted(train + valid) == list(range(10)) and train == sorted(train)
+    assert 0 < len(valid) < 10
+    assert split(open_store(folder), 0.0) == (list(range(10)), [])
+    write_pdb(folder / "p00.pdb", protein(3, seed=50))  # one more shifts the rows, but nobody changes sides
+    store = open_store(folder)
+    assert {store.names[i] for i in split(store, 0.4)[1]} - {"p00"} == {names[i] for i in valid}
+    with pytest.raises(ValueError, match="valid_fraction"):
+        split(store, 1.0)
+
+
+def test_the_bundle_has_the_split_of_its_index(bundle):
+    store, _ = bundle
+    row = {r["file"].split("/")[1].removesuffix(".pdb.gz"): r for r in bundle_index()}
+    train, valid = split(store, 0.5)
+    assert {row[store.names[i]]["split"] for i in train} == {"train"} and len(train) == 173
+    assert {row[store.names[i]]["split"] for i in valid} == {"valid"} and len(valid) == 22
+
+
+def test_the_bundled_store_has_the_counts_of_its_index(bundle):
+    store, report = bundle
+    row = {r["file"].split("/")[1].removesuffix(".pdb.gz"): r for r in bundle_index()}
+    assert report == BuildReport(217, 47097, 370785, Counter({"not a structure file": 3}), Counter(), Counter())
+    assert set(store.names) == row.keys()
+    for i, name in enumerate(store.names):
+        p = store[i]
+        assert (p.num_residues, p.num_atoms) == (int(row[name]["n_residues"]), int(row[name]["n_atoms"]))
+        assert int(p.chain.max()) + 1 == len(row[name]["chains"].split(","))
+    store.verify()

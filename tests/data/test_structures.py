@@ -1,0 +1,190 @@
+"""Finding structures in folders and archives, hostile archives, and the bundle."""
+
+import gzip
+import io
+import os
+import tarfile
+from collections import Counter
+
+import pytest
+import torch
+
+from siamdiff_min.data import structures
+from siamdiff_min.data.structures import Source, bundle_index, bundle_path, find_structures, fingerprint
+from siamdiff_min.protein.parse import StructureError
+
+TEXT = b"".join(
+    b"ATOM  %5d  CA  GLY A%4d    %8.3f   0.000   0.000  1.00  0.00           C\n" % (i, i, 3.8 * i) for i in range(1, 4)
+)
+
+
+def tar(path, members):
+    """An archive of (name or TarInfo, bytes)."""
+    with tarfile.open(path, "w") as archive:
+        for name, data in members:
+            info = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def special(name, kind, target=""):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+def names(listing):
+    return [source.name for source in listing.sources]
+
+
+def test_a_folder_is_searched_recursively_and_sorted(tmp_path):
+    for file in ("b.pdb", "a.cif", "x/c.ent", "x/y/d.pdb.gz", "x/Z.CIF.gz", "readme.txt", ".pdb", "data.store/e.pdb"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_bytes(TEXT)
+    listing = find_structures(tmp_path)
+    assert names(listing) == ["Z", "a", "b", "c", "d"]
+    assert listing.reasons == {"not a structure file": 2}  # a finished store is not searched at all
+
+
+def test_equal_file_names_get_their_folder(tmp_path):
+    for file in ("x/a.pdb", "y/a.pdb", "y/b.pdb", "a.pdb"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_bytes(TEXT)
+    assert names(find_structures(tmp_path)) == ["a", "b", "x/a", "y/a"]
+
+
+def test_one_kind_of_file_is_taken_of_each_structure(tmp_path):
+    alphafold = [f"AF-P1-F{k}-model_v6.{kind}.gz" for k in (1, 2) for kind in ("cif", "pdb")]
+    listing = find_structures(tar(tmp_path / "UP1.tar", [(name, gzip.compress(TEXT)) for name in alphafold]))
+    assert names(listing) == ["AF-P1-F1-model_v6", "AF-P1-F2-model_v6"]
+    assert all(source.member.endswith(".pdb.gz") for source in listing.sources)
+    assert listing.reasons == {"another file of the same structure": 2}
+
+
+def test_members_are_read_in_place(tmp_path, monkeypatch):
+    path = tar(tmp_path / "x.tar", [("./a.pdb", TEXT), ("sub/b.pdb.gz", gzip.compress(TEXT * 1)), ("sub/a.pdb", TEXT)])
+    listing = find_structures(path)
+    assert names(listing) == ["a", "b", "sub/a"]
+    before = sorted(os.listdir(tmp_path))
+    monkeypatch.setattr(tarfile, "open", None)  # reading needs no second look at the archive
+    (tmp_path / "a.pdb").write_bytes(TEXT)
+    expected = Source("a", str(tmp_path / "a.pdb")).read().protein
+    for source in listing.sources:
+        assert torch.equal(source.read().protein.pos, expected.pos)
+    assert sorted(os.listdir(tmp_path)) == sorted([*before, "a.pdb"])
+
+
+def test_a_folder_of_archives_and_a_single_file(tmp_path):
+    tar(tmp_path / "one.tar", [("a.pdb", TEXT)])
+    tar(tmp_path / "two.tar", [("a.pdb", TEXT), ("b.pdb", TEXT)])
+    (tmp_path / "c.pdb").write_bytes(TEXT)
+    assert names(find_structures(tmp_path)) == ["b", "c", "one/a", "two/a"]
+    assert names(find_structures(tmp_path / "c.pdb")) == ["c"]
+    assert find_structures(tmp_path / "c.pdb").sources[0].read().protein.num_residues == 3
+
+
+def test_hostile_members_are_skipped_counted_and_write_nothing(tmp_path):
+    members = [
+        ("../outside.pdb", TEXT),
+        ("a/../../outside.pdb", TEXT),
+        ("/tmp/absolute.pdb", TEXT),
+        (special("link.pdb", tarfile.SYMTYPE, "/etc/passwd"), b""),
+        (special("hard.pdb", tarfile.LNKTYPE, "good.pdb"), b""),
+        (special("device.pdb", tarfile.CHRTYPE), b""),
+        (special("fifo.pdb", tarfile.FIFOTYPE), b""),
+        (special("folder.pdb", tarfile.DIRTYPE), b""),
+        ("good.pdb", TEXT),
+        ("malware.exe", b"MZ"),
+    ]
+    inside = tmp_path / "deep" / "er"
+    inside.mkdir(parents=True)
+    listing = find_structures(tar(inside / "x.tar", members))
+    assert names(listing) == ["good"] and listing.sources[0].read().protein.num_residues == 3
+    assert listing.reasons == {"path outside the archive": 3, "not a regular file": 4, "not a structure file": 1}
+    assert [p.name for p in tmp_path.rglob("*")] == ["deep", "er", "x.tar"]
+
+
+def test_links_and_pipes_in_a_folder(tmp_path):
+    (tmp_path / "a.pdb").write_bytes(TEXT)
+    (tmp_path / "b.pdb").symlink_to(tmp_path / "a.pdb")
+    (tmp_path / "c.pdb").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "d.pdb")
+    listing = find_structures(tmp_path)
+    assert names(listing) == ["a", "b"]
+    assert listing.reasons == {"not a regular file": 2}
+    assert fingerprint(tmp_path) == fingerprint(tmp_path)
+
+
+def test_a_member_that_claims_too_much_is_not_read(tmp_path, monkeypatch):
+    source = find_structures(tar(tmp_path / "x.tar", [("a.pdb", TEXT)])).sources[0]
+    monkeypatch.setattr(structures, "MAX_BYTES", 100)
+    with pytest.raises(StructureError, match=r"x\.tar:a\.pdb: too large"):
+        source.read()
+
+
+def test_damaged_archives_are_an_error_that_names_them(tmp_path):
+    whole = tar(tmp_path / "x.tar", [("a.pdb", TEXT), ("b.pdb", TEXT), ("c.pdb", TEXT)]).read_bytes()
+    path = tmp_path / "y.tar"
+    second = 512 + 512  # the first member is a header and one block
+    for data in (b"", b"not an archive" * 100, whole[: second + 700], whole[: second + 100], b"\x1f\x8b" + whole):
+        path.write_bytes(data)
+        with pytest.raises(StructureError, match=r"y\.tar: damaged archive"):
+            find_structures(path)
+    path.write_bytes(whole[:second] + b"\1" * 512 + whole[second + 512 :])  # tarfile would end the list here
+    with pytest.raises(StructureError, match="no valid header at byte 1024"):
+        find_structures(path)
+
+
+def test_an_archive_that_shrinks_after_it_was_listed(tmp_path):
+    path = tar(tmp_path / "x.tar", [("a.pdb", TEXT)])
+    source = find_structures(path).sources[0]
+    path.write_bytes(path.read_bytes()[:600])
+    with pytest.raises(StructureError, match=r"truncated \(88 of"):
+        source.read()
+    path.unlink()
+    with pytest.raises(StructureError, match="cannot be opened"):
+        source.read()
+
+
+def test_nothing_there(tmp_path):
+    for function in (find_structures, fingerprint):
+        with pytest.raises(StructureError, match="no such file or folder"):
+            function(tmp_path / "missing")
+
+
+def test_the_fingerprint_follows_the_structures_only(tmp_path):
+    (tmp_path / "a.pdb").write_bytes(TEXT)
+    first = fingerprint(tmp_path)
+    (tmp_path / "log.txt").write_text("a run writes here")
+    assert fingerprint(tmp_path) == first
+    (tmp_path / "b.pdb").write_bytes(TEXT)
+    second = fingerprint(tmp_path)
+    os.utime(tmp_path / "b.pdb", ns=(0, 0))
+    third = fingerprint(tmp_path)
+    (tmp_path / "b.pdb").rename(tmp_path / "c.pdb")
+    assert len({first, second, third, fingerprint(tmp_path)}) == 4
+
+
+def test_the_bundle_holds_what_its_index_says():
+    index = bundle_index()
+    listing = find_structures(bundle_path())
+    assert len(listing.sources) == len(index) == 217
+    assert Counter(row["set"] for row in index) == {"structure": 180, "complex": 37}
+    by_file = {f"{os.path.basename(s.path).removesuffix('.tar')}/{s.member}": s for s in listing.sources}
+    assert by_file.keys() == {row["file"] for row in index}
+    for row in index[:: len(index) // 20]:  # every one is compared in test_store, where they are read anyway
+        structure = by_file[row["file"]].read()
+        assert structure.protein.num_residues == int(row["n_residues"])
+        assert structure.protein.num_atoms == int(row["n_atoms"])
+        assert sorted(structure.chain_names) == sorted(row["chains"].split(","))
+        assert not structure.dropped
+
+
+def test_the_readme_of_the_bundle_credits_every_entry():
+    text = (bundle_path() / "README.md").read_text()
+    assert "CC0 1.0" in text
+    for row in bundle_index():
+        package = row["source_package"].partition(":")[2]
+        assert f"| {row['file']} | {row['pdb_id']} | {row['chains']} | {package} (" in text

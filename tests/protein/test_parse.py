@@ -1,0 +1,510 @@
+"""Each row of the parsing policy and each known trap on a small file, as PDB and as mmCIF; round trip; fuzzing."""
+
+import gzip
+import io
+import pickle
+import random
+import time
+import warnings
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from siamdiff_min.data.structures import bundle_path, find_structures
+from siamdiff_min.protein import parse
+from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, CA, PARENT, RESIDUE_ATOMS, RESIDUES
+from siamdiff_min.protein.parse import StructureError, read_structure, write_pdb
+from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
+
+
+def atom(name, residue, number, chain="A", code=" ", alt=" ", occ=1.0, x=0.0, het=False, element=None, model=1):
+    """One row of a structure file; y and z follow from x."""
+    element = name[0] if element is None else element
+    return {
+        "het": het, "name": name, "alt": alt, "residue": residue, "chain": chain, "number": number, "code": code,
+        "x": x, "occ": occ, "element": element, "model": model,
+    }  # fmt: skip
+
+
+def residue(kind, number, names=("N", "CA", "C", "O"), **options):
+    """Rows of one residue with distinct coordinates."""
+    x = options.pop("x", float(number))
+    return [atom(name, kind, number, x=x + i / 8, **options) for i, name in enumerate(names)]
+
+
+def as_pdb(rows, models=False):
+    lines, model = [], None
+    for i, r in enumerate(rows, 1):
+        if models and r["model"] != model:
+            lines += ["ENDMDL"] * (model is not None) + [f"MODEL     {r['model']:4d}"]
+            model = r["model"]
+        name = f" {r['name']:<3}" if len(r["name"]) < 4 else r["name"]
+        lines.append(
+            f"{'HETATM' if r['het'] else 'ATOM':<6}{i:5d} {name}{r['alt']}{r['residue']:>3} {r['chain']}"
+            f"{r['number']:4d}{r['code']}   {r['x']:8.3f}{r['x'] + 1:8.3f}{-r['x']:8.3f}{r['occ']:6.2f}{0:6.2f}"
+            f"          {r['element']:>2}"
+        )
+    return "\n".join([*lines, *["ENDMDL"] * models, "END", ""])
+
+
+FIELDS = """
+    group_PDB id type_symbol label_atom_id label_alt_id label_comp_id label_asym_id label_entity_id label_seq_id
+    pdbx_PDB_ins_code Cartn_x Cartn_y Cartn_z occupancy B_iso_or_equiv auth_seq_id auth_asym_id pdbx_PDB_model_num
+""".split()  # noqa: SIM905
+
+
+def as_mmcif(rows, models=False):
+    lines = ["data_TEST", "#", "_struct.title 'a title with #, 5'-quotes and _atom_site.id'", "#", "loop_"]
+    lines += [f"_atom_site.{field}" for field in FIELDS]
+    for i, r in enumerate(rows, 1):
+        name = f'"{r["name"]}"' if "'" in r["name"] else r["name"]
+        lines.append(
+            f"{'HETATM' if r['het'] else 'ATOM'} {i} {r['element'] or '?'} {name} {r['alt'].strip() or '.'} "
+            f"{r['residue']} L{ord(r['chain'][0]) % 7} 1 {i} {r['code'].strip() or '?'} {r['x']:.3f} {r['x'] + 1:.3f} "
+            f"{-r['x']:.3f} {r['occ']:.2f} 0.00 {r['number']} {r['chain']} {r['model']}"
+        )
+    return "\n".join([*lines, "#", ""])
+
+
+@pytest.fixture(params=[as_pdb, as_mmcif], ids=["pdb", "mmcif"])
+def read(request):
+    """Read rows through one of the two formats."""
+
+    def function(rows, model=0, **options):
+        return read_structure("test", request.param(rows, **options).encode(), model)
+
+    return function
+
+
+def names_of(protein: Protein) -> list[str]:
+    return [RESIDUES[t] for t in protein.residue_type]
+
+
+def atoms_of(protein: Protein, index: int = 0) -> dict[str, float]:
+    """Atom name -> x of one residue."""
+    rows = protein.atom_residue == index
+    return {ATOM_NAMES[a]: float(x) for a, x in zip(protein.atom_name[rows], protein.pos[rows, 0])}
+
+
+def assert_equal(a: Protein, b: Protein, tolerance: float = 0.0) -> None:
+    for field in TENSOR_FIELDS:
+        x, y = getattr(a, field), getattr(b, field)
+        assert x.dtype == y.dtype and x.shape == y.shape, field
+        if field == "pos":
+            assert (x - y).abs().max() <= tolerance
+        else:
+            assert torch.equal(x, y), field
+
+
+# ---- the policy ------------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_file_gives_every_field(read):
+    rows = residue("GLY", 7) + residue("SER", 9, RESIDUE_ATOMS["SER"]) + residue("LYS", 3, ("N", "CA"), chain="B")
+    structure = read(rows)
+    p = structure.protein
+    assert names_of(p) == ["GLY", "SER", "LYS"]
+    assert p.residue_number.tolist() == [7, 9, 3]
+    assert p.residue_index.tolist() == [0, 1, 0]
+    assert p.chain.tolist() == [0, 0, 1] and structure.chain_names == ("A", "B")
+    assert p.insertion_code.tolist() == [32, 32, 32]
+    assert p.atom_residue.tolist() == [0] * 4 + [1] * 6 + [2] * 2
+    assert p.element.tolist() == [ATOM_ELEMENT[a] for a in p.atom_name]
+    assert not p.masked.any() and p.num_graphs == 1 and p.pos.dtype == torch.float32
+    expected = torch.tensor([[r["x"], r["x"] + 1, -r["x"]] for r in rows])
+    assert torch.equal(p.pos, expected)
+    assert structure.dropped == Counter()
+
+
+def test_the_first_model_is_taken_or_the_one_asked_for(read):
+    rows = [row for m in (1, 2, 3) for row in residue("GLY", 1, x=100.0 * m, model=m)]
+    assert [atoms_of(read(rows, m, models=True).protein)["N"] for m in (0, 1, 2)] == [100, 200, 300]
+    assert read(rows, models=True).protein.num_residues == 1
+    with pytest.raises(StructureError, match="no such model"):
+        read(rows, 3, models=True)
+
+
+def test_altloc_of_highest_occupancy_ties_by_order(read):
+    def side_chain(first, second):
+        rows = residue("SER", 1)
+        rows += [atom("CB", "SER", 1, alt="A", occ=first, x=50), atom("CB", "SER", 1, alt="B", occ=second, x=60)]
+        return read(rows)
+
+    assert atoms_of(side_chain(0.3, 0.7).protein)["CB"] == 60
+    assert atoms_of(side_chain(0.7, 0.3).protein)["CB"] == 50
+    assert atoms_of(side_chain(0.5, 0.5).protein)["CB"] == 50
+    assert side_chain(0.5, 0.5).dropped == {"alternative locations": 1}
+
+
+def test_conformations_of_a_residue_are_not_mixed(read):
+    rows = residue("SER", 1)
+    for name, a, b in (("CB", 0.5, 0.5), ("OG", 0.4, 0.6)):
+        rows += [atom(name, "SER", 1, alt="A", occ=a, x=50), atom(name, "SER", 1, alt="B", occ=b, x=60)]
+    rows += [atom("OXT", "SER", 1, alt="A", occ=0.9, x=70)]  # no choice: stays, whatever its altloc
+    assert [atoms_of(read(rows).protein)[a] for a in ("CB", "OG", "OXT")] == [60, 60, 70]
+
+
+def test_a_point_mutation_resolves_to_one_residue(read):
+    def mutation(first, second):
+        rows = residue("SER", 5, alt="A", occ=first) + residue("THR", 5, alt="B", occ=second)
+        return read(residue("GLY", 4) + rows + residue("GLY", 6))
+
+    assert names_of(mutation(0.4, 0.6).protein) == ["GLY", "THR", "GLY"]
+    assert names_of(mutation(0.6, 0.4).protein) == ["GLY", "SER", "GLY"]
+    assert names_of(mutation(0.5, 0.5).protein) == ["GLY", "SER", "GLY"]
+    assert mutation(0.5, 0.5).dropped == {"alternative residues": 1}
+
+
+@pytest.mark.parametrize("kind, expected", [("MSE", "MET"), ("KCX", "MET")])
+def test_altlocs_shared_by_atom_and_hetatm_are_one_residue(read, kind, expected):
+    """1RR2:184: one alternative is an ATOM record, the other a HETATM record of another name."""
+    rows = residue("GLY", 183) + residue(kind, 184, het=True, alt="A", occ=0.6, x=7.0)
+    rows += residue("MET", 184, alt="B", occ=0.4, x=9.0) + residue("GLY", 185)
+    p = read(rows).protein
+    assert names_of(p) == ["GLY", expected, "GLY"]
+    assert p.residue_number.tolist() == [183, 184, 185]
+    assert atoms_of(p, 1)["N"] == (7.0 if kind in PARENT else 9.0)
+
+
+def test_insertion_codes_and_file_order_are_kept(read):
+    rows = residue("GLY", 52) + residue("ALA", 52, code="A") + residue("SER", 52, code="B") + residue("VAL", 51)
+    p = read(rows).protein
+    assert names_of(p) == ["GLY", "ALA", "SER", "VAL"]
+    assert p.residue_number.tolist() == [52, 52, 52, 51]
+    assert "".join(map(chr, p.insertion_code)) == " AB "
+    assert p.residue_index.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name, parent", PARENT.items())
+def test_modified_residues_are_read_as_their_parent(read, name, parent):
+    assert names_of(read(residue(name, 1, het=True)).protein) == [parent]
+
+
+def test_selenium_sits_where_the_parent_has_sulphur(read):
+    structure = read(
+        residue("MSE", 1, ("N", "CA", "CB", "CG", "SE", "CE"), het=True) + residue("SEC", 2, ("CA", "CB", "SE"))
+    )
+    assert list(atoms_of(structure.protein, 0)) == ["N", "CA", "CB", "CG", "SD", "CE"]
+    assert list(atoms_of(structure.protein, 1)) == ["CA", "CB", "SG"]
+    assert structure.dropped == {}
+
+
+def test_waters_ligands_metals_and_nucleotides_inside_a_chain_are_skipped_and_counted(read):
+    rows = residue("GLY", 1) + residue("HOH", 2, ("O",), het=True) + residue("HOH", 3, ("O",), het=True)
+    rows += residue("ZN", 4, ("ZN",), het=True, element="ZN") + residue("HEM", 5, ("FE", "NA"), het=True)
+    rows += residue("DA", 6, ("P", "O5'", "C5'")) + residue("U", 7, ("P",)) + residue("UNK", 8) + residue("ALA", 9)
+    structure = read(rows)
+    assert names_of(structure.protein) == ["GLY", "ALA"]
+    assert structure.protein.residue_index.tolist() == [0, 1]
+    assert structure.dropped == {"waters": 2, "nucleotides": 2, "ligands and unknown residues": 3}
+
+
+@pytest.mark.parametrize("element", [None, ""], ids=["element column", "no element column"])
+def test_hydrogens_and_unknown_atoms_are_dropped_and_counted(read, element):
+    rows = residue("ALA", 1, ("N", "CA", "C", "O", "CB", "OXT"), element=element)
+    rows += [atom(n, "ALA", 1, element="" if element == "" else e) for n, e in (("HA", "H"), ("1HB", "H"), ("DA", "D"))]
+    rows += [atom(n, "ALA", 1, element=element) for n in ("CG", "X", "OT1")]  # CG is known, but not in alanine
+    structure = read(rows)
+    assert list(atoms_of(structure.protein)) == ["N", "CA", "C", "O", "CB", "OXT"]
+    assert structure.dropped == {"hydrogens": 3, "unknown atom names": 3}
+
+
+def test_residues_without_ca_are_skipped_and_missing_side_chains_are_fine(read):
+    structure = read(residue("TRP", 1) + residue("TRP", 2, ("N", "C", "O", "CB")) + residue("GLY", 3, ("CA",)))
+    assert structure.protein.residue_number.tolist() == [1, 3]
+    assert structure.dropped == {"residues without CA": 1}
+
+
+def test_ca_only_files(read):
+    p = read([row for i in range(5) for row in residue("LEU", i, ("CA",))]).protein
+    assert p.num_atoms == 5 and (p.atom_name == CA).all()
+
+
+def test_duplicate_atoms_keep_the_first(read):
+    structure = read([*residue("GLY", 1), atom("CA", "GLY", 1, x=77), atom("CA", "GLY", 1, x=78)])
+    assert atoms_of(structure.protein)["CA"] == 1.125
+    assert structure.dropped == {"duplicate atoms": 2}
+
+
+def test_negative_residue_numbers(read):
+    p = read(residue("GLY", -12) + residue("ALA", -1) + residue("SER", 0)).protein
+    assert p.residue_number.tolist() == [-12, -1, 0]
+
+
+def test_a_chain_that_reappears_stays_together(read):
+    rows = residue("GLY", 1) + residue("ALA", 1, chain="B") + residue("SER", 2) + residue("HOH", 3, ("O",), chain="C")
+    structure = read(rows + residue("VAL", 2, chain="B") + residue("LEU", 5, chain="D"))
+    assert names_of(structure.protein) == ["GLY", "SER", "ALA", "VAL", "LEU"]
+    assert structure.protein.chain.tolist() == [0, 0, 1, 1, 2]  # C is only water: no chain of the protein
+    assert structure.protein.residue_index.tolist() == [0, 1, 0, 1, 0]
+    assert structure.chain_names == ("A", "B", "D")
+
+
+def test_chain_ids_of_any_length():
+    rows = residue("GLY", 1, chain="AA") + residue("GLY", 1, chain="A") + residue("GLY", 1, chain="heavy-chain-17")
+    structure = read_structure("x.cif", as_mmcif(rows).encode())
+    assert structure.chain_names == ("AA", "A", "heavy-chain-17")
+    assert structure.protein.chain.tolist() == [0, 1, 2]
+
+
+def test_pdb_and_mmcif_of_biopython_agree_with_pdb():
+    """A real complex, written as mmCIF by Biopython."""
+    from Bio.PDB.mmcifio import MMCIFIO
+    from Bio.PDB.PDBParser import PDBParser
+
+    source = next(s for s in find_structures(bundle_path()).sources if s.name == "1FFW")
+    ours = source.read()
+    text = io.StringIO()
+    write_pdb(text, ours.protein, ours.chain_names)
+    writer, out = MMCIFIO(), io.StringIO()
+    writer.set_structure(PDBParser(QUIET=True).get_structure("x", io.StringIO(text.getvalue())))
+    writer.save(out)
+    again = read_structure("1FFW.cif", out.getvalue().encode())
+    assert_equal(ours.protein, again.protein)
+    assert again.chain_names == ours.chain_names
+
+
+# ---- odd but readable ------------------------------------------------------------------------------------------------
+
+PLAIN = residue("GLY", 1) + residue("SER", 2, RESIDUE_ATOMS["SER"]) + residue("VAL", 3, chain="B")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("\n", "\r"),
+        lambda text: "\ufeff" + text,
+        lambda text: text.rstrip("\n"),
+        lambda text: text.replace("\n", "\n\n"),
+    ],
+    ids=["CRLF", "CR", "BOM", "no last newline", "blank lines"],
+)
+@pytest.mark.parametrize("write", [as_pdb, as_mmcif])
+def test_line_ends_and_byte_order_mark(change, write):
+    expected = read_structure("x", write(PLAIN).encode()).protein
+    assert_equal(expected, read_structure("x", change(write(PLAIN)).encode()).protein)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: "REMARK caf\xe9\n" + text,
+        lambda text: "".join(f"{line[:6]}A000{i % 10}{line[11:]}\n" for i, line in enumerate(text.splitlines())),
+        lambda text: "".join(f"{line[:6]}*****{line[11:]}\n" for line in text.splitlines()),
+        lambda text: text.replace("ATOM      1 ", "ATOM 100001 "),
+        lambda text: "\n".join(line[:54] for line in text.splitlines()),
+        lambda text: "\n".join(line[:66] for line in text.splitlines()),
+        lambda text: text.replace("END\n", ""),
+        lambda text: text.replace("ATOM      3", "ANISOU    2  CA  GLY A   1     oops\nATOM      3"),
+    ],
+    ids=["latin-1", "hybrid-36", "starred serials", "long serial", "no occupancy", "no element", "no END", "ANISOU"],
+)
+def test_pdb_dialects(change):
+    expected = read_structure("x", as_pdb(PLAIN).encode()).protein
+    assert_equal(expected, read_structure("x", change(as_pdb(PLAIN)).encode("latin-1")).protein)
+
+
+def test_mmcif_without_author_columns_and_with_values_over_several_lines():
+    fields = [*(f"label_{kind}_id" for kind in ("atom", "comp", "asym", "seq")), *(f"Cartn_{c}" for c in "xyz")]
+    text = "data_x\nloop_\n" + "".join(f"_atom_site.{f}\n" for f in fields)
+    text += 'CA GLY AB\n 1 1.0 2.0 3.0\nCA ALA AB 2 1.5 2.5 3.5 "CA" SER AB . 1 1 1\n'
+    structure = read_structure("x", text.encode())
+    assert names_of(structure.protein) == ["GLY", "ALA"] and structure.chain_names == ("AB",)
+    assert structure.dropped == {"atoms without a residue number": 1}
+
+
+def test_files_on_disk_plain_and_compressed(tmp_path):
+    expected = read_structure("x", as_pdb(PLAIN).encode()).protein
+    (tmp_path / "a.pdb").write_text(as_pdb(PLAIN))
+    (tmp_path / "b.ent.gz").write_bytes(gzip.compress(as_pdb(PLAIN).encode()))
+    (tmp_path / "c.cif.gz").write_bytes(gzip.compress(as_mmcif(PLAIN).encode()))
+    for file in sorted(tmp_path.iterdir()):
+        assert_equal(expected, read_structure(file).protein)
+
+
+# ---- unreadable ------------------------------------------------------------------------------------------------------
+
+PDB = as_pdb(PLAIN)
+
+
+@pytest.mark.parametrize(
+    "data, reason",
+    [
+        (b"", "empty"),
+        (b" \r\n\t", "empty"),
+        (b"<!DOCTYPE html><html>404</html>", "HTML"),
+        (b"\n  <HTML>", "HTML"),
+        (b"HEADER    NOTHING\nEND\n", "no atoms"),
+        (b"data_X\n#\n", "no atoms"),
+        (as_pdb(residue("HOH", 1, ("O",), het=True)).encode(), r"no protein in it \(skipped: waters 1\)"),
+        (as_pdb(residue("GLY", 1, ("N",))).encode(), "no protein in it"),
+        (PDB[:-50].encode(), "truncated .the atom in line 14"),
+        (as_pdb(PLAIN, models=True).replace("ENDMDL\nEND\n", "").encode(), "MODEL without ENDMDL"),
+        (PDB.replace("   1.000", "     nan").encode(), "out of range"),
+        (PDB.replace("   1.000", "     inf").encode(), "out of range"),
+        (PDB.replace("   1.000", "   1e400").encode(), "out of range"),
+        (PDB.replace("   1.000", "    1e39").encode(), "out of range"),
+        (PDB.replace("   1.000", "  100001").encode(), "out of range"),
+        (PDB.replace("   1.000", "********").encode(), "unreadable"),
+        (PDB.replace("   1.000", "        ").encode(), "unreadable"),
+        (PDB.replace("A   1 ", "A     ").encode(), "unreadable"),
+        (PDB.replace("A   1 ", "A**** ").encode(), "unreadable"),
+        (PDB.encode("utf-16"), "no atoms"),
+        (as_mmcif(PLAIN)[:-40].encode(), "truncated"),
+        (as_mmcif(PLAIN).replace(" 1.000 ", " nan ").encode(), "out of range"),
+        (as_mmcif(PLAIN).replace(" 1.000 ", " 1e400 ").encode(), "out of range"),
+        (as_mmcif(PLAIN).replace(" 1.000 ", " ? ").encode(), "unreadable"),
+        (as_mmcif(residue("GLY", 2**31)).encode(), "residue number out of range"),
+        (as_mmcif(residue("GLY", 1, code="AB")).encode(), "insertion code"),
+        (as_mmcif(PLAIN).replace("Cartn_x", "Cartn_q").encode(), "no atoms"),
+        (as_mmcif(PLAIN).replace("Cartn_y", "Cartn_q").encode(), "no column Cartn_y"),
+        (gzip.compress(PDB.encode())[:-30], "gzip"),
+        (gzip.compress(PDB.encode())[:10] + b"junk" * 20, "gzip"),
+        (gzip.compress(b""), "empty"),
+        (bytes(range(256)) * 10, "no atoms"),
+    ],
+)
+def test_unreadable_files_raise_one_exception_that_names_file_and_reason(data, reason):
+    with pytest.raises(StructureError, match=reason) as caught:
+        read_structure("folder/bad.pdb", data)
+    assert str(caught.value).startswith("folder/bad.pdb: ")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # it has to pass between processes
+
+
+def test_a_file_that_is_missing_or_a_folder(tmp_path):
+    for path in (tmp_path / "missing.pdb", tmp_path):
+        with pytest.raises(StructureError, match="cannot be opened"):
+            read_structure(path)
+
+
+def test_decompression_is_bounded(monkeypatch):
+    monkeypatch.setattr(parse, "MAX_BYTES", 2**22)
+    bomb = gzip.compress(bytes(2**26))
+    assert len(bomb) < 2**17
+    with pytest.raises(StructureError, match="too large"):
+        read_structure("bomb.pdb.gz", bomb)
+
+
+def test_many_chains_are_read_in_reasonable_time():
+    rows = [atom("CA", "GLY", 1, chain=f"c{i}") for i in range(10_000)]
+    start = time.perf_counter()
+    structure = read_structure("x", as_mmcif(rows).encode())
+    assert time.perf_counter() - start < 20  # 0.2 s; a quadratic algorithm would take minutes
+    assert structure.protein.chain.tolist() == list(range(10_000))
+
+
+def test_no_warning_of_biopython_leaks():
+    rows = residue("GLY", 1) + residue("ALA", 1) + residue("GLY", 1) + [atom("CA", "GLY", 1, occ=-1.0)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        read_structure("x", as_pdb(rows).replace("  0.00      ", "            ").encode())
+    assert caught == []
+
+
+def mutilate(data: bytes, rng: random.Random) -> bytes:
+    """Truncate, flip bytes, splice, or write hostile text somewhere."""
+    at, other = rng.randrange(len(data)), rng.randrange(len(data))
+    match rng.randrange(5):
+        case 0:
+            return data[:at]
+        case 1:
+            flipped = bytearray(data)
+            for _ in range(rng.choice([1, 3, 30])):
+                flipped[rng.randrange(len(data))] = rng.randrange(256)
+            return bytes(flipped)
+        case 2:
+            return data[:at] + data[other : other + rng.randrange(300)] + data[at + rng.randrange(100) :]
+        case 3:
+            hostile = [
+                b"********",
+                b"     nan",
+                b"   1e400",
+                b"\0",
+                b"-1-1-1-1",
+                b"'",
+                b'"',
+                b";",
+                b"\n_x y\n",
+                b"\nloop_\n",
+            ]
+            word = rng.choice([*hostile, b"9" * 5000, b"\nMODEL        2\n", b"\ndata_\n", "é".encode(), b"\xff\xfe"])
+            return data[:at] + word + data[at + len(word) :]
+        case _:
+            return rng.randbytes(rng.randrange(400))
+
+
+@pytest.mark.parametrize("write", [as_pdb, as_mmcif])
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+def test_fuzzing_gives_a_protein_or_a_structure_error(write, packed):
+    rng = random.Random(f"{write.__name__} {packed}")
+    whole = write(PLAIN + residue("MSE", 4, chain="B", het=True) + residue("HOH", 9, ("O",), het=True), models=True)
+    outcomes = Counter()
+    for _ in range(200):
+        data = whole.encode()
+        data = mutilate(gzip.compress(data, mtime=0), rng) if packed else mutilate(data, rng)
+        try:
+            p = read_structure("fuzz", data).protein
+        except StructureError as error:
+            assert error.reason
+            outcomes["error"] += 1
+        else:
+            assert p.num_residues > 0 and torch.isfinite(p.pos).all() and p.pos.abs().max() <= parse.MAX_COORDINATE
+            assert torch.equal(p.alpha_carbons().atom_residue, torch.arange(p.num_residues))
+            outcomes["protein"] += 1
+    assert outcomes["error"] >= 5
+    assert outcomes["protein"] >= 5 or packed  # the checksum of gzip finds everything
+
+
+def test_truncation_at_every_offset_never_moves_an_atom():
+    """What a truncated file still gives is a beginning of the whole."""
+    whole = read_structure("x", PDB.encode()).protein
+    errors = 0
+    for end in range(len(PDB)):
+        try:
+            part = read_structure("x", PDB[:end].encode()).protein
+        except StructureError:
+            errors += 1
+        else:
+            assert torch.equal(part.pos, whole.pos[: part.num_atoms])
+    assert errors > len(PDB) / 2
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["1FFW", "19HC_A"])
+def test_round_trip_of_real_structures(name, tmp_path):
+    source = next(s for s in find_structures(bundle_path()).sources if s.name == name)
+    first = source.read()
+    shifted = replace(first.protein, pos=first.protein.pos - 0.12345)  # off the grid of three decimals
+    write_pdb(tmp_path / "x.pdb", shifted, first.chain_names)
+    again = read_structure(tmp_path / "x.pdb")
+    assert_equal(shifted, again.protein, tolerance=0.00051)
+    assert again.chain_names == first.chain_names and again.dropped == {}
+
+
+def test_round_trip_of_insertion_codes_negative_numbers_and_blank_chains():
+    rows = residue("GLY", -5, chain=" ") + residue("ALA", -5, code="A", chain=" ") + residue("TRP", 7, chain="z")
+    first = read_structure("x", as_pdb(rows).encode())
+    assert first.chain_names == ("", "z")
+    out = io.StringIO()
+    write_pdb(out, first.protein, first.chain_names)
+    again = read_structure("x", out.getvalue().encode())
+    assert_equal(first.protein, again.protein)
+    assert again.chain_names == first.chain_names
+
+
+def test_writing_what_the_format_cannot_hold_is_an_error():
+    p = read_structure("x", PDB.encode()).protein
+    with pytest.raises(ValueError, match="batch of 2"):
+        write_pdb(io.StringIO(), Protein.pack([p, p]))
+    with pytest.raises(ValueError, match="coordinates"):
+        write_pdb(io.StringIO(), replace(p, pos=p.pos + 10000))
+    with pytest.raises(ValueError, match="residue numbers"):
+        write_pdb(io.StringIO(), replace(p, residue_number=p.residue_number + 9999))
+    for names in (("A",), ("A", "BB")):
+        with pytest.raises(ValueError, match="one-character names"):
+            write_pdb(io.StringIO(), p, names)
