@@ -111,7 +111,8 @@ def build_store(path, store_path, workers: int | None = None, progress: bool = T
 
     Raises:
         StructureError: nothing at `path`, or a damaged archive.
-        StoreError: no readable protein, or something that is not a store at `store_path`.
+        StoreError: no readable protein, something that is not a store at `store_path`, or a disk that is full or
+            cannot be written. What was done is kept, the next build goes on from there.
     """
     store = Path(store_path)
     with _lock(store):
@@ -143,12 +144,18 @@ def _reopen(store: Path, state: str) -> tuple[ProteinStore | None, str]:
 
 @contextlib.contextmanager
 def _lock(store: Path):
-    """Held by the process that builds `store`; the system frees it when that process ends, however it ends."""
-    store.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{store}.lock", "w") as file:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    """Held by the process that builds `store`; the system frees it when that process ends, however it ends.
+
+    Raises StoreError where the disk does not let us build: full, read-only, no permission.
+    """
+    try:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        with open(f"{store}.lock", "w") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise StoreError(f"{store} cannot be written: {error}") from error
 
 
 # ---- building --------------------------------------------------------------------------------------------------------
@@ -192,13 +199,14 @@ def _start_or_continue(partial: Path, plan: dict) -> None:
     """Keep the finished shards of an interrupted build of the same plan; begin anew where the plan is another."""
     file = partial / "plan.json"
     text = json.dumps(plan)
-    if partial.exists() and any(partial.iterdir()):
-        if not file.exists():
+    if partial.exists():
+        # A build may have been killed before it had a plan, or while it tidied up: the plan need not be there.
+        if any(not child.name.startswith(("plan.json", "shard-", "merged")) for child in partial.iterdir()):
             raise StoreError(f"{partial} is not an unfinished store; remove it or choose another place")
-        if file.read_text(encoding="utf-8") == text:
+        if file.exists() and file.read_text(encoding="utf-8") == text:
             return
         shutil.rmtree(partial)
-    partial.mkdir(exist_ok=True)
+    partial.mkdir()
     _write_synced(file, text.encode())
 
 

@@ -127,9 +127,9 @@ def _content(path: str, data: bytes | None) -> bytes:
     except OSError as error:
         raise StructureError(path, "cannot be opened", error.strerror or str(error)) from error
     content = content.removeprefix(b"\xef\xbb\xbf")  # byte order mark
-    if not content.strip():
+    if not content or content.isspace():
         raise StructureError(path, "empty")
-    if content.lstrip().startswith(b"<"):
+    if content[:1000].lstrip().startswith(b"<"):
         raise StructureError(path, "an HTML or XML page, not a PDB or mmCIF file")
     return content
 
@@ -206,8 +206,9 @@ def _pdb_rows(path: str, content: bytes, model: int) -> list[_Row]:
     if explicit and current == model:
         raise StructureError(path, "truncated", "MODEL without ENDMDL")
     if not lines:
-        reason = "no atoms in it" if current < 0 or model <= current else "no such model"
-        raise StructureError(path, reason, f"{current + 1} models, asked for number {model}" if current >= 0 else "")
+        if current < 0 or 0 <= model <= current:
+            raise StructureError(path, "no atoms in it")
+        raise StructureError(path, "no such model", f"{current + 1} models, asked for number {model}")
     builder = _Rows()
     PDBParser(structure_builder=builder, QUIET=True).get_structure("", io.StringIO("".join(lines)))
     return builder.rows
@@ -242,7 +243,7 @@ def _mmcif_rows(path: str, content: bytes, model: int, dropped: Counter) -> list
 
     models = column("pdbx_PDB_model_num", default="1")
     order = list(dict.fromkeys(models))
-    if model >= len(order):
+    if not 0 <= model < len(order):
         raise StructureError(path, "no such model", f"{len(order)} models, asked for number {model}")
     columns = (
         column("auth_asym_id", "label_asym_id"),

@@ -261,6 +261,24 @@ def test_no_readable_protein_is_an_error(tmp_path):
     assert not (tmp_path / "s").exists()
 
 
+def test_a_disk_that_cannot_be_written_is_said_and_loses_nothing(folder, tmp_path, small_shards, monkeypatch):
+    with pytest.raises(StoreError, match="cannot be written"):
+        build_store(folder, folder / "p1.pdb" / "s", progress=False)
+    build_store(folder, tmp_path / "s", progress=False)
+    before = digest(tmp_path / "s")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    write_pdb(folder / "new.pdb", protein(6, seed=99))
+    with monkeypatch.context() as context:
+        context.setattr(build.os, "fsync", full)
+        with pytest.raises(StoreError, match=r"s cannot be written: .*No space left"):
+            build_store(folder, tmp_path / "s", progress=False)
+    assert digest(tmp_path / "s") == before
+    assert build_store(folder, tmp_path / "s", progress=False).used == 11
+
+
 # ---- opening ---------------------------------------------------------------------------------------------------------
 
 

@@ -122,8 +122,9 @@ def test_the_first_model_is_taken_or_the_one_asked_for(read):
     rows = [row for m in (1, 2, 3) for row in residue("GLY", 1, x=100.0 * m, model=m)]
     assert [atoms_of(read(rows, m, models=True).protein)["N"] for m in (0, 1, 2)] == [100, 200, 300]
     assert read(rows, models=True).protein.num_residues == 1
-    with pytest.raises(StructureError, match="no such model"):
-        read(rows, 3, models=True)
+    for model in (3, -1):
+        with pytest.raises(StructureError, match=f"no such model .3 models, asked for number {model}"):
+            read(rows, model, models=True)
 
 
 def test_altloc_of_highest_occupancy_ties_by_order(read):
