@@ -7,7 +7,7 @@ __all__ = ["ATOM_GRAPH", "ENCODERS", "RESIDUE_GRAPH", "Encoding", "GearNet", "Gr
 
 GEARNET_DIMS = {  # size -> level -> hidden widths (App. D); "tiny" is this project's, for laptops
     "paper": {"atom": [128] * 6, "residue": [512] * 6},
-    "tiny": {"atom": [32] * 4, "residue": [64] * 4},
+    "tiny": {"atom": [32] * 3, "residue": [32] * 4},
 }
 
 

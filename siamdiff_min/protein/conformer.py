@@ -139,6 +139,8 @@ class TorsionalConformer:
         drawn = clashing = new_clashes(protein, conformer.pos)
         std = torch.full((protein.num_residues, 1), self.std, device=protein.pos.device)
         for _ in range(self.attempts):
+            if not clashing.any():
+                break
             std = torch.where(clashing[:, None], std * self.shrink, std)
             angles = torch.where(clashing[:, None], self.draw(protein, std, generator), angles)
             conformer = rotate_side_chains(protein, angles)

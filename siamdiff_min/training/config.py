@@ -27,13 +27,16 @@ TABLE_5 = {  # method -> level -> settings; the optimizer is Adam throughout
     "distance": {"residue": Settings(100, 128, 1e-3), "atom": Settings(100, 64, 1e-3)},
     "angle": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
     "dihedral": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
-    "multiview-contrast": {"residue": Settings(None, 96, 1e-3), "atom": Settings(None, 64, 1e-3)},
-    "denoising-score-matching": {"residue": Settings(200, 12, 1e-4), "atom": Settings(200, 12, 1e-4)},
+    "multiview": {"residue": Settings(None, 96, 1e-3), "atom": Settings(None, 64, 1e-3)},
+    "score-matching": {"residue": Settings(200, 12, 1e-4), "atom": Settings(200, 12, 1e-4)},
     "diffpret": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 64, 1e-4)},
     "siamdiff": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 32, 1e-4)},
 }
 EPOCHS = {"paper": (25, 25), "official": (25, 50)}  # of stages 1 and 2 (METHOD 2)
-TINY = {"batch_size": 8, "epochs": (10, 10), "lr": 1e-3}  # what `--size tiny` changes, for laptops
+TINY = {  # what `--size tiny` changes, for laptops: many small steps, chosen to end within 5 minutes on 2 cores
+    "atom": {"batch_size": 2, "epochs": (6, 8), "lr": 2e-3},
+    "residue": {"batch_size": 4, "epochs": (12, 12), "lr": 2e-3},
+}
 
 
 def option(default, help: str, free: bool = False, **more):
@@ -46,7 +49,7 @@ class PretrainConfig:
     """Options of `train.py`."""
 
     method: str = option("siamdiff", "what is minimised")
-    level: str = option("residue", "what the nodes of the graph are", choices=("atom", "residue"))
+    level: str = option("atom", "what the nodes of the graph are", choices=("atom", "residue"))
     preset: str = option("paper", "what the paper says, or what the released code does", choices=tuple(EPOCHS))
     size: str = option("paper", "the paper's encoder, or one for laptops", choices=("paper", "tiny"))
     encoder: str = option("gearnet", "which encoder is trained")
@@ -96,7 +99,7 @@ class PretrainConfig:
         Raises ValueError where the global batch is not a multiple of what the processes take at once.
         """
         table = TABLE_5[self.method][self.level]
-        tiny = TINY if self.size == "tiny" else {}
+        tiny = TINY[self.level] if self.size == "tiny" else {}
 
         def pick(given, preset):
             return preset if given is None else given

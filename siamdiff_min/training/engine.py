@@ -326,7 +326,7 @@ def train(
             epoch, stage = step // per_epoch, 1 if step < switch else 2
             if step in (start, switch):
                 objective.set_stage(stage)
-            if step in (0, switch):  # where a stage begins
+            if step == switch and step:  # stage 2 begins; an untrained batch norm makes no sense in evaluation
                 validate(step)
 
             losses = []

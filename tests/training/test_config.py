@@ -19,12 +19,12 @@ def resolved(*argv, world=1):
         ("--method siamdiff --level atom", 100, 32, 1e-4, (25, 25)),
         ("--method diffpret --level residue --preset official", 150, 16, 1e-4, (25, 50)),
         ("--method diffpret --level atom", 100, 64, 1e-4, (25, 25)),
-        ("--method diffpret --level atom --size tiny", 100, 8, 1e-3, (10, 10)),
+        ("--method diffpret --level atom --size tiny", 100, 2, 2e-3, (6, 8)),
         ("--batch-size 3 --lr 0.5 --max-length 9 --epochs 4 --size tiny", 9, 3, 0.5, (4, 4)),
-        ("--epochs 4 6 --stages both", 150, 16, 1e-4, (4, 6)),
-        ("--epochs 4 6 --stage 1", 150, 16, 1e-4, (4, 0)),
-        ("--epochs 4 6 --stages 2", 150, 16, 1e-4, (0, 6)),
-        ("--stage 2", 150, 16, 1e-4, (0, 25)),
+        ("--epochs 4 6 --stages both", 100, 32, 1e-4, (4, 6)),
+        ("--epochs 4 6 --stage 1", 100, 32, 1e-4, (4, 0)),
+        ("--epochs 4 6 --stages 2", 100, 32, 1e-4, (0, 6)),
+        ("--stage 2", 100, 32, 1e-4, (0, 25)),
     ],
 )
 def test_presets(argv, max_length, batch_size, lr, epochs):
@@ -67,5 +67,5 @@ def test_nonsense_is_refused(argv, capsys):
 def test_changed_options_are_named():
     before = resolved("--seed", "1").plain()
     resolved("--seed", "1", "--out", "elsewhere", "--max-steps", "3", "--num-workers", "2").check_resumable(before, "x")
-    with pytest.raises(ValueError, match=r"--batch-size was 16, is 2.*--seed was 1, is 0"):
+    with pytest.raises(ValueError, match=r"--batch-size was 32, is 2.*--seed was 1, is 0"):
         resolved("--batch-size", "2").check_resumable(before, "x")

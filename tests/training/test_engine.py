@@ -61,7 +61,7 @@ def test_a_run_leaves_weights_metrics_and_a_summary(tmp_path, capsys):
     places = [(line["split"], line["stage"], line["step"]) for line in written]
     assert len(set(places)) == len(places)
     valid = [place for place in places if place[0] == "valid"]
-    assert valid == [("valid", s, n) for s, n in [(1, 0), (1, 10), (1, 20), (2, 20), (2, 30), (2, 40)]]
+    assert valid == [("valid", s, n) for s, n in [(1, 10), (1, 20), (2, 20), (2, 30), (2, 40)]]
     assert {place[1] for place in places if place[2] <= 20 and place[0] == "train"} == {1}
     train_loss = [line["loss"] for line in written if line["split"] == "train"]
     assert train_loss[-1] < train_loss[0]
