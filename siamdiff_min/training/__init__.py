@@ -1,0 +1,1 @@
+"""How training runs: options and presets, the loop for one process or many, checkpoints."""
