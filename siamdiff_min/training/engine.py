@@ -76,7 +76,8 @@ def launch(device: str = "auto", threads: int | None = None, deterministic: bool
     if world == 1:
         return Ranks(0, 1, chosen, None)
     store, rank, world = next(dist.rendezvous("env://"))
-    return Ranks(rank, world, chosen, store)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun keeps the store, with its stale addresses
+    return Ranks(rank, world, chosen, dist.PrefixStore(f"attempt_{attempt}", store))
 
 
 def seed_of(*key: int) -> int:

@@ -1,0 +1,84 @@
+"""`train.py` as a user runs it: on one process and under torchrun, resumed, dry, and from an encoder file."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.training import checkpoint
+
+ROOT = Path(__file__).parents[1]
+SMALL = "--size tiny --batch-size 2 --max-length 30 --valid-fraction 0.02 --num-workers 1 --device cpu --threads 1"
+
+
+def train(*argv, launcher=(), status=0) -> str:
+    command = [sys.executable, *launcher, "train.py", *SMALL.split(), *map(str, argv)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert result.returncode == status, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+def lines(out) -> list[dict]:
+    return [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """The store of the bundled structures, built by the first test that needs it."""
+    return tmp_path_factory.mktemp("store") / "demo"
+
+
+@pytest.mark.slow
+def test_interrupted_and_resumed_as_documented(tmp_path, store):
+    common = ["--method", "siamdiff", "--level", "residue", "--store", store]
+    said = train(*common, "--max-steps", 2, "--out", tmp_path / "a")
+    assert "demo set" in said and "encoder.pt" in said
+    train(*common, "--max-steps", 1, "--out", tmp_path / "b")
+    said = train(*common, "--max-steps", 2, "--out", tmp_path / "b")
+    assert "resumed from" in said and "at step 1" in said
+    a, b = (checkpoint.latest(tmp_path / x)[1]["objective"] for x in "ab")
+    assert [name for name in a if not torch.equal(a[name], b[name])] == []
+    assert {"loss", "structure_loss", "sequence_loss", "sequence_accuracy"} <= lines(tmp_path / "a")[-1].keys()
+
+    said = train(*common, "--seed", 5, "--out", tmp_path / "b", status=1)
+    assert "--seed was 0, is 5" in said
+
+    content = checkpoint.load_encoder_file(tmp_path / "a" / "encoder.pt")
+    encoder = ENCODERS[content["encoder"]](content["level"], content["size"], content["preset"])
+    checkpoint.load_weights(encoder, content["state"], "encoder.pt")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "method, level, more",
+    [("diffpret", "atom", ["--ablation", "no-structure"]), ("siamdiff", "atom", ["--preset", "official"])],
+)
+def test_two_ranks_stay_in_step(tmp_path, store, method, level, more):
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    options = ["--method", method, "--level", level, "--store", store, "--out", tmp_path, "--save-every", 1, *more]
+    said = train(*options, "--max-steps", 1, launcher=launcher)
+    assert "on 2 x cpu" in said and said.count("demo set") == 1
+    assert "at step 1" in train(*options, "--max-steps", 2, launcher=launcher)
+    assert [line["step"] for line in lines(tmp_path) if line["split"] == "train"] == [1, 2]
+
+
+@pytest.mark.slow
+def test_stage_2_from_an_encoder_file(tmp_path, store):
+    options = ["--method", "diffpret", "--store", store, "--max-steps", 1]
+    train(*options, "--stage", 1, "--out", tmp_path / "1")
+    source = tmp_path / "1" / "encoder.pt"
+    said = train(*options, "--stage", 2, "--init-from", source, "--out", tmp_path / "2")
+    assert f"loaded from {source}: encoder.layers" in said and "initial values kept: dist_mlp" in said
+    assert {line["stage"] for line in lines(tmp_path / "2")} == {2}
+
+
+def test_dry_run_and_errors(tmp_path, store):
+    said = train("--dry-run", "--store", store, "--out", tmp_path / "none", "--lr", 0.25)
+    assert "parameters" in said and "per epoch" in said and not (tmp_path / "none").exists()
+    assert any(line.split() == ["lr", "0.25"] for line in said.splitlines())
+    assert "is not a multiple" in train("--global-batch-size", 3, status=1)
+    assert "invalid choice: 'x'" in train("--method", "x", status=2)
