@@ -4,7 +4,7 @@
 
 Runs `train.py --size tiny` on the bundled structures for every level and method (runs that are complete in --out are
 not repeated), then prints a table in markdown: training losses over the first 20 steps of a stage -> losses of the
-final weights on the held-out proteins. Trivial predictors, on the same held-out crops with the same noise: no noise at
+weights at its end on the held-out proteins. Trivial predictors, on the same held-out crops with the same noise: no noise at
 all for the structure loss, the most frequent residue type of the training chains for the sequence accuracy.
 """
 
@@ -40,7 +40,9 @@ def run(config: PretrainConfig) -> tuple[list[dict], float]:
     command = [sys.executable, "train.py", "--size", "tiny", "--method", config.method, "--level", config.level]
     if not (out / "minutes.json").exists():
         started = time.perf_counter()
-        subprocess.run([*command, "--resume", "never", "--out", str(out.resolve())], cwd=ROOT, check=True)
+        subprocess.run(
+            [*command, "--keep", "99", "--resume", "never", "--out", str(out.resolve())], cwd=ROOT, check=True
+        )
         (out / "minutes.json").write_text(json.dumps((time.perf_counter() - started) / 60))
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return lines, json.loads((out / "minutes.json").read_text())
@@ -71,12 +73,14 @@ def rows(config: PretrainConfig) -> list[str]:
     store = open_store()
     train, valid = split(store, config.valid_fraction)
     trained, silent = build(config), build(config)
-    trained.load_state_dict(checkpoint.latest(Path(config.out))[1]["objective"])
     silent.edge_scores = lambda a, graph, pos: pos.new_zeros(graph.num_edges)  # predicts no noise at all
     common = torch.cat([store[i].residue_type for i in train]).bincount().argmax()
     share = float((torch.cat([store[i].residue_type for i in valid]) == common).float().mean())
     table = []
     for stage in (1, 2):
+        last = max(line["step"] for line in lines if line["stage"] == stage and line["split"] == "train")
+        weights = checkpoint.load(Path(config.out) / f"checkpoint-{last:09d}.pt")["objective"]
+        trained.load_state_dict(weights)
         start = next(line for line in lines if line["stage"] == stage and line["split"] == "train")
         end = evaluate(trained, config, stage, store, valid)
         no_noise = evaluate(silent, config, stage, store, valid)["structure_loss"]
