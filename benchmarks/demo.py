@@ -4,8 +4,8 @@
 
 Runs `train.py --size tiny` on the bundled structures for every level and method (runs that are complete in --out are
 not repeated), then prints a table in markdown: training losses over the first 20 steps of a stage -> losses of the
-weights at its end on the held-out proteins. Trivial predictors, on the same held-out crops with the same noise: no noise at
-all for the structure loss, the most frequent residue type of the training chains for the sequence accuracy.
+weights at its end on the held-out proteins. Trivial predictors, on the same held-out crops with the same noise: no
+noise at all for the structure loss, the most frequent residue type of the training chains for the sequence accuracy.
 """
 
 import argparse
@@ -38,6 +38,7 @@ def run(config: PretrainConfig) -> tuple[list[dict], float]:
     """The lines of metrics.jsonl of one complete run, and the minutes it took."""
     out = Path(config.out)
     command = [sys.executable, "train.py", "--size", "tiny", "--method", config.method, "--level", config.level]
+    command += ["--keep", "99", "--resume", "never", "--out", str(out.resolve())]
     if not (out / "minutes.json").exists():
         started = time.perf_counter()
         subprocess.run(

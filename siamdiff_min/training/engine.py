@@ -7,6 +7,7 @@ options alone: by neither the number of loader workers, nor interruptions, nor (
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -392,6 +393,8 @@ def train(
         )
     if ranks.world > 1:
         dist.barrier()
+        del model, batches  # DDP holds on to the process group, whose threads have to end before the interpreter does
+        gc.collect()
         dist.destroy_process_group()
     return stop if done < total else 0
 
