@@ -83,7 +83,7 @@ def launch(device: str = "auto", threads: int | None = None, deterministic: bool
 
 def seed_of(*key: int) -> int:
     """A seed for torch from a few integers, well mixed."""
-    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]) >> 1
 
 
 def epoch_batches(num: int, size: int, seed: int, epoch: int) -> np.ndarray:
