@@ -19,7 +19,7 @@ def resolved(*argv, world=1):
         ("--method siamdiff --level atom", 100, 32, 1e-4, (25, 25)),
         ("--method diffpret --level residue --preset official", 150, 16, 1e-4, (25, 50)),
         ("--method diffpret --level atom", 100, 64, 1e-4, (25, 25)),
-        ("--method diffpret --level atom --size tiny", 100, 2, 2e-3, (6, 8)),
+        ("--method diffpret --level atom --size tiny", 100, 2, 2e-3, (5, 6)),
         ("--batch-size 3 --lr 0.5 --max-length 9 --epochs 4 --size tiny", 9, 3, 0.5, (4, 4)),
         ("--epochs 4 6 --stages both", 100, 32, 1e-4, (4, 6)),
         ("--epochs 4 6 --stage 1", 100, 32, 1e-4, (4, 0)),
