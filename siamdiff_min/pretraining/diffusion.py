@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..encoders.ops import segment_sum
+from ..encoders.ops import segment_mean
 from ..protein.protein import Protein
 
 MASK_RATE = (0.15, 1.0)  # at t = 0 and t = T (App. D)
@@ -124,6 +124,4 @@ def edges_to_vectors(score: Tensor, pos: Tensor, src: Tensor, dst: Tensor) -> Te
     The gradient of a distance is the unit vector along the edge; each atom averages over the edges at either end.
     """
     direction = torch.nn.functional.normalize(pos[src] - pos[dst], dim=-1, eps=1e-10) * score[:, None]
-    ones = torch.ones_like(score)
-    total = segment_sum(direction, src, len(pos)) / segment_sum(ones, src, len(pos)).clamp(min=1)[:, None]
-    return total - segment_sum(direction, dst, len(pos)) / segment_sum(ones, dst, len(pos)).clamp(min=1)[:, None]
+    return segment_mean(direction, src, len(pos)) - segment_mean(direction, dst, len(pos))
