@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from ..protein.parse import StructureError
+from ..protein.structure import StructureError
 from .store import ARRAYS, FORMAT, VERSION, ProteinStore, StoreError, encode_name, is_store, meta_checksum
 from .structures import STORE_SUFFIX, Listing, Source, bundle_path, find_structures, fingerprint
 

@@ -15,7 +15,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..protein.parse import MAX_BYTES, Structure, StructureError, read_structure
+from ..protein.parse import MAX_BYTES, read_structure
+from ..protein.structure import Structure, StructureError
 
 KINDS = (".pdb", ".ent", ".cif", ".pdb.gz", ".ent.gz", ".cif.gz")  # the first is taken where a structure has several
 STORE_SUFFIX = ".store"

@@ -22,7 +22,7 @@ from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.data.store import ARRAYS, ProteinStore, StoreError
 from siamdiff_min.data.structures import bundle_index, bundle_path, find_structures
 from siamdiff_min.protein.constants import ATOM_ELEMENT
-from siamdiff_min.protein.parse import write_pdb
+from siamdiff_min.protein.write import write_pdb
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
 
 SIZES = (5, 1, 12, 30, 7, 9, 3, 4, 8, 2)

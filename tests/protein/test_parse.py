@@ -15,7 +15,9 @@ import torch
 from siamdiff_min.data.structures import bundle_path, find_structures
 from siamdiff_min.protein import parse
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, CA, PARENT, RESIDUE_ATOMS, RESIDUES
-from siamdiff_min.protein.parse import StructureError, read_structure, write_pdb
+from siamdiff_min.protein.parse import read_structure
+from siamdiff_min.protein.structure import MAX_COORDINATE, StructureError
+from siamdiff_min.protein.write import write_pdb
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
 
 
@@ -452,7 +454,7 @@ def test_fuzzing_gives_a_protein_or_a_structure_error(write, packed):
             assert error.reason
             outcomes["error"] += 1
         else:
-            assert p.num_residues > 0 and torch.isfinite(p.pos).all() and p.pos.abs().max() <= parse.MAX_COORDINATE
+            assert p.num_residues > 0 and torch.isfinite(p.pos).all() and p.pos.abs().max() <= MAX_COORDINATE
             assert torch.equal(p.alpha_carbons().atom_residue, torch.arange(p.num_residues))
             outcomes["protein"] += 1
     assert outcomes["error"] >= 5

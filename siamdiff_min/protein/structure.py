@@ -1,0 +1,206 @@
+"""From rows of atoms to a `Structure`: the parsing policy (altlocs, modified residues, what is left out).
+
+Every format ends here: PDB, mmCIF and the data frames of ATOM3D are rows, one per atom. A position is chain, residue
+number and insertion code; its record type (ATOM, HETATM) plays no part. No coordinate is ever made up.
+"""
+
+from __future__ import annotations
+
+import string
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from .constants import ATOM_ELEMENT, ATOM_INDEX, CA, PARENT, PARENT_ATOM, RESIDUE_ATOMS, RESIDUE_INDEX, RESIDUES
+from .protein import Protein
+
+MAX_COORDINATE = 1e5  # angstrom; float32 still resolves 0.01 angstrom there
+WATER = frozenset(["HOH", "WAT", "DOD", "H2O", "TIP", "TP3", "SOL", "SPC"])
+NUCLEOTIDES = frozenset([*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"])
+
+
+class StructureError(ValueError):
+    """A file that cannot be read as a protein.
+
+    `path` names the file, `reason` is one of a few fixed phrases (bulk runs count them), `detail` says what was found.
+    """
+
+    def __init__(self, path, reason: str = "", detail: str = ""):
+        super().__init__(str(path), reason, detail)  # all of them in `args`, so that it survives pickling
+        self.path, self.reason, self.detail = str(path), reason, detail
+
+    def __str__(self) -> str:
+        text = f"{self.path}: {self.reason}" if self.reason else self.path
+        return f"{text} ({self.detail})" if self.detail else text
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What was read from one file, and what was left out of it."""
+
+    protein: Protein
+    chain_names: tuple[str, ...]  # author chain ids, in the order of `protein.chain`
+    dropped: Counter  # reason -> number of atoms or residues in the file that are not in `protein`
+    note: bytes = b""  # what is to be kept beside the protein in a store: the labels of a downstream sample
+
+
+class AtomRow(NamedTuple):
+    """One atom of a file, as it stands there."""
+
+    chain: str
+    number: int
+    code: str
+    residue: str
+    atom: str
+    altloc: str
+    occupancy: float
+    xyz: tuple
+    element: str
+
+
+def assemble(path: str, rows: Iterable[AtomRow], dropped: Counter) -> Structure:
+    """Apply the parsing policy; `dropped` counts what was left out already, `path` is for error messages.
+
+    Raises:
+        StructureError: no protein in the rows, or numbers that no structure has.
+    """
+    chains = _apply_policy(rows, dropped)
+    if not chains:
+        found = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()))
+        raise StructureError(path, "no protein in it", f"skipped: {found}" if found else "")
+    return Structure(_protein(path, chains), tuple(chains), dropped)
+
+
+def join(structures: list[Structure], note: bytes = b"") -> Structure:
+    """Several structures as one of a single graph, their chains kept apart: residues and atoms follow in order."""
+    proteins, chains = [], 0
+    for structure in structures:
+        proteins.append(replace(structure.protein, chain=structure.protein.chain + chains))
+        chains += len(structure.chain_names)
+    packed = Protein.pack(proteins)
+    names = tuple(name for structure in structures for name in structure.chain_names)
+    dropped = sum((structure.dropped for structure in structures), Counter())
+    protein = replace(packed, residue_graph=torch.zeros_like(packed.residue_graph), num_graphs=1)
+    return Structure(protein, names, dropped, note)
+
+
+# ---- the parsing policy ----------------------------------------------------------------------------------------------
+
+_PARENT = {name: name for name in RESIDUES} | PARENT
+_ATOMS = {name: {a: ATOM_INDEX[a] for a in [*RESIDUE_ATOMS[parent], "OXT"]} for name, parent in _PARENT.items()}
+for (_name, _atom), _parent_atom in PARENT_ATOM.items():
+    _ATOMS[_name][_atom] = ATOM_INDEX[_parent_atom]
+
+
+def _apply_policy(rows: list[AtomRow], dropped: Counter) -> dict[str, list]:
+    """Residues of every chain as (number, code, type, {atom: xyz}), in file order; what is left out goes to `dropped`.
+
+    All rows with the same chain, number and insertion code are one position, wherever they stand in the file and
+    whatever their record type: alternative residues at one position cannot become two residues.
+    """
+    chains: dict[str, dict[tuple, dict[str, list[AtomRow]]]] = {}
+    last, group = None, []
+    for row in rows:
+        key = row[:4]
+        if key != last:
+            position = chains.setdefault(row.chain, {}).setdefault((row.number, row.code), {})
+            last, group = key, position.setdefault(row.residue, [])
+        group.append(row)
+
+    kept = {}
+    for chain, positions in chains.items():
+        residues = []
+        for (number, code), names in positions.items():
+            candidates = []
+            for name, group in names.items():
+                if name not in _PARENT:
+                    dropped[_not_a_residue(name)] += 1
+                    continue
+                atoms = _one_conformation(group, _ATOMS[name], dropped)
+                if CA in atoms:
+                    candidates.append((name, atoms))
+                else:
+                    dropped["residues without CA"] += 1
+            if candidates:
+                name, atoms = max(candidates, key=lambda c: _number(c[1][CA].occupancy))  # the first of equals
+                dropped["alternative residues"] += len(candidates) - 1
+                xyz = {index: row.xyz for index, row in atoms.items()}
+                residues.append((number, code, RESIDUE_INDEX[_PARENT[name]], xyz))
+        if residues:
+            kept[chain] = residues
+    for reason in [reason for reason, count in dropped.items() if count == 0]:
+        del dropped[reason]
+    return kept
+
+
+def _not_a_residue(name: str) -> str:
+    """What a residue is called that is not an amino acid of this package."""
+    if name in WATER:
+        return "waters"
+    return "nucleotides" if name in NUCLEOTIDES else "ligands and unknown residues"
+
+
+def _one_conformation(group: list[AtomRow], known: dict[str, int], dropped: Counter) -> dict[int, AtomRow]:
+    """One row for every known atom of a residue: the altloc with the highest occupancy, ties by order.
+
+    The altloc is chosen once for the residue (mean over the atoms that have a choice), so that conformations are not
+    mixed; an atom that lacks it takes its own highest.
+    """
+    options: dict[int, dict[str, AtomRow]] = {}
+    for row in group:
+        index = known.get(row.atom)
+        if index is None:
+            hydrogen = row.element in ("H", "D") or row.atom.lstrip(string.digits)[:1] in ("H", "D")
+            dropped["hydrogens" if hydrogen else "unknown atom names"] += 1
+        elif row.altloc in options.setdefault(index, {}):
+            dropped["duplicate atoms"] += 1
+        else:
+            options[index][row.altloc] = row
+    occupancies: dict[str, list[float]] = {}
+    for rows in options.values():
+        if len(rows) > 1:
+            dropped["alternative locations"] += len(rows) - 1
+            for altloc, row in rows.items():
+                occupancies.setdefault(altloc, []).append(_number(row.occupancy))
+    best = max(occupancies, key=lambda a: round(sum(occupancies[a]) / len(occupancies[a]), 6), default="")
+    return {
+        index: rows[best] if best in rows else max(rows.values(), key=lambda row: _number(row.occupancy))
+        for index, rows in options.items()
+    }
+
+
+def _number(occupancy: float) -> float:
+    """Occupancies that cannot be compared or rounded count as zero."""
+    return occupancy if abs(occupancy) < 1e6 else 0.0
+
+
+def _protein(path: str, chains: dict[str, list]) -> Protein:
+    """The residues of all chains as a `Protein` of one graph."""
+    residues = [residue for chain in chains.values() for residue in chain]
+    numbers, codes, types, atoms = zip(*residues)
+    if max(map(abs, numbers)) >= 2**31:
+        raise StructureError(path, "residue number out of range", str(max(numbers, key=abs)))
+    if any(len(code) != 1 or ord(code) > 126 for code in codes):
+        raise StructureError(path, "unreadable", "insertion code of more than one ASCII character")
+    pos = np.array([xyz for named in atoms for xyz in named.values()], dtype=np.float64)
+    if not (np.abs(pos) <= MAX_COORDINATE).all():  # also False for NaN
+        raise StructureError(path, "coordinates out of range", f"not finite or beyond {MAX_COORDINATE:.0f} angstrom")
+    name = np.array([index for named in atoms for index in named])
+    lengths = [len(chain) for chain in chains.values()]
+    return Protein(
+        pos=torch.from_numpy(pos.astype(np.float32)),
+        element=torch.from_numpy(np.array(ATOM_ELEMENT)[name]),
+        atom_name=torch.from_numpy(name),
+        atom_residue=torch.from_numpy(np.repeat(np.arange(len(residues)), [len(named) for named in atoms])),
+        residue_type=torch.tensor(types),
+        masked=torch.zeros(len(residues), dtype=torch.bool),
+        residue_number=torch.tensor(numbers),
+        insertion_code=torch.tensor([ord(code) for code in codes]),
+        residue_index=torch.cat([torch.arange(length) for length in lengths]),
+        chain=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)),
+        residue_graph=torch.zeros(len(residues), dtype=torch.long),
+    )

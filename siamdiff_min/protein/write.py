@@ -1,0 +1,55 @@
+"""Writing a protein as a PDB file."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+from .constants import ATOM_ELEMENT, ATOM_NAMES, ELEMENTS, RESIDUES
+from .protein import Protein
+
+CHAIN_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
+
+
+def write_pdb(path_or_file, protein: Protein, chain_names: tuple[str, ...] | None = None) -> None:
+    """Write one protein as a PDB file. `read_structure` gives it back with coordinates rounded to 0.001 angstrom.
+
+    Residues that lost their CA are written, but not read back. `chain_names` are single characters, one for every value
+    of `protein.chain`; A, B, C, ... where it is not given.
+
+    Raises:
+        ValueError: for a batch, and for values that the fixed columns of the format cannot hold.
+    """
+    if protein.num_graphs != 1:
+        raise ValueError(f"a PDB file holds one protein, got a batch of {protein.num_graphs}")
+    names = CHAIN_LETTERS if chain_names is None else [name or " " for name in chain_names]
+    count = int(protein.chain.max()) + 1 if protein.num_residues else 0
+    if count > len(names) or any(len(name) != 1 for name in names[:count]):
+        raise ValueError(f"{count} chains need as many one-character names, got {chain_names or len(names)}")
+    if not bool(((protein.pos > -999.9995) & (protein.pos < 9999.9995)).all()):
+        raise ValueError("the PDB format holds coordinates between -999.999 and 9999.999 angstrom")
+    if not bool(((protein.residue_number > -1000) & (protein.residue_number < 10000)).all()):
+        raise ValueError("the PDB format holds residue numbers between -999 and 9999")
+    chains = protein.chain.tolist()
+    per_residue = protein.residue_type, protein.residue_number, protein.insertion_code
+    labels = [
+        f"{RESIDUES[kind]} {names[chain]}{number:4d}{chr(code)}"
+        for chain, kind, number, code in zip(chains, *(x.tolist() for x in per_residue))
+    ]
+    lines, serial, previous = [], 0, None
+    per_atom = zip(protein.atom_residue.tolist(), protein.atom_name.tolist(), protein.pos.tolist())
+    for residue, atom, (x, y, z) in per_atom:
+        if previous is not None and chains[residue] != chains[previous]:
+            serial += 1
+            lines.append(f"TER   {serial % 100000:5d}      {labels[previous]}")
+        serial, previous = serial + 1, residue
+        element = ELEMENTS[ATOM_ELEMENT[atom]]
+        lines.append(
+            f"ATOM  {serial % 100000:5d}  {ATOM_NAMES[atom]:<3} {labels[residue]}   "
+            f"{x:8.3f}{y:8.3f}{z:8.3f}  1.00  0.00          {element:>2}"
+        )
+    text = "\n".join([*lines, "TER", "END", ""])
+    if hasattr(path_or_file, "write"):
+        path_or_file.write(text)
+    else:
+        Path(path_or_file).write_text(text, encoding="ascii")
