@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from ..protein.structure import StructureError
 from .store import ARRAYS, FORMAT, VERSION, ProteinStore, StoreError, encode_name, is_store, meta_checksum
-from .structures import STORE_SUFFIX, Listing, Source, bundle_path, find_structures, fingerprint
+from .structures import STORE_SUFFIX, Listing, Origin, Source, structure_files
 
 try:
     import fcntl
@@ -36,7 +36,12 @@ except ImportError:  # not on Windows; there, two processes that build the same 
     fcntl = None
 
 SHARD_SIZE = 128  # structures; part of the plan, so that a build is only continued with the same
-_COUNTS = {"atom_offset": "atoms", "residue_offset": "residues", "name_offset": "name_bytes"}
+_COUNTS = {
+    "atom_offset": "atoms",
+    "residue_offset": "residues",
+    "name_offset": "name_bytes",
+    "note_offset": "note_bytes",
+}
 
 
 @dataclass(frozen=True)
@@ -77,22 +82,24 @@ def open_store(path=None, store=None, workers: int | None = None) -> ProteinStor
     Raises:
         StoreError, StructureError: see `ProteinStore` and `build_store`.
     """
-    bundled = path is None
-    if bundled:
-        path = bundle_path()
+    if path is None:
         print("no data given: the structures bundled with the package are used", file=sys.stderr)
-    if is_store(path):
+    elif is_store(path):
         return ProteinStore(path)
-    store = _default_store(Path(path), bundled) if store is None else Path(store)
-    state = fingerprint(path)
-    opened, _ = _reopen(store, state)  # without the lock, so that a store on a read-only disk can be used
+    return open_origin(structure_files(path), store, workers)
+
+
+def open_origin(origin: Origin, store=None, workers: int | None = None) -> ProteinStore:
+    """`open_store` for anything that can be listed: ATOM3D, EC and demo sets too."""
+    store = _default_store(origin) if store is None else Path(store)
+    opened, _ = _reopen(store, origin)  # without the lock, so that a store on a read-only disk can be used
     if opened is None:
         with _lock(store):
-            opened, reason = _reopen(store, state)  # another process may have built it in the meantime
+            opened, reason = _reopen(store, origin)  # another process may have built it in the meantime
             if opened is None:
                 if reason:
                     print(f"{reason}; it is built anew", file=sys.stderr)
-                _build(path, store, state, workers, progress=True)
+                _build(origin, store, workers, progress=True)
                 opened = ProteinStore(store)
     return opened
 
@@ -116,28 +123,28 @@ def build_store(path, store_path, workers: int | None = None, progress: bool = T
     """
     store = Path(store_path)
     with _lock(store):
-        return _build(path, store, fingerprint(path), workers, progress)
+        return _build(structure_files(path), store, workers, progress)
 
 
-def _default_store(path: Path, bundled: bool) -> Path:
-    path = path.resolve()
+def _default_store(origin: Origin) -> Path:
+    path = origin.path.resolve()
     beside = path.with_name(path.name + STORE_SUFFIX)
-    if not bundled and (is_store(beside) or os.access(path.parent, os.W_OK)):
+    if not origin.in_cache and (is_store(beside) or os.access(path.parent, os.W_OK)):
         return beside
     cache = Path(os.environ.get("SIAMDIFF_CACHE") or Path.home() / ".cache" / "siamdiff_min")
     place = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
     return cache / f"{path.name}-{place}{STORE_SUFFIX}"
 
 
-def _reopen(store: Path, state: str) -> tuple[ProteinStore | None, str]:
-    """The store if it is whole, of this version and made from data in this state; otherwise None and the reason."""
+def _reopen(store: Path, origin: Origin) -> tuple[ProteinStore | None, str]:
+    """The store if it is whole, of this version and made from data as they are now; otherwise None and the reason."""
     if not is_store(store):
         return None, ""
     try:
         opened = ProteinStore(store)
     except StoreError as error:
         return None, str(error)
-    if opened.meta["source"]["fingerprint"] != state:
+    if opened.meta["source"]["fingerprint"] != origin.fingerprint:
         return None, f"{store}: the data have changed since it was built"
     return opened, ""
 
@@ -161,12 +168,13 @@ def _lock(store: Path):
 # ---- building --------------------------------------------------------------------------------------------------------
 
 
-def _build(path, store: Path, state: str, workers: int | None, progress: bool) -> BuildReport:
+def _build(origin: Origin, store: Path, workers: int | None, progress: bool) -> BuildReport:
     if store.exists() and not is_store(store):
         raise StoreError(f"{store} exists and is not a store; it is not overwritten")
-    listing = find_structures(path)
+    listing = origin.listing()
     partial = Path(f"{store}.partial")
-    _start_or_continue(partial, {"format": FORMAT, "version": VERSION, "source": state, "shard": SHARD_SIZE})
+    plan = {"format": FORMAT, "version": VERSION, "source": origin.fingerprint, "shard": SHARD_SIZE}
+    _start_or_continue(partial, plan)
     shards = [
         (partial / f"shard-{start // SHARD_SIZE:06d}.npz", listing.sources[start : start + SHARD_SIZE])
         for start in range(0, len(listing.sources), SHARD_SIZE)
@@ -176,7 +184,8 @@ def _build(path, store: Path, state: str, workers: int | None, progress: bool) -
     with tqdm(total=len(listing.sources), initial=done, unit="protein", disable=not progress) as bar:
         for count in _work(todo, workers or _default_workers(len(listing.sources))):
             bar.update(count)
-    report = _merge(shards, listing, {"path": str(Path(path).resolve()), "fingerprint": state}, partial / "merged")
+    source = {"path": str(origin.path.resolve()), "fingerprint": origin.fingerprint}
+    report = _merge(shards, listing, source, partial / "merged")
     if is_store(store):
         outdated = Path(f"{store}.outdated")
         shutil.rmtree(outdated, ignore_errors=True)
@@ -248,13 +257,13 @@ def _write_shard(file: Path, sources: list[Source]) -> int:
             failures.append([source.name, error.reason, error.path, error.detail])
             continue
         dropped += structure.dropped
-        name = np.frombuffer(encode_name(source.name), np.uint8)
+        name, note = (np.frombuffer(text, np.uint8) for text in (encode_name(source.name), structure.note))
         residue_atoms = np.bincount(protein.atom_residue.numpy(), minlength=protein.num_residues)
         for key, values in pieces.items():
-            field = {"residue_atoms": residue_atoms, "names": name}.get(key)
+            field = {"residue_atoms": residue_atoms, "names": name, "notes": note}.get(key)
             field = getattr(protein, key).numpy() if field is None else field
             values.append(field.astype(ARRAYS[key]))
-        for key, size in zip(sizes, (protein.num_atoms, protein.num_residues, len(name))):
+        for key, size in zip(sizes, (protein.num_atoms, protein.num_residues, len(name), len(note))):
             sizes[key].append(size)
     arrays = {key: np.concatenate(values) for key, values in pieces.items() if values}
     arrays |= {key: np.array(values, dtype=np.int64) for key, values in sizes.items()}

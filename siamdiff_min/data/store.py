@@ -19,7 +19,7 @@ import torch
 from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import Protein
 
-FORMAT, VERSION = "siamdiff_min store", 1
+FORMAT, VERSION = "siamdiff_min store", 2
 ARRAYS = {
     "pos": "<f4",  # (N, 3) angstrom
     "atom_name": "u1",  # (N,)
@@ -30,9 +30,11 @@ ARRAYS = {
     "residue_index": "<i4",  # (R,)
     "chain": "<i2",  # (R,)
     "names": "u1",  # UTF-8 text of all names, one after the other
+    "notes": "u1",  # whatever belongs to the proteins, one after the other: labels of downstream samples
     "atom_offset": "<i8",  # (B + 1,) where the atoms of each protein begin
     "residue_offset": "<i8",  # (B + 1,)
     "name_offset": "<i8",  # (B + 1,)
+    "note_offset": "<i8",  # (B + 1,)
 }
 _ELEMENT = torch.tensor(ATOM_ELEMENT)
 
@@ -56,7 +58,9 @@ class ProteinStore(torch.utils.data.Dataset):
         self._maps: dict[str, np.ndarray] = {}
         for name, entry in self.meta["arrays"].items():
             file = self.path / f"{name}.bin"
-            size = file.stat().st_size if file.is_file() else 0
+            if not file.is_file():
+                raise StoreError(f"{self.path}: array {name} is missing")
+            size = file.stat().st_size
             expected = int(np.prod(entry["shape"])) * np.dtype(entry["dtype"]).itemsize
             if size != expected:
                 raise StoreError(f"{self.path}: array {name} has {size} bytes, expected {expected}")
@@ -81,6 +85,11 @@ class ProteinStore(torch.utils.data.Dataset):
     def lengths(self) -> np.ndarray:
         """Number of residues of every protein (B,) int64."""
         return np.diff(self._map("residue_offset"))
+
+    def note(self, index: int) -> np.ndarray:
+        """The bytes kept beside a protein (uint8, a view of the file); empty for plain structures."""
+        first, last = self._map("note_offset")[index : index + 2]
+        return self._map("notes")[first:last]
 
     def num_residues(self, index: int) -> int:
         """Number of residues of one protein."""
@@ -133,8 +142,12 @@ class ProteinStore(torch.utils.data.Dataset):
     def _map(self, name: str) -> np.ndarray:
         if name not in self._maps:
             entry = self.meta["arrays"][name]
-            self._maps[name] = np.memmap(
-                self.path / f"{name}.bin", dtype=entry["dtype"], mode="r", shape=tuple(entry["shape"])
+            kind, shape = entry["dtype"], tuple(entry["shape"])
+            empty = 0 in shape  # which cannot be mapped
+            self._maps[name] = (
+                np.zeros(shape, kind)
+                if empty
+                else np.memmap(self.path / f"{name}.bin", dtype=kind, mode="r", shape=shape)
             )
         return self._maps[name]
 

@@ -12,7 +12,9 @@ import hashlib
 import os
 import tarfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ..protein.parse import MAX_BYTES, read_structure
@@ -63,6 +65,16 @@ class Listing:
         return Counter(reason for _, reason in self.skipped)
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What a store is made from. A source has a `name`, a `path` and `read() -> Structure`, and can be pickled."""
+
+    path: Path
+    fingerprint: str  # another one: a store made before is out of date
+    listing: Callable[[], Listing]  # called only where the store has to be built
+    in_cache: bool = False  # the store never goes beside the data
+
+
 def list_files(path) -> list[str]:
     """Every file under a folder, or the one file that `path` is; sorted.
 
@@ -93,6 +105,12 @@ def fingerprint(path) -> str:
             entry = os.path.relpath(file, path), status.st_size, status.st_mtime_ns
             digest.update(f"{entry}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def structure_files(path=None) -> Origin:
+    """The structures under `path`, or those bundled with the package."""
+    place = bundle_path() if path is None else Path(path)
+    return Origin(place, fingerprint(place), partial(find_structures, place), in_cache=path is None)
 
 
 def find_structures(path) -> Listing:

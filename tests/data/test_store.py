@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,11 @@ import torch
 from siamdiff_min.data import build
 from siamdiff_min.data.build import BuildReport, build_store, open_store
 from siamdiff_min.data.crops import Crops, collate, split
-from siamdiff_min.data.store import ARRAYS, ProteinStore, StoreError
+from siamdiff_min.data.store import ARRAYS, VERSION, ProteinStore, StoreError
 from siamdiff_min.data.structures import bundle_index, bundle_path, find_structures
 from siamdiff_min.protein.constants import ATOM_ELEMENT
-from siamdiff_min.protein.write import write_pdb
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
+from siamdiff_min.protein.write import write_pdb
 
 SIZES = (5, 1, 12, 30, 7, 9, 3, 4, 8, 2)
 
@@ -301,7 +302,7 @@ def test_open_builds_anew_what_is_damaged_or_of_another_version(folder, capsys):
     assert len(open_store(folder)) == 10
     assert "array pos has 0 bytes" in capsys.readouterr().err
     meta = store.path / "meta.json"
-    meta.write_text(meta.read_text().replace('"version": 1', '"version": 0'))
+    meta.write_text(meta.read_text().replace(f'"version": {VERSION}', '"version": 0'))
     assert len(open_store(folder)) == 10
     assert "version 0" in capsys.readouterr().err
 
@@ -374,6 +375,8 @@ def test_every_flipped_byte_is_detected(folder):
     for name in ARRAYS:
         file = store.path / f"{name}.bin"
         data = file.read_bytes()
+        if not data:
+            continue  # these structures have no notes
         at = int(rng.integers(len(data)))
         file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         with pytest.raises(StoreError, match=f"array {name} is damaged"):
@@ -387,11 +390,14 @@ def test_truncated_or_missing_arrays_are_detected_at_open(folder):
     for name in ARRAYS:
         file = path / f"{name}.bin"
         data = file.read_bytes()
+        file.write_bytes(data + b"!")
+        with pytest.raises(StoreError, match=f"array {name} has {len(data) + 1} bytes, expected {len(data)}"):
+            ProteinStore(path)
         file.write_bytes(data[:-1])
-        with pytest.raises(StoreError, match=f"array {name} has {len(data) - 1} bytes, expected {len(data)}"):
+        with pytest.raises(StoreError, match=f"array {name} has") if data else nullcontext():
             ProteinStore(path)
         file.unlink()
-        with pytest.raises(StoreError, match=f"array {name} has 0 bytes"):
+        with pytest.raises(StoreError, match=f"array {name} is missing"):
             ProteinStore(path)
         file.write_bytes(data)
     ProteinStore(path).verify()
