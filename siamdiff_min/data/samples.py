@@ -1,0 +1,272 @@
+"""Labelled samples of the downstream tasks: from a store and the notes beside its proteins to `Sample`s (Sec. 5.1).
+
+A note is one line of JSON, then int32 numbers; the readers of ATOM3D, EC and the demo sets all write the same ones, and
+each dataset below says what it reads from them. A sample is a pure function of (seed, epoch, index).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..protein.constants import CA, O
+from ..protein.geometry import length
+from ..protein.protein import Protein
+from .store import ProteinStore, StoreError
+from .structures import Origin
+
+
+@dataclass(frozen=True)
+class LabelledData:
+    """A downstream set: what its three splits are made from."""
+
+    train: Origin
+    valid: Origin
+    test: Origin
+    labels: tuple[str, ...] = ()  # names of the classes (EC)
+    about: str = ""  # where the labels come from, for the user
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One labelled example, or a batch of B. Where a task looks at two structures, they are graphs 2i and 2i + 1."""
+
+    protein: Protein
+    focus: Tensor  # (R,) bool   residues that the prediction is about; all of them in EC and PSR
+    target: Tensor  # (B,) or (B, C) float, for RES (B,) long
+    names: tuple[str, ...]  # (B,)
+    groups: tuple[str, ...]  # (B,)   PSR: the protein that this is a model of; elsewhere the entry it comes from
+
+    def to(self, device, non_blocking: bool = False) -> Sample:
+        """The same sample on another device."""
+        return self._map(lambda x: x.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Sample:
+        """Page-locked copy; `torch.utils.data.DataLoader(pin_memory=True)` calls this."""
+        return self._map(lambda x: x.pin_memory())
+
+    def _map(self, function) -> Sample:
+        moved = {name: function(getattr(self, name)) for name in ("protein", "focus", "target")}
+        return replace(self, **moved)
+
+
+def collate(items: Sequence[Sample]) -> tuple[Sample, list[str]]:
+    """A batch of samples, and their names."""
+    batch = Sample(
+        Protein.pack([item.protein for item in items]),
+        torch.cat([item.focus for item in items]),
+        torch.cat([item.target for item in items]),
+        tuple(name for item in items for name in item.names),
+        tuple(group for item in items for group in item.groups),
+    )
+    return batch, list(batch.names)
+
+
+def write_note(values: dict, rows: Sequence[int] = ()) -> bytes:
+    """The note of an entry: its values as JSON, and a list of numbers that may be long."""
+    return json.dumps(values).encode() + b"\n" + np.asarray(rows, dtype="<i4").tobytes()
+
+
+def read_note(note: np.ndarray) -> tuple[dict, np.ndarray]:
+    """The inverse of `write_note` for the bytes (uint8) of a store; the numbers are a view of them."""
+    end = int((note == ord("\n")).argmax())
+    return json.loads(note[:end].tobytes()), note[end + 1 :].view("<i4")
+
+
+class Samples(torch.utils.data.Dataset):
+    """`samples[epoch, index] -> Sample`; `len(samples)` is the same in every epoch.
+
+    Args:
+        store: entries with the notes of this task.
+        seed: not negative; only PIP draws, and keys (epoch, index) of one seed always give the same.
+        labels: names of the classes (EC).
+        max_residues: of a structure, the nearest to the mutation in MSP; None for all.
+    """
+
+    def __init__(self, store: ProteinStore, seed: int = 0, labels: Sequence[str] = (), max_residues: int | None = None):
+        self.store, self.seed, self.max_residues = store, seed, max_residues
+        self.label_index = {label: i for i, label in enumerate(labels)}
+        counts = [self.count(i) for i in range(len(store))]
+        self.entry = np.repeat(np.arange(len(store)), counts)  # entry of the store of every sample
+        self.place = np.arange(len(self.entry)) - np.repeat(np.cumsum([0, *counts[:-1]]), counts)  # and which one there
+
+    def __len__(self) -> int:
+        return len(self.entry)
+
+    def count(self, index: int) -> int:
+        """How many samples an entry of the store gives."""
+        return 1
+
+    def note(self, index: int) -> tuple[dict, np.ndarray]:
+        """Values and numbers noted for an entry. Raises StoreError where there are none."""
+        note = self.store.note(index)
+        if not len(note):
+            raise StoreError(f"{self.store.path}: {self.store.names[index]} has no labels, it is a plain structure")
+        return read_note(note)
+
+    def whole(self, index: int, target: Tensor, group: str) -> Sample:
+        """A sample that is one whole structure."""
+        protein = self.store.read(index)
+        focus = torch.ones(protein.num_residues, dtype=torch.bool)
+        return Sample(protein, focus, target, (self.store.names[index],), (group,))
+
+
+class EnzymeCommission(Samples):
+    """EC: a protein and which of the labels it has (1, C). Note: `ec`, the labels."""
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        values, _ = self.note(key[1])  # one sample per entry
+        target = torch.zeros(1, len(self.label_index))
+        target[0, [self.label_index[label] for label in values["ec"]]] = 1
+        return self.whole(key[1], target, self.store.names[key[1]])
+
+
+class StructureRanking(Samples):
+    """PSR: a model of a protein and its GDT_TS in [0, 1]. Note: `target`, the protein, and `gdt_ts`."""
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        values, _ = self.note(key[1])
+        return self.whole(key[1], torch.tensor([values["gdt_ts"]]), values["target"])
+
+    def targets(self) -> np.ndarray:
+        """GDT_TS of all models (K,)."""
+        return np.array([self.note(i)[0]["gdt_ts"] for i in range(len(self))])
+
+
+class MutationStability(Samples):
+    """MSP: a complex and its mutant, and whether the mutation stabilises it (1.0) or not.
+
+    Note: `first`, the residues of the wild type, which come first in the entry; `mutated`, the rows of the mutated
+    residues in either; `label`.
+    """
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        index = key[1]
+        values, _ = self.note(index)
+        first, size = values["first"], self.store.num_residues(index)
+        sides = []
+        for start, stop, rows in zip((0, first), (first, size), values["mutated"]):
+            protein = self.store.read(index, start, stop - start)
+            focus = torch.zeros(protein.num_residues, dtype=torch.bool)
+            focus[torch.tensor(rows) - start] = True
+            sides.append(self._around(protein, focus))
+        proteins, focus = zip(*sides)
+        name = self.store.names[index]
+        return Sample(
+            Protein.pack(list(proteins)), torch.cat(focus), torch.tensor([float(values["label"])]), (name,), (name,)
+        )
+
+    def _around(self, protein: Protein, focus: Tensor) -> tuple[Protein, Tensor]:
+        """The `max_residues` residues nearest to those in focus (by CA), file order."""
+        if self.max_residues is None or protein.num_residues <= self.max_residues:
+            return protein, focus
+        ca = protein.pos[protein.atom_name == CA]
+        distance = length(ca[:, None] - ca[focus]).amin(1)
+        keep = torch.zeros_like(focus)
+        keep[distance.argsort(stable=True)[: self.max_residues]] = True
+        return protein.select_residues(keep), focus[keep]
+
+
+class ResidueIdentity(Samples):
+    """RES: the surroundings of a residue whose type is hidden, and its type.
+
+    Of the residue itself only the backbone is there (METHOD "Downstream tasks": a CB would tell glycine apart). Note:
+    `residues`, the rows of the central residues; `counts`, the number of atoms around each; then the atoms.
+    """
+
+    def count(self, index: int) -> int:
+        return len(self.note(index)[0]["residues"])
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        index, place = int(self.entry[key[1]]), int(self.place[key[1]])
+        values, atoms = self.note(index)
+        start = sum(values["counts"][:place])
+        centre = values["residues"][place]
+        protein = self.store.read(index)
+        near = torch.zeros(protein.num_atoms, dtype=torch.bool)
+        near[torch.from_numpy(atoms[start : start + values["counts"][place]].astype(np.int64))] = True
+        central = protein.atom_residue == centre
+        protein, focus = _with_atoms(protein, torch.where(central, protein.atom_name <= O, near), centre)
+        target = protein.residue_type[focus]
+        # Hidden twice: marked as masked, and without a type that anything could read.
+        protein = replace(protein, masked=focus, residue_type=protein.residue_type.masked_fill(focus, 0))
+        name = self.store.names[index]
+        number, code = int(protein.residue_number[focus]), chr(int(protein.insertion_code[focus]))
+        return Sample(protein, focus, target, (f"{name}:{number}{code}".rstrip(),), (name,))
+
+
+class InterfacePrediction(Samples):
+    """PIP: two residues of two proteins, each in its surroundings of 30 angstrom, and whether they touch (1.0) or not.
+
+    For every complex up to 10 of its positive pairs and as many others, drawn anew in every epoch. Note: `first`, the
+    residues of the first protein; `ambiguous`, residues never taken for negatives; then the positive pairs, flattened.
+    """
+
+    positives = 10
+    radius = 30.0  # angstrom around the CA
+
+    def count(self, index: int) -> int:
+        return 2 * self._half(*self.note(index), self.store.num_residues(index))
+
+    def _half(self, values: dict, rows: np.ndarray, size: int) -> int:
+        """How many pairs of either kind: never more than there are of the other."""
+        positive, first = rows.reshape(-1, 2), values["first"]
+        never = np.array(values["ambiguous"], dtype=np.int64)
+        others = (first - (never < first).sum()) * (size - first - (never >= first).sum())
+        others -= (~np.isin(positive, never).any(1)).sum()
+        return int(min(self.positives, len(positive), others))
+
+    def pairs(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs of residues (K, 2) of an entry and whether they touch (K,), positives first."""
+        values, rows = self.note(index)
+        first, size = values["first"], self.store.num_residues(index)
+        positive = rows.reshape(-1, 2).astype(np.int64)
+        random = np.random.default_rng(np.random.SeedSequence([self.seed, epoch, index]))
+        half = self._half(values, rows, size)
+        chosen = positive[random.permutation(len(positive))[:half]]
+        taken = set(map(tuple, positive.tolist()))
+        never, negative = set(values["ambiguous"]), []
+        while len(negative) < half:
+            i, j = int(random.integers(first)), int(random.integers(first, size))
+            if (i, j) not in taken and i not in never and j not in never:
+                taken.add((i, j))
+                negative.append((i, j))
+        pairs = np.concatenate([chosen, np.array(negative, dtype=np.int64).reshape(-1, 2)])
+        return pairs, np.repeat([1.0, 0.0], half)
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        index, place = int(self.entry[key[1]]), int(self.place[key[1]])
+        pairs, touch = self.pairs(key[0], index)
+        first, size = self.note(index)[0]["first"], self.store.num_residues(index)
+        sides = []
+        for residue, start, stop in zip(pairs[place].tolist(), (0, first), (first, size)):
+            protein = self.store.read(index, start, stop - start)
+            ca = protein.pos[(protein.atom_residue == residue - start) & (protein.atom_name == CA)]
+            sides.append(_with_atoms(protein, length(protein.pos - ca) <= self.radius, residue - start))
+        proteins, focus = zip(*sides)
+        name = self.store.names[index]
+        pair = "-".join(map(str, pairs[place].tolist()))
+        target = torch.tensor([touch[place]], dtype=torch.float32)
+        return Sample(Protein.pack(list(proteins)), torch.cat(focus), target, (f"{name}:{pair}",), (name,))
+
+
+def _with_atoms(protein: Protein, keep: Tensor, centre: int) -> tuple[Protein, Tensor]:
+    """The atoms where `keep` (N,) is True, their residues, and which of these is the residue `centre`."""
+    focus = torch.arange(protein.num_residues) == centre
+    kept = torch.zeros(protein.num_residues, dtype=torch.bool)
+    kept[protein.atom_residue[keep]] = True
+    return protein.select_atoms(keep).select_residues(kept), focus[kept]
+
+
+DATASETS = {
+    "ec": EnzymeCommission,
+    "pip": InterfacePrediction,
+    "msp": MutationStability,
+    "res": ResidueIdentity,
+    "psr": StructureRanking,
+}
