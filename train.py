@@ -17,6 +17,7 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES
 from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.config import parse
+from siamdiff_min.training.ranks import launch
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     # 1. Options. What is not given comes from the preset.
     choices = {"method": OBJECTIVES, "encoder": ENCODERS, "ablation": ABLATIONS}
     config = parse(argv, choices, description=__doc__.splitlines()[0])
-    ranks = engine.launch(config.device, config.threads, config.deterministic)
+    ranks = launch(config.device, config.threads, config.deterministic)
     try:
         config = config.resolve(ranks.world)
     except ValueError as error:
@@ -50,16 +51,24 @@ def main(argv: list[str] | None = None) -> int:
     ranks.say(f"encoder     {config.encoder}, size {config.size}: {count(encoder):,} parameters")
     ranks.say(
         f"steps       {per_epoch} of {config.global_batch_size} proteins per epoch, "
-        f"{config.epochs[0]} + {config.epochs[1]} epochs, on {ranks.world} x {ranks.device.type}, to {config.out}"
+        f"{' + '.join(map(str, config.epochs))} epochs, on {ranks.world} x {ranks.device.type}, to {config.out}"
     )
     if config.dry_run:
         ranks.say("\n".join(f"{name:18}  {value}" for name, value in config.plain().items()))
         return 0
 
     # 5. Minimise.
-    stopped = engine.train(config, objective, crops, collate, train, valid, ranks)
-    if stopped:
-        return 128 + stopped
+    def validate() -> dict[str, float]:
+        return engine.evaluate(objective, (crops, collate, valid), config, ranks)
+
+    with ranks.connected():
+        stopped = engine.train(config, objective, crops, collate, train, validate, ranks)
+        if stopped:
+            return 128 + stopped
+        if ranks.rank == 0:
+            about = {"method": config.method, "config": config.plain()}
+            identity = config.encoder, config.level, config.size, config.preset
+            checkpoint.save_encoder_file(Path(config.out) / "encoder.pt", encoder, *identity, **about)
     ranks.say(engine.summary(Path(config.out) / "metrics.jsonl"))
     ranks.say(f"encoder     {Path(config.out) / 'encoder.pt'}")
     return 0

@@ -14,11 +14,9 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
-from torch.utils.data import DataLoader
 
 from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
@@ -26,9 +24,10 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.config import PretrainConfig
+from siamdiff_min.training.ranks import launch
 
 ROOT = Path(__file__).parent.parent
-RANKS = engine.launch("cpu")
+RANKS = launch("cpu")
 
 
 DRAWS = 8  # crops, masks and noise of every held-out protein
@@ -53,18 +52,13 @@ def build(config: PretrainConfig) -> torch.nn.Module:
     return OBJECTIVES[config.method](ENCODERS[config.encoder](config.level, config.size), config.level)
 
 
-def _loader(crops: Crops, keys: list) -> DataLoader:
-    return DataLoader(crops, batch_sampler=keys, collate_fn=collate)
-
-
 def evaluate(objective: torch.nn.Module, config: PretrainConfig, stage: int, store, valid: list[int]) -> dict:
     """Means over DRAWS draws of every held-out protein."""
     objective.set_stage(stage)
     means = []
     for seed in range(DRAWS):
         crops = Crops(store, config.max_length, seed)
-        loader = partial(_loader, crops)
-        means.append(engine.evaluate(objective, loader, valid, replace(config, seed=seed), RANKS))
+        means.append(engine.evaluate(objective, (crops, collate, valid), replace(config, seed=seed), RANKS))
     return {name: sum(m[name] for m in means) / DRAWS for name in means[0]}
 
 

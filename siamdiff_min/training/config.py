@@ -1,6 +1,6 @@
-"""The options of pre-training: every field says what it is, and that is the `--help` too.
+"""The options of pre-training and fine-tuning: every field says what it is, and that is the `--help` too.
 
-None means "from the preset": Table 5 of the paper and the number of epochs of METHOD 2 are data here, `resolve` fills
+None means "from the preset": Tables 5 and 6 of the paper and the numbers of epochs are data here, `resolve` fills
 them in. What a run did is its resolved config, which is printed and kept in every checkpoint.
 """
 
@@ -11,7 +11,7 @@ import os
 import types
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from typing import NamedTuple, get_args, get_type_hints
+from typing import NamedTuple, get_args, get_origin, get_type_hints
 
 
 class Settings(NamedTuple):
@@ -32,7 +32,9 @@ TABLE_5 = {  # method -> level -> settings; the optimizer is Adam throughout
     "diffpret": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 64, 1e-4)},
     "siamdiff": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 32, 1e-4)},
 }
-EPOCHS = {"paper": (25, 25), "official": (25, 50)}  # of stages 1 and 2 (METHOD 2)
+CUTOFFS = (30, 40, 50, 70, 95)  # sequence identities of the EC test splits, in %
+STAGED = ("diffpret", "siamdiff")  # trained in two stages (Sec. 3.4), the others in one
+EPOCHS = {"paper": (25, 25), "official": (25, 50)}  # of stages 1 and 2 (METHOD 2); without stages 50
 TINY = {  # what `--size tiny` changes, for laptops: many small steps, chosen to end within 5 minutes on 2 cores
     "atom": {"batch_size": 2, "epochs": (5, 6), "lr": 2e-3},
     "residue": {"batch_size": 4, "epochs": (12, 12), "lr": 2e-3},
@@ -44,35 +46,31 @@ def option(default, help: str, free: bool = False, **more):
     return field(default=default, metadata={"help": help, "free": free, **more})
 
 
+def pick(given, preset):
+    """The first of the two that says something."""
+    return preset if given is None else given
+
+
 @dataclass(frozen=True)
-class PretrainConfig:
-    """Options of `train.py`."""
+class RunConfig:
+    """What pre-training and fine-tuning have in common."""
 
-    method: str = option("siamdiff", "what is minimised")
-    level: str = option("atom", "what the nodes of the graph are", choices=("atom", "residue"))
+    level: str | None = option(None, "what the nodes of the graph are", choices=("atom", "residue"))
     preset: str = option("paper", "what the paper says, or what the released code does", choices=tuple(EPOCHS))
-    size: str = option("paper", "the paper's encoder, or one for laptops", choices=("paper", "tiny"))
-    encoder: str = option("gearnet", "which encoder is trained")
-    ablation: str = option("none", "what is left out (Sec. 5.3, App. G)")
+    size: str | None = option(None, "the paper's encoder, or one for laptops", choices=("paper", "tiny"))
+    encoder: str | None = option(None, "which encoder is trained")
 
-    data: str | None = option(
-        None, "folder, tar or file of structures, or a built store (default: the bundled demo set)"
-    )
+    data: str | None = option(None, "what to train on")
     store: str | None = option(None, "where the store that is built from --data goes (default: beside it)", free=True)
-    valid_fraction: float = option(0.05, "share of the proteins held out for validation")
-    max_length: int | None = option(None, "residues kept of each protein (default: Table 5)")
 
-    stages: str = option("both", "noise levels to train on, large (1) before small (2)", choices=("both", "1", "2"))
-    epochs: tuple[int, ...] | None = option(None, "epochs of each stage, one number or two (default: preset)")
-    batch_size: int | None = option(None, "proteins per process and forward pass (default: Table 5)")
-    global_batch_size: int | None = option(None, "proteins per step of the optimizer (default: processes x batch size)")
-    lr: float | None = option(None, "learning rate of Adam (default: Table 5)")
+    batch_size: int | None = option(None, "samples per process and forward pass (default: preset)")
+    global_batch_size: int | None = option(None, "samples per step of the optimizer (default: processes x batch size)")
+    lr: float | None = option(None, "learning rate of Adam (default: preset)")
     weight_decay: float = option(0.0, "weight decay of Adam")
     amp: str = option("off", "autocast to bfloat16", choices=("off", "bf16"))
-    seed: int = option(0, "seed of weights, crops, order and noise")
     init_from: str | None = option(None, "start from the weights of an encoder.pt or of a checkpoint")
 
-    out: str | None = option(None, "folder of the run (default: runs/METHOD-LEVEL-SIZE)", free=True)
+    out: str | None = option(None, "folder of the run", free=True)
     resume: str = option("auto", "auto (newest whole checkpoint of --out, if any), never, or a checkpoint", free=True)
     max_steps: int | None = option(None, "end after that many steps in all", free=True)
     save_every: int = option(1000, "steps between checkpoints; one is written after every epoch too", free=True)
@@ -85,46 +83,22 @@ class PretrainConfig:
     dry_run: bool = option(False, "print the resolved options and sizes, then exit", free=True)
 
     def __post_init__(self):
-        for name in ("batch_size", "global_batch_size", "max_length", "max_steps", "save_every", "keep", "log_every"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
+        names = "batch_size", "global_batch_size", "max_length", "max_residues", "max_steps", "save_every", "keep"
+        for name in (*names, "log_every"):
+            if getattr(self, name, None) is not None and getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
-        if self.seed < 0:
-            raise ValueError(f"--seed must not be negative, got {self.seed}")
-        if not 0 <= self.valid_fraction < 1:
-            raise ValueError(f"--valid-fraction must be in [0, 1), got {self.valid_fraction}")
 
-    def resolve(self, world_size: int = 1) -> PretrainConfig:
-        """The same options with every None that has a preset filled in, for `world_size` processes.
-
-        Raises ValueError where the global batch is not a multiple of what the processes take at once.
-        """
-        table = TABLE_5[self.method][self.level]
-        tiny = TINY[self.level] if self.size == "tiny" else {}
-
-        def pick(given, preset):
-            return preset if given is None else given
-
-        batch_size = pick(self.batch_size, tiny.get("batch_size", table.batch_size))
+    def _with_batches(self, world_size: int, batch_size: int) -> RunConfig:
+        """The same with batch sizes, for `world_size` processes. Raises ValueError where they do not fit."""
+        batch_size = pick(self.batch_size, batch_size)
         global_batch_size = pick(self.global_batch_size, world_size * batch_size)
         if global_batch_size % (world_size * batch_size):
             raise ValueError(
                 f"--global-batch-size {global_batch_size} is not a multiple of {world_size} processes x --batch-size "
                 f"{batch_size} = {world_size * batch_size}"
             )
-        epochs = pick(self.epochs, tiny.get("epochs", EPOCHS[self.preset]))
-        if len(epochs) > 2 or min(epochs) < 0:
-            raise ValueError(f"--epochs takes one number or two (stage 1, stage 2), got {list(epochs)}")
-        first, last = epochs[0], epochs[-1]  # one number counts for both
-        return replace(
-            self,
-            max_length=pick(self.max_length, table.max_length),
-            batch_size=batch_size,
-            global_batch_size=global_batch_size,
-            epochs=(first if self.stages != "2" else 0, last if self.stages != "1" else 0),
-            lr=pick(self.lr, tiny.get("lr", table.lr)),
-            out=pick(self.out, f"runs/{self.method}-{self.level}-{self.size}"),
-            num_workers=pick(self.num_workers, min(4, max(1, (os.cpu_count() or 1) // world_size))),
-        )
+        workers = pick(self.num_workers, min(4, max(1, (os.cpu_count() or 1) // world_size)))
+        return replace(self, batch_size=batch_size, global_batch_size=global_batch_size, num_workers=workers)
 
     def plain(self) -> dict:
         """The options as strings, numbers and lists, to be kept in a checkpoint."""
@@ -145,23 +119,168 @@ class PretrainConfig:
             )
 
 
-def parse(argv: list[str] | None, choices: Mapping[str, Collection[str]], description: str = "") -> PretrainConfig:
+@dataclass(frozen=True)
+class PretrainConfig(RunConfig):
+    """Options of `train.py`."""
+
+    method: str = option("siamdiff", "what is minimised")
+    level: str = option("atom", "what the nodes of the graph are", choices=("atom", "residue"))
+    size: str = option("paper", "the paper's encoder, or one for laptops", choices=("paper", "tiny"))
+    encoder: str = option("gearnet", "which encoder is trained")
+    ablation: str = option("none", "what is left out (Sec. 5.3, App. G)")
+
+    data: str | None = option(
+        None, "folder, tar or file of structures, or a built store (default: the bundled demo set)"
+    )
+    valid_fraction: float = option(0.05, "share of the proteins held out for validation")
+    max_length: int | None = option(None, "residues kept of each protein (default: Table 5)")
+    stages: str = option("both", "noise levels to train on, large (1) before small (2)", choices=("both", "1", "2"))
+    epochs: tuple[int, ...] | None = option(None, "epochs of each stage, one number or two (default: preset)")
+    seed: int = option(0, "seed of weights, crops, order and noise")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.seed < 0:
+            raise ValueError(f"--seed must not be negative, got {self.seed}")
+        if not 0 <= self.valid_fraction < 1:
+            raise ValueError(f"--valid-fraction must be in [0, 1), got {self.valid_fraction}")
+
+    def resolve(self, world_size: int = 1) -> PretrainConfig:
+        """The same options with every None that has a preset filled in, for `world_size` processes.
+
+        Raises ValueError where the global batch is not a multiple of what the processes take at once.
+        """
+        table = TABLE_5[self.method][self.level]
+        tiny = TINY[self.level] if self.size == "tiny" else {}
+        epochs = pick(self.epochs, tiny.get("epochs", EPOCHS[self.preset]))
+        if len(epochs) > 2 or min(epochs) < 0:
+            raise ValueError(f"--epochs takes one number or two (stage 1, stage 2), got {list(epochs)}")
+        if self.method in STAGED:
+            first, last = epochs[0], epochs[-1]  # one number counts for both
+            epochs = (first if self.stages != "2" else 0, last if self.stages != "1" else 0)
+        elif self.epochs is None:
+            epochs = (sum(tiny["epochs"]) if tiny else 50,)
+        elif len(epochs) > 1 or self.stages != "both":
+            raise ValueError(f"{self.method} is not trained in stages: --epochs takes one number, and --stages is none")
+        return replace(
+            self._with_batches(world_size, tiny.get("batch_size", table.batch_size)),
+            max_length=pick(self.max_length, table.max_length),
+            epochs=epochs,
+            lr=pick(self.lr, tiny.get("lr", table.lr)),
+            out=pick(self.out, f"runs/{self.method}-{self.level}-{self.size}"),
+        )
+
+
+class TaskSettings(NamedTuple):
+    """One task at one level in Table 6, and its number of epochs (METHOD "Downstream tasks")."""
+
+    batch_size: int  # per process
+    processes: int  # the paper's
+    epochs: int
+
+
+TABLE_6 = {  # task -> level -> settings; Adam with lr 1e-4 throughout
+    "ec": {"residue": TaskSettings(2, 4, 50)},
+    "pip": {"atom": TaskSettings(8, 1, 10)},
+    "msp": {"residue": TaskSettings(1, 4, 50), "atom": TaskSettings(8, 1, 50)},
+    "res": {"atom": TaskSettings(64, 4, 10)},
+    "psr": {"residue": TaskSettings(8, 4, 50), "atom": TaskSettings(8, 1, 50)},
+}
+OFFICIAL_EPOCHS = {"res": 5}  # METHOD 16
+MAX_RESIDUES = {("msp", "atom"): 400}  # METHOD "Downstream tasks"
+TINY_TASK = {"lr": 1e-3, "epochs": 8, "batch_size": 8}  # what `--size tiny` changes
+
+
+@dataclass(frozen=True)
+class FinetuneConfig(RunConfig):
+    """Options of `finetune.py`."""
+
+    task: str = option("psr", "what is predicted")
+    size: str | None = option(
+        None,
+        "the paper's encoder, or one for laptops (default: that of --init-from; tiny on demo data)",
+        choices=("paper", "tiny"),
+    )
+    data: str | None = option(None, "folder of the ATOM3D or EC set (default: a demo set from the bundled structures)")
+    max_residues: int | None = option(None, "MSP: residues kept, nearest to the mutation (default: 400 at atom level)")
+    cutoff: int = option(95, "EC: the test split's largest sequence identity to training, in %", choices=CUTOFFS)
+    ids: str | None = option(None, "EC: text file with the ids to use")
+
+    seeds: tuple[int, ...] = option((0,), "seeds of weights and order; results are mean and std over them", free=True)
+    seed: int = option(0, "the one of a single run", hidden=True)
+    epochs: int | None = option(None, "epochs (default: preset)")
+    freeze: bool = option(False, "train the head only")
+    save_predictions: bool = option(False, "write OUT/seed-S/predictions.tsv for the test split", free=True)
+    eval_only: str | None = option(None, "do not train: score this model (OUT/seed-S/best.pt)", free=True)
+    predict: str | None = option(None, "structures to apply the model to, written to OUT/predicted.tsv", free=True)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"--seeds must be different and not negative, got {list(self.seeds)}")
+        if self.epochs is not None and self.epochs < 1:
+            raise ValueError(f"--epochs must be at least 1, got {self.epochs}")
+
+    def resolve(self, world_size: int = 1, source: Mapping[str, str] | None = None) -> FinetuneConfig:
+        """The same options with every None that has a preset filled in, for `world_size` processes.
+
+        `source` is the identity of the encoder in --init-from: `encoder`, `level`, `size` and `preset` as far as known.
+        Raises ValueError where the options contradict it, the paper has no such level, or the batch sizes do not fit.
+        """
+        source = dict(source or {})
+        levels = TABLE_6[self.task]
+        level = pick(self.level, source.get("level", next(iter(reversed(levels)))))
+        if level not in levels:
+            raise ValueError(f"--task {self.task} exists at {' and '.join(levels)} level, not at {level} level")
+        size = pick(self.size, source.get("size", "tiny" if self.data is None else "paper"))
+        encoder = pick(self.encoder, source.get("encoder", "gearnet"))
+        for name, value in (("level", level), ("size", size), ("encoder", encoder), ("preset", self.preset)):
+            if source.get(name, value) != value:
+                raise ValueError(f"--{name} {value}, but {self.init_from} holds a {source[name]} one")
+        table = levels[level]
+        tiny = TINY_TASK if size == "tiny" else {}
+        official = OFFICIAL_EPOCHS if self.preset == "official" else {}
+        return replace(
+            self._with_batches(world_size, tiny.get("batch_size", table.batch_size)),
+            level=level,
+            size=size,
+            encoder=encoder,
+            max_residues=pick(self.max_residues, MAX_RESIDUES.get((self.task, level))),
+            epochs=pick(self.epochs, tiny.get("epochs", official.get(self.task, table.epochs))),
+            lr=pick(self.lr, tiny.get("lr", 1e-4)),
+            out=pick(self.out, f"runs/{self.task}-{level}-{size}-{'pretrained' if self.init_from else 'scratch'}"),
+        )
+
+    def for_seed(self, seed: int) -> FinetuneConfig:
+        """The options of the run of one seed, with a folder of its own."""
+        return replace(self, seed=seed, out=os.path.join(self.out, f"seed-{seed}"))
+
+
+def parse(
+    argv: list[str] | None,
+    choices: Mapping[str, Collection[str]],
+    description: str = "",
+    kind: type[RunConfig] = PretrainConfig,
+) -> RunConfig:
     """Read a command line; `choices` says what may follow --method and the like (the keys of the dispatch dicts)."""
     parser = argparse.ArgumentParser(description=description)
-    hints = get_type_hints(PretrainConfig)
-    for f in fields(PretrainConfig):
+    hints = get_type_hints(kind)
+    for f in fields(kind):
+        if f.metadata.get("hidden"):
+            continue
         flags = [f"--{f.name.replace('_', '-')}"] + ["--stage"] * (f.name == "stages")
-        kind = next(t for t in (get_args(hints[f.name]) or (hints[f.name],)) if t is not types.NoneType)
+        several = get_origin(hints[f.name]) is tuple or any(get_origin(t) is tuple for t in get_args(hints[f.name]))
         text = f.metadata["help"] + ("" if f.default in (None, False, MISSING) else f" (default: {f.default})")
-        if kind is bool:
+        if hints[f.name] is bool:
             parser.add_argument(*flags, dest=f.name, action="store_true", help=text)
-        elif f.name == "epochs":
-            parser.add_argument(*flags, dest=f.name, type=int, nargs="+", help=text)
+        elif several:  # numbers
+            parser.add_argument(*flags, dest=f.name, type=int, nargs="+", default=f.default, help=text)
         else:
+            of = next(t for t in (get_args(hints[f.name]) or (hints[f.name],)) if t is not types.NoneType)
             allowed = tuple(choices.get(f.name, f.metadata.get("choices", ()))) or None
-            parser.add_argument(*flags, dest=f.name, type=kind, default=f.default, choices=allowed, help=text)
+            parser.add_argument(*flags, dest=f.name, type=of, default=f.default, choices=allowed, help=text)
     values = vars(parser.parse_args(argv))
     try:
-        return PretrainConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
     except ValueError as error:
         parser.error(str(error))

@@ -7,19 +7,14 @@ options alone: by neither the number of loader workers, nor interruptions, nor (
 
 from __future__ import annotations
 
-import gc
 import json
-import math
 import os
 import resource
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from datetime import timedelta
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -31,54 +26,8 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from . import checkpoint
-from .config import PretrainConfig
-
-Record = dict[str, Tensor]  # name -> (total, count), float64 after `means`
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """The processes of this run and the one we are."""
-
-    rank: int
-    world: int
-    device: torch.device
-    store: dist.Store | None  # where processes meet before there are collectives
-
-    def first(self, build: Callable):
-        """`build()` on rank 0, then on the others: whatever it leaves on the disk is built once. No time limit."""
-        if self.rank:
-            self.store.wait(["built"], timedelta(days=30))
-        result = build()
-        if self.rank == 0 and self.store is not None:
-            self.store.set("built", "yes")
-        return result
-
-    def say(self, text: str) -> None:
-        """Print once."""
-        if self.rank == 0:
-            tqdm.write(text)
-            sys.stdout.flush()
-
-
-def launch(device: str = "auto", threads: int | None = None, deterministic: bool = False) -> Ranks:
-    """Find out from torchrun's environment who we are; without it we are the only process."""
-    world, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
-    if threads:
-        torch.set_num_threads(threads)
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
-        chosen = torch.device("cuda", local)
-        torch.cuda.set_device(chosen)
-    else:
-        chosen = torch.device("cpu")
-    if world == 1:
-        return Ranks(0, 1, chosen, None)
-    store, rank, world = next(dist.rendezvous("env://"))
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun keeps the store, with its stale addresses
-    return Ranks(rank, world, chosen, dist.PrefixStore(f"attempt_{attempt}", store))
+from .config import RunConfig
+from .ranks import Flags, Ranks, Record, catch_signals, means
 
 
 def seed_of(*key: int) -> int:
@@ -96,7 +45,7 @@ def epoch_batches(num: int, size: int, seed: int, epoch: int) -> np.ndarray:
     return order[: steps * size].reshape(steps, size) if steps else np.resize(order, (1, size))
 
 
-def train_keys(config: PretrainConfig, indices: Sequence[int], steps: range, rank: int, world: int) -> Iterator[list]:
+def train_keys(config: RunConfig, indices: Sequence[int], steps: range, rank: int, world: int) -> Iterator[list]:
     """For every part of every step that is ours, the keys (epoch, index) of its proteins."""
     per_epoch = max(1, len(indices) // config.global_batch_size)
     epoch, batches = -1, None
@@ -114,116 +63,60 @@ def valid_keys(indices: Sequence[int], batch_size: int) -> list[list]:
     return [keys[i : i + batch_size] for i in range(0, len(keys), batch_size)]
 
 
-def gather(items: list, world: int) -> list:
-    """The items of all ranks, on all ranks."""
-    if world == 1:
-        return items
-    everyone = [None] * world
-    dist.all_gather_object(everyone, items)
-    return [item for one in everyone for item in one]
-
-
-def means(records: list[Record], world: int) -> dict[str, float]:
-    """Exact mean of every log over batches and ranks: sum(total) / sum(count), correctly rounded in any order."""
-    names = sorted({name for record in records for name in record})
-    sums = {name: torch.stack([r[name].double() for r in records if name in r]).cpu().tolist() for name in names}
-    everyone = gather([sums], world)
-    result = {}
-    for name in sorted({name for one in everyone for name in one}):
-        pairs = [pair for one in everyone for pair in one.get(name, [])]
-        count = math.fsum(c for _, c in pairs)
-        if count:
-            result[name] = math.fsum(t for t, _ in pairs) / count
-    return result
-
-
 def record(loss: Tensor, logs: Record, size: int) -> Record:
     """What to remember of one batch, on its device."""
     loss = loss.detach().double()
     return {"loss": torch.stack([loss * size, torch.full_like(loss, size)])} | {k: v.detach() for k, v in logs.items()}
 
 
+def load(dataset: torch.utils.data.Dataset, collate: Callable, keys, config: RunConfig, device: torch.device):
+    """A loader of the batches whose keys are given, in order."""
+    workers = min(config.num_workers, len(keys)) if isinstance(keys, list) else config.num_workers
+    return DataLoader(
+        dataset,
+        batch_sampler=keys,
+        collate_fn=collate,
+        num_workers=workers,
+        pin_memory=device.type == "cuda",
+        worker_init_fn=_ignore_interrupts,
+        generator=torch.Generator(),  # unused by our sampler; without it torch would draw from its global one
+    )
+
+
 @torch.no_grad()
-def evaluate(
-    objective: nn.Module, loader: Callable, valid: Sequence[int], config: PretrainConfig, ranks: Ranks
-) -> dict:
-    """Means of the loss and of all logs over the held-out proteins, at the noise levels of the current stage.
+def held_out(model: nn.Module, data: tuple, config: RunConfig, ranks: Ranks, measure: Callable) -> list:
+    """`measure(number of the batch, batch, names)` of this process' batches of held-out samples, in evaluation mode.
 
-    Noise is seeded by batch, and batches are dealt to the ranks in turn: the result does not depend on their number.
+    `data` is (dataset, collate, indices). Batches are dealt to the processes in turn, so that what is measured on them
+    does not depend on the number of processes; every sample comes exactly once.
     """
+    dataset, collate, indices = data
     if ranks.world > 1:  # batch norm: the running statistics of rank 0 are the ones that count, and that are saved
-        for buffer in objective.buffers():
+        for buffer in model.buffers():
             dist.broadcast(buffer, 0)
-    objective.eval()
-    batches = valid_keys(valid, config.batch_size)
-    mine, records = range(ranks.rank, len(batches), ranks.world), []
-    generator = torch.Generator(ranks.device)
-    for b, (protein, _) in zip(mine, loader([batches[b] for b in mine])):
-        generator.manual_seed(seed_of(config.seed, 0, 0, 1 + b))  # a fourth number: not the seed of any training step
+    batches = valid_keys(indices, config.batch_size)
+    mine, results = range(ranks.rank, len(batches), ranks.world), []
+    model.eval()
+    for b, (batch, names) in zip(mine, load(dataset, collate, [batches[b] for b in mine], config, ranks.device)):
         with torch.autocast(ranks.device.type, torch.bfloat16, enabled=config.amp == "bf16"):
-            loss, logs = objective(protein.to(ranks.device, non_blocking=True), generator)
-        records.append(record(loss, logs, protein.num_graphs))
-    objective.train()
-    return means(records, ranks.world)
+            results.append(measure(b, batch.to(ranks.device, non_blocking=True), names))
+    model.train()
+    return results
 
 
-@contextmanager
-def catch_signals():
-    """SIGTERM and Ctrl-C are put on the list that is yielded; a second Ctrl-C interrupts at once."""
-    caught: list[int] = []
+def evaluate(objective: nn.Module, data: tuple, config: RunConfig, ranks: Ranks) -> dict[str, float]:
+    """Means of the loss and of all logs over the held-out proteins, at the noise levels of the current stage."""
+    generator = torch.Generator(ranks.device)
 
-    def remember(number, frame):
-        if number == signal.SIGINT and number in caught:
-            raise KeyboardInterrupt
-        caught.append(number)
+    def measure(b: int, batch, names: list[str]) -> Record:
+        generator.manual_seed(seed_of(config.seed, 0, 0, 1 + b))  # a fourth number: not the seed of any training step
+        loss, logs = objective(batch, generator)
+        return record(loss, logs, len(names))
 
-    before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return means(held_out(objective, data, config, ranks, measure), ranks.world)
 
 
-class Flags:
-    """What all processes have to agree on after every step: has one gone non-finite, has one been told to stop.
-
-    Read at once on the CPU; on a GPU one step later, so that no step waits for the device. Nothing is saved unread.
-    """
-
-    def __init__(self, ranks: Ranks):
-        self.ranks, self.lag, self.pending = ranks, int(ranks.device.type == "cuda"), deque()
-
-    def add(self, step: int, bad: Tensor, stop: int, parts: list[tuple[list[str], Tensor]]) -> None:
-        """`bad` () and `stop` (a signal's number or 0) of this step; `parts` are its proteins and their losses."""
-        flags = torch.stack([bad.float(), torch.full_like(bad, stop, dtype=torch.float32)])
-        if self.ranks.world > 1:
-            dist.all_reduce(flags, dist.ReduceOp.MAX)
-        flags, event = flags.to("cpu", non_blocking=True), None
-        if self.lag:
-            event = torch.cuda.Event()
-            event.record()
-        self.pending.append((step, flags, event, parts))
-
-    def read(self, everything: bool = False) -> int:
-        """The signal to stop for, or 0. Raises FloatingPointError, on all ranks, that names the proteins."""
-        stop = 0
-        while len(self.pending) > (0 if everything else self.lag):
-            step, flags, event, parts = self.pending.popleft()
-            if event is not None:
-                event.synchronize()
-            bad, stop = int(flags[0]), max(stop, int(flags[1]))
-            if bad:
-                parts = gather([(names, float(loss)) for names, loss in parts], self.ranks.world)
-                named = [part for part in parts if not math.isfinite(part[1])] or parts
-                listing = "; ".join(f"loss {loss:.4g}: {', '.join(names)}" for names, loss in named)
-                raise FloatingPointError(
-                    f"step {step + 1}: the loss or its gradient is not finite. Proteins: {listing}"
-                )
-        return stop
-
-
-def resume(config: PretrainConfig, ranks: Ranks) -> tuple[Path | None, dict | None]:
+def resume(config: RunConfig, ranks: Ranks) -> tuple[Path | None, dict | None]:
     """The checkpoint to continue from, found by rank 0; (None, None) on a first start."""
     out, found = Path(config.out), None
     if ranks.rank == 0:
@@ -245,107 +138,113 @@ def resume(config: PretrainConfig, ranks: Ranks) -> tuple[Path | None, dict | No
 
 
 def train(
-    config: PretrainConfig,
+    config: RunConfig,
     objective: nn.Module,
     dataset: torch.utils.data.Dataset,
     collate: Callable,
-    train_indices: Sequence[int],
-    valid_indices: Sequence[int],
+    indices: Sequence[int],
+    validate: Callable[[], dict[str, float]],
     ranks: Ranks,
+    plateau: tuple[str, str] | None = None,
+    unit: str = "proteins",
 ) -> int:
     """Minimise `objective` on `dataset`, whose keys are (epoch, index); checkpoints and metrics.jsonl go to config.out.
+
+    Args:
+        config: `epochs` is one number, or two for the stages of `objective.set_stage`.
+        objective: (batch, generator) -> (loss, logs): an objective of pre-training, or a downstream task.
+        collate: list of items -> (batch, names); a batch can go to a device.
+        indices: the items to train on.
+        validate: called after every epoch; what it returns is written down.
+        ranks: connected, where they are several.
+        plateau: name of a measure of `validate`, or "loss" for the training loss, and "max" or "min": the learning rate
+            falls to 0.6 of itself when it has not improved for 5 epochs (METHOD 14).
+        unit: what the items are, in the plural.
 
     Returns 0 when the run is complete, or the number of the signal that ended it after a checkpoint. Raises
     FloatingPointError on a non-finite loss, CheckpointError when a checkpoint cannot be written.
     """
-    if not len(train_indices):
+    if not len(indices):
         raise ValueError("no proteins to train on")
     device, out, start_time = ranks.device, Path(config.out), time.perf_counter()
-    if ranks.world > 1:
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(
-            backend, store=ranks.store, rank=ranks.rank, world_size=ranks.world, timeout=timedelta(minutes=10)
-        )
     objective.to(device).train()
     if ranks.world > 1 and device.type == "cuda":
         objective = nn.SyncBatchNorm.convert_sync_batchnorm(objective)
+    parameters = [p for p in objective.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(
-        objective.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=device.type == "cuda"
+        parameters, lr=config.lr, weight_decay=config.weight_decay, fused=device.type == "cuda"
     )
+    scheduler = plateau and torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, plateau[1], factor=0.6, patience=5)
 
     path, state = resume(config, ranks)
-    start, metrics_size = 0, 0
+    start, metrics_size, epoch_loss = 0, 0, 0.0
     if state is not None:
-        if state["num_train"] != len(train_indices):
-            raise ValueError(f"{path} was trained on {state['num_train']} proteins, there are {len(train_indices)} now")
+        if state["num_train"] != len(indices):
+            raise ValueError(f"{path} was trained on {state['num_train']} samples, there are {len(indices)} now")
         checkpoint.load_weights(objective, state["objective"], str(path))
         optimizer.load_state_dict(state["optimizer"])
+        if scheduler:
+            scheduler.load_state_dict(state["scheduler"])
         start, metrics_size = state["step"], state["metrics_size"] if path.parent == out else 0
+        epoch_loss = state["epoch_loss"]
         ranks.say(f"resumed from {path} at step {start}")
     model = objective
     if ranks.world > 1:  # parameters go without a gradient only where an ablation leaves out a loss
-        unused = config.ablation != "none"
+        unused = getattr(config, "ablation", "none") != "none"
         model = DistributedDataParallel(objective, find_unused_parameters=unused)
 
-    per_epoch = max(1, len(train_indices) // config.global_batch_size)
-    switch, total = config.epochs[0] * per_epoch, sum(config.epochs) * per_epoch
+    epochs = config.epochs if isinstance(config.epochs, tuple) else (config.epochs,)
+    per_epoch = max(1, len(indices) // config.global_batch_size)
+    switch, total = epochs[0] * per_epoch, sum(epochs) * per_epoch
     total = min(total, config.max_steps or total)
     parts = range(ranks.rank, config.global_batch_size // config.batch_size, ranks.world)
 
-    def loader(keys) -> DataLoader:
-        workers = min(config.num_workers, len(keys)) if isinstance(keys, list) else config.num_workers
-        return DataLoader(
-            dataset,
-            batch_sampler=keys,
-            collate_fn=collate,
-            num_workers=workers,
-            pin_memory=device.type == "cuda",
-            worker_init_fn=_ignore_interrupts,
-            generator=torch.Generator(),  # unused by our sampler; without it torch would draw from its global one
-        )
-
     flags, records, line_time, line_step = Flags(ranks), [], time.perf_counter(), start
     generator = torch.Generator(device)
-    batches = iter(loader(train_keys(config, train_indices, range(start, total), ranks.rank, ranks.world)))
+    keys = train_keys(config, indices, range(start, total), ranks.rank, ranks.world)
+    batches = iter(load(dataset, collate, keys, config, device))
 
     def write(step: int, **values) -> None:
         """One line of metrics.jsonl; `step` counts the finished ones."""
         if ranks.rank == 0:
-            line = {"step": step, "epoch": epoch, "stage": stage, **values, "seconds": time.perf_counter() - start_time}
+            at = {"step": step, "epoch": epoch, "stage": stage} if len(epochs) > 1 else {"step": step, "epoch": epoch}
+            line = {**at, **values, "seconds": time.perf_counter() - start_time}
             metrics.write((json.dumps(line) + "\n").encode())
 
-    def validate(step: int) -> None:
-        values = evaluate(objective, loader, valid_indices, config, ranks)
+    def check(step: int) -> dict[str, float]:
+        values = validate()
         if values:
             write(step, split="valid", **values)
             shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-            ranks.say(f"step {step:>6}  epoch {epoch}  stage {stage}  valid: {shown}")
+            at = f"step {step:>6}  epoch {epoch}" + f"  stage {stage}" * (len(epochs) > 1)
+            ranks.say(f"{at}  valid: {shown}")
+        return values
 
     bar = tqdm(total=total, initial=start, unit="step", disable=None if ranks.rank == 0 else True)
     stop, done = 0, start
     with catch_signals() as caught, bar, _open_metrics(out, metrics_size, ranks) as metrics:
         for step in range(start, total):
             epoch, stage = step // per_epoch, 1 if step < switch else 2
-            if step in (start, switch):
+            if len(epochs) > 1 and step in (start, switch):
                 objective.set_stage(stage)
             if step == switch and step:  # stage 2 begins; an untrained batch norm makes no sense in evaluation
-                validate(step)
+                check(step)
 
             losses = []
             optimizer.zero_grad(set_to_none=True)
             for part in parts:
-                protein, names = next(batches)
+                batch, names = next(batches)
                 seed = seed_of(config.seed, step, part)
                 generator.manual_seed(seed)
                 torch.manual_seed(seed)  # dropout
                 hold = model.no_sync() if model is not objective and part != parts[-1] else nullcontext()
                 with hold:
                     with torch.autocast(device.type, torch.bfloat16, enabled=config.amp == "bf16"):
-                        loss, logs = model(protein.to(device, non_blocking=True), generator)
+                        loss, logs = model(batch.to(device, non_blocking=True), generator)
                     (loss / len(parts)).backward()
-                records.append(record(loss, logs, protein.num_graphs))
+                records.append(record(loss, logs, len(names)))
                 losses.append((names, loss.detach()))
-            norm = nn.utils.get_total_norm([p.grad for p in objective.parameters() if p.grad is not None])
+            norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
             bad = ~(norm + sum(loss for _, loss in losses)).isfinite()
             flags.add(step, bad, caught[-1] if caught else 0, losses)
             optimizer.step()
@@ -362,21 +261,28 @@ def train(
             if logging:
                 values, now = means(records, ranks.world), time.perf_counter()
                 rate = (done - line_step) * config.global_batch_size / (now - line_time)
-                speed = {"proteins_per_second": rate, "lr": config.lr, "peak_memory_mb": _peak_memory(device)}
+                speed = {"lr": optimizer.param_groups[0]["lr"], "peak_memory_mb": _peak_memory(device)}
+                speed[f"{unit}_per_second"] = rate
                 write(done, split="train", **values, **speed)
-                bar.set_postfix_str(f"loss {values['loss']:.4g}, {rate:.3g} proteins/s")
+                bar.set_postfix_str(f"loss {values['loss']:.4g}, {rate:.3g} {unit}/s")
+                epoch_loss += values["loss"] * (done - line_step)
             if boundary:
-                validate(done)
+                measured = check(done) | {"loss": epoch_loss}
+                epoch_loss = 0.0
+                if scheduler:
+                    scheduler.step(measured[plateau[0]])
             if saving and ranks.rank == 0:
                 metrics.flush()
                 os.fsync(metrics.fileno())
                 state = {
                     "config": config.plain(),
                     "step": done,
-                    "num_train": len(train_indices),
+                    "num_train": len(indices),
                     "metrics_size": metrics.tell(),
                     "objective": objective.state_dict(),
                     "optimizer": optimizer.state_dict(),
+                    "scheduler": scheduler and scheduler.state_dict(),
+                    "epoch_loss": epoch_loss,
                 }
                 checkpoint.save(out, done, state, config.keep)
             if logging:
@@ -386,27 +292,17 @@ def train(
 
     if stop and done < total:
         ranks.say(f"stopped by {signal.Signals(stop).name} after step {done}; the same command continues from there")
-    elif ranks.rank == 0:
-        about = {"method": config.method, "steps": total, "config": config.plain()}
-        checkpoint.save_encoder_file(
-            out / "encoder.pt", objective.encoder, config.encoder, config.level, config.size, config.preset, **about
-        )
-    if ranks.world > 1:
-        dist.barrier()
-        del model, batches  # DDP holds on to the process group, whose threads have to end before the interpreter does
-        gc.collect()
-        dist.destroy_process_group()
     return stop if done < total else 0
 
 
 def summary(metrics: Path) -> str:
     """The first and the last line of every measure of a metrics.jsonl, stage by stage, as a table."""
     first, last = {}, {}
-    skip = {"step", "epoch", "stage", "split", "seconds", "proteins_per_second", "lr", "peak_memory_mb"}
+    skip = {"step", "epoch", "stage", "split", "seconds", "lr", "peak_memory_mb"}
     for text in Path(metrics).read_text().splitlines():
         line = json.loads(text)
-        for name in line.keys() - skip:
-            key = (line["stage"], line["split"], name)
+        for name in [name for name in line if name not in skip and not name.endswith("_per_second")]:
+            key = (line.get("stage", 1), line["split"], name)
             first.setdefault(key, line[name])
             last[key] = line[name]
     rows = [f"{'stage':5}  {'split':5}  {'measure':24}  {'start':>10}  {'end':>10}"]

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training import engine
 from siamdiff_min.training.config import parse
+from siamdiff_min.training.ranks import launch
 
 
 class Encoder(nn.Module):
@@ -85,8 +86,13 @@ def train(config, objective=None, num=40, bad=None, ranks=None, num_valid=6):
     torch.manual_seed(config.seed)
     objective = objective or Objective(ablation=config.ablation)
     data, indices = Dataset(num + num_valid, bad), list(range(num + num_valid))
-    ranks = ranks or engine.launch("cpu")
-    stopped = engine.train(config, objective, data, collate, indices[:num], indices[num:], ranks)
+    ranks = ranks or launch("cpu")
+
+    def validate():
+        return engine.evaluate(objective, (data, collate, indices[num:]), config, ranks)
+
+    with ranks.connected():
+        stopped = engine.train(config, objective, data, collate, indices[:num], validate, ranks)
     return objective, stopped
 
 
@@ -120,7 +126,7 @@ def main(*argv, **environment) -> int:
     """One process of a run; weights-RANK.pt are its last weights."""
     os.environ.update(environment)
     torch.set_num_threads(1)
-    ranks = engine.launch("cpu")
+    ranks = launch("cpu")
     config = configure(*argv, world=ranks.world)
     if "SLOW_SAVES" in os.environ:
         slow_saves(Path(os.environ["SLOW_SAVES"]))

@@ -10,8 +10,8 @@ import standin
 import torch
 from standin import configure, train
 
-from siamdiff_min.training import checkpoint, engine
-from siamdiff_min.training.engine import Ranks
+from siamdiff_min.training import checkpoint, engine, ranks
+from siamdiff_min.training.ranks import Ranks
 
 TIMING = {"seconds", "proteins_per_second", "peak_memory_mb"}
 ALONE = Ranks(0, 1, torch.device("cpu"), None)
@@ -53,10 +53,9 @@ def reference(tmp_path_factory, one_thread):
 def test_a_run_leaves_weights_metrics_and_a_summary(tmp_path, capsys):
     objective, stopped = train(configure(tmp_path))
     assert stopped == 0
-    kept = ["checkpoint-000000030.pt", "checkpoint-000000040.pt", "encoder.pt", "metrics.jsonl"]
+    kept = ["checkpoint-000000030.pt", "checkpoint-000000040.pt", "metrics.jsonl"]
     assert sorted(os.listdir(tmp_path)) == kept
-    content = checkpoint.load_encoder_file(tmp_path / "encoder.pt")
-    assert_equal_weights(content["state"], objective.encoder)
+    assert_equal_weights(checkpoint.latest(tmp_path)[1]["objective"], objective)
     written = lines(tmp_path)
     places = [(line["split"], line["stage"], line["step"]) for line in written]
     assert len(set(places)) == len(places)
@@ -115,18 +114,16 @@ def test_evaluation_does_not_depend_on_the_number_of_ranks(tmp_path, monkeypatch
     torch.manual_seed(0)
     objective, data = standin.Objective(), standin.Dataset(num)
     config = configure(tmp_path)
+    held_out = data, standin.collate, range(num)
 
-    def loader(keys):
-        return [standin.collate([data[key] for key in batch]) for batch in keys]
-
-    alone = engine.evaluate(objective, loader, range(num), config, ALONE)
+    alone = engine.evaluate(objective, held_out, config, ALONE)
     monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, rank: None)
     for world in (2, 3):
         parts = []
-        monkeypatch.setattr(engine, "gather", lambda items, world, parts=parts: parts.extend(items) or items)
+        monkeypatch.setattr(ranks, "gather", lambda items, world, parts=parts: parts.extend(items) or items)
         for rank in range(world):
-            engine.evaluate(objective, loader, range(num), config, replace(ALONE, rank=rank, world=world))
-        monkeypatch.setattr(engine, "gather", lambda items, world, parts=parts: parts)
+            engine.evaluate(objective, held_out, config, replace(ALONE, rank=rank, world=world))
+        monkeypatch.setattr(ranks, "gather", lambda items, world, parts=parts: parts)
         assert engine.means([], world) == alone  # identical, not close
     counted = sum(len(batch) for batch in engine.valid_keys(range(num), config.batch_size))
     assert counted == num and (num == 0) == (alone == {})
@@ -139,7 +136,6 @@ def test_a_loss_that_is_not_finite_names_the_proteins(tmp_path):
     assert str(error.value).count("protein-") == 2  # the part of the batch that is to blame
     path, state = checkpoint.latest(tmp_path) or (None, {"objective": {}})
     assert all(torch.isfinite(v).all() for v in state["objective"].values()), path
-    assert not (tmp_path / "encoder.pt").exists()
 
 
 def test_a_gradient_that_is_not_finite_stops_too(tmp_path, monkeypatch):
@@ -169,7 +165,6 @@ def test_signals_checkpoint_and_end(tmp_path, reference, monkeypatch, number, ca
     assert signal.getsignal(number) is before
     assert checkpoint.latest(tmp_path)[1]["step"] == 14
     assert f"stopped by {number.name} after step 14" in capsys.readouterr().out
-    assert not (tmp_path / "encoder.pt").exists()
     objective, stopped = train(configure(tmp_path))
     assert stopped == 0
     assert_equal_weights(objective, reference[0])
@@ -209,7 +204,7 @@ def test_resuming_something_else_is_refused(tmp_path):
     train(configure(tmp_path, "--max-steps", 1))
     with pytest.raises(ValueError, match=r"--seed was 0, is 3. Choose another --out"):
         train(configure(tmp_path, "--seed", 3))
-    with pytest.raises(ValueError, match="was trained on 40 proteins, there are 41 now"):
+    with pytest.raises(ValueError, match="was trained on 40 samples, there are 41 now"):
         train(configure(tmp_path), num=41)
     with pytest.raises(ValueError, match="holds checkpoints of another run"):
         train(configure(tmp_path, "--resume", "never"))

@@ -1,0 +1,159 @@
+"""The processes of a run: who we are under torchrun, what all of them have to agree on, and how they are stopped."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from tqdm import tqdm
+
+Record = dict[str, Tensor]  # name -> (total, count), float64 after `means`
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes of this run and the one we are."""
+
+    rank: int
+    world: int
+    device: torch.device
+    store: dist.Store | None  # where processes meet before there are collectives
+
+    def first(self, build: Callable):
+        """`build()` on rank 0, then on the others: whatever it leaves on the disk is built once. No time limit."""
+        if self.rank:
+            self.store.wait(["built"], timedelta(days=30))
+        result = build()
+        if self.rank == 0 and self.store is not None:
+            self.store.set("built", "yes")
+        return result
+
+    @contextmanager
+    def connected(self):
+        """A process group for the collectives, for as long as the context lasts. Nothing without torchrun."""
+        if self.world == 1:
+            yield
+            return
+        backend = "nccl" if self.device.type == "cuda" else "gloo"
+        limit = timedelta(minutes=10)
+        dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.world, timeout=limit)
+        yield  # not in a `finally`: on an error the other processes are not waited for
+        dist.barrier()
+        gc.collect()  # DDP holds on to the group, whose threads have to end before the interpreter does
+        dist.destroy_process_group()
+
+    def say(self, text: str) -> None:
+        """Print once."""
+        if self.rank == 0:
+            tqdm.write(text)
+            sys.stdout.flush()
+
+
+def launch(device: str = "auto", threads: int | None = None, deterministic: bool = False) -> Ranks:
+    """Find out from torchrun's environment who we are; without it we are the only process."""
+    world, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+    if threads:
+        torch.set_num_threads(threads)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
+        chosen = torch.device("cuda", local)
+        torch.cuda.set_device(chosen)
+    else:
+        chosen = torch.device("cpu")
+    if world == 1:
+        return Ranks(0, 1, chosen, None)
+    store, rank, world = next(dist.rendezvous("env://"))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun keeps the store, with its stale addresses
+    return Ranks(rank, world, chosen, dist.PrefixStore(f"attempt_{attempt}", store))
+
+
+def gather(items: list, world: int) -> list:
+    """The items of all ranks, on all ranks."""
+    if world == 1:
+        return items
+    everyone = [None] * world
+    dist.all_gather_object(everyone, items)
+    return [item for one in everyone for item in one]
+
+
+def means(records: list[Record], world: int) -> dict[str, float]:
+    """Exact mean of every log over batches and ranks: sum(total) / sum(count), correctly rounded in any order."""
+    names = sorted({name for record in records for name in record})
+    sums = {name: torch.stack([r[name].double() for r in records if name in r]).cpu().tolist() for name in names}
+    everyone = gather([sums], world)
+    result = {}
+    for name in sorted({name for one in everyone for name in one}):
+        pairs = [pair for one in everyone for pair in one.get(name, [])]
+        count = math.fsum(c for _, c in pairs)
+        if count:
+            result[name] = math.fsum(t for t, _ in pairs) / count
+    return result
+
+
+@contextmanager
+def catch_signals():
+    """SIGTERM and Ctrl-C are put on the list that is yielded; a second Ctrl-C interrupts at once."""
+    caught: list[int] = []
+
+    def remember(number, frame):
+        if number == signal.SIGINT and number in caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Flags:
+    """What all processes have to agree on after every step: has one gone non-finite, has one been told to stop.
+
+    Read at once on the CPU; on a GPU one step later, so that no step waits for the device. Nothing is saved unread.
+    """
+
+    def __init__(self, ranks: Ranks):
+        self.ranks, self.lag, self.pending = ranks, int(ranks.device.type == "cuda"), deque()
+
+    def add(self, step: int, bad: Tensor, stop: int, parts: list[tuple[list[str], Tensor]]) -> None:
+        """`bad` () and `stop` (a signal's number or 0) of this step; `parts` are its proteins and their losses."""
+        flags = torch.stack([bad.float(), torch.full_like(bad, stop, dtype=torch.float32)])
+        if self.ranks.world > 1:
+            dist.all_reduce(flags, dist.ReduceOp.MAX)
+        flags, event = flags.to("cpu", non_blocking=True), None
+        if self.lag:
+            event = torch.cuda.Event()
+            event.record()
+        self.pending.append((step, flags, event, parts))
+
+    def read(self, everything: bool = False) -> int:
+        """The signal to stop for, or 0. Raises FloatingPointError, on all ranks, that names the proteins."""
+        stop = 0
+        while len(self.pending) > (0 if everything else self.lag):
+            step, flags, event, parts = self.pending.popleft()
+            if event is not None:
+                event.synchronize()
+            bad, stop = int(flags[0]), max(stop, int(flags[1]))
+            if bad:
+                parts = gather([(names, float(loss)) for names, loss in parts], self.ranks.world)
+                named = [part for part in parts if not math.isfinite(part[1])] or parts
+                listing = "; ".join(f"loss {loss:.4g}: {', '.join(names)}" for names, loss in named)
+                raise FloatingPointError(
+                    f"step {step + 1}: the loss or its gradient is not finite. Proteins: {listing}"
+                )
+        return stop
