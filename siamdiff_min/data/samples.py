@@ -116,8 +116,19 @@ class Samples(torch.utils.data.Dataset):
         return Sample(protein, focus, target, (self.store.names[index],), (group,))
 
 
-class EnzymeCommission(Samples):
-    """EC: a protein and which of the labels it has (1, C). Note: `ec`, the labels."""
+class Unlabelled(Samples):
+    """Structures to predict for: any store, no labels."""
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        return self.whole(key[1], torch.full((1,), torch.nan), "")
+
+
+class EnzymeSamples(Samples):
+    """EC: a protein and which of the labels it has (1, C). Note: `ec`, the labels; `cutoffs`, see `within`."""
+
+    def within(self, cutoff: int) -> list[int]:
+        """The proteins that are at most `cutoff` % identical to the training split, as the data set says."""
+        return [i for i in range(len(self)) if cutoff in self.note(i)[0].get("cutoffs", [cutoff])]
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         values, _ = self.note(key[1])  # one sample per entry
@@ -126,7 +137,7 @@ class EnzymeCommission(Samples):
         return self.whole(key[1], target, self.store.names[key[1]])
 
 
-class StructureRanking(Samples):
+class RankingSamples(Samples):
     """PSR: a model of a protein and its GDT_TS in [0, 1]. Note: `target`, the protein, and `gdt_ts`."""
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
@@ -138,7 +149,7 @@ class StructureRanking(Samples):
         return np.array([self.note(i)[0]["gdt_ts"] for i in range(len(self))])
 
 
-class MutationStability(Samples):
+class MutationSamples(Samples):
     """MSP: a complex and its mutant, and whether the mutation stabilises it (1.0) or not.
 
     Note: `first`, the residues of the wild type, which come first in the entry; `mutated`, the rows of the mutated
@@ -172,7 +183,7 @@ class MutationStability(Samples):
         return protein.select_residues(keep), focus[keep]
 
 
-class ResidueIdentity(Samples):
+class EnvironmentSamples(Samples):
     """RES: the surroundings of a residue whose type is hidden, and its type.
 
     Of the residue itself only the backbone is there (METHOD "Downstream tasks": a CB would tell glycine apart). Note:
@@ -200,7 +211,7 @@ class ResidueIdentity(Samples):
         return Sample(protein, focus, target, (f"{name}:{number}{code}".rstrip(),), (name,))
 
 
-class InterfacePrediction(Samples):
+class InterfaceSamples(Samples):
     """PIP: two residues of two proteins, each in its surroundings of 30 angstrom, and whether they touch (1.0) or not.
 
     For every complex up to 10 of its positive pairs and as many others, drawn anew in every epoch. Note: `first`, the
@@ -264,9 +275,9 @@ def _with_atoms(protein: Protein, keep: Tensor, centre: int) -> tuple[Protein, T
 
 
 DATASETS = {
-    "ec": EnzymeCommission,
-    "pip": InterfacePrediction,
-    "msp": MutationStability,
-    "res": ResidueIdentity,
-    "psr": StructureRanking,
+    "ec": EnzymeSamples,
+    "pip": InterfaceSamples,
+    "msp": MutationSamples,
+    "res": EnvironmentSamples,
+    "psr": RankingSamples,
 }

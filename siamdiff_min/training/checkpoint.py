@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 MAGIC = b"siamdiff_min ckpt 1\n"
 ENCODER_FORMAT = "siamdiff_min encoder 1"
+MODEL_FORMAT = "siamdiff_min model 1"
+IDENTITY = ("encoder", "level", "size", "preset")  # what is needed to build an encoder again
 
 
 class CheckpointError(RuntimeError):
@@ -103,24 +105,41 @@ def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, siz
     write_atomic(path, _to_bytes({**identity, **about, "state": state}))
 
 
+def save_model_file(path: Path, task: nn.Module, identity: dict, **about) -> None:
+    """Write a fine-tuned model: the weights of a downstream task, IDENTITY and the task's name and labels in
+    `identity`, and `about`, plain values."""
+    state = {k: v.cpu() for k, v in task.state_dict().items()}
+    write_atomic(path, _to_bytes({"format": MODEL_FORMAT, **identity, **about, "state": state}))
+
+
+def load_model_file(path: Path) -> dict:
+    """Read what `save_model_file` wrote. Raises CheckpointError where it is something else."""
+    content = _from_bytes(_read(path), path)
+    if not (isinstance(content, dict) and content.get("format") == MODEL_FORMAT):
+        raise CheckpointError(f"{path} is not a fine-tuned model (best.pt) of siamdiff_min")
+    return content
+
+
 def load_encoder_file(path: Path) -> dict:
-    """Read an encoder: the dict `save_encoder_file` wrote, made up likewise from a full checkpoint.
+    """Read an encoder: the dict `save_encoder_file` wrote, made up likewise from a checkpoint or a fine-tuned model.
 
     A plain dict of tensors (released encoders) comes back as {"state": ...}. Raises CheckpointError otherwise.
     """
     path = Path(path)
     content = _read(path)
     if content.startswith(MAGIC):
-        checkpoint = load(path)
-        state = {k.removeprefix("encoder."): v for k, v in checkpoint["objective"].items() if k.startswith("encoder.")}
-        identity = {name: checkpoint["config"][name] for name in ("encoder", "level", "size", "preset")}
-        return {"format": ENCODER_FORMAT, **identity, "state": state}
-    content = _from_bytes(content, path)
-    if isinstance(content, dict) and content.get("format") == ENCODER_FORMAT:
-        return content
-    if isinstance(content, dict) and content and all(isinstance(v, Tensor) for v in content.values()):
-        return {"state": content}
-    raise CheckpointError(f"{path} is neither an encoder file nor a checkpoint nor a dict of tensors")
+        whole = load(path)
+        whole = {**whole["config"], "state": whole["objective"]}
+    else:
+        whole = _from_bytes(content, path)
+        if isinstance(whole, dict) and whole.get("format") == ENCODER_FORMAT:
+            return whole
+        if isinstance(whole, dict) and whole and all(isinstance(v, Tensor) for v in whole.values()):
+            return {"state": whole}
+        if not (isinstance(whole, dict) and whole.get("format") == MODEL_FORMAT):
+            raise CheckpointError(f"{path} is neither an encoder file nor a checkpoint nor a dict of tensors")
+    state = {k.removeprefix("encoder."): v for k, v in whole["state"].items() if k.startswith("encoder.")}
+    return {"format": ENCODER_FORMAT, **{name: whole[name] for name in IDENTITY}, "state": state}
 
 
 def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
@@ -141,21 +160,24 @@ def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> No
     module.load_state_dict(state)
 
 
-def initialise(objective: nn.Module, path: Path, report: Callable[[str], None] = print) -> None:
-    """Start from the weights in `path`: of the whole objective (a checkpoint) or of its encoder (an encoder file).
+def initialise(
+    module: nn.Module, path: Path, report: Callable[[str], None] = print, encoder_only: bool = False
+) -> None:
+    """Start from the weights in `path`: of the whole objective (a checkpoint) or of its encoder (an encoder file, or
+    any with `encoder_only`).
 
     Every tensor of the file must find its place; what was loaded and what keeps its initial values is reported.
     """
     path = Path(path)
-    if _read(path).startswith(MAGIC):
+    if not encoder_only and _read(path).startswith(MAGIC):
         state = load(path)["objective"]
-        load_weights(objective, state, str(path))
+        load_weights(module, state, str(path))
         loaded, kept = list(state), []
     else:
         state = load_encoder_file(path)["state"]
-        load_weights(objective.encoder, state, str(path))
+        load_weights(module.encoder, state, str(path))
         loaded = [f"encoder.{name}" for name in state]
-        kept = [name for name in objective.state_dict() if name not in set(loaded)]
+        kept = [name for name in module.state_dict() if name not in set(loaded)]
     report(f"loaded from {path}: {_groups(loaded)}")
     report(f"not in that file, initial values kept: {_groups(kept) if kept else 'nothing'}")
 

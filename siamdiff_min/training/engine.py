@@ -143,7 +143,7 @@ def train(
     dataset: torch.utils.data.Dataset,
     collate: Callable,
     indices: Sequence[int],
-    validate: Callable[[], dict[str, float]],
+    validate: Callable[[int], dict[str, float]],
     ranks: Ranks,
     plateau: tuple[str, str] | None = None,
     unit: str = "proteins",
@@ -155,7 +155,7 @@ def train(
         objective: (batch, generator) -> (loss, logs): an objective of pre-training, or a downstream task.
         collate: list of items -> (batch, names); a batch can go to a device.
         indices: the items to train on.
-        validate: called after every epoch; what it returns is written down.
+        validate: called with the number of the epoch after each; what it returns is written down.
         ranks: connected, where they are several.
         plateau: name of a measure of `validate`, or "loss" for the training loss, and "max" or "min": the learning rate
             falls to 0.6 of itself when it has not improved for 5 epochs (METHOD 14).
@@ -212,7 +212,7 @@ def train(
             metrics.write((json.dumps(line) + "\n").encode())
 
     def check(step: int) -> dict[str, float]:
-        values = validate()
+        values = validate(epoch)
         if values:
             write(step, split="valid", **values)
             shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())

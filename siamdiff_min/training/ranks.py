@@ -30,13 +30,16 @@ class Ranks:
     device: torch.device
     store: dist.Store | None  # where processes meet before there are collectives
 
-    def first(self, build: Callable):
-        """`build()` on rank 0, then on the others: whatever it leaves on the disk is built once. No time limit."""
+    def first(self, name: str, build: Callable):
+        """`build()` on rank 0, then on the others: whatever it leaves on the disk is built once. No time limit.
+
+        `name` tells the uses of this within a run apart.
+        """
         if self.rank:
-            self.store.wait(["built"], timedelta(days=30))
+            self.store.wait([name], timedelta(days=30))
         result = build()
         if self.rank == 0 and self.store is not None:
-            self.store.set("built", "yes")
+            self.store.set(name, "yes")
         return result
 
     @contextmanager

@@ -1,0 +1,154 @@
+"""Fine-tune a protein structure encoder on a downstream task, or apply a model that was.
+
+    python finetune.py --task psr                                           # a laptop, a demo set
+    python finetune.py --task psr --data FOLDER --init-from ENCODER.pt --seeds 0 1 2
+    python finetune.py --eval-only OUT/seed-0/best.pt --data FOLDER         # score a model
+    python finetune.py --eval-only OUT/seed-0/best.pt --predict STRUCTURES  # apply it
+
+Without --init-from the encoder starts from scratch. The results are OUT/results.json and OUT/seed-S/best.pt.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from siamdiff_min.data import atom3d, demo, ec
+from siamdiff_min.data.build import open_origin, open_store
+from siamdiff_min.data.samples import DATASETS, LabelledData, Unlabelled, collate
+from siamdiff_min.downstream.tasks import TASKS, Task
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.training import checkpoint, engine, results
+from siamdiff_min.training.config import FinetuneConfig, parse
+from siamdiff_min.training.ranks import Ranks, launch
+
+SPLITS = ("train", "valid", "test")
+OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # METHOD 14
+PREDICTABLE = ("ec", "psr")  # a structure is all they need
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line; returns the exit status, 128 + n after signal n."""
+    # 1. Options. What is not given comes from the model or the encoder file, then from the preset.
+    config = parse(argv, {"task": TASKS, "encoder": ENCODERS}, __doc__.splitlines()[0], FinetuneConfig)
+    ranks = launch(config.device, config.threads, config.deterministic)
+    model = checkpoint.load_model_file(Path(config.eval_only)) if config.eval_only else None
+    source = model or (checkpoint.load_encoder_file(Path(config.init_from)) if config.init_from else {})
+    if model:
+        out = config.out or str(Path(config.eval_only).parent / "eval")
+        config = replace(config, task=model["task"], preset=model["preset"], seeds=(model["seed"],), out=out)
+    try:
+        config = config.resolve(ranks.world, {name: source[name] for name in checkpoint.IDENTITY if name in source})
+        if config.predict and config.task not in PREDICTABLE:
+            raise ValueError(f"--predict is for {' and '.join(PREDICTABLE)}; {config.task} needs more than a structure")
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+
+    # 2. Data: every split is converted once to a memory-mapped store, by the first process.
+    datasets, labels = {}, tuple(model["labels"]) if model else ()
+    if not (model and config.predict):
+        data = find(config)
+        if model and data.labels != labels:
+            sys.exit(f"error: {config.eval_only} was trained on other labels than those of {config.data or 'the demo'}")
+        labels, origins = data.labels, [getattr(data, split) for split in SPLITS]
+        stores = ranks.first("data", lambda: [open_origin(x, workers=config.num_workers or 1) for x in origins])
+        options = {"labels": labels, "max_residues": config.max_residues}
+        datasets = {split: DATASETS[config.task](store, **options) for split, store in zip(SPLITS, stores)}
+        ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
+        ranks.say(f"labels      {data.about}")
+        ranks.say("samples     " + ", ".join(f"{split} {len(x)}" for split, x in datasets.items()))
+
+    # 3. For every seed: train, then score the best epoch on the test split.
+    tested = {}
+    with ranks.connected():
+        for seed in config.seeds:
+            run = config.for_seed(seed)
+            task = build(run, labels, datasets, ranks)
+            if config.dry_run:
+                ranks.say("\n".join(f"{name:18}  {value}" for name, value in config.plain().items()))
+                return 0
+            if not model:
+                stopped = tune(task, run, datasets, labels, ranks)
+                if stopped:
+                    return 128 + stopped
+            best = model or checkpoint.load_model_file(Path(run.out) / "best.pt")
+            checkpoint.load_weights(task, best["state"], run.eval_only or f"{run.out}/best.pt")
+            if datasets:
+                predictions = results.predict(task, held_out(datasets, "test", config), run, ranks)
+                tested[seed] = task.metrics(predictions.score, predictions.target, predictions.groups)
+                if config.save_predictions and ranks.rank == 0:
+                    results.write_predictions(Path(run.out) / "predictions.tsv", predictions, task.columns(labels))
+        if config.predict:  # with the last seed's model
+            store = ranks.first("predict", lambda: open_store(config.predict, workers=config.num_workers or 1))
+            unlabelled = Unlabelled(store)
+            predictions = results.predict(task, (unlabelled, collate, range(len(unlabelled))), run, ranks)
+            if ranks.rank == 0:
+                path = Path(config.out) / "predicted.tsv"
+                results.write_predictions(path, predictions, task.columns(labels))
+            ranks.say(f"predicted   {len(predictions.names)} structures: {Path(config.out) / 'predicted.tsv'}")
+    if tested and ranks.rank == 0:
+        ranks.say(results.report(Path(config.out) / "results.json", config, tested))
+    return 0
+
+
+def find(config: FinetuneConfig) -> LabelledData:
+    """The three splits of the data of a task, or of its demo set."""
+    if config.data is None:
+        return demo.find(config.task)
+    if config.task == "ec":
+        return ec.find(config.data, ids=config.ids)
+    return atom3d.find(config.data, config.task)
+
+
+def held_out(datasets: dict, split: str, config: FinetuneConfig) -> tuple:
+    """Dataset, collate and indices of a split; of the test split of EC those within the cutoff."""
+    dataset = datasets[split]
+    within = config.task == "ec" and split == "test"
+    return dataset, collate, dataset.within(config.cutoff) if within else range(len(dataset))
+
+
+def build(config: FinetuneConfig, labels: tuple[str, ...], datasets: dict, ranks: Ranks) -> Task:
+    """Encoder and head: from scratch, or with the encoder of --init-from."""
+    torch.manual_seed(config.seed)
+    encoder = ENCODERS[config.encoder](config.level, config.size, config.preset)
+    task = TASKS[config.task](encoder, **({"num_outputs": len(labels)} if labels else {}))
+    if config.init_from:
+        checkpoint.initialise(task, Path(config.init_from), ranks.say, encoder_only=True)
+    if config.freeze:
+        task.freeze()
+    if config.task == "psr" and datasets:
+        task.fit(datasets["train"].targets())
+    trained = sum(p.numel() for p in task.parameters() if p.requires_grad)
+    start = f"from {config.init_from}" if config.init_from else "from scratch"
+    ranks.say(f"task        {config.task}, {config.level} level: {trained:,} parameters to train, seed {config.seed}")
+    ranks.say(f"encoder     {config.encoder}, size {config.size}, {start}")
+    return task.to(ranks.device)
+
+
+def tune(task: Task, config: FinetuneConfig, datasets: dict, labels: tuple[str, ...], ranks: Ranks) -> int:
+    """Train; OUT/best.pt is the epoch with the best validation metric. Returns the signal that ended it, or 0."""
+    path = Path(config.out) / "best.pt"
+    resumed = config.resume != "never" and checkpoint.checkpoints(Path(config.out)) and path.exists()
+    best = checkpoint.load_model_file(path)["valid"][task.metric] if resumed else -np.inf
+    identity = {name: getattr(config, name) for name in ("task", *checkpoint.IDENTITY)}
+
+    def validate(epoch: int) -> dict[str, float]:
+        nonlocal best
+        predictions = results.predict(task, held_out(datasets, "valid", config), config, ranks)
+        values = task.metrics(predictions.score, predictions.target, predictions.groups)
+        if values[task.metric] > best or not path.exists():
+            best = max(best, values[task.metric])
+            if ranks.rank == 0:
+                about = {"labels": list(labels), "seed": config.seed, "epoch": epoch, "valid": values}
+                checkpoint.save_model_file(path, task, identity, **about)
+        return values
+
+    plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else (task.metric, "max")
+    indices = range(len(datasets["train"]))
+    return engine.train(config, task, datasets["train"], collate, indices, validate, ranks, plateau, unit="samples")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

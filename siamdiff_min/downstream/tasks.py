@@ -1,0 +1,194 @@
+"""The five downstream tasks (Sec. 5.1, App. D): a head on an encoder, its loss, and what the paper's tables report.
+
+A task is an objective on labelled samples, `(Sample, generator) -> (loss, logs)`, so the loop that pre-trains also
+fine-tunes. The head is an MLP of three layers, as wide as the output of the encoder. `TASKS` is the choice of `--task`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..data.samples import Sample
+from ..encoders.gearnet import Encoding
+from ..encoders.ops import MLP, segment_sum
+from ..protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
+from ..protein.protein import Protein
+from . import metrics
+
+
+class Task(nn.Module):
+    """What all tasks share; each says what it reads from the encoder, its loss, and its metrics.
+
+    Args:
+        encoder: from `ENCODERS`.
+        num_outputs: numbers predicted for a sample.
+    """
+
+    structures = 1  # per sample; the representations of two are concatenated
+    metric: str  # the one that decides which epoch is the best; more is better
+
+    def __init__(self, encoder: nn.Module, num_outputs: int = 1):
+        super().__init__()
+        self.encoder, self.frozen = encoder, False
+        d = encoder.out_dim
+        self.head = MLP(self.structures * d, d, d, num_outputs)
+
+    def forward(self, sample: Sample, generator: torch.Generator | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Mean loss of a batch, and nothing to log. Nothing is drawn either: objectives are handed a generator."""
+        return self.loss(self.predict(sample), sample.target).mean(), {}
+
+    def predict(self, sample: Sample) -> Tensor:
+        """Output of the head (B, num_outputs) in float32: logits, or standardised values."""
+        protein = self.encoder.builder.view(sample.protein)
+        seen = self.represent(sample, protein, self.encoder(protein))  # (structures * B, d)
+        return self.head(seen.view(len(sample.names), -1)).float()
+
+    def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
+        """What the head sees of every structure (structures * B, d): by default the whole."""
+        return encoding.graph
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Loss of every sample (B,)."""
+        raise NotImplementedError
+
+    def score(self, output: Tensor) -> Tensor:
+        """What users see of the output of the head: probabilities, or values in the units of the target."""
+        return output.sigmoid().squeeze(-1)
+
+    def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        """What the paper reports, over a whole split."""
+        raise NotImplementedError
+
+    def columns(self, labels: Sequence[str]) -> Sequence[str]:
+        """Names of the numbers that are predicted, where they are several; `labels` are those of the data set."""
+        return labels
+
+    def freeze(self) -> None:
+        """Train the head only. The encoder stays in evaluation mode, its batch norm too."""
+        self.frozen = True
+        self.encoder.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Task:
+        """Training mode, except for a frozen encoder."""
+        super().train(mode)
+        if self.frozen:
+            self.encoder.eval()
+        return self
+
+
+def focused(sample: Sample, protein: Protein, encoding: Encoding, only_ca: bool) -> Tensor:
+    """Mean representation of the atoms, or of the CA, of the residues in focus, for every structure: (graphs, d)."""
+    chosen = sample.focus[protein.atom_residue]  # (N,)
+    if only_ca:
+        chosen = chosen & (protein.atom_name == CA)
+    weight = chosen.to(encoding.node.dtype)
+    count = segment_sum(weight, protein.atom_graph, protein.num_graphs)
+    return segment_sum(encoding.node * weight[:, None], protein.atom_graph, protein.num_graphs) / count[:, None]
+
+
+class EnzymeCommission(Task):
+    """EC: every label is a binary problem on the representation of the protein. Fmax and micro AUPR."""
+
+    metric = "fmax"
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(output, target, reduction="none").mean(-1)
+
+    def score(self, output: Tensor) -> Tensor:
+        return output.sigmoid()
+
+    def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        fmax, threshold = metrics.fmax(score, target)
+        return {"fmax": fmax, "auprc": metrics.auprc(score, target), "threshold": threshold}
+
+
+class InterfacePrediction(Task):
+    """PIP: do two residues touch? From the CA of both, each encoded in its own surroundings. AUROC."""
+
+    structures = 2
+    metric = "auroc"
+
+    def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
+        return focused(sample, protein, encoding, only_ca=True)
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(output.squeeze(-1), target, reduction="none")
+
+    def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        return {"auroc": metrics.auroc(score, target)}
+
+
+class MutationStability(InterfacePrediction):
+    """MSP: does a mutation stabilise a complex? From all atoms mutated, before and after. AUROC and AUPRC."""
+
+    def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
+        return focused(sample, protein, encoding, only_ca=False)
+
+    def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        return {"auroc": metrics.auroc(score, target), "auprc": metrics.auprc(score, target)}
+
+
+class ResidueIdentity(Task):
+    """RES: which amino acid fits into these surroundings? From the CA of the residue that is hidden. Accuracy."""
+
+    metric = "accuracy"
+
+    def __init__(self, encoder: nn.Module, num_outputs: int = NUM_RESIDUE_TYPES):
+        super().__init__(encoder, num_outputs)
+
+    def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
+        return focused(sample, protein, encoding, only_ca=True)
+
+    def columns(self, labels: Sequence[str]) -> Sequence[str]:
+        return RESIDUES
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(output, target, reduction="none")
+
+    def score(self, output: Tensor) -> Tensor:
+        return output.softmax(-1)
+
+    def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        return {"accuracy": metrics.accuracy(score, target)}
+
+
+class StructureRanking(Task):
+    """PSR: the GDT_TS of a model. Global Spearman's rho, and its mean over the proteins that the models are of."""
+
+    metric = "global_spearman"
+
+    def __init__(self, encoder: nn.Module, num_outputs: int = 1):
+        super().__init__(encoder, num_outputs)
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("std", torch.ones(()))
+
+    def fit(self, targets: np.ndarray) -> None:
+        """Standardise by these GDT_TS, those of the training split (METHOD "Downstream tasks")."""
+        self.mean.fill_(float(targets.mean()))
+        self.std.fill_(max(float(targets.std()), 1e-6))
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output.squeeze(-1) - (target - self.mean) / self.std).square()
+
+    def score(self, output: Tensor) -> Tensor:
+        return output.squeeze(-1) * self.std + self.mean
+
+    def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        return {
+            "global_spearman": metrics.spearman(score, target),
+            "mean_spearman": metrics.mean_spearman(score, target, groups),
+        }
+
+
+TASKS = {
+    "ec": EnzymeCommission,
+    "pip": InterfacePrediction,
+    "msp": MutationStability,
+    "res": ResidueIdentity,
+    "psr": StructureRanking,
+}

@@ -1,0 +1,76 @@
+"""What a fine-tuned model says of held-out samples, and how it is written down: predictions and tables of results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from . import checkpoint, engine
+from .config import FinetuneConfig
+from .ranks import Ranks, gather
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Every held-out sample once, in the order of the data."""
+
+    names: list[str]
+    groups: list[str]
+    target: np.ndarray  # (K,) or (K, C)
+    score: np.ndarray  # (K,) or (K, C) float64
+
+
+def predict(task: nn.Module, data: tuple, config: FinetuneConfig, ranks: Ranks) -> Predictions:
+    """Scores of all samples of `data`, which is (dataset, collate, indices); the same on all ranks."""
+
+    def measure(b: int, sample, names: list[str]) -> tuple:
+        score = task.score(task.predict(sample))
+        return b, names, sample.groups, sample.target.cpu().numpy(), score.double().cpu().numpy()
+
+    parts = gather(engine.held_out(task, data, config, ranks, measure), ranks.world)
+    _, names, groups, target, score = zip(*sorted(parts, key=lambda part: part[0]))
+    return Predictions(
+        [name for part in names for name in part],
+        [group for part in groups for group in part],
+        np.concatenate(target),
+        np.concatenate(score),
+    )
+
+
+def write_predictions(path: Path, predictions: Predictions, columns: Sequence[str]) -> None:
+    """Tab-separated: id, group, target (unless unknown), prediction; the latter two for each of `columns`, if any."""
+    target, score = (x.reshape(len(predictions.names), -1) for x in (predictions.target, predictions.score))
+    target = target[:, : 0 if np.isnan(target).all() else None]
+
+    def titles(kind: str, width: int) -> list[str]:
+        return [kind] * width if width < 2 else [f"{kind}:{column}" for column in columns]
+
+    lines = [["id", "group", *titles("target", target.shape[1]), *titles("prediction", score.shape[1])]]
+    for name, group, numbers in zip(predictions.names, predictions.groups, np.hstack([target, score]).tolist()):
+        lines.append([name, group, *(f"{x:.6g}" for x in numbers)])
+    checkpoint.write_atomic(path, "".join("\t".join(line) + "\n" for line in lines).encode("utf-8", "surrogateescape"))
+
+
+def report(path: Path, config: FinetuneConfig, tested: dict[int, dict[str, float]]) -> str:
+    """Write results.json, and return it as a table: every metric on the test split for every seed, mean and std."""
+    names = list(next(iter(tested.values())))
+    values = {name: np.array([tested[seed][name] for seed in tested]) for name in names}
+    spread = {name: float(x.std(ddof=1)) if len(x) > 1 else None for name, x in values.items()}
+    content = {
+        "test": {str(seed): metrics for seed, metrics in tested.items()},
+        "mean": {name: float(x.mean()) for name, x in values.items()},
+        "std": spread,
+        "config": config.plain(),
+    }
+    checkpoint.write_atomic(path, json.dumps(content, indent=1).encode())
+    seeds = "".join(f"{f'seed {seed}':>9}" for seed in tested)
+    rows = [f"{'test':18}{seeds}{'mean':>9}{'std':>9}"]
+    for name, x in values.items():
+        std = "-" if spread[name] is None else f"{spread[name]:.4f}"
+        rows.append(f"{name:18}" + "".join(f"{v:9.4f}" for v in [*x, x.mean()]) + f"{std:>9}")
+    return "\n".join([*rows, f"results     {path}"])

@@ -1,0 +1,166 @@
+"""Samples from notes: what each task sees, what it must not see, and that a sample depends on its key alone."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from given import LABELS, Given, dataset, entries, structure, surroundings
+
+from siamdiff_min.data.build import open_origin
+from siamdiff_min.data.samples import DATASETS, Unlabelled, collate, read_note, write_note
+from siamdiff_min.data.store import StoreError
+from siamdiff_min.data.structures import Listing, Origin
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.protein.constants import CA, O, RESIDUE_INDEX
+from siamdiff_min.protein.geometry import length
+from siamdiff_min.protein.protein import TENSOR_FIELDS
+
+
+def assert_equal(a, b) -> None:
+    for field in TENSOR_FIELDS:
+        assert torch.equal(getattr(a.protein, field), getattr(b.protein, field)), field
+    assert torch.equal(a.focus, b.focus) and torch.equal(a.target, b.target)
+    assert (a.names, a.groups) == (b.names, b.groups)
+
+
+@pytest.mark.parametrize("rows", [[], [3], list(range(5000))])
+def test_notes_come_back(rows):
+    values, numbers = read_note(np.frombuffer(write_note({"a": [1, "ä\n"]}, rows), np.uint8))
+    assert values == {"a": [1, "ä\n"]} and numbers.tolist() == rows
+
+
+@pytest.mark.parametrize("task", DATASETS)
+def test_a_sample_depends_on_its_key_alone(task, tmp_path):
+    data = dataset(task, tmp_path)
+    assert len(data) == 4
+    again = pickle.loads(pickle.dumps(data))
+    for key in [(0, 0), (0, 3), (1, 2)]:
+        assert_equal(data[key], again[key])
+    batch, names = collate([data[0, i] for i in range(4)])
+    assert names == [data[0, i].names[0] for i in range(4)] and len(set(names)) == 4
+    assert batch.target.shape[0] == 4 and len(batch.focus) == batch.protein.num_residues
+    assert batch.protein.num_graphs == (8 if task in ("pip", "msp") else 4)
+    assert_equal(batch.to("cpu"), batch)
+
+
+def test_a_plain_store_has_no_labels(tmp_path):
+    origin = Origin(tmp_path, "x", lambda: Listing([Given("a", structure())], []))
+    store = open_origin(origin, store=tmp_path / "s")
+    with pytest.raises(StoreError, match="a has no labels"):
+        DATASETS["psr"](store)[0, 0]
+    sample = Unlabelled(store)[0, 0]
+    assert sample.target.isnan().all() and sample.protein.num_residues == 51 and sample.names == ("a",)
+
+
+def test_ec_labels_and_cutoffs(tmp_path):
+    data = dataset("ec", tmp_path, 5)
+    assert [data[0, i].target.argmax().item() for i in range(5)] == [0, 1, 2, 0, 1]
+    assert data[0, 0].target.shape == (1, len(LABELS))
+    assert data.within(95) == [0, 1, 2, 3, 4] and data.within(30) == [0, 2, 4] and data.within(50) == []
+
+
+def test_psr_targets_and_groups(tmp_path):
+    data = dataset("psr", tmp_path, 3)
+    assert data.targets().tolist() == [1.0, 0.6, 0.2]
+    assert [data[0, i].groups for i in range(3)] == [("t0",), ("t1",), ("t0",)]
+    assert torch.allclose(data[0, 1].target, torch.tensor([0.6]))
+
+
+def test_msp_keeps_the_residues_nearest_to_the_mutation(tmp_path):
+    whole, cut = dataset("msp", tmp_path)[0, 1], dataset("msp", tmp_path, max_residues=20)[0, 1]
+    assert whole.protein.residues_per_graph.tolist() == [51, 51] and whole.focus.nonzero().flatten().tolist() == [8, 59]
+    assert whole.protein.residue_type[whole.focus][1] == RESIDUE_INDEX["TRP"] and whole.target.tolist() == [1.0]
+    assert cut.protein.residues_per_graph.tolist() == [20, 20] and cut.focus.sum() == 2
+    for before, after in zip(whole.protein.unpack(), cut.protein.unpack()):
+        ca = before.pos[before.atom_name == CA]
+        expected = sorted(range(51), key=lambda i: float(length(ca[i] - ca[8])))[:20]
+        assert after.residue_number.tolist() == before.residue_number[sorted(expected)].tolist()
+
+
+@pytest.mark.parametrize("name", ["GLY", "TRP", "ALA"])
+@pytest.mark.parametrize("preset", ["paper", "official"])
+def test_res_shows_no_bit_of_the_type(tmp_path, name, preset):
+    """The type of the centre is changed in the file, with or without side chain: the network's input is the same."""
+    (entry,) = entries("res", 1)
+    protein, centre = entry.structure.protein, 5
+    types = protein.residue_type.clone()
+    types[centre] = RESIDUE_INDEX[name]
+    changed = replace(protein, residue_type=types)
+    side_chain = (protein.atom_residue == centre) & (protein.atom_name > O)
+    assert side_chain.any() and RESIDUE_INDEX[name] != protein.residue_type[centre]
+    trimmed = changed.select_atoms(~side_chain)
+    # every atom of the neighbourhood, and the side chain of the centre too: the reader must not trust the file
+    everything = [*surroundings(protein, centre), *side_chain.nonzero().flatten().tolist()]
+
+    def sample(protein, atoms, key):
+        note = write_note({"residues": [centre], "counts": [len(atoms)]}, atoms)
+        given = Given("r", replace(entry.structure, protein=protein, note=note))
+        store = open_origin(Origin(tmp_path, key, lambda: Listing([given], [])), store=tmp_path / key)
+        return DATASETS["res"](store)[0, 0]
+
+    a = sample(protein, everything, "a")
+    b = sample(changed, everything, "b")
+    c = sample(trimmed, surroundings(trimmed, centre), "c")
+    encoder = ENCODERS["gearnet"]("atom", "tiny", preset)
+    graph = encoder.builder(a.protein)
+    for other in (b, c):
+        assert_equal(replace(a, target=other.target), other)
+        same = encoder.builder(other.protein)
+        for x, y in zip(vars(graph).values(), vars(same).values()):
+            assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+    assert a.target.item() == protein.residue_type[centre] and b.target.item() == RESIDUE_INDEX[name]
+    central = a.protein.atom_residue == a.focus.nonzero().item()
+    assert a.protein.atom_name[central].tolist() == [0, 1, 2, 3] and a.protein.masked.equal(a.focus)
+
+
+def test_res_environment_is_what_the_note_says(tmp_path):
+    data = dataset("res", tmp_path, 3)
+    protein = entries("res", 3)[0].structure.protein
+    for i, centre in enumerate((5, 6, 7)):
+        near = surroundings(protein, centre)
+        own = (protein.atom_residue == centre) & (protein.atom_name <= O)
+        expected = torch.zeros(protein.num_atoms, dtype=torch.bool)
+        expected[near] = True
+        assert torch.equal(data[0, i].protein.pos, protein.pos[expected | own])
+
+
+def test_pip_pairs(tmp_path):
+    data = dataset("pip", tmp_path, 16)
+    first, positive = 51, {(i, 51 + 3 * i) for i in range(2, 10)}
+    drawn = set()
+    for epoch in range(40):
+        pairs, touch = data.pairs(epoch, 0)
+        assert touch.tolist() == [1.0] * 8 + [0.0] * 8
+        assert set(map(tuple, pairs[:8].tolist())) == positive
+        negative = set(map(tuple, pairs[8:].tolist()))
+        assert len(negative) == 8 and not negative & positive
+        assert all(0 < i < first < j < 181 for i, j in negative)  # 0 and 51 are ambiguous
+        drawn |= negative
+    assert len(drawn) > 250  # of 320 draws among 6,450 pairs
+    sample = data[0, 0]
+    residues = data.pairs(0, 0)[0][0]
+    whole = entries("pip", 16)[0].structure.protein
+    for side, residue, protein in zip(range(2), residues, sample.protein.unpack()):
+        inside = (whole.atom_residue >= 51) == bool(side)
+        ca = whole.pos[(whole.atom_residue == int(residue)) & (whole.atom_name == CA)]
+        assert torch.equal(protein.pos, whole.pos[inside & (length(whole.pos - ca) <= 30)])
+    focus = sample.protein.pos[sample.focus[sample.protein.atom_residue] & (sample.protein.atom_name == CA)]
+    assert torch.equal(focus, whole.pos[whole.atom_name == CA][torch.from_numpy(residues)])
+
+
+def test_pip_takes_no_more_pairs_than_there_are(tmp_path):
+    """Two residues against three, of which four pairs touch and one residue is ambiguous: two pairs are left."""
+    one, two = (replace(s, protein=s.protein.crop(0, n)) for s, n in ((structure(), 2), (structure(), 3)))
+    from siamdiff_min.protein.structure import join
+
+    note = write_note({"first": 2, "ambiguous": [4]}, [0, 2, 0, 3, 1, 4, 0, 4])
+    given = Given("c", join([one, two], note))
+    store = open_origin(Origin(tmp_path, "x", lambda: Listing([given], [])), store=tmp_path / "s")
+    data = DATASETS["pip"](store)
+    assert len(data) == 4
+    for epoch in range(9):
+        pairs, touch = data.pairs(epoch, 0)
+        assert sorted(map(tuple, pairs[touch == 0].tolist())) == [(1, 2), (1, 3)]
+        assert len(set(map(tuple, pairs[touch == 1].tolist())) & {(0, 2), (0, 3), (1, 4), (0, 4)}) == 2

@@ -1,0 +1,134 @@
+"""Every task learns four samples by heart, reads what it should, and is scored the same on any number of ranks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import move
+from given import LABELS, dataset, encoder
+
+from siamdiff_min.data.samples import DATASETS, collate
+from siamdiff_min.downstream.tasks import TASKS, focused
+from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
+from siamdiff_min.training import engine, ranks, results
+from siamdiff_min.training.config import TABLE_6, FinetuneConfig
+
+CASES = [(task, level) for task, levels in TABLE_6.items() for level in levels]
+ALONE = ranks.Ranks(0, 1, torch.device("cpu"), None)
+
+
+def make(task: str, level: str):
+    torch.manual_seed(0)
+    return TASKS[task](encoder(task, level), **({"num_outputs": len(LABELS)} if task == "ec" else {}))
+
+
+def batch_of(data, num: int = 4):
+    return collate([data[0, i] for i in range(num)])[0]
+
+
+def test_tasks_datasets_and_table_6_name_the_same():
+    assert TASKS.keys() == DATASETS.keys() == TABLE_6.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task, level", CASES)
+def test_overfits_four_samples(task, level, tmp_path):
+    data = dataset(task, tmp_path)
+    batch, model = batch_of(data), make(task, level)
+    if task == "psr":
+        model.fit(data.targets())
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    first = None
+    for _ in range(80):
+        optimizer.zero_grad()
+        loss, _ = model(batch)
+        loss.backward()
+        optimizer.step()
+        first = first or loss.item()
+        if loss.item() < 0.01 * first:
+            break
+    assert loss.item() < 0.01 * first
+    model.eval()
+    score = model.score(model.predict(batch)).detach()
+    assert score.shape == {"ec": (4, 3), "res": (4, NUM_RESIDUE_TYPES)}.get(task, (4,))
+
+
+@pytest.mark.parametrize("task, level", CASES)
+def test_predictions_do_not_depend_on_pose_or_batch(task, level, tmp_path):
+    data = dataset(task, tmp_path)
+    batch, model = batch_of(data), make(task, level).double().eval()
+    protein = replace(batch.protein, pos=batch.protein.pos.double())
+    batch = replace(batch, protein=protein)
+    together = model.predict(batch)
+    moved = model.predict(replace(batch, protein=move(protein, 1)))
+    assert torch.allclose(moved, together, atol=1e-6)
+    for i in range(4):
+        one = collate([data[0, i]])[0]
+        one = replace(one, protein=replace(one.protein, pos=one.protein.pos.double()))
+        assert torch.allclose(model.predict(one)[0], together[i], atol=1e-6)
+
+
+@pytest.mark.parametrize("only_ca", [True, False])
+def test_focused_is_the_mean_over_the_atoms_in_focus(only_ca, tmp_path):
+    batch, model = batch_of(dataset("msp", tmp_path)), make("msp", "atom").eval()
+    encoding = model.encoder(batch.protein)
+    p = batch.protein
+    for i, value in enumerate(focused(batch, p, encoding, only_ca)):
+        atoms = [
+            a
+            for a in range(p.num_atoms)
+            if p.atom_graph[a] == i and batch.focus[p.atom_residue[a]] and (p.atom_name[a] == CA or not only_ca)
+        ]
+        assert len(atoms) == 1 if only_ca else len(atoms) > 3
+        assert torch.allclose(value, encoding.node[atoms].mean(0), rtol=1e-5)
+
+
+def test_a_frozen_encoder_stays_as_it_is(tmp_path):
+    batch, model = batch_of(dataset("psr", tmp_path)), make("psr", "atom")
+    model.freeze()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    model.train()
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    model(batch)[0].backward()
+    optimizer.step()
+    changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
+    assert changed and all(name.startswith("head.") for name in changed)
+
+
+def test_psr_is_standardised_by_the_training_targets(tmp_path):
+    data = dataset("psr", tmp_path)
+    batch, model = batch_of(data), make("psr", "atom")
+    model.fit(data.targets())
+    targets = data.targets()
+    assert np.isclose(model.mean.item(), targets.mean()) and np.isclose(model.std.item(), targets.std())
+    output = torch.zeros(4, 1)
+    assert torch.allclose(model.score(output), model.mean.expand(4))  # predicts the mean
+    assert np.isclose(model.loss(output, batch.target).mean().item(), 1, atol=1e-5)  # which explains nothing
+
+
+@pytest.mark.parametrize("num", [7, 8, 9, 101])
+@pytest.mark.parametrize("task", ["psr", "res"])
+def test_metrics_do_not_depend_on_the_number_of_ranks(task, num, tmp_path, monkeypatch):
+    """Plain functions: every rank is asked in turn, and what they would gather is put together by hand."""
+    data, model = dataset(task, tmp_path, num), make(task, "atom")
+    config = FinetuneConfig(task=task, batch_size=4, num_workers=0).resolve()
+    held_out = data, collate, range(num)
+    alone = results.predict(model, held_out, config, ALONE)
+    assert len(set(alone.names)) == num == len(alone.score)
+    monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, rank: None)
+    for world in (2, 3):
+        parts = []
+        monkeypatch.setattr(results, "gather", lambda items, world, parts=parts: parts.extend(items) or parts)
+        for rank in range(world):
+            together = results.predict(model, held_out, config, replace(ALONE, rank=rank, world=world))
+        assert together.names == alone.names and np.array_equal(together.score, alone.score)
+        assert np.array_equal(together.target, alone.target) and together.groups == alone.groups
+        a, b = (model.metrics(x.score, x.target, x.groups) for x in (alone, together))
+        assert a == b and all(np.isfinite(list(a.values())))
+
+
+def test_names_of_columns():
+    assert list(make("res", "atom").columns(())) == list(RESIDUES)
+    assert list(make("ec", "residue").columns(LABELS)) == list(LABELS)
+    assert list(make("psr", "atom").columns(())) == []

@@ -1,0 +1,92 @@
+"""Small labelled sets from two real structures: 1LCD chain A (51 residues) and the five chains of 2BEG (130)."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from siamdiff_min.data.build import open_origin
+from siamdiff_min.data.samples import DATASETS, write_note
+from siamdiff_min.data.structures import Listing, Origin
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.protein.constants import CA, RESIDUE_INDEX
+from siamdiff_min.protein.geometry import length
+from siamdiff_min.protein.structure import Structure, join
+
+from conftest import generator, real_protein
+
+LABELS = ("1", "2", "3")
+
+
+@dataclass(frozen=True)
+class Given:
+    """A source that holds what it is asked for."""
+
+    name: str
+    structure: Structure
+    path: str = "given"
+
+    def read(self) -> Structure:
+        return self.structure
+
+
+def structure(name="1LCD_A", noise=0.0, seed=0, note=b"") -> Structure:
+    """A real structure, moved by some noise (angstrom)."""
+    protein = real_protein(name, torch.float32)
+    chains, chain = protein.chain.unique(return_inverse=True)
+    pos = protein.pos + noise * torch.randn(protein.pos.shape, generator=generator(seed))
+    protein = replace(protein, pos=pos, chain=chain)
+    return Structure(protein, tuple("ABCDE"[: len(chains)]), Counter(), note)
+
+
+def surroundings(protein, centre: int) -> list[int]:
+    ca = protein.pos[(protein.atom_residue == centre) & (protein.atom_name == CA)]
+    near = (length(protein.pos - ca) < 10) & (protein.atom_residue != centre)
+    return near.nonzero().squeeze(1).tolist()
+
+
+def entries(task: str, num: int) -> list[Given]:
+    """`num` samples of a task; for PIP and RES as many as there are in two entries."""
+    if task == "ec":
+        notes = [write_note({"ec": [LABELS[i % 3]], "cutoffs": [95] if i % 2 else [30, 95]}) for i in range(num)]
+        return [Given(f"e{i}", structure(noise=i % 3, seed=i, note=note)) for i, note in enumerate(notes)]
+    if task == "psr":
+        scores = [round(1 - 0.8 * i / max(num - 1, 1), 3) for i in range(num)]
+        notes = [write_note({"target": f"t{i % 2}", "gdt_ts": score}) for i, score in enumerate(scores)]
+        return [Given(f"m{i}", structure(noise=0.5 * i, seed=i, note=note)) for i, note in enumerate(notes)]
+    if task == "msp":
+        made = []
+        for i in range(num):
+            wild = structure(noise=0.1, seed=i)
+            types = wild.protein.residue_type.clone()
+            types[7 + i % 9] = RESIDUE_INDEX["TRP" if i % 2 else "GLY"]
+            mutant = replace(wild, protein=replace(wild.protein, residue_type=types))
+            size = wild.protein.num_residues
+            mutated = [[7 + i % 9], [size + 7 + i % 9]]
+            note = write_note({"first": size, "mutated": mutated, "label": i % 2})
+            made.append(Given(f"x{i}", join([wild, mutant], note)))
+        return made
+    if task == "pip":
+        one, two = structure(), structure("2BEG")
+        first = one.protein.num_residues
+        pairs = [(i, first + 3 * i) for i in range(2, 2 + num // 2)]
+        note = write_note({"first": first, "ambiguous": [0, first]}, np.array(pairs).flatten())
+        return [Given("c", join([one, two], note))]
+    whole = structure("2BEG")
+    centres = list(range(5, 5 + num))
+    around = [surroundings(whole.protein, centre) for centre in centres]
+    note = write_note({"residues": centres, "counts": [len(a) for a in around]}, [i for a in around for i in a])
+    return [Given("r", replace(whole, note=note))]
+
+
+def dataset(task: str, folder, num: int = 4, **options):
+    """`num` samples of a task from a store in `folder`."""
+    origin = Origin(folder / task, "given", lambda: Listing(entries(task, num), []))
+    store = open_origin(origin, store=folder / f"{task}-{num}.store")
+    return DATASETS[task](store, labels=LABELS if task == "ec" else (), **options)
+
+
+def encoder(task: str, level: str | None = None):
+    torch.manual_seed(0)
+    return ENCODERS["gearnet"](level or ("residue" if task == "ec" else "atom"), "tiny")
