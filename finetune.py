@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     source = model or (checkpoint.load_encoder_file(Path(config.init_from)) if config.init_from else {})
     if model:
         out = config.out or str(Path(config.eval_only).parent / "eval")
-        config = replace(config, task=model["task"], preset=model["preset"], seeds=(model["seed"],), out=out)
+        config = replace(config, task=model["task"], seeds=(model["seed"],), out=out)
     try:
         config = config.resolve(ranks.world, {name: source[name] for name in checkpoint.IDENTITY if name in source})
         if config.predict and config.task not in PREDICTABLE:

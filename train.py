@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.exit(f"error: {error}")
 
     # 2. Data: structures are converted once to a memory-mapped store, by the first process.
-    store = ranks.first(lambda: open_store(config.data, config.store, workers=config.num_workers or 1))
+    store = ranks.first("data", lambda: open_store(config.data, config.store, workers=config.num_workers or 1))
     train, valid = split(store, config.valid_fraction)
     crops = Crops(store, config.max_length, config.seed, draw_last_window=config.preset == "paper")
 
@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
 
     # 5. Minimise.
-    def validate() -> dict[str, float]:
+    def validate(epoch: int) -> dict[str, float]:
         return engine.evaluate(objective, (crops, collate, valid), config, ranks)
 
     with ranks.connected():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from siamdiff_min.encoders.graph import Graph
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX
 from siamdiff_min.protein.protein import Protein
 
@@ -45,6 +46,19 @@ class Golden(dict):
 def load_golden(name: str) -> Golden:
     with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as arrays:
         return Golden((k, torch.from_numpy(a) if a.dtype.kind in "fiub" else a) for k, a in arrays.items())
+
+
+def golden_graph(golden: Golden, dtype: torch.dtype = torch.float32) -> tuple[Protein, Graph]:
+    """The fixture's nodes and edges as they were given to the official network."""
+    x, edges = golden["in_node_feature"].to(dtype), golden["in_edge_list"].long()
+    none = torch.zeros(len(x), dtype=torch.long)
+    graph_of = torch.arange(len(golden["in_num_nodes"])).repeat_interleave(golden["in_num_nodes"])
+    own = torch.arange(len(x))
+    pos = golden["in_node_position"].to(dtype)
+    protein = Protein(pos, none, none, own, none, none.bool(), none, none, own, none, graph_of, int(graph_of[-1]) + 1)
+    feature = golden["in_edge_feature"][:, :-1].to(dtype) if "in_edge_feature" in golden else None
+    graph = Graph(edges[:, 0], edges[:, 1], edges[:, 2], feature, x, int(golden["num_relation"]))
+    return protein, graph
 
 
 def real_protein(name: str = "1LCD_A", dtype: torch.dtype = torch.float64) -> Protein:

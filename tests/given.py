@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from conftest import generator, real_protein
 
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS, write_note
@@ -13,8 +14,6 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.protein.constants import CA, RESIDUE_INDEX
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.structure import Structure, join
-
-from conftest import generator, real_protein
 
 LABELS = ("1", "2", "3")
 

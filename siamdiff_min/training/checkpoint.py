@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +19,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RESIDUE_GRAPH
+
 MAGIC = b"siamdiff_min ckpt 1\n"
 ENCODER_FORMAT = "siamdiff_min encoder 1"
 MODEL_FORMAT = "siamdiff_min model 1"
+_WRAPPERS = ("module.", "_orig_mod.")  # what DistributedDataParallel and torch.compile put before every name
 IDENTITY = ("encoder", "level", "size", "preset")  # what is needed to build an encoder again
 
 
@@ -121,9 +126,8 @@ def load_model_file(path: Path) -> dict:
 
 
 def load_encoder_file(path: Path) -> dict:
-    """Read an encoder: the dict `save_encoder_file` wrote, made up likewise from a checkpoint or a fine-tuned model.
-
-    A plain dict of tensors (released encoders) comes back as {"state": ...}. Raises CheckpointError otherwise.
+    """Read an encoder: what `save_encoder_file` wrote, or the same made up from a checkpoint, a fine-tuned model
+    (best.pt), or a file that torchdrug or the released code wrote. Raises CheckpointError otherwise.
     """
     path = Path(path)
     content = _read(path)
@@ -135,11 +139,75 @@ def load_encoder_file(path: Path) -> dict:
         if isinstance(whole, dict) and whole.get("format") == ENCODER_FORMAT:
             return whole
         if isinstance(whole, dict) and whole and all(isinstance(v, Tensor) for v in whole.values()):
-            return {"state": whole}
+            return _released(whole, path)
         if not (isinstance(whole, dict) and whole.get("format") == MODEL_FORMAT):
             raise CheckpointError(f"{path} is neither an encoder file nor a checkpoint nor a dict of tensors")
     state = {k.removeprefix("encoder."): v for k, v in whole["state"].items() if k.startswith("encoder.")}
     return {"format": ENCODER_FORMAT, **{name: whole[name] for name in IDENTITY}, "state": state}
+
+
+def _released(state: dict[str, Tensor], path: Path) -> dict:
+    """The encoder in the weights of torchdrug's GearNet, alone or inside a task (`model.`), wrapped or not.
+
+    Level and size are told from the shapes, never from the name of the file: the released links are swapped.
+    """
+    while len({name.split(".")[0] for name in state}) == 1 and next(iter(state)).startswith(_WRAPPERS):
+        state = {name.split(".", 1)[1]: tensor for name, tensor in state.items()}
+    inside = {name.removeprefix("model."): t for name, t in state.items() if name.startswith("model.")}
+    heads = sorted({name.split(".")[0] for name in state if not name.startswith("model.")}) if inside else []
+    state = inside or state
+    shapes = [t.shape for name, t in state.items() if re.fullmatch(r"layers\.\d+\.self_loop\.weight", name)]
+    if not shapes or any(len(shape) != 2 for shape in shapes):
+        found = ", ".join(list(state)[:3])
+        raise CheckpointError(f"{path} holds no GearNet: no layers.0.self_loop.weight, but {found}, ...")
+    widths = {"atom": ATOM_GRAPH.node_dim, "residue": RESIDUE_GRAPH.node_dim}
+    for level, width in widths.items():
+        for size, dims in GEARNET_DIMS.items():
+            if shapes[0][1] == width and [shape[0] for shape in shapes] == dims[level]:
+                identity = {"encoder": "gearnet", "level": level, "size": size, "preset": "official"}
+                return {"format": ENCODER_FORMAT, **identity, "state": state, "not_loaded": heads}
+    raise CheckpointError(
+        f"{path} holds a GearNet with input {shapes[0][1]} and widths {[shape[0] for shape in shapes]}; "
+        f"known are input {widths} and widths {GEARNET_DIMS}"
+    )
+
+
+def build_encoder(content: dict, source: str) -> nn.Module:
+    """The encoder of `load_encoder_file`, with its weights, in evaluation mode. Raises CheckpointError."""
+    missing = [name for name in IDENTITY if name not in content]
+    if missing or content["encoder"] not in ENCODERS:
+        raise CheckpointError(f"{source} does not say which encoder it is: {missing or content['encoder']}")
+    try:
+        encoder = ENCODERS[content["encoder"]](*(content[name] for name in IDENTITY[1:]))
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"{source} is of an encoder that is not known: {error}") from error
+    load_weights(encoder, content["state"], source)
+    return encoder.eval()
+
+
+def describe(path: Path) -> str:
+    """What a file of weights is, in a few lines. Raises CheckpointError where it is none."""
+    path = Path(path)
+    if _read(path).startswith(MAGIC):
+        content, kind = load(path), "a checkpoint to resume from, checksum correct"
+        about = {"step": content["step"], **content["config"]}
+        state = content["objective"]
+    else:
+        try:
+            content, kind = load_model_file(path), "a fine-tuned model"
+        except CheckpointError:
+            content, kind = load_encoder_file(path), "an encoder"
+        about = {k: v for k, v in content.items() if k not in ("format", "state") and not isinstance(v, dict)}
+        about |= {
+            f"{k}.{name}": v
+            for k, values in content.items()
+            if isinstance(values, dict) and k != "state"
+            for name, v in values.items()
+        }
+        state = content["state"]
+    lines = [f"{path}: {kind}", *(f"{name:22}  {value}" for name, value in about.items() if value is not None)]
+    count = sum(t.numel() for t in state.values())
+    return "\n".join([*lines, f"{len(state)} tensors, {count:,} numbers: {_groups(list(state))}"])
 
 
 def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
@@ -174,8 +242,11 @@ def initialise(
         load_weights(module, state, str(path))
         loaded, kept = list(state), []
     else:
-        state = load_encoder_file(path)["state"]
+        content = load_encoder_file(path)
+        state = content["state"]
         load_weights(module.encoder, state, str(path))
+        if content.get("not_loaded"):
+            report(f"in that file, not loaded: {', '.join(content['not_loaded'])}")
         loaded = [f"encoder.{name}" for name in state]
         kept = [name for name in module.state_dict() if name not in set(loaded)]
     report(f"loaded from {path}: {_groups(loaded)}")
@@ -225,3 +296,10 @@ def _fsync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+if __name__ == "__main__":
+    try:
+        print("\n".join(describe(Path(argument)) for argument in sys.argv[1:]))
+    except CheckpointError as problem:
+        sys.exit(f"error: {problem}")

@@ -196,6 +196,11 @@ class FinetuneConfig(RunConfig):
     """Options of `finetune.py`."""
 
     task: str = option("psr", "what is predicted")
+    preset: str | None = option(
+        None,
+        "what the paper says, or what the released code does (default: that of --init-from, or paper)",
+        choices=tuple(EPOCHS),
+    )
     size: str | None = option(
         None,
         "the paper's encoder, or one for laptops (default: that of --init-from; tiny on demo data)",
@@ -234,15 +239,17 @@ class FinetuneConfig(RunConfig):
             raise ValueError(f"--task {self.task} exists at {' and '.join(levels)} level, not at {level} level")
         size = pick(self.size, source.get("size", "tiny" if self.data is None else "paper"))
         encoder = pick(self.encoder, source.get("encoder", "gearnet"))
-        for name, value in (("level", level), ("size", size), ("encoder", encoder), ("preset", self.preset)):
+        preset = pick(self.preset, source.get("preset", "paper"))
+        for name, value in (("level", level), ("size", size), ("encoder", encoder), ("preset", preset)):
             if source.get(name, value) != value:
                 raise ValueError(f"--{name} {value}, but {self.init_from} holds a {source[name]} one")
         table = levels[level]
         tiny = TINY_TASK if size == "tiny" else {}
-        official = OFFICIAL_EPOCHS if self.preset == "official" else {}
+        official = OFFICIAL_EPOCHS if preset == "official" else {}
         return replace(
             self._with_batches(world_size, tiny.get("batch_size", table.batch_size)),
             level=level,
+            preset=preset,
             size=size,
             encoder=encoder,
             max_residues=pick(self.max_residues, MAX_RESIDUES.get((self.task, level))),

@@ -13,7 +13,7 @@ from siamdiff_min.data.samples import DATASETS, Unlabelled, collate, read_note, 
 from siamdiff_min.data.store import StoreError
 from siamdiff_min.data.structures import Listing, Origin
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.protein.constants import CA, O, RESIDUE_INDEX
+from siamdiff_min.protein.constants import CA, RESIDUE_INDEX, O
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.protein import TENSOR_FIELDS
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import Golden, generator, load_golden, move, real_protein, relative_error
+from conftest import generator, golden_graph, load_golden, move, real_protein, relative_error
 
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.gearnet import GearNet, RelationalConv
-from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph
+from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH
 from siamdiff_min.encoders.ops import Gather
 from siamdiff_min.protein.protein import Protein
 
@@ -18,19 +18,6 @@ CASES = {  # fixture -> the network it was made with
     "gearnet_atom_6x128": (ATOM_GRAPH, [128] * 6, 8, "mean", True),
     "gearnet_noedge_3x24": (RESIDUE_GRAPH, [24] * 3, 0, "mean", False),
 }
-
-
-def golden_graph(golden: Golden, dtype: torch.dtype = torch.float32) -> tuple[Protein, Graph]:
-    """The fixture's nodes and edges as they were given to the official network."""
-    x, edges = golden["in_node_feature"].to(dtype), golden["in_edge_list"].long()
-    none = torch.zeros(len(x), dtype=torch.long)
-    graph_of = torch.arange(len(golden["in_num_nodes"])).repeat_interleave(golden["in_num_nodes"])
-    own = torch.arange(len(x))
-    pos = golden["in_node_position"].to(dtype)
-    protein = Protein(pos, none, none, own, none, none.bool(), none, none, own, none, graph_of, int(graph_of[-1]) + 1)
-    feature = golden["in_edge_feature"][:, :-1].to(dtype) if "in_edge_feature" in golden else None
-    graph = Graph(edges[:, 0], edges[:, 1], edges[:, 2], feature, x, int(golden["num_relation"]))
-    return protein, graph
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
