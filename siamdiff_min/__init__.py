@@ -3,6 +3,8 @@
 Start reading at `siamdiff_min/pretraining/siamdiff.py`, which is Algorithm 1 of the paper on one screen.
 """
 
+from .embed import load_encoder
+from .embed import load_encoder
 from .encoders import ENCODERS, Encoding, GearNet, Graph
 from .pretraining import ABLATIONS, OBJECTIVES, SiamDiff
 from .protein import GaussianConformer, Protein, TorsionalConformer
@@ -19,4 +21,5 @@ __all__ = [
     "Protein",
     "SiamDiff",
     "TorsionalConformer",
+    "load_encoder",
 ]
