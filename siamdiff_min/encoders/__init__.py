@@ -2,8 +2,9 @@
 
 from .gearnet import Encoding, GearNet
 from .graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, GraphBuilder
+from .gvp import GVPGNN
 
-__all__ = ["ATOM_GRAPH", "ENCODERS", "RESIDUE_GRAPH", "Encoding", "GearNet", "Graph", "GraphBuilder"]
+__all__ = ["ATOM_GRAPH", "ENCODERS", "GVPGNN", "RESIDUE_GRAPH", "Encoding", "GearNet", "Graph", "GraphBuilder"]
 
 GEARNET_DIMS = {  # size -> level -> hidden widths (App. D); "tiny" is this project's, for laptops
     "paper": {"atom": [128] * 6, "residue": [512] * 6},
@@ -19,4 +20,18 @@ def build_gearnet(level: str, size: str = "paper", preset: str = "paper") -> Gea
     return GearNet(builder, GEARNET_DIMS[size][level], readout={"atom": "mean", "residue": "sum"}[level])
 
 
-ENCODERS = {"gearnet": build_gearnet}
+def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
+    """GVP of App. H. The radial basis covers the graph's 4.5 angstrom, the default of Jing et al. (2022); the released
+    code stretches it over 20.
+
+    Raises ValueError at residue level.
+    """
+    if level != "atom":
+        raise ValueError(f"the encoder gvp exists at atom level only (App. H), not at {level} level")
+    sizes = {"paper": {}, "tiny": {"dims": (32, 8), "num_layers": 3}}
+    if preset == "official":
+        return GVPGNN(ATOM_GRAPH.as_official(), longest=20.0, **sizes[size])
+    return GVPGNN(ATOM_GRAPH, **sizes[size])
+
+
+ENCODERS = {"gearnet": build_gearnet, "gvp": build_gvp}

@@ -1,0 +1,289 @@
+"""GVP: the numbers of gvp-pytorch and of the official network, equivariance of every layer, promises of an encoder."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import Golden, generator, load_golden, move, real_protein, relative_error, rigid_motion
+from torch.nn import functional as F
+
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders.graph import ATOM_GRAPH, Graph, one_hot
+from siamdiff_min.encoders.gvp import (
+    GVP,
+    GVPGNN,
+    LINEAR,
+    GVPConv,
+    GVPConvLayer,
+    TupleDropout,
+    TupleNorm,
+    norms,
+    radial_basis,
+)
+from siamdiff_min.encoders.ops import Gather, segment_mean
+from siamdiff_min.pretraining import OBJECTIVES
+from siamdiff_min.protein.protein import Protein
+
+UNGATED = (F.relu, torch.sigmoid)
+LAYERS = {  # fixture -> the perceptron it was made with
+    "gvp_plain": lambda: GVP((10, 4), (8, 3), UNGATED, vector_gate=False),
+    "gvp_gate": lambda: GVP((10, 4), (8, 3), UNGATED),
+    "gvp_gate_relu_none": lambda: GVP((10, 4), (8, 3)),
+    "gvp_none": lambda: GVP((10, 4), (8, 3), LINEAR, vector_gate=False),
+    "gvp_hdim": lambda: GVP((10, 4), (8, 3), UNGATED, vector_gate=False, hidden=7),
+    "gvp_no_vout": lambda: GVP((10, 4), (8, 0), UNGATED, vector_gate=False),
+    "gvp_no_vin": lambda: GVP((10, 0), (8, 3), UNGATED),
+    "layernorm": lambda: TupleNorm(10),
+    "layernorm_no_v": lambda: TupleNorm(10),
+    "layernorm_zero_v": lambda: TupleNorm(10),
+}
+
+
+def weights(golden: Golden, prefix: str) -> dict[str, torch.Tensor]:
+    """The weights of a fixture, without gvp-pytorch's empty `dummy_param`, and with one name spelled correctly."""
+    state = {k.replace("embdding", "embedding"): v for k, v in golden.state(prefix).items()}
+    return {k: v for k, v in state.items() if not k.endswith("dummy_param")}
+
+
+def space_first(v: torch.Tensor) -> torch.Tensor:
+    """(K, c, 3) of gvp-pytorch <-> (K, 3, c) of this package."""
+    return v.transpose(1, 2)
+
+
+def gathers(src: torch.Tensor, dst: torch.Tensor, num_nodes: int) -> tuple[Gather, Gather]:
+    edge = torch.arange(len(src))
+    ends = Gather.build(torch.cat([src, dst + num_nodes]), torch.cat([edge, edge]), 2 * num_nodes, len(src))
+    return ends, Gather.build(edge, dst, len(src), num_nodes)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_golden_layer(name):
+    golden = load_golden("gvp_layers")
+    layer = LAYERS[name]()
+    layer.load_state_dict(weights(golden, f"{name}/sd/"), strict=True)
+    if name == "layernorm_zero_v":
+        golden["v"][0] = 0
+    v = {"gvp_no_vin": None, "layernorm_no_v": None}.get(name, space_first(golden["v"]))
+    s, v = layer(golden["s"], v)
+    assert relative_error(s, golden[f"{name}/out_s"]) < 1e-5
+    assert (v is None) == (f"{name}/out_v" not in golden)
+    assert v is None or (space_first(v) - golden[f"{name}/out_v"]).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["conv_mean", "conv_add", "convlayer"])
+def test_golden_convolution(name):
+    golden = load_golden("gvp_layers")
+    layer = GVPConvLayer((10, 4), (6, 2)) if name == "convlayer" else GVPConv((10, 4), (8, 3), (6, 2))
+    layer.load_state_dict(weights(golden, f"{name}/sd/"), strict=True)
+    src, dst = golden["edge_index"]
+    node, edge = (golden["s"], space_first(golden["v"])), (golden["es"], space_first(golden["ev"]))
+    s, v = layer.eval()(node, edge, *gathers(src, dst, 12))
+    degree = torch.bincount(dst, minlength=12)[:, None] if name == "conv_add" else torch.ones(12, 1)
+    assert relative_error(s * degree, golden[f"{name}/out_s"]) < 1e-5
+    assert relative_error(space_first(v) * degree[:, None], golden[f"{name}/out_v"]) < 1e-5
+
+
+def golden_input(golden: Golden, dtype: torch.dtype) -> tuple[Protein, Graph]:
+    """The atoms and edges that were given to the official network."""
+    residue, none = golden["in_atom2residue"], torch.zeros(40, dtype=torch.long)
+    x = [one_hot(golden["in_atom_type"], 18, dtype), golden["in_residue_feature"].to(dtype)[residue]]
+    of = torch.arange(2).repeat_interleave(golden["in_num_residues"])
+    pos = golden["in_node_position"].to(dtype)
+    protein = Protein(pos, residue, residue, residue, none, none.bool(), none, none, none, none, of, 2)
+    src, dst, relation = golden["in_edge_list"].unbind(1)
+    return protein, Graph(src, dst, relation, relation[:, None].to(dtype), torch.cat(x, dim=1), 1)
+
+
+@pytest.mark.parametrize("dtype, bits, tolerance", [(torch.float32, 32, 1e-5), (torch.float64, 64, 1e-12)])
+def test_golden_network(dtype, bits, tolerance):
+    golden = load_golden("gvpgnn_atom")
+    net = GVPGNN(ATOM_GRAPH, longest=20.0).to(dtype).eval()
+    net.load_state_dict(weights(golden, "sd/"), strict=True)
+    encoding = net(*golden_input(golden, dtype))
+    assert relative_error(encoding.node, golden[f"out{bits}/node_feature"]) < tolerance
+    assert relative_error(encoding.graph, golden[f"out{bits}/graph_feature"]) < tolerance
+    assert sum(p.numel() for p in net.parameters()) == 874_982
+
+
+def wave(x: torch.Tensor) -> torch.Tensor:
+    """The fixtures' scalar: cos(0), cos(1), ... as weights, row-major."""
+    weight = torch.arange(x.numel(), dtype=torch.float64).cos().to(x.dtype)
+    return (x.flatten() * weight).sum()
+
+
+def test_golden_gradients():
+    """In float64 against the stored float32: one of the four is a single number, a sum that cancels to 1e-5."""
+    golden = load_golden("gvpgnn_atom")
+    net = GVPGNN(ATOM_GRAPH, longest=20.0).double().eval()
+    net.load_state_dict(weights(golden, "sd/"))
+    wave(net(*golden_input(golden, torch.float64)).node).backward()
+    parameters, expected = dict(net.named_parameters()), golden.state("out32/grad/")
+    assert len(expected) == 4
+    assert max(relative_error(parameters[name].grad, g) for name, g in expected.items()) < 1e-5
+
+
+def plain_convolution(conv: GVPConv, node, edge, src, dst) -> tuple[torch.Tensor, torch.Tensor]:
+    """The formula as it is published: three perceptrons per edge on concatenated features, then the mean."""
+    s = torch.cat([node[0][src], edge[0], node[0][dst]], dim=-1)
+    v = torch.cat([node[1][src], edge[1], node[1][dst]], dim=-1)
+    for layer in conv.message_func:
+        s, v = layer(s, v)
+    return segment_mean(s, dst, len(node[0])), segment_mean(v, dst, len(node[0]))
+
+
+def test_products_per_node_equal_products_per_edge():
+    """Values and all gradients; node 0 has no edges and receives zeros, not the bias."""
+    torch.manual_seed(0)
+    conv = GVPConv((7, 3), (5, 4), (6, 2)).double()
+    src, dst = torch.randint(0, 9, (30,), generator=generator(1)), torch.randint(1, 9, (30,), generator=generator(2))
+    results = []
+    for fast in (True, False):
+        g = generator(3)
+        shapes = [(9, 7), (9, 3, 3), (30, 6), (30, 3, 2)]
+        x = [torch.randn(shape, dtype=torch.float64, generator=g).requires_grad_() for shape in shapes]
+        node, edge = tuple(x[:2]), tuple(x[2:])
+        s, v = conv(node, edge, *gathers(src, dst, 9)) if fast else plain_convolution(conv, node, edge, src, dst)
+        results.append((s, v, *torch.autograd.grad(wave(s) + wave(v), [*x, *conv.parameters()])))
+    assert not results[0][0][0].any() and results[0][0][1:].all()
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(*results))
+
+
+@pytest.mark.parametrize("name", [*LAYERS, "conv", "convlayer", "dropout"])
+def test_every_layer_is_equivariant(name):
+    """Scalars stay, vectors turn with the input; reflections included, as no layer knows left from right."""
+    torch.manual_seed(0)
+    g, rotation = generator(1), -rigid_motion(2)[0]
+    src, dst = torch.randint(0, 12, (2, 40), generator=g)
+    s, es = (torch.randn(n, c, dtype=torch.float64, generator=g) for n, c in ((12, 10), (40, 6)))
+    v, ev = (torch.randn(n, 3, c, dtype=torch.float64, generator=g) for n, c in ((12, 4), (40, 2)))
+    if name in ("conv", "convlayer"):
+        layer = GVPConv((10, 4), (8, 3), (6, 2)) if name == "conv" else GVPConvLayer((10, 4), (6, 2)).eval()
+    else:
+        layer = TupleDropout(0.5) if name == "dropout" else LAYERS[name]()
+    layer = layer.double()
+
+    def turn(x):
+        return None if x is None else rotation @ x
+
+    def run(v, ev):
+        torch.manual_seed(1)  # dropout
+        if name in ("conv", "convlayer"):
+            return layer((s, v), (es, ev), *gathers(src, dst, 12))
+        return layer(s, None if name in ("gvp_no_vin", "layernorm_no_v") else v)
+
+    (here_s, here_v), (there_s, there_v) = run(v, ev), run(turn(v), turn(ev))
+    assert relative_error(there_s, here_s.detach()) < 1e-9
+    assert here_v is None or (there_v - turn(here_v)).abs().max() < 1e-9
+    if here_v is not None and name != "gvp_no_vin":
+        assert (here_v - turn(here_v)).abs().max() > 0.01
+
+
+def test_dropout_drops_whole_vectors_and_nothing_in_evaluation():
+    torch.manual_seed(0)
+    drop = TupleDropout(0.25)
+    s, v = drop(torch.ones(400, 10), torch.ones(400, 3, 10))
+    assert torch.equal(s.unique(), torch.tensor([0.0, 4 / 3])) and torch.equal(v[:, 0], v[:, 2])
+    for x in (s, v[:, 0]):
+        assert abs((x == 0).float().mean() - 0.25) < 0.03  # 4 standard deviations of 4,000 draws
+    assert not torch.equal(s, v[:, 0])
+    s, v = drop.eval()(torch.ones(4, 10), torch.ones(4, 3, 10))
+    assert s.eq(1).all() and v.eq(1).all()
+
+
+def test_radial_basis():
+    length = torch.tensor([0.0, 1.3, 4.5, 9.0], dtype=torch.float64)
+    basis = radial_basis(length, 4.5, 16)
+    for i, d in enumerate(length.tolist()):
+        for k in range(16):
+            expected = torch.tensor(-(((d - k * 4.5 / 15) / (4.5 / 16)) ** 2), dtype=torch.float64).exp()
+            assert abs(basis[i, k] - expected) < 1e-12
+
+
+def small_net(preset: str = "paper") -> GVPGNN:
+    torch.manual_seed(0)
+    return ENCODERS["gvp"]("atom", "tiny", preset).double().eval()
+
+
+@pytest.mark.parametrize("size, layers, dims", [("paper", 5, (100, 16)), ("tiny", 3, (32, 8))])
+def test_sizes_of_the_builder(size, layers, dims):
+    net = ENCODERS["gvp"]("atom", size)
+    assert (len(net.layers), net.out_dim, net.layers[0].conv.message_func[2].wv.out_features) == (layers, *dims)
+    assert net.builder.radius == 4.5 and net.longest == 4.5 and net.layers[0].dropout.rate == 0.1
+    official = ENCODERS["gvp"]("atom", size, "official")
+    assert official.builder.official and official.longest == 20
+    with pytest.raises(ValueError, match=r"gvp exists at atom level only .* not at residue level"):
+        ENCODERS["gvp"]("residue", size)
+
+
+def test_invariance():
+    net, protein = small_net(), real_protein("1LCD_A")
+    here, there = net(protein), net(move(protein, 1))
+    for name in ("node", "residue", "graph"):
+        assert relative_error(getattr(there, name), getattr(here, name).detach()) < 1e-9
+
+
+def test_vectors_inside_the_network_turn_with_the_protein():
+    net, protein = small_net(), real_protein("1LCD_A")
+    seen = []
+    net.layers[-1].register_forward_hook(lambda module, args, out: seen.append(out[1]))
+    rotation, shift = rigid_motion(3)
+    net(protein)
+    net(replace(protein, pos=protein.pos @ rotation.T + shift))
+    assert relative_error(seen[1], rotation @ seen[0].detach()) < 1e-9
+    assert (norms(seen[0]) > 0.01).any()
+
+
+def test_packing_equals_encoding_singly():
+    net = small_net()
+    proteins = [real_protein("1LCD_A"), real_protein("2BEG"), real_protein("1LCD_A").crop(5, 20)]
+    together, apart = net(Protein.pack(proteins)), [net(p) for p in proteins]
+    for name in ("node", "residue", "graph"):
+        assert relative_error(getattr(together, name), torch.cat([getattr(e, name) for e in apart]).detach()) < 1e-12
+
+
+@pytest.mark.parametrize("preset", ["paper", "official"])
+def test_the_type_of_a_masked_residue_changes_nothing(preset):
+    net, protein = small_net(preset), real_protein("1LCD_A")
+    protein = replace(protein, masked=torch.arange(51) % 2 == 0)
+    protein = protein.select_atoms((protein.atom_name < 4) | ~protein.masked[protein.atom_residue])
+    other = torch.where(protein.masked, (protein.residue_type + 3) % 20, protein.residue_type)
+    assert torch.equal(net(protein).node, net(replace(protein, residue_type=other)).node)
+    shown = replace(protein, masked=torch.zeros_like(protein.masked))
+    assert not torch.equal(net(protein).node, net(shown).node)
+
+
+def test_lengths_are_those_at_hand_and_edges_those_of_the_graph():
+    net, protein = small_net(), real_protein("1LCD_A")
+    graph = net.builder(protein)
+    noise = torch.randn(protein.pos.shape, dtype=torch.float64, generator=generator(1))
+    noisy = replace(protein, pos=protein.pos + noise)
+    given = net(noisy, graph).node
+    assert not torch.allclose(given, net(protein, graph).node) and not torch.allclose(given, net(noisy).node)
+    keep = torch.arange(graph.num_edges) % 3 > 0
+    fewer = replace(
+        graph,
+        src=graph.src[keep],
+        dst=graph.dst[keep],
+        relation=graph.relation[keep],
+        edge_feature=graph.edge_feature[keep],
+    )
+    assert not torch.allclose(net(protein, fewer).node, net(protein, graph).node)
+
+
+def test_atoms_without_neighbours():
+    net = small_net()
+    alone = real_protein("1LCD_A").crop(0, 1).alpha_carbons()
+    apart = net(replace(real_protein("1LCD_A"), pos=real_protein("1LCD_A").pos * 1000))
+    assert net(alone).graph.isfinite().all() and apart.graph.isfinite().all()
+
+
+@pytest.mark.parametrize("preset", ["paper", "official"])
+def test_pre_training_reaches_every_weight(preset):
+    """Data-parallel training waits for a gradient of every parameter."""
+    torch.manual_seed(0)
+    objective = OBJECTIVES["siamdiff"](ENCODERS["gvp"]("atom", "tiny", preset), "atom", preset)
+    protein = Protein.pack([real_protein("1LCD_A", torch.float32).crop(k, 15) for k in (0, 20)])
+    loss, _ = objective(protein, generator(0))
+    loss.backward()
+    assert [name for name, p in objective.named_parameters() if p.grad is None] == []
+    assert all(p.grad.isfinite().all() for p in objective.parameters())
