@@ -77,7 +77,7 @@ class Item:
             if not isinstance(item, dict):
                 raise _Malformed("not a record")
             return _READERS[self.task](label, item)
-        except _Malformed as error:
+        except (_Malformed, OverflowError) as error:  # the latter from whole numbers beyond any float
             raise StructureError(label, "malformed item", str(error)) from error
 
 
@@ -245,17 +245,10 @@ def _atoms(item: dict, name: str) -> _Atoms:
         atom,
         altloc,
         [1.0 if value is None else value for value in occupancy],
-        zip(*(_floats(name, values) for values in (x, y, z))),
+        zip(map(float, x), map(float, y), map(float, z)),
         [(text or "").upper() for text in element],
     )
     return _Atoms(list(map(AtomRow._make, zip(*columns))), model, subunit)
-
-
-def _floats(name: str, values: tuple) -> list[float]:
-    try:
-        return list(map(float, values))
-    except OverflowError as error:
-        raise _Malformed(f"{name}: {error}") from error
 
 
 def _positions(structure: Structure) -> list[tuple[str, int, str]]:
