@@ -3,8 +3,6 @@
 Start reading at `siamdiff_min/pretraining/siamdiff.py`, which is Algorithm 1 of the paper on one screen.
 """
 
-from .embed import load_encoder
-from .embed import load_encoder
 from .encoders import ENCODERS, Encoding, GearNet, Graph
 from .pretraining import ABLATIONS, OBJECTIVES, SiamDiff
 from .protein import GaussianConformer, Protein, TorsionalConformer
@@ -23,3 +21,12 @@ __all__ = [
     "TorsionalConformer",
     "load_encoder",
 ]
+
+
+def __getattr__(name: str):
+    """`load_encoder` on demand: `python -m siamdiff_min.embed` would otherwise find its module imported already."""
+    if name == "load_encoder":
+        from .embed import load_encoder
+
+        return load_encoder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -206,9 +206,9 @@ class EnvironmentSamples(Samples):
         target = protein.residue_type[focus]
         # Hidden twice: marked as masked, and without a type that anything could read.
         protein = replace(protein, masked=focus, residue_type=protein.residue_type.masked_fill(focus, 0))
-        name = self.store.names[index]
-        number, code = int(protein.residue_number[focus]), chr(int(protein.insertion_code[focus]))
-        return Sample(protein, focus, target, (f"{name}:{number}{code}".rstrip(),), (name,))
+        number, code = int(protein.residue_number[focus]), chr(int(protein.insertion_code[focus])).strip()
+        name = f"{self.store.names[index]}:{int(protein.chain[focus])}:{number}{code}"
+        return Sample(protein, focus, target, (name,), (self.store.names[index],))
 
 
 class InterfaceSamples(Samples):

@@ -271,7 +271,8 @@ def _from_bytes(content: bytes, path: Path) -> dict:
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises half a dozen types on damaged input
-        raise CheckpointError(f"{path} cannot be read as a torch file: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0].split(". ")[0]  # what follows advises to allow pickles
+        raise CheckpointError(f"{path} cannot be read as a torch file: {reason}") from error
 
 
 def _read(path: Path) -> bytes:
