@@ -1,10 +1,22 @@
 """From a `Protein` to representations. `ENCODERS` is the choice of `--encoder`."""
 
+from .esm import ESM2, ESM_SIZES, ESMGearNet
 from .gearnet import Encoding, GearNet
 from .graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, GraphBuilder
 from .gvp import GVPGNN
 
-__all__ = ["ATOM_GRAPH", "ENCODERS", "GVPGNN", "RESIDUE_GRAPH", "Encoding", "GearNet", "Graph", "GraphBuilder"]
+__all__ = [
+    "ATOM_GRAPH",
+    "ENCODERS",
+    "ESM2",
+    "GVPGNN",
+    "RESIDUE_GRAPH",
+    "ESMGearNet",
+    "Encoding",
+    "GearNet",
+    "Graph",
+    "GraphBuilder",
+]
 
 GEARNET_DIMS = {  # size -> level -> hidden widths (App. D); "tiny" is this project's, for laptops
     "paper": {"atom": [128] * 6, "residue": [512] * 6},
@@ -34,4 +46,16 @@ def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
     return GVPGNN(ATOM_GRAPH, **sizes[size])
 
 
-ENCODERS = {"gearnet": build_gearnet, "gvp": build_gvp}
+def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper") -> ESMGearNet:
+    """ESM-GearNet of Sec. 5.4 with random weights: ESM-2 650M before the residue-level GearNet-Edge.
+
+    Raises ValueError at atom level.
+    """
+    if level != "residue":
+        raise ValueError(f"the encoder esm-gearnet exists at residue level only (Sec. 5.4), not at {level} level")
+    esm = ESM2(*{"paper": ESM_SIZES["650M"], "tiny": (2, 64, 4)}[size])
+    builder = RESIDUE_GRAPH.as_official() if preset == "official" else RESIDUE_GRAPH
+    return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], esm)
+
+
+ENCODERS = {"gearnet": build_gearnet, "gvp": build_gvp, "esm-gearnet": build_esm_gearnet}

@@ -55,7 +55,10 @@ class RelationalConv(nn.Module):
 
 
 class GearNet(nn.Module):
-    """GearNet-Edge; without message passing between edges (`num_angle_bins=0`) it is GearNet."""
+    """GearNet-Edge; without message passing between edges (`num_angle_bins=0`) it is GearNet.
+
+    `node_dim` is the width of the node features where they are others than the builder's.
+    """
 
     def __init__(
         self,
@@ -64,12 +67,13 @@ class GearNet(nn.Module):
         num_angle_bins: int = 8,
         readout: str = "mean",
         concat: bool = True,
+        node_dim: int | None = None,
     ):
         super().__init__()
         self.builder, self.num_angle_bins, self.concat = builder, num_angle_bins, concat
         self.readout = {"mean": segment_mean, "sum": segment_sum}[readout]
         self.out_dim = sum(dims) if concat else dims[-1]
-        node = [builder.node_dim, *dims]
+        node = [node_dim or builder.node_dim, *dims]
         self.layers = nn.ModuleList(RelationalConv(a, b, builder.num_relations) for a, b in pairwise(node))
         if num_angle_bins:
             edge = [builder.edge_dim, *node[:-1]]

@@ -1,0 +1,242 @@
+"""ESM-2, a language model of protein sequences, and ESM-GearNet, which reads its representations (Sec. 5.4, Table 4).
+
+Lin et al. (2023), "Evolutionary-scale prediction of atomic-level protein structure with a language model"; Zhang et al.
+(2023), "Enhancing protein language models with structure-based encoder and pre-training". Parameter names are those of
+fair-esm, whose weight files load. Sequences of a batch lie one after the other without padding: **T** is the number of
+tokens, **W** that of sequences.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..protein.constants import ONE_LETTER
+from ..protein.protein import Protein
+from .gearnet import Encoding, GearNet
+from .graph import Graph, GraphBuilder
+from .ops import segment_mean, segment_sum
+
+VOCABULARY = ("<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>")
+CLS, EOS, MASK = (VOCABULARY.index(name) for name in ("<cls>", "<eos>", "<mask>"))
+RESIDUE_TOKEN = tuple(VOCABULARY.index(letter) for letter in ONE_LETTER)  # in the order of RESIDUES
+MAX_RESIDUES = 1022  # ESM-2 was trained on 1,024 tokens at most, <cls> and <eos> included
+TRAINED_MASK_RATE = 0.15 * 0.8  # share of <mask> in training: 15 % of the tokens were chosen, 80 % of those hidden
+ESM_SIZES = {  # published models -> layers, width, attention heads
+    "8M": (6, 320, 20),
+    "35M": (12, 480, 20),
+    "150M": (30, 640, 20),
+    "650M": (33, 1280, 20),
+    "3B": (36, 2560, 40),
+    "15B": (48, 5120, 40),
+}
+ESM_LR_FACTOR = 0.1  # learning rate of ESM relative to the rest where it is fine-tuned
+RANDOM_ESM = "the ESM-2 part has random weights; give it a fair-esm file, as in the paper"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Sequences of a batch, shortest first, each between <cls> and <eos>."""
+
+    token: Tensor  # (T,) long   index into VOCABULARY
+    position: Tensor  # (T,) long   place in the sequence, <cls> being 0
+    scale: Tensor  # (T, 1)  factor of the embeddings, see `tokenise`
+    place: Tensor  # (R,) long   the token of every residue
+    groups: list[tuple[int, int]]  # (number of sequences, their number of tokens) for every length that occurs
+
+
+def tokenise(protein: Protein, dtype: torch.dtype = torch.float32) -> Tokens:
+    """Every chain is a sequence of its own; masked residues are <mask>.
+
+    A chain of more than 1,022 residues is cut into consecutive windows of equal size (to one residue), as few as
+    possible. Positions are counted by `residue_index`: residues that a selection left out leave a gap between
+    positions, those missing from the structure do not. ESM-2 was trained with embeddings of <mask> set to zero and the
+    others scaled up, as dropout does, so embeddings are scaled by (1 - 0.12) / (1 - share of <mask>) of their sequence.
+    """
+    chains = torch.stack([protein.residue_graph, protein.chain])
+    _, chain, size = chains.unique_consecutive(dim=1, return_inverse=True, return_counts=True)
+    row = torch.arange(protein.num_residues, device=chain.device)
+    number = (size + MAX_RESIDUES - 1) // MAX_RESIDUES  # windows per chain
+    window = (row - (size.cumsum(0) - size)[chain]) * number[chain] // size[chain]
+    windows = torch.stack([chain, window])
+    _, sequence, length = windows.unique_consecutive(dim=1, return_inverse=True, return_counts=True)  # (R,), (W,)
+
+    shortest_first = length.argsort(stable=True)
+    tokens = length[shortest_first] + 2
+    start = torch.empty_like(length).index_copy(0, shortest_first, tokens.cumsum(0) - tokens)  # (W,) of <cls>
+    first = length.cumsum(0) - length  # (W,) first residue
+    place = start[sequence] + 1 + row - first[sequence]
+    position = protein.residue_index - protein.residue_index[first][sequence] + 1
+    end, last = start + length + 1, first + length - 1
+
+    types = row.new_tensor(RESIDUE_TOKEN)[protein.residue_type].masked_fill(protein.masked, MASK)
+    blank = row.new_full((len(row) + 2 * len(length),), EOS)
+    masked = segment_sum(protein.masked.to(dtype), sequence, len(length)) / (length + 2)  # (W,) share
+    scale = ((1 - TRAINED_MASK_RATE) / (1 - masked))[shortest_first].repeat_interleave(tokens, output_size=len(blank))
+    lengths, counts = tokens.unique_consecutive(return_counts=True)
+    return Tokens(
+        token=blank.index_copy(0, start, torch.full_like(start, CLS)).index_copy(0, place, types),
+        position=torch.zeros_like(blank).index_copy(0, place, position).index_copy(0, end, position[last] + 1),
+        scale=scale[:, None],
+        place=place,
+        groups=list(zip(counts.tolist(), lengths.tolist())),
+    )
+
+
+def rotary_angles(position: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine (T, 1, width) of position / 10000^(2 i / width), i < width / 2 twice over (Su et al. 2021)."""
+    frequency = 1 / 10000 ** (torch.arange(0, width, 2, dtype=dtype, device=position.device) / width)
+    angle = (position[:, None] * frequency).repeat(1, 2)[:, None]
+    return angle.cos(), angle.sin()
+
+
+class Attention(nn.Module):
+    """Softmax attention within every sequence, with rotary positions."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], groups: list[tuple[int, int]]) -> Tensor:
+        """(T, width) -> (T, width)."""
+        q, k, v = (linear(x).unflatten(-1, (self.heads, -1)) for linear in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = rotate(q, *rotation).to(v.dtype), rotate(k, *rotation).to(v.dtype)  # (T, heads, width / heads)
+        sizes, out = [number * length for number, length in groups], []
+        for (number, _), *parts in zip(groups, *(y.split(sizes) for y in (q, k, v))):
+            same_length = [y.unflatten(0, (number, -1)).transpose(1, 2) for y in parts]  # (number, heads, length, .)
+            out.append(F.scaled_dot_product_attention(*same_length).transpose(1, 2).flatten(0, 1))
+        return self.out_proj(torch.cat(out).flatten(1))
+
+
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turn the pairs (x_i, x_{i + width / 2}) of x (T, heads, width) by their angles."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cosine + torch.cat([-second, first], dim=-1) * sine
+
+
+class Block(nn.Module):
+    """Attention and feed-forward network, each after a layer norm and with a short cut."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.self_attn = Attention(width, heads)
+        self.self_attn_layer_norm, self.final_layer_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], groups: list[tuple[int, int]]) -> Tensor:
+        x = x + self.self_attn(self.self_attn_layer_norm(x), rotation, groups)
+        return x + self.fc2(F.gelu(self.fc1(self.final_layer_norm(x))))
+
+
+class MaskedHead(nn.Module):
+    """Logits of the vocabulary; the last matrix is that of the embeddings."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.dense, self.layer_norm = nn.Linear(width, width), nn.LayerNorm(width)
+        self.bias = nn.Parameter(torch.zeros(len(VOCABULARY)))
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        return F.linear(self.layer_norm(F.gelu(self.dense(x))), embedding, self.bias)
+
+
+class ESM2(nn.Module):
+    """ESM-2 without dropout, as it was trained; `head` adds the one that predicts residue types."""
+
+    def __init__(self, num_layers: int, width: int, heads: int, head: bool = False):
+        super().__init__()
+        self.width, self.heads = width, heads
+        self.embed_tokens = nn.Embedding(len(VOCABULARY), width)
+        self.layers = nn.ModuleList(Block(width, heads) for _ in range(num_layers))
+        self.emb_layer_norm_after = nn.LayerNorm(width)
+        self.lm_head = MaskedHead(width) if head else None
+
+    def forward(self, protein: Protein) -> Tensor:
+        """Representations of all residues (R, width)."""
+        tokens = tokenise(protein, self.embed_tokens.weight.dtype)
+        return self.encode(tokens)[tokens.place]
+
+    def encode(self, tokens: Tokens) -> Tensor:
+        """Representations of all tokens (T, width): the last layer, after its norm."""
+        x = self.embed_tokens(tokens.token).masked_fill((tokens.token == MASK)[:, None], 0) * tokens.scale
+        rotation = rotary_angles(tokens.position, self.width // self.heads, x.dtype)
+        for layer in self.layers:
+            x = layer(x, rotation, tokens.groups)
+        return self.emb_layer_norm_after(x)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Of representations (K, width): the language model's prediction of every token (K, 33)."""
+        return self.lm_head(x, self.embed_tokens.weight)
+
+    def load(self, path: str) -> str:
+        """Read a weight file of fair-esm (`esm2_t33_650M_UR50D.pt` and the like); returns what was read, in words.
+
+        Raises ValueError where the file is damaged, no ESM-2, or of another size; the module is then unchanged.
+        """
+        # Left out are constants, the prediction of contacts, the embeddings a second time, and a head that is not here.
+        left_out = r".*rot_emb\.inv_freq|contact_head\..*|lm_head\.weight"
+        if self.lm_head is None:
+            left_out += r"|lm_head\..*"
+        with open(path, "rb") as file:
+            try:
+                with torch.serialization.safe_globals([argparse.Namespace]):  # the options of the training run
+                    content = torch.load(file, map_location="cpu", weights_only=True)["model"]
+                found = {re.sub(r"^encoder\.(sentence_encoder\.)?", "", name): x for name, x in content.items()}
+            except Exception as error:  # torch raises half a dozen types on damaged input
+                reason = str(error).partition("\n")[0]
+                raise ValueError(f"{path} is not a weight file of fair-esm: {reason}") from error
+        state = {name: x for name, x in found.items() if not re.fullmatch(left_out, name)}
+        own = {name: x.shape for name, x in self.state_dict().items()}
+        wrong = list(own.keys() ^ state.keys())
+        wrong += [name for name in own.keys() & state.keys() if own[name] != state[name].shape]
+        if wrong:
+            raise ValueError(
+                f"{path} does not fit ESM-2 with {len(self.layers)} layers of {self.width}: "
+                f"{len(wrong)} tensors are missing, unexpected or of another shape, e.g. {min(wrong)}"
+            )
+        self.load_state_dict(state)
+        return f"ESM-2 with {len(self.layers)} layers of {self.width} from {path} ({len(state)} tensors)"
+
+
+class ESMGearNet(nn.Module):
+    """GearNet-Edge whose node input are ESM's representations of the residues; the output is both, side by side."""
+
+    def __init__(self, builder: GraphBuilder, dims: list[int], esm: ESM2):
+        super().__init__()
+        self.builder, self.esm = builder, esm
+        self.gearnet = GearNet(builder, dims, readout="sum", node_dim=esm.width)
+        self.out_dim = self.gearnet.out_dim + esm.width
+
+    def load_esm(self, path: str) -> str:
+        """Read the weights of ESM from a file of fair-esm, see `ESM2.load`."""
+        return self.esm.load(path)
+
+    def freeze_esm(self) -> None:
+        """Train the rest only."""
+        self.esm.requires_grad_(False)
+
+    def lr_factors(self) -> dict[str, float]:
+        """Learning rate of every trained parameter relative to the run's."""
+        trained = (name for name, parameter in self.named_parameters() if parameter.requires_grad)
+        return {name: ESM_LR_FACTOR if name.startswith("esm.") else 1.0 for name in trained}
+
+    def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
+        """Encode a batch. `graph` (default: built from the alpha carbons) gives edges; its node one-hots are not used.
+        The protein's representation is GearNet's sum beside ESM's mean."""
+        if graph is None:
+            protein = self.builder.view(protein)
+            graph = self.builder(protein)
+        h = self.esm(protein)  # (R, width)
+        structure = self.gearnet(protein, replace(graph, node_feature=h[protein.atom_residue]))
+        mean = segment_mean(h, protein.residue_graph, protein.num_graphs)
+        return Encoding(
+            node=torch.cat([structure.node, h[protein.atom_residue]], dim=-1),
+            residue=torch.cat([structure.residue, h], dim=-1),
+            graph=torch.cat([structure.graph, mean], dim=-1),
+        )

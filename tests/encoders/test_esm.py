@@ -1,0 +1,372 @@
+"""ESM-2 against fair-esm, how a batch becomes tokens, the weight files, and what ESM-GearNet promises."""
+
+import argparse
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import generator, load_golden, move, real_protein, relative_error
+
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders.esm import (
+    CLS,
+    EOS,
+    ESM2,
+    ESM_SIZES,
+    MASK,
+    MAX_RESIDUES,
+    RESIDUE_TOKEN,
+    VOCABULARY,
+    ESMGearNet,
+    Tokens,
+    rotary_angles,
+    rotate,
+    tokenise,
+)
+from siamdiff_min.pretraining import OBJECTIVES
+from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
+from siamdiff_min.protein.protein import Protein
+
+
+def sequences(*letters: str, chain: list[int] | None = None, masked: list[list[int]] | None = None) -> Protein:
+    """A batch of alpha carbons on a line, a protein or, with the same entry in `chain`, a chain for every string."""
+    size = torch.tensor([len(s) for s in letters])
+    types = torch.tensor([ONE_LETTER.index(x) for s in letters for x in s])
+    index = torch.cat([torch.arange(n) for n in size.tolist()])
+    of = torch.tensor(chain or range(len(letters)))
+    hidden = torch.zeros(len(types), dtype=torch.bool)
+    for start, places in zip((size.cumsum(0) - size).tolist(), masked or []):
+        hidden[[start + k for k in places]] = True
+    return Protein(
+        pos=torch.arange(len(types), dtype=torch.float64)[:, None] * torch.tensor([3.8, 0, 0], dtype=torch.float64),
+        element=torch.full_like(types, 6),
+        atom_name=torch.ones_like(types),
+        atom_residue=torch.arange(len(types)),
+        residue_type=types,
+        masked=hidden,
+        residue_number=index + 1,
+        insertion_code=torch.full_like(types, ord(" ")),
+        residue_index=index,
+        chain=torch.cat([torch.arange(int((of == g).sum())) for g in of.unique()]).repeat_interleave(size),
+        residue_graph=of.repeat_interleave(size),
+        num_graphs=int(of.max()) + 1,
+    )
+
+
+def random_letters(number: int, seed: int) -> str:
+    return "".join(ONE_LETTER[k] for k in torch.randint(0, 20, (number,), generator=generator(seed)).tolist())
+
+
+def test_vocabulary():
+    """ESM's order of the amino acids is not the package's: every residue type, through its three-letter name."""
+    published = "LEU4 ALA5 GLY6 VAL7 SER8 GLU9 ARG10 THR11 ILE12 ASP13 PRO14 LYS15 GLN16 ASN17 PHE18 TYR19 MET20 HIS21"
+    expected = {name[:3]: int(name[3:]) for name in f"{published} TRP22 CYS23".split()}
+    assert dict(zip(RESIDUES, RESIDUE_TOKEN)) == expected
+    assert (CLS, EOS, MASK, len(VOCABULARY)) == (0, 2, 32, 33)
+
+
+def by_hand(protein: Protein) -> list[tuple[list[int], list[int]]]:
+    """Token and position of every sequence, one residue after the other."""
+    chains, found = [], []
+    for r in range(protein.num_residues):
+        key = int(protein.residue_graph[r]), int(protein.chain[r])
+        if not chains or chains[-1][0] != key:
+            chains.append((key, []))
+        chains[-1][1].append(r)
+    for _, rows in chains:
+        number = -(-len(rows) // 1022)
+        for window in range(number):
+            part = [r for k, r in enumerate(rows) if k * number // len(rows) == window]
+            letters = [VOCABULARY.index(ONE_LETTER[int(protein.residue_type[r])]) for r in part]
+            token = [0, *(32 if protein.masked[r] else x for r, x in zip(part, letters)), 2]
+            place = [int(protein.residue_index[r] - protein.residue_index[part[0]]) + 1 for r in part]
+            found.append((token, [0, *place, place[-1] + 1]))
+    return found
+
+
+def split(tokens: Tokens) -> list[tuple[list[int], list[int]]]:
+    sizes = [length for number, length in tokens.groups for _ in range(number)]
+    parts = (x.split(sizes) for x in (tokens.token, tokens.position))
+    return [(a.tolist(), b.tolist()) for a, b in zip(*parts)]
+
+
+@pytest.mark.parametrize("case", ["chains", "long", "gaps"])
+def test_tokens_one_residue_after_the_other(case):
+    if case == "chains":  # two proteins with two chains each, of which two are equally long, and one with one
+        letters = [random_letters(n, n) for n in (7, 3, 12, 7, 1)]
+        protein = sequences(*letters, chain=[0, 0, 1, 1, 2], masked=[[0, 6], [], [3], [], [0]])
+        assert sorted(length for _, length in tokenise(protein).groups) == [3, 5, 9, 14]
+    elif case == "long":
+        protein = sequences(*(random_letters(n, n) for n in (1022, 2500, 1023)))
+        assert tokenise(protein).groups == [(1, 513), (1, 514), (2, 835), (1, 836), (1, 1024)]
+    else:
+        protein = sequences(random_letters(20, 0), random_letters(9, 1))
+        protein = protein.select_residues(torch.rand(29, generator=generator(2)) > 0.3)
+        assert (protein.residue_index.diff() > 1).any()
+    tokens, expected = tokenise(protein), by_hand(protein)
+    assert split(tokens) == sorted(expected, key=lambda sequence: len(sequence[0]))
+    letters = torch.tensor(RESIDUE_TOKEN)[protein.residue_type].masked_fill(protein.masked, MASK)
+    assert torch.equal(tokens.token[tokens.place], letters)
+
+
+def test_embeddings_are_scaled_as_in_training():
+    protein = sequences("GASPVTCI", "MKTA", masked=[[1, 2, 5], []])
+    tokens = tokenise(protein, torch.float64)
+    short, long = tokens.scale.flatten().split([6, 10])
+    assert torch.allclose(short, torch.tensor(0.88, dtype=torch.float64), atol=1e-12)
+    assert torch.allclose(long, torch.tensor(0.88 / (1 - 3 / 10), dtype=torch.float64), atol=1e-12)
+
+
+def test_rotary_products_depend_on_the_offset_only():
+    q, k = torch.randn(2, 1, 1, 16, dtype=torch.float64, generator=generator(0))
+    products = []
+    for at in (0, 5, 900):
+        q_angle, k_angle = (rotary_angles(torch.tensor([p]), 16, torch.float64) for p in (at, at + 7))
+        products.append((rotate(q, *q_angle) * rotate(k, *k_angle)).sum())
+    turned = torch.view_as_complex(torch.stack(q.flatten().chunk(2), -1).contiguous())  # the published definition
+    other = torch.view_as_complex(torch.stack(k.flatten().chunk(2), -1).contiguous())
+    frequency = 10000 ** (-torch.arange(8, dtype=torch.float64) / 8)
+    expected = (turned * (other * torch.polar(torch.ones_like(frequency), 7 * frequency)).conj()).real.sum()
+    assert max(abs(p - expected) for p in products) < 1e-12
+
+
+def test_golden_network():
+    """One packed batch, and every sequence alone. fair-esm takes its softmax in float32, whatever the weights are."""
+    golden = load_golden("esm2_2x24")
+    net = ESM2(2, 24, 3, head=True).double().eval()
+    left_out = ("inv_freq", "lm_head.weight", "regression.weight", "regression.bias")
+    net.load_state_dict({k: v for k, v in golden.state().items() if not k.endswith(left_out)}, strict=True)
+    letters = [str(golden[f"letters_{i}"]) for i in range(3)]
+    masked = [golden[f"masked_{i}"].tolist() for i in range(3)]
+    for which in ([0, 1, 2], [2, 0], [0], [1], [2]):
+        x = net(sequences(*(letters[i] for i in which), masked=[masked[i] for i in which]))
+        assert relative_error(x, torch.cat([golden[f"representations_{i}"] for i in which])) < 1e-6
+        assert relative_error(net.logits(x), torch.cat([golden[f"logits_{i}"] for i in which])) < 1e-6
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """fair-esm's network of the 6-layer size with random weights, and a file with them in the published layout."""
+    fair = pytest.importorskip("esm", reason="fair-esm is not installed")
+    torch.manual_seed(0)
+    network = fair.ESM2(*ESM_SIZES["8M"]).eval()
+    for parameter in network.parameters():
+        if parameter.dim() == 1:
+            parameter.data.add_(torch.randn_like(parameter) * 0.1)
+    path = tmp_path_factory.mktemp("esm") / "esm2_t6_8M_UR50D.pt"
+    save(path, network.state_dict())
+    return network, path
+
+
+def save(path, state: dict) -> None:
+    """The layout of fair-esm's files: prefixes, and the training options as a Namespace."""
+    kept = {k: v for k, v in state.items() if not k.startswith("contact_head")}
+    prefix = {k: "encoder." if k.startswith("lm_head") else "encoder.sentence_encoder." for k in kept}
+    options = argparse.Namespace(encoder_layers=6)
+    torch.save({"cfg": {"model": options}, "model": {prefix[k] + k: v for k, v in kept.items()}}, path)
+
+
+def run_published(network, letters: list[str], masked: list[list[int]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Representations and logits of the residues of every sequence; a blank is <pad>."""
+    tokens = torch.full((len(letters), max(map(len, letters)) + 2), VOCABULARY.index("<pad>"))
+    for row, s, hidden in zip(tokens, letters, masked):
+        row[0], row[len(s) + 1] = CLS, EOS
+        places = [k for k, x in enumerate(s) if x != " "]
+        row[[k + 1 for k in places]] = torch.tensor([VOCABULARY.index(s[k]) for k in places])
+        row[[k + 1 for k in hidden]] = MASK
+    with torch.no_grad():
+        out = network(tokens, repr_layers=[network.num_layers])
+    kept = [[k + 1 for k, x in enumerate(s) if x != " "] for s in letters]
+    return [(out["representations"][network.num_layers][i, k], out["logits"][i, k]) for i, k in enumerate(kept)]
+
+
+@pytest.mark.parametrize("lengths", [(60,), (33, 90, 33, 5), (700, 40)])
+def test_equals_fair_esm(published, lengths):
+    network, path = published
+    net = ESM2(*ESM_SIZES["8M"], head=True)
+    assert "6 layers of 320" in net.load(path)
+    letters = [random_letters(n, n + i) for i, n in enumerate(lengths)]
+    masked = [list(range(i, n, 4)) if i % 2 else [] for i, n in enumerate(lengths)]
+    x = net(sequences(*letters, masked=masked))
+    expected = run_published(network, letters, masked)
+    assert relative_error(x, torch.cat([h for h, _ in expected])) < 1e-5
+    assert relative_error(net.logits(x), torch.cat([logits for _, logits in expected])) < 1e-5
+
+
+def test_residues_left_out_are_as_padding(published):
+    """A gap in `residue_index` moves the positions: the same as fair-esm with <pad> in the gap."""
+    network, path = published
+    net = ESM2(*ESM_SIZES["8M"], head=True)
+    net.load(path)
+    letters = random_letters(80, 0)
+    keep = torch.ones(80, dtype=torch.bool)
+    keep[10:15], keep[40], keep[60:70] = False, False, False
+    x = net(sequences(letters, masked=[[5, 30]]).select_residues(keep))
+    holes = "".join(x if k else " " for x, k in zip(letters, keep.tolist()))
+    assert relative_error(x, run_published(network, [holes], [[5, 30]])[0][0]) < 1e-5
+    closed = net(sequences(holes.replace(" ", "")))
+    assert relative_error(x, closed.detach()) > 0.01
+
+
+def test_names_and_shapes_of_the_650m_size():
+    """The table of the published file, written out; and that of fair-esm itself where it is installed."""
+    layer = {
+        **{f"self_attn.{x}_proj.weight": (1280, 1280) for x in "qkv"},
+        **{f"self_attn.{x}_proj.bias": (1280,) for x in "qkv"},
+        "self_attn.out_proj.weight": (1280, 1280),
+        "self_attn.out_proj.bias": (1280,),
+        "fc1.weight": (5120, 1280),
+        "fc1.bias": (5120,),
+        "fc2.weight": (1280, 5120),
+        "fc2.bias": (1280,),
+        **{f"{x}_layer_norm.{y}": (1280,) for x in ("self_attn", "final") for y in ("weight", "bias")},
+    }
+    expected = {f"layers.{i}.{name}": shape for i in range(33) for name, shape in layer.items()}
+    expected |= {"embed_tokens.weight": (33, 1280)}
+    norms = ("emb_layer_norm_after", "lm_head.layer_norm")
+    expected |= {f"{x}.{y}": (1280,) for x in norms for y in ("weight", "bias")}
+    expected |= {"lm_head.dense.weight": (1280, 1280), "lm_head.dense.bias": (1280,), "lm_head.bias": (33,)}
+    with torch.device("meta"):
+        net = ESM2(*ESM_SIZES["650M"], head=True)
+    assert {name: tuple(x.shape) for name, x in net.state_dict().items()} == expected
+    assert sum(p.numel() for p in net.parameters()) == 651_042_593
+
+
+@pytest.mark.parametrize("size", ["650M", "35M"])
+def test_names_and_shapes_of_fair_esm(size):
+    fair = pytest.importorskip("esm", reason="fair-esm is not installed")
+    with torch.device("meta"):
+        theirs, ours = fair.ESM2(*ESM_SIZES[size]), ESM2(*ESM_SIZES[size], head=True)
+    left_out = ("inv_freq", "lm_head.weight", "regression.weight", "regression.bias")
+    expected = {k: v.shape for k, v in theirs.state_dict().items() if not k.endswith(left_out)}
+    assert {k: v.shape for k, v in ours.state_dict().items()} == expected
+
+
+class Hostile:
+    def __reduce__(self):
+        return os.mkdir, ("hostile",)
+
+
+def test_files_that_do_not_fit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    source, net = ESM2(2, 24, 3, head=True), ESM2(2, 24, 3)
+    state = source.state_dict()
+    save("fits.pt", {**state, "layers.0.self_attn.rot_emb.inv_freq": torch.ones(4)})
+    assert "2 layers of 24 from fits.pt (35 tensors)" in net.load("fits.pt")
+    assert all(torch.equal(x, state[name]) for name, x in net.state_dict().items())
+    before = {name: x.clone() for name, x in net.state_dict().items()}
+    save("missing.pt", {k: v for k, v in state.items() if k != "layers.1.fc1.bias"})
+    save("more.pt", {**state, "embed_positions.weight": torch.ones(3)})
+    save("wide.pt", ESM2(2, 32, 4).state_dict())
+    for name, said in [("missing", "layers.1.fc1.bias"), ("more", "embed_positions"), ("wide", "2 layers of 24: 35 ")]:
+        with pytest.raises(ValueError, match=said):
+            net.load(f"{name}.pt")
+    content = (tmp_path / "fits.pt").read_bytes()
+    (tmp_path / "short.pt").write_bytes(content[: len(content) // 2])
+    torch.save([1, 2], "list.pt")
+    torch.save({"model": Hostile()}, "hostile.pt")
+    for name in ("short", "list", "hostile"):
+        with pytest.raises(ValueError, match=f"{name}.pt is not a weight file of fair-esm"):
+            net.load(f"{name}.pt")
+    assert not (tmp_path / "hostile").exists()
+    with pytest.raises(FileNotFoundError):
+        net.load("none.pt")
+    assert all(torch.equal(x, before[name]) for name, x in net.state_dict().items())
+
+
+def test_chains_do_not_see_each_other():
+    torch.manual_seed(0)
+    net = ESM2(2, 16, 2).double().eval()
+    protein = real_protein("2BEG").alpha_carbons()
+    other = torch.where(protein.chain == 1, (protein.residue_type + 1) % 20, protein.residue_type)
+    changed = (net(protein) - net(replace(protein, residue_type=other))).abs().amax(1) > 1e-12
+    assert torch.equal(changed, protein.chain == 1)
+
+
+def small_net(preset: str = "paper") -> ESMGearNet:
+    torch.manual_seed(0)
+    net = ENCODERS["esm-gearnet"]("residue", "tiny", preset).double()
+    for norm in (m for m in net.modules() if isinstance(m, torch.nn.BatchNorm1d)):
+        norm.running_mean.uniform_(-1, 1)
+        norm.running_var.uniform_(0.5, 2)
+    return net.eval()
+
+
+def test_sizes_of_the_builder():
+    with torch.device("meta"):
+        net = ENCODERS["esm-gearnet"]("residue")
+    assert (len(net.esm.layers), net.esm.width, net.esm.heads) == ESM_SIZES["650M"] == (33, 1280, 20)
+    assert net.out_dim == 6 * 512 + 1280 and net.gearnet.layers[0].self_loop.in_features == 1280
+    assert ENCODERS["esm-gearnet"]("residue", "tiny", "official").builder.official
+    with pytest.raises(ValueError, match=r"esm-gearnet exists at residue level only .* not at atom level"):
+        ENCODERS["esm-gearnet"]("atom")
+
+
+def test_both_representations_side_by_side():
+    net, protein = small_net(), real_protein("2BEG").alpha_carbons()
+    encoding, h = net(protein), net.esm(protein)
+    assert encoding.residue.shape == encoding.node.shape == (130, net.out_dim)
+    assert torch.equal(encoding.residue[:, -64:], h) and torch.equal(encoding.node[:, -64:], h)
+    assert torch.allclose(encoding.graph[:, -64:], h.mean(0), atol=1e-12)
+    silent = replace(net.builder(protein), node_feature=torch.zeros(130, 64, dtype=torch.float64))
+    assert relative_error(net.gearnet(protein, silent).node, encoding.node[:, :-64].detach()) > 0.01  # it reads h
+
+
+def test_invariance():
+    net, protein = small_net(), real_protein("1LCD_A")
+    here, there = net(protein), net(move(protein, 1))
+    for name in ("node", "residue", "graph"):
+        assert relative_error(getattr(there, name), getattr(here, name).detach()) < 1e-9
+
+
+def test_packing_equals_encoding_singly():
+    net = small_net()
+    proteins = [real_protein("1LCD_A"), real_protein("2BEG"), real_protein("1LCD_A").crop(5, 20)]
+    together, apart = net(Protein.pack(proteins)), [net(p) for p in proteins]
+    for name in ("node", "residue", "graph"):
+        assert relative_error(getattr(together, name), torch.cat([getattr(e, name) for e in apart]).detach()) < 1e-12
+
+
+@pytest.mark.parametrize("preset", ["paper", "official"])
+def test_the_type_of_a_masked_residue_changes_nothing(preset):
+    net, protein = small_net(preset), real_protein("1LCD_A")
+    protein = replace(protein, masked=torch.arange(51) % 2 == 0)
+    other = torch.where(protein.masked, (protein.residue_type + 3) % 20, protein.residue_type)
+    assert torch.equal(net(protein).node, net(replace(protein, residue_type=other)).node)
+    shown = replace(protein, masked=torch.zeros_like(protein.masked))
+    assert not torch.equal(net(protein).node, net(shown).node)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_pre_training_reaches_every_weight(frozen):
+    """Data-parallel training waits for a gradient of every parameter that is trained."""
+    torch.manual_seed(0)
+    encoder = ENCODERS["esm-gearnet"]("residue", "tiny")
+    if frozen:
+        encoder.freeze_esm()
+    objective = OBJECTIVES["siamdiff"](encoder, "residue")
+    protein = Protein.pack([real_protein("1LCD_A", torch.float32).crop(k, 25) for k in (0, 20)])
+    loss, _ = objective(protein, generator(0))
+    loss.backward()
+    without = {name for name, p in objective.named_parameters() if p.grad is None}
+    assert without == ({f"encoder.esm.{name}" for name, _ in encoder.esm.named_parameters()} if frozen else set())
+    assert all(p.grad.isfinite().all() for p in objective.parameters() if p.grad is not None)
+
+
+def test_learning_rates():
+    net = small_net()
+    factors = net.lr_factors()
+    assert {factors[f"esm.{name}"] for name, _ in net.esm.named_parameters()} == {0.1}
+    assert {factors[f"gearnet.{name}"] for name, _ in net.gearnet.named_parameters()} == {1.0}
+    assert factors.keys() == {name for name, _ in net.named_parameters()}
+    net.freeze_esm()
+    assert net.lr_factors().keys() == {f"gearnet.{name}" for name, _ in net.gearnet.named_parameters()}
+
+
+def test_windows_of_a_long_chain_are_sequences_of_their_own():
+    torch.manual_seed(0)
+    net, letters = ESM2(1, 8, 2).double(), random_letters(MAX_RESIDUES + 3, 0)
+    halves = net(sequences(letters[:513], letters[513:]))  # 1,025 residues: 513 and 512
+    assert torch.allclose(net(sequences(letters)), halves, atol=1e-12)
