@@ -224,7 +224,7 @@ class GVPGNN(nn.Module):
             node = layer(node, edge, from_ends, to_target)
         for layer in self.W_out:
             node = layer(*node)
-        node = node[0]
+        node = node[0].to(protein.pos.dtype)  # bfloat16 under autocast, in which sums over many atoms go astray
         return Encoding(
             node=node,
             residue=segment_mean(node, protein.atom_residue, protein.num_residues),

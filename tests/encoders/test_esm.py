@@ -355,6 +355,16 @@ def test_pre_training_reaches_every_weight(frozen):
     assert all(p.grad.isfinite().all() for p in objective.parameters() if p.grad is not None)
 
 
+def test_autocast_stays_near_single_precision():
+    net, protein = small_net().float(), real_protein("2BEG", torch.float32)
+    single = net(protein)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = net(protein)
+    for name in ("node", "residue", "graph"):
+        assert getattr(half, name).dtype == torch.float32
+        assert 1e-6 < relative_error(getattr(half, name), getattr(single, name).detach()) < 0.05
+
+
 def test_learning_rates():
     net = small_net()
     factors = net.lr_factors()

@@ -277,6 +277,16 @@ def test_atoms_without_neighbours():
     assert net(alone).graph.isfinite().all() and apart.graph.isfinite().all()
 
 
+def test_autocast_stays_near_single_precision():
+    net, protein = small_net().float(), real_protein("2BEG", torch.float32)
+    single = net(protein)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = net(protein)
+    for name in ("node", "residue", "graph"):
+        assert getattr(half, name).dtype == torch.float32
+        assert 1e-6 < relative_error(getattr(half, name), getattr(single, name).detach()) < 0.05
+
+
 @pytest.mark.parametrize("preset", ["paper", "official"])
 def test_pre_training_reaches_every_weight(preset):
     """Data-parallel training waits for a gradient of every parameter."""
