@@ -1,0 +1,91 @@
+"""The page of a run: every measure and every kind of prediction is drawn; what is no run is named."""
+
+import base64
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from siamdiff_min import report
+from siamdiff_min.protein.constants import RESIDUES
+from siamdiff_min.training.config import FinetuneConfig
+from siamdiff_min.training.results import Predictions, write_predictions
+from siamdiff_min.training.results import report as write_results
+
+RNG = np.random.default_rng(0)
+SCORES = {
+    "psr": (RNG.random(20), RNG.random(20), ()),
+    "ec": (np.tile(np.eye(3), (4, 1)), RNG.random((12, 3)), ("1.1.1.1", "2.-", "3.4")),
+    "res": (RNG.integers(20, size=40), RNG.random((40, 20)), RESIDUES),
+    "pip": (np.arange(10) % 2.0, RNG.random(10), ()),
+    "msp": (np.arange(10) % 2.0, RNG.random(10), ()),
+}
+
+
+def images(page) -> list[str]:
+    found = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page.read_text())
+    return [base64.b64decode(text).decode() for text in found]
+
+
+def write_lines(folder, lines) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def predictions(task: str) -> Predictions:
+    target, score, _ = SCORES[task]
+    names = [f"sample {i}" for i in range(len(target))]
+    return Predictions(names, names, target, score)
+
+
+def test_pretraining_curves_with_stages(tmp_path):
+    pytest.importorskip("matplotlib")
+    lines = [{"step": s, "epoch": (s - 1) // 5, "stage": 1 + (s > 10), "split": "train", "structure_loss": 1 / s,
+              "proteins_per_second": 3} for s in range(1, 21)]  # fmt: skip
+    write_lines(tmp_path, lines)
+    (drawn,) = images(report.report(tmp_path))
+    text = " ".join(re.findall(r"<!-- (.*?) -->", drawn))
+    assert "structure loss" in text and "stage 2" in text and "per second" not in text
+
+
+@pytest.mark.parametrize("task", SCORES)
+def test_fine_tuning_with_predictions(tmp_path, task):
+    pytest.importorskip("matplotlib")
+    config = FinetuneConfig(task=task, seeds=(0, 7))
+    write_results(tmp_path / "results.json", config, {0: {"metric": 0.25}, 7: {"metric": 0.75}})
+    for seed in (0, 7):
+        folder = tmp_path / f"seed-{seed}"
+        write_lines(folder, [{"step": s, "epoch": s, "split": "valid", "metric": 0.1 * s} for s in (1, 2)])
+        write_predictions(folder / "predictions.tsv", predictions(task), SCORES[task][2])
+    page = report.report(tmp_path)
+    assert len(images(page)) == 4
+    text = page.read_text()
+    assert "<td>0.2500</td><td>0.7500</td><td>0.5000</td><td>0.3536</td>" in text and "seed-7" in text
+
+
+@pytest.mark.parametrize("task", SCORES)
+def test_predictions_come_back(tmp_path, task):
+    target, score, columns = SCORES[task]
+    write_predictions(tmp_path / "p.tsv", predictions(task), columns)
+    read = report.read_predictions(tmp_path / "p.tsv")
+    assert np.allclose(read["target"], target) and np.allclose(read["prediction"], score, atol=1e-5)
+    if score.ndim == 2:
+        assert read["labels"].tolist() == list(columns)
+
+
+def test_what_is_no_run(tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        report.main([str(tmp_path)])
+    assert "is no run: there is no metrics.jsonl" in str(exit_.value)
+    write_lines(tmp_path, [])
+    with pytest.raises(report.ReportError, match="is empty"):
+        report.report(tmp_path)
+
+
+def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0}])
+    with pytest.raises(report.ReportError, match="pip install matplotlib"):
+        report.report(tmp_path)
