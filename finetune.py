@@ -65,7 +65,10 @@ def main(argv: list[str] | None = None) -> int:
     with ranks.connected():
         for seed in config.seeds:
             run = config.for_seed(seed)
-            task = build(run, labels, datasets, ranks)
+            try:
+                task = build(run, labels, datasets, ranks)
+            except ValueError as error:
+                sys.exit(f"error: {error}")
             if config.dry_run:
                 ranks.say("\n".join(f"{name:18}  {value}" for name, value in config.plain().items()))
                 return 0
@@ -76,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
             best = model or checkpoint.load_model_file(Path(run.out) / "best.pt")
             checkpoint.load_weights(task, best["state"], run.eval_only or f"{run.out}/best.pt")
             if datasets:
-                predictions = results.predict(task, held_out(datasets, "test", config), run, ranks)
+                predictions = results.predict(task, held_out(datasets, "test"), run, ranks)
                 tested[seed] = task.metrics(predictions.score, predictions.target, predictions.groups)
                 if config.save_predictions and ranks.rank == 0:
                     results.write_predictions(Path(run.out) / "predictions.tsv", predictions, task.columns(labels))
@@ -98,21 +101,19 @@ def find(config: FinetuneConfig) -> LabelledData:
     if config.data is None:
         return demo.find(config.task)
     if config.task == "ec":
-        return ec.find(config.data, ids=config.ids)
+        return ec.find(config.data, config.cutoff, config.ids)
     return atom3d.find(config.data, config.task)
 
 
-def held_out(datasets: dict, split: str, config: FinetuneConfig) -> tuple:
-    """Dataset, collate and indices of a split; of the test split of EC those within the cutoff."""
-    dataset = datasets[split]
-    within = config.task == "ec" and split == "test"
-    return dataset, collate, dataset.within(config.cutoff) if within else range(len(dataset))
+def held_out(datasets: dict, split: str) -> tuple:
+    """Dataset, collate and indices of all samples of a split."""
+    return datasets[split], collate, range(len(datasets[split]))
 
 
 def build(config: FinetuneConfig, labels: tuple[str, ...], datasets: dict, ranks: Ranks) -> Task:
     """Encoder and head: from scratch, or with the encoder of --init-from."""
     torch.manual_seed(config.seed)
-    encoder = ENCODERS[config.encoder](config.level, config.size, config.preset)
+    encoder = checkpoint.new_encoder(config, ranks.say)
     task = TASKS[config.task](encoder, **({"num_outputs": len(labels)} if labels else {}))
     if config.init_from:
         checkpoint.initialise(task, Path(config.init_from), ranks.say, encoder_only=True)
@@ -136,7 +137,7 @@ def tune(task: Task, config: FinetuneConfig, datasets: dict, labels: tuple[str, 
 
     def validate(epoch: int) -> dict[str, float]:
         nonlocal best
-        predictions = results.predict(task, held_out(datasets, "valid", config), config, ranks)
+        predictions = results.predict(task, held_out(datasets, "valid"), config, ranks)
         values = task.metrics(predictions.score, predictions.target, predictions.groups)
         if values[task.metric] > best or not path.exists():
             best = max(best, values[task.metric])

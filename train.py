@@ -38,8 +38,11 @@ def main(argv: list[str] | None = None) -> int:
 
     # 3. Encoder and objective.
     torch.manual_seed(config.seed)
-    encoder = ENCODERS[config.encoder](config.level, config.size, config.preset)
-    objective = OBJECTIVES[config.method](encoder, config.level, config.preset, config.ablation)
+    try:
+        encoder = checkpoint.new_encoder(config, ranks.say)
+        objective = OBJECTIVES[config.method](encoder, config.level, config.preset, config.ablation)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
     if config.init_from:
         checkpoint.initialise(objective, Path(config.init_from), ranks.say)
 

@@ -48,7 +48,7 @@ def surroundings(protein, centre: int) -> list[int]:
 def entries(task: str, num: int) -> list[Given]:
     """`num` samples of a task; for PIP and RES as many as there are in two entries."""
     if task == "ec":
-        notes = [write_note({"ec": [LABELS[i % 3]], "cutoffs": [95] if i % 2 else [30, 95]}) for i in range(num)]
+        notes = [write_note({"ec": [LABELS[i % 3]]}) for i in range(num)]
         return [Given(f"e{i}", structure(noise=i % 3, seed=i, note=note)) for i, note in enumerate(notes)]
     if task == "psr":
         scores = [round(1 - 0.8 * i / max(num - 1, 1), 3) for i in range(num)]

@@ -124,11 +124,7 @@ class Unlabelled(Samples):
 
 
 class EnzymeSamples(Samples):
-    """EC: a protein and which of the labels it has (1, C). Note: `ec`, the labels; `cutoffs`, see `within`."""
-
-    def within(self, cutoff: int) -> list[int]:
-        """The proteins that are at most `cutoff` % identical to the training split, as the data set says."""
-        return [i for i in range(len(self)) if cutoff in self.note(i)[0].get("cutoffs", [cutoff])]
+    """EC: a protein and which of the labels it has (1, C). Note: `ec`, the labels."""
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         values, _ = self.note(key[1])  # one sample per entry

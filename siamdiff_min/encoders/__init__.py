@@ -1,6 +1,8 @@
 """From a `Protein` to representations. `ENCODERS` is the choice of `--encoder`."""
 
-from .esm import ESM2, ESM_SIZES, ESMGearNet
+from functools import partial
+
+from .esm import ESM2, ESM_SIZES, RANDOM_ESM, ESMGearNet
 from .gearnet import Encoding, GearNet
 from .graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, GraphBuilder
 from .gvp import GVPGNN
@@ -10,6 +12,7 @@ __all__ = [
     "ENCODERS",
     "ESM2",
     "GVPGNN",
+    "RANDOM_ESM",
     "RESIDUE_GRAPH",
     "ESMGearNet",
     "Encoding",
@@ -46,16 +49,17 @@ def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
     return GVPGNN(ATOM_GRAPH, **sizes[size])
 
 
-def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper") -> ESMGearNet:
-    """ESM-GearNet of Sec. 5.4 with random weights: ESM-2 650M before the residue-level GearNet-Edge.
+def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper", esm: str = "650M") -> ESMGearNet:
+    """ESM-GearNet of Sec. 5.4 with random weights: ESM-2, by default of 650M, before the residue-level GearNet-Edge.
 
     Raises ValueError at atom level.
     """
     if level != "residue":
         raise ValueError(f"the encoder esm-gearnet exists at residue level only (Sec. 5.4), not at {level} level")
-    esm = ESM2(*{"paper": ESM_SIZES["650M"], "tiny": (2, 64, 4)}[size])
+    model = ESM2(*{"paper": ESM_SIZES[esm], "tiny": (2, 64, 4)}[size])
     builder = RESIDUE_GRAPH.as_official() if preset == "official" else RESIDUE_GRAPH
-    return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], esm)
+    return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], model)
 
 
 ENCODERS = {"gearnet": build_gearnet, "gvp": build_gvp, "esm-gearnet": build_esm_gearnet}
+ENCODERS |= {f"esm-gearnet-{size}": partial(build_esm_gearnet, esm=size) for size in ESM_SIZES}

@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RESIDUE_GRAPH
+from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH
+from .config import RunConfig
 
 MAGIC = b"siamdiff_min ckpt 1\n"
 ENCODER_FORMAT = "siamdiff_min encoder 1"
@@ -170,6 +171,22 @@ def _released(state: dict[str, Tensor], path: Path) -> dict:
         f"{path} holds a GearNet with input {shapes[0][1]} and widths {[shape[0] for shape in shapes]}; "
         f"known are input {widths} and widths {GEARNET_DIMS}"
     )
+
+
+def new_encoder(config: RunConfig, report: Callable[[str], None] = print) -> nn.Module:
+    """The encoder that the options ask for, with initial weights, except for those of ESM-2 in --esm.
+
+    Raises ValueError where there is no such encoder at this level, or the options are for another one.
+    """
+    encoder = ENCODERS[config.encoder](config.level, config.size, config.preset)
+    if hasattr(encoder, "load_esm"):
+        if config.esm or not config.init_from:
+            report(encoder.load_esm(config.esm) if config.esm else f"note        {RANDOM_ESM}: --esm")
+        if config.freeze_esm:
+            encoder.freeze_esm()
+    elif config.esm or config.freeze_esm:
+        raise ValueError(f"--esm and --freeze-esm are for esm-gearnet, not for {config.encoder}")
+    return encoder
 
 
 def build_encoder(content: dict, source: str) -> nn.Module:

@@ -116,6 +116,16 @@ def evaluate(objective: nn.Module, data: tuple, config: RunConfig, ranks: Ranks)
     return means(held_out(objective, data, config, ranks, measure), ranks.world)
 
 
+def groups(objective: nn.Module, lr: float) -> list[dict]:
+    """Parameters by learning rate: `lr`, or a part of it where the encoder's `lr_factors` says so (ESM-2)."""
+    factors = objective.encoder.lr_factors() if hasattr(objective.encoder, "lr_factors") else {}
+    by_factor: dict[float, list] = {}
+    for name, parameter in objective.named_parameters():
+        if parameter.requires_grad:
+            by_factor.setdefault(factors.get(name.removeprefix("encoder."), 1.0), []).append(parameter)
+    return [{"params": parameters, "lr": lr * factor} for factor, parameters in by_factor.items()]
+
+
 def resume(config: RunConfig, ranks: Ranks) -> tuple[Path | None, dict | None]:
     """The checkpoint to continue from, found by rank 0; (None, None) on a first start."""
     out, found = Path(config.out), None
@@ -172,7 +182,7 @@ def train(
         objective = nn.SyncBatchNorm.convert_sync_batchnorm(objective)
     parameters = [p for p in objective.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(
-        parameters, lr=config.lr, weight_decay=config.weight_decay, fused=device.type == "cuda"
+        groups(objective, config.lr), weight_decay=config.weight_decay, fused=device.type == "cuda"
     )
     scheduler = plateau and torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, plateau[1], factor=0.6, patience=5)
 
@@ -261,7 +271,7 @@ def train(
             if logging:
                 values, now = means(records, ranks.world), time.perf_counter()
                 rate = (done - line_step) * config.global_batch_size / (now - line_time)
-                speed = {"lr": optimizer.param_groups[0]["lr"], "peak_memory_mb": _peak_memory(device)}
+                speed = {"lr": optimizer.param_groups[-1]["lr"], "peak_memory_mb": _peak_memory(device)}
                 speed[f"{unit}_per_second"] = rate
                 write(done, split="train", **values, **speed)
                 bar.set_postfix_str(f"loss {values['loss']:.4g}, {rate:.3g} {unit}/s")
