@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import generator, load_golden, move, real_protein, relative_error
+from given import LABELS, dataset
 
+from siamdiff_min.data.samples import collate
+from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.esm import (
     CLS,
@@ -27,6 +30,7 @@ from siamdiff_min.encoders.esm import (
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.training.config import TABLE_6
 
 
 def sequences(*letters: str, chain: list[int] | None = None, masked: list[list[int]] | None = None) -> Protein:
@@ -353,6 +357,18 @@ def test_pre_training_reaches_every_weight(frozen):
     without = {name for name, p in objective.named_parameters() if p.grad is None}
     assert without == ({f"encoder.esm.{name}" for name, _ in encoder.esm.named_parameters()} if frozen else set())
     assert all(p.grad.isfinite().all() for p in objective.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("task", [task for task, levels in TABLE_6.items() if "residue" in levels])
+def test_fine_tuning_reaches_every_weight(task, tmp_path):
+    data = dataset(task, tmp_path)
+    torch.manual_seed(0)
+    more = {"num_outputs": len(LABELS)} if task == "ec" else {}
+    model = TASKS[task](ENCODERS["esm-gearnet"]("residue", "tiny"), **more)
+    loss, _ = model(collate([data[0, i] for i in range(2)])[0])
+    loss.backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+    assert loss.isfinite() and all(p.grad.isfinite().all() for p in model.parameters())
 
 
 def test_autocast_stays_near_single_precision():

@@ -5,8 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import Golden, generator, load_golden, move, real_protein, relative_error, rigid_motion
+from given import dataset
 from torch.nn import functional as F
 
+from siamdiff_min.data.samples import collate
+from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.graph import ATOM_GRAPH, Graph, one_hot
 from siamdiff_min.encoders.gvp import (
@@ -23,6 +26,7 @@ from siamdiff_min.encoders.gvp import (
 from siamdiff_min.encoders.ops import Gather, segment_mean
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.training.config import TABLE_6
 
 UNGATED = (F.relu, torch.sigmoid)
 LAYERS = {  # fixture -> the perceptron it was made with
@@ -297,3 +301,14 @@ def test_pre_training_reaches_every_weight(preset):
     loss.backward()
     assert [name for name, p in objective.named_parameters() if p.grad is None] == []
     assert all(p.grad.isfinite().all() for p in objective.parameters())
+
+
+@pytest.mark.parametrize("task", [task for task, levels in TABLE_6.items() if "atom" in levels])
+def test_fine_tuning_reaches_every_weight(task, tmp_path):
+    data = dataset(task, tmp_path)
+    torch.manual_seed(0)
+    model = TASKS[task](ENCODERS["gvp"]("atom", "tiny"))
+    loss, _ = model(collate([data[0, i] for i in range(2)])[0])
+    loss.backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+    assert loss.isfinite() and all(p.grad.isfinite().all() for p in model.parameters())
