@@ -18,8 +18,10 @@ import torch
 from siamdiff_min.data import atom3d, demo, ec
 from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.samples import DATASETS, LabelledData, Unlabelled, collate
+from siamdiff_min.data.store import StoreError
 from siamdiff_min.downstream.tasks import TASKS, Task
 from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.protein.structure import StructureError
 from siamdiff_min.training import checkpoint, engine, results
 from siamdiff_min.training.config import FinetuneConfig, parse
 from siamdiff_min.training.ranks import Ranks, launch
@@ -76,6 +78,7 @@ def main(argv: list[str] | None = None) -> int:
                 stopped = tune(task, run, datasets, labels, ranks)
                 if stopped:
                     return 128 + stopped
+                ranks.wait()  # best.pt is written by the first process
             best = model or checkpoint.load_model_file(Path(run.out) / "best.pt")
             checkpoint.load_weights(task, best["state"], run.eval_only or f"{run.out}/best.pt")
             if datasets:
@@ -131,18 +134,22 @@ def build(config: FinetuneConfig, labels: tuple[str, ...], datasets: dict, ranks
 def tune(task: Task, config: FinetuneConfig, datasets: dict, labels: tuple[str, ...], ranks: Ranks) -> int:
     """Train; OUT/best.pt is the epoch with the best validation metric. Returns the signal that ended it, or 0."""
     path = Path(config.out) / "best.pt"
-    resumed = config.resume != "never" and checkpoint.checkpoints(Path(config.out)) and path.exists()
-    best = checkpoint.load_model_file(path)["valid"][task.metric] if resumed else -np.inf
-    identity = {name: getattr(config, name) for name in ("task", *checkpoint.IDENTITY)}
+    best, identity = -np.inf, {name: getattr(config, name) for name in ("task", *checkpoint.IDENTITY)}
+    if path.exists() and checkpoint.checkpoints(path.parent) and config.resume != "never":
+        before = checkpoint.load_model_file(path)
+        if before["epochs"] == int(before["epochs"]):
+            best = before["valid"][task.metric]
 
-    def validate(epoch: int) -> dict[str, float]:
+    def validate(epochs: float) -> dict[str, float]:
         nonlocal best
         predictions = results.predict(task, held_out(datasets, "valid"), config, ranks)
         values = task.metrics(predictions.score, predictions.target, predictions.groups)
-        if values[task.metric] > best or not path.exists():
-            best = max(best, values[task.metric])
+        # Where --max-steps ends within an epoch the run may be continued: that moment only counts until there is better.
+        whole = epochs == int(epochs)
+        if (whole and values[task.metric] > best) or best == -np.inf:
+            best = values[task.metric] if whole and np.isfinite(values[task.metric]) else -np.inf
             if ranks.rank == 0:
-                about = {"labels": list(labels), "seed": config.seed, "epoch": epoch, "valid": values}
+                about = {"labels": list(labels), "seed": config.seed, "epochs": epochs, "valid": values}
                 checkpoint.save_model_file(path, task, identity, **about)
         return values
 
@@ -152,4 +159,7 @@ def tune(task: Task, config: FinetuneConfig, datasets: dict, labels: tuple[str, 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (checkpoint.CheckpointError, StructureError, StoreError) as error:
+        sys.exit(f"error: {error}")

@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
 
     # 5. Minimise.
-    def validate(epoch: int) -> dict[str, float]:
+    def validate(epochs: float) -> dict[str, float]:
         return engine.evaluate(objective, (crops, collate, valid), config, ranks)
 
     with ranks.connected():

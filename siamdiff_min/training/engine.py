@@ -153,7 +153,7 @@ def train(
     dataset: torch.utils.data.Dataset,
     collate: Callable,
     indices: Sequence[int],
-    validate: Callable[[int], dict[str, float]],
+    validate: Callable[[float], dict[str, float]],
     ranks: Ranks,
     plateau: tuple[str, str] | None = None,
     unit: str = "proteins",
@@ -165,7 +165,7 @@ def train(
         objective: (batch, generator) -> (loss, logs): an objective of pre-training, or a downstream task.
         collate: list of items -> (batch, names); a batch can go to a device.
         indices: the items to train on.
-        validate: called with the number of the epoch after each; what it returns is written down.
+        validate: called with the epochs done, after each and where --max-steps ends; what it returns is written down.
         ranks: connected, where they are several.
         plateau: name of a measure of `validate`, or "loss" for the training loss, and "max" or "min": the learning rate
             falls to 0.6 of itself when it has not improved for 5 epochs (METHOD 14).
@@ -222,7 +222,7 @@ def train(
             metrics.write((json.dumps(line) + "\n").encode())
 
     def check(step: int) -> dict[str, float]:
-        values = validate(epoch)
+        values = validate(step / per_epoch)
         if values:
             write(step, split="valid", **values)
             shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
@@ -278,9 +278,10 @@ def train(
                 epoch_loss += values["loss"] * (done - line_step)
             if boundary:
                 measured = check(done) | {"loss": epoch_loss}
-                epoch_loss = 0.0
-                if scheduler:
-                    scheduler.step(measured[plateau[0]])
+                if done % per_epoch == 0:
+                    epoch_loss = 0.0
+                    if scheduler:
+                        scheduler.step(measured[plateau[0]])
             if saving and ranks.rank == 0:
                 metrics.flush()
                 os.fsync(metrics.fileno())

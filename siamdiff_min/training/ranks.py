@@ -56,6 +56,11 @@ class Ranks:
         gc.collect()  # DDP holds on to the group, whose threads have to end before the interpreter does
         dist.destroy_process_group()
 
+    def wait(self) -> None:
+        """Until all are here: whatever one has written before, the others can read after."""
+        if self.world > 1:
+            dist.barrier()
+
     def say(self, text: str) -> None:
         """Print once."""
         if self.rank == 0:

@@ -88,7 +88,7 @@ def train(config, objective=None, num=40, bad=None, ranks=None, num_valid=6):
     data, indices = Dataset(num + num_valid, bad), list(range(num + num_valid))
     ranks = ranks or launch("cpu")
 
-    def validate(epoch):
+    def validate(epochs):
         return engine.evaluate(objective, (data, collate, indices[num:]), config, ranks)
 
     with ranks.connected():

@@ -93,7 +93,7 @@ def test_every_kind_of_file_gives_its_encoder_and_is_described(tmp_path, capsys)
     task = TASKS["psr"](encoder)
     plain, model = tmp_path / "encoder.pt", tmp_path / "best.pt"
     save_encoder_file(plain, encoder, *identity.values(), steps=7)
-    save_model_file(model, task, {"task": "psr", **identity}, labels=[], seed=3, epoch=2, valid={"rho": 0.5})
+    save_model_file(model, task, {"task": "psr", **identity}, labels=[], seed=3, epochs=2.0, valid={"rho": 0.5})
     whole = save(tmp_path, 4, {"objective": task.state_dict(), "config": identity, "step": 4})
     for path, words in [(plain, "an encoder"), (model, "fine-tuned"), (whole, "checkpoint to resume from")]:
         loaded = build_encoder(load_encoder_file(path), str(path))

@@ -1,0 +1,160 @@
+"""`finetune.py` as a user runs it: trained, interrupted, resumed, on two ranks, scored again, applied, compared."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from siamdiff_min.data.structures import bundle_path, find_structures
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.protein.write import write_pdb
+from siamdiff_min.training import checkpoint
+
+ROOT = Path(__file__).parents[1]
+LABELS = ("1.1.1.-", "2.7.11.1", "3.4.21.5")
+SMALL = ["--size", "tiny", "--batch-size", "2", "--epochs", "3", "--lr", "0.003"]
+SMALL += ["--num-workers", "0", "--device", "cpu", "--threads", "1"]
+TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+
+
+@pytest.fixture(scope="module")
+def enzymes(tmp_path_factory) -> Path:
+    """The EC layout with 8, 3 and 5 of the smallest bundled chains, label by name."""
+    root = tmp_path_factory.mktemp("ec")
+    sources = sorted(find_structures(bundle_path()).sources, key=lambda s: s.size)[:16]
+    lines = ["### EC-numbers", "\t".join(LABELS), "### PDB-chain\tEC-numbers"]
+    for i, source in enumerate(sources):
+        folder = root / ("train" if i < 8 else "valid" if i < 11 else "test")
+        folder.mkdir(exist_ok=True)
+        write_pdb(folder / f"{i + 1000}-A.pdb", source.read().protein)
+        lines.append(f"{i + 1000}-A\t{LABELS[i % 3]}")
+    (root / "nrPDB-EC_annot.tsv").write_text("\n".join(lines) + "\n")
+    rows = ["PDB-chain,<30%,<40%,<50%,<70%,<95%", *(f"{i + 1000}-A,0,0,{i % 2},1,1" for i in range(11, 16))]
+    (root / "nrPDB-EC_test.csv").write_text("\n".join(rows) + "\n")
+    return root
+
+
+def finetune(*argv, launcher=(), status=0) -> str:
+    command = [sys.executable, *launcher, "finetune.py", *map(str, argv)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert result.returncode == status, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+def lines(folder: Path) -> list[dict]:
+    written = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
+    clock = {"seconds", "samples_per_second", "peak_memory_mb"}
+    return [{k: v for k, v in line.items() if k not in clock} for line in written]
+
+
+def table(path: Path) -> list[dict]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+@pytest.fixture(scope="module")
+def trained(enzymes, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("trained")
+    said = finetune(
+        "--task", "ec", "--data", enzymes, *SMALL, "--seeds", 3, 4, "--out", out, "--save-predictions",
+        "--predict", enzymes / "test",
+    )  # fmt: skip
+    assert "samples     train 8, valid 3, test 5" in said and "from scratch" in said and "16 chains with labels" in said
+    assert "mean" in said and str(out / "results.json") in said
+    return out
+
+
+@pytest.mark.slow
+def test_results_of_two_seeds(trained):
+    results = json.loads((trained / "results.json").read_text())
+    assert set(results["test"]) == {"3", "4"} and set(results["mean"]) == {"fmax", "auprc", "threshold"}
+    for name, mean in results["mean"].items():
+        values = [results["test"][seed][name] for seed in "34"]
+        assert np.isclose(mean, np.mean(values)) and np.isclose(results["std"][name], np.std(values, ddof=1))
+    for seed in (3, 4):
+        best = checkpoint.load_model_file(trained / f"seed-{seed}" / "best.pt")
+        valid = [line for line in lines(trained / f"seed-{seed}") if line["split"] == "valid"]
+        assert len(valid) == 3 and valid[int(best["epochs"]) - 1]["fmax"] == max(line["fmax"] for line in valid)
+        assert best["valid"]["fmax"] == valid[int(best["epochs"]) - 1]["fmax"] and tuple(best["labels"]) == LABELS
+        assert "structure_loss" not in valid[0] and "stage" not in valid[0]
+
+
+@pytest.mark.slow
+def test_predictions_are_those_that_were_scored(trained):
+    from siamdiff_min.downstream.metrics import fmax
+
+    results = json.loads((trained / "results.json").read_text())
+    for seed in (3, 4):
+        rows = table(trained / f"seed-{seed}" / "predictions.tsv")
+        assert [row["id"] for row in rows] == [f"{i + 1000}-A" for i in range(11, 16)]
+        target = np.array([[float(row[f"target:{label}"]) for label in LABELS] for row in rows])
+        assert target.argmax(1).tolist() == [i % 3 for i in range(11, 16)] and (target.sum(1) == 1).all()
+        score = np.array([[float(row[f"prediction:{label}"]) for label in LABELS] for row in rows])
+        assert np.isclose(fmax(score, target)[0], results["test"][str(seed)]["fmax"], atol=1e-4)
+    applied = table(trained / "predicted.tsv")  # by the last seed's model, to the files of the test split
+    assert [row["id"] for row in applied] == [row["id"] for row in rows] and "target" not in "".join(applied[0])
+    for row, other in zip(applied, rows):
+        assert all(np.isclose(float(row[k]), float(other[k]), rtol=1e-4) for k in row if k.startswith("prediction"))
+
+
+@pytest.mark.slow
+def test_a_saved_model_scores_the_same(trained, enzymes, tmp_path):
+    model, results = trained / "seed-3" / "best.pt", json.loads((trained / "results.json").read_text())
+    options = ["--data", enzymes, "--num-workers", 0, "--batch-size", 2, "--device", "cpu", "--threads", 1]
+    finetune("--eval-only", model, *options, "--out", tmp_path / "eval")
+    again = json.loads((tmp_path / "eval" / "results.json").read_text())
+    assert again["test"] == {"3": results["test"]["3"]}
+    finetune("--eval-only", model, *options, "--out", tmp_path / "two", launcher=TWO_RANKS)
+    assert json.loads((tmp_path / "two" / "results.json").read_text())["test"] == again["test"]
+    said = finetune("--eval-only", model, *options, "--out", tmp_path / "fewer", "--cutoff", 50)
+    assert "test 3" in said  # rows with a 1 below 50 %
+    finetune("--eval-only", model, "--predict", enzymes / "valid", "--out", tmp_path, "--num-workers", 0)
+    assert len(table(tmp_path / "predicted.tsv")) == 3
+
+
+@pytest.mark.slow
+def test_interrupted_and_resumed_it_is_the_same_run(trained, enzymes, tmp_path):
+    options = ["--task", "ec", "--data", enzymes, *SMALL, "--seeds", 3, "--out", tmp_path]
+    finetune(*options, "--max-steps", 5)
+    assert "resumed from" in finetune(*options)
+    a, b = (checkpoint.latest(folder / "seed-3")[1] for folder in (trained, tmp_path))
+    assert [k for k, v in a["objective"].items() if not torch.equal(v, b["objective"][k])] == []
+    assert a["scheduler"] == b["scheduler"]
+    valid = [[line for line in lines(folder / "seed-3") if line["split"] == "valid"] for folder in (trained, tmp_path)]
+    assert valid[0] == [line for line in valid[1] if line["step"] != 5]  # the interrupted run was scored where it ended
+    results = [json.loads((folder / "results.json").read_text())["test"]["3"] for folder in (trained, tmp_path)]
+    assert results[0] == results[1]
+    said = finetune(*options, "--lr", 0.5, status=1)
+    assert "--lr was 0.003, is 0.5" in said
+
+
+@pytest.mark.slow
+def test_two_ranks_from_a_pretrained_encoder_frozen(enzymes, tmp_path):
+    torch.manual_seed(1)
+    source, encoder = tmp_path / "encoder.pt", ENCODERS["gearnet"]("residue", "tiny")
+    checkpoint.save_encoder_file(source, encoder, "gearnet", "residue", "tiny", "paper")
+    said = finetune(
+        "--task", "ec", "--data", enzymes, *SMALL[2:], "--max-steps", 2, "--init-from", source, "--freeze",
+        "--out", tmp_path / "run", launcher=TWO_RANKS,
+    )  # fmt: skip
+    assert f"loaded from {source}: encoder.layers" in said and "initial values kept: head (6 tensors)" in said
+    assert said.count("samples     train") == 1
+    state = checkpoint.load_model_file(tmp_path / "run" / "seed-0" / "best.pt")["state"]
+    assert all(torch.equal(state[f"encoder.{k}"], v) for k, v in encoder.state_dict().items())
+    said = finetune("--task", "ec", "--data", enzymes, "--init-from", source, "--size", "paper", status=1)
+    assert "--size paper, but" in said and "holds a tiny one" in said
+
+
+def test_what_cannot_be_is_said(tmp_path):
+    assert "exists at residue level, not at atom level" in finetune("--task", "ec", "--level", "atom", status=1)
+    assert "--predict is for ec and psr" in finetune("--task", "msp", "--predict", "x", status=1)
+    assert "--seeds must be different" in finetune("--seeds", 1, 1, status=2)
+    said = finetune("--eval-only", tmp_path / "absent.pt", status=1)
+    assert "could not read" in said and "Traceback" not in said
+    said = finetune("--task", "psr", "--data", tmp_path, status=1)
+    assert str(tmp_path) in said and "Traceback" not in said
