@@ -227,7 +227,7 @@ class _Atoms:
         """The protein of the first model, of one subunit or of all rows."""
         places = [i for i, name in enumerate(self.subunit) if subunit is None or name == subunit]
         if not places:
-            raise StructureError(label, "no atoms in it", "" if subunit is None else f"subunit {subunit}")
+            raise StructureError(label, "no atoms in it", "" if subunit is None else f"subunit {subunit!r:.100}")
         first = self.model[places[0]]
         return assemble(label, [self.rows[i] for i in places if self.model[i] == first], Counter())
 
@@ -267,7 +267,7 @@ def _target_and_decoy(text: str) -> tuple[str, str]:
         warnings.simplefilter("ignore")  # Python warns of backslashes
         try:
             parts = ast.literal_eval(text) if len(text) < 1000 else None
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             parts = None
     if type(parts) is not tuple or [type(part) for part in parts] != [str, str]:
         raise _Malformed(f"id is {text[:100]!r}, not (target, decoy)")

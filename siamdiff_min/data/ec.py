@@ -94,19 +94,19 @@ def _listing(place: Path, annotated: dict, listed: set | None, cutoffs: dict | N
     """The chains of a split that are to be used, sorted by name; counts in `seen` all that have a file."""
     found = find_structures(place) if place.is_dir() else _find_members(place)
     chains: dict[str, Chain] = {}
-    skipped = list(found.skipped)
+    names, skipped = set(), list(found.skipped)
     for file in found.sources:
         name = chain_id(file.name.rpartition("/")[2])
-        if name in chains:
+        reason = _reason(name, annotated, listed, cutoffs, cutoff)
+        if name is not None and name in names:
             reason = "another file of the same chain"
-        else:
-            reason = _reason(name, annotated, listed, cutoffs, cutoff)
-            seen[name] += 1
+        names.add(name)
         if reason:
             skipped.append((file.path if file.member is None else f"{file.path}:{file.member}", reason))
         else:
             values = {"ec": annotated[name]} | ({} if cutoffs is None else {"cutoffs": cutoffs[name]})
             chains[name] = Chain(name, file, write_note(values))
+    seen.update(names - {None})
     return Listing([chains[name] for name in sorted(chains)], skipped)
 
 
@@ -174,7 +174,10 @@ def _read_annotation(path: Path) -> tuple[tuple[str, ...], dict[str, list[str]]]
 
 def _read_cutoffs(path: Path, cutoff: int) -> dict[str, list[int]]:
     """For every chain of the test split the identities to training (percent) that it is below."""
-    header, *rows = csv.reader(_lines(path)) or [[]]
+    try:
+        header, *rows = list(csv.reader(_lines(path))) or [[]]
+    except csv.Error as error:
+        raise StructureError(path, "malformed table", str(error)) from error
     columns = [re.fullmatch(r"\s*<?([0-9]+)%?\s*", name) for name in header[1:]]
     if not columns or None in columns:
         raise StructureError(path, "malformed table", f"columns {header!r:.100}, expected PDB-chain, <30%, ...")
@@ -230,7 +233,7 @@ class ZipMember:
                 data = archive.read(self.packed)
             if self.method == zipfile.ZIP_DEFLATED:
                 data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, self.size + 1)
-        except zlib.error as error:
+        except (zlib.error, OverflowError) as error:  # the latter from offsets beyond any file
             raise StructureError(label, "damaged archive", str(error)) from error
         except OSError as error:
             raise StructureError(self.path, "cannot be opened", error.strerror or str(error)) from error

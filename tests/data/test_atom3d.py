@@ -1,0 +1,659 @@
+"""ATOM3D sets written here in their own format: labels, pairs and environments against the frames; every damage."""
+
+import gzip
+import json
+import random
+import string
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import real_protein
+
+from siamdiff_min.data import atom3d, build
+from siamdiff_min.data.atom3d import find
+from siamdiff_min.data.build import open_origin
+from siamdiff_min.data.samples import DATASETS, read_note
+from siamdiff_min.protein.constants import (
+    ATOM_ELEMENT,
+    ATOM_NAMES,
+    CA,
+    ELEMENTS,
+    ONE_LETTER,
+    RESIDUE_INDEX,
+    RESIDUES,
+    O,
+)
+from siamdiff_min.protein.protein import TENSOR_FIELDS
+from siamdiff_min.protein.structure import StructureError
+
+lmdb = pytest.importorskip("lmdb")
+COLUMNS = [
+    *("ensemble", "subunit", "structure", "model", "chain", "hetero", "insertion_code", "residue", "segid", "resname"),
+    *("altloc", "occupancy", "bfactor", "x", "y", "z", "element", "name", "fullname", "serial_number"),
+]
+ENDS = ("ensemble", "subunit", "structure", "model", "chain", "residue")
+PAIR_COLUMNS = [f"{name}{end}" for end in (0, 1) for name in ENDS]
+
+
+def read_golden(name):
+    """A real protein as a reader gives it: chains counted from 0, residues counted within their chain."""
+    protein = real_protein(name, torch.float32)
+    _, chain, sizes = protein.chain.unique_consecutive(return_inverse=True, return_counts=True)
+    return replace(protein, chain=chain, residue_index=torch.cat([torch.arange(n) for n in sizes.tolist()]))
+
+
+PROTEIN = read_golden("1LCD_A")  # 51 residues of one chain
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """LMDB refuses to open a folder that this process has open, so each test ends with all of them closed."""
+    yield
+    atom3d._environment.cache_clear()
+
+
+def rows(protein=PROTEIN, chains=string.ascii_uppercase, subunit=0, model=0):
+    """A frame's rows, one list for each atom."""
+    per_residue = protein.chain, protein.insertion_code, protein.residue_number, protein.residue_type
+    residue = [values.tolist() for values in per_residue]
+    found = []
+    for i, (owner, name, xyz) in enumerate(zip(protein.atom_residue, protein.atom_name, protein.pos.tolist())):
+        chain, code, number, kind = (values[owner] for values in residue)
+        element = ELEMENTS[ATOM_ELEMENT[name]]
+        place = ["e", subunit, "s", model, chains[chain], " ", chr(code), number, "    ", RESIDUES[kind]]
+        found.append([*place, " ", 1.0, 0.0, *xyz, element, ATOM_NAMES[name], f" {ATOM_NAMES[name]}", i + 1])
+    return found
+
+
+def change(table, changes, where=lambda row: True):
+    """Other values in some rows of a frame."""
+    return [
+        [changes.get(column, value) for column, value in zip(COLUMNS, row)] if where(dict(zip(COLUMNS, row))) else row
+        for row in table
+    ]
+
+
+def frame(table, columns=COLUMNS):
+    # ATOM3D's frames of pairs are concatenations: the index is not the position
+    return {"columns": list(columns), "index": [7] * len(table), "data": table}
+
+
+def write(folder, items, ids=None, kind=b"json", count=None):
+    """An LMDB folder in the format of ATOM3D; items that are bytes are stored as they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with lmdb.open(str(folder), map_size=2**26) as environment, environment.begin(write=True) as transaction:
+        for i, item in enumerate(items):
+            data = item if isinstance(item, bytes) else gzip.compress(json.dumps(item).encode(), 1)
+            transaction.put(str(i).encode(), data)
+        transaction.put(b"num_examples", str(len(items) if count is None else count).encode())
+        transaction.put(b"serialization_format", kind)
+        if ids is None:
+            ids = {item["id"]: i for i, item in enumerate(items) if isinstance(item, dict)}
+        if ids is not False:
+            transaction.put(b"id_to_idx", json.dumps(ids).encode())
+    return folder
+
+
+def dataset(root, task, items, **options):
+    for split in ("train", "val", "test"):
+        write(root / split, items, **options)
+    return find(root, task)
+
+
+def listing(root, task, items, **options):
+    return atom3d._listing(write(root / "x", items, **options), task)
+
+
+def read(root, task, item):
+    """The structure of one item, its values and its numbers."""
+    structure = listing(root, task, [item]).sources[0].read()
+    return structure, *read_note(np.frombuffer(structure.note, np.uint8))
+
+
+def fails(root, task, item, reason, detail=""):
+    with pytest.raises(StructureError, match=detail or None) as caught:
+        listing(root, task, [item], ids=False).sources[0].read()
+    assert caught.value.reason == reason
+    assert caught.value.path == f"{root / 'x'}:0"
+
+
+def psr(number=0, table=None, **fields):
+    name = {"id": f"('T{number // 2}', 'd\\'{number}')", "scores": {"gdt_ts": 0.25 * (number % 5), "tm": 0.1}}
+    return {"atoms": frame(rows() if table is None else table), "types": {"atoms": "DataFrame"}, **name, **fields}
+
+
+def mutant(protein, residue, name):
+    """Another type at one residue, of which the backbone stays."""
+    types = protein.residue_type.clone()
+    types[residue] = RESIDUE_INDEX[name]
+    beyond = (protein.atom_residue == residue) & (protein.atom_name > O)
+    return replace(protein, residue_type=types).select_atoms(~beyond)
+
+
+def msp(mutations=None, original=PROTEIN, mutated=None, label="1", chains="AB"):
+    wild, number = ONE_LETTER[PROTEIN.residue_type[8]], int(PROTEIN.residue_number[8])
+    mutated = mutant(PROTEIN, 8, "TRP") if mutated is None else mutated
+    frames = {"original_atoms": frame(rows(original, chains)), "mutated_atoms": frame(rows(mutated, chains))}
+    return {**frames, "id": f"1ABC_A_B_{mutations or f'{wild}A{number}W'}", "label": label}
+
+
+def pip(pairs, sides, extra=(), name="1ABC", labels=None):
+    """Pairs as ((subunit, chain, number), (subunit, chain, number)); sides as {subunit: rows}."""
+    table = [
+        [*(value for s, c, n in pair for value in ("e", s, "s", 0, c, n)), label]
+        for pair, label in zip(pairs, labels or [1] * len(pairs))
+    ]
+    atoms = [row for side in sides.values() for row in side] + list(extra)
+    return {"atoms_pairs": frame(atoms), "atoms_neighbors": frame(table, [*PAIR_COLUMNS, "label"]), "id": name}
+
+
+def res(centres, protein=PROTEIN, table=None, names=None, indices=None, radius=8.0):
+    """Environments of residues as ATOM3D writes them: without the centre's side chain."""
+    lists = []
+    for centre in centres:
+        ca = protein.pos[(protein.atom_residue == centre) & (protein.atom_name == CA)]
+        near = ((protein.pos - ca).norm(dim=1) < radius) & ((protein.atom_residue != centre) | (protein.atom_name <= O))
+        lists.append(near.nonzero().flatten().tolist())
+    named = [f"A_{protein.residue_number[c]}_{RESIDUES[protein.residue_type[c]]}" for c in centres]
+    labels = [[name, 0, 0.0, 0.0, 0.0] for name in (names or named)]
+    return {
+        "atoms": frame(rows(protein) if table is None else table),
+        "labels": frame(labels, ["subunit", "label", "x", "y", "z"]),
+        "subunit_indices": lists if indices is None else indices,
+        "id": "1abc",
+    }
+
+
+def assert_equal(a, b):
+    for field in TENSOR_FIELDS:
+        x, y = getattr(a, field), getattr(b, field)
+        assert x.dtype == y.dtype and torch.equal(x, y), field
+
+
+# ---- the set ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", atom3d.LAYOUT)
+@pytest.mark.parametrize("valid", ["val", "valid"])
+def test_a_set_is_found_wherever_its_splits_are(tmp_path, task, valid):
+    path = atom3d.LAYOUT[task]
+    for split in ("train", valid, "test"):
+        (tmp_path / path / split).mkdir(parents=True)
+        (tmp_path / path / split / "data.mdb").write_bytes(b"x")
+    for root in (tmp_path, tmp_path / path.split("/")[0], tmp_path / path):
+        data = find(root, task)
+        assert [o.path for o in (data.train, data.valid, data.test)] == [
+            tmp_path / path / split for split in ("train", valid, "test")
+        ]
+        assert str(tmp_path / path) in data.about
+    (tmp_path / path / "test" / "data.mdb").unlink()
+    with pytest.raises(StructureError, match=f"no test split of {task.upper()}.*expected test/data.mdb") as caught:
+        find(tmp_path, task)
+    assert caught.value.path == str(tmp_path / path)
+    with pytest.raises(StructureError, match="no train split"):
+        find(tmp_path / "nothing", task)
+
+
+def test_the_fingerprint_changes_with_the_file_and_the_task(tmp_path):
+    one = dataset(tmp_path, "psr", [psr()]).train.fingerprint
+    assert find(tmp_path, "psr").train.fingerprint == one != find(tmp_path, "res").train.fingerprint
+    dataset(tmp_path, "psr", [psr(1)])
+    assert find(tmp_path, "psr").train.fingerprint != one
+
+
+def test_names_are_the_ids_and_unique(tmp_path):
+    ids = {"a": 0, "b": 2, "c": 2, "d": 99, "e": -1, "f": "0", "\ud800": 3, "?": 4, "5": 6}
+    items = [msp()] * 7
+    found = [source.name for source in listing(tmp_path, "msp", items, ids=ids).sources]
+    assert found == ["a", "1", "c", "?#3", "?#4", "5#5", "5#6"]
+    assert [s.name for s in listing(tmp_path / "n", "msp", items, ids=False).sources] == list("0123456")
+    assert listing(tmp_path / "p", "psr", [psr(3)]).sources[0].name == "T1/d'3"
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ({"kind": b"pkl"}, "pickled"),
+        ({"kind": b"msgpack"}, "not JSON"),
+        ({"kind": b"\xff"}, "not JSON"),
+        ({"count": 10**30}, "malformed set"),
+        ({"count": -1}, "malformed set"),
+        ({"count": "1\x00"}, "malformed set"),
+        ({"ids": [1]}, "malformed set"),
+        ({"ids": {"not a tuple": 0}}, "malformed set"),
+    ],
+)
+def test_sets_that_are_refused(tmp_path, options, reason):
+    with pytest.raises(StructureError) as caught:
+        listing(tmp_path, "psr", [psr()], **options)
+    assert caught.value.reason == reason
+    assert options.get("kind") != b"msgpack" or "serialization_format='json'" in caught.value.detail
+
+
+def test_folders_that_are_no_lmdb_or_cut_short(tmp_path):
+    folder = write(tmp_path / "s", [psr(i) for i in range(20)], ids=False)
+    whole = (folder / "data.mdb").read_bytes()
+    outcomes = Counter()
+    for size in [0, 1, 100, 4096, 8191, 8192, 12288, len(whole) // 2, len(whole) - 4096]:
+        (folder / "data.mdb").write_bytes(whole[:size])
+        with pytest.raises(StructureError) as caught:
+            atom3d._listing(folder, "psr")
+        outcomes[caught.value.reason] += 1
+    assert outcomes.keys() == {"truncated", "cannot be opened"}
+    (folder / "data.mdb").write_bytes(b"<html>" * 9999)
+    with pytest.raises(StructureError, match="cannot be opened"):
+        atom3d._listing(folder, "psr")
+    (folder / "data.mdb").write_bytes(whole)
+    assert len(atom3d._listing(folder, "psr").sources) == 20
+
+
+def test_without_the_package_the_error_says_what_to_install(tmp_path, monkeypatch):
+    write(tmp_path / "x", [psr()])
+    monkeypatch.setitem(__import__("sys").modules, "lmdb", None)
+    with pytest.raises(ImportError, match="pip install lmdb"):
+        atom3d._listing(tmp_path / "x", "psr")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_store_has_every_item_or_its_reason(tmp_path, workers, monkeypatch):
+    monkeypatch.setattr(build, "SHARD_SIZE", 2)
+    items = [psr(0), b"junk", psr(2), {"id": "('a', 'b')"}, psr(4)]
+    ids = {item["id"]: i for i, item in enumerate(items) if isinstance(item, dict)}
+    store = open_origin(dataset(tmp_path, "psr", items, ids=ids).train, workers=workers)
+    assert store.path == tmp_path / "train.store" and list(store.names) == ["T0/d'0", "T1/d'2", "T2/d'4"]
+    report = store.meta["report"]
+    assert report["seen"] == 5 and report["failed"] == {"damaged or truncated gzip data": 1, "malformed item": 1}
+    samples = DATASETS["psr"](store)
+    assert samples.targets().tolist() == [0.0, 0.5, 1.0] and samples[0, 2].groups == ("T2",)
+    for protein in store:
+        assert_equal(protein, PROTEIN)
+    failures = (store.path / "failures.tsv").read_text()
+    assert f"{tmp_path / 'train'}:1\t" in failures and "a/b\tfailed\tmalformed item" in failures
+
+
+# ---- atoms -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_frame_is_the_protein_it_was_written_from(tmp_path):
+    for name in ("1LCD_A", "2BEG"):
+        protein = read_golden(name)
+        structure, values, numbers = read(tmp_path / name, "psr", psr(3, rows(protein)))
+        assert_equal(structure.protein, protein)
+        assert structure.chain_names == tuple("ABCDE"[: len(structure.chain_names)]) and not structure.dropped
+        assert values == {"target": "T1", "gdt_ts": 0.75} and not len(numbers)
+
+
+def test_the_parsing_policy_is_that_of_every_format(tmp_path):
+    table = rows()
+    water = change(table[:1], {"hetero": "W", "resname": "HOH", "name": "O", "residue": 900})
+    ligand = change(table[:1], {"hetero": "H_NAG", "resname": "NAG", "residue": 901})
+    hydrogen = change(table[1:2], {"name": "HA", "element": "H"})
+    altloc = change(table[1:2], {"altloc": "B", "occupancy": 0.1, "x": 0.0})
+    second = change(table, {"model": 1, "x": 5.0})
+    odd = change(table, {"element": "c", "altloc": "", "insertion_code": "", "occupancy": None}, lambda r: r["x"] > 0)
+    structure, *_ = read(tmp_path, "psr", psr(0, odd + water + ligand + hydrogen + altloc + second))
+    assert_equal(structure.protein, PROTEIN)
+    assert structure.dropped == {
+        "waters": 1, "ligands and unknown residues": 1, "hydrogens": 1, "alternative locations": 1
+    }  # fmt: skip
+
+
+TYPES = {
+    "x": (float, int), "residue": (int,), "chain": (str,), "name": (str,), "model": (int, str),
+    "insertion_code": (str,), "occupancy": (float, int, type(None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("column", TYPES)
+@pytest.mark.parametrize(
+    "value", ["text", None, True, 1.5, 10**400, [], {}, float("nan"), -1e400], ids=lambda v: str(v)[:9]
+)
+def test_hostile_values(tmp_path, column, value):
+    """One in the frame: the protein, less an atom where that names another one, or the one exception."""
+    table = change(rows(), {column: value}, lambda row: row["serial_number"] == 30)
+    item = listing(tmp_path, "psr", [psr(0, table)]).sources[0]
+    if type(value) not in TYPES[column] or (column == "x" and value != 1.5):
+        with pytest.raises(StructureError) as caught:
+            item.read()
+        assert caught.value.reason in ("malformed item", "coordinates out of range")
+    else:
+        structure = item.read()
+        assert structure.protein.pos.isfinite().all()
+        assert structure.protein.num_residues == 51
+        assert structure.protein.num_atoms == PROTEIN.num_atoms - (column not in ("x", "occupancy"))
+
+
+@pytest.mark.parametrize("column", ["x", "resname", "model", "subunit"])
+def test_a_column_that_is_missing(tmp_path, column):
+    item = psr()
+    item["atoms"]["columns"][COLUMNS.index(column)] = "other"
+    fails(tmp_path, "psr", item, "malformed item", f"atoms: no {column}")
+
+
+@pytest.mark.parametrize(
+    "changed, detail",
+    [
+        ({"atoms": []}, "atoms is list"),
+        ({"atoms": {"columns": ["x"]}}, "no data"),
+        ({"atoms": {"columns": ["x"], "data": [[1, 2]]}}, "not a table"),
+        ({"atoms": {"columns": ["x"], "data": ["a"]}}, "not a table"),
+        ({"atoms": {"columns": [["x"]], "data": [[1]]}}, "not a table"),
+        ({"scores": 3}, "scores is int"),
+        ({"scores": {}}, "no gdt_ts"),
+        ({"scores": {"gdt_ts": "0.5"}}, "gdt_ts is str"),
+        ({"scores": {"gdt_ts": True}}, "gdt_ts is bool"),
+        ({"scores": {"gdt_ts": float("nan")}}, "not between 0 and 1"),
+        ({"scores": {"gdt_ts": 50.0}}, "not between 0 and 1"),
+        ({"id": "T0/d"}, "not .target, decoy"),
+        ({"id": "__import__('os').getcwd()"}, "not .target, decoy"),
+        ({"id": "('a', 'b', 'c')"}, "not .target, decoy"),
+        ({"id": "{[]}"}, "not .target, decoy"),
+        ({"id": "(" * 900}, "not .target, decoy"),
+        ({"id": "-" * 999}, "not .target, decoy"),
+        ({"id": "('\\d', 1)"}, "not .target, decoy"),
+        ({"id": 5}, "id is int"),
+    ],
+)
+def test_malformed_items(tmp_path, changed, detail):
+    fails(tmp_path, "psr", psr(**changed), "malformed item", detail)
+
+
+def test_no_atoms(tmp_path):
+    fails(tmp_path, "psr", psr(0, []), "no atoms in it")
+    fails(tmp_path / "w", "psr", psr(0, change(rows()[:3], {"resname": "HOH"})), "no protein in it")
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data, reason",
+    [
+        (b"", "damaged or truncated gzip data"),
+        (b"\x80\x04\x95cos\nsystem\n", "damaged or truncated gzip data"),
+        (gzip.compress(b"{}")[:-3], "damaged or truncated gzip data"),
+        (gzip.compress(b"{}") + b"x", "damaged or truncated gzip data"),
+        (gzip.compress(b""), "not JSON"),
+        (gzip.compress(b"\x80\x04\x95"), "not JSON"),
+        (gzip.compress(b"[" * 100000), "not JSON"),
+        (gzip.compress(b"9" * 100000), "not JSON"),
+        (gzip.compress(b"[1, 2]"), "malformed item"),
+        (gzip.compress(b"null"), "malformed item"),
+        (gzip.compress(b" " * (atom3d.MAX_BYTES + 1), 1), "too large"),
+    ],
+    ids=range(11),
+)
+def test_items_that_are_no_json(tmp_path, data, reason):
+    fails(tmp_path, "psr", data, reason)
+
+
+def test_an_item_that_is_not_there(tmp_path):
+    sources = listing(tmp_path, "psr", [psr()], count=3, ids=False).sources  # the two other keys are not items
+    assert len(sources) == 3
+    with pytest.raises(StructureError, match="no such item"):
+        sources[2].read()
+
+
+@pytest.mark.parametrize("task", atom3d.LAYOUT)
+def test_fuzzing(tmp_path, task):
+    """Cuts, flips and splices of the compressed and of the plain bytes: a structure or the one exception."""
+    small = PROTEIN.crop(0, 6)
+    sides = {s: rows(small, "A", s) for s in ("p", "q")}
+    number = small.residue_number.tolist()
+    item = {
+        "psr": lambda: psr(0, rows(small)),
+        "msp": lambda: msp(f"{ONE_LETTER[small.residue_type[2]]}A{number[2]}W", small, mutant(small, 2, "TRP")),
+        "pip": lambda: pip([(("p", "A", number[0]), ("q", "A", number[1]))], sides),
+        "res": lambda: res([1, 3], small),
+    }[task]()
+    plain = json.dumps(item).encode()
+    draw = random.Random(task)
+
+    def damaged(data):
+        data, place = bytearray(data), draw.randrange(len(data))
+        kind = draw.randrange(4)
+        if kind == 0:
+            return bytes(data[:place])
+        if kind == 1:
+            data[place] ^= 1 << draw.randrange(8)
+        elif kind == 2:
+            data[place:place] = data[draw.randrange(len(data)) :][: draw.randrange(40)]
+        else:
+            data[place : place + 1] = draw.choice([b"NaN", b"1e400", b"null", b"-", b"9" * 30, b'"', b"[]", b"\\ud800"])
+        return bytes(data)
+
+    items = [damaged(gzip.compress(plain)) for _ in range(100)]
+    items += [gzip.compress(damaged(plain), 1) for _ in range(300)]
+    sources = listing(tmp_path, task, [item, *items], ids=False).sources
+    whole = sources[0].read()
+    outcomes = Counter()
+    for source in sources[1:]:
+        try:
+            structure = source.read()
+        except StructureError as error:
+            outcomes[error.reason] += 1
+        else:
+            outcomes["read"] += 1
+            assert structure.protein.num_atoms <= 2 * whole.protein.num_atoms and len(structure.note)
+    assert outcomes["damaged or truncated gzip data"] >= 90 and outcomes["not JSON"] > 50 and outcomes["read"] > 20
+
+
+# ---- MSP -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", ["0", "1", 0, 1])
+def test_msp_rows_and_label(tmp_path, label):
+    structure, values, numbers = read(tmp_path, "msp", msp(label=label))
+    assert values == {"first": 51, "mutated": [[8], [59]], "label": int(label)} and not len(numbers)
+    protein = structure.protein
+    assert_equal(protein.crop(0, 51), PROTEIN)
+    assert protein.residue_type[59] == RESIDUE_INDEX["TRP"] and protein.chain.tolist() == [0] * 51 + [1] * 51
+    assert structure.chain_names == ("A", "A") and protein.num_graphs == 1
+
+
+def test_msp_negative_numbers_insertion_codes_and_several_mutations(tmp_path):
+    number, code = PROTEIN.residue_number.clone(), PROTEIN.insertion_code.clone()
+    number[3], number[5], code[5] = -7, number[4], ord("B")
+    wild = replace(PROTEIN, residue_number=number, insertion_code=code, chain=(torch.arange(51) >= 20).long())
+    other = mutant(mutant(mutant(wild, 3, "GLY"), 5, "TRP"), 30, "LYS")
+    letters = [ONE_LETTER[wild.residue_type[i]] for i in (3, 5, 30)]
+    for b in "Bb":
+        text = f"{letters[0]}1-7G,{letters[1]}1{number[5]}{b}W,{letters[2]}2{number[30]}K"
+        _, values, _ = read(tmp_path / b, "msp", msp(text, wild, other, chains="12"))
+        assert values["mutated"] == [[3, 5, 30], [54, 56, 81]]
+
+
+def test_msp_the_mutation_must_be_in_the_structure(tmp_path):
+    wild, number = ONE_LETTER[PROTEIN.residue_type[8]], int(PROTEIN.residue_number[8])
+    missing = "mutation not in the structure"
+    other = next(letter for letter in ONE_LETTER if letter not in (wild, "W"))
+    fails(tmp_path / "a", "msp", msp(f"{other}A{number}W"), missing, f"{wild} for {other}")
+    fails(tmp_path / "b", "msp", msp(f"{wild}A{number}{other}"), missing, f"W for {other}")
+    fails(tmp_path / "c", "msp", msp(f"{wild}B{number}W"), missing, "nothing for")
+    fails(tmp_path / "d", "msp", msp(f"{wild}A{number}CW"), missing, "nothing for")
+    fails(tmp_path / "e", "msp", msp(f"{wild}A{number}W,{wild}A999W"), missing, "A999W")
+    fails(tmp_path / "f", "msp", msp("wild"), "malformed item", "without a mutation")
+    fails(tmp_path / "g", "msp", msp(label="2"), "malformed item", "label is '2'")
+    fails(tmp_path / "h", "msp", msp(label=True), "malformed item", "label is bool")
+
+
+# ---- PIP -------------------------------------------------------------------------------------------------------------
+
+LEFT, RIGHT = rows(PROTEIN, "A", "p"), rows(PROTEIN.crop(0, 30), "A", "q")  # both subunits call their chain A
+NUMBER = PROTEIN.residue_number.tolist()
+
+
+def pair(i, j, one="p", other="q"):
+    return (one, "A", NUMBER[i]), (other, "A", NUMBER[j])
+
+
+def test_pip_pairs_either_way_round_and_once(tmp_path):
+    pairs = [pair(3, 4), pair(3, 5), pair(4, 50, "q", "p"), pair(3, 4), pair(4, 3, "q", "p"), pair(9, 9)]
+    item = pip(pairs, {"p": LEFT, "q": RIGHT}, labels=[1, 1, 1, 1, 1, 0])
+    structure, values, numbers = read(tmp_path, "pip", item)
+    assert values == {"first": 51, "ambiguous": []}
+    assert numbers.reshape(-1, 2).tolist() == [[3, 55], [3, 56], [50, 55]]
+    assert_equal(structure.protein.crop(0, 51), PROTEIN)
+    assert structure.protein.num_residues == 81 and structure.chain_names == ("A", "A") and not structure.dropped
+    assert structure.protein.chain.tolist() == [0] * 51 + [1] * 30
+
+
+def test_pip_the_first_subunit_is_the_one_named_first(tmp_path):
+    _, values, numbers = read(tmp_path, "pip", pip([pair(4, 50, "q", "p")], {"p": LEFT, "q": RIGHT}))
+    assert values["first"] == 30 and numbers.tolist() == [4, 80]
+
+
+def test_pip_four_subunits(tmp_path):
+    unbound = rows(PROTEIN.crop(5, 20), "A", "u"), rows(PROTEIN.crop(0, 10), "A", "v")
+    item = pip([pair(6, 2, "u", "v")], {"p": LEFT, "q": RIGHT, "u": unbound[0], "v": unbound[1]})
+    structure, values, numbers = read(tmp_path, "pip", item)
+    assert values["first"] == 20 and numbers.tolist() == [1, 22] and structure.protein.num_residues == 30
+
+
+def test_pip_insertion_codes(tmp_path):
+    number, code = PROTEIN.residue_number.clone(), PROTEIN.insertion_code.clone()
+    number[11], code[11] = number[10], ord("A")
+    left = rows(replace(PROTEIN, residue_number=number, insertion_code=code), "A", "p")
+    _, values, numbers = read(tmp_path, "pip", pip([pair(10, 4), pair(12, 4)], {"p": left, "q": RIGHT}))
+    assert numbers.reshape(-1, 2).tolist() == [[10, 55], [12, 55]] and values["ambiguous"] == [10, 11]
+
+
+def test_pip_pairs_that_cannot_be_used_are_counted(tmp_path):
+    water = change(RIGHT[:1], {"resname": "HOH", "residue": 900})
+    pairs = [pair(3, 4), (("p", "A", NUMBER[3]), ("q", "A", 900)), pair(3, 40), pair(3, 5, "p", "p")]
+    structure, _, numbers = read(tmp_path, "pip", pip(pairs, {"p": LEFT, "q": RIGHT}, water))
+    assert numbers.tolist() == [3, 55]
+    assert structure.dropped == {
+        "waters": 1, "pairs of a residue that is not in the protein": 2, "pairs within one subunit": 1
+    }  # fmt: skip
+
+
+def test_pip_items_without_pairs_of_two_subunits(tmp_path):
+    sides = {"p": LEFT, "q": RIGHT, "u": rows(PROTEIN, "A", "u")}
+    other = "pairs of other than two subunits"
+    fails(tmp_path / "a", "pip", pip([], sides), "no positive pairs")
+    fails(tmp_path / "b", "pip", pip([pair(3, 4)], sides, labels=[0]), "no positive pairs")
+    fails(tmp_path / "c", "pip", pip([pair(3, 40)], sides), "no positive pairs", "1 of residues that are not")
+    fails(tmp_path / "d", "pip", pip([pair(3, 4), pair(3, 4, "p", "u")], sides), other, "'p', 'q', 'u'")
+    fails(tmp_path / "e", "pip", pip([pair(3, 4, "p", "p")], sides), other)
+    fails(tmp_path / "f", "pip", pip([pair(3, 4, "p", "z")], sides), "no atoms in it", "subunit 'z'")
+
+
+# ---- RES -------------------------------------------------------------------------------------------------------------
+
+
+def environments(structure, values, numbers):
+    assert sum(values["counts"]) == len(numbers) and len(values["counts"]) == len(values["residues"])
+    return dict(zip(values["residues"], np.split(numbers, np.cumsum(values["counts"])[:-1])))
+
+
+def test_res_environments_are_the_listed_atoms(tmp_path):
+    item = res([5, 6, 20])
+    structure, values, numbers = read(tmp_path, "res", item)
+    found = environments(structure, values, numbers)
+    assert list(found) == [5, 6, 20] and not structure.dropped
+    for near, expected in zip(found.values(), item["subunit_indices"]):
+        assert near.tolist() == expected
+
+
+def test_res_of_the_centre_only_the_backbone(tmp_path):
+    """Whatever the file lists of the residue itself: everything, or nothing."""
+    own = (PROTEIN.atom_residue == 5).nonzero().flatten().tolist()
+    others = (PROTEIN.atom_residue == 9).nonzero().flatten().tolist()
+    item = res([5], indices=[others + own])
+    everything = environments(*read(tmp_path / "a", "res", item))[5]
+    nothing = environments(*read(tmp_path / "b", "res", res([5], indices=[others])))[5]
+    backbone = [i for i in own if PROTEIN.atom_name[i] <= O]
+    assert len(backbone) == 4 < len(own)
+    assert everything.tolist() == nothing.tolist() == sorted(backbone + others)
+
+
+def test_res_positions_are_those_of_the_frame(tmp_path):
+    """Rows that are shuffled, hydrogens and waters between them, and an index that says nothing."""
+    table = rows()
+    table += change(table[::3], {"name": "H", "element": "H"}) + change(table[:2], {"resname": "HOH", "residue": 900})
+    table += change(table[:40], {"model": 3})  # of another model
+    order = list(range(len(table)))
+    head = order[:1]  # which says what the first model is
+    tail = order[1:]
+    random.Random(0).shuffle(tail)
+    order = head + tail
+    shuffled = [table[i] for i in order]
+    plain = res([7, 8])
+    indices = [
+        [k for k, i in enumerate(order) if i in near or i >= PROTEIN.num_atoms] for near in plain["subunit_indices"]
+    ]
+    structure, values, numbers = read(tmp_path, "res", res([7, 8], table=shuffled, indices=indices))
+    protein = structure.protein
+    for centre, near in zip((7, 8), plain["subunit_indices"]):
+        row = protein.residue_number.tolist().index(NUMBER[centre])
+        found = environments(structure, values, numbers)[row].tolist()
+        numbered = protein.residue_number[protein.atom_residue[found]].tolist()
+        written = set(zip(numbered, [ATOM_NAMES[name] for name in protein.atom_name[found]]))
+        assert written == {(table[i][7], table[i][17]) for i in near} and len(written) == len(found)
+
+
+def test_res_selenium_is_the_sulphur_of_its_parent(tmp_path):
+    protein = mutant(PROTEIN, 12, "MET")
+    table = change(rows(protein), {"resname": "MSE"}, lambda row: row["residue"] == NUMBER[12])
+    ca = next(i for i, row in enumerate(table) if row[7] == NUMBER[12] and row[17] == "CA")
+    se = change(table[ca : ca + 1], {"name": "SE", "element": "SE", "x": table[ca][13] + 3})
+    names = [f"A_{NUMBER[12]}_MSE", f"A_{NUMBER[2]}_{RESIDUES[protein.residue_type[2]]}"]
+    item = res([12, 2], protein, table + se, names, [[0], [len(table)]])
+    structure, values, numbers = read(tmp_path, "res", item)
+    found = environments(structure, values, numbers)
+    sulphur = set(found[2].tolist()) - set((structure.protein.atom_residue == 2).nonzero().flatten().tolist())
+    assert [ATOM_NAMES[structure.protein.atom_name[i]] for i in sulphur] == ["SD"]
+    assert values["residues"] == [12, 2]
+
+
+def test_res_environments_that_cannot_be_used_are_counted(tmp_path):
+    number, code, types = PROTEIN.residue_number.clone(), PROTEIN.insertion_code.clone(), PROTEIN.residue_type.clone()
+    number[11], code[11], types[11] = number[10], ord("A"), types[10]  # told apart by nothing
+    number[21], code[21], types[21] = number[20], ord("A"), (types[20] + 1) % 20  # told apart by the type
+    protein = replace(PROTEIN, residue_number=number, insertion_code=code, residue_type=types).select_atoms(
+        PROTEIN.atom_name <= O
+    )
+    kind = [RESIDUES[t] for t in types]
+    wrong = RESIDUES[(types[3] + 1) % 20]
+    names = [
+        f"A_{number[3]}_{kind[3]}", f"A_{number[3]}_{kind[3]}", f"A_{number[3]}_{wrong}", f"A_{number[10]}_{kind[10]}",
+        f"A_{number[21]}_{kind[21]}", f"B_{number[3]}_{kind[3]}", "A_900_ALA", "A_3_NAG", "A_x_ALA", "odd", "",
+    ]  # fmt: skip
+    item = res([], protein, names=names, indices=[[0]] * len(names))
+    structure, values, _ = read(tmp_path, "res", item)
+    assert values["residues"] == [3, 21]
+    assert structure.dropped == {
+        "environments listed before": 1,
+        "environments of a residue of another type": 1,
+        "environments of one of several residues": 1,
+        "environments of a residue that is not in the protein": 2,
+        "environments of no amino acid": 4,
+    }
+    fails(tmp_path / "n", "res", res([], names=["A_900_ALA"], indices=[[0]]), "no environments", "not in the protein 1")
+    fails(tmp_path / "m", "res", res([]), "no environments")
+
+
+@pytest.mark.parametrize("indices", [[[10**9]], [[-1]], [["1"]], [[1.0]], [[True]], [3], [[0], [1]], [[10**400]], {}])
+def test_res_hostile_indices(tmp_path, indices):
+    fails(tmp_path, "res", res([5], indices=indices), "malformed item", "subunit_indices")
+
+
+def test_every_task_gives_samples(tmp_path):
+    """From the LMDB to a sample, through the store."""
+    items = {
+        "psr": psr(3),
+        "msp": msp(),
+        "pip": pip([pair(3, 4), pair(8, 9)], {"p": LEFT, "q": RIGHT}),
+        "res": res([5, 6]),
+    }
+    for task, item in items.items():
+        samples = DATASETS[task](open_origin(dataset(tmp_path / task, task, [item]).test))
+        assert len(samples) == {"psr": 1, "msp": 1, "pip": 4, "res": 2}[task]
+        sample = samples[0, 0]
+        assert sample.protein.num_graphs == (2 if task in ("msp", "pip") else 1)
+        expected = {"psr": 0.75, "msp": 1.0, "pip": 1.0, "res": int(PROTEIN.residue_type[5])}[task]
+        assert sample.target.item() == expected
