@@ -126,8 +126,10 @@ def _reason(name: str | None, annotated: dict, listed: set | None, cutoffs: dict
 
 
 def chain_id(text: str) -> str | None:
-    """PDB id and chain as the tables write them: "2FOR-A" for 2for_A, 2FOR-A_0001 and the like. Chains keep their case,
-    as 6KMX has both an aD and an AD."""
+    """PDB id and chain as the tables write them: "2FOR-A" for 2for_A, 2FOR-A_0001 and the like.
+
+    Chains keep their case: 3H4P has an A and an a.
+    """
     match = re.match(r"([0-9][A-Za-z0-9]{3})[-_.]([A-Za-z0-9]+)", text)
     return f"{match[1].upper()}-{match[2]}" if match else None
 
@@ -267,7 +269,7 @@ def _refused(member: zipfile.ZipInfo) -> str | None:
     """Why a member is not read, None where it is. Only its bytes are ever used, its name is but a label."""
     if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
         return "not a regular file"
-    if member.filename.startswith("/") or ".." in member.filename.split("/"):  # zipfile has turned any \ into /
+    if member.filename.startswith(("/", "\\")) or ".." in member.filename.replace("\\", "/").split("/"):
         return "path outside the archive"
     if member.flag_bits & 1:
         return "encrypted"

@@ -1,0 +1,394 @@
+"""The EC set: folders and zips, tables, names of files, what is left out and why; hostile and damaged zips."""
+
+import gzip
+import io
+import random
+import stat
+import struct
+import zipfile
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import real_protein
+
+from siamdiff_min.data import build, ec
+from siamdiff_min.data.build import open_origin
+from siamdiff_min.data.ec import chain_id, find
+from siamdiff_min.data.samples import DATASETS, read_note
+from siamdiff_min.protein.structure import StructureError
+from siamdiff_min.protein.write import write_pdb
+
+LABELS = ("1.1.1.-", "2.7.11.1", "3.4.21.n1", "4.2.1.1")
+CHAINS = {  # of the annotation
+    "1ABC-A": ["1.1.1.-"],
+    "1ABC-a": ["2.7.11.1"],
+    "2DEF-B": ["1.1.1.-", "4.2.1.1"],
+    "3GHI-AAA": [],
+    "4JKL-A": ["3.4.21.n1"],
+    "5MNO-7": ["2.7.11.1"],
+    "6PQR-A": ["4.2.1.1"],
+}
+ANNOTATION = [
+    "### EC-numbers",
+    "\t".join(LABELS),
+    "### PDB-chain\tEC-numbers",
+    *(f"{name}\t{','.join(numbers)}" for name, numbers in CHAINS.items()),
+]
+IDENTITY = ["PDB-chain,<30%,<40%,<50%,<70%,<95%", "4JKL-A,0,0,1,1,1", "5MNO-7,1,1,1,1,1", "6PQR-A,0,0,0,0,0"]
+FILES = {
+    "train": ["1ABC-A.pdb", "1abc_a.pdb"],
+    "valid": ["2DEF_B_0001.pdb.gz", "3GHI-AAA.pdb"],
+    "test": ["4JKL-A.pdb", "5MNO-7.ent", "6PQR-A.pdb"],
+}
+
+
+def pdb(size=5):
+    text = io.StringIO()
+    protein = real_protein("1LCD_A", torch.float32)
+    write_pdb(text, replace(protein, chain=torch.zeros_like(protein.chain)).crop(0, size))
+    return text.getvalue().encode()
+
+
+TEXT = pdb()
+
+
+def content(name):
+    return gzip.compress(TEXT) if name.endswith(".gz") else TEXT
+
+
+def pack(path, members, compression=zipfile.ZIP_DEFLATED):
+    """A zip of (name or ZipInfo, bytes)."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return path
+
+
+def layout(root, files=FILES, zipped=(), annotation=ANNOTATION, identity=IDENTITY, year="2020"):
+    """The official layout, with its file names of either time."""
+    root.mkdir(exist_ok=True)
+    year = "_2020.04" if year else ""
+    (root / f"nrPDB-EC{year}_annot.tsv").write_text("\r\n".join(annotation) + "\r\n")
+    (root / f"nrPDB-EC{year}_test.csv").write_text("\n".join(identity) + "\n")
+    for split, names in files.items():
+        if split in zipped:
+            pack(root / f"{split}.zip", [(f"{split}/{name}", content(name)) for name in names])
+        else:
+            (root / split).mkdir()
+            for name in names:
+                (root / split / name).write_bytes(content(name))
+    return root
+
+
+def names(origin):
+    return [source.name for source in origin.listing().sources]
+
+
+def note(source):
+    return read_note(np.frombuffer(source.note, np.uint8))[0]
+
+
+# ---- the set ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zipped", [(), ("train", "valid", "test"), ("test",)])
+@pytest.mark.parametrize("year", ["", "2020"])
+def test_splits_and_labels(tmp_path, zipped, year):
+    data = find(layout(tmp_path / "EnzymeCommission", zipped=zipped, year=year).parent)
+    assert data.labels == LABELS
+    assert names(data.train) == ["1ABC-A", "1ABC-a"] and names(data.valid) == ["2DEF-B", "3GHI-AAA"]
+    assert names(data.test) == ["4JKL-A", "5MNO-7"]
+    for origin in (data.train, data.valid):
+        assert all(note(source) == {"ec": CHAINS[source.name]} for source in origin.listing().sources)
+    assert [note(source) for source in data.test.listing().sources] == [
+        {"ec": ["3.4.21.n1"], "cutoffs": [50, 70, 95]},
+        {"ec": ["2.7.11.1"], "cutoffs": [30, 40, 50, 70, 95]},
+    ]
+    assert data.test.listing().reasons == {"identity to the training split not below 95 %": 1}
+    for origin in (data.train, data.valid, data.test):
+        for source in origin.listing().sources:
+            structure = source.read()
+            assert structure.protein.num_residues == 5 and structure.note == source.note
+    assert "4 labels, 7 chains with labels" in data.about and "without a file" not in data.about
+
+
+@pytest.mark.parametrize("cutoff, expected", [(95, 2), (70, 2), (50, 2), (40, 1), (30, 1)])
+def test_the_cutoff_selects_the_test_split(tmp_path, cutoff, expected):
+    data = find(layout(tmp_path / "s"), cutoff)
+    assert len(names(data.test)) == expected and len(names(data.train)) == 2
+    assert data.test.listing().reasons == {f"identity to the training split not below {cutoff} %": 3 - expected}
+
+
+def test_what_is_not_used_has_its_reason(tmp_path):
+    files = {
+        "train": [
+            "1ABC-A.pdb",
+            "1ABC_A_2.pdb",
+            "readme.txt",
+            "9XYZ-A.pdb",
+            "structure.pdb",
+            "AF-P1-F1.pdb",
+            "1abc.pdb",
+        ],
+        "valid": ["2DEF-B.pdb", "1ABC-A.pdb", "noname.pdb"],
+        "test": ["1ABC-a.pdb", "4JKL-A.pdb"],
+    }
+    for zipped in ((), tuple(files)):
+        data = find(layout(tmp_path / f"s{len(zipped)}", files, zipped))
+        listing = data.train.listing()
+        assert names(data.train) == ["1ABC-A"] and len(listing.skipped) == 6
+        assert listing.reasons == {
+            "another file of the same chain": 1, "no EC annotation": 1, "not a structure file": 1,
+            "no PDB id and chain in the name": 3,
+        }  # fmt: skip
+        assert all(file.startswith(str(data.train.path)) for file, _ in listing.skipped)
+        assert data.test.listing().reasons == {"not in the table of the test split": 1}
+        assert "; 3 without a file, e.g. 3GHI-AAA" in data.about
+        assert "; 1 in more than one split, e.g. 1ABC-A" in data.about
+
+
+def test_a_list_of_ids(tmp_path):
+    root, ids = layout(tmp_path / "s"), tmp_path / "ids.txt"
+    ids.write_text("\ufeff1abc_A\n2DEF-B, 4JKL-A\n\n9ZZZ-A\n", encoding="utf-8")
+    data = find(root, ids=ids)
+    assert [names(o) for o in (data.train, data.valid, data.test)] == [["1ABC-A"], ["2DEF-B"], ["4JKL-A"]]
+    assert data.train.listing().reasons == {"not in the list of ids": 1}
+    assert "4 chains listed" in data.about and "; 1 without a file, e.g. 9ZZZ-A" in data.about
+    for text in ("", "\n", "1ABC-A\nnonsense\n"):
+        ids.write_text(text)
+        with pytest.raises(StructureError, match="malformed list"):
+            find(root, ids=ids)
+    with pytest.raises(StructureError, match="cannot be opened"):
+        find(root, ids=tmp_path / "nothing.txt")
+
+
+def test_the_fingerprint_changes_with_whatever_the_store_depends_on(tmp_path):
+    root, ids = layout(tmp_path / "s", zipped=("valid",)), tmp_path / "ids.txt"
+    ids.write_text("1ABC-A\n")
+
+    def prints(**options):
+        data = find(root, **options)
+        return [o.fingerprint for o in (data.train, data.valid, data.test)]
+
+    def differs(other):
+        return [a != b for a, b in zip(first, other)]
+
+    first = prints()
+    assert not any(differs(prints()))
+    assert differs(prints(cutoff=30)) == [False, False, True]
+    assert differs(prints(ids=ids)) == [True, True, True]
+    (root / "train" / "new.pdb").write_bytes(TEXT)
+    assert differs(prints()) == [True, False, False]
+    pack(root / "valid.zip", [("2DEF-B.pdb", TEXT)])
+    assert differs(prints()) == [True, True, False]
+    (root / "nrPDB-EC_2020.04_annot.tsv").write_text("\n".join([*ANNOTATION, "7STU-A\t1.1.1.-"]))
+    assert differs(prints()) == [True, True, True]
+
+
+@pytest.mark.parametrize("zipped", [(), ("test",)])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_to_samples_through_the_store(tmp_path, zipped, workers, monkeypatch):
+    monkeypatch.setattr(build, "SHARD_SIZE", 1)
+    data = find(layout(tmp_path / "s", zipped=zipped))
+    if not zipped:
+        (data.test.path / "5MNO-7.ent").write_bytes(b"<html>")
+        data = find(tmp_path / "s")
+    samples = DATASETS["ec"](open_origin(data.test, workers=workers), labels=data.labels)
+    assert [samples[0, i].names[0] for i in range(len(samples))] == ["4JKL-A", "5MNO-7"][: 1 + len(zipped)]
+    assert samples[0, 0].target.tolist() == [[0, 0, 1, 0]]
+    report = samples.store.meta["report"]
+    assert report["seen"] == 3 and sum(report["skipped"].values()) == 1
+    assert report["failed"] == ({} if zipped else {"an HTML or XML page, not a PDB or mmCIF file": 1})
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("2FOR-A", "2FOR-A"),
+        ("2for_A", "2FOR-A"),
+        ("2FOR.A", "2FOR-A"),
+        ("2FOR-A_0001", "2FOR-A"),
+        ("2for_A_v2", "2FOR-A"),
+        ("6KMX-aD", "6KMX-aD"),
+        ("7z9t_AAA", "7Z9T-AAA"),
+        ("2FOR", None),
+        ("2FOR-", None),
+        ("AF-P12345-F1-model_v4", None),
+        ("", None),
+        ("._2FOR-A", None),
+    ],
+)
+def test_ids_in_file_names(text, expected):
+    assert chain_id(text) == expected
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["train", "valid", "test", "annot.tsv", "test.csv"])
+def test_what_is_missing_is_named(tmp_path, missing):
+    root = layout(tmp_path / "s", zipped=("train", "valid", "test"))
+    (root / (f"nrPDB-EC_2020.04_{missing}" if "." in missing else f"{missing}.zip")).unlink()
+    with pytest.raises(StructureError, match="expected") as caught:
+        find(root)
+    assert caught.value.path == str(root)
+    assert missing in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        [],
+        ["1ABC-A\t1.1.1.-"] * 4,
+        ANNOTATION[1:],
+        [*ANNOTATION, "1ABC-A\t1.1.1.-"],  # a second line
+        [*ANNOTATION, "7STU-A\t9.9.9.9"],  # a label that is not in the header
+        [*ANNOTATION, "nonsense"],
+        ["<html>"] * 5,
+    ],
+    ids=range(7),
+)
+def test_malformed_annotations(tmp_path, annotation):
+    root = layout(tmp_path / "s", annotation=annotation)
+    with pytest.raises(StructureError, match="malformed table") as caught:
+        find(root)
+    assert caught.value.path.endswith("annot.tsv")
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        [],
+        ["PDB-chain"],
+        ["PDB-chain,near,far"],
+        [*IDENTITY, "4JKL-A,0,0,1,1,1"],
+        [*IDENTITY, "7STU-A,0,0,1,1"],
+        [*IDENTITY, "7STU-A,0,0,1,1,2"],
+        [*IDENTITY, "nonsense,0,0,1,1,1"],
+        [*IDENTITY, "7STU-A," + "1" * 200000],
+    ],
+    ids=range(8),
+)
+def test_malformed_tables_of_identity(tmp_path, identity):
+    root = layout(tmp_path / "s", identity=identity)
+    with pytest.raises(StructureError, match="malformed table") as caught:
+        find(root)
+    assert caught.value.path.endswith("test.csv")
+
+
+def test_a_cutoff_that_the_table_does_not_have(tmp_path):
+    with pytest.raises(StructureError, match=r"no such cutoff .60, there are \[30, 40, 50, 70, 95\]"):
+        find(layout(tmp_path / "s"), cutoff=60)
+
+
+# ---- zips ------------------------------------------------------------------------------------------------------------
+
+
+def member(name, mode=stat.S_IFREG | 0o644):
+    info = zipfile.ZipInfo(name)
+    info.external_attr = mode << 16
+    return info
+
+
+def test_hostile_members_are_skipped_and_nothing_is_written(tmp_path):
+    outside = ["../1ABC-A.pdb", "/1ABC-A.pdb", "a/../../1ABC-A.pdb", "..\\1ABC-A.pdb"]
+    special = [member(f"1ABC-{i}.pdb", kind) for i, kind in enumerate((stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO))]
+    members = [*outside, *special, "readme.md", ".pdb", "__MACOSX/._1ABC-A.pdb", "empty/", "x/1ABC-A.pdb"]
+    path = pack(tmp_path / "a.zip", [(name, TEXT) for name in members])
+    before = sorted(tmp_path.parent.iterdir())
+    listing = ec._find_members(path)
+    assert [(file.name, file.member) for file in listing.sources] == [
+        ("._1ABC-A", "__MACOSX/._1ABC-A.pdb"), ("1ABC-A", "x/1ABC-A.pdb")
+    ]  # fmt: skip
+    assert listing.reasons == {"path outside the archive": 4, "not a regular file": 3, "not a structure file": 2}
+    assert listing.sources[1].read().protein.num_residues == 5 and sorted(tmp_path.parent.iterdir()) == before
+
+
+def test_one_kind_of_file_is_taken_of_each_chain(tmp_path):
+    files = {**FILES, "train": ["1ABC-A.cif.gz", "1ABC-A.pdb.gz", "1ABC-A.pdb", "1ABC-A.ent"]}
+    listing = find(layout(tmp_path / "s", files, zipped=("train",))).train.listing()
+    assert [source.file.member for source in listing.sources] == ["train/1ABC-A.pdb"]
+    assert listing.reasons == {"another file of the same chain": 3}
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_members_are_read_where_they_lie(tmp_path, compression):
+    texts = {f"1ABC-{chain}": pdb(3 + i) for i, chain in enumerate("ABCD")}
+    path = tmp_path / "a.zip"
+    path.write_bytes(b"#!/bin/sh\n" * 9)  # whatever stands before the archive
+    with zipfile.ZipFile(path, "a", compression) as archive:
+        for name, text in texts.items():
+            with archive.open(f"{name}.pdb", "w", force_zip64=name.endswith("C")) as out:  # with an extra field
+                out.write(text)
+    for file in reversed(ec._find_members(path).sources):
+        assert file.read().protein.num_residues == 3 + "ABCD".index(file.name[-1])
+
+
+def test_encrypted_and_unknown_compression(tmp_path):
+    path = pack(tmp_path / "a.zip", [("1ABC-A.pdb", TEXT), ("1ABC-B.pdb", TEXT)], zipfile.ZIP_DEFLATED)
+    data = bytearray(path.read_bytes())
+    first = data.index(b"PK\1\2")
+    data[first + 8] |= 1
+    second = data.index(b"PK\1\2", first + 1)
+    struct.pack_into("<H", data, second + 10, 99)
+    path.write_bytes(data)
+    assert ec._find_members(path).reasons == {"encrypted": 1, "unknown compression": 1}
+
+
+def test_bombs_are_refused(tmp_path, monkeypatch):
+    bomb = b"\n" * 10**6
+    path = pack(tmp_path / "a.zip", [("1ABC-A.pdb", bomb), ("1ABC-B.pdb.gz", gzip.compress(bomb))])
+    monkeypatch.setattr(ec, "MAX_BYTES", 10**5)
+    monkeypatch.setattr("siamdiff_min.protein.parse.MAX_BYTES", 10**5)
+    for file in ec._find_members(path).sources:
+        with pytest.raises(StructureError, match="too large"):
+            file.read()
+    data = bytearray(path.read_bytes())  # one that lies about its size
+    struct.pack_into("<I", data, data.index(b"PK\1\2") + 24, 100)
+    path.write_bytes(data)
+    with pytest.raises(StructureError, match="size or checksum differs"):
+        ec._find_members(path).sources[0].read()
+
+
+def test_every_damage_to_a_zip_is_noticed(tmp_path):
+    """Cuts, flips and splices: the same structure, a member that is skipped, or the one exception."""
+    path = pack(tmp_path / "a.zip", [(f"1ABC-{chain}.pdb", pdb(3)) for chain in "AB"])
+    whole, draw, outcomes = path.read_bytes(), random.Random(0), Counter()
+    expected = ec._find_members(path).sources[0].read().protein
+    for trial in range(600):
+        data, place = bytearray(whole), draw.randrange(len(whole))
+        if trial % 3 == 0:
+            del data[place:]
+        elif trial % 3 == 1:
+            data[draw.choice([place, draw.randrange(data.index(b"PK\1\2"), len(data))])] ^= 1 << draw.randrange(8)
+        else:
+            data[place:place] = data[draw.randrange(len(data)) :][: draw.randrange(40)]
+        path.write_bytes(data)
+        try:
+            sources = ec._find_members(path).sources
+        except StructureError as error:
+            assert error.reason == "damaged archive"
+            outcomes["archive"] += 1
+            continue
+        for file in sources:
+            try:
+                protein = file.read().protein
+            except StructureError as error:
+                outcomes[error.reason] += 1
+            else:
+                outcomes["read"] += 1
+                assert torch.equal(protein.pos, expected.pos)
+    assert outcomes["archive"] >= 200 and outcomes["damaged archive"] > 50 and outcomes["read"] > 50
+
+
+def test_a_zip_that_is_none(tmp_path):
+    root = layout(tmp_path / "s", zipped=("train",))
+    (root / "train.zip").write_bytes(b"<html>")
+    with pytest.raises(StructureError, match="damaged archive"):
+        find(root)
+    (root / "train.zip").unlink()
+    with pytest.raises(StructureError, match="no train split of EC"):
+        find(root)
