@@ -30,6 +30,7 @@ class Graph:
     edge_feature: Tensor  # (E, 51 + num_relations)   one-hots: types of both ends, relation, sequence distance
     node_feature: Tensor  # (N, d)   one-hots of element (atom level) and residue type
     num_relations: int
+    length: Tensor | None = None  # (E,) angstrom   shown in place of the lengths at the coordinates
 
     @property
     def num_edges(self) -> int:
@@ -175,8 +176,8 @@ def same_chain(protein: Protein, i: Tensor, j: Tensor) -> Tensor:
 
 
 def edge_lengths(graph: Graph, pos: Tensor) -> Tensor:
-    """Lengths (E,) of the edges at the coordinates pos (N, 3), angstrom."""
-    return length(pos[graph.src] - pos[graph.dst])
+    """Lengths (E,) of the edges at the coordinates pos (N, 3), angstrom, unless the graph says which to show."""
+    return length(pos[graph.src] - pos[graph.dst]) if graph.length is None else graph.length
 
 
 def line_graph(graph: Graph, pos: Tensor, num_bins: int) -> tuple[Tensor, Tensor, Tensor]:

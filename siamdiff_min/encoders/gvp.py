@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS
 from ..protein.protein import Protein
 from .gearnet import Encoding
-from .graph import Graph, GraphBuilder
+from .graph import Graph, GraphBuilder, edge_lengths
 from .ops import Gather, segment_mean
 
 Pair = tuple[Tensor, Tensor]  # scalars and vectors
@@ -217,7 +217,7 @@ class GVPGNN(nn.Module):
         element, residue = graph.node_feature.split([NUM_ELEMENTS, NUM_RESIDUE_CHANNELS], dim=-1)
         node = element @ self.embedding.weight + self.residue_embedding(residue), None  # residue is 0 where masked
         vector = (protein.pos[graph.src] - protein.pos[graph.dst])[:, :, None]  # (E, 3, 1), a unit vector after W_e[0]
-        edge = radial_basis(norms(vector)[:, 0], self.longest, self.num_basis), vector
+        edge = radial_basis(edge_lengths(graph, protein.pos), self.longest, self.num_basis), vector
         for node_layer, edge_layer in zip(self.W_v, self.W_e):
             node, edge = node_layer(*node), edge_layer(*edge)
         for layer in self.layers:

@@ -1,8 +1,14 @@
 """What is minimised in pre-training. `OBJECTIVES` is the choice of `--method`, `ABLATIONS` that of `--ablation`."""
 
+from dataclasses import replace
+from functools import partial
+
 from torch import nn
 
 from ..protein.conformer import Conformer, GaussianConformer, TorsionalConformer
+from .baselines import Geometry, ResidueTypes, SelfPrediction
+from .contrast import MultiviewContrast
+from .denoising import ScoreMatching, TorsionalDiffusion
 from .diffusion import SCHEDULES, Schedule
 from .siamdiff import SiamDiff
 
@@ -33,4 +39,57 @@ def _build(encoder: nn.Module, conformer: Conformer | None, preset: str, ablatio
     return SiamDiff(encoder, conformer, stages, official=preset == "official")
 
 
-OBJECTIVES = {"diffpret": build_diffpret, "siamdiff": build_siamdiff}
+def build_self_prediction(
+    encoder: nn.Module,
+    level: str,
+    preset: str = "paper",
+    ablation: str = "none",
+    types: bool = False,
+    geometry: str | None = None,
+) -> SelfPrediction:
+    """Residue type, distance, angle or dihedral prediction, and their combinations (App. D, F)."""
+    _without_ablation(ablation)
+    d, official = encoder.out_dim, preset == "official"
+    first = ResidueTypes(d, official) if types else None
+    return SelfPrediction(encoder, first, Geometry(d, geometry, official) if geometry else None)
+
+
+def build_multiview(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none") -> MultiviewContrast:
+    """Multiview contrast (App. D)."""
+    _without_ablation(ablation)
+    return MultiviewContrast(encoder)
+
+
+def build_score_matching(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none"):
+    """Denoising score matching on distances (App. D)."""
+    _without_ablation(ablation)
+    return ScoreMatching(encoder)
+
+
+def build_torsional(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none"):
+    """Torsional diffusion of side chains (App. G), at all levels of the schedule of DiffPreT."""
+    _without_ablation(ablation)
+    if level != "atom":
+        raise ValueError("torsional diffusion exists at atom level only: CA atoms alone have no side-chain torsions")
+    return TorsionalDiffusion(encoder, replace(SCHEDULES[preset][1], levels=(1, 100)))
+
+
+def _without_ablation(ablation: str) -> None:
+    if ablation != "none":
+        raise ValueError(f"--ablation {ablation} is for diffpret and siamdiff")
+
+
+OBJECTIVES = {  # name -> (encoder, level, preset, ablation) -> objective
+    "diffpret": build_diffpret,
+    "siamdiff": build_siamdiff,
+    "residue-type": partial(build_self_prediction, types=True),
+    "distance": partial(build_self_prediction, geometry="distance"),
+    "angle": partial(build_self_prediction, geometry="angle"),
+    "dihedral": partial(build_self_prediction, geometry="dihedral"),
+    "residue-type+distance": partial(build_self_prediction, types=True, geometry="distance"),
+    "residue-type+angle": partial(build_self_prediction, types=True, geometry="angle"),
+    "residue-type+dihedral": partial(build_self_prediction, types=True, geometry="dihedral"),
+    "multiview": build_multiview,
+    "score-matching": build_score_matching,
+    "torsional": build_torsional,
+}

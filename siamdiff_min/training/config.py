@@ -29,6 +29,10 @@ TABLE_5 = {  # method -> level -> settings; the optimizer is Adam throughout
     "dihedral": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
     "multiview": {"residue": Settings(None, 96, 1e-3), "atom": Settings(None, 64, 1e-3)},
     "score-matching": {"residue": Settings(200, 12, 1e-4), "atom": Settings(200, 12, 1e-4)},
+    "residue-type+distance": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},  # App. F: as above
+    "residue-type+angle": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
+    "residue-type+dihedral": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
+    "torsional": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 64, 1e-4)},  # App. G: as DiffPreT
     "diffpret": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 64, 1e-4)},
     "siamdiff": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 32, 1e-4)},
 }
@@ -39,6 +43,7 @@ TINY = {  # what `--size tiny` changes, for laptops: many small steps, chosen to
     "atom": {"batch_size": 2, "epochs": (5, 6), "lr": 2e-3},
     "residue": {"batch_size": 4, "epochs": (12, 12), "lr": 2e-3},
 }
+TINY_METHOD = {"multiview": {"batch_size": 8, "epochs": (20, 20)}}  # needs others to contrast with
 
 
 def option(default, help: str, free: bool = False, **more):
@@ -153,7 +158,7 @@ class PretrainConfig(RunConfig):
         Raises ValueError where the global batch is not a multiple of what the processes take at once.
         """
         table = TABLE_5[self.method][self.level]
-        tiny = TINY[self.level] if self.size == "tiny" else {}
+        tiny = TINY[self.level] | TINY_METHOD.get(self.method, {}) if self.size == "tiny" else {}
         epochs = pick(self.epochs, tiny.get("epochs", EPOCHS[self.preset]))
         if len(epochs) > 2 or min(epochs) < 0:
             raise ValueError(f"--epochs takes one number or two (stage 1, stage 2), got {list(epochs)}")

@@ -1,0 +1,99 @@
+"""Two other diffusion models as objectives: score matching on distances (Guo et al. 2022; App. D), and torsional
+diffusion of side chains (App. G). In both the network sees the noised quantity and predicts the noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ..encoders.graph import edge_lengths
+from ..encoders.ops import MLP
+from ..protein.conformer import chi_atoms, rotate_side_chains
+from ..protein.constants import RESIDUE_INDEX
+from ..protein.protein import Protein
+from .baselines import OneStage
+from .diffusion import Schedule
+from .siamdiff import total
+
+NOISE_LEVELS = 50
+SMALLEST, LARGEST = 0.01, 10.0  # angstrom
+
+
+def noise_levels() -> Tensor:
+    """Standard deviations sigma_1 .. sigma_50 (50,) of the noise on distances, log-linear from 0.01 to 10 (App. D)."""
+    return torch.logspace(torch.tensor(SMALLEST).log10(), torch.tensor(LARGEST).log10(), NOISE_LEVELS)
+
+
+class ScoreMatching(OneStage):
+    """|sigma s(d~) - (d - d~) / sigma|^2 over the edges: the noise on every distance, from the noised distances.
+
+    The score of d~ = d + sigma eps is -eps / sigma; sigma times it is predicted, so all levels weigh the same. The
+    graph is that of the clean structure and shows d~ in place of its lengths; an edge, its reverse and its repetitions
+    show the same. One sigma per protein, which the network is not told. Predicting zero costs 1.
+    """
+
+    def __init__(self, encoder: nn.Module):
+        super().__init__(encoder)
+        d = encoder.out_dim
+        self.dist_mlp, self.mlp = MLP(1, d, d), MLP(2 * d, d, 1)
+        self.register_buffer("sigma", noise_levels(), persistent=False)
+
+    def forward(self, protein: Protein, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a batch, and what to log as tensors (total, count)."""
+        protein = self.encoder.builder.view(protein)
+        graph, n = self.encoder.builder(protein), protein.num_atoms
+        low, high = torch.minimum(graph.src, graph.dst), torch.maximum(graph.src, graph.dst)
+        pair, of_edge = torch.unique(low * n + high, return_inverse=True)
+        i, j = pair // n, pair % n
+        level = torch.randint(NOISE_LEVELS, (protein.num_graphs,), generator=generator, device=pair.device)
+        sigma = self.sigma.to(protein.pos)[level][protein.atom_graph[i]]  # (P,)
+        noise = torch.randn(len(pair), generator=generator, device=pair.device, dtype=protein.pos.dtype)
+        noise = noise.masked_fill(i == j, 0.0)  # a self edge has no length to be noised
+        noised = edge_lengths(graph, protein.pos) + (sigma * noise)[of_edge]  # (E,)
+        a = self.encoder(protein, replace(graph, length=noised)).node
+        shown = torch.zeros_like(noise).index_copy_(0, of_edge, noised)[:, None]  # (P, 1) any edge of a pair
+        predicted = self.mlp(torch.cat([a[i] * a[j], self.dist_mlp(shown)], dim=-1)).squeeze(-1).to(noise.dtype)
+        loss = (predicted + noise).square()[i != j]
+        return loss.mean(), {"score_matching_loss": total(loss)}
+
+
+class TorsionalDiffusion(OneStage):
+    """(eps - MLP(a_1, a_2, a_3, a_4))^2: the noise on one side-chain torsion of every residue, from its four atoms.
+
+    A random chi of every residue that has one turns by a normal angle of variance (1 - abar_t) / abar_t, that of the
+    noise of Eq. 3 on coordinates, wrapped to (-pi, pi]; what is predicted is that angle over its standard deviation.
+    Proline does not turn. The graph is that of the clean structure, as in DiffPreT (METHOD 5).
+    """
+
+    def __init__(self, encoder: nn.Module, schedule: Schedule):
+        super().__init__(encoder)
+        self.schedule = schedule
+        self.mlp = MLP(4 * encoder.out_dim, encoder.out_dim, 1)
+        self.register_buffer("alpha_bar", schedule.alpha_bar, persistent=False)
+
+    def forward(self, protein: Protein, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a batch, and what to log as tensors (total, count)."""
+        graph = self.encoder.builder(protein)
+        t = self.schedule.draw_level(protein.num_graphs, generator)
+        abar = self.alpha_bar.to(protein.pos)[t - 1][protein.residue_graph]
+        std = ((1 - abar) / abar).sqrt()  # (R,) radian
+        atoms, defined = chi_atoms(protein)  # (R, 4, 4), (R, 4)
+        defined = defined & (protein.residue_type != RESIDUE_INDEX["PRO"])[:, None]
+        u = torch.rand(defined.shape, generator=generator, device=abar.device)
+        chi = u.masked_fill(~defined, -1.0).argmax(1)  # (R,) one of the defined, all equally likely
+        turned = std * torch.randn(std.shape, generator=generator, device=abar.device, dtype=abar.dtype)
+        turned = torch.pi - torch.remainder(torch.pi - turned, 2 * torch.pi)  # (-pi, pi]
+        row = torch.arange(len(chi), device=chi.device)
+        angles = torch.zeros_like(protein.pos[:1, :1]).expand(*defined.shape).clone()
+        angles[row, chi] = turned
+        a = self.encoder(rotate_side_chains(protein, angles * defined), graph).node
+        chosen = defined.any(1)
+        of_torsion = a[atoms[row, chi][chosen]].flatten(1)  # (M, 4 d)
+        loss = (self.mlp(of_torsion).squeeze(-1).to(abar.dtype) - (turned / std)[chosen]).square()
+        return loss.mean(), {
+            "torsion_loss": total(loss),
+            "torsion_loss_of_zero": total((turned / std)[chosen].square()),
+        }

@@ -1,0 +1,50 @@
+"""Random walks along the edges of a graph: what distance, angle and dihedral prediction measure (1, 2 or 3 edges)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..encoders.graph import Graph
+from ..encoders.ops import segment_sum
+
+
+def sample_walks(graph: Graph, node_graph: Tensor, num: int, edges: int, generator: torch.Generator) -> Tensor:
+    """Walks of `edges` steps from one node to another, no node twice: edge ids (M, edges).
+
+    For every protein `num` are drawn, with replacement, uniformly among all walks of that many steps; those that come
+    back to one of their nodes are then left out, so M is a little less than num * B for more than one step.
+    node_graph (N,) is the protein of every node.
+
+    Walks need not be listed, of which there are 14 million in a batch of atom graphs: the number of walks that go on
+    from a node follows step by step, and a walk is drawn by them, edge after edge.
+    """
+    n, src, dst = graph.num_nodes, graph.src, graph.dst
+    on = (src != dst).double()  # self edges lead nowhere
+    order = src.argsort(stable=True)
+    first = torch.searchsorted(src[order], torch.arange(n + 1, device=src.device))  # edges of every node in that order
+    ways, count = [], torch.ones(n, dtype=torch.float64, device=src.device)
+    for _ in range(edges):  # number of walks that begin with an edge; exact in float64 below 2^53
+        ways.append((on * count[dst])[order].cumsum(0))
+        count = segment_sum(on * count[dst], src, n)
+    start = torch.searchsorted(node_graph, torch.arange(int(node_graph[-1]) + 2, device=src.device))
+    low, high = first[start[:-1]], first[start[1:]]  # edges of every protein, nodes being sorted by protein
+    low, high = (x.repeat_interleave(num) for x in (low, high))
+    walk = []
+    for total in reversed(ways):
+        cumulative = torch.cat([total.new_zeros(1), total])
+        u = torch.rand(len(low), generator=generator, device=src.device, dtype=torch.float64)
+        drawn = cumulative[low] + u * (cumulative[high] - cumulative[low])
+        place = torch.searchsorted(total, drawn, right=True).clamp(max=len(total) - 1)
+        walk.append(order[place])
+        low, high = first[dst[walk[-1]]], first[dst[walk[-1]] + 1]
+    chosen = torch.stack(walk, dim=1)  # (M, edges)
+    nodes = walk_nodes(graph, chosen)
+    connected = (src[chosen[:, 1:]] == dst[chosen[:, :-1]]).all(1) & (on[chosen] > 0).all(1)  # a dead end breaks it
+    ordered = nodes.sort(1).values
+    return chosen[connected & (ordered[:, 1:] != ordered[:, :-1]).all(1)]
+
+
+def walk_nodes(graph: Graph, walk: Tensor) -> Tensor:
+    """The nodes (M, edges + 1) of walks given by their edges (M, edges)."""
+    return torch.cat([graph.src[walk[:, :1]], graph.dst[walk]], dim=1)
