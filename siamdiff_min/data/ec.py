@@ -248,7 +248,7 @@ def _find_members(path: Path) -> Listing:
     """The structure files of a zip, sorted by name, the kind to be preferred first. Raises StructureError."""
     try:
         with zipfile.ZipFile(path) as archive:
-            members = [member for member in archive.infolist() if not member.is_dir()]
+            members = [member for member in archive.infolist() if not member.filename.endswith("/")]
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error) as error:
         raise StructureError(path, "damaged archive", str(error)) from error
     found, skipped = [], []

@@ -338,6 +338,14 @@ def test_encrypted_and_unknown_compression(tmp_path):
     assert ec._find_members(path).reasons == {"encrypted": 1, "unknown compression": 1}
 
 
+def test_a_member_without_a_name(tmp_path):
+    """Zipfile itself fails to say whether that is a folder."""
+    path = pack(tmp_path / "a.zip", [("x.pdb", TEXT), ("1ABC-A.pdb", TEXT)])
+    path.write_bytes(path.read_bytes().replace(b"x.pdb", b"\0.pdb"))
+    listing = ec._find_members(path)
+    assert [file.name for file in listing.sources] == ["1ABC-A"] and listing.reasons == {"not a structure file": 1}
+
+
 def test_bombs_are_refused(tmp_path, monkeypatch):
     bomb = b"\n" * 10**6
     path = pack(tmp_path / "a.zip", [("1ABC-A.pdb", bomb), ("1ABC-B.pdb.gz", gzip.compress(bomb))])
