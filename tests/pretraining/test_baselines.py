@@ -1,0 +1,418 @@
+"""The other objectives: what is hidden is gone, targets by other means, formulas by double loops, poses, golden losses.
+
+The released code draws edges by their place in a list that an unstable sort has shuffled, so which ones it hid cannot
+be found out; its losses for distances and angles are compared from its predictions on.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from Bio.PDB.vectors import Vector, calc_angle, calc_dihedral
+from conftest import generator, load_golden, move, real_protein, rigid_motion
+from torch import nn
+
+import train
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders.gearnet import GearNet
+from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, edge_lengths
+from siamdiff_min.pretraining import OBJECTIVES
+from siamdiff_min.pretraining.baselines import GEOMETRY, Geometry, ResidueTypes, SelfPrediction, without
+from siamdiff_min.pretraining.contrast import MAX_RESIDUES, RADIUS, MultiviewContrast, ball, info_nce, subsequence
+from siamdiff_min.pretraining.denoising import noise_levels
+from siamdiff_min.pretraining.walks import sample_walks, walk_nodes
+from siamdiff_min.protein.conformer import chi_angles, chi_atoms
+from siamdiff_min.protein.constants import CA, RESIDUE_INDEX
+from siamdiff_min.protein.protein import Protein
+from siamdiff_min.training import checkpoint
+from siamdiff_min.training.config import TABLE_5, Settings
+
+ROOT = Path(__file__).parents[2]
+BASELINES = [name for name in OBJECTIVES if name not in ("diffpret", "siamdiff")]
+CASES = [
+    (name, level) for name in BASELINES for level in ("atom", "residue") if (name, level) != ("torsional", "residue")
+]
+
+
+def chains() -> Protein:
+    """Two proteins in double precision: 51 residues, and five chains of 26."""
+    one, two = real_protein(), real_protein("2BEG")
+    return Protein.pack([replace(p, chain=p.chain.unique(return_inverse=True)[1]) for p in (one, two)])
+
+
+def build(name: str, level: str, encoder: str = "gearnet", preset: str = "paper"):
+    torch.manual_seed(0)
+    return OBJECTIVES[name](ENCODERS[encoder](level, "tiny", preset), level, preset).double()
+
+
+def test_every_row_of_the_papers_tables_has_settings():
+    assert OBJECTIVES.keys() == TABLE_5.keys()
+    with pytest.raises(ValueError, match="CA atoms alone have no side-chain torsions"):
+        build("torsional", "residue")
+    with pytest.raises(ValueError, match="--ablation no-sequence is for diffpret and siamdiff"):
+        OBJECTIVES["angle"](ENCODERS["gearnet"]("atom", "tiny"), "atom", "paper", "no-sequence")
+
+
+@pytest.mark.parametrize("name, level", CASES)
+def test_losses_do_not_depend_on_the_pose(name, level):
+    objective, protein = build(name, level).eval(), chains()
+    loss, logs = objective(protein, generator(1))
+    moved, _ = objective(move(protein, 2), generator(1))
+    assert abs(loss - moved) <= 1e-9 * abs(loss) and logs
+    again, _ = objective(protein, generator(1))
+    other, _ = objective(protein, generator(2))
+    assert again == loss and other != loss
+    assert all(v[1] > 0 and torch.isfinite(v).all() for v in logs.values())
+
+
+@pytest.mark.parametrize("encoder, level", [("gearnet", "atom"), ("gvp", "atom"), ("esm-gearnet", "residue")])
+@pytest.mark.parametrize("name", BASELINES)
+def test_every_weight_of_every_encoder_learns_and_bf16_is_finite(name, encoder, level):
+    if (name, level) == ("torsional", "residue"):
+        return
+    objective, protein = build(name, level, encoder).float(), chains()
+    protein = replace(protein, pos=protein.pos.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = objective(protein, generator(1))
+    loss.backward()
+    assert loss.isfinite()
+    without_gradient = {n for n, p in objective.named_parameters() if p.grad is None or not p.grad.isfinite().all()}
+    assert without_gradient == set()
+
+
+# ---- residue types ---------------------------------------------------------------------------------------------------
+
+
+def test_golden_residue_types(monkeypatch):
+    golden = load_golden("baseline_AttributeMasking")
+    objective = SelfPrediction(
+        GearNet(RESIDUE_GRAPH.as_official(), [16] * 3, readout="sum"), ResidueTypes(48, True), None
+    )
+    state = {
+        k.replace("model.", "encoder.") if k.startswith("model.") else f"types.{k}": v
+        for k, v in golden.state().items()
+    }
+    objective.load_state_dict(state)
+    monkeypatch.setattr(torch, "rand", lambda *size, **options: golden["draw0_rand"])
+    loss, logs = objective(golden.protein(), generator())
+    assert abs(loss - golden["loss"]) <= 1e-5 * golden["loss"]
+    assert logs["residue_type_accuracy"].tolist() == [1.0, 18.0]  # 0.0556
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_hidden_types_reach_no_bit_of_the_input(level):
+    objective, protein = build("residue-type", level).eval(), chains()
+    builder = objective.encoder.builder
+    left, masked = objective.types.hide(builder.view(protein), generator(3))
+    assert 0.05 < len(masked) / protein.num_residues < 0.3
+    types = protein.residue_type.clone()
+    types[masked] = (types[masked] + 7) % 20
+    other, same = objective.types.hide(builder.view(replace(protein, residue_type=types)), generator(3))
+    assert torch.equal(masked, same) and torch.equal(left.pos, other.pos)
+    for a, b in zip(vars(builder(left)).values(), vars(builder(other)).values()):
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+# ---- walks and geometry ----------------------------------------------------------------------------------------------
+
+
+def all_walks(graph, nodes, edges: int) -> set[tuple[int, ...]]:
+    """Every walk of that many edges that visits no node twice, as nodes, by following every edge."""
+    out: dict[int, set[int]] = {}
+    for i, j in zip(graph.src.tolist(), graph.dst.tolist()):
+        out.setdefault(i, set()).add(j)
+    walks = {(i,) for i in nodes}
+    for _ in range(edges):
+        walks = {(*w, j) for w in walks for j in out.get(w[-1], ()) if j not in w}
+    return walks
+
+
+@pytest.mark.parametrize("edges", [1, 2, 3])
+def test_walks_are_drawn_evenly_from_all_there_are(edges):
+    """12 and 9 atoms: every walk of a small graph is found about equally often, counted per protein."""
+    protein = Protein.pack([real_protein().crop(3, 2), real_protein().crop(20, 1)])
+    graph = replace(ATOM_GRAPH, radius=2.0)(protein)
+    draws = 40_000
+    walk = sample_walks(graph, protein.atom_graph, draws, edges, generator(5))
+    assert walk.shape[1] == edges
+    if edges > 1:
+        assert torch.equal(graph.dst[walk[:, :-1]], graph.src[walk[:, 1:]])
+    nodes = walk_nodes(graph, walk)
+    for b in range(2):
+        own = (protein.atom_graph == b).nonzero().flatten().tolist()
+        expected = all_walks(graph, own, edges)
+        found, counts = nodes[protein.atom_graph[nodes[:, 0]] == b].unique(dim=0, return_counts=True)
+        assert {tuple(w) for w in found.tolist()} == expected
+        mean = counts.sum() / len(expected)
+        assert (counts - mean).abs().max() < 6 * mean.sqrt()
+
+
+def test_a_protein_without_edges_is_no_obstacle():
+    protein = Protein.pack([real_protein().alpha_carbons().crop(5, 1), real_protein().alpha_carbons()])
+    graph = RESIDUE_GRAPH(protein)
+    for edges in (1, 2, 3):
+        nodes = walk_nodes(graph, sample_walks(graph, protein.atom_graph, 50, edges, generator(1)))
+        assert len(nodes) and (protein.atom_graph[nodes] == 1).all()
+
+
+@pytest.mark.parametrize("official", [False, True])
+@pytest.mark.parametrize("kind", GEOMETRY)
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_sampled_edges_are_gone(level, kind, official):
+    builder = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level]
+    protein = builder.view(chains())
+    graph, geometry = builder(protein), Geometry(8, kind, official)
+    geometry.num = 20
+    left, nodes = geometry.hide(protein, graph, generator(7))
+    assert (
+        nodes.shape[1] == geometry.edges + 1 and (protein.atom_graph[nodes] == protein.atom_graph[nodes[:, :1]]).all()
+    )
+    hidden = {frozenset(pair) for w in nodes.tolist() for pair in pairwise(w)}
+    before = list(zip(graph.src.tolist(), graph.dst.tolist(), graph.relation.tolist()))
+    after = list(zip(left.src.tolist(), left.dst.tolist(), left.relation.tolist()))
+    if official:
+        assert len(before) - len(after) <= len(nodes) * geometry.edges
+        assert {frozenset(e[:2]) for e in set(before) - set(after)} == hidden
+    else:
+        assert after == [e for e in before if frozenset(e[:2]) not in hidden]
+        kept = torch.tensor([frozenset(e[:2]) not in hidden for e in before])
+        assert torch.equal(left.edge_feature, graph.edge_feature[kept])
+
+
+def test_targets_by_biopython():
+    points = 5 * torch.randn(60, 4, 3, dtype=torch.float64, generator=generator(1))
+    vectors = [[Vector(*xyz) for xyz in p] for p in points.tolist()]
+    distance = Geometry(8, "distance").target(points[:, :2])
+    assert np.allclose(distance, [(v[0] - v[1]).norm() for v in vectors])
+    angles = Geometry(8, "angle").target(points[:, :3])
+    assert angles.tolist() == [int(calc_angle(*v[:3]) / np.pi * 8) for v in vectors]
+    dihedrals = Geometry(8, "dihedral").target(points)
+    assert dihedrals.tolist() == [int(abs(calc_dihedral(*v)) / np.pi * 8) for v in vectors]
+    assert set(angles.tolist()) >= set(range(7)) and set(dihedrals.tolist()) == set(range(8))
+
+
+@pytest.mark.parametrize("kind", GEOMETRY)
+def test_golden_losses_from_predictions(kind):
+    golden = load_golden("baseline_losses")
+    part = Geometry(8, kind)
+    part.mlp = nn.Identity()
+    prediction = golden[f"{kind}/pred"].view(len(golden[f"{kind}/target"]), 1, -1)
+    loss, logs = part.loss(golden[f"{kind}/target"], prediction)
+    assert abs(loss - golden[f"{kind}/loss"]) <= 1e-5 * golden[f"{kind}/loss"]
+    if kind != "distance":
+        correct, count = logs[f"{kind}_accuracy"]
+        assert torch.isclose(correct / count, golden[f"{kind}/accuracy"].float())
+
+
+def test_combinations_are_sums_over_one_pass():
+    objective, calls = build("residue-type+angle", "residue"), []
+    objective.encoder.register_forward_pre_hook(lambda *_: calls.append(1))
+    loss, logs = objective(chains(), generator(1))
+    assert len(calls) == 1
+    means = {name: total / count for name, (total, count) in logs.items()}
+    assert torch.isclose(loss, means["residue_type_loss"] + means["angle_loss"])
+
+
+# ---- multiview contrast ----------------------------------------------------------------------------------------------
+
+
+def test_info_nce_by_double_loop():
+    z, other = (torch.randn(5, 7, dtype=torch.float64, generator=generator(k)) for k in (0, 1))
+    views = [v / v.norm() for v in [*z, *other]]
+    expected, top = [], []
+    for i, view in enumerate(views):
+        similarity = {j: float(view @ views[j]) / 0.07 for j in range(10) if j != i}
+        right = (i + 5) % 10
+        expected.append(np.log(sum(np.exp(s) for s in similarity.values())) - similarity[right])
+        top.append(max(similarity, key=similarity.get) == right)
+    loss, correct = info_nce(z, other)
+    assert np.allclose(loss, expected, rtol=1e-5) and correct.tolist() == top
+    same, all_right = info_nce(z, z)
+    assert all_right.all() and same.mean() < loss.mean()
+
+
+def test_crops():
+    protein, starts, sizes = chains(), set(), set()
+    ca = protein.alpha_carbons().pos
+    for seed in range(300):
+        window = subsequence(protein, generator(seed))
+        for b, size in ((0, 51), (1, 130)):
+            rows = window[protein.residue_graph == b].nonzero().flatten().tolist()
+            assert rows == list(range(rows[0], rows[0] + MAX_RESIDUES)) and rows[-1] < size
+            starts.add((b, rows[0]))
+        near = ball(protein, ca, generator(seed))
+        for b in range(2):
+            own = ca[protein.residue_graph == b]
+            inside = near[protein.residue_graph == b]
+            balls = [(torch.cdist(own, own[i : i + 1]).squeeze(1) <= RADIUS) for i in range(len(own))]
+            assert any(torch.equal(inside, ball_) for ball_ in balls)
+            sizes.add(int(inside.sum()))
+    assert {s for b, s in starts if b == 0} == {0, 1} and len({s for b, s in starts if b == 1}) > 70
+    assert len(sizes) > 20
+    short = real_protein().crop(0, 30)
+    assert subsequence(short, generator()).all()
+
+
+def test_views_are_crops_and_some_lose_edges():
+    objective, protein = build("multiview", "residue"), chains()
+    view = objective.encoder.builder.view(protein)
+    ca, seen = protein.alpha_carbons().pos, set()
+    for seed in range(20):
+        cropped = objective.crop(view, ca, generator(seed))
+        assert (cropped.residues_per_graph > 0).all() and cropped.num_residues < protein.num_residues
+        graph = objective.encoder.builder(cropped)
+        left = objective.hide_edges(cropped, graph, generator(seed))
+        for b in range(2):
+            share = float((cropped.atom_graph[left.dst] == b).sum() / (cropped.atom_graph[graph.dst] == b).sum())
+            assert share == 1 or 0.75 < share < 0.95
+            seen.add(share == 1)
+    assert seen == {True, False} and isinstance(objective, MultiviewContrast)
+
+
+# ---- score matching and torsions -------------------------------------------------------------------------------------
+
+
+def test_noise_levels_are_log_linear():
+    sigma = noise_levels()
+    assert len(sigma) == 50
+    assert torch.allclose(sigma, torch.tensor([0.01 * 1000 ** (k / 49) for k in range(50)]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_score_matching_sees_noised_lengths_and_learns_the_noise(level):
+    objective, protein, shown = build("score-matching", level), chains(), []
+    objective.encoder.register_forward_pre_hook(lambda _, args: shown.append(args))
+    nn.init.zeros_(objective.mlp.layers[-1].weight)
+    nn.init.zeros_(objective.mlp.layers[-1].bias)
+    loss, _ = objective(protein, generator(4))
+    ((view, graph),) = shown
+    true = edge_lengths(replace(graph, length=None), view.pos)
+    difference = graph.length - true
+    assert (difference[graph.src == graph.dst] == 0).all()
+    of_pair: dict = {}
+    for i, j, d in zip(graph.src.tolist(), graph.dst.tolist(), difference.tolist()):
+        of_pair.setdefault((min(i, j), max(i, j)), set()).add(round(d, 9))
+    assert all(len(values) == 1 for values in of_pair.values())  # both directions and all relations alike
+    level_drawn = torch.randint(50, (2,), generator=generator(4))
+    squares = [
+        (next(iter(d)) / noise_levels()[level_drawn[view.atom_graph[i]]].item()) ** 2
+        for (i, j), d in of_pair.items()
+        if i != j
+    ]
+    assert np.isclose(loss.item(), np.mean(squares), rtol=1e-4)  # a score of zero costs the noise itself,
+    assert abs(np.mean(squares) - 1) < 0.1  # which is 1
+
+
+def test_torsions_turn_one_chi_of_every_residue(monkeypatch):
+    objective, protein, shown = build("torsional", "atom"), chains(), []
+    objective.encoder.register_forward_pre_hook(lambda _, args: shown.append(args))
+    nn.init.zeros_(objective.mlp.layers[-1].weight)
+    nn.init.zeros_(objective.mlp.layers[-1].bias)
+    loss, logs = objective(protein, generator(6))
+    ((turned, graph),) = shown
+    before, defined = chi_angles(protein)
+    after, _ = chi_angles(turned)
+    change = torch.remainder(after - before + torch.pi, 2 * torch.pi) - torch.pi
+    turns = defined.any(1) & (protein.residue_type != RESIDUE_INDEX["PRO"])
+    assert ((change.abs() > 1e-9).sum(1) == turns.long()).all()
+    t = objective.schedule.draw_level(2, generator(6))
+    abar = objective.alpha_bar[t - 1][protein.residue_graph]
+    std = ((1 - abar) / abar).sqrt()
+    noise = (change.sum(1) / std)[turns]
+    assert torch.isclose(loss, noise.square().mean()) and torch.isclose(
+        loss, logs["torsion_loss_of_zero"][0] / turns.sum()
+    )
+    assert torch.equal(graph.src, objective.encoder.builder(protein).src)  # the edges of the clean structure
+    index, _ = chi_atoms(protein)
+    assert (index[defined] >= 0).all()
+
+
+def test_equivariant_noise_rotates_along():
+    """Torsional noise does not change under a rotation of the protein: the turned structures are rotated copies."""
+    objective, protein, shown = build("torsional", "atom").eval(), chains(), []
+    objective.encoder.register_forward_pre_hook(lambda _, args: shown.append(args[0].pos))
+    rotation, shift = rigid_motion(3)
+    objective(protein, generator(2))
+    objective(replace(protein, pos=protein.pos @ rotation.T + shift), generator(2))
+    assert torch.allclose(shown[0] @ rotation.T + shift, shown[1], atol=1e-9)
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+def test_edges_that_do_not_exist_cannot_be_removed_twice():
+    graph = RESIDUE_GRAPH(real_protein().alpha_carbons())
+    none = without(graph, torch.zeros(0, dtype=torch.long))
+    assert none.num_edges == graph.num_edges
+    assert without(graph, torch.tensor([0, 0])).num_edges < graph.num_edges
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BASELINES)
+def test_exact_resume(name, tmp_path, store):
+    level = "atom" if name == "torsional" else "residue"
+    options = [
+        "--size",
+        "tiny",
+        "--batch-size",
+        "2",
+        "--max-length",
+        "30",
+        "--valid-fraction",
+        "0.02",
+        "--num-workers",
+        "0",
+    ]
+    options += ["--device", "cpu", "--threads", "1", "--method", name, "--level", level, "--store", str(store)]
+
+    def train(steps: int, out: Path) -> str:
+        command = [sys.executable, "train.py", *options, "--max-steps", str(steps), "--out", str(out)]
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    train(3, tmp_path / "a")
+    train(1, tmp_path / "b")
+    assert "at step 1" in train(3, tmp_path / "b")
+    a, b = (checkpoint.latest(tmp_path / x)[1]["objective"] for x in "ab")
+    assert [k for k in a if not torch.equal(a[k], b[k])] == []
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """The store of the bundled structures, built by the first test that needs it."""
+    return tmp_path_factory.mktemp("store") / "demo"
+
+
+class Toy(nn.Module):
+    """The recipe of the README: the mean distance of a residue's atoms from its CA."""
+
+    def __init__(self, encoder, level, preset="paper", ablation="none"):
+        super().__init__()
+        self.encoder, self.head = encoder, nn.Linear(encoder.out_dim, 1)
+
+    def set_stage(self, stage):
+        pass
+
+    def forward(self, protein, generator):
+        ca = protein.pos[protein.atom_name == CA]
+        far = (protein.pos - ca[protein.atom_residue]).norm(dim=-1)
+        error = (self.head(self.encoder(protein).node).squeeze(-1) - far).square()
+        return error.mean(), {"error": torch.stack([error.detach().sum(), error.new_tensor(len(error))])}
+
+
+@pytest.mark.slow
+def test_an_objective_from_outside_the_package_trains(tmp_path, store, monkeypatch, capsys):
+    monkeypatch.setitem(OBJECTIVES, "toy", Toy)
+    monkeypatch.setitem(TABLE_5, "toy", {"atom": Settings(50, 4, 1e-3)})
+    options = "--method toy --size tiny --epochs 1 --max-steps 25 --valid-fraction 0.02 --num-workers 0 --device cpu"
+    assert train.main([*options.split(), "--store", str(store), "--out", str(tmp_path), "--log-every", "1"]) == 0
+    lines = [json.loads(x) for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    losses = [x["error"] for x in lines if x["split"] == "train"]
+    assert len(losses) == 25 and np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
