@@ -351,9 +351,12 @@ def test_bombs_are_refused(tmp_path, monkeypatch):
     path = pack(tmp_path / "a.zip", [("1ABC-A.pdb", bomb), ("1ABC-B.pdb.gz", gzip.compress(bomb))])
     monkeypatch.setattr(ec, "MAX_BYTES", 10**5)
     monkeypatch.setattr("siamdiff_min.protein.parse.MAX_BYTES", 10**5)
+    details = []
     for file in ec._find_members(path).sources:
-        with pytest.raises(StructureError, match="too large"):
+        with pytest.raises(StructureError, match="too large") as caught:
             file.read()
+        details.append(caught.value.detail)
+    assert details[0] == "1000000 bytes"  # as the archive says, so that nothing is decompressed
     data = bytearray(path.read_bytes())  # one that lies about its size
     struct.pack_into("<I", data, data.index(b"PK\1\2") + 24, 100)
     path.write_bytes(data)
