@@ -1,6 +1,6 @@
 """Time and memory of one full pre-training step: both views forward, all heads, backward, Adam.
 
-    python -m benchmarks.step [--level atom residue] [--size paper tiny] [--repeats 5] [--amp off bf16] [--device cpu]
+    python -m benchmarks.step [--method all] [--level atom residue] [--size paper tiny] [--amp off bf16] [--device cpu]
 
 The batches are real: four 100-residue chains (atom level) or four 150-residue chains (residue level), in
 `benchmarks/batches/`. Prints one line per configuration: median and range of the step in seconds, proteins per second,
@@ -48,10 +48,10 @@ def load_batch(level: str) -> Protein:
 class Step:
     """One configuration, ready to be stepped and timed."""
 
-    def __init__(self, method: str, level: str, size: str, amp: str, device: str, copies: int):
-        self.name = f"{method} {level} {size} amp={amp}"
+    def __init__(self, method: str, level: str, encoder: str, size: str, amp: str, device: str, copies: int):
+        self.name = f"{method} {level} {encoder} {size} amp={amp}"
         torch.manual_seed(0)
-        self.objective = OBJECTIVES[method](ENCODERS["gearnet"](level, size), level).to(device)
+        self.objective = OBJECTIVES[method](ENCODERS[encoder](level, size), level).to(device)
         self.adam = torch.optim.Adam(self.objective.parameters(), lr=1e-4, fused=device == "cuda")
         self.batch = Protein.pack([load_batch(level)] * copies).to(device)
         self.amp, self.device, self.seconds = amp, device, []
@@ -78,7 +78,8 @@ def peak_memory(device: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--method", nargs="+", default=["siamdiff"], choices=list(OBJECTIVES))
+    parser.add_argument("--method", nargs="+", default=["siamdiff"], choices=["all", *OBJECTIVES])
+    parser.add_argument("--encoder", nargs="+", default=["gearnet"], choices=list(ENCODERS))
     parser.add_argument("--level", nargs="+", default=["atom", "residue"], choices=["atom", "residue"])
     parser.add_argument("--size", nargs="+", default=["paper"], choices=["paper", "tiny"])
     parser.add_argument("--amp", nargs="+", default=["off"], choices=["off", "bf16"])
@@ -89,8 +90,13 @@ def main() -> None:
 
     name = torch.cuda.get_device_name() if args.device == "cuda" else f"{torch.get_num_threads()} threads"
     print(f"torch {torch.__version__}, {args.device} ({name}), {platform.machine()}")
-    settings = itertools.product(args.method, args.level, args.size, args.amp)
-    steps = [Step(*setting, args.device, args.copies) for setting in settings]
+    methods = list(OBJECTIVES) if "all" in args.method else args.method
+    steps = []
+    for setting in itertools.product(methods, args.level, args.encoder, args.size, args.amp):
+        try:
+            steps.append(Step(*setting, args.device, args.copies))
+        except ValueError as error:  # there is no such thing at this level
+            print(f"{' '.join(setting)}: {error}")
     for repeat in range(args.repeats + 1):  # the first round warms up
         for step in steps:
             step.run(repeat)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..protein.constants import CA, ONE_LETTER, RESIDUE_ATOMS, RESIDUE_INDEX, RESIDUES, C, N, O
+from ..protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_ATOMS, RESIDUE_INDEX, RESIDUES, C, N, O
 from ..protein.geometry import length, rotate_about_axis
 from ..protein.protein import Protein
 from ..protein.structure import Structure, join
@@ -25,7 +25,8 @@ from ..protein.superpose import gdt_ts, superpose
 from .samples import LabelledData, write_note
 from .structures import Listing, Origin, Source, bundle_index, bundle_path, find_structures, fingerprint
 
-RECIPE = 1  # counts up where the sets change
+RECIPE = 2  # counts up where the sets change
+OXT = ATOM_INDEX["OXT"]
 CONTACT, CLASH = 5.0, 2.5  # angstrom between heavy atoms, MSP
 ABOUT = {
     "ec": "Demo: top-level EC class of the bundled chains whose PDB header names one (about 30; far too few to learn "
@@ -45,7 +46,8 @@ ABOUT = {
 
 def find(task: str) -> LabelledData:
     """The demo set of a task: ec, pip, msp, res or psr."""
-    state = fingerprint(bundle_path())
+    index = hashlib.sha256((bundle_path() / "index.tsv").read_bytes()).hexdigest()  # splits, EC numbers, partners
+    state = f"{fingerprint(bundle_path())} {index}"
     origins = {}
     for split in ("train", "valid", "test"):
         version = hashlib.sha256(f"{state} {RECIPE} {task} {split}".encode()).hexdigest()
@@ -125,19 +127,22 @@ SHAKE = 0.2  # angstrom, of every coordinate of every model
 def bend(protein: Protein, angles: dict[tuple[int, str], float]) -> Tensor:
     """Coordinates (N, 3) after turning about backbone bonds by angles (radian): all atoms behind the bond move.
 
-    Keys are (residue, "phi" or "psi"); residues without the atoms of the bond do not turn. For a single chain.
+    Keys are (residue, "phi" or "psi"). Residues without the atoms of the bond do not turn, nor does phi of proline,
+    which its ring holds. For a single chain.
     """
-    pos, n, ca, c, o = protein.pos, *(_atoms(protein, name) for name in (N, CA, C, O))
+    pos, n, ca, c = protein.pos, *(_atoms(protein, name) for name in (N, CA, C))
+    carboxyl = (protein.atom_name == O) | (protein.atom_name == OXT)
     for (residue, bond), angle in angles.items():
         start, end = (n, ca) if bond == "phi" else (ca, c)
-        if min(start[residue], end[residue]) < 0:
+        held = bond == "phi" and protein.residue_type[residue] == RESIDUE_INDEX["PRO"]
+        if held or min(start[residue], end[residue]) < 0:
             continue
         behind = protein.atom_residue > residue
         own = protein.atom_residue == residue
         if bond == "phi":
             behind = behind | (own & (protein.atom_name != N) & (protein.atom_name != CA))
         else:
-            behind = behind | (own & (torch.arange(len(own)) == o[residue]))
+            behind = behind | (own & carboxyl)
         axis = pos[start[residue]][None], pos[end[residue]][None]
         turned = rotate_about_axis(pos, *axis, pos.new_full((len(pos),), angle))
         pos = torch.where(behind[:, None], turned, pos)
@@ -168,11 +173,11 @@ ENVIRONMENT_RADIUS = 10 * sqrt(3)  # angstrom
 def ideal_cb(n: Tensor, ca: Tensor, c: Tensor) -> Tensor:
     """Where the CB of an L amino acid lies, from its backbone (..., 3): tetrahedral, 1.53 angstrom from CA."""
     b, a = ca - n, c - ca
-    normal = torch.nn.functional.normalize(torch.linalg.cross(b, a), dim=-1)
+    normal = torch.nn.functional.normalize(torch.linalg.cross(a, b), dim=-1)
     middle = torch.nn.functional.normalize(
         torch.nn.functional.normalize(n - ca, dim=-1) + torch.nn.functional.normalize(c - ca, dim=-1), dim=-1
     )
-    return ca + 1.53 * (-middle / sqrt(3) + normal * sqrt(2 / 3))
+    return ca - 1.53 * (middle / sqrt(3) + normal * sqrt(2 / 3))
 
 
 def _res(entry: Made, structure: Structure) -> Structure:

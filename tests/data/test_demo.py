@@ -1,0 +1,151 @@
+"""Demo sets: their labels by brute force, their splits by protein, nothing that gives the answer away."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from siamdiff_min.data import demo
+from siamdiff_min.data.samples import read_note
+from siamdiff_min.data.structures import bundle_index
+from siamdiff_min.protein.constants import CA, ONE_LETTER, RESIDUE_ATOMS, RESIDUES, C, N, O
+from siamdiff_min.protein.geometry import dihedral, length
+from siamdiff_min.training.config import TABLE_6
+
+SPLITS = ("train", "valid", "test")
+
+
+def entries(task: str, split: str = "valid") -> list:
+    return getattr(demo.find(task), split).listing().sources
+
+
+def note_of(structure):
+    import numpy as np
+
+    values, rows = read_note(np.frombuffer(structure.note, np.uint8))
+    return values, rows.tolist()
+
+
+@pytest.mark.parametrize("task", [task for task in TABLE_6 if task != "msp"])
+def test_splits_are_by_protein(task):
+    group = {row["file"].split("/")[1].removesuffix(".pdb.gz"): row["group30"] for row in bundle_index()}
+    groups = {split: {group[e.source.name] for e in entries(task, split)} for split in SPLITS}
+    assert all(groups.values())
+    assert not groups["train"] & groups["valid"] and not (groups["train"] | groups["valid"]) & groups["test"]
+    names = [e.name for split in SPLITS for e in entries(task, split)]
+    assert len(set(names)) == len(names)
+    about = demo.find(task).about
+    assert about.startswith("Demo: ") and len({getattr(demo.find(task), s).fingerprint for s in SPLITS}) == 3
+
+
+def test_ec_classes_are_those_of_the_headers():
+    labels = demo.find("ec").labels
+    listed = [e for split in SPLITS for e in entries("ec", split)]
+    assert 25 <= len(listed) <= 35 and set(labels) <= set("1234567")
+    for entry in listed[:4]:
+        values, _ = note_of(entry.read())
+        row = next(r for r in bundle_index() if entry.name in r["file"])
+        assert values == {"ec": [row["ec"][0]]} and values["ec"][0] in labels
+
+
+def test_psr_models_keep_the_bonds_and_know_their_gdt():
+    models = [e for e in entries("psr") if e.source.name == entries("psr")[0].source.name]
+    native, scores = models[0].source.read().protein, []
+    assert len(models) == demo.MODELS
+    for entry in models:
+        structure = entry.read()
+        assert torch.equal(structure.protein.pos, entry.read().protein.pos)  # the name alone decides
+        values, _ = note_of(structure)
+        assert values["target"] == entry.source.name
+        pos, scores = structure.protein.pos, [*scores, values["gdt_ts"]]
+        order = [native.atom_name == name for name in (N, CA, C)]
+        before, after = ([x[index] for index in order] for x in (native.pos, pos))
+        for a, b in ((0, 1), (1, 2)):  # bond lengths differ by the shaking alone
+            change = length(after[a] - after[b]) - length(before[a] - before[b])
+            assert change.abs().max() < 6 * demo.SHAKE and change.mean().abs() < 0.1
+    assert scores[0] > 0.98 and min(scores) < 0.6 and len(set(scores)) > 4
+
+
+def test_bending_turns_one_torsion_and_nothing_else():
+    protein = entries("psr")[0].source.read().protein
+    protein = replace(protein, pos=protein.pos.double())
+    n, ca, c = ([protein.atom_name == name] for name in (N, CA, C))
+    for bond in ("phi", "psi"):
+        pos = demo.bend(protein, {(10, bond): 0.7})
+
+        def torsions(x):
+            a, b, d = x[n[0]], x[ca[0]], x[c[0]]
+            return dihedral(d[:-1], a[1:], b[1:], d[1:]), dihedral(a[:-1], b[:-1], d[:-1], a[1:])
+
+        turned = [(x - y + torch.pi) % (2 * torch.pi) - torch.pi for x, y in zip(torsions(pos), torsions(protein.pos))]
+        which = 0 if bond == "phi" else 1
+        expected = [torch.zeros_like(t) for t in turned]
+        expected[which][10 - (which == 0)] = 0.7
+        assert all(torch.allclose(t, e, atol=1e-9) for t, e in zip(turned, expected))
+        assert torch.equal(pos[protein.atom_residue < 10], protein.pos[protein.atom_residue < 10])
+
+
+def test_res_surroundings_by_brute_force():
+    entry = entries("res")[0]
+    structure = entry.read()
+    protein, (values, rows) = structure.protein, note_of(structure)
+    assert len(values["residues"]) == demo.ENVIRONMENTS == len(values["counts"]) and sum(values["counts"]) == len(rows)
+    start = 0
+    for centre, count in zip(values["residues"], values["counts"]):
+        around, start = set(rows[start : start + count]), start + count
+        own = {i for i in range(protein.num_atoms) if protein.atom_residue[i] == centre}
+        assert {int(protein.atom_name[i]) for i in around & own} == {N, CA, C, O}
+        place = {int(protein.atom_name[i]): protein.pos[i] for i in own}
+        cb = demo.ideal_cb(place[N], place[CA], place[C])
+        if 4 in place:  # the real CB is where the ideal one is
+            assert length(cb - place[4]) < 0.3
+        far = [i for i in range(protein.num_atoms) if length(protein.pos[i] - cb) > demo.ENVIRONMENT_RADIUS]
+        assert around - own == set(range(protein.num_atoms)) - own - set(far)
+
+
+def test_pip_contacts_by_brute_force():
+    entry = min(entries("pip"), key=lambda e: e.source.size)
+    structure = entry.read()
+    protein, (values, rows) = structure.protein, note_of(structure)
+    pairs, first = set(zip(rows[::2], rows[1::2])), values["first"]
+    assert len(set(structure.protein.chain[:first].tolist()) & set(structure.protein.chain[first:].tolist())) == 0
+    for i in range(0, first, 5):
+        a = protein.pos[protein.atom_residue == i]
+        for j in range(first, protein.num_residues, 3):
+            b = protein.pos[protein.atom_residue == j]
+            assert ((i, j) in pairs) == bool((length(a[:, None] - b) < 6).any())
+
+
+def test_msp_rule_by_brute_force():
+    listed = entries("msp")
+    assert len(listed) == len({e.name for e in listed}) and {e.source.name for e in listed}
+    labels = Counter()
+    for entry in listed[:4]:
+        structure = entry.read()
+        values, _ = note_of(structure)
+        first, (residue, mutated) = values["first"], [rows[0] for rows in values["mutated"]]
+        wild, mutant = structure.protein.crop(0, first), structure.protein.crop(first, first)
+        assert mutated == first + residue
+        kinds = [RESIDUES[p.residue_type[residue]] for p in (wild, mutant)]
+        letters = [ONE_LETTER[p.residue_type[residue]] for p in (wild, mutant)]
+        assert entry.name.split("_")[-1] == f"{letters[0]}{residue}{letters[1]}" and kinds[0] != kinds[1]
+        keep = [p.atom_residue != residue for p in (wild, mutant)]
+        assert torch.equal(wild.pos[keep[0]], mutant.pos[keep[1]])  # nothing else has moved
+        assert torch.equal(wild.residue_type.index_fill(0, torch.tensor([residue]), 0),
+                           mutant.residue_type.index_fill(0, torch.tensor([residue]), 0))  # fmt: skip
+        assert (mutant.atom_residue[1:] >= mutant.atom_residue[:-1]).all()
+        assert int((~keep[1]).sum()) == len(RESIDUE_ATOMS[kinds[1]])
+        one, _ = demo.sides(entry.source.read(), entry.fact)
+        other = (torch.arange(first) >= one.protein.num_residues) == (residue < one.protein.num_residues)
+        near = []
+        for p in (wild, mutant):
+            own = p.pos[(p.atom_residue == residue) & (p.atom_name > O)]
+            distance = torch.cdist(own.double(), p.pos.double(), compute_mode="donot_use_mm_for_euclid_dist")
+            across = other[p.atom_residue]
+            clash = bool((distance[:, p.atom_residue != residue] < demo.CLASH).any())
+            near.append((int((distance[:, across] < demo.CONTACT).sum()), clash))
+        assert values["label"] == int(near[1][0] > near[0][0] and not near[1][1])
+        assert near[1][0] != near[0][0]
+        labels[values["label"]] += 1
+    assert labels == {0: 2, 1: 2}
