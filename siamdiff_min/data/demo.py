@@ -173,7 +173,7 @@ ENVIRONMENT_RADIUS = 10 * sqrt(3)  # angstrom
 def ideal_cb(n: Tensor, ca: Tensor, c: Tensor) -> Tensor:
     """Where the CB of an L amino acid lies, from its backbone (..., 3): tetrahedral, 1.53 angstrom from CA."""
     b, a = ca - n, c - ca
-    normal = torch.nn.functional.normalize(torch.linalg.cross(a, b), dim=-1)
+    normal = torch.nn.functional.normalize(torch.linalg.cross(b, a), dim=-1)
     middle = torch.nn.functional.normalize(
         torch.nn.functional.normalize(n - ca, dim=-1) + torch.nn.functional.normalize(c - ca, dim=-1), dim=-1
     )
