@@ -25,7 +25,7 @@ from ..protein.superpose import gdt_ts, superpose
 from .samples import LabelledData, write_note
 from .structures import Listing, Origin, Source, bundle_index, bundle_path, find_structures, fingerprint
 
-RECIPE = 2  # counts up where the sets change
+RECIPE = 3  # counts up where the sets change
 OXT = ATOM_INDEX["OXT"]
 CONTACT, CLASH = 5.0, 2.5  # angstrom between heavy atoms, MSP
 ABOUT = {

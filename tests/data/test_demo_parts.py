@@ -1,0 +1,123 @@
+"""The steps that demo sets are made by: bending, ideal CB, side chains; and entries as the datasets read them."""
+
+import math
+import pickle
+from dataclasses import replace
+from pathlib import PurePath
+
+import pytest
+import torch
+from conftest import real_protein
+
+from siamdiff_min.data import demo
+from siamdiff_min.data.build import open_origin
+from siamdiff_min.data.samples import DATASETS
+from siamdiff_min.data.structures import Listing, Origin, bundle_index, find_structures
+from siamdiff_min.protein.constants import ATOM_INDEX, CA, RESIDUE_ATOMS, RESIDUE_INDEX, RESIDUES, C, N, O
+from siamdiff_min.protein.geometry import dihedral, length
+from siamdiff_min.protein.protein import TENSOR_FIELDS
+
+SMALL = "5KC1"  # the smallest complex
+
+
+def entries(task: str) -> list[demo.Made]:
+    """Some of the set; the whole list of MSP would take as long as the set itself."""
+    if task != "msp":
+        return demo.find(task).valid.listing().sources[:2]
+    row = next(row for row in bundle_index() if PurePath(row["file"]).name == f"{SMALL}.pdb.gz")
+    source = next(source for source in find_structures(demo.bundle_path()).sources if source.name == SMALL)
+    return [demo.Made(f"{SMALL}_{k}", "msp", source, k, row["partners"]) for k in range(demo.PER_COMPLEX)]
+
+
+def test_a_change_of_task_split_recipe_or_index_makes_another_store(monkeypatch, tmp_path):
+    def states() -> set[str]:
+        origins = [getattr(demo.find(task), split) for task in DATASETS for split in ("train", "valid", "test")]
+        assert len({origin.path for origin in origins}) == len(origins)
+        return {origin.fingerprint for origin in origins}
+
+    before = states()
+    assert before == states() and len(before) == 15
+    with monkeypatch.context() as patch:
+        patch.setattr(demo, "RECIPE", demo.RECIPE + 1)
+        assert not before & states()
+    (tmp_path / "index.tsv").write_text((demo.bundle_path() / "index.tsv").read_text().replace("\tvalid\t", "\ttest\t"))
+    monkeypatch.setattr(demo, "bundle_path", lambda: tmp_path)
+    monkeypatch.setattr(demo, "fingerprint", lambda path: "the structures are the same")
+    changed = states()
+    (tmp_path / "index.tsv").write_text((tmp_path / "index.tsv").read_text().replace("\ttest\t", "\tvalid\t"))
+    assert not changed & states()
+
+
+@pytest.mark.parametrize("task", DATASETS)
+def test_entries_are_the_same_in_another_process_and_can_be_learnt_from(task, tmp_path):
+    made = entries(task)
+    one, two = made[0].read(), pickle.loads(pickle.dumps(made[0])).read()
+    assert one.note == two.note and one.note
+    for field in TENSOR_FIELDS:
+        assert torch.equal(getattr(one.protein, field), getattr(two.protein, field)), field
+    store = open_origin(Origin(tmp_path / task, "x", lambda: Listing(made, [])), store=tmp_path / "store")
+    data = DATASETS[task](store, labels=demo.find(task).labels)
+    sample = data[0, len(data) - 1]
+    assert len(data) >= len(made) and sample.focus.any() and sample.target.isfinite().all()
+
+
+@pytest.mark.parametrize("bond", ["phi", "psi"])
+def test_bending_changes_one_torsion_and_no_bond_or_angle(bond):
+    """All pairs of atoms that share a bond or a neighbour, found by distance, keep their distance to rounding."""
+    protein = real_protein("1LCD_A")
+    bonded = (length(protein.pos[:, None] - protein.pos) < 1.95).float()
+    bonded.fill_diagonal_(1)
+    one, other = (bonded @ bonded > 0).nonzero().T
+    assert len(one) > 5 * protein.num_atoms
+    n, ca, c = (demo._atoms(protein, name) for name in (N, CA, C))
+    last = protein.num_residues - 1
+    prolines = (protein.residue_type == RESIDUE_INDEX["PRO"]).nonzero().flatten().tolist()
+    assert prolines and 20 not in prolines
+    for residue in [1, 20, last - 1, last, *prolines]:
+        pos = demo.bend(protein, {(residue, bond): 1.0})
+        assert (length(pos[one] - pos[other]) - length(protein.pos[one] - protein.pos[other])).abs().max() < 1e-9
+        if bond == "phi" and residue in prolines:
+            assert torch.equal(pos, protein.pos)
+        elif residue < last:
+            own = n[residue], ca[residue], c[residue]
+            torsion = (c[residue - 1], *own) if bond == "phi" else (*own, n[residue + 1])
+            after, before = (dihedral(*(x[i] for i in torsion)) for x in (pos, protein.pos))
+            assert math.remainder(float(after - before) - 1.0, 2 * math.pi) == pytest.approx(0, abs=1e-9)
+
+
+def test_bending_moves_both_oxygens_of_the_last_residue():
+    protein = real_protein("1LCD_A")
+    own = protein.atom_residue == protein.num_residues - 1
+    stand_in = int(own.nonzero()[-1])  # the end of its side chain, called OXT
+    names = protein.atom_name.clone()
+    names[stand_in] = ATOM_INDEX["OXT"]
+    pos = demo.bend(replace(protein, atom_name=names), {(protein.num_residues - 1, "psi"): 1.0})
+    oxygen = int((own & (protein.atom_name == O)).nonzero())
+    assert (pos != protein.pos).any(1).nonzero().flatten().tolist() == [oxygen, stand_in]
+
+
+@pytest.mark.parametrize("name", ["1LCD_A", "2BEG", "2XHE"])
+def test_the_ideal_cb_is_where_the_real_one_is(name):
+    """Of every residue but glycine. On the wrong side of the backbone it would be 2.5 angstrom away."""
+    protein = real_protein(name)
+    n, ca, c, cb = (demo._atoms(protein, atom) for atom in (N, CA, C, ATOM_INDEX["CB"]))
+    there = (n >= 0) & (c >= 0) & (cb >= 0)
+    error = length(demo.ideal_cb(*(protein.pos[x[there]] for x in (n, ca, c))) - protein.pos[cb[there]])
+    assert there.sum() > 40 and error.median() < 0.2 and error.max() < 0.6
+
+
+def test_side_chains_are_whole_and_keep_their_shape():
+    protein = real_protein("1LCD_A", torch.float32)
+    for kind, templates in demo.side_chains().items():
+        assert len(templates) == demo.ROTAMERS, RESIDUES[kind]
+        for template in templates:
+            names = [ATOM_INDEX[name] for name in RESIDUE_ATOMS[RESIDUES[kind]]]
+            assert sorted(template.atom_name.tolist()) == sorted(names)
+            mutant = demo.mutate(protein, 10, template)
+            own = mutant.atom_residue == 10
+            ca, moved = mutant.pos[own & (mutant.atom_name == CA)], mutant.pos[own & (mutant.atom_name > O)]
+            if RESIDUES[kind] != "GLY":
+                assert 1.4 < length(ca - moved[mutant.atom_name[own & (mutant.atom_name > O)] == names[4]]) < 1.7
+            before = template.pos[template.atom_name > O]
+            shape = [length(x[:, None] - x) for x in (before, moved)]
+            assert torch.allclose(*shape, atol=1e-4)
