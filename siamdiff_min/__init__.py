@@ -7,7 +7,7 @@ from .encoders import ENCODERS, Encoding, GearNet, Graph
 from .pretraining import ABLATIONS, OBJECTIVES, SiamDiff
 from .protein import GaussianConformer, Protein, TorsionalConformer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "ABLATIONS",
     "ENCODERS",
