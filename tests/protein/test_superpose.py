@@ -149,7 +149,6 @@ def test_gdt_is_close_to_the_best_over_all_subsets():
         best.append(sum(float((distance <= cutoff).sum(1).max()) for cutoff in CUTOFFS) / 40)
         found.append(gdt_ts(model, native))
         assert found[-1] <= best[-1] + 1e-12
-    print(sum(found), sum(best))
     assert sum(found) > 0.95 * sum(best)
 
 
