@@ -33,14 +33,15 @@ ABOUT = {
     "from).",
     "psr": "Demo: models of bundled chains of 40 to 130 residues, bent by random rotations about backbone bonds (bond "
     "lengths and angles stay, atoms may overlap) and shaken by 0.2 angstrom; GDT_TS against the native, by our own "
-    "search for superpositions.",
+    "search for superpositions. The worse ones tend to be less compact, which alone ranks them well.",
     "res": "Demo: about 16 residues of every bundled chain at its natural frequencies; surroundings are atoms within "
     "10 sqrt(3) angstrom of an ideal CB.",
     "pip": "Demo: pairs of residues across the interfaces of the bundled complexes; positive where any two heavy atoms "
     "are closer than 6 angstrom.",
     "msp": "Demo: side chains at the interfaces of the bundled complexes replaced by those of other residues, one at a "
     f"time. Positive where the new one has more contacts (below {CONTACT:g} angstrom) across the interface and no "
-    f"clash (below {CLASH:g}), negative where it has fewer or clashes: a geometric rule, not an experiment.",
+    f"clash (below {CLASH:g}), negative where it has fewer or clashes: a geometric rule, not "
+    "an experiment, and the size of the residues alone tells much of it.",
 }
 
 
