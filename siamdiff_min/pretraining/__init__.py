@@ -57,7 +57,7 @@ def build_self_prediction(
 def build_multiview(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none") -> MultiviewContrast:
     """Multiview contrast (App. D)."""
     _without_ablation(ablation)
-    return MultiviewContrast(encoder)
+    return MultiviewContrast(encoder, official=preset == "official")
 
 
 def build_score_matching(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none"):

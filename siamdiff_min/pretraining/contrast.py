@@ -40,15 +40,20 @@ def ball(protein: Protein, ca: Tensor, generator: torch.Generator) -> Tensor:
     return length(ca - ca[centre][protein.residue_graph]) <= RADIUS
 
 
-def info_nce(z: Tensor, other: Tensor, temperature: float = TEMPERATURE) -> tuple[Tensor, Tensor]:
+def info_nce(
+    z: Tensor, other: Tensor, temperature: float = TEMPERATURE, official: bool = False
+) -> tuple[Tensor, Tensor]:
     """-log softmax of the similarity to the other view of the same protein, among all views of the batch but itself.
 
     z and other are (B, d), two views of the same proteins. Returns the loss of every view (2B,), and whether the right
-    one was the most similar (2B,). Similarity is the cosine over the temperature (Chen et al. 2020, SimCLR).
+    one was the most similar (2B,). Similarity is the cosine over the temperature (Chen et al. 2020, SimCLR). The
+    `official` loss is that of the first views, among the second views alone: (B,).
     """
     views = F.normalize(torch.cat([z, other]).float(), dim=-1)  # (2B, d)
     similarity = (views @ views.T / temperature).fill_diagonal_(-torch.inf)
     target = torch.arange(len(views), device=views.device).roll(len(z))
+    if official:
+        similarity, target = similarity[: len(z), len(z) :], target[len(z) :]
     return F.cross_entropy(similarity, target, reduction="none"), similarity.argmax(-1) == target
 
 
@@ -58,21 +63,23 @@ class MultiviewContrast(OneStage):
     For every protein and view a coin decides between subsequence and ball, and another whether edges are hidden.
     """
 
-    def __init__(self, encoder: nn.Module):
+    def __init__(self, encoder: nn.Module, official: bool = False):
         super().__init__(encoder)
+        self.official = official
         self.mlp = MLP(encoder.out_dim, encoder.out_dim, encoder.out_dim)
 
     def forward(self, protein: Protein, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a batch, and what to log as tensors (total, count). One protein alone has nothing to contrast."""
         ca = protein.alpha_carbons().pos
         protein = self.encoder.builder.view(protein)
-        z = []
-        for _ in range(2):
-            view = self.crop(protein, ca, generator)
-            graph = self.hide_edges(view, self.encoder.builder(view), generator)
-            z.append(self.mlp(self.encoder(view, graph).graph))
-        loss, correct = info_nce(*z)
+        views = [self.view(protein, ca, generator) for _ in range(2)]
+        loss, correct = info_nce(*(self.mlp(self.encoder(*view).graph) for view in views), official=self.official)
         return loss.mean(), {"contrastive_loss": total(loss), "contrastive_accuracy": total(correct.float())}
+
+    def view(self, protein: Protein, ca: Tensor, generator: torch.Generator) -> tuple[Protein, Graph]:
+        """A crop of every protein, and its graph without some edges."""
+        view = self.crop(protein, ca, generator)
+        return view, self.hide_edges(view, self.encoder.builder(view), generator)
 
     def crop(self, protein: Protein, ca: Tensor, generator: torch.Generator) -> Protein:
         """Of every protein either a subsequence or a ball."""
