@@ -4,7 +4,7 @@
 
 The batches are real: four 100-residue chains (atom level) or four 150-residue chains (residue level), in
 `benchmarks/batches/`. Prints one line per configuration: median and range of the step in seconds, proteins per second,
-peak memory. Settings are interleaved, so that a shared machine slows all of them alike.
+peak memory. The settings of a method are interleaved, so that a shared machine slows all of them alike.
 """
 
 import argparse
@@ -90,21 +90,23 @@ def main() -> None:
 
     name = torch.cuda.get_device_name() if args.device == "cuda" else f"{torch.get_num_threads()} threads"
     print(f"torch {torch.__version__}, {args.device} ({name}), {platform.machine()}")
-    methods = list(OBJECTIVES) if "all" in args.method else args.method
-    steps = []
-    for setting in itertools.product(methods, args.level, args.encoder, args.size, args.amp):
-        try:
-            steps.append(Step(*setting, args.device, args.copies))
-        except ValueError as error:  # there is no such thing at this level
-            print(f"{' '.join(setting)}: {error}")
-    for repeat in range(args.repeats + 1):  # the first round warms up
+    for method in list(OBJECTIVES) if "all" in args.method else args.method:  # one at a time: some weigh 1.4 GB
+        steps = []
+        for setting in itertools.product([method], args.level, args.encoder, args.size, args.amp):
+            try:
+                steps.append(Step(*setting, args.device, args.copies))
+            except ValueError as error:  # there is no such thing at this level
+                print(f"{' '.join(setting)}: {error}")
+        for repeat in range(args.repeats + 1):  # the first round warms up
+            for step in steps:
+                step.run(repeat)
         for step in steps:
-            step.run(repeat)
-    for step in steps:
-        seconds = step.seconds[1:]
-        median = statistics.median(seconds)
-        spread = f"{min(seconds):.3f} .. {max(seconds):.3f}"
-        print(f"{step.name}: {median:.3f} s ({spread}), {step.batch.num_graphs / median:.1f} proteins/s")
+            seconds = step.seconds[1:]
+            median = statistics.median(seconds)
+            spread = f"{min(seconds):.3f} .. {max(seconds):.3f}"
+            print(
+                f"{step.name}: {median:.3f} s ({spread}), {step.batch.num_graphs / median:.1f} proteins/s", flush=True
+            )
     print(f"peak memory of the run: {peak_memory(args.device):.2f} GB")
 
 
