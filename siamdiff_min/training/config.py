@@ -43,7 +43,10 @@ TINY = {  # what `--size tiny` changes, for laptops: many small steps, chosen to
     "atom": {"batch_size": 2, "epochs": (5, 6), "lr": 2e-3},
     "residue": {"batch_size": 4, "epochs": (12, 12), "lr": 2e-3},
 }
-TINY_METHOD = {"multiview": {"batch_size": 8, "epochs": (20, 20)}}  # needs others to contrast with
+TINY_METHOD = {  # needs others to contrast with
+    ("multiview", "atom"): {"batch_size": 8, "epochs": (6, 6)},
+    ("multiview", "residue"): {"batch_size": 8, "epochs": (20, 20)},
+}
 
 
 def option(default, help: str, free: bool = False, **more):
@@ -158,7 +161,7 @@ class PretrainConfig(RunConfig):
         Raises ValueError where the global batch is not a multiple of what the processes take at once.
         """
         table = TABLE_5[self.method][self.level]
-        tiny = TINY[self.level] | TINY_METHOD.get(self.method, {}) if self.size == "tiny" else {}
+        tiny = TINY[self.level] | TINY_METHOD.get((self.method, self.level), {}) if self.size == "tiny" else {}
         epochs = pick(self.epochs, tiny.get("epochs", EPOCHS[self.preset]))
         if len(epochs) > 2 or min(epochs) < 0:
             raise ValueError(f"--epochs takes one number or two (stage 1, stage 2), got {list(epochs)}")
