@@ -391,6 +391,22 @@ def test_edges_that_do_not_exist_cannot_be_removed_twice():
     assert without(graph, torch.tensor([0, 0])).num_edges < graph.num_edges
 
 
+@pytest.mark.parametrize("name", BASELINES)
+def test_training_lowers_every_loss_on_one_batch(name):
+    level = "atom" if name == "torsional" else "residue"
+    objective, protein = build(name, level).float(), chains()
+    protein = replace(protein, pos=protein.pos.float())
+    adam, history = torch.optim.Adam(objective.parameters(), lr=2e-3), []
+    for step in range(60):
+        loss, logs = objective(protein, generator(step % 8))
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        history.append([(logs[k][0] / logs[k][1]).item() for k in logs if k.endswith(("loss", "error"))])
+    start, end = (np.mean(part, axis=0) for part in (history[:8], history[-8:]))
+    assert (end < 0.99 * start).all(), (start, end)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BASELINES)
 def test_exact_resume(name, tmp_path, store, capsys):
