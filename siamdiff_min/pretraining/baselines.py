@@ -19,7 +19,7 @@ from ..protein.constants import NUM_RESIDUE_TYPES
 from ..protein.geometry import angle, dihedral, length
 from ..protein.protein import Protein
 from .diffusion import hide_residues, random_mask, random_mask_official
-from .siamdiff import total
+from .siamdiff import mean, total
 from .walks import sample_walks, walk_nodes
 
 MASK_RATE = 0.15  # App. D
@@ -60,7 +60,7 @@ class ResidueTypes(nn.Module):
         logits = self.mlp(h).float()  # (M, 20)
         loss = F.cross_entropy(logits, target, reduction="none")
         correct = (logits.argmax(-1) == target).float()
-        return loss.mean(), {"residue_type_loss": total(loss), "residue_type_accuracy": total(correct)}
+        return mean(loss), {"residue_type_loss": total(loss), "residue_type_accuracy": total(correct)}
 
 
 class Geometry(nn.Module):
@@ -92,10 +92,10 @@ class Geometry(nn.Module):
         output = self.mlp(a.flatten(1)).float()
         if self.kind == "distance":
             loss = (output.squeeze(-1) - target).square()
-            return loss.mean(), {"distance_squared_error": total(loss)}
+            return mean(loss), {"distance_squared_error": total(loss)}
         loss = F.cross_entropy(output, target, reduction="none")
         correct = (output.argmax(-1) == target).float()
-        return loss.mean(), {f"{self.kind}_loss": total(loss), f"{self.kind}_accuracy": total(correct)}
+        return mean(loss), {f"{self.kind}_loss": total(loss), f"{self.kind}_accuracy": total(correct)}
 
 
 class SelfPrediction(OneStage):

@@ -16,7 +16,7 @@ from ..protein.constants import RESIDUE_INDEX
 from ..protein.protein import Protein
 from .baselines import OneStage
 from .diffusion import Schedule
-from .siamdiff import total
+from .siamdiff import mean, total
 
 NOISE_LEVELS = 50
 SMALLEST, LARGEST = 0.01, 10.0  # angstrom
@@ -57,7 +57,7 @@ class ScoreMatching(OneStage):
         shown = torch.zeros_like(noise).index_copy_(0, of_edge, noised)[:, None]  # (P, 1) any edge of a pair
         predicted = self.mlp(torch.cat([a[i] * a[j], self.dist_mlp(shown)], dim=-1)).squeeze(-1).to(noise.dtype)
         loss = (predicted + noise).square()[i != j]
-        return loss.mean(), {"score_matching_loss": total(loss)}
+        return mean(loss), {"score_matching_loss": total(loss)}
 
 
 class TorsionalDiffusion(OneStage):
@@ -93,7 +93,7 @@ class TorsionalDiffusion(OneStage):
         chosen = defined.any(1)
         of_torsion = a[atoms[row, chi][chosen]].flatten(1)  # (M, 4 d)
         loss = (self.mlp(of_torsion).squeeze(-1).to(abar.dtype) - (turned / std)[chosen]).square()
-        return loss.mean(), {
+        return mean(loss), {
             "torsion_loss": total(loss),
             "torsion_loss_of_zero": total((turned / std)[chosen].square()),
         }

@@ -20,6 +20,8 @@ def sample_walks(graph: Graph, node_graph: Tensor, num: int, edges: int, generat
     from a node follows step by step, and a walk is drawn by them, edge after edge.
     """
     n, src, dst = graph.num_nodes, graph.src, graph.dst
+    if not graph.num_edges:
+        return src.new_zeros(0, edges)
     on = (src != dst).double()  # self edges lead nowhere
     order = src.argsort(stable=True)
     first = torch.searchsorted(src[order], torch.arange(n + 1, device=src.device))  # edges of every node in that order

@@ -159,6 +159,19 @@ def test_a_protein_without_edges_is_no_obstacle():
     for edges in (1, 2, 3):
         nodes = walk_nodes(graph, sample_walks(graph, protein.atom_graph, 50, edges, generator(1)))
         assert len(nodes) and (protein.atom_graph[nodes] == 1).all()
+        bare = without(graph, torch.arange(graph.num_edges))
+        assert sample_walks(bare, protein.atom_graph, 50, edges, generator(1)).shape == (0, edges)
+
+
+@pytest.mark.parametrize("name", [name for name in BASELINES if not name.startswith(("residue-type", "multiview"))])
+def test_nothing_to_predict_costs_nothing(name):
+    """A single residue has no walk from one CA to another; glycine and alanine have no torsion."""
+    protein = real_protein().select_residues(real_protein().residue_type <= RESIDUE_INDEX["ALA"])
+    if name != "torsional":
+        protein = protein.crop(0, 1)
+    loss, logs = build(name, "atom" if name == "torsional" else "residue").eval()(protein, generator())
+    loss.backward()
+    assert loss == 0 and {tuple(v.tolist()) for v in logs.values()} == {(0.0, 0.0)}
 
 
 @pytest.mark.parametrize("official", [False, True])
