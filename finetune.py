@@ -144,7 +144,7 @@ def tune(task: Task, config: FinetuneConfig, datasets: dict, labels: tuple[str, 
         nonlocal best
         predictions = results.predict(task, held_out(datasets, "valid"), config, ranks)
         values = task.metrics(predictions.score, predictions.target, predictions.groups)
-        # Where --max-steps ends within an epoch the run may be continued: that moment only counts until there is better.
+        # Where --max-steps ends within an epoch the run may go on: that moment only counts until there is a whole one.
         whole = epochs == int(epochs)
         if (whole and values[task.metric] > best) or best == -np.inf:
             best = values[task.metric] if whole and np.isfinite(values[task.metric]) else -np.inf

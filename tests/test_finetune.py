@@ -147,7 +147,7 @@ def test_two_ranks_from_a_pretrained_encoder_frozen(enzymes, tmp_path):
     state = checkpoint.load_model_file(tmp_path / "run" / "seed-0" / "best.pt")["state"]
     assert all(torch.equal(state[f"encoder.{k}"], v) for k, v in encoder.state_dict().items())
     said = finetune("--task", "ec", "--data", enzymes, "--init-from", source, "--size", "paper", status=1)
-    assert "--size paper, but" in said and "holds a tiny one" in said
+    assert "--size paper, but" in said and "holds: tiny" in said
 
 
 def test_what_cannot_be_is_said(tmp_path):

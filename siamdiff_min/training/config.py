@@ -198,7 +198,7 @@ TABLE_6 = {  # task -> level -> settings; Adam with lr 1e-4 throughout
 }
 OFFICIAL_EPOCHS = {"res": 5}  # METHOD 16
 MAX_RESIDUES = {("msp", "atom"): 400}  # METHOD "Downstream tasks"
-TINY_TASK = {"lr": 1e-3, "epochs": 8, "batch_size": 8}  # what `--size tiny` changes; batches are never larger than the paper's
+TINY_TASK = {"lr": 1e-3, "epochs": 8, "batch_size": 8}  # what `--size tiny` changes; the paper's batch where smaller
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class FinetuneConfig(RunConfig):
         preset = pick(self.preset, source.get("preset", "paper"))
         for name, value in (("level", level), ("size", size), ("encoder", encoder), ("preset", preset)):
             if source.get(name, value) != value:
-                raise ValueError(f"--{name} {value}, but {self.init_from} holds a {source[name]} one")
+                raise ValueError(f"--{name} {value}, but {self.init_from} holds: {source[name]}")
         table = levels[level]
         tiny = TINY_TASK if size == "tiny" else {}
         official = OFFICIAL_EPOCHS if preset == "official" else {}

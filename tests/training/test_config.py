@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 from standin import CHOICES
 
-from siamdiff_min.training.config import TABLE_5, PretrainConfig, parse
+from siamdiff_min.training.config import TABLE_5, FinetuneConfig, PretrainConfig, parse
 
 
 def resolved(*argv, world=1):
@@ -33,7 +33,8 @@ def test_presets(argv, max_length, batch_size, lr, epochs):
 
 
 def test_table_5_has_all_rows():
-    assert len(TABLE_5) == 8 and all(set(row) == {"residue", "atom"} for row in TABLE_5.values())
+    assert len(TABLE_5) == 8 + 4  # those of App. F and G, which the table leaves out
+    assert all(set(row) == {"residue", "atom"} for row in TABLE_5.values())
     assert TABLE_5["distance"]["residue"] == (100, 128, 1e-3)
 
 
@@ -69,3 +70,42 @@ def test_changed_options_are_named():
     resolved("--seed", "1", "--out", "elsewhere", "--max-steps", "3", "--num-workers", "2").check_resumable(before, "x")
     with pytest.raises(ValueError, match=r"--batch-size was 32, is 2.*--seed was 1, is 0"):
         resolved("--batch-size", "2").check_resumable(before, "x")
+
+
+def test_methods_without_stages():
+    assert resolved("--method", "angle").epochs == (50,)
+    assert resolved("--method", "angle", "--epochs", "7").epochs == (7,)
+    assert resolved("--method", "multiview", "--level", "residue", "--size", "tiny").batch_size == 8
+    for wrong in (["--epochs", "3", "4"], ["--stage", "1"]):
+        with pytest.raises(ValueError, match="angle is not trained in stages"):
+            resolved("--method", "angle", *wrong)
+
+
+@pytest.mark.parametrize(
+    "argv, level, size, batch_size, lr, epochs, max_residues",
+    [
+        ("--task ec --data x", "residue", "paper", 2, 1e-4, 50, None),
+        ("--task pip --data x", "atom", "paper", 8, 1e-4, 10, None),
+        ("--task msp --data x", "atom", "paper", 8, 1e-4, 50, 400),
+        ("--task msp --data x --level residue", "residue", "paper", 1, 1e-4, 50, None),
+        ("--task res --data x", "atom", "paper", 64, 1e-4, 10, None),
+        ("--task res --data x --preset official", "atom", "paper", 64, 1e-4, 5, None),
+        ("--task psr --data x --level residue", "residue", "paper", 8, 1e-4, 50, None),
+        ("--task psr", "atom", "tiny", 8, 1e-3, 8, None),  # the demo
+        ("--task psr --lr 0.5 --epochs 3 --batch-size 2 --size paper", "atom", "paper", 2, 0.5, 3, None),
+    ],
+)
+def test_table_6(argv, level, size, batch_size, lr, epochs, max_residues):
+    config = parse(argv.split(), {}, kind=FinetuneConfig).resolve()
+    assert (config.level, config.size, config.batch_size, config.lr) == (level, size, batch_size, lr)
+    assert (config.epochs, config.max_residues, config.seeds) == (epochs, max_residues, (0,))
+
+
+def test_the_encoder_file_says_what_is_not_given():
+    source = {"encoder": "gvp", "level": "atom", "size": "tiny", "preset": "official"}
+    config = FinetuneConfig(task="psr", data="x", init_from="e.pt").resolve(1, source)
+    assert {name: getattr(config, name) for name in source} == source
+    with pytest.raises(ValueError, match=r"--preset paper, but e.pt holds: official"):
+        FinetuneConfig(task="psr", init_from="e.pt", preset="paper").resolve(1, source)
+    with pytest.raises(ValueError, match="--task ec exists at residue level, not at atom level"):
+        FinetuneConfig(task="ec", init_from="e.pt").resolve(1, source)
