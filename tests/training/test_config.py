@@ -73,12 +73,14 @@ def test_changed_options_are_named():
 
 
 def test_methods_without_stages():
-    assert resolved("--method", "angle").epochs == (50,)
-    assert resolved("--method", "angle", "--epochs", "7").epochs == (7,)
-    assert resolved("--method", "multiview", "--level", "residue", "--size", "tiny").batch_size == 8
-    for wrong in (["--epochs", "3", "4"], ["--stage", "1"]):
+    def epochs(**options):
+        return PretrainConfig(method="angle", **options).resolve().epochs
+
+    assert epochs() == (50,) and epochs(epochs=(7,)) == (7,)
+    assert PretrainConfig(method="multiview", level="residue", size="tiny").resolve().batch_size == 8
+    for wrong in ({"epochs": (3, 4)}, {"stages": "1"}):
         with pytest.raises(ValueError, match="angle is not trained in stages"):
-            resolved("--method", "angle", *wrong)
+            epochs(**wrong)
 
 
 @pytest.mark.parametrize(
