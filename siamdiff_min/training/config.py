@@ -168,7 +168,7 @@ class PretrainConfig(RunConfig):
         if self.method in STAGED:
             first, last = epochs[0], epochs[-1]  # one number counts for both
             epochs = (first if self.stages != "2" else 0, last if self.stages != "1" else 0)
-        elif len(epochs) > 1 and self.epochs is not None or self.stages != "both":
+        elif (len(epochs) > 1 and self.epochs is not None) or self.stages != "both":
             raise ValueError(f"{self.method} is not trained in stages: --epochs takes one number, and --stages is none")
         elif self.epochs is None:
             epochs = (sum(tiny["epochs"]) if tiny else 50,)
