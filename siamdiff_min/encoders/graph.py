@@ -37,6 +37,16 @@ class Graph:
         return len(self.src)
 
     @property
+    def pair(self) -> Tensor:
+        """A number (E,) that edges have in common exactly when they join the same two nodes i <= j: i * N + j."""
+        return torch.minimum(self.src, self.dst) * self.num_nodes + torch.maximum(self.src, self.dst)
+
+    def select_edges(self, keep: Tensor) -> Graph:
+        """Keep the edges where `keep` (E,) is True. Nodes stay, even those that lose every edge."""
+        edges = {name: getattr(self, name)[keep] for name in ("src", "dst", "relation", "edge_feature")}
+        return replace(self, **edges, length=None if self.length is None else self.length[keep])
+
+    @property
     def num_nodes(self) -> int:
         return len(self.node_feature)
 

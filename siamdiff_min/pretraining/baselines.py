@@ -7,8 +7,6 @@ combinations. None of them is trained in stages.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -125,14 +123,7 @@ class SelfPrediction(OneStage):
 
 def without(graph: Graph, edge: Tensor, official: bool = False) -> Graph:
     """The graph without some edges (K,): without every edge between their ends, or without just these (`official`)."""
-    low, high = torch.minimum(graph.src, graph.dst), torch.maximum(graph.src, graph.dst)
-    pair = low * graph.num_nodes + high
+    pair = graph.pair
     keep = torch.ones_like(pair, dtype=torch.bool)
     keep = keep.index_fill(0, edge, False) if official else ~torch.isin(pair, pair[edge])
-    return replace(
-        graph,
-        src=graph.src[keep],
-        dst=graph.dst[keep],
-        relation=graph.relation[keep],
-        edge_feature=graph.edge_feature[keep],
-    )
+    return graph.select_edges(keep)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -92,5 +90,4 @@ class MultiviewContrast(OneStage):
         coin = torch.rand(protein.num_graphs, generator=generator, device=graph.src.device) < 0.5
         u = torch.rand(graph.num_edges, generator=generator, device=graph.src.device)
         keep = (u >= EDGE_MASK_RATE) | coin[protein.atom_graph[graph.dst]]
-        edges = {name: getattr(graph, name)[keep] for name in ("src", "dst", "relation", "edge_feature")}
-        return replace(graph, **edges)
+        return graph.select_edges(keep)

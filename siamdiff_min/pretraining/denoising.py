@@ -45,8 +45,7 @@ class ScoreMatching(OneStage):
         """The loss of a batch, and what to log as tensors (total, count)."""
         protein = self.encoder.builder.view(protein)
         graph, n = self.encoder.builder(protein), protein.num_atoms
-        low, high = torch.minimum(graph.src, graph.dst), torch.maximum(graph.src, graph.dst)
-        pair, of_edge = torch.unique(low * n + high, return_inverse=True)
+        pair, of_edge = torch.unique(graph.pair, return_inverse=True)
         i, j = pair // n, pair % n
         level = torch.randint(NOISE_LEVELS, (protein.num_graphs,), generator=generator, device=pair.device)
         sigma = self.sigma.to(protein.pos)[level][protein.atom_graph[i]]  # (P,)

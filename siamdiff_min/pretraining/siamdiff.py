@@ -134,8 +134,7 @@ class SiamDiff(nn.Module):
 
         It is symmetric in i and j and the same for all relations: computed once per unordered pair, and scattered.
         """
-        low, high = torch.minimum(graph.src, graph.dst), torch.maximum(graph.src, graph.dst)
-        pair, edge_pair = torch.unique(low * len(pos) + high, return_inverse=True)
+        pair, edge_pair = torch.unique(graph.pair, return_inverse=True)
         i, j = pair // len(pos), pair % len(pos)
         return self.pair_scores(a[i] * a[j], length(pos[i] - pos[j])[:, None]).to(pos.dtype)[edge_pair]
 

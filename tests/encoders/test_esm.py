@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import generator, load_golden, move, real_protein, relative_error
+from conftest import assert_packing_equals_encoding_singly, generator, load_golden, move, real_protein, relative_error
 from given import LABELS, dataset
 
 from siamdiff_min.data.samples import collate
@@ -326,11 +326,7 @@ def test_invariance():
 
 
 def test_packing_equals_encoding_singly():
-    net = small_net()
-    proteins = [real_protein("1LCD_A"), real_protein("2BEG"), real_protein("1LCD_A").crop(5, 20)]
-    together, apart = net(Protein.pack(proteins)), [net(p) for p in proteins]
-    for name in ("node", "residue", "graph"):
-        assert relative_error(getattr(together, name), torch.cat([getattr(e, name) for e in apart]).detach()) < 1e-12
+    assert_packing_equals_encoding_singly(small_net())
 
 
 @pytest.mark.parametrize("preset", ["paper", "official"])

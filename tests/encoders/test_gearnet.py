@@ -5,13 +5,20 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import generator, golden_graph, load_golden, move, real_protein, relative_error
+from conftest import (
+    assert_packing_equals_encoding_singly,
+    generator,
+    golden_graph,
+    load_golden,
+    move,
+    real_protein,
+    relative_error,
+)
 
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.gearnet import GearNet, RelationalConv
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH
 from siamdiff_min.encoders.ops import Gather
-from siamdiff_min.protein.protein import Protein
 
 CASES = {  # fixture -> the network it was made with
     "gearnet_res_6x32": (RESIDUE_GRAPH, [32] * 6, 8, "sum", True),
@@ -130,11 +137,7 @@ def test_invariance(level):
 
 @pytest.mark.parametrize("level", ["atom", "residue"])
 def test_packing_equals_encoding_singly(level):
-    net = small_net(level)
-    proteins = [real_protein("1LCD_A"), real_protein("2BEG"), real_protein("1LCD_A").crop(5, 20)]
-    together, apart = net(Protein.pack(proteins)), [net(p) for p in proteins]
-    for name in ("node", "residue", "graph"):
-        assert relative_error(getattr(together, name), torch.cat([getattr(e, name) for e in apart]).detach()) < 1e-12
+    assert_packing_equals_encoding_singly(small_net(level))
 
 
 @pytest.mark.parametrize("level", ["atom", "residue"])

@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import Golden, generator, load_golden, move, real_protein, relative_error, rigid_motion
+from conftest import (
+    Golden,
+    assert_packing_equals_encoding_singly,
+    generator,
+    load_golden,
+    move,
+    real_protein,
+    relative_error,
+    rigid_motion,
+)
 from given import dataset
 from torch.nn import functional as F
 
@@ -238,11 +247,7 @@ def test_vectors_inside_the_network_turn_with_the_protein():
 
 
 def test_packing_equals_encoding_singly():
-    net = small_net()
-    proteins = [real_protein("1LCD_A"), real_protein("2BEG"), real_protein("1LCD_A").crop(5, 20)]
-    together, apart = net(Protein.pack(proteins)), [net(p) for p in proteins]
-    for name in ("node", "residue", "graph"):
-        assert relative_error(getattr(together, name), torch.cat([getattr(e, name) for e in apart]).detach()) < 1e-12
+    assert_packing_equals_encoding_singly(small_net())
 
 
 @pytest.mark.parametrize("preset", ["paper", "official"])
