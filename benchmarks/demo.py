@@ -1,6 +1,6 @@
 """What the demo runs of the README reach on proteins they have not seen, next to the trivial predictors.
 
-    python -m benchmarks.demo [--level atom residue] [--method siamdiff diffpret ...] [--out runs/demo]
+    python -m benchmarks.demo [--level atom residue] [--method siamdiff ...] [--encoder gearnet] [--out runs/demo]
 
 Runs `train.py --size tiny` on the bundled structures for every level and method (runs that are complete in --out are
 not repeated), then prints two tables in markdown: of the methods with stages, and of the others. Training losses over
@@ -38,7 +38,7 @@ def run(config: PretrainConfig) -> tuple[list[dict], float]:
     """The lines of metrics.jsonl of one complete run, and the minutes it took."""
     out = Path(config.out)
     command = [sys.executable, "train.py", "--size", "tiny", "--method", config.method, "--level", config.level]
-    command += ["--keep", "99", "--resume", "never", "--out", str(out.resolve())]
+    command += ["--encoder", config.encoder, "--keep", "99", "--resume", "never", "--out", str(out.resolve())]
     if not (out / "minutes.json").exists():
         started = time.perf_counter()
         subprocess.run(command, cwd=ROOT, check=True)
@@ -79,7 +79,7 @@ def rows(config: PretrainConfig) -> list[str]:
         end = evaluate(trained, config, stage, store, valid)
         no_noise = evaluate(silent, config, stage, store, valid)["structure_loss"]
         cells = [
-            config.method,
+            config.method if config.encoder == "gearnet" else f"{config.method}, {config.encoder}",
             config.level,
             str(stage),
             f"{start['structure_loss']:.2f} -> {end['structure_loss']:.2f} ({no_noise:.2f})",
@@ -155,6 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--level", nargs="+", default=["atom", "residue"])
     parser.add_argument("--method", nargs="+", default=list(OBJECTIVES))
+    parser.add_argument("--encoder", default="gearnet", choices=list(ENCODERS))
     parser.add_argument("--out", default=str(ROOT / "runs/demo"))
     args = parser.parse_args()
     staged, others = [], []
@@ -162,8 +163,8 @@ def main() -> None:
         for method in args.method:
             if (method, level) == ("torsional", "residue"):
                 continue  # there is no such thing
-            out = f"{args.out}/{method}-{level}"
-            config = PretrainConfig(method=method, level=level, size="tiny", out=out).resolve()
+            out = f"{args.out}/{method}-{level}" + f"-{args.encoder}" * (args.encoder != "gearnet")
+            config = PretrainConfig(method=method, level=level, encoder=args.encoder, size="tiny", out=out).resolve()
             if method in STAGED:
                 staged += rows(config)
             else:
