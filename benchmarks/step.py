@@ -52,7 +52,7 @@ class Step:
         self.name = f"{method} {level} {encoder} {size} amp={amp}"
         torch.manual_seed(0)
         self.objective = OBJECTIVES[method](ENCODERS[encoder](level, size), level).to(device)
-        self.adam = torch.optim.Adam(self.objective.parameters(), lr=1e-4, fused=device == "cuda")
+        self.adam = torch.optim.Adam(self.objective.parameters(), lr=1e-4, fused=True)
         self.batch = Protein.pack([load_batch(level)] * copies).to(device)
         self.amp, self.device, self.seconds = amp, device, []
 

@@ -97,7 +97,7 @@ class _Relu:
     def __init__(self, tolerance: float):
         self.tolerance, self.flip, self.calls, self.near = tolerance, set(), 0, []
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
         call, self.calls = self.calls, self.calls + 1
         entries = [(call, *index) for index in (x.detach().abs() < self.tolerance).nonzero().tolist()]
         self.near += entries

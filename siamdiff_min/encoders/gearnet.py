@@ -37,7 +37,7 @@ class RelationalConv(nn.Module):
 
     def update(self, x: Tensor, message: Tensor) -> Tensor:
         """x (N, in_dim), message (N, out_dim): what the neighbours send, already transformed."""
-        return F.relu(self.batch_norm(message + self.self_loop(x)))
+        return F.relu(self.batch_norm(message + self.self_loop(x)), inplace=True)
 
     def transform_sums(self, x: Tensor, by_relation: Gather) -> Tensor:
         """Sum first, then transform: by_relation sums into slots (target * num_relations + relation)."""
@@ -108,7 +108,7 @@ class GearNet(nn.Module):
             if self.num_angle_bins:
                 edge_conv = self.edge_layers[i]
                 m = edge_conv.update(m, edge_conv.sum_transforms(m, between_edges))  # (E, width of x)
-                h = h + F.relu(conv.transform_sums(m, from_edges))
+                h = h + F.relu(conv.transform_sums(m, from_edges), inplace=True)
             x = norm(h)
             hidden.append(x)
         node = torch.cat(hidden, dim=-1) if self.concat else x

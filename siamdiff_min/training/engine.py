@@ -181,9 +181,7 @@ def train(
     if ranks.world > 1 and device.type == "cuda":
         objective = nn.SyncBatchNorm.convert_sync_batchnorm(objective)
     parameters = [p for p in objective.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(
-        groups(objective, config.lr), weight_decay=config.weight_decay, fused=device.type == "cuda"
-    )
+    optimizer = torch.optim.Adam(groups(objective, config.lr), weight_decay=config.weight_decay, fused=True)
     scheduler = plateau and torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, plateau[1], factor=0.6, patience=5)
 
     path, state = resume(config, ranks)

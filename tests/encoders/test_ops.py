@@ -1,9 +1,10 @@
 """Sums against double loops, and their gradients against finite differences."""
 
+import pytest
 import torch
-from conftest import generator
+from conftest import generator, relative_error
 
-from siamdiff_min.encoders.ops import MLP, Gather, segment_mean, segment_sum
+from siamdiff_min.encoders.ops import MLP, Gather, of_scalars, pair_product, segment_mean, segment_sum
 
 
 def test_segments_equal_loops():
@@ -56,3 +57,28 @@ def test_mlp_has_no_activation_at_the_end():
     x = torch.randn(4, 3, generator=generator())
     expected = mlp.layers[1](mlp.layers[0](x).relu())
     assert torch.equal(mlp(x), expected) and (expected < 0).any()
+
+
+def test_pair_product_equals_the_product_of_rows():
+    x = torch.randn(6, 3, dtype=torch.float64, generator=generator(), requires_grad=True)
+    i, j = torch.randint(0, 6, (2, 15), generator=generator(1))
+    assert torch.equal(pair_product(x, i, j), x[i] * x[j])
+    assert torch.autograd.gradcheck(pair_product, (x, i, j))
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_of_scalars_equals_two_layers(dtype, tolerance):
+    """Also for numbers beyond all knots and on a knot, and for units that never change."""
+    torch.manual_seed(0)
+    first, second = torch.nn.Linear(1, 300).to(dtype), torch.nn.Linear(300, 40).to(dtype)
+    with torch.no_grad():
+        first.weight[:3] = torch.tensor([[0.0], [0.0], [-0.0]], dtype=dtype)
+        first.bias[:3] = torch.tensor([1.0, -1.0, 0.0], dtype=dtype)
+        first.weight[3], first.bias[3] = 0.5, -2.0  # a knot at exactly 4
+    x = torch.cat([torch.rand(500, generator=generator()) * 20, torch.tensor([0.0, 4.0, -1e4, 1e4])]).to(dtype)
+    plain, fast = second(first(x[:, None]).relu()), of_scalars(x, first, second)
+    assert relative_error(fast.detach(), plain.detach()) < tolerance
+    target = torch.randn(plain.shape, generator=generator(1)).to(dtype)
+    weights = [*first.parameters(), *second.parameters()]
+    for a, b in zip(*(torch.autograd.grad((y * target).sum(), weights) for y in (fast, plain))):
+        assert relative_error(a, b) < tolerance
