@@ -159,12 +159,6 @@ def _only(embedding: Embedding, include: Sequence[str]) -> Embedding:
     return replace(embedding, **{name: nothing for name in ("per_residue", "per_atom") if name not in include})
 
 
-def _only(embedding: Embedding, include: Sequence[str]) -> Embedding:
-    """Without the large arrays that nobody asked for."""
-    nothing = np.zeros((0, len(embedding.mean)), dtype=np.float32)
-    return replace(embedding, **{name: nothing for name in ("per_residue", "per_atom") if name not in include})
-
-
 def save(path: Path, embeddings: list[Embedding], include: Sequence[str], failures: list[StructureError]) -> None:
     """Write an .npz without pickles. Rows of structure i: `residue_offset[i]` to `residue_offset[i + 1]`."""
     arrays: dict[str, np.ndarray] = {"id": np.array([e.id for e in embeddings])}

@@ -1,0 +1,89 @@
+"""Reading random crops from a small store and from one of 100,000 proteins.
+
+    python -m benchmarks.store [--proteins 100000] [--crops 2000] [--length 100]
+
+The large store repeats the arrays of the bundled structures (a few GB in the temporary folder, removed at the end).
+Both are read in turn by one process, through the data set and the batches that training uses. Prints bytes per
+structure, seconds to open a store and to split and shuffle its proteins, and crops per second.
+"""
+
+import argparse
+import hashlib
+import json
+import resource
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from siamdiff_min.data.build import open_store
+from siamdiff_min.data.crops import Crops, collate, split
+from siamdiff_min.data.store import ARRAYS, ProteinStore, meta_checksum
+
+
+def repeat(store: ProteinStore, proteins: int, folder: Path) -> ProteinStore:
+    """A store that holds the proteins of another one again and again, `proteins` in all or a few more."""
+    times, arrays = -(-proteins // len(store)), {}
+    folder.mkdir()
+    for name, kind in ARRAYS.items():
+        values = np.fromfile(store.path / f"{name}.bin", dtype=kind)
+        if name.endswith("_offset"):
+            ends = (np.arange(times)[:, None] * values[-1] + values[1:]).flatten()
+            blocks = [np.concatenate([values[:1], ends]).astype(kind)]
+        else:
+            blocks = [values] * times
+        digest = hashlib.sha256()
+        with open(folder / f"{name}.bin", "wb") as file:
+            for block in blocks:
+                file.write(block.tobytes())
+                digest.update(block.tobytes())
+        rows = sum(len(block) for block in blocks)
+        shape = [rows // 3, 3] if name == "pos" else [rows]
+        arrays[name] = {"dtype": kind, "shape": shape, "sha256": digest.hexdigest()}
+    meta = store.meta | {"arrays": arrays, "proteins": times * len(store)}
+    meta["source"] = {"path": "repeated", "fingerprint": "repeated"}
+    (folder / "meta.json").write_text(json.dumps(meta | {"sha256": meta_checksum(meta)}))
+    return ProteinStore(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--proteins", type=int, default=100_000)
+    parser.add_argument("--crops", type=int, default=2000)
+    parser.add_argument("--length", type=int, default=100, help="residues of a crop")
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        small = open_store()
+        stores = [small, repeat(small, args.proteins, Path(folder) / "store")]
+        rates = [[], []]
+        for repeat_number in range(args.repeats):
+            for store, rate in zip(stores, rates):
+                crops = Crops(store, args.length, repeat_number)
+                random = np.random.default_rng(repeat_number)
+                keys = [(0, int(i)) for i in random.integers(len(store), size=args.crops)]
+                started = time.perf_counter()
+                for first in range(0, args.crops, 64):
+                    collate([crops[key] for key in keys[first : first + 64]])
+                rate.append(args.crops / (time.perf_counter() - started))
+        for store, rate in zip(stores, rates):
+            size = sum(file.stat().st_size for file in store.path.glob("*.bin"))
+            started = time.perf_counter()
+            opened = ProteinStore(store.path)
+            opening = time.perf_counter() - started
+            train, _ = split(opened, 0.02)
+            splitting = time.perf_counter() - started - opening
+            np.random.default_rng(0).permutation(train)
+            shuffling = time.perf_counter() - started - opening - splitting
+            print(
+                f"{len(store)} proteins: {size / len(store) / 1e3:.1f} kB each; opened in {opening * 1e3:.1f} ms, split "
+                f"in {splitting:.2f} s, shuffled in {shuffling * 1e3:.1f} ms; {statistics.median(rate):.0f} crops/s "
+                f"({min(rate):.0f} .. {max(rate):.0f}) of {args.length} residues, one process, in the page cache"
+            )
+    print(f"peak memory of the process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB, mapped included")
+
+
+if __name__ == "__main__":
+    main()
