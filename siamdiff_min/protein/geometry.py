@@ -61,16 +61,16 @@ def radius_pairs(pos: Tensor, graph: Tensor, radius: float) -> tuple[Tensor, Ten
     first = torch.cat([row + 1, torch.searchsorted(key, column - 1)], dim=1)  # (N, 5) ranges of candidates
     last = torch.searchsorted(key, torch.cat([key[:, None] + 1, column + 1], dim=1), right=True)
     i, j = ranges(first.flatten(), last.flatten())
-    i, j = order[i // first.shape[1]], order[j]
-    near = length(pos[i] - pos[j]) < radius
-    return i[near], j[near]
+    i, j = order.index_select(0, i // first.shape[1]), order.index_select(0, j)
+    near = (length(pos.index_select(0, i) - pos.index_select(0, j)) < radius).nonzero().squeeze(1)
+    return i.index_select(0, near), j.index_select(0, near)
 
 
 def ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     """Write out the half-open ranges first[k] .. last[k] (K,): for every element its k and its value."""
     count = last - first
     k = torch.arange(len(count), device=count.device).repeat_interleave(count)
-    return k, torch.arange(len(k), device=count.device) + (first - (count.cumsum(0) - count))[k]
+    return k, torch.arange(len(k), device=count.device) + (first - (count.cumsum(0) - count)).index_select(0, k)
 
 
 def nearest_neighbors(pos: Tensor, graph: Tensor, num_graphs: int, k: int) -> tuple[Tensor, Tensor]:
