@@ -49,6 +49,19 @@ def batch(nodes: int, atoms: bool) -> Protein:
     return Protein.pack(proteins)
 
 
+def row(level: str, size: int, repeats: int, device: str) -> str:
+    """What is measured of one batch."""
+    builder = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level]
+    protein = builder.view(batch(size, level == "atom")).to(device)
+    graph, building = timed(lambda: builder(protein), repeats, device)
+    (edge_in, edge_out, bins), lining = timed(lambda: line_graph(graph, protein.pos, BINS), repeats, device)
+    index = edge_in * BINS + bins, edge_out, graph.num_edges * BINS, graph.num_edges
+    _, preparing = timed(lambda: Gather.build(*index), repeats, device)
+    counts = [protein.num_graphs, protein.num_atoms, graph.num_edges, len(edge_in)]
+    times = [f"{ms:.1f}" for ms in (building, lining, preparing)]
+    return "| " + " | ".join([level, *(f"{count:,}" for count in counts), *times]) + " |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--level", nargs="+", default=["atom", "residue"], choices=["atom", "residue"])
@@ -60,21 +73,8 @@ def main() -> None:
     print("| level | proteins | nodes | edges | edges of the line graph | graph, ms | line graph, ms | sums, ms |")
     print("|---|---|---|---|---|---|---|---|")
     for level in args.level:
-        builder = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level]
         for size in args.sizes:
-            protein = builder.view(batch(size, level == "atom")).to(args.device)
-            graph, building = timed(lambda: builder(protein), args.repeats, args.device)  # noqa: B023
-            (edge_in, edge_out, bins), lining = timed(
-                lambda: line_graph(graph, protein.pos, BINS), args.repeats, args.device  # noqa: B023
-            )
-            _, sums = timed(
-                lambda: Gather.build(edge_in * BINS + bins, edge_out, graph.num_edges * BINS, graph.num_edges),  # noqa: B023
-                args.repeats,
-                args.device,
-            )
-            counts = [protein.num_graphs, protein.num_atoms, graph.num_edges, len(edge_in)]
-            cells = [level, *(f"{count:,}" for count in counts), *(f"{ms:.1f}" for ms in (building, lining, sums))]
-            print("| " + " | ".join(cells) + " |", flush=True)
+            print(row(level, size, args.repeats, args.device), flush=True)
     protein = batch(1000, atoms=False).to(args.device)
     angles = torch.randn(protein.num_residues, 4, generator=torch.Generator().manual_seed(0)).to(args.device)
     _, turning = timed(lambda: rotate_side_chains(protein, angles), args.repeats, args.device)

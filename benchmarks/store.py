@@ -78,11 +78,12 @@ def main() -> None:
             np.random.default_rng(0).permutation(train)
             shuffling = time.perf_counter() - started - opening - splitting
             print(
-                f"{len(store)} proteins: {size / len(store) / 1e3:.1f} kB each; opened in {opening * 1e3:.1f} ms, split "
-                f"in {splitting:.2f} s, shuffled in {shuffling * 1e3:.1f} ms; {statistics.median(rate):.0f} crops/s "
-                f"({min(rate):.0f} .. {max(rate):.0f}) of {args.length} residues, one process, in the page cache"
+                f"{len(store)} proteins: {size / len(store) / 1e3:.1f} kB each; opened in {opening * 1e3:.1f} ms, "
+                f"split in {splitting:.2f} s, shuffled in {shuffling * 1e3:.1f} ms; "
+                f"{statistics.median(rate):.0f} crops/s ({min(rate):.0f} .. {max(rate):.0f}) of {args.length} residues, one process, in the page cache"
             )
-    print(f"peak memory of the process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB, mapped included")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"peak memory of the process, mapped pages included: {peak:.2f} GB")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,61 @@
+"""Embeddings per second of the bundled structures, by the command that users run.
+
+    python -m benchmarks.embedding [--level atom residue] [--size tiny paper] [--encoder gearnet] [--repeats 3]
+
+The encoder has random weights: they cost the same. Timed is the whole command (imports, reading the gzip-compressed
+files, graphs, encoder, writing the .npz), and the encoder's part of it, from structures that are already read.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from siamdiff_min import load_encoder
+from siamdiff_min.data.structures import bundle_path, find_structures
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.training.checkpoint import save_encoder_file
+
+ROOT = Path(__file__).parent.parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--level", nargs="+", default=["atom", "residue"], choices=["atom", "residue"])
+    parser.add_argument("--size", nargs="+", default=["tiny", "paper"], choices=["tiny", "paper"])
+    parser.add_argument("--encoder", default="gearnet", choices=list(ENCODERS))
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    structures = [source.read() for source in find_structures(bundle_path()).sources]
+    atoms = sum(structure.protein.num_atoms for structure in structures)
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; {len(structures)} structures, {atoms} atoms")
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint, out = Path(folder) / "encoder.pt", Path(folder) / "embeddings.npz"
+        command = [sys.executable, "-m", "siamdiff_min.embed", str(bundle_path()), "--checkpoint", str(checkpoint)]
+        command += ["--include", "mean", "per_residue", "--out", str(out)]
+        for level in args.level:
+            for size in args.size:
+                save_encoder_file(checkpoint, ENCODERS[args.encoder](level, size), args.encoder, level, size, "paper")
+                embedder, whole, inner = load_encoder(checkpoint), [], []
+                for _ in range(args.repeats):
+                    started = time.perf_counter()
+                    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+                    whole.append(time.perf_counter() - started)
+                    started = time.perf_counter()
+                    list(embedder.stream((str(i), structure) for i, structure in enumerate(structures)))
+                    inner.append(time.perf_counter() - started)
+                rates = [len(structures) / statistics.median(seconds) for seconds in (whole, inner)]
+                print(
+                    f"{args.encoder}, {level}, {size}: {rates[0]:.1f} structures/s, reading and writing included; "
+                    f"{rates[1]:.1f}/s once they are read",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
