@@ -264,12 +264,14 @@ def test_a_folder_that_is_not_from_here(site, tmp_path):
 
 
 def test_a_full_disk(site, tmp_path, monkeypatch):
-    """At any moment: the message names the folder, and what had arrived is used later."""
-    archive = packed("res", small("res", tmp_path / "source"), tmp_path)
+    """In the download, or in unpacking: the message names the folder, and what had arrived is used later."""
+    source = small("res", tmp_path / "source")
+    (source / atom3d.LAYOUT["res"] / "train" / "data.mdb").write_bytes(bytes(60_000))
+    archive = packed("res", source, tmp_path)
     offer(site, monkeypatch, archive, "res")
+    assert 8000 < archive.stat().st_size < 20_000
     out, before = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
-    assert archive.stat().st_size > 12_000
-    for limit in (100, 12_000, 4000, 6000):
+    for limit in (100, 8000, 20_000):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
         try:
             with pytest.raises(SystemExit, match=r"error: .*out: \[Errno 27\] File too large"):
@@ -277,7 +279,10 @@ def test_a_full_disk(site, tmp_path, monkeypatch):
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert not (out / "res").exists() and not (out / "manifest.json").exists()
-    assert run(site, "res", "--out", out) == 0 and verify(out) == []
+        assert not (out / "res.partial").exists()
+    requests = len(site.requests)
+    assert run(site, "res", "--out", out) == 0 and verify(out) == [] and len(site.requests) == requests
+    assert content(out / "res") == content(source)
 
 
 # ---- interrupted -----------------------------------------------------------------------------------------------------
