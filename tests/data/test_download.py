@@ -323,7 +323,7 @@ while status == signal.SIGKILL:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills processes that were forked")
-def test_killed_before_every_system_call(site, tmp_path):
+def test_killed_before_every_call_that_matters(site, tmp_path):
     """Before its first call that changes the disk or reads the network, before its second, and so on.
 
     What has its name is then complete, and the next process ends as if nothing had happened.
