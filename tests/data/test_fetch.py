@@ -326,7 +326,7 @@ KILLED = """
 import os, random, signal, sys, time
 from pathlib import Path
 from siamdiff_min.data import fetch
-url, part, draw, status = sys.argv[1], Path(sys.argv[2]), random.Random(0), signal.SIGKILL
+url, part, draw, longest, status = sys.argv[1], Path(sys.argv[2]), random.Random(0), 0.2, signal.SIGKILL
 fetch.BLOCK = 1000
 while status == signal.SIGKILL:
     child = os.fork()
@@ -335,7 +335,8 @@ while status == signal.SIGKILL:
         fetch._read = lambda response: (time.sleep(0.002), read(response))[1]
         fetch.fetch(url, part)
         os._exit(0)
-    time.sleep(draw.uniform(0, 0.2))
+    time.sleep(draw.uniform(0, longest))
+    longest *= 1.05  # so that it ends on a slow machine too
     os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
     print(part.stat().st_size if part.exists() else 0)
