@@ -194,7 +194,7 @@ def _build(origin: Origin, store: Path, workers: int | None, progress: bool) -> 
         shutil.rmtree(outdated, ignore_errors=True)
     else:
         os.rename(partial / "merged", store)
-    _sync_folder(store.parent)
+    sync_folder(store.parent)
     shutil.rmtree(partial, ignore_errors=True)
     print(f"{store}: {report}", file=sys.stderr)
     return report
@@ -216,7 +216,7 @@ def _start_or_continue(partial: Path, plan: dict) -> None:
             return
         shutil.rmtree(partial)
     partial.mkdir()
-    _write_synced(file, text.encode())
+    write_synced(file, text.encode())
 
 
 def _work(todo: list[tuple[Path, list[Source]]], workers: int):
@@ -335,7 +335,7 @@ def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> BuildR
     table += [(name, "failed", reason, file, detail) for name, reason, file, detail in failures]
     table += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
     lines = ("\t".join(" ".join(cell.split()) for cell in row) for row in table)
-    _write_synced(merged / "failures.tsv", ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+    write_synced(merged / "failures.tsv", ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
     meta = {
         "format": FORMAT,
         "version": VERSION,
@@ -354,12 +354,12 @@ def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> BuildR
         "report": {"seen": report.seen, "skipped": report.skipped, "failed": failed, "dropped": dropped},
     }
     text = json.dumps(meta | {"sha256": meta_checksum(meta)}, indent=1, sort_keys=True)
-    _write_synced(merged / "meta.json", text.encode())
-    _sync_folder(merged)
+    write_synced(merged / "meta.json", text.encode())
+    sync_folder(merged)
     return report
 
 
-def _write_synced(file: Path, data: bytes) -> None:
+def write_synced(file: Path, data: bytes) -> None:
     """Write, and return when it is on the disk; the file has its name only when it is whole."""
     temporary = file.with_name(file.name + ".tmp")
     with open(temporary, "wb") as out:
@@ -369,7 +369,7 @@ def _write_synced(file: Path, data: bytes) -> None:
     os.replace(temporary, file)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable, where the system can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

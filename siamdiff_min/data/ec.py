@@ -11,7 +11,6 @@ import csv
 import hashlib
 import os
 import re
-import stat
 import struct
 import zipfile
 import zlib
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from ..protein.parse import MAX_BYTES, read_structure
 from ..protein.structure import Structure, StructureError
+from .archives import refused
 from .samples import LabelledData, write_note
 from .structures import KINDS, Listing, Origin, Source, find_structures, fingerprint
 
@@ -255,7 +255,7 @@ def _find_members(path: Path) -> Listing:
     for member in members:
         base = member.filename.rpartition("/")[2]
         kind = next((kind for kind in reversed(KINDS) if base.lower().endswith(kind)), None)
-        reason = _refused(member) or ("not a structure file" if kind in (None, base) else None)
+        reason = refused(member) or ("not a structure file" if kind in (None, base) else None)
         if reason:
             skipped.append((f"{path}:{member.filename}", reason))
             continue
@@ -263,16 +263,3 @@ def _find_members(path: Path) -> Listing:
         file = ZipMember(base[: -len(kind)], str(path), member.filename, *numbers)
         found.append(((file.name, KINDS.index(kind), file.member), file))
     return Listing([file for _, file in sorted(found, key=lambda pair: pair[0])], skipped)
-
-
-def _refused(member: zipfile.ZipInfo) -> str | None:
-    """Why a member is not read, None where it is. Only its bytes are ever used, its name is but a label."""
-    if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
-        return "not a regular file"
-    if member.filename.startswith(("/", "\\")) or ".." in member.filename.replace("\\", "/").split("/"):
-        return "path outside the archive"
-    if member.flag_bits & 1:
-        return "encrypted"
-    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return "unknown compression"
-    return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
-import tarfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from ..protein.parse import MAX_BYTES, read_structure
 from ..protein.structure import Structure, StructureError
+from .archives import tar_members
 
 KINDS = (".pdb", ".ent", ".cif", ".pdb.gz", ".ent.gz", ".cif.gz")  # the first is taken where a structure has several
 STORE_SUFFIX = ".store"
@@ -126,7 +126,7 @@ def find_structures(path) -> Listing:
         if not os.path.isfile(file):
             skipped.append((file, "not a regular file"))
         elif file.endswith(".tar"):
-            for member in _tar_members(file, skipped):
+            for member in tar_members(file, skipped):
                 inside = os.path.join(relative.removesuffix(".tar"), member.name)
                 _add(inside, Source("", file, member.name, member.offset_data, member.size), found, skipped)
         else:
@@ -164,38 +164,6 @@ def _named(found: list, skipped: list) -> list[Source]:
 
 def _label(source: Source) -> str:
     return source.path if source.member is None else f"{source.path}:{source.member}"
-
-
-def _tar_members(path: str, skipped: list):
-    """Yield the regular files of an archive; everything else but folders is skipped and counted."""
-    try:
-        with tarfile.open(path, "r:") as archive:
-            while (member := archive.next()) is not None:
-                archive.members.clear()  # tarfile keeps every header, a gigabyte for a million members
-                if member.isdir():
-                    continue
-                reason = _refused(member)
-                if reason:
-                    skipped.append((f"{path}:{member.name}", reason))
-                else:
-                    yield member
-            # tarfile takes a damaged header for the end; the true end is a block of zeros, or of the file.
-            archive.fileobj.seek(archive.offset)
-            if archive.fileobj.read(512).strip(b"\0"):
-                raise StructureError(path, "damaged archive", f"no valid header at byte {archive.offset}")
-    except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
-        if isinstance(error, StructureError):
-            raise
-        raise StructureError(path, "damaged archive", str(error)) from error
-
-
-def _refused(member: tarfile.TarInfo) -> str | None:
-    """Why a member is not read, None where it is. Only its bytes are ever used, its name is but a label."""
-    if not member.isreg() or member.issparse():
-        return "not a regular file"
-    if member.name.startswith(("/", "\\")) or ".." in member.name.replace("\\", "/").split("/"):
-        return "path outside the archive"
-    return None
 
 
 # ---- the structures bundled with the package -------------------------------------------------------------------------

@@ -1,0 +1,217 @@
+"""Archives from elsewhere: which of their members are read at all, and how one is unpacked without trusting it.
+
+Structure archives are read in place (`structures.py`, `ec.py`), there a hostile member is skipped. `extract` is for the
+archives of the labelled sets: its files as they were packed, or a refusal of the whole archive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import os
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from ..protein.structure import StructureError
+
+MAX_MEMBERS = 50_000
+MAX_BYTES = 2**38  # of all files together
+MAX_RATIO = 100  # unpacked to packed: structure files shrink to a fifth, zeros to a thousandth
+SLACK = 2**20  # bytes that may come out whatever the ratio, for small archives of nearly empty files
+BLOCK = 2**18  # bytes read at once; no header may be larger
+_DAMAGE = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, EOFError),
+    *(OSError, ValueError, OverflowError, NotImplementedError, RecursionError),
+)
+
+
+@contextlib.contextmanager
+def _reading(path):
+    """Whatever goes wrong in reading an archive is a StructureError that names it."""
+    try:
+        yield
+    except StructureError:
+        raise
+    except _DAMAGE as error:
+        raise StructureError(path, "damaged archive", str(error)) from error
+
+
+def refused(member: tarfile.TarInfo | zipfile.ZipInfo) -> str | None:
+    """Why a member that is no folder is not read, None where it is."""
+    if isinstance(member, tarfile.TarInfo):
+        name, regular = member.name, member.isreg() and not member.issparse()
+    else:
+        name, regular = member.filename, stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG)
+    if not regular:
+        return "not a regular file"
+    if _outside(name):
+        return "path outside the archive"
+    if isinstance(member, zipfile.ZipInfo):
+        if member.flag_bits & 1:
+            return "encrypted"
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            return "unknown compression"
+    return None
+
+
+def _outside(name: str) -> bool:
+    return name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/")
+
+
+def tar_members(path: str, skipped: list) -> Iterator[tarfile.TarInfo]:
+    """Yield the regular files of a `.tar`; everything else but folders goes to `skipped` as (archive:member, reason).
+
+    Only the bytes of a member are ever used, its name is but a label. Raises StructureError where it is damaged.
+    """
+    with _reading(path), tarfile.open(path, "r:") as archive:
+        while (member := archive.next()) is not None:
+            archive.members.clear()  # tarfile keeps every header, a gigabyte for a million members
+            if member.isdir():
+                continue
+            reason = refused(member)
+            if reason:
+                skipped.append((f"{path}:{member.name}", reason))
+            else:
+                yield member
+        # tarfile takes a damaged header for the end; the true end is a block of zeros, or of the file.
+        archive.fileobj.seek(archive.offset)
+        if archive.fileobj.read(512).strip(b"\0"):
+            raise StructureError(path, "damaged archive", f"no valid header at byte {archive.offset}")
+
+
+# ---- unpacking -------------------------------------------------------------------------------------------------------
+
+
+def extract(path, folder) -> dict[str, tuple[int, str]]:
+    """Unpack a `.tar.gz` or `.zip` (told apart by their first bytes) into a new folder.
+
+    Returns:
+        Size and SHA-256 of every file, by its path in the folder. Permissions and times are not taken over.
+
+    Raises:
+        StructureError: a damaged archive, a member that is not a plain file inside it, names that collide, too many
+            members, too many bytes for the size of the archive. What is in the folder then is to be thrown away.
+        OSError: the disk is full or cannot be written.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True)
+    root, files = folder.resolve(), {}
+    with _reading(path), open(path, "rb") as file:
+        limit = min(MAX_BYTES, SLACK + MAX_RATIO * os.fstat(file.fileno()).st_size)
+        zipped = file.read(2) == b"PK"
+    for name, pieces in (_zip_files if zipped else _tar_files)(path, root, limit):
+        target = root.joinpath(*PurePosixPath(name).parts)
+        if not target.is_relative_to(root):  # a drive, say; names with .. do not come here, nor do links
+            raise StructureError(path, "refused", f"{name!r:.200}: path outside the archive")
+        try:
+            if pieces is None:
+                target.mkdir(parents=True, exist_ok=True)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                files[target.relative_to(root).as_posix()] = _write(target, pieces)
+        except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+            raise StructureError(path, "refused", f"two members in the place of {name!r:.200}") from error
+    if not files:
+        raise StructureError(path, "refused", "no file in it")
+    return files
+
+
+def _write(target: Path, pieces: Iterator[bytes]) -> tuple[int, str]:
+    size, digest = 0, hashlib.sha256()
+    with open(target, "xb") as out:
+        for piece in pieces:
+            out.write(piece)
+            size += len(piece)
+            digest.update(piece)
+        out.flush()
+        os.fsync(out.fileno())
+    return size, digest.hexdigest()
+
+
+def _accept(path, member: tarfile.TarInfo | zipfile.ZipInfo, name: str, is_folder: bool, number: int) -> None:
+    reason = ("path outside the archive" if _outside(name) else None) if is_folder else refused(member)
+    if reason:
+        raise StructureError(path, "refused", f"{name!r:.200}: {reason}")
+    if number > MAX_MEMBERS:
+        raise StructureError(path, "refused", f"more than {MAX_MEMBERS} members")
+
+
+def _tar_files(path, root: Path, limit: int):
+    """Yield the name of every member and its content in pieces, None for a folder."""
+    with _reading(path), open(path, "rb") as file:
+        stream, number = _Unzipped(path, file, limit), 0
+        with tarfile.open(fileobj=stream, mode="r:") as archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()
+                number += 1
+                _accept(path, member, member.name, member.isdir(), number)
+                tarfile.data_filter(member, str(root))  # a second opinion; raises what is not to be extracted
+                yield member.name, None if member.isdir() else _tar_pieces(path, stream, member)
+            # tarfile takes a damaged header for the end: only zeros may follow, up to the checksum of gzip.
+            rest = 0
+            while block := stream.read(BLOCK):
+                rest += len(block)
+                if block.strip(b"\0"):
+                    raise StructureError(path, "damaged archive", f"no valid header at byte {archive.offset}")
+            if not rest:
+                raise StructureError(path, "damaged archive", "no end of the archive")
+
+
+def _tar_pieces(path, stream: _Unzipped, member: tarfile.TarInfo) -> Iterator[bytes]:
+    with _reading(path):
+        stream.seek(member.offset_data)
+        left = member.size
+        while left > 0:
+            piece = stream.read(min(left, BLOCK))
+            if not piece:
+                raise StructureError(path, "damaged archive", f"it ends within {member.name!r:.200}")
+            left -= len(piece)
+            yield piece
+
+
+class _Unzipped:
+    """The content of a gzip file as tarfile reads it: forwards, and within the limits."""
+
+    def __init__(self, path, file, limit: int):
+        self._path, self._limit, self._position = path, limit, 0
+        self._stream = gzip.GzipFile(fileobj=file)
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int) -> bytes:
+        if size > BLOCK:  # tarfile reads a header of whatever size it claims into memory
+            raise StructureError(self._path, "refused", f"a header of {size} bytes")
+        data = self._stream.read(size)
+        self._position += len(data)
+        if self._position > self._limit:
+            raise StructureError(self._path, "refused", f"more than {self._limit} bytes come out of it")
+        return data
+
+    def seek(self, position: int) -> None:
+        while self._position < position and self.read(min(position - self._position, BLOCK)):
+            pass
+
+
+def _zip_files(path, root: Path, limit: int):
+    """Yield the name of every member and its content in pieces, None for a folder."""
+    with _reading(path), zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        for number, member in enumerate(members, 1):
+            _accept(path, member, member.filename, member.filename.endswith("/"), number)
+        if sum(member.file_size for member in members) > limit:
+            raise StructureError(path, "refused", f"more than {limit} bytes come out of it")
+        for member in members:
+            yield member.filename, None if member.filename.endswith("/") else _zip_pieces(path, archive, member)
+
+
+def _zip_pieces(path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
+    with _reading(path), archive.open(member) as file:  # it ends after the announced size, and compares the checksum
+        while piece := file.read(BLOCK):
+            yield piece
