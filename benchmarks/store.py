@@ -80,7 +80,8 @@ def main() -> None:
             print(
                 f"{len(store)} proteins: {size / len(store) / 1e3:.1f} kB each; opened in {opening * 1e3:.1f} ms, "
                 f"split in {splitting:.2f} s, shuffled in {shuffling * 1e3:.1f} ms; "
-                f"{statistics.median(rate):.0f} crops/s ({min(rate):.0f} .. {max(rate):.0f}) of {args.length} residues, one process, in the page cache"
+                f"{statistics.median(rate):.0f} crops/s ({min(rate):.0f} .. {max(rate):.0f}) of {args.length} "
+                "residues, one process, in the page cache"
             )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(f"peak memory of the process, mapped pages included: {peak:.2f} GB")
