@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import multiprocessing
 import os
 import shutil
 import sys
 import threading
-import zipfile
-import zlib
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from tqdm import tqdm
 
 from ..protein.structure import StructureError
 from .store import ARRAYS, FORMAT, VERSION, ProteinStore, StoreError, encode_name, is_store, meta_checksum
-from .structures import STORE_SUFFIX, Listing, Origin, Source, structure_files
+from .structures import STORE_SUFFIX, Listing, Origin, Source, read_in_time, structure_files
 
 try:
     import fcntl
@@ -243,13 +242,16 @@ def _prepare_worker() -> None:
 
 
 def _write_shard(file: Path, sources: list[Source]) -> int:
-    """Read the sources and write one shard: the arrays of ARRAYS, sizes in place of offsets, and a log as JSON."""
+    """Read the sources and write one shard: the arrays of ARRAYS, sizes in place of offsets, and a log as JSON.
+
+    The file is a sha256 and the .npz that it is of. Zip has checksums too, but not of its own list of contents.
+    """
     pieces: dict[str, list[np.ndarray]] = {name: [] for name in ARRAYS if name not in _COUNTS}
     sizes: dict[str, list[int]] = {name: [] for name in _COUNTS.values()}
     failures, dropped = [], Counter()
     for source in sources:
         try:
-            structure = source.read()
+            structure = read_in_time(source)
             protein = structure.protein
             if len(structure.chain_names) > np.iinfo(ARRAYS["chain"]).max:
                 raise StructureError(source.path, "too many chains", str(len(structure.chain_names)))
@@ -268,9 +270,12 @@ def _write_shard(file: Path, sources: list[Source]) -> int:
     arrays = {key: np.concatenate(values) for key, values in pieces.items() if values}
     arrays |= {key: np.array(values, dtype=np.int64) for key, values in sizes.items()}
     log = json.dumps({"failures": failures, "dropped": dropped}).encode()
+    packed = io.BytesIO()
+    np.savez(packed, log=np.frombuffer(log, np.uint8), **arrays)
     temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     with open(temporary, "wb") as out:
-        np.savez(out, log=np.frombuffer(log, np.uint8), **arrays)
+        out.write(hashlib.sha256(packed.getbuffer()).digest())
+        out.write(packed.getbuffer())
         out.flush()
         os.fsync(out.fileno())
     os.replace(temporary, file)
@@ -279,17 +284,12 @@ def _write_shard(file: Path, sources: list[Source]) -> int:
 
 def _load_shard(file: Path, sources: list[Source]) -> dict[str, np.ndarray]:
     """The arrays of a shard. One that a crash of the machine has damaged is made again."""
-    try:
-        return _read_shard(file)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+    content = memoryview(file.read_bytes())
+    if hashlib.sha256(content[32:]).digest() != content[:32]:
         _write_shard(file, sources)
-        return _read_shard(file)
-
-
-def _read_shard(file: Path) -> dict[str, np.ndarray]:
-    # Opened here, because numpy leaves the file open where it is damaged.
-    with open(file, "rb") as data, np.load(data, allow_pickle=False) as arrays:
-        return dict(arrays)  # zip checks a CRC for each
+        content = memoryview(file.read_bytes())
+    with np.load(io.BytesIO(content[32:]), allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> BuildReport:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
+import signal
 import tarfile
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,6 +24,8 @@ from ..protein.structure import Structure, StructureError
 
 KINDS = (".pdb", ".ent", ".cif", ".pdb.gz", ".ent.gz", ".cif.gz")  # the first is taken where a structure has several
 STORE_SUFFIX = ".store"
+MAX_HEADER = 2**20  # bytes of a name in a tar
+MAX_SECONDS = 300  # of CPU time for one structure in a bulk run; the largest that is allowed takes a minute or two
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,40 @@ class Origin:
     fingerprint: str  # another one: a store made before is out of date
     listing: Callable[[], Listing]  # called only where the store has to be built
     in_cache: bool = False  # the store never goes beside the data
+
+
+class _TooLong(BaseException):
+    """Passes every `except Exception` on its way out of a reader."""
+
+
+def read_in_time(source) -> Structure:
+    """`source.read()` for bulk runs: one that takes too long or too much memory is a failure like any other.
+
+    CPU time is what counts, so that a busy machine changes nothing. There is no limit of time outside the main thread
+    of a process, where Python delivers no signals, and on Windows, which has none.
+
+    Raises:
+        StructureError: see `Source.read`.
+    """
+
+    def stop(*_):
+        raise _TooLong
+
+    limited = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+    try:
+        if not limited:
+            return source.read()
+        previous = signal.signal(signal.SIGPROF, stop)
+        try:
+            signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
+            return source.read()
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.signal(signal.SIGPROF, previous)
+    except _TooLong:
+        raise StructureError(source.path, "took too long", f"more than {MAX_SECONDS} s of CPU time") from None
+    except MemoryError as error:
+        raise StructureError(source.path, "too large", "memory ran out") from error
 
 
 def list_files(path) -> list[str]:
@@ -166,10 +204,24 @@ def _label(source: Source) -> str:
     return source.path if source.member is None else f"{source.path}:{source.member}"
 
 
+_ADDITIONS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, b"X")
+
+
+class _Member(tarfile.TarInfo):
+    """tarfile takes the long names and other additions to a header into memory, whatever size they claim to have."""
+
+    @classmethod
+    def frombuf(cls, buf, encoding, errors):
+        member = super().frombuf(buf, encoding, errors)
+        if member.size > MAX_HEADER and member.type in _ADDITIONS:
+            raise tarfile.ReadError(f"a header of {member.size} bytes")
+        return member
+
+
 def _tar_members(path: str, skipped: list):
     """Yield the regular files of an archive; everything else but folders is skipped and counted."""
     try:
-        with tarfile.open(path, "r:") as archive:
+        with tarfile.open(path, "r:", tarinfo=_Member) as archive:
             while (member := archive.next()) is not None:
                 archive.members.clear()  # tarfile keeps every header, a gigabyte for a million members
                 if member.isdir():
@@ -183,7 +235,7 @@ def _tar_members(path: str, skipped: list):
             archive.fileobj.seek(archive.offset)
             if archive.fileobj.read(512).strip(b"\0"):
                 raise StructureError(path, "damaged archive", f"no valid header at byte {archive.offset}")
-    except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
+    except (tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:  # the last: names of names
         if isinstance(error, StructureError):
             raise
         raise StructureError(path, "damaged archive", str(error)) from error

@@ -12,6 +12,7 @@ import io
 import os
 import re
 import sys
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -286,9 +287,13 @@ def _to_bytes(content: dict) -> bytes:
 
 def _from_bytes(content: bytes, path: Path) -> dict:
     try:
+        if content.startswith(b"PK"):  # a zip, whose checksums torch writes, but does not compare
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                if damaged := archive.testzip():
+                    raise zipfile.BadZipFile(f"the checksum of {damaged} differs")
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises half a dozen types on damaged input
-        reason = str(error).splitlines()[0].split(". ")[0]  # what follows advises to allow pickles
+    except Exception as error:  # torch raises half a dozen types on damaged input, some without a message
+        reason = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0]  # then, advice to allow pickles
         raise CheckpointError(f"{path} cannot be read as a torch file: {reason}") from error
 
 
