@@ -18,6 +18,7 @@ import sys
 import threading
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,7 +107,8 @@ def open_origin(origin: Origin, store=None, workers: int | None = None) -> Prote
 def build_store(path, store_path, workers: int | None = None, progress: bool = True) -> BuildReport:
     """Convert all structures under `path` into the store `store_path`, replacing an older store there.
 
-    Files that cannot be read are counted, and listed in `failures.tsv` in the store; they do not stop the build.
+    Files that cannot be read are counted, and listed in `failures.tsv` in the store; they do not stop the build. Nor do
+    those that take too long, or kill one of several processes.
 
     Args:
         path: a folder, `.tar` or structure file.
@@ -224,14 +226,58 @@ def _work(todo: list[tuple[Path, list[Source]]], workers: int):
         for file, sources in todo:
             yield _write_shard(file, sources)
         return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(todo)), spawn, initializer=_prepare_worker) as pool:
+    while todo:
+        try:
+            yield from _work_in_processes(todo, workers)
+        except BrokenProcessPool:
+            # By a fault in a library, or for want of memory. It was reading one of the first shards that are missing.
+            for file, sources in [shard for shard in todo if not shard[0].exists()][:workers]:
+                yield _write_shard(file, list(_survived(sources)))
+        todo = [(file, sources) for file, sources in todo if not file.exists()]
+
+
+def _processes(count: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_prepare_worker)
+
+
+def _work_in_processes(todo: list[tuple[Path, list[Source]]], workers: int):
+    """`_work` in several processes. Raises BrokenProcessPool where one of them was killed."""
+    with _processes(min(workers, len(todo))) as pool:
         futures = [pool.submit(_write_shard, file, sources) for file, sources in todo]
         try:
             for future in as_completed(futures):
                 yield future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class _Deadly:
+    """In place of a source that ends the process which reads it."""
+
+    name: str
+    path: str
+
+    def read(self):
+        raise StructureError(self.path, "ended the process that read it", "a fault in a library, or no memory left")
+
+
+def _survived(sources: list[Source]):
+    """Read the sources one after the other in a process of their own; a failure takes the place of the deadly ones."""
+    pool = _processes(1)
+    for source in sources:
+        try:
+            pool.submit(_read_and_forget, source).result()
+            yield source
+        except BrokenProcessPool:
+            yield _Deadly(source.name, source.path)
+            pool = _processes(1)
+    pool.shutdown()
+
+
+def _read_and_forget(source: Source) -> None:
+    with contextlib.suppress(StructureError):
+        read_in_time(source)
 
 
 def _prepare_worker() -> None:
