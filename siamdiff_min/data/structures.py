@@ -116,6 +116,8 @@ def read_in_time(source) -> Structure:
 def list_files(path) -> list[str]:
     """Every file under a folder, or the one file that `path` is; sorted.
 
+    Folders that are not entered, because they are links or cannot be opened, are in the list themselves.
+
     Raises:
         StructureError: where there is nothing at `path`.
     """
@@ -124,10 +126,11 @@ def list_files(path) -> list[str]:
     if not os.path.isdir(path):
         raise StructureError(path, "cannot be opened", "no such file or folder")
     files = []
-    for folder, subfolders, names in os.walk(path):
+    for folder, subfolders, names in os.walk(path, onerror=lambda error: files.append(error.filename)):
         # A store that was built inside this folder is not data of this folder.
         subfolders[:] = [name for name in subfolders if STORE_SUFFIX not in Path(name).suffixes]
-        files += [os.path.join(folder, name) for name in names]
+        files.extend(os.path.join(folder, name) for name in names)
+        files.extend(link for name in subfolders if os.path.islink(link := os.path.join(folder, name)))
     return sorted(files)
 
 
@@ -162,7 +165,7 @@ def find_structures(path) -> Listing:
     for file in list_files(path):
         relative = os.path.relpath(file, path)  # "." where `path` is the file itself
         if not os.path.isfile(file):
-            skipped.append((file, "not a regular file"))
+            skipped.append((file, "folder that is not entered" if os.path.isdir(file) else "not a regular file"))
         elif file.endswith(".tar"):
             for member in _tar_members(file, skipped):
                 inside = os.path.join(relative.removesuffix(".tar"), member.name)

@@ -292,6 +292,7 @@ def tar(folder: Path) -> Target:
         assert all(".." not in Path(source.name).parts and source.name[:1] != "/" for source in listing.sources)
         found = [os.listdir(folder), os.listdir(folder / "deep"), os.listdir(place)]
         assert found == [["deep"], ["er"], ["x.tar"]], f"written outside: {found}"
+        assert not Path("/tmp/outside.pdb").exists(), "written outside"
 
     return Target(files, StructureError, read, check, (*BINARY, *[tar_header] * 8, tar_repeat))
 
