@@ -25,9 +25,9 @@ from mutations import BINARY, TEXT, tar_header, tar_repeat
 from siamdiff_min.data import atom3d, build, ec
 from siamdiff_min.data.build import build_store
 from siamdiff_min.data.samples import read_note
-from siamdiff_min.data.store import ProteinStore, StoreError
+from siamdiff_min.data.store import ProteinStore, StoreError, meta_checksum
 from siamdiff_min.data.structures import Source, bundle_path, find_structures
-from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders.esm import ESM2
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX, CA, RESIDUE_ATOMS, RESIDUES
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
@@ -378,12 +378,16 @@ def ec_files(folder: Path) -> Target:
 
 
 def _store(folder: Path) -> Path:
-    """A store of three small structures and a file that cannot be read, with its one shard kept."""
+    """A store of three small structures and a file that cannot be read, the same wherever and whenever it is made."""
     (folder / "data").mkdir(parents=True)
     for name in ("a", "b", "c"):
         (folder / "data" / f"{name}.pdb").write_bytes(real_pdb())
     (folder / "data" / "d.pdb").write_bytes(b"<html>")
     build_store(folder / "data", folder / "whole", workers=1, progress=False)
+    file = folder / "whole" / "meta.json"
+    meta = json.loads(file.read_text()) | {"source": {"path": "/data", "fingerprint": "0"}}
+    del meta["sha256"]
+    file.write_text(json.dumps(meta | {"sha256": meta_checksum(meta)}, indent=1, sort_keys=True))
     return folder / "whole"
 
 
@@ -442,8 +446,7 @@ def _same(a, b) -> bool:
 
 def weights(folder: Path) -> Target:
     """A checkpoint, an encoder file, a fine-tuned model: the same content or refused."""
-    encoder = ENCODERS["gearnet"]("residue", "tiny", "paper")
-    few = {name: tensor.flatten()[:3].clone() for name, tensor in list(encoder.state_dict().items())[:4]}
+    few = {f"layers.{i}.weight": torch.linspace(-1, i + 1, 3) for i in range(4)}
     identity = {"encoder": "gearnet", "level": "residue", "size": "tiny", "preset": "paper"}
     module = torch.nn.ParameterDict({name.replace(".", "_"): tensor for name, tensor in few.items()})
     state = {"step": 3, "config": identity, "objective": few, "losses": [0.5, None, 1e-3]}
@@ -465,9 +468,28 @@ def weights(folder: Path) -> Target:
     return Target(files, CheckpointError, read, check, BINARY)
 
 
+def esm(folder: Path) -> Target:
+    """A weight file of fair-esm: the same weights or refused."""
+    small, file = ESM2(1, 4, 2), folder / "esm.pt"
+    for i, parameter in enumerate(small.parameters()):  # not random: an input is to be the same tomorrow
+        torch.nn.init.constant_(parameter, i / 8)
+    torch.save({"cfg": {"model": None}, "model": small.state_dict()}, file)
+    whole = {name: tensor.clone() for name, tensor in small.state_dict().items()}
+
+    def read(name, damaged):
+        file.write_bytes(damaged)
+        small.load(str(file))
+        return small.state_dict()
+
+    def check(name, damaged, state):
+        assert _same(dict(state), whole), "not what was saved"
+
+    return Target({file.name: file.read_bytes()}, ValueError, read, check, BINARY)
+
+
 TARGETS = {
     "pdb": pdb, "mmcif": mmcif, "gz": gz, "tar": tar, "lmdb": lmdb, "ec": ec_files, "store": store, "shard": shard,
-    "weights": weights,
+    "weights": weights, "esm": esm,
 }  # fmt: skip
 
 

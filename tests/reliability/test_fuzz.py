@@ -27,6 +27,8 @@ from mutations import BINARY, TEXT, many_chains, tar_header, tar_repeat
 
 from siamdiff_min.data import build
 from siamdiff_min.data.structures import Source, find_structures
+from siamdiff_min.encoders.esm import ESM2
+from siamdiff_min.encoders.weights import read_weights
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.structure import StructureError
 from siamdiff_min.training import checkpoint
@@ -37,7 +39,7 @@ FINDINGS = Path(tempfile.gettempdir()) / "findings"
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 SOAK = {
     "pdb": 25_000, "mmcif": 25_000, "gz": 20_000, "lmdb": 15_000, "tar": 8_000, "ec": 6_000, "store": 5_000,
-    "shard": 2_000, "weights": 8_000,
+    "shard": 2_000, "weights": 6_000, "esm": 2_000,
 }  # fmt: skip
 SILENCE = 120  # seconds without progress, after which a reader is taken to be stuck in code that no signal interrupts
 
@@ -248,20 +250,54 @@ def test_a_damaged_list_of_contents_in_a_shard(tmp_path, damage):
     assert again.keys() == arrays.keys() and all(np.array_equal(again[key], arrays[key]) for key in arrays)
 
 
-def test_weights_with_a_flipped_byte_are_refused(tmp_path):
-    """torch writes checksums and does not compare them: the weights would be others."""
+@pytest.fixture
+def encoder_file(tmp_path):
     checkpoint.save_encoder_file(tmp_path / "encoder.pt", torch.nn.Linear(2, 2), "gearnet", "atom", "tiny", "paper")
-    content = checkpoint.load_encoder_file(tmp_path / "encoder.pt")
-    weight = content["state"]["weight"].numpy().tobytes()
-    data = (tmp_path / "encoder.pt").read_bytes()
-    place = data.index(weight)
-    (tmp_path / "encoder.pt").write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    return tmp_path / "encoder.pt"
+
+
+def test_weights_with_a_flipped_byte_are_refused(encoder_file):
+    """torch writes checksums and does not compare them: the weights would be others."""
+    weight = checkpoint.load_encoder_file(encoder_file)["state"]["weight"].numpy().tobytes()
+    data = bytearray(encoder_file.read_bytes())
+    data[data.index(weight)] ^= 1
+    encoder_file.write_bytes(data)
     with pytest.raises(CheckpointError, match=r"encoder\.pt cannot be read as a torch file: the checksum of .*/data/"):
-        checkpoint.load_encoder_file(tmp_path / "encoder.pt")
+        checkpoint.load_encoder_file(encoder_file)
 
 
-def test_an_empty_file_of_weights(tmp_path):
+def test_weights_marked_as_a_folder_are_refused(encoder_file):
+    """torch does not read them: the weights would be whatever is in memory."""
+    data = bytearray(encoder_file.read_bytes())
+    data[data.rindex(b"PK\1\2", 0, data.rindex(b"/data/0")) + 38] = 16
+    encoder_file.write_bytes(data)
+    with pytest.raises(CheckpointError, match="/data/0 is marked as a folder"):
+        checkpoint.load_encoder_file(encoder_file)
+
+
+def test_an_empty_file_of_weights(encoder_file):
     """torch's error has no message: IndexError."""
-    (tmp_path / "encoder.pt").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"encoder\.pt cannot be read as a torch file: EOFError"):
-        checkpoint.load_encoder_file(tmp_path / "encoder.pt")
+    encoder_file.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"encoder\.pt cannot be read as a torch file: it is empty"):
+        checkpoint.load_encoder_file(encoder_file)
+
+
+def test_a_text_of_three_gigabytes_in_a_small_file(tmp_path):
+    """torch would take the memory for it before it looks whether the file is that long: MemoryError."""
+    (tmp_path / "esm.pt").write_bytes(b"X\xff\xff\xff\xff")
+    with pytest.raises(ValueError, match=r"not a weight file of fair-esm: its first bytes are not those"):
+        ESM2(1, 4, 2).load(str(tmp_path / "esm.pt"))
+
+
+def test_a_file_of_an_old_torch_is_read(tmp_path):
+    state = {"weight": torch.ones(2)}
+    torch.save(state, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    with open(tmp_path / "old.pt", "rb") as file:
+        assert torch.equal(read_weights(file)["weight"], state["weight"])
+
+
+@pytest.mark.parametrize("content", [[1], {"model": 1}, {"model": {1: torch.ones(2)}}, {"model": {"a": 1}}], ids=str)
+def test_weights_of_esm_that_are_no_tensors(tmp_path, content):
+    torch.save(content, tmp_path / "esm.pt")
+    with pytest.raises(ValueError, match="no dict of tensors called 'model'"):
+        ESM2(1, 4, 2).load(str(tmp_path / "esm.pt"))
