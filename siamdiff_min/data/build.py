@@ -263,16 +263,23 @@ class _Deadly:
 
 
 def _survived(sources: list[Source]):
-    """Read the sources one after the other in a process of their own; a failure takes the place of the deadly ones."""
-    pool = _processes(1)
+    """Read the sources one after the other in a process of their own; a failure takes the place of the deadly ones.
+
+    Raises BrokenProcessPool where no process can be started.
+    """
+    pool = None
     for source in sources:
+        if pool is None:
+            pool = _processes(1)
+            pool.submit(os.getpid).result()  # where not even this works, no source is to blame
         try:
             pool.submit(_read_and_forget, source).result()
             yield source
         except BrokenProcessPool:
             yield _Deadly(source.name, source.path)
-            pool = _processes(1)
-    pool.shutdown()
+            pool = None
+    if pool is not None:
+        pool.shutdown()
 
 
 def _read_and_forget(source: Source) -> None:

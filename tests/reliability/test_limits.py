@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import threading
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 import pytest
@@ -75,11 +76,20 @@ def test_other_threads_read_without_a_limit():
     assert found[0].protein.num_residues > 0
 
 
+@pytest.mark.slow
 def test_files_that_kill_their_process_are_failures_with_a_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "SHARD_SIZE", 2)
     store = open_origin(origin(tmp_path, ["a", "deadly", "z"]), tmp_path / "s", workers=2)
     assert list(store.names) == ["a", "z"]
     assert store.meta["report"]["failed"] == {"ended the process that read it": 1}
+
+
+def test_processes_that_cannot_start_are_not_blamed_on_the_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "SHARD_SIZE", 1)
+    monkeypatch.setattr(build, "_prepare_worker", os.abort)
+    with pytest.raises(BrokenProcessPool):
+        open_origin(origin(tmp_path, ["a", "b"]), tmp_path / "s", workers=2)
+    assert not (tmp_path / "s").exists()
 
 
 def test_the_largest_bundled_entry_is_far_from_the_limits():
