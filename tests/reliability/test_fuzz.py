@@ -22,7 +22,8 @@ import fuzz
 import numpy as np
 import pytest
 import torch
-from fuzz_targets import TARGETS, Target, make, real_mmcif, real_pdb
+from fuzz_files import real_mmcif, real_pdb
+from fuzz_targets import TARGETS, Target, make
 from mutations import BINARY, TEXT, many_chains, tar_header, tar_repeat
 
 from siamdiff_min.data import build

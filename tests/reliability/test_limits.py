@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 import pytest
-from fuzz_targets import real_mmcif, real_pdb
+from fuzz_files import real_mmcif, real_pdb
 
 from siamdiff_min.data import build, structures
 from siamdiff_min.data.build import build_store, open_origin

@@ -7,7 +7,7 @@ import tarfile
 from collections import Counter
 
 import pytest
-from fuzz_targets import real_mmcif, real_pdb
+from fuzz_files import real_mmcif, real_pdb
 
 from siamdiff_min.data.build import build_store
 from siamdiff_min.data.store import ProteinStore
