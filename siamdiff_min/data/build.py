@@ -337,10 +337,17 @@ def _write_shard(file: Path, sources: list[Source]) -> int:
 
 def _load_shard(file: Path, sources: list[Source]) -> dict[str, np.ndarray]:
     """The arrays of a shard. One that a crash of the machine has damaged is made again."""
+    try:
+        return _read_shard(file)
+    except (OSError, ValueError):
+        _write_shard(file, sources)
+        return _read_shard(file)
+
+
+def _read_shard(file: Path) -> dict[str, np.ndarray]:
     content = memoryview(file.read_bytes())
     if hashlib.sha256(content[32:]).digest() != content[:32]:
-        _write_shard(file, sources)
-        content = memoryview(file.read_bytes())
+        raise ValueError(f"{file} is damaged (its checksum differs)")
     with np.load(io.BytesIO(content[32:]), allow_pickle=False) as arrays:
         return dict(arrays)
 

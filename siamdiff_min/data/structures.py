@@ -25,7 +25,7 @@ from ..protein.structure import Structure, StructureError
 KINDS = (".pdb", ".ent", ".cif", ".pdb.gz", ".ent.gz", ".cif.gz")  # the first is taken where a structure has several
 STORE_SUFFIX = ".store"
 MAX_HEADER = 2**20  # bytes of a name in a tar
-MAX_SECONDS = 300  # of CPU time for one structure in a bulk run; the largest that is allowed takes a minute or two
+MAX_SECONDS = 300  # of CPU time for one structure in a bulk run; a test compares it with MAX_ATOMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def read_in_time(source) -> Structure:
             return source.read()
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.signal(signal.SIGPROF, previous)
+            signal.signal(signal.SIGPROF, previous or signal.SIG_DFL)  # None: not set by Python
     except _TooLong:
         raise StructureError(source.path, "took too long", f"more than {MAX_SECONDS} s of CPU time") from None
     except MemoryError as error:
@@ -211,7 +211,7 @@ _ADDITIONS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYP
 
 
 class _Member(tarfile.TarInfo):
-    """tarfile takes the long names and other additions to a header into memory, whatever size they claim to have."""
+    """A header; without the check, tarfile takes long names and the like into memory whatever size they claim."""
 
     @classmethod
     def frombuf(cls, buf, encoding, errors):

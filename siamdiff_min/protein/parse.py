@@ -22,7 +22,7 @@ from Bio.PDB.PDBParser import PDBParser
 from .structure import AtomRow, Structure, StructureError, assemble
 
 MAX_BYTES = 512 * 2**20  # of decompressed text; the largest PDB entries are about half of it
-MAX_ATOMS = 5_000_000  # of a file; a row takes about a kilobyte of memory
+MAX_ATOMS = 5_000_000  # of one model of PDB, of all models of mmCIF; memory grows with them
 
 
 def read_structure(path_or_name, data: bytes | None = None, model: int = 0) -> Structure:

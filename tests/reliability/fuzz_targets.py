@@ -295,7 +295,7 @@ def store(folder: Path) -> Target:
     """What a store accepts, after `verify`, is what was put into it."""
     path = _store(folder)
     whole = [ProteinStore(path)[i] for i in range(3)]
-    files = {file.name: file.read_bytes() for file in path.iterdir() if file.stat().st_size}
+    files = {file.name: file.read_bytes() for file in sorted(path.iterdir()) if file.stat().st_size}
     del files["failures.tsv"]  # for people, nothing reads it
 
     def read(name, damaged):

@@ -30,13 +30,14 @@ def test_a_flipped_byte_is_detected_or_changes_nothing(reader, tmp_path):
 
 @pytest.mark.soak
 def test_every_byte(tmp_path):
-    print("\n\n| file | bytes flipped | detected | without effect | other content |\n|---|---|---|---|---|")
-    wrong = 0
+    table: dict[str, Counter] = {}
     for reader in ("store", "weights", "esm"):
         target, rng = make(reader, tmp_path / reader), np.random.default_rng(0)
         for name, data in target.files.items():
-            counts = Counter(flip(target, name, place, rng)[0] for place in range(len(data)))
-            bad = counts.total() - counts["refused"] - counts["accepted"]
-            print(f"| {name} | {len(data):,} | {counts['refused']:,} | {counts['accepted']:,} | {bad:,} |")
-            wrong += bad
-    assert wrong == 0
+            counts = table.setdefault("arrays of a store" if name.endswith(".bin") else name, Counter())
+            counts.update(flip(target, name, place, rng)[0] for place in range(len(data)))
+    print("\n\n| file | bytes flipped | detected | without effect | other content |\n|---|---|---|---|---|")
+    for name, counts in table.items():
+        bad = counts.total() - counts["refused"] - counts["accepted"]
+        print(f"| {name} | {counts.total():,} | {counts['refused']:,} | {counts['accepted']:,} | {bad:,} |")
+    assert set().union(*table.values()) == {"refused", "accepted"}
