@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from .data.structures import Source, find_structures
+from .data.structures import Source, find_structures, read_in_time
 from .protein.constants import ATOM_NAMES, ONE_LETTER
 from .protein.parse import read_structure
 from .protein.protein import Protein
@@ -142,7 +142,7 @@ class _Reader(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> Structure | StructureError:
         try:
-            return self.sources[index].read()
+            return read_in_time(self.sources[index])
         except StructureError as error:
             return error
 

@@ -64,12 +64,25 @@ def _outside(name: str) -> bool:
     return name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/")
 
 
+class _Header(tarfile.TarInfo):
+    """Without this check, tarfile takes long names and the like into memory whatever size they claim."""
+
+    ADDITIONS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, b"X")
+
+    @classmethod
+    def frombuf(cls, buf, encoding, errors):
+        header = super().frombuf(buf, encoding, errors)
+        if header.size > BLOCK and header.type in cls.ADDITIONS:
+            raise tarfile.ReadError(f"a header of {header.size} bytes")
+        return header
+
+
 def tar_members(path: str, skipped: list) -> Iterator[tarfile.TarInfo]:
     """Yield the regular files of a `.tar`; everything else but folders goes to `skipped` as (archive:member, reason).
 
     Only the bytes of a member are ever used, its name is but a label. Raises StructureError where it is damaged.
     """
-    with _reading(path), tarfile.open(path, "r:") as archive:
+    with _reading(path), tarfile.open(path, "r:", tarinfo=_Header) as archive:
         while (member := archive.next()) is not None:
             archive.members.clear()  # tarfile keeps every header, a gigabyte for a million members
             if member.isdir():

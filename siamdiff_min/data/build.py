@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import multiprocessing
 import os
 import shutil
 import sys
 import threading
-import zipfile
-import zlib
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from ..protein.structure import StructureError
 from .store import ARRAYS, FORMAT, VERSION, ProteinStore, StoreError, encode_name, is_store, meta_checksum
-from .structures import STORE_SUFFIX, Listing, Origin, Source, structure_files
+from .structures import STORE_SUFFIX, Listing, Origin, Source, read_in_time, structure_files
 
 try:
     import fcntl
@@ -107,7 +107,8 @@ def open_origin(origin: Origin, store=None, workers: int | None = None) -> Prote
 def build_store(path, store_path, workers: int | None = None, progress: bool = True) -> BuildReport:
     """Convert all structures under `path` into the store `store_path`, replacing an older store there.
 
-    Files that cannot be read are counted, and listed in `failures.tsv` in the store; they do not stop the build.
+    Files that cannot be read are counted, and listed in `failures.tsv` in the store; they do not stop the build. Nor do
+    those that take too long, or kill one of several processes.
 
     Args:
         path: a folder, `.tar` or structure file.
@@ -225,14 +226,65 @@ def _work(todo: list[tuple[Path, list[Source]]], workers: int):
         for file, sources in todo:
             yield _write_shard(file, sources)
         return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(todo)), spawn, initializer=_prepare_worker) as pool:
+    while todo:
+        try:
+            yield from _work_in_processes(todo, workers)
+        except BrokenProcessPool:
+            # By a fault in a library, or for want of memory. It was reading one of the first shards that are missing.
+            for file, sources in [shard for shard in todo if not shard[0].exists()][:workers]:
+                yield _write_shard(file, list(_survived(sources)))
+        todo = [(file, sources) for file, sources in todo if not file.exists()]
+
+
+def _processes(count: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_prepare_worker)
+
+
+def _work_in_processes(todo: list[tuple[Path, list[Source]]], workers: int):
+    """`_work` in several processes. Raises BrokenProcessPool where one of them was killed."""
+    with _processes(min(workers, len(todo))) as pool:
         futures = [pool.submit(_write_shard, file, sources) for file, sources in todo]
         try:
             for future in as_completed(futures):
                 yield future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class _Deadly:
+    """In place of a source that ends the process which reads it."""
+
+    name: str
+    path: str
+
+    def read(self):
+        raise StructureError(self.path, "ended the process that read it", "a fault in a library, or no memory left")
+
+
+def _survived(sources: list[Source]):
+    """Read the sources one after the other in a process of their own; a failure takes the place of the deadly ones.
+
+    Raises BrokenProcessPool where no process can be started.
+    """
+    pool = None
+    for source in sources:
+        if pool is None:
+            pool = _processes(1)
+            pool.submit(os.getpid).result()  # where not even this works, no source is to blame
+        try:
+            pool.submit(_read_and_forget, source).result()
+            yield source
+        except BrokenProcessPool:
+            yield _Deadly(source.name, source.path)
+            pool = None
+    if pool is not None:
+        pool.shutdown()
+
+
+def _read_and_forget(source: Source) -> None:
+    with contextlib.suppress(StructureError):
+        read_in_time(source)
 
 
 def _prepare_worker() -> None:
@@ -243,13 +295,16 @@ def _prepare_worker() -> None:
 
 
 def _write_shard(file: Path, sources: list[Source]) -> int:
-    """Read the sources and write one shard: the arrays of ARRAYS, sizes in place of offsets, and a log as JSON."""
+    """Read the sources and write one shard: the arrays of ARRAYS, sizes in place of offsets, and a log as JSON.
+
+    The file is a sha256 and the .npz that it is of. Zip has checksums too, but not of its own list of contents.
+    """
     pieces: dict[str, list[np.ndarray]] = {name: [] for name in ARRAYS if name not in _COUNTS}
     sizes: dict[str, list[int]] = {name: [] for name in _COUNTS.values()}
     failures, dropped = [], Counter()
     for source in sources:
         try:
-            structure = source.read()
+            structure = read_in_time(source)
             protein = structure.protein
             if len(structure.chain_names) > np.iinfo(ARRAYS["chain"]).max:
                 raise StructureError(source.path, "too many chains", str(len(structure.chain_names)))
@@ -268,9 +323,12 @@ def _write_shard(file: Path, sources: list[Source]) -> int:
     arrays = {key: np.concatenate(values) for key, values in pieces.items() if values}
     arrays |= {key: np.array(values, dtype=np.int64) for key, values in sizes.items()}
     log = json.dumps({"failures": failures, "dropped": dropped}).encode()
+    packed = io.BytesIO()
+    np.savez(packed, log=np.frombuffer(log, np.uint8), **arrays)
     temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     with open(temporary, "wb") as out:
-        np.savez(out, log=np.frombuffer(log, np.uint8), **arrays)
+        out.write(hashlib.sha256(packed.getbuffer()).digest())
+        out.write(packed.getbuffer())
         out.flush()
         os.fsync(out.fileno())
     os.replace(temporary, file)
@@ -281,15 +339,17 @@ def _load_shard(file: Path, sources: list[Source]) -> dict[str, np.ndarray]:
     """The arrays of a shard. One that a crash of the machine has damaged is made again."""
     try:
         return _read_shard(file)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+    except (OSError, ValueError):
         _write_shard(file, sources)
         return _read_shard(file)
 
 
 def _read_shard(file: Path) -> dict[str, np.ndarray]:
-    # Opened here, because numpy leaves the file open where it is damaged.
-    with open(file, "rb") as data, np.load(data, allow_pickle=False) as arrays:
-        return dict(arrays)  # zip checks a CRC for each
+    content = memoryview(file.read_bytes())
+    if hashlib.sha256(content[32:]).digest() != content[:32]:
+        raise ValueError(f"{file} is damaged (its checksum differs)")
+    with np.load(io.BytesIO(content[32:]), allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> BuildReport:

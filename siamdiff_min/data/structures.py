@@ -10,6 +10,8 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
+import signal
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,6 +24,7 @@ from .archives import tar_members
 
 KINDS = (".pdb", ".ent", ".cif", ".pdb.gz", ".ent.gz", ".cif.gz")  # the first is taken where a structure has several
 STORE_SUFFIX = ".store"
+MAX_SECONDS = 300  # of CPU time for one structure in a bulk run; a test compares it with MAX_ATOMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,44 @@ class Origin:
     in_cache: bool = False  # the store never goes beside the data
 
 
+class _TooLong(BaseException):
+    """Passes every `except Exception` on its way out of a reader."""
+
+
+def read_in_time(source) -> Structure:
+    """`source.read()` for bulk runs: one that takes too long or too much memory is a failure like any other.
+
+    CPU time is what counts, so that a busy machine changes nothing. There is no limit of time outside the main thread
+    of a process, where Python delivers no signals, and on Windows, which has none.
+
+    Raises:
+        StructureError: see `Source.read`.
+    """
+
+    def stop(*_):
+        raise _TooLong
+
+    limited = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+    try:
+        if not limited:
+            return source.read()
+        previous = signal.signal(signal.SIGPROF, stop)
+        try:
+            signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
+            return source.read()
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.signal(signal.SIGPROF, previous or signal.SIG_DFL)  # None: not set by Python
+    except _TooLong:
+        raise StructureError(source.path, "took too long", f"more than {MAX_SECONDS} s of CPU time") from None
+    except MemoryError as error:
+        raise StructureError(source.path, "too large", "memory ran out") from error
+
+
 def list_files(path) -> list[str]:
     """Every file under a folder, or the one file that `path` is; sorted.
+
+    Folders that are not entered, because they are links or cannot be opened, are in the list themselves.
 
     Raises:
         StructureError: where there is nothing at `path`.
@@ -86,10 +125,11 @@ def list_files(path) -> list[str]:
     if not os.path.isdir(path):
         raise StructureError(path, "cannot be opened", "no such file or folder")
     files = []
-    for folder, subfolders, names in os.walk(path):
+    for folder, subfolders, names in os.walk(path, onerror=lambda error: files.append(error.filename)):
         # A store that was built inside this folder is not data of this folder.
         subfolders[:] = [name for name in subfolders if STORE_SUFFIX not in Path(name).suffixes]
-        files += [os.path.join(folder, name) for name in names]
+        files.extend(os.path.join(folder, name) for name in names)
+        files.extend(link for name in subfolders if os.path.islink(link := os.path.join(folder, name)))
     return sorted(files)
 
 
@@ -124,7 +164,7 @@ def find_structures(path) -> Listing:
     for file in list_files(path):
         relative = os.path.relpath(file, path)  # "." where `path` is the file itself
         if not os.path.isfile(file):
-            skipped.append((file, "not a regular file"))
+            skipped.append((file, "folder that is not entered" if os.path.isdir(file) else "not a regular file"))
         elif file.endswith(".tar"):
             for member in tar_members(file, skipped):
                 inside = os.path.join(relative.removesuffix(".tar"), member.name)

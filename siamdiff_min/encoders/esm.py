@@ -21,6 +21,7 @@ from ..protein.protein import Protein
 from .gearnet import Encoding, GearNet
 from .graph import Graph, GraphBuilder
 from .ops import segment_mean, segment_sum
+from .weights import WeightsError, read_weights
 
 VOCABULARY = ("<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>")
 CLS, EOS, MASK = (VOCABULARY.index(name) for name in ("<cls>", "<eos>", "<mask>"))
@@ -185,12 +186,13 @@ class ESM2(nn.Module):
             left_out += r"|lm_head\..*"
         with open(path, "rb") as file:
             try:
-                with torch.serialization.safe_globals([argparse.Namespace]):  # the options of the training run
-                    content = torch.load(file, map_location="cpu", weights_only=True)["model"]
-                found = {re.sub(r"^encoder\.(sentence_encoder\.)?", "", name): x for name, x in content.items()}
-            except Exception as error:  # torch raises half a dozen types on damaged input
-                reason = str(error).partition("\n")[0]
-                raise ValueError(f"{path} is not a weight file of fair-esm: {reason}") from error
+                content = read_weights(file, allow=(argparse.Namespace,))  # the options of the training run
+            except WeightsError as error:
+                raise ValueError(f"{path} is not a weight file of fair-esm: {error}") from error
+        content = content.get("model") if isinstance(content, dict) else None
+        if not isinstance(content, dict) or {(type(k), type(x)) for k, x in content.items()} - {(str, Tensor)}:
+            raise ValueError(f"{path} is not a weight file of fair-esm: no dict of tensors called 'model'")
+        found = {re.sub(r"^encoder\.(sentence_encoder\.)?", "", name): x for name, x in content.items()}
         state = {name: x for name, x in found.items() if not re.fullmatch(left_out, name)}
         own = {name: x.shape for name, x in self.state_dict().items()}
         wrong = list(own.keys() ^ state.keys())

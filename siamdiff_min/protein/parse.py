@@ -11,7 +11,7 @@ import gzip
 import io
 import warnings
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import IO
 
@@ -22,6 +22,7 @@ from Bio.PDB.PDBParser import PDBParser
 from .structure import AtomRow, Structure, StructureError, assemble
 
 MAX_BYTES = 512 * 2**20  # of decompressed text; the largest PDB entries are about half of it
+MAX_ATOMS = 5_000_000  # of one model of PDB, of all models of mmCIF; memory grows with them
 
 
 def read_structure(path_or_name, data: bytes | None = None, model: int = 0) -> Structure:
@@ -135,6 +136,10 @@ def _pdb_rows(path: str, content: bytes, model: int) -> list[AtomRow]:
             if current == model:
                 if len(line.rstrip("\n")) < 54:  # x, y and z end in column 54
                     raise StructureError(path, "truncated", f"the atom in line {number} has no coordinates")
+                if "_" in line[22:60]:  # Python would read 1_2 as twelve
+                    raise StructureError(path, "unreadable", f"the atom in line {number} has a number with _")
+                if len(lines) == MAX_ATOMS:
+                    raise StructureError(path, "too large", f"more than {MAX_ATOMS} atoms")
                 lines.append("ATOM  " + line[6:])  # from atom 100,000 on the serial number may run into the record name
         elif record == "MODEL":
             current, inside, explicit = current + 1, True, True
@@ -151,8 +156,17 @@ def _pdb_rows(path: str, content: bytes, model: int) -> list[AtomRow]:
     return builder.rows
 
 
+_NOTHING: deque = deque(maxlen=0)  # stays empty, whatever is appended
+
+
 class _MMCIF(MMCIF2Dict):
-    """Biopython's tokenizer with a short cut for lines without quotes or comments, i.e. nearly all."""
+    """Biopython's parser, which keeps the columns of the atoms only, and not more rows than allowed.
+
+    It has a short cut for lines without quotes or comments, i.e. nearly all.
+    """
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, deque(value, MAX_ATOMS + 1) if key.startswith("_atom_site.") else _NOTHING)
 
     def _splitline(self, line):
         if "'" in line or '"' in line or "#" in line:
@@ -166,6 +180,8 @@ def _mmcif_rows(path: str, content: bytes, model: int, dropped: Counter) -> list
     count = len(table.get("_atom_site.Cartn_x", ()))
     if not count:
         raise StructureError(path, "no atoms in it")
+    if count > MAX_ATOMS:
+        raise StructureError(path, "too large", f"more than {MAX_ATOMS} atoms")
 
     def column(*names, default=None):
         for name in names:
@@ -203,6 +219,8 @@ def _mmcif_rows(path: str, content: bytes, model: int, dropped: Counter) -> list
         if number in blank:
             dropped["atoms without a residue number"] += 1
             continue
+        if "_" in f"{number}{x}{y}{z}{occupancy}":  # Python would read 1_2 as twelve
+            raise StructureError(path, "unreadable", f"a number with _ in residue {residue} {number}")
         code, altloc = blank.get(code, code), blank.get(altloc, altloc)
         occupancy = 1.0 if occupancy in blank else float(occupancy)
         xyz = float(x), float(y), float(z)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH
+from ..encoders.weights import WeightsError, read_weights
 from .config import RunConfig
 
 MAGIC = b"siamdiff_min ckpt 1\n"
@@ -286,10 +287,9 @@ def _to_bytes(content: dict) -> bytes:
 
 def _from_bytes(content: bytes, path: Path) -> dict:
     try:
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises half a dozen types on damaged input
-        reason = str(error).splitlines()[0].split(". ")[0]  # what follows advises to allow pickles
-        raise CheckpointError(f"{path} cannot be read as a torch file: {reason}") from error
+        return read_weights(io.BytesIO(content))
+    except WeightsError as error:
+        raise CheckpointError(f"{path} cannot be read as a torch file: {error}") from error
 
 
 def _read(path: Path) -> bytes:

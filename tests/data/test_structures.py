@@ -113,7 +113,7 @@ def test_links_and_pipes_in_a_folder(tmp_path):
     os.mkfifo(tmp_path / "d.pdb")
     listing = find_structures(tmp_path)
     assert names(listing) == ["a", "b"]
-    assert listing.reasons == {"not a regular file": 2}
+    assert listing.reasons == {"not a regular file": 2, "folder that is not entered": 1}
     assert fingerprint(tmp_path) == fingerprint(tmp_path)
 
 

@@ -1,0 +1,125 @@
+"""A folder as people have them, real entries among everything else: seen = used + skipped + failed, nothing silent."""
+
+import gzip
+import io
+import os
+import tarfile
+from collections import Counter
+
+import pytest
+from fuzz_files import real_mmcif, real_pdb
+
+from siamdiff_min.data.build import build_store
+from siamdiff_min.data.store import ProteinStore
+from siamdiff_min.data.structures import bundle_path, find_structures, fingerprint
+
+WATER = b"HETATM    1  O   HOH A   1       1.000   2.000   3.000  1.00  0.00           O\nEND\n"
+DNA = b"".join(
+    b"ATOM  %5d  P    DA A%4d    %8.3f   2.000   3.000  1.00  0.00           P\n" % (i, i, i) for i in range(1, 9)
+)
+
+
+def packed(source):
+    """The bytes of a bundled entry, as they are in its archive."""
+    with open(source.path, "rb") as archive:
+        archive.seek(source.offset)
+        return archive.read(source.size)
+
+
+def archive(members):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as writer:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            writer.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """The folder, and what is to become of every file in it, those inside of archives too."""
+    entries = {source.name: packed(source) for source in find_structures(bundle_path()).sources[::10]}
+    names = sorted(entries)
+    first, second, third, *_ = (entries[name] for name in names)
+    plain = gzip.decompress(first)
+    files = {f"real/{name}.pdb.gz": (data, "used") for name, data in entries.items()}
+    files |= {
+        "x.pdb/inside a folder called x.pdb.ent": (plain, "used"),
+        "SMALL.CIF.GZ": (gzip.compress(real_mmcif(real_pdb())), "used"),
+        "crlf.pdb": (plain.replace(b"\n", b"\r\n"), "used"),
+        "no extension on the disk": (plain, "not a structure file"),
+        "README.txt": (b"where from", "not a structure file"),
+        ".pdb": (plain, "not a structure file"),
+        "small.pdb": (real_pdb(), "used"),
+        "small.cif": (real_mmcif(real_pdb()), "another file of the same structure"),
+        "water.pdb": (WATER, "no protein in it"),
+        "dna.pdb": (DNA, "no protein in it"),
+        "404.pdb": (b"<!DOCTYPE html><html>Not found</html>", "an HTML or XML page, not a PDB or mmCIF file"),
+        "empty.pdb": (b"", "empty"),
+        "nothing inside.cif.gz": (gzip.compress(b""), "empty"),
+        "cut.pdb": (plain[: len(plain) // 2].rpartition(b"\n")[0] + b"\nATOM   9999  N   AL", "truncated"),
+        "cut.pdb.gz.ent.gz": (second[:-100], "damaged or truncated gzip data"),
+        "flipped.pdb.gz": (third[:500] + bytes([third[500] ^ 8]) + third[501:], "damaged or truncated gzip data"),
+        "stars.pdb": (plain.replace(plain[30:38], b"********"), "used"),  # of the header, not of an atom
+        "nan.pdb": (real_pdb().replace(b"  21.251", b"     nan"), "coordinates out of range"),
+        "more stars.pdb": (real_pdb().replace(b"  21.251", b"********"), "unreadable"),
+        "picture.ent": (bytes(range(256)) * 20, "no atoms in it"),
+    }
+    inside = {
+        "a/in a tar.pdb": (plain, "used"),
+        "water in a tar.pdb": (WATER, "no protein in it"),
+        "../outside.pdb": (plain, "path outside the archive"),
+        "/absolute.pdb": (plain, "path outside the archive"),
+        "notes": (b"", "not a structure file"),
+    }
+    root = tmp_path / "deep" / "data"
+    for name, (data, _) in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    (root / "some.tar").write_bytes(archive({name: data for name, (data, _) in inside.items()}))
+    (root / "secret.pdb").write_bytes(plain)
+    (root / "secret.pdb").chmod(0)
+    readable = os.access(root / "secret.pdb", os.R_OK)  # as it is for root
+    (root / "empty folder.pdb").mkdir()
+    (root / "nowhere.pdb").symlink_to(root / "missing")
+    (root / "elsewhere").symlink_to(root / "real")
+    expected = Counter(outcome for _, outcome in [*files.values(), *inside.values()])
+    others = ["not a regular file", "folder that is not entered", "used" if readable else "cannot be opened"]
+    return root, expected + Counter(others)
+
+
+def test_every_file_of_a_mixed_folder_is_accounted_for(mixed, tmp_path, capsys):
+    root, expected = mixed
+    before = sorted(tmp_path.rglob("*"))
+    report = build_store(root, tmp_path / "s", progress=False)
+    assert report.skipped + report.failed == expected - Counter({"used": expected["used"]})
+    assert report.used == expected["used"]
+    assert report.seen == expected.total() == report.used + report.skipped.total() + report.failed.total()
+    assert f"seen {report.seen} = used {report.used} + skipped {report.skipped.total()} (" in capsys.readouterr().err
+    table = [line.split("\t") for line in (tmp_path / "s" / "failures.tsv").read_text().splitlines()[1:]]
+    assert Counter(row[1] for row in table) == {"skipped": report.skipped.total(), "failed": report.failed.total()}
+    assert len({row[3] for row in table}) == len(table)  # each names its file
+    store = ProteinStore(tmp_path / "s")
+    store.verify()
+    assert len(set(store.names)) == len(store) == report.used
+    new = {path for path in tmp_path.rglob("*") if tmp_path / "s" not in path.parents} - set(before)
+    assert {path.name for path in new} == {"s", "s.lock"}  # nothing of the archives was written anywhere
+    print(report)  # pytest -rP
+
+
+def test_a_folder_that_cannot_be_listed_is_not_passed_over_in_silence(tmp_path, monkeypatch):
+    (tmp_path / "locked.pdb").mkdir()
+    (tmp_path / "a.pdb").write_bytes(real_pdb())
+    scandir = os.scandir
+
+    def refuse(path):  # not by chmod: the tests may run as root
+        if os.fspath(path).endswith("locked.pdb"):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    listing = find_structures(tmp_path)
+    assert [source.name for source in listing.sources] == ["a"]
+    assert listing.skipped == [(str(tmp_path / "locked.pdb"), "folder that is not entered")]
+    assert fingerprint(tmp_path) == fingerprint(tmp_path)
