@@ -1,6 +1,5 @@
 """The loop in one process: what a run is determined by, how it ends, and what it leaves behind."""
 
-import json
 import os
 import signal
 from dataclasses import replace
@@ -8,27 +7,12 @@ from dataclasses import replace
 import pytest
 import standin
 import torch
-from standin import configure, train
+from standin import assert_equal_weights, configure, lines, train
 
 from siamdiff_min.training import checkpoint, engine, ranks
 from siamdiff_min.training.ranks import Ranks
 
-TIMING = {"seconds", "proteins_per_second", "peak_memory_mb"}
 ALONE = Ranks(0, 1, torch.device("cpu"), None)
-
-
-def lines(out) -> list[dict]:
-    """metrics.jsonl without what the clock says."""
-    return [
-        {k: v for k, v in json.loads(t).items() if k not in TIMING}
-        for t in (out / "metrics.jsonl").read_text().splitlines()
-    ]
-
-
-def assert_equal_weights(a, b) -> None:
-    a, b = (x if isinstance(x, dict) else x.state_dict() for x in (a, b))
-    assert a.keys() == b.keys()
-    assert [k for k in a if not torch.equal(a[k], b[k])] == []
 
 
 def assert_close_weights(a, b) -> None:
