@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from . import checkpoint
 from .config import RunConfig
-from .ranks import Flags, Ranks, Record, catch_signals, means
+from .ranks import Flags, Ranks, Record, catch_signals, gather, means
 
 
 def seed_of(*key: int) -> int:
@@ -171,8 +171,8 @@ def train(
             falls to 0.6 of itself when it has not improved for 5 epochs (METHOD 14).
         unit: what the items are, in the plural.
 
-    Returns 0 when the run is complete, or the number of the signal that ended it after a checkpoint. Raises
-    FloatingPointError on a non-finite loss, CheckpointError when a checkpoint cannot be written.
+    Returns 0 when the run is complete, or the number of the signal that ended it after a checkpoint (it may have come
+    in the last one: then the same command only does what comes after training). Raises FloatingPointError on a non-finite loss, CheckpointError when a checkpoint cannot be written.
     """
     if not len(indices):
         raise ValueError("no proteins to train on")
@@ -219,7 +219,8 @@ def train(
         if ranks.rank == 0:
             at = {"step": step, "epoch": epoch, "stage": stage} if len(epochs) > 1 else {"step": step, "epoch": epoch}
             line = {**at, **values, "seconds": time.perf_counter() - start_time}
-            metrics.write((json.dumps(line) + "\n").encode())
+            with checkpoint.writing(metrics.name):
+                metrics.write((json.dumps(line) + "\n").encode())
 
     def check(step: int) -> dict[str, float]:
         values = validate(step / per_epoch)
@@ -283,8 +284,9 @@ def train(
                     if scheduler:
                         scheduler.step(measured[plateau[0]])
             if saving and ranks.rank == 0:
-                metrics.flush()
-                os.fsync(metrics.fileno())
+                with checkpoint.writing(metrics.name):
+                    metrics.flush()
+                    os.fsync(metrics.fileno())
                 state = {
                     "config": config.plain(),
                     "step": done,
@@ -300,10 +302,12 @@ def train(
                 records, line_time, line_step = [], time.perf_counter(), done
             if stop:
                 break
+        # One may have come after the flags of the last step, in its validation or its save.
+        stop = max(gather([caught[-1] if caught else stop], ranks.world))
 
-    if stop and done < total:
+    if stop:
         ranks.say(f"stopped by {signal.Signals(stop).name} after step {done}; the same command continues from there")
-    return stop if done < total else 0
+    return stop
 
 
 def summary(metrics: Path) -> str:
@@ -324,14 +328,22 @@ def summary(metrics: Path) -> str:
     return "\n".join(rows)
 
 
+@contextmanager
 def _open_metrics(out: Path, size: int, ranks: Ranks):
     """metrics.jsonl for appending on rank 0, without the lines written after the checkpoint that is resumed."""
     if ranks.rank:
-        return nullcontext()
-    out.mkdir(parents=True, exist_ok=True)
-    file = open(out / "metrics.jsonl", "ab")  # noqa: SIM115 (the caller closes it)
-    file.truncate(min(size, file.tell()))
-    return file
+        yield None
+        return
+    path = out / "metrics.jsonl"
+    with checkpoint.writing(path):
+        out.mkdir(parents=True, exist_ok=True)
+        file = open(path, "ab")  # noqa: SIM115 (closed below)
+        file.truncate(min(size, file.tell()))
+    try:
+        yield file
+    finally:
+        with checkpoint.writing(path):  # the last lines may still be in memory
+            file.close()
 
 
 def _ignore_interrupts(worker: int) -> None:

@@ -21,6 +21,7 @@ import torch
 
 from siamdiff_min import embed
 from siamdiff_min.data import build, ec
+from siamdiff_min.data.store import StoreError
 from siamdiff_min.training import checkpoint, ranks
 
 ROOT = Path(__file__).parents[2]
@@ -36,11 +37,14 @@ def script(name: str, *argv: str) -> None:
 
 def convert(data: str, store: str, workers: str = "1") -> None:
     """The store of a folder of structures, or of the training split of a folder in the layout of EC."""
-    build.SHARD_SIZE = 2
-    if (Path(data) / ec.ANNOTATION[0]).exists():
-        build.open_origin(ec.find(data).train, store, int(workers))
-    else:
-        build.open_store(data, store, int(workers))
+    build.SHARD_SIZE = 4
+    try:
+        if (Path(data) / ec.ANNOTATION[0]).exists():
+            build.open_origin(ec.find(data).train, store, int(workers))
+        else:
+            build.open_store(data, store, int(workers))
+    except StoreError as error:
+        sys.exit(f"error: {error}")
 
 
 PROGRAMS = {

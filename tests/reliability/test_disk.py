@@ -1,0 +1,60 @@
+"""A disk that is full or read-only from any operation on: a message, no traceback, and nothing of before is lost.
+
+The disk fails at one operation after the other, then with a real limit on the size of files, so that the system ends
+writes in the middle. The same command afterwards, with the disk in order, leaves what an undisturbed run leaves.
+"""
+
+import errno
+import itertools
+import os
+
+import pytest
+from processes import finish, start
+from runs import RUNS
+
+SOAK = pytest.mark.soak
+SCRIPTS = [name for name in RUNS if name != "training"]  # what a user starts, and therefore reads the messages of
+
+
+def assert_ends_well_or_says_why(run, place, log, reason, expected, **harm):
+    """True where the run ended by itself although it was harmed."""
+    log.write_text("")
+    codes = finish(start(log, 1, *run.command(place), **harm))
+    said = log.read_text()
+    assert codes == [0] or (codes == [1] and "error: " in said and reason in said), said
+    assert "Traceback" not in said and (codes == [0] or str(place) in said), said
+    assert codes == [0] or finish(start(log, 1, *run.command(place))) == [0], log.read_text()
+    assert run.result(place) == expected, said
+    return codes == [0]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("disk, number", [("full", errno.ENOSPC), ("read-only", errno.EROFS)])
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=SOAK)])
+def test_a_disk_that_fails_from_some_operation_on(name, disk, number, every, tmp_path, enzymes, record_property):
+    run = RUNS[name](tmp_path, enzymes)
+    expected, failed = run.undisturbed(), 0
+    first = run.operations // 2 if disk == "full" and not every else 1
+    for begin in itertools.count(first):
+        place = tmp_path / str(begin)
+        harm = f"{disk}:{begin}:{place}"
+        if assert_ends_well_or_says_why(run, place, tmp_path / "log", os.strerror(number), expected, DISK=harm):
+            break  # nothing that matters comes after this
+        failed += 1
+        if not every:
+            break
+    assert failed >= 1
+    record_property("failures, each said and made good", failed)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("limits", [(20_000,), pytest.param((5_000, 20_000, 80_000, 320_000, 1_280_000), marks=SOAK)])
+def test_a_limit_on_the_size_of_files(name, limits, tmp_path, enzymes, record_property):
+    run = RUNS[name](tmp_path, enzymes)
+    expected, passed = run.undisturbed(), 0
+    for limit in limits:
+        place = tmp_path / str(limit)
+        passed += assert_ends_well_or_says_why(
+            run, place, tmp_path / "log", os.strerror(errno.EFBIG), expected, LIMIT=limit
+        )
+    record_property("limits that ended it", len(limits) - passed)
