@@ -78,7 +78,7 @@ def load(dataset: torch.utils.data.Dataset, collate: Callable, keys, config: Run
         collate_fn=collate,
         num_workers=workers,
         pin_memory=device.type == "cuda",
-        worker_init_fn=_ignore_interrupts,
+        worker_init_fn=_ignore_signals,
         generator=torch.Generator(),  # unused by our sampler; without it torch would draw from its global one
     )
 
@@ -171,8 +171,9 @@ def train(
             falls to 0.6 of itself when it has not improved for 5 epochs (METHOD 14).
         unit: what the items are, in the plural.
 
-    Returns 0 when the run is complete, or the number of the signal that ended it after a checkpoint (it may have come
-    in the last one: then the same command only does what comes after training). Raises FloatingPointError on a non-finite loss, CheckpointError when a checkpoint cannot be written.
+    Returns 0 when the run is complete, or the number of the signal that ended it after a checkpoint; one that came
+    during the last validation or save counts too. Raises FloatingPointError on a non-finite loss, CheckpointError when
+    a checkpoint cannot be written.
     """
     if not len(indices):
         raise ValueError("no proteins to train on")
@@ -346,9 +347,11 @@ def _open_metrics(out: Path, size: int, ranks: Ranks):
             file.close()
 
 
-def _ignore_interrupts(worker: int) -> None:
-    """Ctrl-C reaches the loader's processes too; they end with the run, after its checkpoint."""
+def _ignore_signals(worker: int) -> None:
+    """Ctrl-C, and SIGTERM from a batch system, reach the loader's processes too; they end with the run, after its
+    checkpoint."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _peak_memory(device: torch.device) -> float:

@@ -26,7 +26,7 @@ from siamdiff_min.training import checkpoint, ranks
 
 ROOT = Path(__file__).parents[2]
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["processes", "torch._dynamo", "sklearn.metrics"])
+CONTEXT.set_forkserver_preload(["train", "finetune", "siamdiff_min.embed", "torch._dynamo", "sklearn.metrics"])
 
 
 def script(name: str, *argv: str) -> None:
@@ -75,6 +75,7 @@ def child(log: str, program: str, *argv: str, **environment: str) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     torch.set_num_threads(1)
+    multiprocessing.set_start_method("fork", force=True)  # what a user's process has, for those that load data
     sys.exit(main(program, *argv))
 
 

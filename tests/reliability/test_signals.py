@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import processes
@@ -18,14 +19,6 @@ from siamdiff_min.training import checkpoint
 
 SOAK = pytest.mark.soak
 LAST_SAVES = {"training": (60, 130), "fine-tuning": (36, 39)}  # operations; in fine-tuning the last of the first seed
-
-
-def is_running(pid: str) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"  # ended, but not every container has an init process that takes note
 
 
 def members(group: int) -> list[str]:
@@ -43,7 +36,7 @@ def members(group: int) -> list[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("name, world, signals", [
-    ("training", 1, 4), ("conversion", 1, 2),
+    ("training", 1, 3), ("conversion", 1, 1),
     *(pytest.param(*case, marks=SOAK) for case in (("training", 1, 40), ("training", 2, 15), ("fine-tuning", 1, 15))),
 ])  # fmt: skip
 def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzymes, record_property):
@@ -52,20 +45,30 @@ def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzym
     random.seed(number)
     expected, sent, saved, log = run.undisturbed(world), 0, 0, tmp_path / "log"
     parallel = ["2"] if name == "conversion" else ["--num-workers", "2"]
-    for attempt in itertools.count():
+    monitor, attempt = tmp_path / "saving", 0
+    while sent < signals:
         place = tmp_path / f"run-{attempt}"
         while True:
             log.write_text("")
-            children = start(log, world, *run.command(place), *parallel, SLOW_SAVES=tmp_path / "saving")
-            time.sleep(random.uniform(0.2, 2 * run.seconds * world + 1))
+            children = start(log, world, *run.command(place), *parallel, SLOW_SAVES=monitor)
+            attempt += 1
+            if sent >= signals:
+                assert finish(children) == [0] * world, log.read_text()
+                break
+            while attempt % 2 and not monitor.exists() and all(process.is_alive() for process in children):
+                time.sleep(0.01)
+            time.sleep(random.uniform(0, 0.05 if attempt % 2 else 2 * run.seconds * world))
             alive = all(process.is_alive() for process in children)
             for process in children:
-                if process.is_alive():
+                with suppress(ProcessLookupError):  # it has ended by itself, or is not yet a group
                     os.killpg(process.pid, number)
-            begin = time.monotonic()
-            codes = finish(children, 40)
-            assert time.monotonic() - begin < 20 and None not in codes, (codes, log.read_text())
-            assert not [pid for process in children for pid in members(process.pid)]
+            monitor.unlink(missing_ok=True)
+            end = time.monotonic() + 20
+            codes = finish(children, 20)
+            assert None not in codes, log.read_text()
+            while any(members(process.pid) for process in children):
+                assert time.monotonic() < end, log.read_text()
+                time.sleep(0.05)
             if codes == [0] * world:
                 break
             sent += alive
@@ -79,9 +82,7 @@ def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzym
                 assert set(codes) <= {-number, 1}, (codes, said)
                 assert "Traceback" not in said or "KeyboardInterrupt" in said, said
         assert run.result(place) == expected
-        if sent >= signals:
-            break
-    assert saved or name == "conversion"
+    assert saved >= signals // 3 or name == "conversion"
     record_property(f"times {signal.Signals(number).name}, each resumed bit-equal", sent)
     record_property("of them in the loop, after a checkpoint", saved)
 
