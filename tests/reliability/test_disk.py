@@ -7,9 +7,12 @@ writes in the middle. The same command afterwards, with the disk in order, leave
 import errno
 import itertools
 import os
+import subprocess
+import sys
 
+import processes
 import pytest
-from processes import finish, start
+from processes import ROOT, finish, start
 from runs import RUNS
 
 SOAK = pytest.mark.soak
@@ -58,3 +61,46 @@ def test_a_limit_on_the_size_of_files(name, limits, tmp_path, enzymes, record_pr
             run, place, tmp_path / "log", os.strerror(errno.EFBIG), expected, LIMIT=limit
         )
     record_property("limits that ended it", len(limits) - passed)
+
+
+SMALL_DISK = """
+mount -t tmpfs -o size=$1k none $2 || exit 77
+place=$2 copy=$3; shift 3
+"$@"; echo "status $?"
+mount -o remount,size=200m $place
+"$@"; echo "status $?"
+cp -r $place/out $copy
+"""
+
+
+@SOAK
+def test_a_small_file_system(tmp_path, enzymes, record_property):
+    """A disk that is really full, where the system lets a user have one of his own; then it is made larger."""
+    disk, failed = tmp_path / "disk", 0
+    disk.mkdir()
+    run = RUNS["pre-training"](tmp_path, enzymes)
+    expected = run.undisturbed()
+    for size in (40, 400, 1200, 2400, 3600):  # kB
+        command = [sys.executable, processes.__file__, *map(str, run.command(disk / "out"))]
+        copy = tmp_path / f"copy-{size}"
+        settings = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+        result = subprocess.run(
+            ["unshare", "-rm", "sh", "-c", SMALL_DISK, "sh", str(size), str(disk), str(copy), *command],
+            capture_output=True, text=True, env=settings,
+        )  # fmt: skip
+        if result.returncode == 77 or "unshare failed" in result.stderr:
+            pytest.skip("no file system of one's own here")
+        said = result.stdout + result.stderr
+        assert said.count("status 0") >= 1 and result.stdout.endswith("status 0\n") and "Traceback" not in said, said
+        full = "status 1" in said
+        assert not full or "No space left on device" in said, said
+        assert run.result(copy) == expected
+        failed += full
+    assert failed >= 2
+    record_property("full disks, each said and made good", failed)
+
+
+def test_what_cannot_be_written_is_said_before_the_work(tmp_path, enzymes):
+    run, log = RUNS["embedding"](tmp_path, enzymes), tmp_path / "log"
+    assert finish(start(log, 1, *run.command("/dev/null/embeddings"))) == [1]
+    assert "error: could not write /dev/null/embeddings.npz" in log.read_text() and "seen" not in log.read_text()
