@@ -17,6 +17,7 @@ from processes import finish, kill, start
 from runs import RUNS
 
 SOAK = pytest.mark.soak
+QUICK = ("training", "fine-tuning", "conversion anew")
 
 
 def killed_until_done(begin, monitor: Path, patience: float, most: int) -> Counter:
@@ -71,8 +72,9 @@ def test_killed_at_random_moments(name, world, kills, tmp_path, enzymes, record_
     record_property("runs ended bit-equal", count["runs"])
 
 
-@pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=SOAK)])
+@pytest.mark.parametrize(
+    "name, every", [*((name, False) for name in QUICK), *(pytest.param(name, True, marks=SOAK) for name in RUNS)]
+)
 def test_killed_at_operations_on_the_disk(name, every, tmp_path, enzymes, record_property):
     run = RUNS[name](tmp_path, enzymes)
     expected, killed = run.undisturbed(), 0
