@@ -77,6 +77,31 @@ def test_torchrun_without_restart_ends_with_the_traceback(tmp_path):
     assert process.returncode == 1 and "RuntimeError: dies on purpose" in said
 
 
+def test_ranks_share_the_work_of_one(tmp_path):
+    """Parts of the global batch have their own seeds: two ranks do what one does by accumulation, batch norm included.
+
+    Only the running statistics of batch norm are those of the parts that rank 0 has seen.
+    """
+    one, two, options = tmp_path / "one", tmp_path / "two", ("--global-batch-size", "8", "--epochs", "1")
+    for world, out in ((1, one), (2, two)):
+        assert finish(start(tmp_path / "log", world, "stand-in", out, *options)) == [0] * world
+    a, b = torch.load(one / "weights-0.pt"), torch.load(two / "weights-1.pt")
+    for name in a:
+        if "running" not in name and "tracked" not in name:
+            torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-5, msg=name)
+    for x, y in zip(lines(one), lines(two)):
+        assert x["step"] == y["step"]
+        if x["split"] == "train" or x["step"] == 0:
+            assert x["loss"] == pytest.approx(y["loss"], rel=1e-5)
+    assert lines(one)[0] == lines(two)[0]  # the first evaluation: identical
+
+
+def test_a_loss_left_out_does_not_stop_two_ranks(tmp_path):
+    options = "--ablation", "no-sequence", "--max-steps", "3", "--batch-size", "2", "--global-batch-size", "8"
+    assert finish(start(tmp_path / "log", 2, "stand-in", tmp_path, *options)) == [0, 0]
+    assert_equal_weights(torch.load(tmp_path / "weights-0.pt"), torch.load(tmp_path / "weights-1.pt"))
+
+
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_uneven_and_empty_shards(world, tmp_path):
     """Five proteins, one held out: three processes have no held-out one, and go round the others to have a batch."""
