@@ -18,7 +18,7 @@ SOAK = pytest.mark.soak
 PLACES = ("step", "validation", "save", "data", "start")
 
 
-@pytest.mark.parametrize("world, rounds", [(2, 1), pytest.param(2, 6, marks=SOAK), pytest.param(3, 2, marks=SOAK)])
+@pytest.mark.parametrize("world, rounds", [(2, 1), pytest.param(2, 6, marks=SOAK), pytest.param(3, 1, marks=SOAK)])
 @pytest.mark.parametrize("place", PLACES[:3])
 def test_a_dying_rank_ends_the_others(place, world, rounds, tmp_path, record_property):
     """They end within seconds, and in vain; the traceback is printed; what was saved is resumed, all bit-equal."""
@@ -48,9 +48,7 @@ def test_a_dying_rank_ends_the_others(place, world, rounds, tmp_path, record_pro
     "place, how, rounds",
     [
         ("step", "raises", 1),
-        pytest.param("step", "raises", 20, marks=SOAK),
-        *(pytest.param(place, "raises", 5, marks=SOAK) for place in PLACES[1:]),
-        *(pytest.param(place, "killed", 3, marks=SOAK) for place in PLACES),
+        *(pytest.param(place, how, 1, marks=SOAK) for place in PLACES for how in ("raises", "killed")),
     ],
 )
 def test_torchrun_starts_all_again_after_a_death(place, how, rounds, tmp_path, record_property):
@@ -65,7 +63,7 @@ def test_torchrun_starts_all_again_after_a_death(place, how, rounds, tmp_path, r
         said, _ = process.communicate(timeout=100)
         assert process.returncode == 0 and time.monotonic() - begin < 90, said
         assert ("RuntimeError: dies on purpose" if how == "raises" else "Signal 9") in said, said
-        assert place != "step" or "at step 6" in said, said
+        assert place != "step" or "at step 4" in said, said
         for name in ("weights-0.pt", "weights-1.pt"):
             assert_equal_weights(torch.load(out / name), torch.load(reference / name))
     record_property("deaths under torchrun, restarted and bit-equal", rounds)

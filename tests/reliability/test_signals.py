@@ -35,7 +35,7 @@ def members(group: int) -> list[str]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("name, world, signals", [
     ("training", 1, 3), ("conversion", 1, 1),
-    *(pytest.param(*case, marks=SOAK) for case in (("training", 1, 20), ("training", 2, 8), ("fine-tuning", 1, 8))),
+    *(pytest.param(*case, marks=SOAK) for case in (("training", 1, 12), ("training", 2, 5), ("fine-tuning", 1, 5))),
 ])  # fmt: skip
 def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzymes, record_property):
     """To whole groups, as `timeout`, a terminal and batch systems send them: processes that load data get them too."""
