@@ -148,7 +148,7 @@ class Reconversion(Conversion):
 class Embedding(Run):
     """`python -m siamdiff_min.embed` on three chains."""
 
-    operations = 5
+    operations = 3
 
     def command(self, place):
         weights = self.folder / "encoder.pt"
