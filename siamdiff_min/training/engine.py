@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -202,7 +203,10 @@ def train(
     model = objective
     if ranks.world > 1:  # parameters go without a gradient only where an ablation leaves out a loss
         unused = getattr(config, "ablation", "none") != "none"
-        model = DistributedDataParallel(objective, find_unused_parameters=unused)
+        # Unless it looks for them, DDP sorts the gradients anew after its first step. Sums over three processes depend
+        # on the place, so a resumed run would differ in the last bit from one that was not interrupted.
+        warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")
+        model = DistributedDataParallel(objective, find_unused_parameters=unused or device.type == "cpu")
 
     epochs = config.epochs if isinstance(config.epochs, tuple) else (config.epochs,)
     per_epoch = max(1, len(indices) // config.global_batch_size)
