@@ -13,7 +13,6 @@ import resource
 import signal
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -205,8 +204,8 @@ def train(
         unused = getattr(config, "ablation", "none") != "none"
         # Unless it looks for them, DDP sorts the gradients anew after its first step. Sums over three processes depend
         # on the place, so a resumed run would differ in the last bit from one that was not interrupted.
-        warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")
-        model = DistributedDataParallel(objective, find_unused_parameters=unused or device.type == "cpu")
+        exact = device.type == "cpu" and ranks.world > 2
+        model = DistributedDataParallel(objective, find_unused_parameters=unused or exact)
 
     epochs = config.epochs if isinstance(config.epochs, tuple) else (config.epochs,)
     per_epoch = max(1, len(indices) // config.global_batch_size)
