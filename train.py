@@ -13,8 +13,10 @@ import torch
 
 from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
+from siamdiff_min.data.store import StoreError
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES
+from siamdiff_min.protein.structure import StructureError
 from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.config import parse
 from siamdiff_min.training.ranks import launch
@@ -83,4 +85,7 @@ def count(module: torch.nn.Module) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (checkpoint.CheckpointError, StructureError, StoreError) as error:
+        sys.exit(f"error: {error}")

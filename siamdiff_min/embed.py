@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from .protein.constants import ATOM_NAMES, ONE_LETTER
 from .protein.parse import read_structure
 from .protein.protein import Protein
 from .protein.structure import Structure, StructureError
-from .training.checkpoint import CheckpointError, build_encoder, load_encoder_file
+from .training.checkpoint import CheckpointError, build_encoder, load_encoder_file, replacing, writing
 
 INCLUDE = ("mean", "per_residue", "per_atom")
 WINDOW = 256  # structures that are read before the next batches are made of those of similar size
@@ -160,7 +161,10 @@ def _only(embedding: Embedding, include: Sequence[str]) -> Embedding:
 
 
 def save(path: Path, embeddings: list[Embedding], include: Sequence[str], failures: list[StructureError]) -> None:
-    """Write an .npz without pickles. Rows of structure i: `residue_offset[i]` to `residue_offset[i + 1]`."""
+    """Write an .npz without pickles. Rows of structure i: `residue_offset[i]` to `residue_offset[i + 1]`.
+
+    Raises CheckpointError where the disk does not take it; an older file is then unchanged.
+    """
     arrays: dict[str, np.ndarray] = {"id": np.array([e.id for e in embeddings])}
     if "mean" in include:
         arrays["mean"] = np.stack([e.mean for e in embeddings])
@@ -179,11 +183,8 @@ def save(path: Path, embeddings: list[Embedding], include: Sequence[str], failur
         arrays["per_atom"] = np.concatenate([e.per_atom for e in embeddings])
     arrays["failed"] = np.array([error.path for error in failures], dtype=str)
     arrays["failed_reason"] = np.array([error.reason for error in failures], dtype=str)
-    temporary = path.with_name(path.name + ".tmp")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(temporary, "wb") as file:
+    with replacing(path) as file:
         np.savez(file, **arrays)
-    temporary.replace(path)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -198,7 +199,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first structure that cannot be read")
     args = parser.parse_args(argv)
+    out = Path(args.out)
     try:
+        with writing(out):  # tried before the work, not after it
+            out.parent.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=out.parent).close()
         embedder = load_encoder(args.checkpoint, args.device, args.batch_nodes)
         listings = [find_structures(path) for path in args.structures]
     except (CheckpointError, StructureError) as error:
@@ -234,7 +239,10 @@ def main(argv: list[str] | None = None) -> int:
     print(f"seen {seen} = embedded {len(embeddings)} + skipped {skipped.total()} + failed {len(failures)}")
     if not embeddings:
         sys.exit("error: no structure could be read")
-    save(Path(args.out), embeddings, args.include, failures)
+    try:
+        save(out, embeddings, args.include, failures)
+    except CheckpointError as error:
+        sys.exit(f"error: {error}")
     print(f"{args.out}: {', '.join(args.include)}, {len(embeddings[0].mean)} numbers each")
     return 0
 

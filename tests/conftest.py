@@ -1,4 +1,5 @@
-"""Helpers shared by the tests: the fixtures made with the official implementation, and random rigid motions."""
+"""Helpers shared by the tests: the fixtures made with the official implementation, random rigid motions, a small EC
+set; and a report of what the long tests tried."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from siamdiff_min.data.structures import bundle_path, find_structures
 from siamdiff_min.encoders.graph import Graph
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.protein.write import write_pdb
 
 GOLDEN = Path(__file__).parent / "golden"
+ENZYMES = ("1.1.1.-", "2.7.11.1", "3.4.21.5")
 
 
 class Golden(dict):
@@ -144,3 +148,30 @@ def near_zero_relus(monkeypatch):
         return best
 
     return smallest
+
+
+@pytest.fixture(scope="session")
+def enzymes(tmp_path_factory) -> Path:
+    """The layout of EC with 8, 3 and 5 of the smallest bundled chains, label by name."""
+    root = tmp_path_factory.mktemp("ec")
+    sources = sorted(find_structures(bundle_path()).sources, key=lambda s: s.size)[:16]
+    lines = ["### EC-numbers", "\t".join(ENZYMES), "### PDB-chain\tEC-numbers"]
+    for i, source in enumerate(sources):
+        folder = root / ("train" if i < 8 else "valid" if i < 11 else "test")
+        folder.mkdir(exist_ok=True)
+        write_pdb(folder / f"{i + 1000}-A.pdb", source.read().protein)
+        lines.append(f"{i + 1000}-A\t{ENZYMES[i % 3]}")
+    (root / "nrPDB-EC_annot.tsv").write_text("\n".join(lines) + "\n")
+    rows = ["PDB-chain,<30%,<40%,<50%,<70%,<95%", *(f"{i + 1000}-A,0,0,{i % 2},1,1" for i in range(11, 16))]
+    (root / "nrPDB-EC_test.csv").write_text("\n".join(rows) + "\n")
+    return root
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """One line for every test that counted something (`record_property`): the report of the long runs."""
+    counted = [report for report in terminalreporter.getreports("passed") if report.user_properties]
+    if counted:
+        terminalreporter.section("what was tried, and nothing was lost")
+    for report in counted:
+        counts = ", ".join(f"{count} {name}" for name, count in report.user_properties)
+        terminalreporter.line(f"{report.nodeid.rpartition('::')[2]}: {counts}; {report.duration:.0f} s")

@@ -9,34 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import ENZYMES
+from standin import lines
 
-from siamdiff_min.data.structures import bundle_path, find_structures
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.protein.write import write_pdb
 from siamdiff_min.training import checkpoint
 
 ROOT = Path(__file__).parents[1]
-LABELS = ("1.1.1.-", "2.7.11.1", "3.4.21.5")
 SMALL = ["--size", "tiny", "--batch-size", "2", "--epochs", "3", "--lr", "0.003"]
 SMALL += ["--num-workers", "0", "--device", "cpu", "--threads", "1"]
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-
-
-@pytest.fixture(scope="module")
-def enzymes(tmp_path_factory) -> Path:
-    """The EC layout with 8, 3 and 5 of the smallest bundled chains, label by name."""
-    root = tmp_path_factory.mktemp("ec")
-    sources = sorted(find_structures(bundle_path()).sources, key=lambda s: s.size)[:16]
-    lines = ["### EC-numbers", "\t".join(LABELS), "### PDB-chain\tEC-numbers"]
-    for i, source in enumerate(sources):
-        folder = root / ("train" if i < 8 else "valid" if i < 11 else "test")
-        folder.mkdir(exist_ok=True)
-        write_pdb(folder / f"{i + 1000}-A.pdb", source.read().protein)
-        lines.append(f"{i + 1000}-A\t{LABELS[i % 3]}")
-    (root / "nrPDB-EC_annot.tsv").write_text("\n".join(lines) + "\n")
-    rows = ["PDB-chain,<30%,<40%,<50%,<70%,<95%", *(f"{i + 1000}-A,0,0,{i % 2},1,1" for i in range(11, 16))]
-    (root / "nrPDB-EC_test.csv").write_text("\n".join(rows) + "\n")
-    return root
 
 
 def finetune(*argv, launcher=(), status=0) -> str:
@@ -44,12 +26,6 @@ def finetune(*argv, launcher=(), status=0) -> str:
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert result.returncode == status, result.stdout + result.stderr
     return result.stdout + result.stderr
-
-
-def lines(folder: Path) -> list[dict]:
-    written = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
-    clock = {"seconds", "samples_per_second", "peak_memory_mb"}
-    return [{k: v for k, v in line.items() if k not in clock} for line in written]
 
 
 def table(path: Path) -> list[dict]:
@@ -80,7 +56,7 @@ def test_results_of_two_seeds(trained):
         best = checkpoint.load_model_file(trained / f"seed-{seed}" / "best.pt")
         valid = [line for line in lines(trained / f"seed-{seed}") if line["split"] == "valid"]
         assert len(valid) == 3 and valid[int(best["epochs"]) - 1]["fmax"] == max(line["fmax"] for line in valid)
-        assert best["valid"]["fmax"] == valid[int(best["epochs"]) - 1]["fmax"] and tuple(best["labels"]) == LABELS
+        assert best["valid"]["fmax"] == valid[int(best["epochs"]) - 1]["fmax"] and tuple(best["labels"]) == ENZYMES
         assert "structure_loss" not in valid[0] and "stage" not in valid[0]
 
 
@@ -92,9 +68,9 @@ def test_predictions_are_those_that_were_scored(trained):
     for seed in (3, 4):
         rows = table(trained / f"seed-{seed}" / "predictions.tsv")
         assert [row["id"] for row in rows] == [f"{i + 1000}-A" for i in range(11, 16)]
-        target = np.array([[float(row[f"target:{label}"]) for label in LABELS] for row in rows])
+        target = np.array([[float(row[f"target:{label}"]) for label in ENZYMES] for row in rows])
         assert target.argmax(1).tolist() == [i % 3 for i in range(11, 16)] and (target.sum(1) == 1).all()
-        score = np.array([[float(row[f"prediction:{label}"]) for label in LABELS] for row in rows])
+        score = np.array([[float(row[f"prediction:{label}"]) for label in ENZYMES] for row in rows])
         assert np.isclose(fmax(score, target)[0], results["test"][str(seed)]["fmax"], atol=1e-4)
     applied = table(trained / "predicted.tsv")  # by the last seed's model, to the files of the test split
     assert [row["id"] for row in applied] == [row["id"] for row in rows] and "target" not in "".join(applied[0])

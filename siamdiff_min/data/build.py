@@ -176,8 +176,27 @@ def _build(origin: Origin, store: Path, workers: int | None, progress: bool) -> 
     partial = Path(f"{store}.partial")
     plan = {"format": FORMAT, "version": VERSION, "source": origin.fingerprint, "shard": SHARD_SIZE}
     _start_or_continue(partial, plan)
+    merged, outdated = partial / "merged", partial / "outdated"
+    if not is_store(merged):  # otherwise a build was killed after it had done everything but give the store its name
+        _fill(merged, origin, listing, workers, progress)
+    for file in partial.glob("shard-*"):
+        file.unlink()
+    # All that takes much space is gone before the store has its name: from then on nobody would look for leftovers.
+    if store.exists():
+        os.rename(store, outdated)
+    shutil.rmtree(outdated, ignore_errors=True)
+    os.rename(merged, store)
+    sync_folder(store.parent)
+    shutil.rmtree(partial, ignore_errors=True)
+    report = _report(ProteinStore(store).meta)
+    print(f"{store}: {report}", file=sys.stderr)
+    return report
+
+
+def _fill(merged: Path, origin: Origin, listing: Listing, workers: int | None, progress: bool) -> None:
+    """Write all shards that are not there yet, then put them together."""
     shards = [
-        (partial / f"shard-{start // SHARD_SIZE:06d}.npz", listing.sources[start : start + SHARD_SIZE])
+        (merged.with_name(f"shard-{start // SHARD_SIZE:06d}.npz"), listing.sources[start : start + SHARD_SIZE])
         for start in range(0, len(listing.sources), SHARD_SIZE)
     ]
     todo = [(file, sources) for file, sources in shards if not file.exists()]
@@ -185,20 +204,13 @@ def _build(origin: Origin, store: Path, workers: int | None, progress: bool) -> 
     with tqdm(total=len(listing.sources), initial=done, unit="protein", disable=not progress) as bar:
         for count in _work(todo, workers or _default_workers(len(listing.sources))):
             bar.update(count)
-    source = {"path": str(origin.path.resolve()), "fingerprint": origin.fingerprint}
-    report = _merge(shards, listing, source, partial / "merged")
-    if is_store(store):
-        outdated = Path(f"{store}.outdated")
-        shutil.rmtree(outdated, ignore_errors=True)
-        os.rename(store, outdated)
-        os.rename(partial / "merged", store)
-        shutil.rmtree(outdated, ignore_errors=True)
-    else:
-        os.rename(partial / "merged", store)
-    sync_folder(store.parent)
-    shutil.rmtree(partial, ignore_errors=True)
-    print(f"{store}: {report}", file=sys.stderr)
-    return report
+    _merge(shards, listing, {"path": str(origin.path.resolve()), "fingerprint": origin.fingerprint}, merged)
+
+
+def _report(meta: dict) -> BuildReport:
+    """What `meta.json` says of the build."""
+    counts = (Counter(meta["report"][name]) for name in ("skipped", "failed", "dropped"))
+    return BuildReport(meta["proteins"], meta["residues"], meta["atoms"], *counts)
 
 
 def _default_workers(count: int) -> int:
@@ -211,7 +223,7 @@ def _start_or_continue(partial: Path, plan: dict) -> None:
     text = json.dumps(plan)
     if partial.exists():
         # A build may have been killed before it had a plan, or while it tidied up: the plan need not be there.
-        if any(not child.name.startswith(("plan.json", "shard-", "merged")) for child in partial.iterdir()):
+        if any(not child.name.startswith(("plan.json", "shard-", "merged", "outdated")) for child in partial.iterdir()):
             raise StoreError(f"{partial} is not an unfinished store; remove it or choose another place")
         if file.exists() and file.read_text(encoding="utf-8") == text:
             return
@@ -352,7 +364,7 @@ def _read_shard(file: Path) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> BuildReport:
+def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> None:
     """Append the shards to the flat arrays, then write the offsets, the list of failures and `meta.json`."""
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir()
@@ -416,7 +428,6 @@ def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> BuildR
     text = json.dumps(meta | {"sha256": meta_checksum(meta)}, indent=1, sort_keys=True)
     write_synced(merged / "meta.json", text.encode())
     sync_folder(merged)
-    return report
 
 
 def write_synced(file: Path, data: bytes) -> None:

@@ -14,6 +14,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -34,25 +35,42 @@ class CheckpointError(RuntimeError):
     """A checkpoint could not be written, or a file is damaged or not what it should be; the message says which."""
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Write a file so that, whatever happens, `path` is either the old file or the complete new one.
+@contextmanager
+def writing(path: Path):
+    """Whatever the disk refuses inside (it is full, read-only, ...) is a CheckpointError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"could not write {path}: {error.strerror or error}; earlier files are unchanged"
+        ) from error
+
+
+@contextmanager
+def replacing(path: Path):
+    """A file to write, for which, whatever happens, `path` is either the old file or the complete new one.
 
     Raises CheckpointError on a full disk, a read-only folder and the like; the old file is then unchanged.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _fsync_folder(path.parent)
-    except OSError as error:
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            _fsync_folder(path.parent)
+    except CheckpointError:
         _remove(temporary)
-        raise CheckpointError(
-            f"could not write {path}: {error.strerror or error}; earlier files are unchanged"
-        ) from error
+        raise
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write a whole file, see `replacing`."""
+    with replacing(path) as file:
+        file.write(content)
 
 
 def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:

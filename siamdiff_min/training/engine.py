@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from . import checkpoint
 from .config import RunConfig
-from .ranks import Flags, Ranks, Record, catch_signals, means
+from .ranks import Flags, Ranks, Record, catch_signals, gather, means
 
 
 def seed_of(*key: int) -> int:
@@ -78,7 +78,7 @@ def load(dataset: torch.utils.data.Dataset, collate: Callable, keys, config: Run
         collate_fn=collate,
         num_workers=workers,
         pin_memory=device.type == "cuda",
-        worker_init_fn=_ignore_interrupts,
+        worker_init_fn=_ignore_signals,
         generator=torch.Generator(),  # unused by our sampler; without it torch would draw from its global one
     )
 
@@ -171,8 +171,9 @@ def train(
             falls to 0.6 of itself when it has not improved for 5 epochs (METHOD 14).
         unit: what the items are, in the plural.
 
-    Returns 0 when the run is complete, or the number of the signal that ended it after a checkpoint. Raises
-    FloatingPointError on a non-finite loss, CheckpointError when a checkpoint cannot be written.
+    Returns 0 when the run is complete, or the number of the signal that ended it after a checkpoint; one that came
+    during the last validation or save counts too. Raises FloatingPointError on a non-finite loss, CheckpointError when
+    a checkpoint cannot be written.
     """
     if not len(indices):
         raise ValueError("no proteins to train on")
@@ -199,7 +200,10 @@ def train(
     model = objective
     if ranks.world > 1:  # parameters go without a gradient only where an ablation leaves out a loss
         unused = getattr(config, "ablation", "none") != "none"
-        model = DistributedDataParallel(objective, find_unused_parameters=unused)
+        # Unless it looks for them, DDP sorts the gradients anew after its first step. Sums over three processes depend
+        # on the place, so a resumed run would differ in the last bit from one that was not interrupted.
+        exact = device.type == "cpu" and ranks.world > 2
+        model = DistributedDataParallel(objective, find_unused_parameters=unused or exact)
 
     epochs = config.epochs if isinstance(config.epochs, tuple) else (config.epochs,)
     per_epoch = max(1, len(indices) // config.global_batch_size)
@@ -217,7 +221,8 @@ def train(
         if ranks.rank == 0:
             at = {"step": step, "epoch": epoch, "stage": stage} if len(epochs) > 1 else {"step": step, "epoch": epoch}
             line = {**at, **values, "seconds": time.perf_counter() - start_time}
-            metrics.write((json.dumps(line) + "\n").encode())
+            with checkpoint.writing(metrics.name):
+                metrics.write((json.dumps(line) + "\n").encode())
 
     def check(step: int) -> dict[str, float]:
         values = validate(step / per_epoch)
@@ -281,8 +286,9 @@ def train(
                     if scheduler:
                         scheduler.step(measured[plateau[0]])
             if saving and ranks.rank == 0:
-                metrics.flush()
-                os.fsync(metrics.fileno())
+                with checkpoint.writing(metrics.name):
+                    metrics.flush()
+                    os.fsync(metrics.fileno())
                 state = {
                     "config": config.plain(),
                     "step": done,
@@ -298,10 +304,12 @@ def train(
                 records, line_time, line_step = [], time.perf_counter(), done
             if stop:
                 break
+        # One may have come after the flags of the last step, in its validation or its save.
+        stop = max(gather([caught[-1] if caught else stop], ranks.world))
 
-    if stop and done < total:
+    if stop:
         ranks.say(f"stopped by {signal.Signals(stop).name} after step {done}; the same command continues from there")
-    return stop if done < total else 0
+    return stop
 
 
 def summary(metrics: Path) -> str:
@@ -322,19 +330,29 @@ def summary(metrics: Path) -> str:
     return "\n".join(rows)
 
 
+@contextmanager
 def _open_metrics(out: Path, size: int, ranks: Ranks):
     """metrics.jsonl for appending on rank 0, without the lines written after the checkpoint that is resumed."""
     if ranks.rank:
-        return nullcontext()
-    out.mkdir(parents=True, exist_ok=True)
-    file = open(out / "metrics.jsonl", "ab")  # noqa: SIM115 (the caller closes it)
-    file.truncate(min(size, file.tell()))
-    return file
+        yield None
+        return
+    path = out / "metrics.jsonl"
+    with checkpoint.writing(path):
+        out.mkdir(parents=True, exist_ok=True)
+        file = open(path, "ab")  # noqa: SIM115 (closed below)
+        file.truncate(min(size, file.tell()))
+    try:
+        yield file
+    finally:
+        with checkpoint.writing(path):  # the last lines may still be in memory
+            file.close()
 
 
-def _ignore_interrupts(worker: int) -> None:
-    """Ctrl-C reaches the loader's processes too; they end with the run, after its checkpoint."""
+def _ignore_signals(worker: int) -> None:
+    """Ctrl-C, and SIGTERM from a batch system, reach the loader's processes too; they end with the run, after its
+    checkpoint."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _peak_memory(device: torch.device) -> float:

@@ -1,6 +1,5 @@
 """The loop in one process: what a run is determined by, how it ends, and what it leaves behind."""
 
-import json
 import os
 import signal
 from dataclasses import replace
@@ -8,27 +7,12 @@ from dataclasses import replace
 import pytest
 import standin
 import torch
-from standin import configure, train
+from standin import assert_equal_weights, configure, lines, train
 
 from siamdiff_min.training import checkpoint, engine, ranks
 from siamdiff_min.training.ranks import Ranks
 
-TIMING = {"seconds", "proteins_per_second", "peak_memory_mb"}
 ALONE = Ranks(0, 1, torch.device("cpu"), None)
-
-
-def lines(out) -> list[dict]:
-    """metrics.jsonl without what the clock says."""
-    return [
-        {k: v for k, v in json.loads(t).items() if k not in TIMING}
-        for t in (out / "metrics.jsonl").read_text().splitlines()
-    ]
-
-
-def assert_equal_weights(a, b) -> None:
-    a, b = (x if isinstance(x, dict) else x.state_dict() for x in (a, b))
-    assert a.keys() == b.keys()
-    assert [k for k in a if not torch.equal(a[k], b[k])] == []
 
 
 def assert_close_weights(a, b) -> None:
@@ -180,24 +164,6 @@ def test_damaged_checkpoint_costs_no_more_than_its_steps(tmp_path, reference, ca
     assert_equal_weights(objective, reference[0])
     places = [(line["split"], line["stage"], line["step"]) for line in lines(tmp_path)]
     assert len(set(places)) == len(places)
-
-
-def test_a_full_disk_ends_the_run_and_keeps_the_checkpoint(tmp_path, monkeypatch):
-    train(configure(tmp_path, "--max-steps", 5))
-    before = os.listdir(tmp_path)
-    fsync, calls = os.fsync, []
-
-    def full(descriptor):
-        calls.append(descriptor)
-        if len(calls) == 2:  # the first is that of metrics.jsonl
-            raise OSError(28, "No space left on device")
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(checkpoint.CheckpointError, match="No space left on device; earlier files are unchanged"):
-        train(configure(tmp_path))
-    assert sorted(os.listdir(tmp_path)) == sorted(before)
-    assert checkpoint.latest(tmp_path)[1]["step"] == 5
 
 
 def test_resuming_something_else_is_refused(tmp_path):

@@ -1,12 +1,10 @@
-"""A tiny objective and dataset for the tests of the engine, and a script: `python standin.py OUT [options]`.
+"""A tiny objective and dataset for the tests of the engine, and what is compared of two runs.
 
 The objective has what makes the real ones hard to resume: noise from the generator, dropout from the global one,
 (optionally) batch norm, a parameter that an ablation leaves without a gradient, and a stage.
 """
 
-import os
-import sys
-import time
+import json
 from pathlib import Path
 
 import torch
@@ -73,6 +71,7 @@ def collate(items):
     return Protein.pack([p for p, _ in items]), [name for _, name in items]
 
 
+TIMING = {"seconds", "proteins_per_second", "samples_per_second", "peak_memory_mb"}
 CHOICES = {"method": ["siamdiff", "diffpret"], "encoder": ["gearnet"], "ablation": ["none", "no-sequence"]}
 
 
@@ -96,47 +95,23 @@ def train(config, objective=None, num=40, bad=None, ranks=None, num_valid=6):
     return objective, stopped
 
 
-def slow_saves(monitor: Path, pause: float = 0.05):
-    """Make every save last, and leave the file `monitor` while it does: a test can kill in the middle of one."""
-    fsync = os.fsync
-
-    def slow(descriptor):
-        monitor.touch()
-        time.sleep(pause)
-        fsync(descriptor)
-        monitor.unlink(missing_ok=True)
-
-    os.fsync = slow
-
-
-def die_at(step: int):
-    """Let this process fail in the middle of a step."""
-    forward, calls = Objective.forward, []
-
-    def dying(self, *args):
-        calls.append(self.training)
-        if sum(calls) > step:
-            raise RuntimeError("dies on purpose")
-        return forward(self, *args)
-
-    Objective.forward = dying
-
-
-def main(*argv, **environment) -> int:
-    """One process of a run; weights-RANK.pt are its last weights."""
-    os.environ.update(environment)
-    torch.set_num_threads(1)
+def main(*argv, num: int = 40, num_valid: int = 6) -> int:
+    """One process of a run, `OUT [options]`; OUT/weights-RANK.pt are its last weights."""
     ranks = launch("cpu")
     config = configure(*argv, world=ranks.world)
-    if "SLOW_SAVES" in os.environ:
-        slow_saves(Path(os.environ["SLOW_SAVES"]))
-    if "DIE_AT" in os.environ and ranks.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        die_at(int(os.environ["DIE_AT"]))
-    objective, stopped = train(config, ranks=ranks)
+    objective, stopped = train(config, num=num, num_valid=num_valid, ranks=ranks)
     if not stopped:
         torch.save(objective.state_dict(), Path(config.out) / f"weights-{ranks.rank}.pt")
     return 128 + stopped if stopped else 0
 
 
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+def lines(out: Path) -> list[dict]:
+    """metrics.jsonl without what the clock says."""
+    written = [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in TIMING} for line in written]
+
+
+def assert_equal_weights(a, b) -> None:
+    a, b = (x if isinstance(x, dict) else x.state_dict() for x in (a, b))
+    assert a.keys() == b.keys()
+    assert [k for k in a if not torch.equal(a[k], b[k])] == []

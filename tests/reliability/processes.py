@@ -1,0 +1,251 @@
+"""Real processes for the fault tests: started in a tenth of a second, and harmed at a moment that a test chooses.
+
+Children come from a fork server that has imported torch already. What they run is one of PROGRAMS; what happens to
+them is read from the environment by `harm`, so that `torchrun processes.py PROGRAM ...` does the same.
+"""
+
+import ctypes
+import errno
+import json
+import multiprocessing
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import standin
+import torch
+
+from siamdiff_min import embed
+from siamdiff_min.data import build, ec
+from siamdiff_min.data.store import StoreError
+from siamdiff_min.training import checkpoint, engine, ranks
+
+ROOT = Path(__file__).parents[2]
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["train", "finetune", "siamdiff_min.embed", "torch._dynamo", "sklearn.metrics"])
+
+
+def script(name: str, *argv: str) -> None:
+    """A script of the repository, as `python NAME ...` runs it."""
+    sys.argv = [name, *argv]
+    runpy.run_path(str(ROOT / name), run_name="__main__")
+
+
+def convert(data: str, store: str, workers: str = "1") -> None:
+    """The store of a folder of structures, or of the training split of a folder in the layout of EC."""
+    build.SHARD_SIZE = 4
+    try:
+        if (Path(data) / ec.ANNOTATION[0]).exists():
+            build.open_origin(ec.find(data).train, store, int(workers))
+        else:
+            build.open_store(data, store, int(workers))
+    except StoreError as error:
+        sys.exit(f"error: {error}")
+
+
+def evaluate(out: str, *numbers: str) -> None:
+    """Held-out means of so many samples, and the names of those that were counted."""
+    ours = ranks.launch("cpu")
+    torch.manual_seed(0)
+    objective, config, result = standin.Objective(), standin.configure(out, world=ours.world), {}
+    with ours.connected():
+        for number in numbers:
+            data = standin.Dataset(int(number)), standin.collate, range(int(number))
+            counted = engine.held_out(objective, data, config, ours, lambda b, batch, names: names)
+            names = sorted(name for batch in ranks.gather(counted, ours.world) for name in batch)
+            result[number] = engine.evaluate(objective, data, config, ours), names
+    checkpoint.write_atomic(Path(out) / f"evaluated-{ours.rank}.json", json.dumps(result).encode())
+
+
+PROGRAMS = {
+    "stand-in": standin.main,
+    "few": partial(standin.main, num=5, num_valid=1),  # fewer than three processes need for a batch each
+    "train": partial(script, "train.py"),
+    "finetune": partial(script, "finetune.py"),
+    "convert": convert,
+    "evaluate": evaluate,
+    "embed": lambda *argv: embed.main(list(argv)),
+}
+
+
+# ---- inside the process ----------------------------------------------------------------------------------------------
+
+
+def main(program: str, *argv: str):
+    """Run a program, harmed as the environment says; what it returns or raises is what the process ends with."""
+    if "TORCHELASTIC_RESTART_COUNT" not in os.environ or os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        harm(os.environ)
+    return PROGRAMS[program](*argv)
+
+
+def child(log: str, program: str, *argv: str, **environment: str) -> None:
+    """What the fork server runs: a process with a group of its own, that writes to `log`."""
+    os.setpgid(0, 0)
+    os.environ.update(environment)
+    with open(log, "a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    torch.set_num_threads(1)
+    multiprocessing.set_start_method("fork", force=True)  # what a user's process has, for those that load data
+    end_as_an_interpreter()
+    sys.exit(main(program, *argv))
+
+
+def end_as_an_interpreter() -> None:
+    """Forked processes leave without tidying up; ours take down modules and threads, as those of a user do."""
+    leave, ours = os._exit, os.getpid()
+    os._exit = lambda code: ctypes.pythonapi.Py_Exit(code) if os.getpid() == ours else leave(code)
+
+
+def harm(wanted) -> None:
+    """SLOW_SAVES, DISK, LIMIT and DIE: see below."""
+    if "SLOW_SAVES" in wanted:
+        slow_saves(Path(wanted["SLOW_SAVES"]))
+    if "DISK" in wanted:
+        action, number, below = wanted["DISK"].split(":", 2)
+        at_disk_operation(action, int(number), below)
+    if "LIMIT" in wanted:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(wanted["LIMIT"]),) * 2)
+    if "DIE" in wanted:
+        rank, place, how = wanted["DIE"].split(":")
+        if os.environ.get("RANK", "0") == rank:
+            die_in(place, how)
+
+
+def slow_saves(monitor: Path, pause: float = 0.05) -> None:
+    """Make every save last, and leave the file `monitor` while it does: a test can kill in the middle of one."""
+    fsync = os.fsync
+
+    def slow(descriptor):
+        monitor.touch()
+        time.sleep(pause)
+        fsync(descriptor)
+        monitor.unlink(missing_ok=True)
+
+    os.fsync = slow
+
+
+def at_disk_operation(action: str, number: int, below: str) -> None:
+    """Let the `number`-th operation on what begins with `below` be the last one, or fail with all later ones.
+
+    Operations: a file is opened for writing, flushed to the disk, renamed or removed, a folder is made or removed.
+    Actions: `kill`, `terminate`, `interrupt`; `full` (nothing new can be written), `read-only`.
+    """
+    signals = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "interrupt": signal.SIGINT}
+    count, writing = 0, os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+    def operation(name: str, path: str) -> None:
+        nonlocal count
+        if not path.startswith(below):
+            return
+        count += 1
+        if action in signals and count == number:
+            os.kill(os.getpid(), signals[action])
+        needs_space = name in ("open", "fsync", "os.mkdir")
+        if count >= number and (action == "read-only" or (action == "full" and needs_space)):
+            code = errno.EROFS if action == "read-only" else errno.ENOSPC
+            raise OSError(code, os.strerror(code), path)
+
+    def audit(event: str, arguments: tuple) -> None:
+        if event == "open" and not isinstance(arguments[0], int) and arguments[2] & writing:
+            operation(event, os.fsdecode(arguments[0]))
+        elif event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir"):
+            folder = arguments[-1]  # shutil.rmtree names files relative to an open folder
+            at = os.readlink(f"/proc/self/fd/{folder}") if folder >= 0 else ""
+            operation(event, os.path.join(at, os.fsdecode(arguments[0])))
+
+    fsync = os.fsync
+
+    def synced(descriptor: int) -> None:
+        operation("fsync", os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    os.fsync = synced
+    sys.addaudithook(audit)
+
+
+def die_in(place: str, how: str) -> None:
+    """Let this process fail at `start`, with the `data`, in a `step`, a `validation` or a `save`: by an exception, or
+    (`how` is `killed`) as if the system had ended it for want of memory."""
+
+    def dies(*args, **kwargs):
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RuntimeError("dies on purpose")
+
+    if place == "start":
+        dies()
+    elif place == "data":
+        ranks.Ranks.connected = dies
+    elif place == "save":
+        checkpoint.write_atomic = dies
+    else:
+        forward, calls = standin.Objective.forward, []
+
+        def forward_or_die(self, *args):
+            calls.append(self.training == (place == "step"))
+            return dies() if sum(calls) > (4 if place == "step" else 1) else forward(self, *args)
+
+        standin.Objective.forward = forward_or_die
+
+
+# ---- from the outside ------------------------------------------------------------------------------------------------
+
+
+def start(log: Path, world: int, *command, **environment) -> list:
+    """The processes of one run, as torchrun would start them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children = []
+    for rank in range(world):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        settings = {k: str(v) for k, v in (environment | place).items()}
+        process = CONTEXT.Process(target=child, args=(str(log), *map(str, command)), kwargs=settings)
+        process.start()
+        children.append(process)
+    return children
+
+
+def finish(children: list, timeout: float = 60) -> list[int | None]:
+    """Wait for processes; their exit codes, None for those that had to be killed because they did not end."""
+    end = time.monotonic() + timeout
+    for process in children:
+        process.join(max(0.0, end - time.monotonic()))
+    codes = [process.exitcode for process in children]
+    kill(children)
+    return codes
+
+
+def kill(children: list) -> None:
+    """SIGKILL, and wait until they are gone."""
+    for process in children:
+        process.kill()
+    for process in children:
+        process.join()
+
+
+def torchrun(world: int, *command, **environment) -> subprocess.Popen:
+    """The same under torchrun, with its restarts and signals."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={world}"]
+    settings = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"} | environment
+    return subprocess.Popen(
+        [*launcher, *map(str, command)],
+        env=os.environ | settings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

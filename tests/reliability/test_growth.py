@@ -1,0 +1,42 @@
+"""Memory does not grow with the number of steps."""
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+import standin
+
+from siamdiff_min.training import engine
+
+SOAK = pytest.mark.soak
+
+
+def resident() -> float:
+    """Memory of this process in MB, what it shares with others left out."""
+    pages = Path("/proc/self/statm").read_text().split()
+    return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+@pytest.mark.parametrize("steps, bound", [(300, 5), pytest.param(2300, 5, marks=SOAK)])
+def test_memory_does_not_grow(steps, bound, tmp_path, monkeypatch, record_property):
+    """Megabytes from step 100 to the end, with a save, a validation or a line in the log every few steps."""
+    seen, seed_of = [], engine.seed_of
+
+    def measured(*key):  # called once in every step of the loop
+        if len(key) == 3:
+            seen.append(key[1])
+            if key[1] in (100, steps - 1):
+                gc.collect()
+                at[key[1]] = resident()
+        return seed_of(*key)
+
+    at: dict[int, float] = {}
+    monkeypatch.setattr(engine, "seed_of", measured)
+    options = "--epochs", steps // 20, "--save-every", 7
+    standin.train(standin.configure(tmp_path, *options))
+    assert len(seen) >= steps
+    growth = at[steps - 1] - at[100]
+    assert growth < bound, at
+    record_property(f"MB more after {steps - 100} steps", f"{growth:.1f}")

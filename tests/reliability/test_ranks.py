@@ -1,0 +1,144 @@
+"""Several processes: one dying at any place, more of them than there is work, and held-out samples counted once.
+
+Without torchrun the others notice by themselves, because their connections break; torchrun also ends those that wait
+for the data, and starts all of them again.
+"""
+
+import itertools
+import json
+import time
+
+import processes
+import pytest
+import torch
+from processes import finish, start, torchrun
+from standin import assert_equal_weights, lines
+
+SOAK = pytest.mark.soak
+PLACES = ("step", "validation", "save", "data", "start")
+
+
+@pytest.mark.parametrize("world, rounds", [(2, 1), pytest.param(2, 6, marks=SOAK), pytest.param(3, 1, marks=SOAK)])
+@pytest.mark.parametrize("place", PLACES[:3])
+def test_a_dying_rank_ends_the_others(place, world, rounds, tmp_path, record_property):
+    """They end within seconds, and in vain; the traceback is printed; what was saved is resumed, all bit-equal."""
+    options = "--epochs", "1", "--save-every", "2"
+    reference, log, slowest, deaths = tmp_path / "reference", tmp_path / "log", 0.0, 0
+    assert finish(start(log, world, "stand-in", reference, *options)) == [0] * world
+    dying = ["0"] if place == "save" else ["0", "1"]  # the first one saves; a third one has nothing held out
+    for number, (rank, how) in enumerate([*itertools.product(dying, ("raises", "killed"))] * rounds):
+        out = tmp_path / f"{place}-{number}"
+        log.write_text("")
+        children = start(log, world, "stand-in", out, *options, DIE=f"{rank}:{place}:{how}")
+        children[int(rank)].join(60)
+        begin = time.monotonic()
+        codes = finish(children, 20)
+        slowest, deaths = max(slowest, time.monotonic() - begin), deaths + 1
+        assert codes == [-9 if how == "killed" and str(r) == rank else 1 for r in range(world)], log.read_text()
+        assert how == "killed" or "RuntimeError: dies on purpose" in log.read_text()
+        assert finish(start(log, world, "stand-in", out, *options)) == [0] * world
+        assert lines(out) == lines(reference)
+        for file in reference.glob("weights-*.pt"):
+            assert_equal_weights(torch.load(out / file.name), torch.load(file))
+    record_property("deaths, each resumed bit-equal", deaths)
+    record_property("s until the others had ended, at most", f"{slowest:.1f}")
+
+
+@pytest.mark.parametrize(
+    "place, how, rounds",
+    [
+        ("step", "raises", 1),
+        *(pytest.param(place, how, 1, marks=SOAK) for place in PLACES for how in ("raises", "killed")),
+    ],
+)
+def test_torchrun_starts_all_again_after_a_death(place, how, rounds, tmp_path, record_property):
+    reference = tmp_path / "reference"
+    assert finish(start(tmp_path / "log", 2, "stand-in", reference, "--epochs", "1")) == [0, 0]
+    rank = 0 if place == "save" else 1
+    for number in range(rounds):
+        out = tmp_path / str(number)
+        command = "--max-restarts", "1", processes.__file__, "stand-in", out, "--epochs", "1", "--save-every", "2"
+        begin = time.monotonic()
+        process = torchrun(2, *command, DIE=f"{rank}:{place}:{how}")
+        said, _ = process.communicate(timeout=100)
+        assert process.returncode == 0 and time.monotonic() - begin < 90, said
+        assert ("RuntimeError: dies on purpose" if how == "raises" else "exitcode: -9") in said, said
+        assert place != "step" or "at step 4" in said, said
+        for name in ("weights-0.pt", "weights-1.pt"):
+            assert_equal_weights(torch.load(out / name), torch.load(reference / name))
+    record_property("deaths under torchrun, restarted and bit-equal", rounds)
+
+
+def test_torchrun_without_restart_ends_with_the_traceback(tmp_path):
+    process = torchrun(2, processes.__file__, "stand-in", tmp_path, DIE="1:step:raises")
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1 and "RuntimeError: dies on purpose" in said
+
+
+def test_ranks_share_the_work_of_one(tmp_path):
+    """Parts of the global batch have their own seeds: two ranks do what one does by accumulation, batch norm included.
+
+    Only the running statistics of batch norm are those of the parts that rank 0 has seen.
+    """
+    one, two, options = tmp_path / "one", tmp_path / "two", ("--global-batch-size", "8", "--epochs", "1")
+    for world, out in ((1, one), (2, two)):
+        assert finish(start(tmp_path / "log", world, "stand-in", out, *options)) == [0] * world
+    a, b = torch.load(one / "weights-0.pt"), torch.load(two / "weights-1.pt")
+    for name in a:
+        if "running" not in name and "tracked" not in name:
+            torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-5, msg=name)
+    for x, y in zip(lines(one), lines(two)):
+        assert x["step"] == y["step"]
+        if x["split"] == "train" or x["step"] == 0:
+            assert x["loss"] == pytest.approx(y["loss"], rel=1e-5)
+    assert lines(one)[0] == lines(two)[0]  # the first evaluation: identical
+
+
+def test_a_loss_left_out_does_not_stop_two_ranks(tmp_path):
+    options = "--ablation", "no-sequence", "--max-steps", "3", "--batch-size", "2", "--global-batch-size", "8"
+    assert finish(start(tmp_path / "log", 2, "stand-in", tmp_path, *options)) == [0, 0]
+    assert_equal_weights(torch.load(tmp_path / "weights-0.pt"), torch.load(tmp_path / "weights-1.pt"))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_uneven_and_empty_shards(world, tmp_path):
+    """Five proteins, one held out: three processes have no held-out one, and go round the others to have a batch."""
+    options = "--batch-size", "2", "--global-batch-size", "12", "--epochs", "1", "--max-steps", "2"
+    log = tmp_path / "log"
+    assert finish(start(log, world, "few", tmp_path / "out", *options)) == [0] * world, log.read_text()
+    weights = [torch.load(file) for file in sorted((tmp_path / "out").glob("weights-*.pt"))]
+    assert len(weights) == world
+    for other in weights[1:]:  # the running statistics of batch norm are those of each rank
+        for name in other:
+            assert "norm.running" in name or torch.equal(other[name], weights[0][name]), name
+    assert [line["step"] for line in lines(tmp_path / "out") if line["split"] == "valid"] == [1, 1, 2]  # two stages
+
+
+def test_held_out_samples_are_counted_once(tmp_path, record_property):
+    """By one, two and three processes, some of them with nothing to do: the same means, to the last digit."""
+    numbers = 0, 1, 2, 7, 8, 9, 101
+    for world in (1, 2, 3):
+        codes = finish(start(tmp_path / "log", world, "evaluate", tmp_path / str(world), *numbers))
+        assert codes == [0] * world, (tmp_path / "log").read_text()
+    alone, *others = (json.loads(file.read_text()) for file in sorted(tmp_path.rglob("evaluated-*.json")))
+    assert len(others) == 5
+    for number, (means, names) in alone.items():
+        assert names == sorted(f"protein-{i}" for i in range(int(number))) and (means == {}) == (number == "0")
+    assert all(other == alone for other in others)
+    record_property("sets of 0 to 101 samples x 1, 2, 3 processes, identical means", len(numbers))
+
+
+def test_a_model_is_scored_the_same_by_any_number_of_processes(tmp_path, enzymes):
+    """Five samples in three batches, and in one: two of three processes then have none."""
+    options = "--task", "ec", "--data", enzymes, "--device", "cpu", "--threads", "1", "--num-workers", "0"
+    out, log, tables = tmp_path / "out", tmp_path / "log", []
+    first = "--size", "tiny", "--max-steps", "1", "--out", out
+    assert finish(start(log, 1, "finetune", *options, *first)) == [0], log.read_text()
+    for world, batch in itertools.product((1, 2, 3), (2, 8)):
+        place = tmp_path / f"{world}-{batch}"
+        more = "--eval-only", out / "seed-0" / "best.pt", "--batch-size", batch, "--save-predictions", "--out", place
+        assert finish(start(log, world, "finetune", *options, *more)) == [0] * world, log.read_text()
+        metrics = json.loads((place / "results.json").read_text())["test"]
+        tables.append((metrics, (place / "seed-0" / "predictions.tsv").read_text()))
+    assert tables[0] == tables[2] == tables[4] and tables[1] == tables[3] == tables[5]
+    assert [table.count("\n") for _, table in tables] == [6] * 6

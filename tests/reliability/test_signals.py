@@ -1,0 +1,138 @@
+"""SIGTERM and Ctrl-C at any moment: a checkpoint, and the end within seconds; the same command continues."""
+
+import os
+import random
+import re
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import processes
+import pytest
+from processes import finish, start, torchrun
+from runs import RUNS
+from standin import lines
+
+from siamdiff_min.training import checkpoint
+
+SOAK = pytest.mark.soak
+
+
+def members(group: int) -> list[str]:
+    """The processes of a group that are running."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (place / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(place.name)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("name, world, signals", [
+    ("training", 1, 3), ("conversion", 1, 1),
+    *(pytest.param(*case, marks=SOAK) for case in (("training", 1, 12), ("training", 2, 5), ("fine-tuning", 1, 5))),
+])  # fmt: skip
+def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzymes, record_property):
+    """To whole groups, as `timeout`, a terminal and batch systems send them: processes that load data get them too."""
+    run = RUNS[name](tmp_path, enzymes)
+    random.seed(number)
+    expected, sent, saved, log = run.undisturbed(world), 0, 0, tmp_path / "log"
+    parallel = ["2"] if name == "conversion" else ["--num-workers", "2"]
+    monitor, attempt = tmp_path / "saving", 0
+    while sent < signals:
+        place = tmp_path / f"run-{attempt}"
+        while True:
+            log.write_text("")
+            children = start(log, world, *run.command(place), *parallel, SLOW_SAVES=monitor)
+            attempt += 1
+            if sent >= signals:
+                assert finish(children) == [0] * world, log.read_text()
+                break
+            while attempt % 2 and not monitor.exists() and all(process.is_alive() for process in children):
+                time.sleep(0.01)
+            time.sleep(random.uniform(0, 0.05 if attempt % 2 else 2 * run.seconds * world))
+            alive = all(process.is_alive() for process in children)
+            for process in children:
+                with suppress(ProcessLookupError):  # it has ended by itself, or is not yet a group
+                    os.killpg(process.pid, number)
+            monitor.unlink(missing_ok=True)
+            end = time.monotonic() + 20
+            codes = finish(children, 20)
+            assert None not in codes, log.read_text()
+            while any(members(process.pid) for process in children):
+                assert time.monotonic() < end, log.read_text()
+                time.sleep(0.05)
+            if codes == [0] * world:
+                break
+            sent += alive
+            said = log.read_text()
+            if 128 + number in codes:  # in the loop: after a checkpoint
+                step = int(re.search(r"stopped by \w+ after step (\d+)", said)[1])
+                folder = max(place.rglob("metrics.jsonl"), key=lambda file: file.stat().st_mtime).parent
+                assert codes == [128 + number] * world and checkpoint.latest(folder)[1]["step"] == step
+                saved += 1
+            else:  # where there is nothing to save: as any other program ends
+                assert set(codes) <= {-number, 1}, (codes, said)
+                assert "Traceback" not in said or "KeyboardInterrupt" in said, said
+        assert run.result(place) == expected
+    assert saved >= signals // 3 or name == "conversion"
+    record_property(f"times {signal.Signals(number).name}, each resumed bit-equal", sent)
+    record_property("of them in the loop, after a checkpoint", saved)
+
+
+@pytest.mark.parametrize("numbers", [(36, 39), pytest.param(range(2, 90, 3), marks=SOAK)], ids=["two", "many"])
+def test_a_signal_is_never_forgotten(numbers, tmp_path, enzymes, record_property):
+    """At operations of fine-tuning on the disk; 36 and 39 are in the last save of the first of two seeds: the second
+    must not be begun as if there were no signal."""
+    run, log = RUNS["fine-tuning"](tmp_path, enzymes), tmp_path / "log"
+    expected = run.undisturbed()
+    for number in numbers:
+        place = tmp_path / str(number)
+        log.write_text("")
+        codes = finish(start(log, 1, *run.command(place), DISK=f"terminate:{number}:{place}"))
+        assert codes[0] in (128 + signal.SIGTERM, -signal.SIGTERM), log.read_text()
+        assert finish(start(log, 1, *run.command(place))) == [0]
+        assert run.result(place) == expected
+    record_property("times SIGTERM at an operation on the disk, each resumed bit-equal", len(numbers))
+
+
+def test_sigterm_to_one_rank_ends_both_after_a_checkpoint(tmp_path):
+    children = start(
+        tmp_path / "log", 2, "stand-in", tmp_path / "out", "--save-every", "1", SLOW_SAVES=tmp_path / "saving"
+    )
+    while not checkpoint.checkpoints(tmp_path / "out"):
+        assert all(child.is_alive() for child in children)
+        time.sleep(0.01)
+    children[1].terminate()
+    assert finish(children) == [128 + signal.SIGTERM] * 2
+    step = checkpoint.latest(tmp_path / "out")[1]["step"]
+    assert 1 <= step < 20 and lines(tmp_path / "out")[-1]["step"] == step
+
+
+@pytest.mark.parametrize(
+    "number, group",
+    [
+        (signal.SIGTERM, False),
+        (signal.SIGINT, True),
+        pytest.param(signal.SIGTERM, True, marks=SOAK),
+        pytest.param(signal.SIGINT, False, marks=SOAK),
+    ],
+)
+def test_signals_to_torchrun(number, group, tmp_path):
+    """To torchrun alone, or to everything that a terminal's Ctrl-C reaches."""
+    out = tmp_path / "out"
+    settings = {"SLOW_SAVES": str(tmp_path / "saving")}
+    process = torchrun(2, processes.__file__, "stand-in", out, "--save-every", "1", **settings)
+    while not checkpoint.checkpoints(out):
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, number) if group else process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode and f"stopped by {number.name} after step" in said, said
+    step = int(re.search(r"after step (\d+)", said)[1])
+    assert checkpoint.latest(out)[1]["step"] == step and not members(process.pid)
