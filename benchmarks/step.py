@@ -104,6 +104,7 @@ class Step:
         """One step; with `count` its matrix products are counted instead of its time."""
         generator = torch.Generator(self.device).manual_seed(number)
         clock, counter = self.clock, FlopCounterMode(display=False) if count else nullcontext()
+        self.adam.zero_grad()
         started = time.perf_counter()
         with plain() if self.plain else nullcontext(), counter:
             with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.amp == "bf16"), self.timed_parts():
@@ -112,7 +113,6 @@ class Step:
                 else:
                     loss, _ = self.objective(self.batch, generator)
             with clock.part("backward"):
-                self.adam.zero_grad()
                 loss.backward()
             with clock.part("optimizer"):
                 if self.part == "all":

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..encoders.graph import Graph, edge_lengths
-from ..encoders.ops import MLP, of_scalars, pair_product, segment_mean
+from ..encoders.ops import MLP, ScalarLayers, pair_linear, segment_mean
 from ..protein.conformer import Conformer
 from ..protein.constants import NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
 from ..protein.geometry import length
@@ -136,21 +136,21 @@ class SiamDiff(nn.Module):
         """
         pair, edge_pair = torch.unique(graph.pair, return_inverse=True)
         i, j = pair // len(pos), pair % len(pos)
-        return self.pair_scores(pair_product(a, i, j), length(pos[i] - pos[j])).to(pos.dtype)[edge_pair]
+        return self.pair_scores(a, i, j, length(pos[i] - pos[j])).to(pos.dtype)[edge_pair]
 
-    def pair_scores(self, product: Tensor, distance: Tensor) -> Tensor:
-        """struct_mlp(cat(product, dist_mlp(distance))): (P, d), (P,) -> (P,).
+    def pair_scores(self, a: Tensor, i: Tensor, j: Tensor, distance: Tensor) -> Tensor:
+        """struct_mlp(cat(a_i * a_j, dist_mlp(distance))) of pairs: a (N, d), i, j and distance (P,) -> (P,).
 
         The head is most of a training step. Of its five products of d x d per pair two are spared: the first two layers
         for the distance are looked up, and the third is applied as one matrix with the first layer of struct_mlp, as
         no activation lies between them.
         """
         first, second, third = self.dist_mlp.layers
-        hidden = F.relu(of_scalars(distance, first, second), inplace=True)  # (P, hidden)
         mix, *rest = self.struct_mlp.layers
-        of_product, of_distance = mix.weight.split(product.shape[1], dim=1)
-        x = F.linear(product, of_product, mix.bias + of_distance @ third.bias)
-        x = x.add_(F.linear(hidden, of_distance @ third.weight))
+        of_product, of_distance = mix.weight.split(a.shape[1], dim=1)
+        x = pair_linear(a, i, j, of_product)
+        x.add_(ScalarLayers.build(first, second).relu_linear(distance, of_distance @ third.weight))
+        x.add_(mix.bias + of_distance @ third.bias)
         for layer in rest:
             x = layer(F.relu(x, inplace=True))
         return x.squeeze(-1)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import generator, relative_error
 
-from siamdiff_min.encoders.ops import MLP, Gather, of_scalars, pair_product, segment_mean, segment_sum
+from siamdiff_min.encoders.ops import MLP, Gather, ScalarLayers, pair_linear, segment_mean, segment_sum
 
 
 def test_segments_equal_loops():
@@ -59,26 +59,37 @@ def test_mlp_has_no_activation_at_the_end():
     assert torch.equal(mlp(x), expected) and (expected < 0).any()
 
 
-def test_pair_product_equals_the_product_of_rows():
-    x = torch.randn(6, 3, dtype=torch.float64, generator=generator(), requires_grad=True)
+def test_pair_linear_equals_products_of_rows():
+    x, weight = (torch.randn(k, 3, dtype=torch.float64, generator=generator(k), requires_grad=True) for k in (6, 4))
     i, j = torch.randint(0, 6, (2, 15), generator=generator(1))
-    assert torch.equal(pair_product(x, i, j), x[i] * x[j])
-    assert torch.autograd.gradcheck(pair_product, (x, i, j))
+    assert torch.allclose(pair_linear(x, i, j, weight), (x[i] * x[j]) @ weight.T, atol=1e-14)
+    assert torch.autograd.gradcheck(pair_linear, (x, i, j, weight))
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_of_scalars_equals_two_layers(dtype, tolerance):
+def test_scalar_layers_equal_the_layers(dtype, tolerance):
     """Also for numbers beyond all knots and on a knot, and for units that never change."""
     torch.manual_seed(0)
-    first, second = torch.nn.Linear(1, 300).to(dtype), torch.nn.Linear(300, 40).to(dtype)
+    first, second, third = (torch.nn.Linear(a, b).to(dtype) for a, b in ((1, 300), (300, 40), (40, 7)))
     with torch.no_grad():
         first.weight[:3] = torch.tensor([[0.0], [0.0], [-0.0]], dtype=dtype)
         first.bias[:3] = torch.tensor([1.0, -1.0, 0.0], dtype=dtype)
         first.weight[3], first.bias[3] = 0.5, -2.0  # a knot at exactly 4
     x = torch.cat([torch.rand(500, generator=generator()) * 20, torch.tensor([0.0, 4.0, -1e4, 1e4])]).to(dtype)
-    plain, fast = second(first(x[:, None]).relu()), of_scalars(x, first, second)
+    plain = second(first(x[:, None]).relu()).relu() @ third.weight.T
+    fast = ScalarLayers.build(first, second).relu_linear(x, third.weight)
     assert relative_error(fast.detach(), plain.detach()) < tolerance
     target = torch.randn(plain.shape, generator=generator(1)).to(dtype)
-    weights = [*first.parameters(), *second.parameters()]
+    weights = [*first.parameters(), *second.parameters(), third.weight]
     for a, b in zip(*(torch.autograd.grad((y * target).sum(), weights) for y in (fast, plain))):
         assert relative_error(a, b) < tolerance
+
+
+def test_heads_add_up_in_float32_under_bf16():
+    """Many pairs share one row: its gradient is a sum of 4,000 numbers, which bfloat16 cannot count."""
+    x = torch.ones(2, 3, requires_grad=True)
+    i, j = torch.zeros(4000, dtype=torch.long), torch.ones(4000, dtype=torch.long)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = pair_linear(x, i, j, torch.eye(3))
+    y.float().sum().backward()
+    assert y.dtype == torch.bfloat16 and torch.allclose(x.grad, torch.full((2, 3), 4000.0), rtol=5e-3)

@@ -87,6 +87,7 @@ def main(program: str, *argv: str):
 def child(log: str, program: str, *argv: str, **environment: str) -> None:
     """What the fork server runs: a process with a group of its own, that writes to `log`."""
     os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells that start us in the background switch it off
     os.environ.update(environment)
     with open(log, "a") as file:
         os.dup2(file.fileno(), 1)

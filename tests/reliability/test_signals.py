@@ -50,6 +50,7 @@ def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzym
             log.write_text("")
             children = start(log, world, *run.command(place), *parallel, SLOW_SAVES=monitor)
             attempt += 1
+            assert attempt < 20 * signals + 20, "the runs end before their signals arrive"
             if sent >= signals:
                 assert finish(children) == [0] * world, log.read_text()
                 break
