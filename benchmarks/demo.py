@@ -67,7 +67,7 @@ def rows(config: PretrainConfig) -> list[str]:
     store = open_store()
     train, valid = split(store, config.valid_fraction)
     trained, silent = build(config), build(config)
-    silent.edge_scores = lambda a, graph, pos: pos.new_zeros(graph.num_edges)  # predicts no noise at all
+    silent.edge_scores = lambda a, graph, pos, layers: pos.new_zeros(graph.num_edges)  # predicts no noise at all
     common = torch.cat([store[i].residue_type for i in train]).bincount().argmax()
     share = float((torch.cat([store[i].residue_type for i in valid]) == common).float().mean())
     table = []

@@ -19,7 +19,7 @@ from siamdiff_min.pretraining.siamdiff import SiamDiff
 from siamdiff_min.protein.geometry import length
 
 
-def edge_scores(self: SiamDiff, a: Tensor, graph: Graph, pos: Tensor) -> Tensor:
+def edge_scores(self: SiamDiff, a: Tensor, graph: Graph, pos: Tensor, layers: None) -> Tensor:
     """m_ij = MLP(cat(a_i a_j, MLP(d_ij))) of every edge (E,)."""
     distance = length(pos[graph.src] - pos[graph.dst])[:, None]
     product = a[graph.src] * a[graph.dst]
@@ -55,6 +55,7 @@ def relu(x: Tensor, inplace: bool = False) -> Tensor:
 def plain():
     """Within this context the package computes the plain way, on a CPU."""
     with (
+        mock.patch.object(SiamDiff, "distance_layers", lambda self: None),
         mock.patch.object(SiamDiff, "edge_scores", edge_scores),
         mock.patch.object(Gather, "__call__", sparse_sum),
         mock.patch.object(RelationalConv, "sum_transforms", sum_transforms),

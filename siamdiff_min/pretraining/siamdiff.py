@@ -73,7 +73,8 @@ class SiamDiff(nn.Module):
 
         loss = 0.0
         if schedule.weight_structure:  # line 10
-            structure = torch.stack([self.structure_loss(n, o.node) for n, o in zip(noisy, other)]).mean(0)
+            layers = self.distance_layers()
+            structure = torch.stack([self.structure_loss(n, o.node, layers) for n, o in zip(noisy, other)]).mean(0)
             loss = loss + schedule.weight_structure * structure.mean()
             logs["structure_loss"] = total(structure)
         if schedule.weight_sequence:  # line 11
@@ -104,7 +105,7 @@ class SiamDiff(nn.Module):
             protein = replace(protein, pos=perturb(protein.pos, alpha_bar, generator))
         return Noisy(protein, graph, alpha_bar, clean_length)
 
-    def structure_loss(self, noisy: Noisy, a: Tensor) -> Tensor:
+    def structure_loss(self, noisy: Noisy, a: Tensor, layers: ScalarLayers) -> Tensor:
         """|eps - eps_theta|^2 of Eq. 10 per protein (B,), averaged over its atoms.
 
         a (N, d) are the representations of the other view's atoms. The noise is decomposed into pairwise distances by
@@ -113,7 +114,7 @@ class SiamDiff(nn.Module):
         pos, graph = noisy.protein.pos, noisy.graph
         alpha_bar = noisy.alpha_bar[graph.src]
         target = (noisy.clean_length - edge_lengths(graph, pos)) * (alpha_bar / (1 - alpha_bar)).sqrt()  # (E,)
-        score = self.edge_scores(a, graph, pos)  # (E,)
+        score = self.edge_scores(a, graph, pos, layers)  # (E,)
         error = edges_to_vectors(score - target, pos, graph.src, graph.dst).square().sum(-1)  # (N,)
         return segment_mean(error, noisy.protein.atom_graph, noisy.protein.num_graphs)
 
@@ -129,27 +130,31 @@ class SiamDiff(nn.Module):
         loss = F.cross_entropy(logits, target, reduction="none")
         return segment_mean(loss, protein.residue_graph[masked], protein.num_graphs)
 
-    def edge_scores(self, a: Tensor, graph: Graph, pos: Tensor) -> Tensor:
+    def distance_layers(self) -> ScalarLayers:
+        """The first two layers of dist_mlp as a table, for all views."""
+        return ScalarLayers.build(*self.dist_mlp.layers[:2])
+
+    def edge_scores(self, a: Tensor, graph: Graph, pos: Tensor, layers: ScalarLayers) -> Tensor:
         """m_ij = MLP(cat(a_i * a_j, MLP(d_ij))) of every edge (E,), Eq. 5 and METHOD 7.
 
         It is symmetric in i and j and the same for all relations: computed once per unordered pair, and scattered.
         """
         pair, edge_pair = torch.unique(graph.pair, return_inverse=True)
         i, j = pair // len(pos), pair % len(pos)
-        return self.pair_scores(a, i, j, length(pos[i] - pos[j])).to(pos.dtype)[edge_pair]
+        return self.pair_scores(a, i, j, length(pos[i] - pos[j]), layers).to(pos.dtype)[edge_pair]
 
-    def pair_scores(self, a: Tensor, i: Tensor, j: Tensor, distance: Tensor) -> Tensor:
+    def pair_scores(self, a: Tensor, i: Tensor, j: Tensor, distance: Tensor, layers: ScalarLayers) -> Tensor:
         """struct_mlp(cat(a_i * a_j, dist_mlp(distance))) of pairs: a (N, d), i, j and distance (P,) -> (P,).
 
         The head is most of a training step. Of its five products of d x d per pair two are spared: the first two layers
         for the distance are looked up, and the third is applied as one matrix with the first layer of struct_mlp, as
         no activation lies between them.
         """
-        first, second, third = self.dist_mlp.layers
+        third = self.dist_mlp.layers[2]
         mix, *rest = self.struct_mlp.layers
         of_product, of_distance = mix.weight.split(a.shape[1], dim=1)
         x = pair_linear(a, i, j, of_product)
-        x.add_(ScalarLayers.build(first, second).relu_linear(distance, of_distance @ third.weight))
+        x.add_(layers.relu_linear(distance, of_distance @ third.weight))
         x.add_(mix.bias + of_distance @ third.bias)
         for layer in rest:
             x = layer(F.relu(x, inplace=True))

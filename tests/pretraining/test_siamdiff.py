@@ -111,7 +111,7 @@ def test_golden_inner_values(level, replay):
         assert relative_error(edge_lengths(graph, noisy.pos), expected["perturbed_dist"][order]) < 1e-5
         assert relative_error(out.graph, expected["graph_feature"]) < 1e-5
     (first, graph, _), (_, _, other) = seen
-    score = objective.edge_scores(other.node, graph, first.pos)
+    score = objective.edge_scores(other.node, graph, first.pos, objective.distance_layers())
     vectors = diffusion.edges_to_vectors(score, first.pos, graph.src, graph.dst)
     assert relative_error(vectors, golden["out32/g1_struct_pred_pos"]) < 1e-5
     masked = golden["out32/node_index"]
@@ -209,7 +209,7 @@ def test_each_view_is_denoised_from_the_other(method, partner):
     encoded, used = [], []
     objective.encoder.register_forward_hook(lambda _, __, out: encoded.append(out.node))
     structure_loss = objective.structure_loss
-    objective.structure_loss = lambda noisy, a: used.append(a) or structure_loss(noisy, a)
+    objective.structure_loss = lambda noisy, a, layers: used.append(a) or structure_loss(noisy, a, layers)
     objective(batch(), generator())
     assert len(encoded) == len(partner) and all(u is encoded[k] for u, k in zip(used, partner, strict=True))
 
@@ -251,7 +251,7 @@ def test_pair_scores_equal_the_plain_formula():
     a.requires_grad_()
     distance = length(protein.pos[graph.src] - protein.pos[graph.dst])[:, None]
     plain = objective.struct_mlp(torch.cat([a[graph.src] * a[graph.dst], objective.dist_mlp(distance)], dim=-1))[:, 0]
-    fast = objective.edge_scores(a, graph, protein.pos)
+    fast = objective.edge_scores(a, graph, protein.pos, objective.distance_layers())
     assert torch.allclose(fast, plain, atol=1e-12)
     weights = [a, *objective.dist_mlp.parameters(), *objective.struct_mlp.parameters()]
     target = torch.randn(len(plain), dtype=torch.float64, generator=generator(1))
