@@ -42,7 +42,8 @@ def main(argv: list[str] | None = None) -> int:
     torch.manual_seed(config.seed)
     try:
         encoder = checkpoint.new_encoder(config, ranks.say)
-        objective = OBJECTIVES[config.method](encoder, config.level, config.preset, config.ablation)
+        heads = {"head_dim": config.head_dim} if config.head_dim else {}
+        objective = OBJECTIVES[config.method](encoder, config.level, config.preset, config.ablation, **heads)
     except ValueError as error:
         sys.exit(f"error: {error}")
     if config.init_from:

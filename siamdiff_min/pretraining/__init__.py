@@ -16,6 +16,7 @@ __all__ = ["ABLATIONS", "OBJECTIVES", "SCHEDULES", "Schedule", "SiamDiff"]
 
 ABLATIONS = {  # Sec. 5.3 and App. G, as arguments of Schedule.only
     "none": {},
+    "no-clash-check": {},  # of SiamDiff's conformers at atom level
     "no-sequence": {"sequence": False},
     "no-structure": {"structure": False},
     "small-noise": {"level": 1},
@@ -23,20 +24,31 @@ ABLATIONS = {  # Sec. 5.3 and App. G, as arguments of Schedule.only
 }
 
 
-def build_diffpret(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none") -> SiamDiff:
+def build_diffpret(
+    encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none", head_dim: int | None = None
+) -> SiamDiff:
     """DiffPreT (Sec. 3): joint diffusion of sequence and structure, one view."""
-    return _build(encoder, None, preset, ablation)
+    if ablation == "no-clash-check":
+        raise ValueError("--ablation no-clash-check is for siamdiff: diffpret has no second conformer")
+    return _build(encoder, None, preset, ablation, head_dim)
 
 
-def build_siamdiff(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none") -> SiamDiff:
+def build_siamdiff(
+    encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none", head_dim: int | None = None
+) -> SiamDiff:
     """SiamDiff (Sec. 4): DiffPreT on two conformers, each denoised from the other's representations."""
-    conformers = {"atom": TorsionalConformer(official=preset == "official"), "residue": GaussianConformer()}
-    return _build(encoder, conformers[level], preset, ablation)
+    official, check = preset == "official", ablation != "no-clash-check"
+    if not check and level != "atom":
+        raise ValueError("--ablation no-clash-check is for atom level: CA atoms alone have no side chains that clash")
+    conformers = {"atom": TorsionalConformer(check=check, official=official), "residue": GaussianConformer()}
+    return _build(encoder, conformers[level], preset, ablation, head_dim)
 
 
-def _build(encoder: nn.Module, conformer: Conformer | None, preset: str, ablation: str) -> SiamDiff:
+def _build(
+    encoder: nn.Module, conformer: Conformer | None, preset: str, ablation: str, head_dim: int | None
+) -> SiamDiff:
     stages = {stage: schedule.only(**ABLATIONS[ablation]) for stage, schedule in SCHEDULES[preset].items()}
-    return SiamDiff(encoder, conformer, stages, official=preset == "official")
+    return SiamDiff(encoder, conformer, stages, official=preset == "official", head_dim=head_dim)
 
 
 def build_self_prediction(

@@ -78,9 +78,8 @@ class SiamDiff(nn.Module):
             loss = loss + schedule.weight_structure * structure.mean()
             logs["structure_loss"] = total(structure)
         if schedule.weight_sequence:  # line 11
-            sequence = torch.stack([self.sequence_loss(protein, masked, o.residue, logs) for o in other]).mean(
-                0
-            )  # (B,)
+            sequence = [self.sequence_loss(protein, masked, o.residue, logs) for o in other]  # (B,) each
+            sequence = torch.stack(sequence).mean(0)
             loss = loss + schedule.weight_sequence * sequence.mean()
             logs["sequence_loss"] = total(sequence)
         return loss, logs

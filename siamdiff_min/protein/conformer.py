@@ -121,12 +121,14 @@ class TorsionalConformer:
     """Random rotamers: wrapped normal noise of `std` radian on chi 1..4 of every residue (Sec. 4.1, App. D).
 
     A residue whose side chain makes a new clash is drawn again with `shrink` times its standard deviation, up to
-    `attempts` times; what still clashes keeps its native side chain. `official=True`: no clash check (METHOD 12).
+    `attempts` times; what still clashes keeps its native side chain. `check=False` takes the first draw as it is, and
+    so does `official=True` (METHOD 12).
     """
 
     std: float = 0.1 * torch.pi
     attempts: int = 4
     shrink: float = 0.5
+    check: bool = True
     official: bool = False
 
     def __call__(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, dict[str, Tensor]]:
@@ -134,7 +136,7 @@ class TorsionalConformer:
         in the end, and residues put back to their native side chain."""
         angles = self.draw(protein, self.std, generator)
         conformer = rotate_side_chains(protein, angles, self.official)
-        if self.official:
+        if self.official or not self.check:
             return conformer, {}
         drawn = clashing = new_clashes(protein, conformer.pos)
         std = torch.full((protein.num_residues, 1), self.std, device=protein.pos.device)

@@ -94,7 +94,7 @@ class RunConfig:
 
     def __post_init__(self):
         names = "batch_size", "global_batch_size", "max_length", "max_residues", "max_steps", "save_every", "keep"
-        for name in (*names, "log_every"):
+        for name in (*names, "log_every", "head_dim"):
             if getattr(self, name, None) is not None and getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
 
@@ -138,6 +138,7 @@ class PretrainConfig(RunConfig):
     size: str = option("paper", "the paper's encoder, or one for laptops", choices=("paper", "tiny"))
     encoder: str = option("gearnet", "which encoder is trained")
     ablation: str = option("none", "what is left out (Sec. 5.3, App. G)")
+    head_dim: int | None = option(None, "diffpret, siamdiff: width of the heads (default: that of what they read)")
 
     data: str | None = option(
         None, "folder, tar or file of structures, or a built store (default: the bundled demo set)"
@@ -162,6 +163,8 @@ class PretrainConfig(RunConfig):
         """
         table = TABLE_5[self.method][self.level]
         tiny = TINY[self.level] | TINY_METHOD.get((self.method, self.level), {}) if self.size == "tiny" else {}
+        if self.head_dim is not None and self.method not in STAGED:
+            raise ValueError(f"--head-dim is for {' and '.join(STAGED)}")
         epochs = pick(self.epochs, tiny.get("epochs", EPOCHS[self.preset]))
         if len(epochs) > 2 or min(epochs) < 0:
             raise ValueError(f"--epochs takes one number or two (stage 1, stage 2), got {list(epochs)}")

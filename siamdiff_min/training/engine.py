@@ -223,6 +223,7 @@ def train(
             line = {**at, **values, "seconds": time.perf_counter() - start_time}
             with checkpoint.writing(metrics.name):
                 metrics.write((json.dumps(line) + "\n").encode())
+                metrics.flush()  # for those who watch the file
 
     def check(step: int) -> dict[str, float]:
         values = validate(step / per_epoch)

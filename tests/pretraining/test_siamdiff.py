@@ -128,9 +128,9 @@ def test_released_task_checkpoints_fit():
         assert shapes == released
 
 
-def tiny(method: str, level: str, preset: str = "paper", ablation: str = "none") -> SiamDiff:
+def tiny(method: str, level: str, preset: str = "paper", ablation: str = "none", **heads) -> SiamDiff:
     torch.manual_seed(0)
-    return OBJECTIVES[method](ENCODERS["gearnet"](level, "tiny", preset), level, preset, ablation).double()
+    return OBJECTIVES[method](ENCODERS["gearnet"](level, "tiny", preset), level, preset, ablation, **heads).double()
 
 
 def batch() -> Protein:
@@ -142,6 +142,10 @@ def batch() -> Protein:
 @pytest.mark.parametrize("method", STAGED)
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_variant_trains(level, method, preset, ablation):
+    if ablation == "no-clash-check" and (level, method) != ("atom", "siamdiff"):
+        with pytest.raises(ValueError, match="no-clash-check is for"):
+            tiny(method, level, preset, ablation)
+        return
     objective = tiny(method, level, preset, ablation)
     for stage in (1, 2):
         objective.set_stage(stage)
@@ -156,6 +160,28 @@ def test_every_variant_trains(level, method, preset, ablation):
         total = schedule.weight_structure * parts.get("structure_loss", 0)
         assert loss.item() == pytest.approx(total + schedule.weight_sequence * parts.get("sequence_loss", 0))
     assert all(p.grad.isfinite().all() for p in objective.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("method", STAGED)
+@pytest.mark.parametrize("level", LEVELS)
+def test_heads_of_another_width_are_the_published_formula_too(level, method):
+    objective = tiny(method, level, head_dim=24)
+    widths = {name: [x.out_features for x in mlp.layers] for name, mlp in objective.named_children() if "mlp" in name}
+    assert widths == {
+        "dist_mlp": [24, 24, objective.encoder.out_dim],
+        "struct_mlp": [24, 24, 1],
+        "seq_mlp": [24, 24, 20],
+    }
+    loss, _ = objective(batch(), generator())
+    with plain():
+        expected, _ = objective(batch(), generator())
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_no_clash_check_keeps_every_side_chain_that_was_drawn():
+    _, checked = tiny("siamdiff", "atom")(batch(), generator())
+    _, unchecked = tiny("siamdiff", "atom", ablation="no-clash-check")(batch(), generator())
+    assert set(checked) - set(unchecked) == {"clash_rate_drawn", "clash_rate", "native_side_chains"}
 
 
 @pytest.mark.parametrize("method", STAGED)

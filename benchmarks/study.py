@@ -1,0 +1,303 @@
+"""Does pre-training help? Methods pre-trained on one set of chains, fine-tuned on tasks with several seeds.
+
+    python -m benchmarks.study DATA [--config study.json] [--out runs/study] [--jobs 2]  # runs what is missing
+    python -m benchmarks.study --table     # prints what is there and copies the raw results to benchmarks/results
+    python -m benchmarks.study --curves    # draws the losses on held-out chains
+
+DATA holds `pretrain.tsv` (columns id, split) and `ec.tsv` (id, split, pdb_id, chain, ec: numbers with commas), the
+splits being train, val and test; `chains/ID.pdb.gz`; `ec/`, of which the annotation table gives the list of labels; and
+`psr`, `msp`, `pip`, `res` as ATOM3D publishes them. The config says what is run: all methods see the same proteins for
+the same number of steps. Each run is a command of train.py or finetune.py, printed and kept in its results, and goes on
+where it was when the study is started again. `--jobs` of them run side by side.
+"""
+
+import argparse
+import csv
+import json
+import os
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from siamdiff_min.data import atom3d, ec
+from siamdiff_min.data.build import open_origin, open_store
+from siamdiff_min.data.crops import Crops, collate
+from siamdiff_min.data.samples import DATASETS, LabelledData
+from siamdiff_min.downstream.tasks import TASKS
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.pretraining import OBJECTIVES
+from siamdiff_min.report import figure
+from siamdiff_min.training import checkpoint, engine
+from siamdiff_min.training.config import STAGED, PretrainConfig
+from siamdiff_min.training.ranks import launch
+
+ROOT = Path(__file__).parent.parent
+RESULTS = Path(__file__).parent / "results"
+SHOWN = {"ec": ["fmax", "auprc"], "pip": ["auroc"], "msp": ["auroc", "auprc"], "res": ["accuracy"]}
+SHOWN["psr"] = ["global_spearman", "mean_spearman"]
+DRAWS = 4  # crops, masks and noise of every held-out chain
+
+
+@dataclass(frozen=True)
+class Run:
+    """One command of the study."""
+
+    name: str  # its folder under --out
+    command: list[str]
+    done: Path  # is there when it has ended
+    needs: Path | None = None  # has to be there before it begins
+
+
+def plan(config: dict, out: Path) -> list[Run]:
+    """All runs in the order of the config; what is pre-trained comes right before it is needed."""
+    runs: dict[str, Run] = {}
+    common = shlex.split(config["common"])
+
+    def pretrain(method: str, level: str) -> Run:
+        name, options = f"{method}/pretrain-{level}", shlex.split(config["methods"][method])
+        budget = config["pretrain"][level]
+        staged = options[options.index("--method") + 1] in STAGED
+        if staged and "--stages" not in options:
+            epochs = [budget["epochs"] // 2, budget["epochs"] - budget["epochs"] // 2]
+        else:
+            epochs = [budget["epochs"]]
+        command = ["train.py", "--data", f"{out}/data/train", "--valid-fraction", "0", "--level", level, *options]
+        command += [*shlex.split(budget["options"]), "--epochs", *map(str, epochs), "--keep", "999", *common]
+        run = Run(name, [*command, "--out", f"{out}/{name}"], out / name / "encoder.pt")
+        return runs.setdefault(name, run)
+
+    for methods, tasks in config["order"]:
+        for method in methods.split():
+            for task in tasks.split():
+                kind, level = task.split("-")
+                command = ["finetune.py", "--task", kind, "--level", level, "--data", f"{out}/data/{kind}", *common]
+                command += [*shlex.split(config["tasks"][task]), "--seeds", *config["seeds"].split()]
+                before = None
+                if method != "scratch":
+                    before = pretrain(method, level).done
+                    command += ["--init-from", str(before)]
+                name = f"{method}/{task}"
+                runs[name] = Run(name, [*command, "--out", f"{out}/{name}"], out / name / "results.json", before)
+    for method in config["curves"]["runs"].values():
+        pretrain(method, config["curves"]["level"])
+    return list(runs.values())
+
+
+def prepare(data: Path, out: Path) -> None:
+    """The data in the layouts that train.py and finetune.py read, as links; the stores are built beside these."""
+    if (out / "data/complete").exists():
+        return
+    shutil.rmtree(out / "data", ignore_errors=True)
+    for row in table_of(data / "pretrain.tsv"):
+        if row["split"] in ("train", "val"):
+            link(data / f"chains/{row['id']}.pdb.gz", out / f"data/{row['split']}/{row['id']}.pdb.gz")
+    for task in ("psr", "msp", "pip", "res"):
+        for split in ("train", "val", "test"):
+            link(data / task / split / "data.mdb", out / "data" / task / split / "data.mdb")
+    prepare_ec(data, out / "data/ec")
+    (out / "data/complete").touch()
+
+
+def prepare_ec(data: Path, out: Path) -> None:
+    """The EC set as it is published: three folders, a table of labels, and one of the test chains."""
+    numbers, test = {}, []
+    for row in table_of(data / "ec.tsv"):
+        name = f"{row['pdb_id'].upper()}-{row['chain'] if row['chain'] != '-' else '0'}"
+        if len(row["pdb_id"]) == 4 and name not in numbers:
+            numbers[name] = row["ec"]
+            link(data / f"chains/{row['id']}.pdb.gz", out / row["split"] / f"{name}.pdb")
+            if row["split"] == "test":
+                test.append(name)
+    annotation = next((data / "ec").glob("*annot.tsv")).read_text().splitlines()[:3]
+    lines = [*annotation, *(f"{name}\t{labels}" for name, labels in numbers.items())]
+    (out / ec.ANNOTATION[0]).write_text("\n".join(lines) + "\n")
+    lines = ["PDB-chain,<30%,<40%,<50%,<70%,<95%", *(f"{name},1,1,1,1,1" for name in test)]
+    (out / ec.TEST_TABLE[0]).write_text("\n".join(lines) + "\n")
+
+
+def table_of(path: Path) -> list[dict[str, str]]:
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.symlink_to(source.resolve(strict=True))
+
+
+class Pool:
+    """Runs side by side, each when what it needs is there; times go to OUT/times.tsv."""
+
+    def __init__(self, runs: list[Run], out: Path, jobs: int):
+        self.waiting, self.out, self.lock = [run for run in runs if not run.done.exists()], out, threading.Lock()
+        self.running, self.failed = 0, []
+        self.threads = [threading.Thread(target=self.work) for _ in range(jobs)]
+
+    def run(self) -> list[str]:
+        """The names of the runs that failed."""
+        for thread in self.threads:
+            thread.start()
+        for thread in self.threads:
+            thread.join()
+        return self.failed + [f"{run.name} (needs {run.needs})" for run in self.waiting]
+
+    def next(self) -> Run | None:
+        with self.lock:
+            for run in self.waiting:
+                if run.needs is None or run.needs.exists():
+                    self.waiting.remove(run)
+                    self.running += 1
+                    return run
+
+    def work(self) -> None:
+        while True:
+            run = self.next()
+            if run is not None:
+                self.execute(run)
+            elif self.waiting and self.running:
+                time.sleep(1)
+            else:
+                return
+
+    def execute(self, run: Run) -> None:
+        print(time.strftime("%H:%M:%S"), shlex.join(["python", *run.command]), flush=True)
+        log = self.out / f"{run.name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        started = time.time()
+        with open(log, "ab") as file:
+            process = subprocess.Popen([sys.executable, *run.command], cwd=ROOT, stdout=file, stderr=file)
+            _, status, usage = os.wait4(process.pid, 0)
+        with self.lock, open(self.out / "times.tsv", "a") as file:
+            seconds = usage.ru_utime + usage.ru_stime
+            file.write(f"{run.name}\t{time.time() - started:.0f}\t{seconds:.0f}\t{status}\n")
+            self.running -= 1
+            if status or not run.done.exists():
+                self.failed.append(f"{run.name}: see {log}")
+
+
+def trivial(task: str, level: str, data: LabelledData) -> dict[str, float]:
+    """Metrics of the best constant answer: the shares of the labels in training (EC), the commonest type (RES)."""
+
+    def targets(origin) -> tuple[np.ndarray, list[str]]:
+        dataset = DATASETS[task](open_origin(origin, workers=1), labels=data.labels)
+        samples = [dataset[0, i] for i in range(len(dataset))]
+        return torch.cat([s.target for s in samples]).numpy(), [group for s in samples for group in s.groups]
+
+    target, groups = targets(data.test)
+    score = np.zeros(len(target))
+    if task in ("ec", "res"):
+        train, _ = targets(data.train)
+        share = train.mean(0) if task == "ec" else np.bincount(train, minlength=20)
+        score = np.tile(share, (len(target), 1))
+    return TASKS[task](ENCODERS["gearnet"](level, "tiny")).metrics(score, target, groups)
+
+
+def collect(config: dict, out: Path) -> None:
+    """Copy the raw results to benchmarks/results and print a table for every task."""
+    cpu = {}
+    for line in (out / "times.tsv").read_text().splitlines():
+        name, _, seconds, _ = line.split("\t")
+        cpu[name] = cpu.get(name, 0) + float(seconds) / 60
+    for run in plan(config, out):
+        if run.done.exists():
+            target = RESULTS / f"{run.name}.json"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if run.done.name == "results.json":
+                content = json.loads(run.done.read_text())
+            else:
+                content = {"config": checkpoint.load_encoder_file(run.done)["config"]}
+                content["last"] = json.loads((run.done.parent / "metrics.jsonl").read_text().splitlines()[-1])
+            content |= {"command": shlex.join(["python", *run.command]), "cpu_minutes": round(cpu.get(run.name, 0), 1)}
+            target.write_text(json.dumps(content, indent=1) + "\n")
+    methods = ["scratch", *config["methods"]]
+    for task in config["tasks"]:
+        kind, level = task.split("-")
+        results = {m: RESULTS / m / f"{task}.json" for m in methods if (RESULTS / m / f"{task}.json").exists()}
+        if not results:
+            continue
+        folder = f"{out}/data/{kind}"
+        data = ec.find(folder) if kind == "ec" else atom3d.find(folder, kind)
+        constant = trivial(kind, level, data)
+        names = SHOWN[kind]
+        print(f"\n| {task} | {' | '.join(names)} | CPU minutes |\n|{'---|' * (len(names) + 2)}")
+        print(f"| always the same | {' | '.join(f'{constant[name]:.3f}' for name in names)} | |")
+        for method, path in results.items():
+            content = json.loads(path.read_text())
+            cells = [f"{content['mean'][name]:.3f} ± {content['std'][name]:.3f}" for name in names]
+            print(f"| {method} | {' | '.join(cells)} | {content['cpu_minutes']:.0f} |")
+
+
+def curves(config: dict, out: Path) -> None:
+    """Structure loss and sequence accuracy of held-out chains after every epoch, each run under its own noise."""
+    level, ranks = config["curves"]["level"], launch("cpu", 1)
+    store = open_store(f"{out}/data/val", workers=1)
+    budget, points = config["pretrain"][level], {}
+    for title, method in config["curves"]["runs"].items():
+        folder = out / method / f"pretrain-{level}"
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        stages = {line["step"]: line["stage"] for line in lines}
+        options = checkpoint.load_encoder_file(folder / "encoder.pt")["config"]
+        run = PretrainConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
+        objective = OBJECTIVES[run.method](ENCODERS[run.encoder](level, run.size), level, run.preset, run.ablation)
+        points[title] = []
+        for path in sorted(folder.glob("checkpoint-*.pt")):
+            state = checkpoint.load(path)
+            if state["step"] * budget["epochs"] % max(stages):
+                continue  # within an epoch
+            objective.load_state_dict(state["objective"])
+            objective.set_stage(stages[state["step"]])
+            data = [(Crops(store, run.max_length, seed), collate, range(len(store))) for seed in range(DRAWS)]
+            draws = [engine.evaluate(objective, d, run, ranks) for d in data]
+            point = {"epoch": state["step"] * budget["epochs"] / max(stages)}
+            for name in ("structure_loss", "sequence_accuracy"):
+                if name in draws[0]:
+                    point[name] = statistics.mean(d[name] for d in draws)
+            points[title].append(point)
+            print(title, point, flush=True)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "curves.json").write_text(json.dumps(points, indent=1) + "\n")
+    made, axes = figure(1, 2)
+    for axis, name in zip(axes[0], ("structure_loss", "sequence_accuracy")):
+        for color, (title, series) in enumerate(points.items()):
+            known = [(p["epoch"], p[name]) for p in series if name in p]
+            if known:
+                axis.plot(*zip(*known), "o-", markersize=3, color=f"C{color}", label=title)
+        axis.set(title=name.replace("_", " ") + ", held-out chains", xlabel="epoch")
+    axes[0, 0].set_yscale("log")
+    axes[0, 1].legend(fontsize="small")
+    made.savefig(RESULTS / "curves.png", dpi=100)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="?", type=Path, help="the folder described above")
+    parser.add_argument("--config", type=Path, default=Path(__file__).with_suffix(".json"))
+    parser.add_argument("--out", type=Path, default=Path("runs/study"), help="relative to the root of the project")
+    parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--curves", action="store_true")
+    args = parser.parse_args()
+    config = json.loads(args.config.read_text())
+    os.chdir(ROOT)
+    if args.data:
+        prepare(args.data, args.out)
+        failed = Pool(plan(config, args.out), args.out, args.jobs).run()
+        if failed:
+            sys.exit("error: not all runs ended well:\n" + "\n".join(failed))
+    if args.table:
+        collect(config, args.out)
+    if args.curves:
+        curves(config, args.out)
+
+
+if __name__ == "__main__":
+    main()
