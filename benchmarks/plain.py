@@ -36,6 +36,11 @@ def sparse_sum(self: Gather, x: Tensor) -> Tensor:
     )
 
 
+def linear(self: Gather, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """A linear layer of the sums."""
+    return torch.nn.functional.linear(sparse_sum(self, x).view(-1, weight.shape[1]), weight, bias)
+
+
 def sum_transforms(self: RelationalConv, x: Tensor, from_relation: Gather) -> Tensor:
     """Neighbours are summed per (edge, angle bin), and the sums of all bins go through one linear layer."""
     row = torch.arange(len(from_relation.offsets) - 1).repeat_interleave(from_relation.offsets.diff().long())
@@ -58,6 +63,7 @@ def plain():
         mock.patch.object(SiamDiff, "distance_layers", lambda self: None),
         mock.patch.object(SiamDiff, "edge_scores", edge_scores),
         mock.patch.object(Gather, "__call__", sparse_sum),
+        mock.patch.object(Gather, "linear", linear),
         mock.patch.object(RelationalConv, "sum_transforms", sum_transforms),
         mock.patch("torch.nn.functional.relu", relu),
     ):

@@ -79,6 +79,9 @@ def plan(config: dict, out: Path) -> list[Run]:
         for method in methods.split():
             for task in tasks.split():
                 kind, level = task.split("-")
+                if kind == "pretrain":
+                    pretrain(method, level)
+                    continue
                 command = ["finetune.py", "--task", kind, "--level", level, "--data", f"{out}/data/{kind}", *common]
                 command += [*shlex.split(config["tasks"][task]), "--seeds", *config["seeds"].split()]
                 before = None
@@ -87,8 +90,6 @@ def plan(config: dict, out: Path) -> list[Run]:
                     command += ["--init-from", str(before)]
                 name = f"{method}/{task}"
                 runs[name] = Run(name, [*command, "--out", f"{out}/{name}"], out / name / "results.json", before)
-    for method in config["curves"]["runs"].values():
-        pretrain(method, config["curves"]["level"])
     return list(runs.values())
 
 

@@ -36,22 +36,21 @@ class RelationalConv(nn.Module):
         self.batch_norm = nn.BatchNorm1d(out_dim)
 
     def update(self, x: Tensor, message: Tensor) -> Tensor:
-        """x (N, in_dim), message (N, out_dim): what the neighbours send, already transformed."""
-        return F.relu(self.batch_norm(message + self.self_loop(x)), inplace=True)
+        """x (N, in_dim), message (N, out_dim): what the neighbours send, already transformed; it is overwritten."""
+        return F.relu(self.batch_norm(message.add_(self.self_loop(x))), inplace=True)
 
     def transform_sums(self, x: Tensor, by_relation: Gather) -> Tensor:
         """Sum first, then transform: by_relation sums into slots (target * num_relations + relation)."""
-        return self.linear(by_relation(x).view(-1, self.linear.in_features))
+        return by_relation.linear(x, self.linear.weight, self.linear.bias)
 
     def sum_transforms(self, x: Tensor, from_relation: Gather) -> Tensor:
         """Transform first, then sum: from_relation reads slots (source * num_relations + relation).
 
         The same numbers. With 8 relations between 17 times more line-graph edges than edges it moves an eighth of the
-        sums through memory, and of its large intermediate nothing is kept for the backward pass.
+        sums through memory.
         """
-        weight = self.linear.weight.view(-1, self.num_relations, self.linear.in_features // self.num_relations)
-        transformed = F.linear(x, weight.transpose(0, 1).flatten(0, 1))  # (N, num_relations * out_dim)
-        return from_relation(transformed.view(-1, self.linear.out_features)) + self.linear.bias
+        weight = self.linear.weight.view(self.linear.out_features, self.num_relations, -1).transpose(0, 1)
+        return from_relation.of_linear(x, weight).add_(self.linear.bias)
 
 
 class GearNet(nn.Module):

@@ -29,6 +29,15 @@ class Noisy:
     clean_length: Tensor  # (E,) angstrom, in R^0
 
 
+@dataclass(frozen=True)
+class DistanceLayers:
+    """What the first layer of struct_mlp sees of a distance, the same for all views: weight @ looked_up + bias."""
+
+    looked_up: ScalarLayers  # the first two layers of dist_mlp
+    weight: Tensor  # (hidden, hidden)
+    bias: Tensor  # (hidden,)
+
+
 class SiamDiff(nn.Module):
     """The objective of Eq. 14 with `conformer`, of DiffPreT (Eq. 12) without one.
 
@@ -104,7 +113,7 @@ class SiamDiff(nn.Module):
             protein = replace(protein, pos=perturb(protein.pos, alpha_bar, generator))
         return Noisy(protein, graph, alpha_bar, clean_length)
 
-    def structure_loss(self, noisy: Noisy, a: Tensor, layers: ScalarLayers) -> Tensor:
+    def structure_loss(self, noisy: Noisy, a: Tensor, layers: DistanceLayers) -> Tensor:
         """|eps - eps_theta|^2 of Eq. 10 per protein (B,), averaged over its atoms.
 
         a (N, d) are the representations of the other view's atoms. The noise is decomposed into pairwise distances by
@@ -129,11 +138,19 @@ class SiamDiff(nn.Module):
         loss = F.cross_entropy(logits, target, reduction="none")
         return segment_mean(loss, protein.residue_graph[masked], protein.num_graphs)
 
-    def distance_layers(self) -> ScalarLayers:
-        """The first two layers of dist_mlp as a table, for all views."""
-        return ScalarLayers.build(*self.dist_mlp.layers[:2])
+    def distance_layers(self) -> DistanceLayers:
+        """dist_mlp and the half of struct_mlp's first layer that reads it.
 
-    def edge_scores(self, a: Tensor, graph: Graph, pos: Tensor, layers: ScalarLayers) -> Tensor:
+        Two of their products of d x d per pair are spared: the first two layers are looked up, and the third is applied
+        as one matrix with that of struct_mlp, as no activation lies between them.
+        """
+        *first, third = self.dist_mlp.layers
+        mix = self.struct_mlp.layers[0]
+        of_distance = mix.weight[:, -third.out_features :]
+        looked_up = ScalarLayers.build(*first)
+        return DistanceLayers(looked_up, of_distance @ third.weight, of_distance @ third.bias + mix.bias)
+
+    def edge_scores(self, a: Tensor, graph: Graph, pos: Tensor, layers: DistanceLayers) -> Tensor:
         """m_ij = MLP(cat(a_i * a_j, MLP(d_ij))) of every edge (E,), Eq. 5 and METHOD 7.
 
         It is symmetric in i and j and the same for all relations: computed once per unordered pair, and scattered.
@@ -142,19 +159,14 @@ class SiamDiff(nn.Module):
         i, j = pair // len(pos), pair % len(pos)
         return self.pair_scores(a, i, j, length(pos[i] - pos[j]), layers).to(pos.dtype)[edge_pair]
 
-    def pair_scores(self, a: Tensor, i: Tensor, j: Tensor, distance: Tensor, layers: ScalarLayers) -> Tensor:
+    def pair_scores(self, a: Tensor, i: Tensor, j: Tensor, distance: Tensor, layers: DistanceLayers) -> Tensor:
         """struct_mlp(cat(a_i * a_j, dist_mlp(distance))) of pairs: a (N, d), i, j and distance (P,) -> (P,).
 
-        The head is most of a training step. Of its five products of d x d per pair two are spared: the first two layers
-        for the distance are looked up, and the third is applied as one matrix with the first layer of struct_mlp, as
-        no activation lies between them.
+        The head is most of a training step: three products of d x d per pair, of five as it is written.
         """
-        third = self.dist_mlp.layers[2]
         mix, *rest = self.struct_mlp.layers
-        of_product, of_distance = mix.weight.split(a.shape[1], dim=1)
-        x = pair_linear(a, i, j, of_product)
-        x.add_(layers.relu_linear(distance, of_distance @ third.weight))
-        x.add_(mix.bias + of_distance @ third.bias)
+        x = pair_linear(a, i, j, mix.weight[:, : a.shape[1]])
+        x.add_(layers.looked_up.relu_linear(distance, layers.weight)).add_(layers.bias)
         for layer in rest:
             x = layer(F.relu(x, inplace=True))
         return x.squeeze(-1)
