@@ -73,6 +73,10 @@ class RunConfig:
 
     batch_size: int | None = option(None, "samples per process and forward pass (default: preset)")
     global_batch_size: int | None = option(None, "samples per step of the optimizer (default: processes x batch size)")
+    batch_nodes: int | None = option(
+        None,
+        "atoms (residue level: residues) computed at once; larger batches are cut and their gradients added up",
+    )
     lr: float | None = option(None, "learning rate of Adam (default: preset)")
     weight_decay: float = option(0.0, "weight decay of Adam")
     amp: str = option("off", "autocast to bfloat16", choices=("off", "bf16"))
@@ -94,7 +98,7 @@ class RunConfig:
 
     def __post_init__(self):
         names = "batch_size", "global_batch_size", "max_length", "max_residues", "max_steps", "save_every", "keep"
-        for name in (*names, "log_every", "head_dim"):
+        for name in (*names, "log_every", "head_dim", "batch_nodes"):
             if getattr(self, name, None) is not None and getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
 

@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
+from ..data.pieces import Pieces
 from . import checkpoint
 from .config import RunConfig
 from .ranks import Flags, Ranks, Record, catch_signals, gather, means
@@ -70,12 +71,12 @@ def record(loss: Tensor, logs: Record, size: int) -> Record:
 
 
 def load(dataset: torch.utils.data.Dataset, collate: Callable, keys, config: RunConfig, device: torch.device):
-    """A loader of the batches whose keys are given, in order."""
+    """A loader of the batches whose keys are given, in order: of each a list of pieces (batch, names)."""
     workers = min(config.num_workers, len(keys)) if isinstance(keys, list) else config.num_workers
     return DataLoader(
         dataset,
         batch_sampler=keys,
-        collate_fn=collate,
+        collate_fn=Pieces(collate, config.batch_nodes, config.level),
         num_workers=workers,
         pin_memory=device.type == "cuda",
         worker_init_fn=_ignore_signals,
@@ -85,7 +86,7 @@ def load(dataset: torch.utils.data.Dataset, collate: Callable, keys, config: Run
 
 @torch.no_grad()
 def held_out(model: nn.Module, data: tuple, config: RunConfig, ranks: Ranks, measure: Callable) -> list:
-    """`measure(number of the batch, batch, names)` of this process' batches of held-out samples, in evaluation mode.
+    """`measure((number of the batch, of its piece), batch, names)` of this process' held-out samples, for evaluation.
 
     `data` is (dataset, collate, indices). Batches are dealt to the processes in turn, so that what is measured on them
     does not depend on the number of processes; every sample comes exactly once.
@@ -97,9 +98,10 @@ def held_out(model: nn.Module, data: tuple, config: RunConfig, ranks: Ranks, mea
     batches = valid_keys(indices, config.batch_size)
     mine, results = range(ranks.rank, len(batches), ranks.world), []
     model.eval()
-    for b, (batch, names) in zip(mine, load(dataset, collate, [batches[b] for b in mine], config, ranks.device)):
-        with torch.autocast(ranks.device.type, torch.bfloat16, enabled=config.amp == "bf16"):
-            results.append(measure(b, batch.to(ranks.device, non_blocking=True), names))
+    for b, pieces in zip(mine, load(dataset, collate, [batches[b] for b in mine], config, ranks.device)):
+        for k, (batch, names) in enumerate(pieces):
+            with torch.autocast(ranks.device.type, torch.bfloat16, enabled=config.amp == "bf16"):
+                results.append(measure((b, k), batch.to(ranks.device, non_blocking=True), names))
     model.train()
     return results
 
@@ -108,8 +110,10 @@ def evaluate(objective: nn.Module, data: tuple, config: RunConfig, ranks: Ranks)
     """Means of the loss and of all logs over the held-out proteins, at the noise levels of the current stage."""
     generator = torch.Generator(ranks.device)
 
-    def measure(b: int, batch, names: list[str]) -> Record:
-        generator.manual_seed(seed_of(config.seed, 0, 0, 1 + b))  # a fourth number: not the seed of any training step
+    def measure(place: tuple[int, int], batch, names: list[str]) -> Record:
+        b, k = place
+        if k == 0:
+            generator.manual_seed(seed_of(config.seed, 0, 0, 1 + b))  # four numbers: not the seed of any training step
         loss, logs = objective(batch, generator)
         return record(loss, logs, len(names))
 
@@ -179,7 +183,7 @@ def train(
         raise ValueError("no proteins to train on")
     device, out, start_time = ranks.device, Path(config.out), time.perf_counter()
     objective.to(device).train()
-    if ranks.world > 1 and device.type == "cuda":
+    if ranks.world > 1 and device.type == "cuda" and not config.batch_nodes:  # it needs as many pieces on all ranks
         objective = nn.SyncBatchNorm.convert_sync_batchnorm(objective)
     parameters = [p for p in objective.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(groups(objective, config.lr), weight_decay=config.weight_decay, fused=True)
@@ -247,17 +251,19 @@ def train(
             losses = []
             optimizer.zero_grad(set_to_none=True)
             for part in parts:
-                batch, names = next(batches)
+                pieces = next(batches)
                 seed = seed_of(config.seed, step, part)
                 generator.manual_seed(seed)
                 torch.manual_seed(seed)  # dropout
-                hold = model.no_sync() if model is not objective and part != parts[-1] else nullcontext()
-                with hold:
-                    with torch.autocast(device.type, torch.bfloat16, enabled=config.amp == "bf16"):
-                        loss, logs = model(batch.to(device, non_blocking=True), generator)
-                    (loss / len(parts)).backward()
-                records.append(record(loss, logs, len(names)))
-                losses.append((names, loss.detach()))
+                size = sum(len(names) for _, names in pieces)
+                for k, (batch, names) in enumerate(pieces):
+                    last = part == parts[-1] and k == len(pieces) - 1
+                    with model.no_sync() if model is not objective and not last else nullcontext():
+                        with torch.autocast(device.type, torch.bfloat16, enabled=config.amp == "bf16"):
+                            loss, logs = model(batch.to(device, non_blocking=True), generator)
+                        (loss * (len(names) / size) / len(parts)).backward()
+                    records.append(record(loss, logs, len(names)))
+                    losses.append((names, loss.detach()))
             norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
             bad = ~(norm + sum(loss for _, loss in losses)).isfinite()
             flags.add(step, bad, caught[-1] if caught else 0, losses)

@@ -28,9 +28,9 @@ class Predictions:
 def predict(task: nn.Module, data: tuple, config: FinetuneConfig, ranks: Ranks) -> Predictions:
     """Scores of all samples of `data`, which is (dataset, collate, indices); the same on all ranks."""
 
-    def measure(b: int, sample, names: list[str]) -> tuple:
+    def measure(place: tuple[int, int], sample, names: list[str]) -> tuple:
         score = task.score(task.predict(sample))
-        return b, names, sample.groups, sample.target.cpu().numpy(), score.double().cpu().numpy()
+        return place, names, sample.groups, sample.target.cpu().numpy(), score.double().cpu().numpy()
 
     parts = gather(engine.held_out(task, data, config, ranks, measure), ranks.world)
     _, names, groups, target, score = zip(*sorted(parts, key=lambda part: part[0]))

@@ -71,8 +71,10 @@ def test_continued_after_max_steps_equals_uninterrupted(tmp_path, reference, sto
 
 def test_accumulation_equals_the_big_batch(tmp_path):
     results = []
-    for batch in (8, 4, 2):  # without noise or dropout the parts make no difference but rounding
-        config = configure(tmp_path / str(batch), "--batch-size", batch, "--global-batch-size", 8, "--epochs", 1, 0)
+    cuts = (8,), (4,), (2,), (8, "--batch-nodes", 3), (4, "--batch-nodes", 3)  # a protein is a node here
+    for cut in cuts:  # without noise or dropout the parts make no difference but rounding
+        out = tmp_path / "-".join(map(str, cut))
+        config = configure(out, "--global-batch-size", 8, "--epochs", 1, 0, "--batch-size", *cut)
         objective = standin.Objective(norm=False, dropout=0)
         objective.scale = 0.0
         objective.set_stage = lambda stage: None
@@ -82,8 +84,21 @@ def test_accumulation_equals_the_big_batch(tmp_path):
             torch.nn.init.normal_(p)
         train(config, objective)
         results.append(objective)
-    assert_close_weights(results[0], results[1])
-    assert_close_weights(results[0], results[2])
+    for other in results[1:]:
+        assert_close_weights(results[0], other)
+
+
+def test_pieces_are_recorded_by_their_size_and_draw_on(tmp_path, monkeypatch):
+    seen, forward = [], standin.Objective.forward
+
+    def spy(self, protein, generator):
+        seen.append((protein.num_graphs, generator.get_state()))
+        return forward(self, protein, generator)
+
+    monkeypatch.setattr(standin.Objective, "forward", spy)
+    train(configure(tmp_path, "--batch-nodes", 2, "--max-steps", 2), num_valid=6)
+    assert [size for size, _ in seen] == [2] * 7  # two steps of 4; held out: batches of 4 and 2
+    assert not torch.equal(seen[0][1], seen[1][1]) and not torch.equal(seen[4][1], seen[5][1])
 
 
 def sequence_only(objective, protein):
