@@ -206,17 +206,20 @@ def main() -> None:
                 print(f"{' '.join(setting)}: {error}")
                 continue
             rates, width = [], min(steps[0].objective.encoder.out_dim, 3072)
-            for number in range(args.repeats + 1):  # the first round warms up, and counts
+            for number in range(2):
+                steps[0].run(number)  # warms up, and takes what memory steps alone take
+            memory = peak_memory(args.device)
+            for step in steps:
+                step.run(0)
+                step.seconds, step.clock = [], Clock(args.device)
+            for number in range(1, args.repeats + 1):
                 for step in steps:
-                    step.run(number, count=number == 0)
+                    step.run(number)
                 rates.append(matmul_rate(args.device, setting[-1], width))
             for number in range(1, args.repeats + 1):
                 steps[0].run(number, count=True)
-            steps[0].flop = steps[0].flop[1:]
             report(steps[0], rates, steps[1] if args.against else None)
-            print(
-                f"    peak memory so far {peak_memory(args.device):.2f} GB, {before:.2f} GB of it before the first step"
-            )
+            print(f"    peak memory so far {memory:.2f} GB, {before:.2f} GB of it before the first step")
 
 
 if __name__ == "__main__":

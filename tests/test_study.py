@@ -1,0 +1,93 @@
+"""The study of benchmarks/: its commands are ones that train.py and finetune.py accept, and are run in order."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import study
+from benchmarks.study import Pool, Run
+from siamdiff_min.downstream.tasks import TASKS
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES
+from siamdiff_min.training.config import FinetuneConfig, PretrainConfig, parse
+
+OUT = Path("runs/study")
+CONFIG = json.loads(Path(study.__file__).with_suffix(".json").read_text())
+
+
+def options(run: Run):
+    script, *argv = run.command
+    if script == "train.py":
+        return parse(
+            argv, {"method": OBJECTIVES, "encoder": ENCODERS, "ablation": ABLATIONS}, "", PretrainConfig
+        ).resolve()
+    return parse(argv, {"task": TASKS, "encoder": ENCODERS}, "", FinetuneConfig).resolve()
+
+
+def test_every_command_is_accepted_and_trains_as_long_as_the_others():
+    runs = study.plan(CONFIG, OUT)
+    assert len({run.name for run in runs}) == len(runs)
+    epochs = {"atom": set(), "residue": set()}
+    for run in runs:
+        config = options(run)
+        assert config.out == f"runs/study/{run.name}" and run.done.parent == Path(config.out)
+        if isinstance(config, PretrainConfig):
+            epochs[config.level].add((sum(config.epochs), config.global_batch_size, config.max_length))
+    assert all(len(budget) == 1 for budget in epochs.values())
+
+
+def test_what_is_pre_trained_comes_before_it_is_needed():
+    runs = study.plan(CONFIG, OUT)
+    places = {run.done: i for i, run in enumerate(runs)}
+    needing = [(i, run.needs) for i, run in enumerate(runs) if run.needs]
+    assert needing and all(places[needs] < i for i, needs in needing)
+
+
+def test_every_method_and_task_is_in_the_order():
+    named = {(m, t) for methods, tasks in CONFIG["order"] for m in methods.split() for t in tasks.split()}
+    assert {m for m, _ in named} == {"scratch", *CONFIG["methods"]}
+    assert {t for _, t in named} - {"pretrain-residue"} == set(CONFIG["tasks"])
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_the_pool_waits_for_what_is_needed_and_names_what_failed(tmp_path, jobs):
+    def run(name: str, needs: str | None = None, code: str = "pass") -> Run:
+        done = tmp_path / f"{name}.done"
+        code = f"import pathlib; {code}; pathlib.Path({str(done)!r}).write_text('')"
+        return Run(name, ["-c", code], done, needs and tmp_path / f"{needs}.done")
+
+    slow = "import time; time.sleep(0.5)"
+    runs = [run("last", needs="first"), run("bad", code="1 / 0"), run("never", needs="bad"), run("first", code=slow)]
+    failed = Pool(runs, tmp_path, jobs).run()
+    assert [text.split(" (")[0].split(":")[0] for text in failed] == ["bad", "never"]
+    assert (tmp_path / "last.done").exists() and not (tmp_path / "never.done").exists()
+    assert "ZeroDivisionError" in (tmp_path / "bad.log").read_text()
+    before = (tmp_path / "times.tsv").read_text().splitlines()
+    assert sorted(line.split("\t")[0] for line in before) == ["bad", "first", "last"]
+    assert Pool(runs[::3], tmp_path, jobs).run() == []  # both are there: nothing is run again
+    assert (tmp_path / "times.tsv").read_text().splitlines() == before
+
+
+def test_links_to_the_data_in_the_layouts_that_are_read(tmp_path):
+    data = tmp_path / "data"
+    for task in ("psr", "msp", "pip", "res"):
+        for split in ("train", "val", "test"):
+            (data / task / split).mkdir(parents=True)
+            (data / task / split / "data.mdb").touch()
+    for folder in ("chains", "ec"):
+        (data / folder).mkdir()
+    for name in "abc":
+        (data / f"chains/{name}.pdb.gz").touch()
+    (data / "pretrain.tsv").write_text("id\tsplit\na\ttrain\nb\tval\nc\ttest\n")
+    rows = ["a\ttrain\t1abc\tA\t1.1.1.1,2.7.11.1", "b\tval\t2abc\t-\t1.1.1.1", "c\ttest\t3abc\tB\t2.7.11.1"]
+    (data / "ec.tsv").write_text("\n".join(["id\tsplit\tpdb_id\tchain\tec", *rows]) + "\n")
+    (data / "ec/x_annot.tsv").write_text("### EC-numbers\n1.1.1.1\t2.7.11.1\n### PDB-chain\tEC-numbers\nold\told\n")
+    out = tmp_path / "out"
+    study.prepare(data, out)
+    assert [p.name for p in (out / "data/train").iterdir()] == ["a.pdb.gz"]
+    assert [p.name for p in (out / "data/val").iterdir()] == ["b.pdb.gz"]
+    found = study.ec.find(out / "data/ec")
+    assert found.labels == ("1.1.1.1", "2.7.11.1") and "3 chains with labels" in found.about
+    names = [[source.name for source in getattr(found, s).listing().sources] for s in ("train", "valid", "test")]
+    assert names == [["1ABC-A"], ["2ABC-0"], ["3ABC-B"]]
