@@ -176,7 +176,8 @@ class Pool:
         started = time.time()
         with open(log, "ab") as file:
             process = subprocess.Popen([sys.executable, *run.command], cwd=ROOT, stdout=file, stderr=file)
-            _, status, usage = os.wait4(process.pid, 0)
+            _, status, usage = os.wait4(process.pid, 0)  # processes of its own included
+            process.returncode = status = os.waitstatus_to_exitcode(status)
         with self.lock, open(self.out / "times.tsv", "a") as file:
             seconds = usage.ru_utime + usage.ru_stime
             file.write(f"{run.name}\t{time.time() - started:.0f}\t{seconds:.0f}\t{status}\n")
