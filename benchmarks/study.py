@@ -17,6 +17,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -140,7 +141,7 @@ class Pool:
 
     def __init__(self, runs: list[Run], out: Path, jobs: int):
         self.waiting, self.out, self.lock = [run for run in runs if not run.done.exists()], out, threading.Lock()
-        self.running, self.failed = 0, []
+        self.running, self.failed, self.processes = 0, [], set()
         self.threads = [threading.Thread(target=self.work) for _ in range(jobs)]
 
     def run(self) -> list[str]:
@@ -150,6 +151,12 @@ class Pool:
         for thread in self.threads:
             thread.join()
         return self.failed + [f"{run.name} (needs {run.needs})" for run in self.waiting]
+
+    def stop(self, number: int, frame) -> None:
+        """On a signal: begin nothing more; what runs saves itself and ends."""
+        self.waiting.clear()
+        for process in list(self.processes):
+            process.terminate()
 
     def next(self) -> Run | None:
         with self.lock:
@@ -176,8 +183,10 @@ class Pool:
         started = time.time()
         with open(log, "ab") as file:
             process = subprocess.Popen([sys.executable, *run.command], cwd=ROOT, stdout=file, stderr=file)
+            self.processes.add(process)
             _, status, usage = os.wait4(process.pid, 0)  # processes of its own included
             process.returncode = status = os.waitstatus_to_exitcode(status)
+            self.processes.remove(process)
         with self.lock, open(self.out / "times.tsv", "a") as file:
             seconds = usage.ru_utime + usage.ru_stime
             file.write(f"{run.name}\t{time.time() - started:.0f}\t{seconds:.0f}\t{status}\n")
@@ -292,7 +301,10 @@ def main() -> None:
     os.chdir(ROOT)
     if args.data:
         prepare(args.data, args.out)
-        failed = Pool(plan(config, args.out), args.out, args.jobs).run()
+        pool = Pool(plan(config, args.out), args.out, args.jobs)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, pool.stop)
+        failed = pool.run()
         if failed:
             sys.exit("error: not all runs ended well:\n" + "\n".join(failed))
     if args.table:

@@ -1,6 +1,9 @@
 """The study of benchmarks/: its commands are ones that train.py and finetune.py accept, and are run in order."""
 
 import json
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -67,6 +70,24 @@ def test_the_pool_waits_for_what_is_needed_and_names_what_failed(tmp_path, jobs)
     assert sorted(line.split("\t")[0] for line in before) == ["bad", "first", "last"]
     assert Pool(runs[::3], tmp_path, jobs).run() == []  # both are there: nothing is run again
     assert (tmp_path / "times.tsv").read_text().splitlines() == before
+
+
+def test_a_signal_ends_what_runs_and_begins_nothing(tmp_path):
+    sleep = ["-c", "import time; time.sleep(60)"]
+    pool = Pool([Run(name, sleep, tmp_path / f"{name}.done") for name in ("one", "two", "three")], tmp_path, 2)
+
+    def stop():
+        while len(pool.processes) < 2:
+            time.sleep(0.01)
+        pool.stop(signal.SIGTERM, None)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    failed = pool.run()
+    thread.join()
+    assert sorted(text.split(":")[0] for text in failed) == ["one", "two"]
+    times = [line.split("\t") for line in (tmp_path / "times.tsv").read_text().splitlines()]
+    assert sorted((name, status) for name, _, _, status in times) == [("one", "-15"), ("two", "-15")]
 
 
 def test_links_to_the_data_in_the_layouts_that_are_read(tmp_path):
