@@ -15,7 +15,7 @@ from conftest import (
     relative_error,
 )
 
-from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders import ENCODERS, ops
 from siamdiff_min.encoders.gearnet import GearNet, RelationalConv
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH
 from siamdiff_min.encoders.ops import Gather
@@ -102,9 +102,11 @@ def test_sizes_and_names_are_those_of_the_released_encoders(level, short):
     assert shapes == {str(k): ast.literal_eval(str(s)) for k, s in zip(golden["sd_keys"], golden["sd_shapes"])}
 
 
-def test_sum_and_transform_commute():
+@pytest.mark.parametrize("block", [1, 48 << 20])  # bytes: 16 columns at a time, the last fewer; all at once
+def test_sum_and_transform_commute(monkeypatch, block):
     """The fast path of the line graph against the plain formula, value and gradients."""
-    conv = RelationalConv(6, 5, 4).double()
+    monkeypatch.setattr(ops._LinearGather, "block", block)
+    conv = RelationalConv(6, 40, 4).double()
     source, target = (torch.randint(0, 9, (40,), generator=generator(k)) for k in (0, 1))
     relation = torch.randint(0, 4, (40,), generator=generator(2))
     results = []
