@@ -165,12 +165,12 @@ class _PairLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, i: Tensor, j: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, i, j, weight)
-        return x[i].mul_(x[j]) @ weight.t()
+        return x.index_select(0, i).mul_(x.index_select(0, j)) @ weight.t()  # x[i] takes three times as long
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, Tensor]:
         x, i, j, weight = ctx.saved_tensors
-        left, right, of_product = x[i], x[j], grad @ weight
+        left, right, of_product = x.index_select(0, i), x.index_select(0, j), grad @ weight
         of_weight = grad.t() @ (left * right)
         of_x = torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
         of_x.index_add_(0, i, right.mul_(of_product).to(of_x.dtype))
