@@ -18,7 +18,6 @@ import os
 import shlex
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -45,7 +44,6 @@ ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 SHOWN = {"ec": ["fmax", "auprc"], "pip": ["auroc"], "msp": ["auroc", "auprc"], "res": ["accuracy"]}
 SHOWN["psr"] = ["global_spearman", "mean_spearman"]
-DRAWS = 4  # crops, masks and noise of every held-out chain
 
 
 @dataclass(frozen=True)
@@ -266,12 +264,10 @@ def curves(config: dict, out: Path) -> None:
                 continue  # within an epoch
             objective.load_state_dict(state["objective"])
             objective.set_stage(stages[state["step"]])
-            data = [(Crops(store, run.max_length, seed), collate, range(len(store))) for seed in range(DRAWS)]
-            draws = [engine.evaluate(objective, d, run, ranks) for d in data]
+            crops = Crops(store, run.max_length, run.seed)  # and masks and noise: the same after every epoch
+            measured = engine.evaluate(objective, (crops, collate, range(len(store))), run, ranks)
             point = {"epoch": state["step"] * budget["epochs"] / max(stages)}
-            for name in ("structure_loss", "sequence_accuracy"):
-                if name in draws[0]:
-                    point[name] = statistics.mean(d[name] for d in draws)
+            point |= {name: measured[name] for name in ("structure_loss", "sequence_accuracy") if name in measured}
             points[title].append(point)
             print(title, point, flush=True)
     RESULTS.mkdir(exist_ok=True)
