@@ -13,6 +13,7 @@ where it was when the study is started again. `--jobs` of them run side by side.
 
 import argparse
 import csv
+import functools
 import json
 import os
 import shlex
@@ -44,6 +45,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 SHOWN = {"ec": ["fmax", "auprc"], "pip": ["auroc"], "msp": ["auroc", "auprc"], "res": ["accuracy"]}
 SHOWN["psr"] = ["global_spearman", "mean_spearman"]
+DRAWS = 500  # of the test split, for intervals
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,13 @@ def plan(config: dict, out: Path) -> list[Run]:
     for methods, tasks in config["order"]:
         for method in methods.split():
             for task in tasks.split():
-                kind, level = task.split("-")
+                kind, level, *_ = task.split("-")
                 if kind == "pretrain":
                     pretrain(method, level)
                     continue
                 command = ["finetune.py", "--task", kind, "--level", level, "--data", f"{out}/data/{kind}", *common]
                 command += [*shlex.split(config["tasks"][task]), "--seeds", *config["seeds"].split()]
+                command += ["--save-predictions"]
                 before = None
                 if method != "scratch":
                     before = pretrain(method, level).done
@@ -193,21 +196,74 @@ class Pool:
                 self.failed.append(f"{run.name}: see {log}")
 
 
-def trivial(task: str, level: str, data: LabelledData) -> dict[str, float]:
+def metrics_of(kind: str, level: str):
+    """What scores the predictions of a task."""
+    return TASKS[kind](ENCODERS["gearnet"](level, "tiny")).metrics
+
+
+def trivial(kind: str, level: str, data: LabelledData) -> dict[str, float]:
     """Metrics of the best constant answer: the shares of the labels in training (EC), the commonest type (RES)."""
 
     def targets(origin) -> tuple[np.ndarray, list[str]]:
-        dataset = DATASETS[task](open_origin(origin, workers=1), labels=data.labels)
+        dataset = DATASETS[kind](open_origin(origin, workers=1), labels=data.labels)
         samples = [dataset[0, i] for i in range(len(dataset))]
         return torch.cat([s.target for s in samples]).numpy(), [group for s in samples for group in s.groups]
 
     target, groups = targets(data.test)
     score = np.zeros(len(target))
-    if task in ("ec", "res"):
+    if kind in ("ec", "res"):
         train, _ = targets(data.train)
-        share = train.mean(0) if task == "ec" else np.bincount(train, minlength=20)
+        share = train.mean(0) if kind == "ec" else np.bincount(train, minlength=20)
         score = np.tile(share, (len(target), 1))
-    return TASKS[task](ENCODERS["gearnet"](level, "tiny")).metrics(score, target, groups)
+    return metrics_of(kind, level)(score, target, groups)
+
+
+def read_predictions(path: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Group, target (K,) or (K, C), and score (K,) or (K, C) of every test sample."""
+    rows = table_of(path)
+
+    def numbers(kind: str) -> np.ndarray:
+        names = [name for name in rows[0] if name.split(":")[0] == kind]
+        values = np.array([[float(row[name]) for name in names] for row in rows])
+        return values[:, 0] if len(names) == 1 else values
+
+    return [row["group"] for row in rows], numbers("target"), numbers("prediction")
+
+
+@functools.cache
+def redrawn(folder: Path, task: str) -> np.ndarray:
+    """Metrics (DRAWS, seeds, metrics) of fine-tuned models on test splits whose proteins are drawn with replacement.
+
+    Whole proteins are drawn, the complexes of MSP with all their mutants, as errors on one protein go together. The
+    draws are the same for all methods.
+    """
+    kind, level, *_ = task.split("-")
+    metrics, seeds = metrics_of(kind, level), []
+    for path in sorted(folder.glob("seed-*/predictions.tsv")):
+        groups, target, score = read_predictions(path)
+        proteins: dict[str, list[int]] = {}
+        for i, group in enumerate(groups):
+            proteins.setdefault(group.split("_")[0] if kind == "msp" else group, []).append(i)
+        places, random, draws = list(proteins.values()), np.random.default_rng(0), []
+        for _ in range(DRAWS):
+            drawn = [places[k] for k in random.integers(len(places), size=len(places))]
+            rows, groups = np.concatenate(drawn), [str(k) for k, place in enumerate(drawn) for _ in place]
+            values = metrics(score[rows], target[rows], groups)
+            draws.append([values[name] for name in SHOWN[kind]])
+        seeds.append(draws)
+    return np.array(seeds).transpose(1, 0, 2)
+
+
+def versus(folder: Path, scratch: Path, task: str) -> dict[str, list[float]]:
+    """95 % interval of what a method is better than scratch by, over draws of test proteins and of seeds."""
+    random = np.random.default_rng(1)
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        seeds = random.integers(values.shape[1], size=values.shape[:2])
+        return np.take_along_axis(values, seeds[:, :, None], axis=1).mean(1)
+
+    gain = mean(redrawn(folder, task)) - mean(redrawn(scratch, task))
+    return dict(zip(SHOWN[task.split("-")[0]], np.nanquantile(gain, [0.025, 0.975], axis=0).T.tolist()))
 
 
 def collect(config: dict, out: Path) -> None:
@@ -220,8 +276,11 @@ def collect(config: dict, out: Path) -> None:
         if run.done.exists():
             target = RESULTS / f"{run.name}.json"
             target.parent.mkdir(parents=True, exist_ok=True)
+            method, task = run.name.split("/")
             if run.done.name == "results.json":
                 content = json.loads(run.done.read_text())
+                if method != "scratch":
+                    content["minus_scratch"] = versus(run.done.parent, out / "scratch" / task, task)
             else:
                 content = {"config": checkpoint.load_encoder_file(run.done)["config"]}
                 content["last"] = json.loads((run.done.parent / "metrics.jsonl").read_text().splitlines()[-1])
@@ -229,19 +288,22 @@ def collect(config: dict, out: Path) -> None:
             target.write_text(json.dumps(content, indent=1) + "\n")
     methods = ["scratch", *config["methods"]]
     for task in config["tasks"]:
-        kind, level = task.split("-")
+        kind, level, *_ = task.split("-")
         results = {m: RESULTS / m / f"{task}.json" for m in methods if (RESULTS / m / f"{task}.json").exists()}
         if not results:
             continue
         folder = f"{out}/data/{kind}"
-        data = ec.find(folder) if kind == "ec" else atom3d.find(folder, kind)
-        constant = trivial(kind, level, data)
+        constant = trivial(kind, level, ec.find(folder) if kind == "ec" else atom3d.find(folder, kind))
         names = SHOWN[kind]
-        print(f"\n| {task} | {' | '.join(names)} | CPU minutes |\n|{'---|' * (len(names) + 2)}")
-        print(f"| always the same | {' | '.join(f'{constant[name]:.3f}' for name in names)} | |")
+        titles = [title for name in names for title in (name, "minus scratch")]
+        print(f"\n| {task} | {' | '.join(titles)} | CPU minutes |\n|{'---|' * (len(titles) + 2)}")
+        print(f"| always the same | {' | '.join(f'{constant[name]:.3f} | ' for name in names)} | |")
         for method, path in results.items():
-            content = json.loads(path.read_text())
-            cells = [f"{content['mean'][name]:.3f} ± {content['std'][name]:.3f}" for name in names]
+            content, cells = json.loads(path.read_text()), []
+            for name in names:
+                low, high = content.get("minus_scratch", {}).get(name, (None, None))
+                cells.append(f"{content['mean'][name]:.3f} ± {content['std'][name]:.3f}")
+                cells.append("" if low is None else f"{low:+.3f} .. {high:+.3f}")
             print(f"| {method} | {' | '.join(cells)} | {content['cpu_minutes']:.0f} |")
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import study
@@ -14,6 +15,7 @@ from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES
 from siamdiff_min.training.config import FinetuneConfig, PretrainConfig, parse
+from siamdiff_min.training.results import Predictions, write_predictions
 
 OUT = Path("runs/study")
 CONFIG = json.loads(Path(study.__file__).with_suffix(".json").read_text())
@@ -112,3 +114,45 @@ def test_links_to_the_data_in_the_layouts_that_are_read(tmp_path):
     assert found.labels == ("1.1.1.1", "2.7.11.1") and "3 chains with labels" in found.about
     names = [[source.name for source in getattr(found, s).listing().sources] for s in ("train", "valid", "test")]
     assert names == [["1ABC-A"], ["2ABC-0"], ["3ABC-B"]]
+
+
+def predictions(folder: Path, task: str, rows: list[tuple[str, float, float]], seeds: int = 1) -> Path:
+    """A folder of fine-tuned seeds that all predicted `rows` (group, target, score); `task` only names it."""
+    for seed in range(seeds):
+        path = folder / task / f"seed-{seed}" / "predictions.tsv"
+        path.parent.mkdir(parents=True)
+        lines = [f"{i}\t{group}\t{target}\t{score}" for i, (group, target, score) in enumerate(rows)]
+        path.write_text("\n".join(["id\tgroup\ttarget\tprediction", *lines]) + "\n")
+    return folder / task
+
+
+def test_tests_are_redrawn_by_whole_proteins(tmp_path):
+    """Two complexes, one ordered right and one wrong: AUROC 1, 0, and 3/4 where both are drawn."""
+    rows = [("1ABC_A_B_X1", 1, 0.9), ("1ABC_A_B_X2", 0, 0.1), ("2DEF_A_B_X1", 1, 0.2), ("2DEF_A_B_X2", 0, 0.8)]
+    values = study.redrawn(predictions(tmp_path, "msp-residue", rows), "msp-residue")
+    assert values.shape == (study.DRAWS, 1, 2)
+    auroc, counts = np.unique(values[:, 0, 0], return_counts=True)
+    assert auroc.tolist() == [0, 0.75, 1] and counts.min() > study.DRAWS / 5
+
+
+def test_intervals_are_of_the_same_draws(tmp_path):
+    random = np.random.default_rng(0)
+    rows = [(f"{i // 4}", float(x), float(x + n)) for i, (x, n) in enumerate(zip(*random.normal(size=(2, 40))))]
+    noisy = predictions(tmp_path / "noisy", "psr-residue", rows, seeds=2)
+    again = predictions(tmp_path / "again", "psr-residue", [(g, t, 2 * s) for g, t, s in rows], seeds=3)
+    exact = predictions(tmp_path / "exact", "psr-residue", [(g, t, t) for g, t, _ in rows], seeds=3)
+    for bounds in study.versus(again, noisy, "psr-residue").values():
+        assert bounds == pytest.approx([0, 0], abs=1e-12)
+    for name, (low, high) in study.versus(exact, noisy, "psr-residue").items():
+        assert 0 < low < high, name
+
+
+def test_read_what_finetune_writes(tmp_path):
+    target, score = np.eye(3), np.arange(9.0).reshape(3, 3)
+    several = Predictions(["a", "b", "c"], ["g", "g", "h"], target, score)
+    write_predictions(tmp_path / "p.tsv", several, ["1.1.1.1", "2.1.-.-", "3.1.1.1"])
+    groups, *read = study.read_predictions(tmp_path / "p.tsv")
+    assert groups == several.groups and all(np.array_equal(x, y) for x, y in zip(read, (target, score)))
+    write_predictions(tmp_path / "p.tsv", Predictions(["a", "b", "c"], ["g"] * 3, target[0], score), list("xyz"))
+    groups, *read = study.read_predictions(tmp_path / "p.tsv")
+    assert all(np.array_equal(x, y) for x, y in zip(read, (target[0], score)))
