@@ -36,7 +36,7 @@ from siamdiff_min.data.samples import DATASETS, LabelledData
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import OBJECTIVES
-from siamdiff_min.report import figure
+from siamdiff_min.report import figure, read_predictions
 from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.config import STAGED, PretrainConfig
 from siamdiff_min.training.ranks import launch
@@ -218,18 +218,6 @@ def trivial(kind: str, level: str, data: LabelledData) -> dict[str, float]:
     return metrics_of(kind, level)(score, target, groups)
 
 
-def read_predictions(path: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Group, target (K,) or (K, C), and score (K,) or (K, C) of every test sample."""
-    rows = table_of(path)
-
-    def numbers(kind: str) -> np.ndarray:
-        names = [name for name in rows[0] if name.split(":")[0] == kind]
-        values = np.array([[float(row[name]) for name in names] for row in rows])
-        return values[:, 0] if len(names) == 1 else values
-
-    return [row["group"] for row in rows], numbers("target"), numbers("prediction")
-
-
 @functools.cache
 def redrawn(folder: Path, task: str) -> np.ndarray:
     """Metrics (DRAWS, seeds, metrics) of fine-tuned models on test splits whose proteins are drawn with replacement.
@@ -240,9 +228,9 @@ def redrawn(folder: Path, task: str) -> np.ndarray:
     kind, level, *_ = task.split("-")
     metrics, seeds = metrics_of(kind, level), []
     for path in sorted(folder.glob("seed-*/predictions.tsv")):
-        groups, target, score = read_predictions(path)
-        proteins: dict[str, list[int]] = {}
-        for i, group in enumerate(groups):
+        read, proteins = read_predictions(path), {}
+        target, score = read["target"], read["prediction"]
+        for i, group in enumerate(read["group"]):
             proteins.setdefault(group.split("_")[0] if kind == "msp" else group, []).append(i)
         places, random, draws = list(proteins.values()), np.random.default_rng(0), []
         for _ in range(DRAWS):

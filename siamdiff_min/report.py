@@ -73,12 +73,13 @@ def curves(metrics: Path) -> str:
 
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
-    """Columns of a predictions.tsv: `target` and `prediction`, (K,) or (K, C), and `labels` (C,)."""
+    """Columns of a predictions.tsv: `group` (K,), `target` and `prediction`, (K,) or (K, C), and `labels` (C,)."""
     with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
         header, *rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
     values = np.array([row[2:] for row in rows], dtype=np.float64).reshape(len(rows), len(header) - 2)
     kinds = [title.partition(":") for title in header[2:]]
     columns = {k: values[:, [kind == k for kind, _, _ in kinds]] for k in ("target", "prediction")}
+    columns["group"] = np.array([row[1] for row in rows])
     columns["labels"] = np.array([label for kind, _, label in kinds if kind == "prediction"])
     return {k: v[:, 0] if v.ndim == 2 and v.shape[1] == 1 else v for k, v in columns.items()}
 

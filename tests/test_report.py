@@ -71,6 +71,7 @@ def test_predictions_come_back(tmp_path, task):
     write_predictions(tmp_path / "p.tsv", predictions(task), columns)
     read = report.read_predictions(tmp_path / "p.tsv")
     assert np.allclose(read["target"], target) and np.allclose(read["prediction"], score, atol=1e-5)
+    assert read["group"].tolist() == predictions(task).groups
     if score.ndim == 2:
         assert read["labels"].tolist() == list(columns)
 

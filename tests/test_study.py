@@ -15,7 +15,6 @@ from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES
 from siamdiff_min.training.config import FinetuneConfig, PretrainConfig, parse
-from siamdiff_min.training.results import Predictions, write_predictions
 
 OUT = Path("runs/study")
 CONFIG = json.loads(Path(study.__file__).with_suffix(".json").read_text())
@@ -145,14 +144,3 @@ def test_intervals_are_of_the_same_draws(tmp_path):
         assert bounds == pytest.approx([0, 0], abs=1e-12)
     for name, (low, high) in study.versus(exact, noisy, "psr-residue").items():
         assert 0 < low < high, name
-
-
-def test_read_what_finetune_writes(tmp_path):
-    target, score = np.eye(3), np.arange(9.0).reshape(3, 3)
-    several = Predictions(["a", "b", "c"], ["g", "g", "h"], target, score)
-    write_predictions(tmp_path / "p.tsv", several, ["1.1.1.1", "2.1.-.-", "3.1.1.1"])
-    groups, *read = study.read_predictions(tmp_path / "p.tsv")
-    assert groups == several.groups and all(np.array_equal(x, y) for x, y in zip(read, (target, score)))
-    write_predictions(tmp_path / "p.tsv", Predictions(["a", "b", "c"], ["g"] * 3, target[0], score), list("xyz"))
-    groups, *read = study.read_predictions(tmp_path / "p.tsv")
-    assert all(np.array_equal(x, y) for x, y in zip(read, (target[0], score)))
