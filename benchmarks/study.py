@@ -322,6 +322,11 @@ def curves(config: dict, out: Path) -> None:
             print(title, point, flush=True)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "curves.json").write_text(json.dumps(points, indent=1) + "\n")
+    draw(points)
+
+
+def draw(points: dict[str, list[dict[str, float]]]) -> None:
+    """The curves as benchmarks/results/curves.png."""
     made, axes = figure(1, 2)
     for axis, name in zip(axes[0], ("structure_loss", "sequence_accuracy")):
         for color, (title, series) in enumerate(points.items()):
@@ -330,7 +335,7 @@ def curves(config: dict, out: Path) -> None:
                 axis.plot(*zip(*known), "o-", markersize=3, color=f"C{color}", label=title)
         axis.set(title=name.replace("_", " ") + ", held-out chains", xlabel="epoch")
     axes[0, 0].set_yscale("log")
-    axes[0, 1].legend(fontsize="small")
+    made.legend(*axes[0, 1].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
     made.savefig(RESULTS / "curves.png", dpi=100)
 
 
