@@ -255,44 +255,54 @@ def versus(folder: Path, scratch: Path, task: str) -> dict[str, list[float]]:
 
 
 def collect(config: dict, out: Path) -> None:
-    """Copy the raw results to benchmarks/results and print a table for every task."""
-    cpu = {}
+    """Copy the raw results to benchmarks/results, and name what is missing."""
+    cpu, missing = {}, []
     for line in (out / "times.tsv").read_text().splitlines():
         name, _, seconds, _ = line.split("\t")
         cpu[name] = cpu.get(name, 0) + float(seconds) / 60
     for run in plan(config, out):
-        if run.done.exists():
-            target = RESULTS / f"{run.name}.json"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            method, task = run.name.split("/")
-            if run.done.name == "results.json":
-                content = json.loads(run.done.read_text())
-                if method != "scratch":
-                    content["minus_scratch"] = versus(run.done.parent, out / "scratch" / task, task)
-            else:
-                content = {"config": checkpoint.load_encoder_file(run.done)["config"]}
-                content["last"] = json.loads((run.done.parent / "metrics.jsonl").read_text().splitlines()[-1])
-            content |= {"command": shlex.join(["python", *run.command]), "cpu_minutes": round(cpu.get(run.name, 0), 1)}
-            target.write_text(json.dumps(content, indent=1) + "\n")
-    methods = ["scratch", *config["methods"]]
+        if not run.done.exists():
+            missing.append(run.name)
+            continue
+        method, task = run.name.split("/")
+        if run.done.name == "results.json":
+            content, scratch = json.loads(run.done.read_text()), out / "scratch" / task
+            if method != "scratch" and (scratch / "results.json").exists():
+                content["minus_scratch"] = versus(run.done.parent, scratch, task)
+        else:
+            content = {"config": checkpoint.load_encoder_file(run.done)["config"]}
+            content["last"] = json.loads((run.done.parent / "metrics.jsonl").read_text().splitlines()[-1])
+        content |= {"command": shlex.join(["python", *run.command]), "cpu_minutes": round(cpu.get(run.name, 0), 1)}
+        (RESULTS / method).mkdir(parents=True, exist_ok=True)
+        (RESULTS / f"{run.name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    print(f"CPU hours: {sum(cpu.values()) / 60:.1f}; not run: {', '.join(missing) or 'nothing'}")
+
+
+def tables(config: dict, out: Path) -> None:
+    """Print a table of every task, and one of all with the metric that chooses the epoch."""
+    methods, short, constants = ["scratch", *config["methods"]], {}, []
     for task in config["tasks"]:
         kind, level, *_ = task.split("-")
-        results = {m: RESULTS / m / f"{task}.json" for m in methods if (RESULTS / m / f"{task}.json").exists()}
+        paths = {method: RESULTS / method / f"{task}.json" for method in methods}
+        results = {method: json.loads(path.read_text()) for method, path in paths.items() if path.exists()}
         if not results:
             continue
-        folder = f"{out}/data/{kind}"
+        folder, names = f"{out}/data/{kind}", SHOWN[kind]
         constant = trivial(kind, level, ec.find(folder) if kind == "ec" else atom3d.find(folder, kind))
-        names = SHOWN[kind]
         titles = [title for name in names for title in (name, "minus scratch")]
         print(f"\n| {task} | {' | '.join(titles)} | CPU minutes |\n|{'---|' * (len(titles) + 2)}")
         print(f"| always the same | {' | '.join(f'{constant[name]:.3f} | ' for name in names)} | |")
-        for method, path in results.items():
-            content, cells = json.loads(path.read_text()), []
-            for name in names:
-                low, high = content.get("minus_scratch", {}).get(name, (None, None))
-                cells.append(f"{content['mean'][name]:.3f} ± {content['std'][name]:.3f}")
-                cells.append("" if low is None else f"{low:+.3f} .. {high:+.3f}")
+        for method, content in results.items():
+            values = {name: f"{content['mean'][name]:.3f} ± {content['std'][name]:.3f}" for name in names}
+            bounds = content.get("minus_scratch", {})
+            cells = [x for n in names for x in (values[n], "{:+.3f} .. {:+.3f}".format(*bounds[n]) if bounds else "")]
             print(f"| {method} | {' | '.join(cells)} | {content['cpu_minutes']:.0f} |")
+            short.setdefault(method, {})[task] = values[names[0]]
+        constants.append((task, names[0], constant[names[0]]))
+    print(f"\n| | {' | '.join(f'{task} {name}' for task, name, _ in constants)} |\n|{'---|' * (len(constants) + 1)}")
+    print(f"| always the same | {' | '.join(f'{value:.3f}' for *_, value in constants)} |")
+    for method, values in short.items():
+        print(f"| {method} | {' | '.join(values.get(task, '') for task, *_ in constants)} |")
 
 
 def curves(config: dict, out: Path) -> None:
@@ -360,6 +370,7 @@ def main() -> None:
             sys.exit("error: not all runs ended well:\n" + "\n".join(failed))
     if args.table:
         collect(config, args.out)
+        tables(config, args.out)
     if args.curves:
         curves(config, args.out)
 
