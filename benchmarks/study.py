@@ -349,7 +349,7 @@ def draw(points: dict[str, list[dict[str, float]]]) -> None:
     made.savefig(RESULTS / "curves.png", dpi=100)
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="?", type=Path, help="the folder described above")
     parser.add_argument("--config", type=Path, default=Path(__file__).with_suffix(".json"))
@@ -357,9 +357,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--curves", action="store_true")
-    args = parser.parse_args()
-    config = json.loads(args.config.read_text())
+    args = parser.parse_args(argv)
+    config, args.data = json.loads(args.config.read_text()), args.data and args.data.resolve()
     os.chdir(ROOT)
+    if args.data and not (args.data / "pretrain.tsv").is_file():
+        sys.exit(f"error: {args.data} is not such a folder: there is no pretrain.tsv in it")
+    if not args.data and not (args.out / "times.tsv").is_file():
+        sys.exit(f"error: {args.out} holds no study; begin one by naming the folder of its data")
     if args.data:
         prepare(args.data, args.out)
         pool = Pool(plan(config, args.out), args.out, args.jobs)

@@ -144,3 +144,10 @@ def test_intervals_are_of_the_same_draws(tmp_path):
         assert bounds == pytest.approx([0, 0], abs=1e-12)
     for name, (low, high) in study.versus(exact, noisy, "psr-residue").items():
         assert 0 < low < high, name
+
+
+@pytest.mark.parametrize("argv", [["nowhere"], ["--table"], ["--curves"]])
+def test_without_data_or_a_study_one_sentence(tmp_path, monkeypatch, argv):
+    monkeypatch.chdir(study.ROOT)  # where it works
+    with pytest.raises(SystemExit, match=r"error: .*(no pretrain.tsv in it|holds no study)"):
+        study.main([*argv, "--out", str(tmp_path)])
