@@ -46,6 +46,7 @@ RESULTS = Path(__file__).parent / "results"
 SHOWN = {"ec": ["fmax", "auprc"], "pip": ["auroc"], "msp": ["auroc", "auprc"], "res": ["accuracy"]}
 SHOWN["psr"] = ["global_spearman", "mean_spearman"]
 DRAWS = 500  # of the test split, for intervals
+OUT = Path("runs/study")  # relative to the root of the project
 
 
 @dataclass(frozen=True)
@@ -220,10 +221,10 @@ def trivial(kind: str, level: str, data: LabelledData) -> dict[str, float]:
 
 @functools.cache
 def redrawn(folder: Path, task: str) -> np.ndarray:
-    """Metrics (DRAWS, seeds, metrics) of fine-tuned models on test splits whose proteins are drawn with replacement.
+    """Metrics (DRAWS, seeds, those of SHOWN) of fine-tuned models on test splits drawn with replacement by proteins.
 
     Whole proteins are drawn, the complexes of MSP with all their mutants, as errors on one protein go together. The
-    draws are the same for all methods.
+    draws are the same for all methods. nan where a metric is not defined, as AUROC of one class.
     """
     kind, level, *_ = task.split("-")
     metrics, seeds = metrics_of(kind, level), []
@@ -243,7 +244,10 @@ def redrawn(folder: Path, task: str) -> np.ndarray:
 
 
 def versus(folder: Path, scratch: Path, task: str) -> dict[str, list[float]]:
-    """95 % interval of what a method is better than scratch by, over draws of test proteins and of seeds."""
+    """95 % interval of what a method is better than scratch by, over draws of test proteins and of seeds (percentiles).
+
+    Draws for which a metric is not defined are left out.
+    """
     random = np.random.default_rng(1)
 
     def mean(values: np.ndarray) -> np.ndarray:
@@ -255,8 +259,8 @@ def versus(folder: Path, scratch: Path, task: str) -> dict[str, list[float]]:
 
 
 def collect(config: dict, out: Path) -> None:
-    """Copy the raw results to benchmarks/results, and name what is missing."""
-    cpu, missing = {}, []
+    """Copy the raw results to benchmarks/results, with the commands for the usual --out, and name what is missing."""
+    cpu, missing, commands = {}, [], {run.name: run.command for run in plan(config, OUT)}
     for line in (out / "times.tsv").read_text().splitlines():
         name, _, seconds, _ = line.split("\t")
         cpu[name] = cpu.get(name, 0) + float(seconds) / 60
@@ -272,7 +276,8 @@ def collect(config: dict, out: Path) -> None:
         else:
             content = {"config": checkpoint.load_encoder_file(run.done)["config"]}
             content["last"] = json.loads((run.done.parent / "metrics.jsonl").read_text().splitlines()[-1])
-        content |= {"command": shlex.join(["python", *run.command]), "cpu_minutes": round(cpu.get(run.name, 0), 1)}
+        command = shlex.join(["python", *commands[run.name]])
+        content |= {"command": command, "cpu_minutes": round(cpu.get(run.name, 0), 1)}
         (RESULTS / method).mkdir(parents=True, exist_ok=True)
         (RESULTS / f"{run.name}.json").write_text(json.dumps(content, indent=1) + "\n")
     print(f"CPU hours: {sum(cpu.values()) / 60:.1f}; not run: {', '.join(missing) or 'nothing'}")
@@ -353,7 +358,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="?", type=Path, help="the folder described above")
     parser.add_argument("--config", type=Path, default=Path(__file__).with_suffix(".json"))
-    parser.add_argument("--out", type=Path, default=Path("runs/study"), help="relative to the root of the project")
+    parser.add_argument("--out", type=Path, default=OUT, help="relative to the root of the project")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--curves", action="store_true")
