@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.optim.swa_utils import update_bn
 
 from siamdiff_min.data import atom3d, demo, ec
 from siamdiff_min.data.build import open_origin, open_store
-from siamdiff_min.data.samples import DATASETS, LabelledData, Unlabelled, collate
+from siamdiff_min.data.samples import DATASETS, LabelledData, Samples, Unlabelled, collate
 from siamdiff_min.data.store import StoreError
 from siamdiff_min.downstream.tasks import TASKS, Task
 from siamdiff_min.encoders import ENCODERS
@@ -42,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         out = config.out or str(Path(config.eval_only).parent / "eval")
         config = replace(config, task=model["task"], seeds=(model["seed"],), out=out)
     try:
-        config = config.resolve(ranks.world, {name: source[name] for name in checkpoint.IDENTITY if name in source})
+        config = config.resolve(ranks.world, checkpoint.identity(source))
         if config.predict and config.task not in PREDICTABLE:
             raise ValueError(f"--predict is for {' and '.join(PREDICTABLE)}; {config.task} needs more than a structure")
     except ValueError as error:
@@ -75,6 +76,8 @@ def main(argv: list[str] | None = None) -> int:
                 ranks.say("\n".join(f"{name:18}  {value}" for name, value in config.plain().items()))
                 return 0
             if not model:
+                if config.freeze and not config.init_from:
+                    calibrate(task, run, datasets["train"], ranks)
                 stopped = tune(task, run, datasets, labels, ranks)
                 if stopped:
                     return 128 + stopped
@@ -131,6 +134,17 @@ def build(config: FinetuneConfig, labels: tuple[str, ...], datasets: dict, ranks
     return task.to(ranks.device)
 
 
+def calibrate(task: Task, config: FinetuneConfig, dataset: Samples, ranks: Ranks) -> None:
+    """Batch norm of an encoder that is frozen without any training: its means and variances over 100 training batches.
+
+    With mean 0 and variance 1 in their place values grow from layer to layer. All processes see the same batches.
+    """
+    batches = engine.epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
+    loaded = engine.load(dataset, collate, [[(0, int(i)) for i in b] for b in batches], config, ranks.device)
+    proteins = (sample.protein.to(ranks.device) for pieces in loaded for sample, _ in pieces)
+    update_bn(map(task.encoder.builder.view, proteins), task.encoder)
+
+
 def tune(task: Task, config: FinetuneConfig, datasets: dict, labels: tuple[str, ...], ranks: Ranks) -> int:
     """Train; OUT/best.pt is the epoch with the best validation metric. Returns the signal that ended it, or 0."""
     path = Path(config.out) / "best.pt"
@@ -138,7 +152,7 @@ def tune(task: Task, config: FinetuneConfig, datasets: dict, labels: tuple[str, 
     if path.exists() and checkpoint.checkpoints(path.parent) and config.resume != "never":
         before = checkpoint.load_model_file(path)
         if before["epochs"] == int(before["epochs"]):
-            best = before["valid"][task.metric]
+            best = np.nan_to_num(before["valid"][task.metric], nan=-np.inf)  # nan: nothing was better yet
 
     def validate(epochs: float) -> dict[str, float]:
         nonlocal best

@@ -28,8 +28,9 @@ def main(argv: list[str] | None = None) -> int:
     choices = {"method": OBJECTIVES, "encoder": ENCODERS, "ablation": ABLATIONS}
     config = parse(argv, choices, description=__doc__.splitlines()[0])
     ranks = launch(config.device, config.threads, config.deterministic)
+    source = checkpoint.load_encoder_file(Path(config.init_from)) if config.init_from else {}
     try:
-        config = config.resolve(ranks.world)
+        config = config.resolve(ranks.world, checkpoint.identity(source))
     except ValueError as error:
         sys.exit(f"error: {error}")
 

@@ -12,6 +12,9 @@ import torch
 from conftest import ENZYMES
 from standin import lines
 
+from siamdiff_min.data import ec
+from siamdiff_min.data.build import open_origin
+from siamdiff_min.data.samples import DATASETS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.training import checkpoint
 
@@ -124,6 +127,35 @@ def test_two_ranks_from_a_pretrained_encoder_frozen(enzymes, tmp_path):
     assert all(torch.equal(state[f"encoder.{k}"], v) for k, v in encoder.state_dict().items())
     said = finetune("--task", "ec", "--data", enzymes, "--init-from", source, "--size", "paper", status=1)
     assert "--size paper, but" in said and "holds: tiny" in said
+
+
+@pytest.mark.slow
+def test_frozen_from_scratch_sees_values_of_order_one(enzymes, tmp_path):
+    """Nothing else would teach its batch norm what to subtract and to divide by."""
+    finetune("--task", "ec", "--data", enzymes, *SMALL, "--max-steps", 1, "--freeze", "--out", tmp_path)
+    state = checkpoint.load_model_file(tmp_path / "seed-0" / "best.pt")["state"]
+    encoder = ENCODERS["gearnet"]("residue", "tiny")
+    checkpoint.load_weights(encoder, {k[8:]: v for k, v in state.items() if k.startswith("encoder.")}, "best.pt")
+    data = ec.find(enzymes)
+    protein = DATASETS["ec"](open_origin(data.train, workers=1), labels=data.labels)[0, 0].protein
+    with torch.no_grad():
+        node = encoder.eval()(encoder.builder.view(protein)).node
+        for norm in (m for m in encoder.modules() if isinstance(m, torch.nn.BatchNorm1d)):
+            norm.reset_running_stats()
+        blind = encoder(encoder.builder.view(protein)).node
+    assert 0.3 < node.std() < 3 and blind.std() > 10
+
+
+@pytest.mark.slow
+def test_a_resumed_run_goes_on_from_a_metric_that_was_not_a_number(enzymes, tmp_path):
+    options = ["--task", "ec", "--data", enzymes, *SMALL, "--out", tmp_path]
+    finetune(*options, "--max-steps", 4)  # one epoch
+    path = tmp_path / "seed-0" / "best.pt"
+    model = checkpoint.load_model_file(path)
+    model["valid"]["fmax"] = np.nan  # as AUROC where all samples are of one class
+    torch.save(model, path)
+    finetune(*options)
+    assert np.isfinite(checkpoint.load_model_file(path)["valid"]["fmax"])
 
 
 def test_what_cannot_be_is_said(tmp_path):

@@ -74,6 +74,8 @@ def test_stage_2_from_an_encoder_file(tmp_path, store):
     said = train(*options, "--stage", 2, "--init-from", source, "--out", tmp_path / "2")
     assert f"loaded from {source}: encoder.layers" in said and "initial values kept: dist_mlp" in said
     assert {line["stage"] for line in lines(tmp_path / "2")} == {2}
+    said = train(*options, "--init-from", source, "--preset", "official", "--out", tmp_path / "3", status=1)
+    assert f"--preset official, but {source} holds: paper" in said
 
 
 def test_dry_run_and_errors(tmp_path, store):

@@ -80,8 +80,8 @@ class GearNet(nn.Module):
         self.batch_norms = nn.ModuleList(nn.BatchNorm1d(d) for d in dims)
 
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
-        """Encode a batch. `graph` (default: built from the builder's view of the protein) gives edges and one-hots;
-        lengths and angles are always those of `protein.pos`."""
+        """Encode a batch. `graph` (default: built from the builder's view of the protein) gives edges and one-hots,
+        and lengths where it has them; other lengths, and all angles, are those of `protein.pos`."""
         if graph is None:
             protein = self.builder.view(protein)
             graph = self.builder(protein)

@@ -1,8 +1,8 @@
 """Graphs built by hand from coordinates (App. D, "Graph construction"): radius, k-nearest-neighbour and sequential
 edges, the edge features of GearNet, and the line graph with its angle bins (Zhang et al. 2022, Sec. 3.2-3.3).
 
-A graph knows nothing of edge lengths: SiamDiff builds it from the clean structure and reads it with noised coordinates
-(METHOD 5), so lengths and angles are computed from the coordinates at hand.
+A graph knows nothing of edge lengths, unless an objective shows other ones (score matching): SiamDiff builds it from
+the clean structure and reads it with noised coordinates (METHOD 5), so lengths and angles are those at hand.
 """
 
 from __future__ import annotations

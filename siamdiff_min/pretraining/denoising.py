@@ -32,7 +32,8 @@ class ScoreMatching(OneStage):
 
     The score of d~ = d + sigma eps is -eps / sigma; sigma times it is predicted, so all levels weigh the same. The
     graph is that of the clean structure and shows d~ in place of its lengths; an edge, its reverse and its repetitions
-    show the same. One sigma per protein, which the network is not told. Predicting zero costs 1.
+    show the same. Only lengths are noised: angles (GearNet) and directions (GVP) are those of the clean structure.
+    One sigma per protein, which the network is not told. Predicting zero costs 1.
     """
 
     def __init__(self, encoder: nn.Module):

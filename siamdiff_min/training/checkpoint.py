@@ -163,7 +163,12 @@ def load_encoder_file(path: Path) -> dict:
         if not (isinstance(whole, dict) and whole.get("format") == MODEL_FORMAT):
             raise CheckpointError(f"{path} is neither an encoder file nor a checkpoint nor a dict of tensors")
     state = {k.removeprefix("encoder."): v for k, v in whole["state"].items() if k.startswith("encoder.")}
-    return {"format": ENCODER_FORMAT, **{name: whole[name] for name in IDENTITY}, "state": state}
+    return {"format": ENCODER_FORMAT, **identity(whole), "state": state}
+
+
+def identity(content: dict) -> dict[str, str]:
+    """What the content of a file of weights says of its encoder: as much of IDENTITY as is there."""
+    return {name: content[name] for name in IDENTITY if name in content}
 
 
 def _released(state: dict[str, Tensor], path: Path) -> dict:

@@ -102,6 +102,14 @@ class RunConfig:
             if getattr(self, name, None) is not None and getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
 
+    def check_source(self, source: Mapping[str, str]) -> None:
+        """Raise ValueError where the encoder these options ask for is not the one of --init-from or --eval-only, of
+        which `source` holds `encoder`, `level`, `size` and `preset` as far as known."""
+        file = getattr(self, "eval_only", None) or self.init_from
+        for name, value in source.items():
+            if getattr(self, name) != value:
+                raise ValueError(f"--{name} {getattr(self, name)}, but {file} holds: {value}")
+
     def _with_batches(self, world_size: int, batch_size: int) -> RunConfig:
         """The same with batch sizes, for `world_size` processes. Raises ValueError where they do not fit."""
         batch_size = pick(self.batch_size, batch_size)
@@ -160,11 +168,13 @@ class PretrainConfig(RunConfig):
         if not 0 <= self.valid_fraction < 1:
             raise ValueError(f"--valid-fraction must be in [0, 1), got {self.valid_fraction}")
 
-    def resolve(self, world_size: int = 1) -> PretrainConfig:
+    def resolve(self, world_size: int = 1, source: Mapping[str, str] | None = None) -> PretrainConfig:
         """The same options with every None that has a preset filled in, for `world_size` processes.
 
-        Raises ValueError where the global batch is not a multiple of what the processes take at once.
+        Raises ValueError where the options contradict `source` (see `check_source`), or the global batch is not a
+        multiple of what the processes take at once.
         """
+        self.check_source(source or {})
         table = TABLE_5[self.method][self.level]
         tiny = TINY[self.level] | TINY_METHOD.get((self.method, self.level), {}) if self.size == "tiny" else {}
         if self.head_dim is not None and self.method not in STAGED:
@@ -246,8 +256,8 @@ class FinetuneConfig(RunConfig):
     def resolve(self, world_size: int = 1, source: Mapping[str, str] | None = None) -> FinetuneConfig:
         """The same options with every None that has a preset filled in, for `world_size` processes.
 
-        `source` is the identity of the encoder in --init-from: `encoder`, `level`, `size` and `preset` as far as known.
-        Raises ValueError where the options contradict it, the paper has no such level, or the batch sizes do not fit.
+        `source` (see `check_source`) counts where the options say nothing. Raises ValueError where they contradict it,
+        the paper has no such level, or the batch sizes do not fit.
         """
         source = dict(source or {})
         levels = TABLE_6[self.task]
@@ -257,9 +267,7 @@ class FinetuneConfig(RunConfig):
         size = pick(self.size, source.get("size", "tiny" if self.data is None else "paper"))
         encoder = pick(self.encoder, source.get("encoder", "gearnet"))
         preset = pick(self.preset, source.get("preset", "paper"))
-        for name, value in (("level", level), ("size", size), ("encoder", encoder), ("preset", preset)):
-            if source.get(name, value) != value:
-                raise ValueError(f"--{name} {value}, but {self.init_from} holds: {source[name]}")
+        replace(self, level=level, size=size, encoder=encoder, preset=preset).check_source(source)
         table = levels[level]
         tiny = TINY_TASK if size == "tiny" else {}
         official = OFFICIAL_EPOCHS if preset == "official" else {}

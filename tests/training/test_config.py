@@ -109,5 +109,10 @@ def test_the_encoder_file_says_what_is_not_given():
     assert {name: getattr(config, name) for name in source} == source
     with pytest.raises(ValueError, match=r"--preset paper, but e.pt holds: official"):
         FinetuneConfig(task="psr", init_from="e.pt", preset="paper").resolve(1, source)
+    with pytest.raises(ValueError, match=r"--level residue, but best.pt holds: atom"):
+        FinetuneConfig(task="psr", eval_only="best.pt", level="residue").resolve(1, source)
+    with pytest.raises(ValueError, match=r"--encoder gearnet, but e.pt holds: gvp"):
+        PretrainConfig(init_from="e.pt", preset="official", size="tiny").resolve(1, source)
+    assert PretrainConfig(init_from="e.pt", preset="official", size="tiny", encoder="gvp").resolve(1, source)
     with pytest.raises(ValueError, match="--task ec exists at residue level, not at atom level"):
         FinetuneConfig(task="ec", init_from="e.pt").resolve(1, source)
