@@ -6,9 +6,11 @@
 
 DATA holds `pretrain.tsv` (columns id, split) and `ec.tsv` (id, split, pdb_id, chain, ec: numbers with commas), the
 splits being train, val and test; `chains/ID.pdb.gz`; `ec/`, of which the annotation table gives the list of labels; and
-`psr`, `msp`, `pip`, `res` as ATOM3D publishes them. The config says what is run: all methods see the same proteins for
-the same number of steps. Each run is a command of train.py or finetune.py, printed and kept in its results, and goes on
-where it was when the study is started again. `--jobs` of them run side by side.
+`psr`, `msp`, `pip`, `res` as ATOM3D publishes them. Which proteins are related is said by the column cluster30 of
+these two tables, and by component of `psr/index.tsv` (by target), `msp/mutations.tsv` and `pip/index.tsv` (by id). The
+config says what is run: all methods see the same proteins for the same number of steps. Each run is a command of
+train.py or finetune.py, printed and kept in its results, and goes on where it was when the study is started again.
+`--jobs` of them run side by side.
 """
 
 import argparse
@@ -28,14 +30,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch.nn.functional import one_hot
 
 from siamdiff_min.data import atom3d, ec
 from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.crops import Crops, collate
-from siamdiff_min.data.samples import DATASETS, LabelledData
+from siamdiff_min.data.samples import DATASETS, LabelledData, Sample
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders.ops import segment_sum
 from siamdiff_min.pretraining import OBJECTIVES
+from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES
 from siamdiff_min.report import figure, read_predictions
 from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.config import STAGED, PretrainConfig
@@ -108,6 +116,7 @@ def prepare(data: Path, out: Path) -> None:
         for split in ("train", "val", "test"):
             link(data / task / split / "data.mdb", out / "data" / task / split / "data.mdb")
     prepare_ec(data, out / "data/ec")
+    (out / "data/families.json").write_text(json.dumps(families(data)))
     (out / "data/complete").touch()
 
 
@@ -115,7 +124,7 @@ def prepare_ec(data: Path, out: Path) -> None:
     """The EC set as it is published: three folders, a table of labels, and one of the test chains."""
     numbers, test = {}, []
     for row in table_of(data / "ec.tsv"):
-        name = f"{row['pdb_id'].upper()}-{row['chain'] if row['chain'] != '-' else '0'}"
+        name = name_in_ec(row)
         if len(row["pdb_id"]) == 4 and name not in numbers:
             numbers[name] = row["ec"]
             link(data / f"chains/{row['id']}.pdb.gz", out / row["split"] / f"{name}.pdb")
@@ -126,6 +135,21 @@ def prepare_ec(data: Path, out: Path) -> None:
     (out / ec.ANNOTATION[0]).write_text("\n".join(lines) + "\n")
     lines = ["PDB-chain,<30%,<40%,<50%,<70%,<95%", *(f"{name},1,1,1,1,1" for name in test)]
     (out / ec.TEST_TABLE[0]).write_text("\n".join(lines) + "\n")
+
+
+def name_in_ec(row: dict[str, str]) -> str:
+    return f"{row['pdb_id'].upper()}-{row['chain'] if row['chain'] != '-' else '0'}"
+
+
+def families(data: Path) -> dict[str, str]:
+    """TASK/GROUP -> family of the groups of predictions.tsv; what is not in it is related to nothing."""
+    found = {}
+    for table in ("pretrain.tsv", "ec.tsv"):
+        found |= {f"res/{row['id']}": row["cluster30"] for row in table_of(data / table)}
+    found |= {f"ec/{name_in_ec(row)}": row["cluster30"] for row in table_of(data / "ec.tsv")}
+    for table, column in (("psr/index.tsv", "target"), ("msp/mutations.tsv", "id"), ("pip/index.tsv", "id")):
+        found |= {f"{table[:3]}/{row[column]}": row["component"] for row in table_of(data / table)}
+    return found
 
 
 def table_of(path: Path) -> list[dict[str, str]]:
@@ -197,54 +221,77 @@ class Pool:
                 self.failed.append(f"{run.name}: see {log}")
 
 
-def metrics_of(kind: str, level: str):
-    """What scores the predictions of a task."""
-    return TASKS[kind](ENCODERS["gearnet"](level, "tiny")).metrics
+def described(sample: Sample) -> np.ndarray:
+    """What anyone sees of a sample without a network (numbers,), for each of its structures: the shares of the residue
+    types, those in focus, the log of the number of residues, and the radius of gyration over its power 0.38."""
+    protein, graphs = sample.protein, sample.protein.num_graphs
+    kinds = one_hot(protein.residue_type, NUM_RESIDUE_TYPES) * ~protein.masked[:, None]
+    shares = []
+    for weight in (kinds, kinds * sample.focus[:, None]):
+        count = segment_sum(weight.double(), protein.residue_graph, graphs)
+        shares.append(count / count.sum(1, keepdim=True).clamp(min=1))
+    size = torch.bincount(protein.residue_graph, minlength=graphs).double()
+    atoms = torch.bincount(protein.atom_graph, minlength=graphs)[:, None]
+    centre = segment_sum(protein.pos.double(), protein.atom_graph, graphs) / atoms
+    squares = (protein.pos - centre[protein.atom_graph]).square()
+    radius = (segment_sum(squares, protein.atom_graph, graphs) / atoms).sum(1).sqrt()
+    return torch.cat([*shares, size.log()[:, None], (radius / size**0.38)[:, None]], dim=1).flatten().numpy()
 
 
-def trivial(kind: str, level: str, data: LabelledData) -> dict[str, float]:
-    """Metrics of the best constant answer: the shares of the labels in training (EC), the commonest type (RES)."""
+def trivial(kind: str, data: LabelledData) -> dict[str, dict[str, float]]:
+    """Metrics of what needs no network: the best constant answer, that is the shares of the labels in training (EC),
+    the commonest type (RES); and a linear model of `described`, as scikit-learn fits it by default."""
 
-    def targets(origin) -> tuple[np.ndarray, list[str]]:
+    def read(origin) -> tuple[np.ndarray, np.ndarray, list[str]]:
         dataset = DATASETS[kind](open_origin(origin, workers=1), labels=data.labels)
-        samples = [dataset[0, i] for i in range(len(dataset))]
-        return torch.cat([s.target for s in samples]).numpy(), [group for s in samples for group in s.groups]
+        samples = [(described(s), s.target.numpy(), s.groups) for s in (dataset[0, i] for i in range(len(dataset)))]
+        seen, target, groups = zip(*samples)
+        return np.stack(seen), np.concatenate(target), [group for of_sample in groups for group in of_sample]
 
-    target, groups = targets(data.test)
-    score = np.zeros(len(target))
+    (x, y, _), (seen, target, groups) = read(data.train), read(data.test)
+    model = make_pipeline(StandardScaler(), Ridge() if kind in ("ec", "psr") else LogisticRegression(max_iter=10_000))
+    model.fit(x, y)
+    constant = np.zeros(len(target))
+    if kind in ("ec", "psr"):
+        fitted = model.predict(seen)
+    else:
+        fitted = np.zeros((len(target), NUM_RESIDUE_TYPES if kind == "res" else 2))
+        fitted[:, model.classes_.astype(int)] = model.predict_proba(seen)
+    if kind in ("pip", "msp"):
+        fitted = fitted[:, 1]
     if kind in ("ec", "res"):
-        train, _ = targets(data.train)
-        share = train.mean(0) if kind == "ec" else np.bincount(train, minlength=20)
-        score = np.tile(share, (len(target), 1))
-    return metrics_of(kind, level)(score, target, groups)
+        share = y.mean(0) if kind == "ec" else np.bincount(y, minlength=NUM_RESIDUE_TYPES)
+        constant = np.tile(share, (len(target), 1))
+    answers = {"always the same": constant, "linear": fitted}
+    return {name: TASKS[kind].metrics(score, target, groups) for name, score in answers.items()}
 
 
 @functools.cache
 def redrawn(folder: Path, task: str) -> np.ndarray:
-    """Metrics (DRAWS, seeds, those of SHOWN) of fine-tuned models on test splits drawn with replacement by proteins.
+    """Metrics (DRAWS, seeds, those of SHOWN) of fine-tuned models on test splits drawn with replacement by families.
 
-    Whole proteins are drawn, the complexes of MSP with all their mutants, as errors on one protein go together. The
-    draws are the same for all methods. nan where a metric is not defined, as AUROC of one class.
+    Whole families of proteins are drawn, as errors on one of them go together. The draws are the same for all methods.
+    nan where a metric is not defined, as AUROC of one class.
     """
-    kind, level, *_ = task.split("-")
-    metrics, seeds = metrics_of(kind, level), []
+    kind, seeds = task.partition("-")[0], []
+    related = json.loads((folder.parent.parent / "data/families.json").read_text())
     for path in sorted(folder.glob("seed-*/predictions.tsv")):
-        read, proteins = read_predictions(path), {}
-        target, score = read["target"], read["prediction"]
-        for i, group in enumerate(read["group"]):
-            proteins.setdefault(group.split("_")[0] if kind == "msp" else group, []).append(i)
-        places, random, draws = list(proteins.values()), np.random.default_rng(0), []
+        read, members = read_predictions(path), {}
+        target, score, group = read["target"], read["prediction"], read["group"]
+        for i, name in enumerate(group):
+            members.setdefault(related.get(f"{kind}/{name}", name), []).append(i)
+        places, random, draws = list(members.values()), np.random.default_rng(0), []
         for _ in range(DRAWS):
             drawn = [places[k] for k in random.integers(len(places), size=len(places))]
-            rows, groups = np.concatenate(drawn), [str(k) for k, place in enumerate(drawn) for _ in place]
-            values = metrics(score[rows], target[rows], groups)
+            rows, groups = np.concatenate(drawn), [f"{k} {group[i]}" for k, place in enumerate(drawn) for i in place]
+            values = TASKS[kind].metrics(score[rows], target[rows], groups)
             draws.append([values[name] for name in SHOWN[kind]])
         seeds.append(draws)
     return np.array(seeds).transpose(1, 0, 2)
 
 
 def versus(folder: Path, scratch: Path, task: str) -> dict[str, list[float]]:
-    """95 % interval of what a method is better than scratch by, over draws of test proteins and of seeds (percentiles).
+    """95 % interval of what a method is better than scratch by, over draws of test families and of seeds (percentiles).
 
     Draws for which a metric is not defined are left out.
     """
@@ -285,29 +332,29 @@ def collect(config: dict, out: Path) -> None:
 
 def tables(config: dict, out: Path) -> None:
     """Print a table of every task, and one of all with the metric that chooses the epoch."""
-    methods, short, constants = ["scratch", *config["methods"]], {}, []
+    methods, short, titles = ["scratch", *config["methods"]], {}, []
     for task in config["tasks"]:
-        kind, level, *_ = task.split("-")
+        kind = task.partition("-")[0]
         paths = {method: RESULTS / method / f"{task}.json" for method in methods}
         results = {method: json.loads(path.read_text()) for method, path in paths.items() if path.exists()}
         if not results:
             continue
         folder, names = f"{out}/data/{kind}", SHOWN[kind]
-        constant = trivial(kind, level, ec.find(folder) if kind == "ec" else atom3d.find(folder, kind))
-        titles = [title for name in names for title in (name, "minus scratch")]
-        print(f"\n| {task} | {' | '.join(titles)} | CPU minutes |\n|{'---|' * (len(titles) + 2)}")
-        print(f"| always the same | {' | '.join(f'{constant[name]:.3f} | ' for name in names)} | |")
+        easy = trivial(kind, ec.find(folder) if kind == "ec" else atom3d.find(folder, kind))
+        titles.append(f"{task} {names[0]}")
+        print(f"\n| {task} | {' | minus scratch | '.join(names)} | minus scratch |\n|{'---|' * (2 * len(names) + 1)}")
+        for name, values in easy.items():
+            print(f"| {name} | {' | '.join(f'{values[metric]:.3f} | ' for metric in names)} |")
+            short.setdefault(name, {})[titles[-1]] = f"{values[names[0]]:.3f}"
         for method, content in results.items():
             values = {name: f"{content['mean'][name]:.3f} ± {content['std'][name]:.3f}" for name in names}
             bounds = content.get("minus_scratch", {})
             cells = [x for n in names for x in (values[n], "{:+.3f} .. {:+.3f}".format(*bounds[n]) if bounds else "")]
-            print(f"| {method} | {' | '.join(cells)} | {content['cpu_minutes']:.0f} |")
-            short.setdefault(method, {})[task] = values[names[0]]
-        constants.append((task, names[0], constant[names[0]]))
-    print(f"\n| | {' | '.join(f'{task} {name}' for task, name, _ in constants)} |\n|{'---|' * (len(constants) + 1)}")
-    print(f"| always the same | {' | '.join(f'{value:.3f}' for *_, value in constants)} |")
+            print(f"| {method} | {' | '.join(cells)} |")
+            short.setdefault(method, {})[titles[-1]] = values[names[0]]
+    print(f"\n| | {' | '.join(titles)} |\n|{'---|' * (len(titles) + 1)}")
     for method, values in short.items():
-        print(f"| {method} | {' | '.join(values.get(task, '') for task, *_ in constants)} |")
+        print(f"| {method} | {' | '.join(values.get(title, '') for title in titles)} |")
 
 
 def curves(config: dict, out: Path) -> None:

@@ -60,7 +60,8 @@ class Task(nn.Module):
         """What users see of the output of the head: probabilities, or values in the units of the target."""
         return output.sigmoid().squeeze(-1)
 
-    def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+    @staticmethod
+    def metrics(score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
         """What the paper reports, over a whole split."""
         raise NotImplementedError
 
@@ -102,7 +103,8 @@ class EnzymeCommission(Task):
     def score(self, output: Tensor) -> Tensor:
         return output.sigmoid()
 
-    def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+    @staticmethod
+    def metrics(score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
         fmax, threshold = metrics.fmax(score, target)
         return {"fmax": fmax, "auprc": metrics.auprc(score, target), "threshold": threshold}
 
@@ -119,7 +121,8 @@ class InterfacePrediction(Task):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(output.squeeze(-1), target, reduction="none")
 
-    def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+    @staticmethod
+    def metrics(score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
         return {"auroc": metrics.auroc(score, target)}
 
 
@@ -129,7 +132,8 @@ class MutationStability(InterfacePrediction):
     def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
         return focused(sample, protein, encoding, only_ca=False)
 
-    def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+    @staticmethod
+    def metrics(score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
         return {"auroc": metrics.auroc(score, target), "auprc": metrics.auprc(score, target)}
 
 
@@ -153,7 +157,8 @@ class ResidueIdentity(Task):
     def score(self, output: Tensor) -> Tensor:
         return output.softmax(-1)
 
-    def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+    @staticmethod
+    def metrics(score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
         return {"accuracy": metrics.accuracy(score, target)}
 
 
@@ -178,7 +183,8 @@ class StructureRanking(Task):
     def score(self, output: Tensor) -> Tensor:
         return output.squeeze(-1) * self.std + self.mean
 
-    def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+    @staticmethod
+    def metrics(score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
         return {
             "global_spearman": metrics.spearman(score, target),
             "mean_spearman": metrics.mean_spearman(score, target, groups),
