@@ -5,7 +5,8 @@ Start reading at `siamdiff_min/pretraining/siamdiff.py`, which is Algorithm 1 of
 
 from .encoders import ENCODERS, Encoding, GearNet, Graph
 from .pretraining import ABLATIONS, OBJECTIVES, SiamDiff
-from .protein import GaussianConformer, Protein, TorsionalConformer
+from .protein.conformer import GaussianConformer, TorsionalConformer
+from .protein.protein import Protein
 
 __version__ = "0.2.0"
 __all__ = [
