@@ -81,11 +81,6 @@ class ProteinStore(torch.utils.data.Dataset):
         """Names of the proteins, in order; read from disk as they are asked for."""
         return _Names(self._map("names"), self._map("name_offset"))
 
-    @property
-    def lengths(self) -> np.ndarray:
-        """Number of residues of every protein (B,) int64."""
-        return np.diff(self._map("residue_offset"))
-
     def note(self, index: int) -> np.ndarray:
         """The bytes kept beside a protein (uint8, a view of the file); empty for plain structures."""
         first, last = self._map("note_offset")[index : index + 2]
