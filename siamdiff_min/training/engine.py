@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from ..data.pieces import Pieces
+from ..data.pieces import cut
 from . import checkpoint
 from .config import RunConfig
 from .ranks import Flags, Ranks, Record, catch_signals, gather, means
@@ -76,7 +77,7 @@ def load(dataset: torch.utils.data.Dataset, collate: Callable, keys, config: Run
     return DataLoader(
         dataset,
         batch_sampler=keys,
-        collate_fn=Pieces(collate, config.batch_nodes, config.level),
+        collate_fn=partial(cut, collate=collate, limit=config.batch_nodes, level=config.level),
         num_workers=workers,
         pin_memory=device.type == "cuda",
         worker_init_fn=_ignore_signals,

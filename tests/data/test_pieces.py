@@ -5,7 +5,7 @@ import torch
 from given import real_protein
 
 from siamdiff_min.data import crops, samples
-from siamdiff_min.data.pieces import Pieces
+from siamdiff_min.data.pieces import cut
 from siamdiff_min.data.samples import Sample
 
 NAMES = ["1LCD_A", "2BEG", "1LCD_A", "2BEG", "1LCD_A"]
@@ -21,7 +21,7 @@ def proteins():
 def test_crops(proteins, level, count):
     sizes = [p.num_atoms if level == "atom" else p.num_residues for p in proteins]
     limit = count * max(sizes)
-    pieces = Pieces(crops.collate, limit, level)(list(zip(proteins, NAMES)))
+    pieces = cut(list(zip(proteins, NAMES)), crops.collate, limit, level)
     assert [name for _, names in pieces for name in names] == NAMES
     assert torch.equal(torch.cat([batch.pos for batch, _ in pieces]), torch.cat([p.pos for p in proteins]))
     cost = [batch.num_atoms if level == "atom" else batch.num_residues for batch, _ in pieces]
@@ -31,7 +31,7 @@ def test_crops(proteins, level, count):
 
 
 def test_an_item_over_the_limit_is_a_piece_of_its_own(proteins):
-    assert [names for _, names in Pieces(crops.collate, 1, "atom")(list(zip(proteins, NAMES)))] == [[n] for n in NAMES]
+    assert [names for _, names in cut(list(zip(proteins, NAMES)), crops.collate, 1, "atom")] == [[n] for n in NAMES]
 
 
 def test_samples_of_two_structures_stay_together(proteins):
@@ -39,10 +39,10 @@ def test_samples_of_two_structures_stay_together(proteins):
         both = crops.collate([(proteins[k], ""), (proteins[k + 1], "")])[0]
         return Sample(both, torch.ones(both.num_residues).bool(), torch.zeros(1), (NAMES[k],), ("",))
 
-    pieces = Pieces(samples.collate, proteins[0].num_atoms, "atom")([sample(k) for k in range(3)])
+    pieces = cut([sample(k) for k in range(3)], samples.collate, proteins[0].num_atoms, "atom")
     assert [(batch.protein.num_graphs, names) for batch, names in pieces] == [(2, [n]) for n in NAMES[:3]]
 
 
 def test_no_limit_is_one_batch(proteins):
-    ((batch, names),) = Pieces(crops.collate, None, "atom")(list(zip(proteins, NAMES)))
+    ((batch, names),) = cut(list(zip(proteins, NAMES)), crops.collate, None, "atom")
     assert batch.num_graphs == len(NAMES) and names == NAMES
