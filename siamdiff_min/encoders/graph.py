@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
-from ..protein.geometry import length, nearest_neighbors, radius_pairs, ranges
+from ..protein.geometry import histogram, length, nearest_neighbors, radius_pairs, ranges
 from ..protein.protein import Protein
 
 MAX_SEQUENCE_DISTANCE = 10  # one-hot classes 0..9 and "10 or more"
@@ -112,9 +112,7 @@ class GraphBuilder:
             return src, dst
         order = length(protein.pos[src] - protein.pos[dst]).argsort(stable=True)
         order = order[dst[order].argsort(stable=True)]  # by destination, nearest first
-        count = torch.zeros(protein.num_atoms, dtype=torch.long, device=dst.device).index_add_(
-            0, dst, torch.ones_like(dst)
-        )
+        count = histogram(dst, protein.num_atoms)
         rank = torch.arange(len(dst), device=dst.device) - (count.cumsum(0) - count)[dst[order]]
         order = order[rank < self.max_neighbors]
         return src[order], dst[order]

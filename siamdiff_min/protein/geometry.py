@@ -73,13 +73,18 @@ def ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     return k, torch.arange(len(k), device=count.device) + (first - (count.cumsum(0) - count)).index_select(0, k)
 
 
+def histogram(index: Tensor, size: int) -> Tensor:
+    """How often each of 0 .. size - 1 occurs; unlike `bincount` deterministic on a GPU, and without a host sync."""
+    return torch.zeros(size, dtype=torch.long, device=index.device).index_add_(0, index, torch.ones_like(index))
+
+
 def nearest_neighbors(pos: Tensor, graph: Tensor, num_graphs: int, k: int) -> tuple[Tensor, Tensor]:
     """The k nearest other points of every point within its protein: (neighbour, point), at most N * k entries.
 
     pos (N, 3), graph (N,) non-decreasing. Exact; distances are computed for blocks of rows, never N x N at once for
     large inputs. Proteins with fewer than k + 1 points give what they have.
     """
-    count = torch.zeros(num_graphs, dtype=torch.long, device=pos.device).index_add_(0, graph, torch.ones_like(graph))
+    count = histogram(graph, num_graphs)
     start = count.cumsum(0) - count
     width = int(count.max()) if len(pos) else 0
     column = torch.arange(width, device=pos.device)

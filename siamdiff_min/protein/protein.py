@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .constants import CA
+from .geometry import histogram
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,12 @@ class Protein:
     @property
     def residues_per_graph(self) -> Tensor:
         """Number of residues of every protein (B,)."""
-        return _count(self.residue_graph, self.num_graphs)
+        return histogram(self.residue_graph, self.num_graphs)
 
     @property
     def atoms_per_graph(self) -> Tensor:
         """Number of atoms of every protein (B,)."""
-        return _count(self.atom_graph, self.num_graphs)
+        return histogram(self.atom_graph, self.num_graphs)
 
     def map(self, function) -> Protein:
         """Apply `function` to every tensor."""
@@ -125,8 +126,3 @@ class Protein:
 TENSOR_FIELDS = tuple(f.name for f in fields(Protein) if f.name != "num_graphs")
 ATOM_FIELDS = ("pos", "element", "atom_name", "atom_residue")
 RESIDUE_FIELDS = tuple(name for name in TENSOR_FIELDS if name not in ATOM_FIELDS)
-
-
-def _count(index: Tensor, size: int) -> Tensor:
-    """Histogram of `index` with a fixed length; unlike `bincount` deterministic on a GPU, and without a host sync."""
-    return torch.zeros(size, dtype=torch.long, device=index.device).index_add_(0, index, torch.ones_like(index))
