@@ -38,9 +38,7 @@ def ball(protein: Protein, ca: Tensor, generator: torch.Generator) -> Tensor:
     return length(ca - ca[centre][protein.residue_graph]) <= RADIUS
 
 
-def info_nce(
-    z: Tensor, other: Tensor, temperature: float = TEMPERATURE, official: bool = False
-) -> tuple[Tensor, Tensor]:
+def info_nce(z: Tensor, other: Tensor, official: bool = False) -> tuple[Tensor, Tensor]:
     """-log softmax of the similarity to the other view of the same protein, among all views of the batch but itself.
 
     z and other are (B, d), two views of the same proteins. Returns the loss of every view (2B,), and whether the right
@@ -48,7 +46,7 @@ def info_nce(
     `official` loss is that of the first views, among the second views alone: (B,).
     """
     views = F.normalize(torch.cat([z, other]).float(), dim=-1)  # (2B, d)
-    similarity = (views @ views.T / temperature).fill_diagonal_(-torch.inf)
+    similarity = (views @ views.T / TEMPERATURE).fill_diagonal_(-torch.inf)
     target = torch.arange(len(views), device=views.device).roll(len(z))
     if official:
         similarity, target = similarity[: len(z), len(z) :], target[len(z) :]
