@@ -153,23 +153,17 @@ class SiamDiff(nn.Module):
     def edge_scores(self, a: Tensor, graph: Graph, pos: Tensor, layers: DistanceLayers) -> Tensor:
         """m_ij = MLP(cat(a_i * a_j, MLP(d_ij))) of every edge (E,), Eq. 5 and METHOD 7.
 
-        It is symmetric in i and j and the same for all relations: computed once per unordered pair, and scattered.
+        It is symmetric in i and j and the same for all relations: computed once per unordered pair, and scattered. The
+        head is most of a training step: three products of d x d per pair, of five as it is written.
         """
         pair, edge_pair = torch.unique(graph.pair, return_inverse=True)
         i, j = pair // len(pos), pair % len(pos)
-        return self.pair_scores(a, i, j, length(pos[i] - pos[j]), layers).to(pos.dtype)[edge_pair]
-
-    def pair_scores(self, a: Tensor, i: Tensor, j: Tensor, distance: Tensor, layers: DistanceLayers) -> Tensor:
-        """struct_mlp(cat(a_i * a_j, dist_mlp(distance))) of pairs: a (N, d), i, j and distance (P,) -> (P,).
-
-        The head is most of a training step: three products of d x d per pair, of five as it is written.
-        """
         mix, *rest = self.struct_mlp.layers
-        x = pair_linear(a, i, j, mix.weight[:, : a.shape[1]])
-        x.add_(layers.looked_up.relu_linear(distance, layers.weight)).add_(layers.bias)
+        x = pair_linear(a, i, j, mix.weight[:, : a.shape[1]])  # (P, hidden)
+        x.add_(layers.looked_up.relu_linear(length(pos[i] - pos[j]), layers.weight)).add_(layers.bias)
         for layer in rest:
             x = layer(F.relu(x, inplace=True))
-        return x.squeeze(-1)
+        return x.squeeze(-1).to(pos.dtype)[edge_pair]
 
 
 def mean(x: Tensor) -> Tensor:
