@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import nn
 
-from ..protein.conformer import Conformer, GaussianConformer, TorsionalConformer
+from ..protein.conformer import GaussianConformer, TorsionalConformer
 from .baselines import Geometry, ResidueTypes, SelfPrediction
 from .contrast import MultiviewContrast
 from .denoising import ScoreMatching, TorsionalDiffusion
@@ -24,31 +24,23 @@ ABLATIONS = {  # Sec. 5.3 and App. G, as arguments of Schedule.only
 }
 
 
-def build_diffpret(
-    encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none", head_dim: int | None = None
-) -> SiamDiff:
-    """DiffPreT (Sec. 3): joint diffusion of sequence and structure, one view."""
-    if ablation == "no-clash-check":
-        raise ValueError("--ablation no-clash-check is for siamdiff: diffpret has no second conformer")
-    return _build(encoder, None, preset, ablation, head_dim)
-
-
 def build_siamdiff(
-    encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none", head_dim: int | None = None
+    encoder: nn.Module,
+    level: str,
+    preset: str = "paper",
+    ablation: str = "none",
+    head_dim: int | None = None,
+    siamese: bool = True,
 ) -> SiamDiff:
-    """SiamDiff (Sec. 4): DiffPreT on two conformers, each denoised from the other's representations."""
+    """SiamDiff (Sec. 4): two conformers, each denoised from the other's representations; DiffPreT (Sec. 3) has one."""
     official, check = preset == "official", ablation != "no-clash-check"
-    if not check and level != "atom":
-        raise ValueError("--ablation no-clash-check is for atom level: CA atoms alone have no side chains that clash")
+    if not check and not (siamese and level == "atom"):
+        raise ValueError(
+            "--ablation no-clash-check is for siamdiff at atom level: nothing else draws side chains that may clash"
+        )
     conformers = {"atom": TorsionalConformer(check=check, official=official), "residue": GaussianConformer()}
-    return _build(encoder, conformers[level], preset, ablation, head_dim)
-
-
-def _build(
-    encoder: nn.Module, conformer: Conformer | None, preset: str, ablation: str, head_dim: int | None
-) -> SiamDiff:
     stages = {stage: schedule.only(**ABLATIONS[ablation]) for stage, schedule in SCHEDULES[preset].items()}
-    return SiamDiff(encoder, conformer, stages, official=preset == "official", head_dim=head_dim)
+    return SiamDiff(encoder, conformers[level] if siamese else None, stages, official, head_dim)
 
 
 def build_self_prediction(
@@ -92,7 +84,7 @@ def _without_ablation(ablation: str) -> None:
 
 
 OBJECTIVES = {  # name -> (encoder, level, preset, ablation) -> objective
-    "diffpret": build_diffpret,
+    "diffpret": partial(build_siamdiff, siamese=False),
     "siamdiff": build_siamdiff,
     "residue-type": partial(build_self_prediction, types=True),
     "distance": partial(build_self_prediction, geometry="distance"),
