@@ -10,8 +10,8 @@ from .samples import Sample
 def cut(items: Sequence, collate: Callable, limit: int | None, level: str) -> list[tuple]:
     """Items (`Sample` or (Protein, name)) as pieces (batch, names) in order, each of `limit` nodes at most or one item.
 
-    Edges, and with them time and memory, go with the nodes (atoms or residues, by level; of both, where a sample has two
-    structures): about 16 for an atom, 20 for a residue. Without a limit there is one piece.
+    Edges, and with them time and memory, go with the nodes (atoms or residues, by level; of both structures where a
+    sample has two): about 16 for an atom, 20 for a residue. Without a limit there is one piece.
     """
     pieces, size = [[]], 0
     for item in items:
