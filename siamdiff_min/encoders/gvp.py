@@ -6,8 +6,6 @@ pair of scalars (K, c) and vectors (K, 3, c): space comes before the channels, s
 leaves directions alone, which is all there is to equivariance. Parameter names are gvp-pytorch's.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,9 +18,6 @@ from .ops import Gather, segment_mean
 
 Pair = tuple[Tensor, Tensor]  # scalars and vectors
 Dims = tuple[int, int]  # numbers of scalar and of vector channels
-Activation = Callable[[Tensor], Tensor] | None
-GATED = (F.relu, None)  # activations of scalars and vectors in Jing et al. (2022) and in App. H
-LINEAR = (None, None)
 SHORTEST = 1e-4  # lengths are clamped from below: the gradient of a norm has no value at zero
 
 
@@ -32,31 +27,22 @@ def norms(v: Tensor) -> Tensor:
 
 
 class GVP(nn.Module):
-    """s' = f(z) with z = W_s [s, |W_h V|] + b, and V' = W_v W_h V scaled by sigmoid(W_g g(z)), its gate.
+    """s' = relu(z) with z = W_s [s, |W_h V|] + b, and V' = W_v W_h V scaled by sigmoid(W_g z), its gate.
 
-    Jing et al. (2022); without `vector_gate` as in (2021), Alg. 1, where g(|V'|) scales V'. `activations` are f and g;
-    None is the identity, and no scale without a gate. Without input vectors the output vectors are zero.
+    Jing et al. (2022). Where `relu` is False s' is z. Without input vectors the output vectors are zero.
     """
 
-    def __init__(
-        self,
-        in_dims: Dims,
-        out_dims: Dims,
-        activations: tuple[Activation, Activation] = GATED,
-        vector_gate: bool = True,
-        hidden: int | None = None,
-    ):
+    def __init__(self, in_dims: Dims, out_dims: Dims, relu: bool = True):
         super().__init__()
         (scalars, vectors), (self.out_scalars, self.out_vectors) = in_dims, out_dims
-        self.activations, self.vector_gate = activations, vector_gate
-        hidden = (hidden or max(vectors, self.out_vectors)) if vectors else 0
+        self.relu = relu
+        hidden = max(vectors, self.out_vectors) if vectors else 0
         self.ws = nn.Linear(scalars + hidden, self.out_scalars)
         if vectors:
             self.wh = nn.Linear(vectors, hidden, bias=False)
             if self.out_vectors:
                 self.wv = nn.Linear(hidden, self.out_vectors, bias=False)
-                if vector_gate:
-                    self.wsv = nn.Linear(self.out_scalars, self.out_vectors)
+                self.wsv = nn.Linear(self.out_scalars, self.out_vectors)
 
     def forward(self, s: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """(K, scalars), (K, 3, vectors) -> the same of the output widths."""
@@ -67,17 +53,12 @@ class GVP(nn.Module):
 
     def activate(self, s: Tensor, h: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """What follows the two linear maps: W_s [s, |h|] + b (K, out_scalars) and h = W_h V (K, 3, hidden)."""
-        f, g = self.activations
         v = None
         if self.out_vectors and h is None:
             v = s.new_zeros(len(s), 3, self.out_vectors)
         elif self.out_vectors:
-            v = self.wv(h)
-            if self.vector_gate:
-                v = v * torch.sigmoid(self.wsv(g(s) if g else s))[:, None]
-            elif g:
-                v = v * g(norms(v))[:, None]
-        return (f(s) if f else s), v
+            v = self.wv(h) * torch.sigmoid(self.wsv(s))[:, None]
+        return (F.relu(s) if self.relu else s), v
 
 
 class TupleNorm(nn.Module):
@@ -117,7 +98,7 @@ class GVPConv(nn.Module):
         self.node_dims, self.edge_dims = node_dims, edge_dims
         width = tuple(2 * n + e for n, e in zip(node_dims, edge_dims))
         self.message_func = nn.ModuleList(
-            [GVP(width, out_dims), GVP(out_dims, out_dims), GVP(out_dims, out_dims, LINEAR)]
+            [GVP(width, out_dims), GVP(out_dims, out_dims), GVP(out_dims, out_dims, relu=False)]
         )
 
     def forward(self, node: Pair, edge: Pair, from_ends: Gather, to_target: Gather) -> Pair:
@@ -160,7 +141,7 @@ class GVPConvLayer(nn.Module):
         super().__init__()
         wide = (4 * node_dims[0], 2 * node_dims[1])
         self.conv = GVPConv(node_dims, node_dims, edge_dims)
-        self.ff_func = nn.ModuleList([GVP(node_dims, wide), GVP(wide, node_dims, LINEAR)])
+        self.ff_func = nn.ModuleList([GVP(node_dims, wide), GVP(wide, node_dims, relu=False)])
         self.norm = nn.ModuleList(TupleNorm(node_dims[0]) for _ in range(2))
         self.dropout = TupleDropout(dropout)
 
@@ -198,8 +179,8 @@ class GVPGNN(nn.Module):
         self.builder, self.num_basis, self.longest, self.out_dim = builder, num_basis, longest, dims[0]
         self.embedding = nn.Embedding(NUM_ELEMENTS, NUM_ELEMENTS)
         self.residue_embedding = nn.Linear(NUM_RESIDUE_CHANNELS, NUM_ELEMENTS, bias=False)
-        self.W_v = nn.ModuleList([TupleNorm(NUM_ELEMENTS), GVP((NUM_ELEMENTS, 0), dims, LINEAR)])
-        self.W_e = nn.ModuleList([TupleNorm(num_basis), GVP((num_basis, 1), edge_dims, LINEAR)])
+        self.W_v = nn.ModuleList([TupleNorm(NUM_ELEMENTS), GVP((NUM_ELEMENTS, 0), dims, relu=False)])
+        self.W_e = nn.ModuleList([TupleNorm(num_basis), GVP((num_basis, 1), edge_dims, relu=False)])
         self.layers = nn.ModuleList(GVPConvLayer(dims, edge_dims, dropout) for _ in range(num_layers))
         self.W_out = nn.ModuleList([TupleNorm(dims[0]), GVP(dims, (dims[0], 0))])
 

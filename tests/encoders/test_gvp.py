@@ -15,7 +15,6 @@ from conftest import (
     rigid_motion,
 )
 from given import dataset
-from torch.nn import functional as F
 
 from siamdiff_min.data.samples import collate
 from siamdiff_min.downstream.tasks import TASKS
@@ -24,7 +23,6 @@ from siamdiff_min.encoders.graph import ATOM_GRAPH, Graph, one_hot
 from siamdiff_min.encoders.gvp import (
     GVP,
     GVPGNN,
-    LINEAR,
     GVPConv,
     GVPConvLayer,
     TupleDropout,
@@ -37,15 +35,10 @@ from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import TABLE_6
 
-UNGATED = (F.relu, torch.sigmoid)
-LAYERS = {  # fixture -> the perceptron it was made with
-    "gvp_plain": lambda: GVP((10, 4), (8, 3), UNGATED, vector_gate=False),
-    "gvp_gate": lambda: GVP((10, 4), (8, 3), UNGATED),
+LAYERS = {  # fixture -> the layer it was made with
     "gvp_gate_relu_none": lambda: GVP((10, 4), (8, 3)),
-    "gvp_none": lambda: GVP((10, 4), (8, 3), LINEAR, vector_gate=False),
-    "gvp_hdim": lambda: GVP((10, 4), (8, 3), UNGATED, vector_gate=False, hidden=7),
-    "gvp_no_vout": lambda: GVP((10, 4), (8, 0), UNGATED, vector_gate=False),
-    "gvp_no_vin": lambda: GVP((10, 0), (8, 3), UNGATED),
+    "gvp_no_vout": lambda: GVP((10, 4), (8, 0)),
+    "gvp_no_vin": lambda: GVP((10, 0), (8, 3)),
     "layernorm": lambda: TupleNorm(10),
     "layernorm_no_v": lambda: TupleNorm(10),
     "layernorm_zero_v": lambda: TupleNorm(10),
