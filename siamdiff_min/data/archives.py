@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from ..protein.structure import StructureError
 
@@ -32,7 +33,7 @@ _DAMAGE = (
 
 
 @contextlib.contextmanager
-def _reading(path):
+def reading(path):
     """Whatever goes wrong in reading an archive is a StructureError that names it."""
     try:
         yield
@@ -82,7 +83,7 @@ def tar_members(path: str, skipped: list) -> Iterator[tarfile.TarInfo]:
 
     Only the bytes of a member are ever used, its name is but a label. Raises StructureError where it is damaged.
     """
-    with _reading(path), tarfile.open(path, "r:", tarinfo=_Header) as archive:
+    with reading(path), tarfile.open(path, "r:", tarinfo=_Header) as archive:
         while (member := archive.next()) is not None:
             archive.members.clear()  # tarfile keeps every header, a gigabyte for a million members
             if member.isdir():
@@ -115,19 +116,20 @@ def extract(path, folder) -> dict[str, tuple[int, str]]:
     folder = Path(folder)
     folder.mkdir(parents=True)
     root, files = folder.resolve(), {}
-    with _reading(path), open(path, "rb") as file:
+    with reading(path), open(path, "rb") as file:
         limit = min(MAX_BYTES, SLACK + MAX_RATIO * os.fstat(file.fileno()).st_size)
         zipped = file.read(2) == b"PK"
-    for name, pieces in (_zip_files if zipped else _tar_files)(path, root, limit):
+    for name, content in (_zip_files if zipped else _tar_files)(path, root, limit):
         target = root.joinpath(*PurePosixPath(name).parts)
         if not target.is_relative_to(root):  # a drive, say; names with .. do not come here, nor do links
             raise StructureError(path, "refused", f"{name!r:.200}: path outside the archive")
         try:
-            if pieces is None:
+            if content is None:
                 target.mkdir(parents=True, exist_ok=True)
             else:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                files[target.relative_to(root).as_posix()] = _write(target, pieces)
+                with content:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    files[target.relative_to(root).as_posix()] = _write(path, target, content)
         except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
             raise StructureError(path, "refused", f"two members in the place of {name!r:.200}") from error
     if not files:
@@ -135,10 +137,14 @@ def extract(path, folder) -> dict[str, tuple[int, str]]:
     return files
 
 
-def _write(target: Path, pieces: Iterator[bytes]) -> tuple[int, str]:
+def _write(path, target: Path, content: IO[bytes]) -> tuple[int, str]:
     size, digest = 0, hashlib.sha256()
     with open(target, "xb") as out:
-        for piece in pieces:
+        while True:
+            with reading(path):
+                piece = content.read(BLOCK)
+            if not piece:
+                break
             out.write(piece)
             size += len(piece)
             digest.update(piece)
@@ -155,76 +161,47 @@ def _accept(path, member: tarfile.TarInfo | zipfile.ZipInfo, name: str, is_folde
         raise StructureError(path, "refused", f"more than {MAX_MEMBERS} members")
 
 
+def _within(path, size: int, limit: int) -> None:
+    if size > limit:
+        raise StructureError(path, "refused", f"more than {limit} bytes come out of it")
+
+
+class _Unzipped(gzip.GzipFile):
+    """The content of a gzip file, within a limit: tarfile follows a header to wherever it leads."""
+
+    limit = 0  # bytes
+
+    def read(self, size: int = -1) -> bytes:
+        data = super().read(size)
+        _within(self.name, self.tell(), self.limit)
+        return data
+
+
 def _tar_files(path, root: Path, limit: int):
-    """Yield the name of every member and its content in pieces, None for a folder."""
-    with _reading(path), open(path, "rb") as file:
-        stream, number = _Unzipped(path, file, limit), 0
-        with tarfile.open(fileobj=stream, mode="r:") as archive:
-            while (member := archive.next()) is not None:
+    """Yield the name of every member and its content, None for a folder."""
+    with reading(path), _Unzipped(path) as stream:
+        stream.limit = limit
+        with tarfile.open(fileobj=stream, tarinfo=_Header, mode="r:") as archive:
+            for number, member in enumerate(iter(archive.next, None), 1):
                 archive.members.clear()
-                number += 1
                 _accept(path, member, member.name, member.isdir(), number)
                 tarfile.data_filter(member, str(root))  # a second opinion; raises what is not to be extracted
-                yield member.name, None if member.isdir() else _tar_pieces(path, stream, member)
+                yield member.name, None if member.isdir() else archive.extractfile(member)
             # tarfile takes a damaged header for the end: only zeros may follow, up to the checksum of gzip.
-            rest = 0
+            end = stream.tell()
             while block := stream.read(BLOCK):
-                rest += len(block)
                 if block.strip(b"\0"):
                     raise StructureError(path, "damaged archive", f"no valid header at byte {archive.offset}")
-            if not rest:
+            if stream.tell() == end:
                 raise StructureError(path, "damaged archive", "no end of the archive")
 
 
-def _tar_pieces(path, stream: _Unzipped, member: tarfile.TarInfo) -> Iterator[bytes]:
-    with _reading(path):
-        stream.seek(member.offset_data)
-        left = member.size
-        while left > 0:
-            piece = stream.read(min(left, BLOCK))
-            if not piece:
-                raise StructureError(path, "damaged archive", f"it ends within {member.name!r:.200}")
-            left -= len(piece)
-            yield piece
-
-
-class _Unzipped:
-    """The content of a gzip file as tarfile reads it: forwards, and within the limits."""
-
-    def __init__(self, path, file, limit: int):
-        self._path, self._limit, self._position = path, limit, 0
-        self._stream = gzip.GzipFile(fileobj=file)
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, size: int) -> bytes:
-        if size > BLOCK:  # tarfile reads a header of whatever size it claims into memory
-            raise StructureError(self._path, "refused", f"a header of {size} bytes")
-        data = self._stream.read(size)
-        self._position += len(data)
-        if self._position > self._limit:
-            raise StructureError(self._path, "refused", f"more than {self._limit} bytes come out of it")
-        return data
-
-    def seek(self, position: int) -> None:
-        while self._position < position and self.read(min(position - self._position, BLOCK)):
-            pass
-
-
 def _zip_files(path, root: Path, limit: int):
-    """Yield the name of every member and its content in pieces, None for a folder."""
-    with _reading(path), zipfile.ZipFile(path) as archive:
+    """Yield the name of every member and its content, None for a folder."""
+    with reading(path), zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         for number, member in enumerate(members, 1):
             _accept(path, member, member.filename, member.filename.endswith("/"), number)
-        if sum(member.file_size for member in members) > limit:
-            raise StructureError(path, "refused", f"more than {limit} bytes come out of it")
-        for member in members:
-            yield member.filename, None if member.filename.endswith("/") else _zip_pieces(path, archive, member)
-
-
-def _zip_pieces(path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
-    with _reading(path), archive.open(member) as file:  # it ends after the announced size, and compares the checksum
-        while piece := file.read(BLOCK):
-            yield piece
+        _within(path, sum(member.file_size for member in members), limit)
+        for member in members:  # opened, it ends after the announced size, and compares the checksum
+            yield member.filename, None if member.filename.endswith("/") else archive.open(member)
