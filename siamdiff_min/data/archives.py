@@ -28,7 +28,7 @@ SLACK = 2**20  # bytes that may come out whatever the ratio, for small archives 
 BLOCK = 2**18  # bytes read at once; no header may be larger
 _DAMAGE = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, EOFError),
-    *(OSError, ValueError, OverflowError, NotImplementedError, RecursionError),
+    *(OSError, ValueError, OverflowError, NotImplementedError, RecursionError, IndexError),
 )
 
 

@@ -169,6 +169,27 @@ def test_headers_of_headers(tmp_path):
         list(tar_members(str(tmp_path / "x.tar"), []))
 
 
+def sparse(blocks: int) -> bytes:
+    """A header that goes on in further blocks, each of which announces another one."""
+    header = bytearray(special("a", tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT))
+    header[482] = 1
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + (b"00000000001\0" * 42 + b"\1".ljust(8, b"\0")) * blocks
+
+
+def test_a_header_without_end(tmp_path, monkeypatch):
+    """Of a few kilobytes of gzip; it ends at the limit, or where the file does."""
+    (tmp_path / "x.tar.gz").write_bytes(gzip.compress(sparse(10)))
+    refuses(tmp_path / "short", tmp_path / "x.tar.gz", "damaged archive")
+    (tmp_path / "x.tar").write_bytes(sparse(10))
+    with pytest.raises(StructureError, match="damaged archive"):
+        list(tar_members(str(tmp_path / "x.tar"), []))
+    monkeypatch.setattr(archives, "MAX_BYTES", 10**6)
+    (tmp_path / "x.tar.gz").write_bytes(gzip.compress(sparse(10**4)))
+    refuses(tmp_path / "long", tmp_path / "x.tar.gz", "more than 1000000 bytes come out of it")
+
+
 def test_too_many_members(tmp_path, monkeypatch):
     """10^5 folders are a few kilobytes of gzip; it ends at the limit, not at their end."""
     info = tarfile.TarInfo("a")
