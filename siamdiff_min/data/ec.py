@@ -11,18 +11,17 @@ import csv
 import hashlib
 import os
 import re
-import struct
 import zipfile
-import zlib
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from ..protein.parse import MAX_BYTES, read_structure
 from ..protein.structure import Structure, StructureError
-from .archives import refused
+from .archives import reading, refused
 from .samples import LabelledData, write_note
-from .structures import KINDS, Listing, Origin, Source, find_structures, fingerprint
+from .structures import KINDS, Listing, Origin, Source, find_structures, fingerprint, kind_of
 
 ANNOTATION = ("nrPDB-EC_annot.tsv", "nrPDB-EC_2020.04_annot.tsv")
 TEST_TABLE = ("nrPDB-EC_test.csv", "nrPDB-EC_2020.04_test.csv")
@@ -102,7 +101,7 @@ def _listing(place: Path, annotated: dict, listed: set | None, cutoffs: dict | N
             reason = "another file of the same chain"
         names.add(name)
         if reason:
-            skipped.append((file.path if file.member is None else f"{file.path}:{file.member}", reason))
+            skipped.append((file.label, reason))
         else:
             values = {"ec": annotated[name]} | ({} if cutoffs is None else {"cutoffs": cutoffs[name]})
             chains[name] = Chain(name, file, write_note(values))
@@ -207,59 +206,46 @@ def _read_ids(path) -> set[str]:
 # ---- zips ------------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=4)  # of each process: reading the list of contents takes a while
+def _opened(path: str, changed: int) -> zipfile.ZipFile:
+    return zipfile.ZipFile(path)
+
+
 @dataclass(frozen=True, slots=True)
 class ZipMember:
-    """One structure file inside a zip: where its bytes lie."""
+    """One structure file inside a zip."""
 
     name: str  # the file name without extension
     path: str  # the archive
-    member: str
-    offset: int  # of its header
-    packed: int  # bytes
-    size: int  # bytes
-    method: int  # of compression: stored or deflated
-    checksum: int
+    info: zipfile.ZipInfo
+
+    @property
+    def label(self) -> str:
+        """Archive and member, for messages."""
+        return f"{self.path}:{self.info.filename}"
 
     def read(self) -> Structure:
         """Parse the structure. Raises StructureError."""
-        label = f"{self.path}:{self.member}"
-        if max(self.size, self.packed) > MAX_BYTES:
-            raise StructureError(label, "too large", f"{self.size} bytes")
-        try:
-            with open(self.path, "rb") as archive:
-                archive.seek(self.offset)
-                header = archive.read(30)
-                if len(header) < 30 or not header.startswith(b"PK\3\4"):
-                    raise StructureError(label, "damaged archive", f"no header at byte {self.offset}")
-                archive.seek(sum(struct.unpack("<2H", header[26:])), os.SEEK_CUR)  # the name and extra fields
-                data = archive.read(self.packed)
-            if self.method == zipfile.ZIP_DEFLATED:
-                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, self.size + 1)
-        except (zlib.error, OverflowError) as error:  # the latter from offsets beyond any file
-            raise StructureError(label, "damaged archive", str(error)) from error
-        except OSError as error:
-            raise StructureError(self.path, "cannot be opened", error.strerror or str(error)) from error
-        if len(data) != self.size or zlib.crc32(data) != self.checksum:
-            raise StructureError(label, "damaged archive", "size or checksum differs")
-        return read_structure(label, data)
+        size = self.info.file_size
+        if max(size, self.info.compress_size) > MAX_BYTES:
+            raise StructureError(self.label, "too large", f"{size} bytes")
+        with reading(self.label), _opened(self.path, os.stat(self.path).st_mtime_ns).open(self.info) as file:
+            data = file.read(size + 1)  # unpacks no more than was announced, and compares the checksum
+        return read_structure(self.label, data)
 
 
 def _find_members(path: Path) -> Listing:
     """The structure files of a zip, sorted by name, the kind to be preferred first. Raises StructureError."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = [member for member in archive.infolist() if not member.filename.endswith("/")]
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error) as error:
-        raise StructureError(path, "damaged archive", str(error)) from error
+    with reading(path), zipfile.ZipFile(path) as archive:
+        members = [member for member in archive.infolist() if not member.filename.endswith("/")]
     found, skipped = [], []
     for member in members:
         base = member.filename.rpartition("/")[2]
-        kind = next((kind for kind in reversed(KINDS) if base.lower().endswith(kind)), None)
+        kind = kind_of(base)
         reason = refused(member) or ("not a structure file" if kind in (None, base) else None)
         if reason:
             skipped.append((f"{path}:{member.filename}", reason))
-            continue
-        numbers = (member.header_offset, member.compress_size, member.file_size, member.compress_type, member.CRC)
-        file = ZipMember(base[: -len(kind)], str(path), member.filename, *numbers)
-        found.append(((file.name, KINDS.index(kind), file.member), file))
+        else:
+            file = ZipMember(base[: -len(kind)], str(path), member)
+            found.append(((file.name, KINDS.index(kind), member.filename), file))
     return Listing([file for _, file in sorted(found, key=lambda pair: pair[0])], skipped)

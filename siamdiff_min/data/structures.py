@@ -37,13 +37,17 @@ class Source:
     offset: int = 0  # of the member's first byte in the archive
     size: int = 0  # of the member, bytes
 
+    @property
+    def label(self) -> str:
+        """The file, or archive and member, for messages."""
+        return self.path if self.member is None else f"{self.path}:{self.member}"
+
     def read(self, model: int = 0) -> Structure:
         """Parse the structure. Raises StructureError."""
         if self.member is None:
             return read_structure(self.path, model=model)
-        label = f"{self.path}:{self.member}"
         if self.size > MAX_BYTES:
-            raise StructureError(label, "too large", f"{self.size} bytes")
+            raise StructureError(self.label, "too large", f"{self.size} bytes")
         try:
             with open(self.path, "rb") as archive:
                 archive.seek(self.offset)
@@ -51,8 +55,8 @@ class Source:
         except OSError as error:
             raise StructureError(self.path, "cannot be opened", error.strerror or str(error)) from error
         if len(data) < self.size:
-            raise StructureError(label, "truncated", f"{len(data)} of {self.size} bytes")
-        return read_structure(label, data, model=model)
+            raise StructureError(self.label, "truncated", f"{len(data)} of {self.size} bytes")
+        return read_structure(self.label, data, model=model)
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ def fingerprint(path) -> str:
     """
     digest = hashlib.sha256()
     for file in list_files(path):
-        if _kind(file) is not None or file.endswith(".tar"):
+        if kind_of(file) is not None or file.endswith(".tar"):
             status = os.lstat(file) if os.path.islink(file) and not os.path.exists(file) else os.stat(file)
             entry = os.path.relpath(file, path), status.st_size, status.st_mtime_ns
             digest.update(f"{entry}\n".encode("utf-8", "surrogateescape"))
@@ -174,7 +178,7 @@ def find_structures(path) -> Listing:
     return Listing(_named(found, skipped), skipped)
 
 
-def _kind(file: str) -> str | None:
+def kind_of(file: str) -> str | None:
     """The longest of KINDS that `file` ends with."""
     return next((kind for kind in reversed(KINDS) if file.lower().endswith(kind)), None)
 
@@ -182,9 +186,9 @@ def _kind(file: str) -> str | None:
 def _add(relative: str, source: Source, found: list, skipped: list) -> None:
     """Sort one file under its (folder, name without extensions), or among the skipped."""
     folder, base = os.path.split(os.path.normpath(relative))
-    kind = _kind(base)
+    kind = kind_of(base)
     if kind is None or len(base) == len(kind):
-        skipped.append((_label(source), "not a structure file"))
+        skipped.append((source.label, "not a structure file"))
     else:
         found.append(((folder, base[: -len(kind)], KINDS.index(kind)), source))
 
@@ -194,16 +198,12 @@ def _named(found: list, skipped: list) -> list[Source]:
     chosen: dict[tuple[str, str], Source] = {}
     for (folder, stem, _), source in sorted(found, key=lambda item: (item[0], item[1].offset)):
         if (folder, stem) in chosen:
-            skipped.append((_label(source), "another file of the same structure"))
+            skipped.append((source.label, "another file of the same structure"))
         else:
             chosen[folder, stem] = source
     count = Counter(stem for _, stem in chosen)
     names = {key: key[1] if count[key[1]] == 1 else "/".join([*Path(key[0]).parts, key[1]]) for key in chosen}
     return sorted((replace(source, name=names[key]) for key, source in chosen.items()), key=lambda s: s.name)
-
-
-def _label(source: Source) -> str:
-    return source.path if source.member is None else f"{source.path}:{source.member}"
 
 
 # ---- the structures bundled with the package -------------------------------------------------------------------------

@@ -300,7 +300,7 @@ def test_hostile_members_are_skipped_and_nothing_is_written(tmp_path):
     path = pack(tmp_path / "a.zip", [(name, TEXT) for name in members])
     before = sorted(tmp_path.parent.iterdir())
     listing = ec._find_members(path)
-    assert [(file.name, file.member) for file in listing.sources] == [
+    assert [(file.name, file.info.filename) for file in listing.sources] == [
         ("._1ABC-A", "__MACOSX/._1ABC-A.pdb"), ("1ABC-A", "x/1ABC-A.pdb")
     ]  # fmt: skip
     assert listing.reasons == {"path outside the archive": 4, "not a regular file": 3, "not a structure file": 2}
@@ -310,7 +310,7 @@ def test_hostile_members_are_skipped_and_nothing_is_written(tmp_path):
 def test_one_kind_of_file_is_taken_of_each_chain(tmp_path):
     files = {**FILES, "train": ["1ABC-A.cif.gz", "1ABC-A.pdb.gz", "1ABC-A.pdb", "1ABC-A.ent"]}
     listing = find(layout(tmp_path / "s", files, zipped=("train",))).train.listing()
-    assert [source.file.member for source in listing.sources] == ["train/1ABC-A.pdb"]
+    assert [source.file.info.filename for source in listing.sources] == ["train/1ABC-A.pdb"]
     assert listing.reasons == {"another file of the same chain": 3}
 
 
@@ -360,7 +360,7 @@ def test_bombs_are_refused(tmp_path, monkeypatch):
     data = bytearray(path.read_bytes())  # one that lies about its size
     struct.pack_into("<I", data, data.index(b"PK\1\2") + 24, 100)
     path.write_bytes(data)
-    with pytest.raises(StructureError, match="size or checksum differs"):
+    with pytest.raises(StructureError, match=r"damaged archive \(Bad CRC-32"):
         ec._find_members(path).sources[0].read()
 
 
