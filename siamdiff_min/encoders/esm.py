@@ -215,14 +215,6 @@ class ESMGearNet(nn.Module):
         self.gearnet = GearNet(builder, dims, readout="sum", node_dim=esm.width)
         self.out_dim = self.gearnet.out_dim + esm.width
 
-    def load_esm(self, path: str) -> str:
-        """Read the weights of ESM from a file of fair-esm, see `ESM2.load`."""
-        return self.esm.load(path)
-
-    def freeze_esm(self) -> None:
-        """Train the rest only."""
-        self.esm.requires_grad_(False)
-
     def lr_factors(self) -> dict[str, float]:
         """Learning rate of every trained parameter relative to the run's."""
         trained = (name for name, parameter in self.named_parameters() if parameter.requires_grad)

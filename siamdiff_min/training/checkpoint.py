@@ -203,11 +203,11 @@ def new_encoder(config: RunConfig, report: Callable[[str], None] = print) -> nn.
     Raises ValueError where there is no such encoder at this level, or the options are for another one.
     """
     encoder = ENCODERS[config.encoder](config.level, config.size, config.preset)
-    if hasattr(encoder, "load_esm"):
+    if hasattr(encoder, "esm"):
         if config.esm or not config.init_from:
-            report(encoder.load_esm(config.esm) if config.esm else f"note        {RANDOM_ESM}: --esm")
+            report(encoder.esm.load(config.esm) if config.esm else f"note        {RANDOM_ESM}: --esm")
         if config.freeze_esm:
-            encoder.freeze_esm()
+            encoder.esm.requires_grad_(False)
     elif config.esm or config.freeze_esm:
         raise ValueError(f"--esm and --freeze-esm are for esm-gearnet, not for {config.encoder}")
     return encoder

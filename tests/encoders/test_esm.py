@@ -345,7 +345,7 @@ def test_pre_training_reaches_every_weight(frozen):
     torch.manual_seed(0)
     encoder = ENCODERS["esm-gearnet"]("residue", "tiny")
     if frozen:
-        encoder.freeze_esm()
+        encoder.esm.requires_grad_(False)
     objective = OBJECTIVES["siamdiff"](encoder, "residue")
     protein = Protein.pack([real_protein("1LCD_A", torch.float32).crop(k, 25) for k in (0, 20)])
     loss, _ = objective(protein, generator(0))
@@ -383,7 +383,7 @@ def test_learning_rates():
     assert {factors[f"esm.{name}"] for name, _ in net.esm.named_parameters()} == {0.1}
     assert {factors[f"gearnet.{name}"] for name, _ in net.gearnet.named_parameters()} == {1.0}
     assert factors.keys() == {name for name, _ in net.named_parameters()}
-    net.freeze_esm()
+    net.esm.requires_grad_(False)
     assert net.lr_factors().keys() == {f"gearnet.{name}" for name, _ in net.gearnet.named_parameters()}
 
 
