@@ -179,7 +179,7 @@ def _read_cutoffs(path: Path, cutoff: int) -> dict[str, list[int]]:
         header, *rows = list(csv.reader(_lines(path))) or [[]]
     except csv.Error as error:
         raise StructureError(path, "malformed table", str(error)) from error
-    columns = [re.fullmatch(r"\s*<?([0-9]+)%?\s*", name) for name in header[1:]]
+    columns = [re.fullmatch(r"\s*<?([0-9]{1,3})%?\s*", name) for name in header[1:]]
     if not columns or None in columns:
         raise StructureError(path, "malformed table", f"columns {header!r:.100}, expected PDB-chain, <30%, ...")
     percent = [int(match[1]) for match in columns]

@@ -264,13 +264,14 @@ def test_malformed_annotations(tmp_path, annotation):
         [],
         ["PDB-chain"],
         ["PDB-chain,near,far"],
+        [IDENTITY[0] + ",<1000%", *(f"{line},1" for line in IDENTITY[1:])],
         [*IDENTITY, "4JKL-A,0,0,1,1,1"],
         [*IDENTITY, "7STU-A,0,0,1,1"],
         [*IDENTITY, "7STU-A,0,0,1,1,2"],
         [*IDENTITY, "nonsense,0,0,1,1,1"],
         [*IDENTITY, "7STU-A," + "1" * 200000],
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_malformed_tables_of_identity(tmp_path, identity):
     root = layout(tmp_path / "s", identity=identity)
