@@ -28,7 +28,7 @@ from siamdiff_min.training.config import FinetuneConfig, parse
 from siamdiff_min.training.ranks import Ranks, launch
 
 SPLITS = ("train", "valid", "test")
-OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # METHOD 14
+OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # README, row 21
 PREDICTABLE = ("ec", "psr")  # a structure is all they need
 
 

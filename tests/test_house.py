@@ -76,6 +76,21 @@ def test_every_row_of_the_readmes_map_exists():
             break
 
 
+def test_every_cited_row_of_the_readme_exists():
+    """Where paper and released code differ is a row of the README's table, cited as in `README, rows 8, 16`."""
+    rows = set(re.findall(r"^\| (\d+) \|", (ROOT / "README.md").read_text(), flags=re.M))
+    files = [*FILES, *ROOT.glob("*.py"), *(path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__))]
+    cited = {}
+    for path in files:
+        text = path.read_text()
+        assert not re.search(r"\bMETHOD\b", text), f"{path} cites a file that is not here"
+        for numbers in re.findall(r"README, rows? (\d+(?:, \d+)*)", text):
+            cited |= dict.fromkeys(numbers.split(", "), path)
+        assert len(re.findall(r"README(?:,|'s)? rows?\b", text)) == len(re.findall(r"README, rows? \d", text)), path
+    assert len(cited) > 15
+    assert cited.keys() <= rows, {row: str(path) for row, path in cited.items() if row not in rows}
+
+
 def test_nothing_unpickles_or_evaluates():
     for path in [*FILES, *ROOT.glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):

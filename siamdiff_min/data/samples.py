@@ -182,7 +182,7 @@ class MutationSamples(Samples):
 class EnvironmentSamples(Samples):
     """RES: the surroundings of a residue whose type is hidden, and its type.
 
-    Of the residue itself only the backbone is there (METHOD "Downstream tasks": a CB would tell glycine apart). Note:
+    Of the residue itself only the backbone is there (README, row 24: a CB would tell glycine apart). Note:
     `residues`, the rows of the central residues; `counts`, the number of atoms around each; then the atoms.
     """
 

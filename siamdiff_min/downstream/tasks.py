@@ -173,7 +173,7 @@ class StructureRanking(Task):
         self.register_buffer("std", torch.ones(()))
 
     def fit(self, targets: np.ndarray) -> None:
-        """Standardise by these GDT_TS, those of the training split (METHOD "Downstream tasks")."""
+        """Standardise by these GDT_TS, those of the training split."""
         self.mean.fill_(float(targets.mean()))
         self.std.fill_(max(float(targets.std()), 1e-6))
 

@@ -2,7 +2,7 @@
 edges, the edge features of GearNet, and the line graph with its angle bins (Zhang et al. 2022, Sec. 3.2-3.3).
 
 A graph knows nothing of edge lengths, unless an objective shows other ones (score matching): SiamDiff builds it from
-the clean structure and reads it with noised coordinates (METHOD 5), so lengths and angles are those at hand.
+the clean structure and reads it with noised coordinates (README, row 5), so lengths and angles are those at hand.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class GraphBuilder:
     max_offset: int = -1  # sequential edges of offsets -max_offset .. max_offset; -1: none
     min_sequence_distance: int = 0  # the two spatial kinds keep only |i - j| >= this (long-range interactions)
     with_elements: bool = True  # node features start with the element one-hot
-    max_neighbors: int | None = None  # cap of radius neighbours per node, the nearest are kept (METHOD 17)
-    official: bool = False  # row differences as sequence distance, [MASK] is glycine in edge one-hots (METHOD 8, 18)
+    max_neighbors: int | None = None  # cap of radius neighbours per node, the nearest are kept (README, row 15)
+    official: bool = False  # sequence distance in rows, [MASK] is glycine in edge one-hots (README, rows 8, 16)
 
     def view(self, protein: Protein) -> Protein:
         """What this level of detail sees of a protein: all atoms, or one CA per residue (App. B.3)."""
@@ -136,7 +136,7 @@ class GraphBuilder:
         return j - i if self.official else protein.residue_index[j] - protein.residue_index[i]
 
     def sequence_distance(self, protein: Protein, src: Tensor, dst: Tensor) -> Tensor:
-        """|i - j| of the residues of two nodes, cut at 10; residues of different chains are far (METHOD 18)."""
+        """|i - j| of the residues of two nodes, cut at 10; residues of different chains are far (README, row 16)."""
         i, j = protein.atom_residue[src], protein.atom_residue[dst]
         distance = self._offset(protein, i, j).abs().clamp(max=MAX_SEQUENCE_DISTANCE)
         if self.official:
@@ -154,7 +154,7 @@ class GraphBuilder:
     def edge_feature(self, protein: Protein, src: Tensor, dst: Tensor, relation: Tensor) -> Tensor:
         """One-hots of the residue types of both ends, the relation and the sequence distance: (E, edge_dim - 1).
 
-        No bit depends on the type of a masked residue; the official code shows glycine there (METHOD 8).
+        No bit depends on the type of a masked residue; the official code shows glycine there (README, row 8).
         """
         residue = one_hot(protein.residue_type.masked_fill(protein.masked, 0), NUM_RESIDUE_TYPES, protein.pos.dtype)
         if not self.official:

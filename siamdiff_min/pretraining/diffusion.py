@@ -67,7 +67,7 @@ class Schedule:
         )
 
 
-SCHEDULES = {  # preset -> stage -> schedule (METHOD 1, 2, 11)
+SCHEDULES = {  # preset -> stage -> schedule (README, rows 1, 2, 11)
     "paper": {
         1: Schedule("sigmoid", 100, 1e-4, 0.1, levels=(10, 100)),
         2: Schedule("sigmoid", 100, 1e-4, 0.1, levels=(1, 9)),
@@ -91,7 +91,7 @@ def random_mask(protein: Protein, rate: Tensor, generator: torch.Generator) -> T
 
 
 def random_mask_official(protein: Protein, rate: Tensor, generator: torch.Generator) -> Tensor:
-    """The released code's mask (METHOD 3): floor(n rate) draws *with* replacement, residues may come twice (M,)."""
+    """The released code's mask (README, row 3): floor(n rate) draws *with* replacement, so residues may repeat (M,)."""
     count = protein.residues_per_graph
     draws = (count * rate.float()).long().clamp(min=1)
     graph = torch.arange(protein.num_graphs, device=rate.device).repeat_interleave(draws)
@@ -100,9 +100,9 @@ def random_mask_official(protein: Protein, rate: Tensor, generator: torch.Genera
 
 
 def perturb(pos: Tensor, alpha_bar: Tensor, generator: torch.Generator) -> Tensor:
-    """R^t = R + sqrt((1 - abar) / abar) eps: q(R^t | R^0) of Eq. 3 divided by sqrt(abar), as in GeoDiff (METHOD 4).
+    """R^t = R + sqrt((1 - abar) / abar) eps: q(R^t | R^0) of Eq. 3 divided by sqrt(abar), as in GeoDiff.
 
-    pos (N, 3) and alpha_bar (N,) -> (N, 3): lengths keep their scale in angstrom.
+    README, row 4. pos (N, 3) and alpha_bar (N,) -> (N, 3): lengths keep their scale in angstrom.
     """
     noise = torch.randn(pos.shape, generator=generator, device=pos.device, dtype=pos.dtype)
     return pos + ((1 - alpha_bar) / alpha_bar).sqrt()[:, None] * noise

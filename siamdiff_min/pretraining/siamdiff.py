@@ -1,7 +1,7 @@
 """DiffPreT and SiamDiff: pre-training by sequence-structure diffusion (Sec. 3 and 4, App. B).
 
 Read `SiamDiff.forward` next to Algorithm 1; everything it calls is one equation. DiffPreT is the case of one view.
-Neither the encoder nor the heads are told the noise level t (METHOD 22).
+Neither the encoder nor the heads are told the noise level t (README, row 20).
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class Noisy:
     """One conformer at step t of its trajectory."""
 
     protein: Protein  # P^t: coordinates R^t, sequence S^t
-    graph: Graph  # edges of the clean structure (METHOD 5)
+    graph: Graph  # edges of the clean structure (README, row 5)
     alpha_bar: Tensor  # (N,)
     clean_length: Tensor  # (E,) angstrom, in R^0
 
@@ -104,7 +104,7 @@ class SiamDiff(nn.Module):
         """q(P^t | P^0) of Eq. 2-3: mask the sequence, build the graph, then move the atoms."""
         protein = hide_residues(protein, masked, backbone=3 if self.official else 4)
         graph = self.encoder.builder(protein)
-        if self.official and self.schedule.weight_sequence and self.encoder.builder.with_elements:  # METHOD 10
+        if self.official and self.schedule.weight_sequence and self.encoder.builder.with_elements:  # README, row 10
             elements = graph.node_feature[:, :-NUM_RESIDUE_CHANNELS]
             graph = replace(graph, node_feature=F.pad(elements, (0, NUM_RESIDUE_CHANNELS)))
         clean_length = edge_lengths(graph, protein.pos)
@@ -117,7 +117,7 @@ class SiamDiff(nn.Module):
         """|eps - eps_theta|^2 of Eq. 10 per protein (B,), averaged over its atoms.
 
         a (N, d) are the representations of the other view's atoms. The noise is decomposed into pairwise distances by
-        the chain rule of GeoDiff, so prediction and target are both turned from edges into vectors (METHOD 6).
+        the chain rule of GeoDiff, so prediction and target are both turned from edges into vectors (README, row 6).
         """
         pos, graph = noisy.protein.pos, noisy.graph
         alpha_bar = noisy.alpha_bar[graph.src]
@@ -151,7 +151,7 @@ class SiamDiff(nn.Module):
         return DistanceLayers(looked_up, of_distance @ third.weight, of_distance @ third.bias + mix.bias)
 
     def edge_scores(self, a: Tensor, graph: Graph, pos: Tensor, layers: DistanceLayers) -> Tensor:
-        """m_ij = MLP(cat(a_i * a_j, MLP(d_ij))) of every edge (E,), Eq. 5 and METHOD 7.
+        """m_ij = MLP(cat(a_i * a_j, MLP(d_ij))) of every edge (E,), Eq. 5 (README, row 7).
 
         It is symmetric in i and j and the same for all relations: computed once per unordered pair, and scattered. The
         head is most of a training step: three products of d x d per pair, of five as it is written.

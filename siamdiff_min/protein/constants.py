@@ -1,7 +1,7 @@
 """Vocabularies and side-chain chemistry of the 20 standard amino acids.
 
 Everything here is data. The residue order and the 18 element channels are those of torchdrug, so that released encoders
-can be loaded (App. D; METHOD "Encoders"). Heavy atoms follow the PDB chemical component dictionary; the chi angles are
+can be loaded (App. D). Heavy atoms follow the PDB chemical component dictionary; the chi angles are
 the standard side-chain torsions of IUPAC-IUB (1970), Biochemistry 9:3471.
 """
 

@@ -38,7 +38,7 @@ TABLE_5 = {  # method -> level -> settings; the optimizer is Adam throughout
 }
 CUTOFFS = (30, 40, 50, 70, 95)  # sequence identities of the EC test splits, in %
 STAGED = ("diffpret", "siamdiff")  # trained in two stages (Sec. 3.4), the others in one
-EPOCHS = {"paper": (25, 25), "official": (25, 50)}  # of stages 1 and 2 (METHOD 2); without stages 50
+EPOCHS = {"paper": (25, 25), "official": (25, 50)}  # of stages 1 and 2 (README, row 2); without stages 50
 TINY = {  # what `--size tiny` changes, for laptops: many small steps, chosen to end within 5 minutes on 2 cores
     "atom": {"batch_size": 2, "epochs": (5, 6), "lr": 2e-3},
     "residue": {"batch_size": 4, "epochs": (12, 12), "lr": 2e-3},
@@ -199,7 +199,7 @@ class PretrainConfig(RunConfig):
 
 
 class TaskSettings(NamedTuple):
-    """One task at one level in Table 6, and its number of epochs (METHOD "Downstream tasks")."""
+    """One task at one level in Table 6, and its number of epochs (Sec. 5.1)."""
 
     batch_size: int  # per process
     processes: int  # the paper's
@@ -213,8 +213,8 @@ TABLE_6 = {  # task -> level -> settings; Adam with lr 1e-4 throughout
     "res": {"atom": TaskSettings(64, 4, 10)},
     "psr": {"residue": TaskSettings(8, 4, 50), "atom": TaskSettings(8, 1, 50)},
 }
-OFFICIAL_EPOCHS = {"res": 5}  # METHOD 16
-MAX_RESIDUES = {("msp", "atom"): 400}  # METHOD "Downstream tasks"
+OFFICIAL_EPOCHS = {"res": 5}  # README, row 22
+MAX_RESIDUES = {("msp", "atom"): 400}  # nearest to the mutation
 TINY_TASK = {"lr": 1e-3, "epochs": 8, "batch_size": 8}  # what `--size tiny` changes; the paper's batch where smaller
 
 
