@@ -84,7 +84,7 @@ class MultiviewContrast(OneStage):
         return protein.select_residues(torch.where(coin[protein.residue_graph], window, near))
 
     def hide_edges(self, protein: Protein, graph: Graph, generator: torch.Generator) -> Graph:
-        """Of every other protein each edge is hidden with probability 0.15."""
+        """A coin per protein says whether each of its edges is hidden, with probability 0.15, or none."""
         coin = torch.rand(protein.num_graphs, generator=generator, device=graph.src.device) < 0.5
         u = torch.rand(graph.num_edges, generator=generator, device=graph.src.device)
         keep = (u >= EDGE_MASK_RATE) | coin[protein.atom_graph[graph.dst]]
