@@ -173,7 +173,7 @@ def train(
         validate: called with the epochs done, after each and where --max-steps ends; what it returns is written down.
         ranks: connected, where they are several.
         plateau: name of a measure of `validate`, or "loss" for the training loss, and "max" or "min": the learning rate
-            falls to 0.6 of itself when it has not improved for 5 epochs (README, row 21).
+            falls to 0.6 of itself after every six epochs in a row without a better one (README, row 21).
         unit: what the items are, in the plural.
 
     Returns 0 when the run is complete, or the number of the signal that ended it after a checkpoint; one that came
