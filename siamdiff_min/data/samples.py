@@ -1,7 +1,7 @@
 """Labelled samples of the downstream tasks: from a store and the notes beside its proteins to `Sample`s (Sec. 5.1).
 
 A note is one line of JSON, then int32 numbers; the readers of ATOM3D, EC and the demo sets all write the same ones, and
-each dataset below says what it reads from them. A sample is a pure function of (seed, epoch, index).
+each dataset below says what it reads from them. A sample is a pure function of (epoch, index).
 """
 
 from __future__ import annotations
@@ -83,13 +83,12 @@ class Samples(torch.utils.data.Dataset):
 
     Args:
         store: entries with the notes of this task.
-        seed: not negative; only PIP draws, and keys (epoch, index) of one seed always give the same.
         labels: names of the classes (EC).
         max_residues: of a structure, the nearest to the mutation in MSP; None for all.
     """
 
-    def __init__(self, store: ProteinStore, seed: int = 0, labels: Sequence[str] = (), max_residues: int | None = None):
-        self.store, self.seed, self.max_residues = store, seed, max_residues
+    def __init__(self, store: ProteinStore, labels: Sequence[str] = (), max_residues: int | None = None):
+        self.store, self.max_residues = store, max_residues
         self.label_index = {label: i for i, label in enumerate(labels)}
         counts = [self.count(i) for i in range(len(store))]
         self.entry = np.repeat(np.arange(len(store)), counts)  # entry of the store of every sample
@@ -229,11 +228,14 @@ class InterfaceSamples(Samples):
         return int(min(self.positives, len(positive), others))
 
     def pairs(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of residues (K, 2) of an entry and whether they touch (K,), positives first."""
+        """Pairs of residues (K, 2) of an entry and whether they touch (K,), positives first.
+
+        They depend on (epoch, index) only: every run, whatever its seed, is trained and tested on the same pairs.
+        """
         values, rows = self.note(index)
         first, size = values["first"], self.store.num_residues(index)
         positive = rows.reshape(-1, 2).astype(np.int64)
-        random = np.random.default_rng(np.random.SeedSequence([self.seed, epoch, index]))
+        random = np.random.default_rng(np.random.SeedSequence([0, epoch, index]))
         half = self._half(values, rows, size)
         chosen = positive[random.permutation(len(positive))[:half]]
         taken = set(map(tuple, positive.tolist()))
