@@ -1,7 +1,17 @@
 """Labelled samples of the downstream tasks: from a store and the notes beside its proteins to `Sample`s (Sec. 5.1).
 
-A note is one line of JSON, then int32 numbers; the readers of ATOM3D, EC and the demo sets all write the same ones, and
-each dataset below says what it reads from them. A sample is a pure function of (epoch, index).
+A sample is a pure function of (epoch, index). A note is one line of JSON, then int32 numbers; the readers of ATOM3D, EC
+and the demo sets all write the same ones. Rows count the residues, or atoms, of the entry from 0:
+
+    task  keys of the JSON                                                               numbers
+    ec    ec: labels of the protein; test split: cutoffs, identities (%) it is below     -
+    psr   target: the protein that this is a model of; gdt_ts, in [0, 1]                 -
+    msp   first: number of residues of the wild type, which come before those of the     -
+          mutant; mutated: rows of the mutated residues, [wild type, mutant]; label:
+          1 where the mutation stabilises the complex, else 0
+    pip   first: number of residues of the first protein; ambiguous: rows of residues    the positive pairs, two
+          never taken for negatives                                                      rows each
+    res   residues: rows of the central residues; counts: number of atoms around each    rows of these atoms
 """
 
 from __future__ import annotations
@@ -123,7 +133,7 @@ class Unlabelled(Samples):
 
 
 class EnzymeSamples(Samples):
-    """EC: a protein and which of the labels it has (1, C). Note: `ec`, the labels."""
+    """EC: a protein and which of the labels it has (1, C)."""
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         values, _ = self.note(key[1])  # one sample per entry
@@ -133,7 +143,7 @@ class EnzymeSamples(Samples):
 
 
 class RankingSamples(Samples):
-    """PSR: a model of a protein and its GDT_TS in [0, 1]. Note: `target`, the protein, and `gdt_ts`."""
+    """PSR: a model of a protein and its GDT_TS in [0, 1]."""
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         values, _ = self.note(key[1])
@@ -145,11 +155,7 @@ class RankingSamples(Samples):
 
 
 class MutationSamples(Samples):
-    """MSP: a complex and its mutant, and whether the mutation stabilises it (1.0) or not.
-
-    Note: `first`, the residues of the wild type, which come first in the entry; `mutated`, the rows of the mutated
-    residues in either; `label`.
-    """
+    """MSP: a complex and its mutant, and whether the mutation stabilises it (1.0) or not."""
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         index = key[1]
@@ -181,8 +187,7 @@ class MutationSamples(Samples):
 class EnvironmentSamples(Samples):
     """RES: the surroundings of a residue whose type is hidden, and its type.
 
-    Of the residue itself only the backbone is there (README, row 24: a CB would tell glycine apart). Note:
-    `residues`, the rows of the central residues; `counts`, the number of atoms around each; then the atoms.
+    Of the residue itself only the backbone is there (README, row 24: a CB would tell glycine apart).
     """
 
     def count(self, index: int) -> int:
@@ -209,8 +214,7 @@ class EnvironmentSamples(Samples):
 class InterfaceSamples(Samples):
     """PIP: two residues of two proteins, each in its surroundings of 30 angstrom, and whether they touch (1.0) or not.
 
-    For every complex up to 10 of its positive pairs and as many others, drawn anew in every epoch. Note: `first`, the
-    residues of the first protein; `ambiguous`, residues never taken for negatives; then the positive pairs, flattened.
+    For every complex up to 10 of its positive pairs and as many others, drawn anew in every epoch.
     """
 
     positives = 10
