@@ -14,9 +14,9 @@ from ..encoders.ops import MLP
 from ..protein.conformer import chi_atoms, rotate_side_chains
 from ..protein.constants import RESIDUE_INDEX
 from ..protein.protein import Protein
-from .baselines import OneStage
+from .baselines import OneStage, mean
 from .diffusion import Schedule
-from .siamdiff import mean, total
+from .siamdiff import total
 
 NOISE_LEVELS = 50
 SMALLEST, LARGEST = 0.01, 10.0  # angstrom

@@ -166,11 +166,6 @@ class SiamDiff(nn.Module):
         return x.squeeze(-1).to(pos.dtype)[edge_pair]
 
 
-def mean(x: Tensor) -> Tensor:
-    """Mean of the entries of x, 0 of none: a batch may hold nothing that can be predicted."""
-    return x.sum() / max(x.numel(), 1)
-
-
 def total(x: Tensor) -> Tensor:
     """Sum and number of the entries of x as one tensor (2,): means over batches and ranks stay exact."""
     x = x.detach().flatten()
