@@ -1,4 +1,8 @@
-"""Sums over segments and relations in plain torch, and the multi-layer perceptron that all heads share.
+"""Sums over segments, the multi-layer perceptron that all heads share, and fast forms of both, in plain torch.
+
+`segment_sum` and `MLP` come first. The rest saves time and memory and changes numbers by rounding alone: sums of rows
+(`Gather`), a linear layer on products of pairs (`pair_linear`), layers on single numbers (`ScalarLayers`). Plain
+formulas of the same sums and layers are in `benchmarks/plain.py`.
 
 A *segment id* says which row belongs to which group, e.g. `atom_residue` (N,) or the destination of every edge (E,).
 """
@@ -23,6 +27,19 @@ def segment_mean(x: Tensor, index: Tensor, size: int) -> Tensor:
     """Mean of the rows of x (K, ...) that share an index (K,): (size, ...); empty segments give 0."""
     count = segment_sum(torch.ones_like(index, dtype=x.dtype), index, size).clamp(min=1)
     return segment_sum(x, index, size) / count.view(-1, *[1] * (x.dim() - 1))
+
+
+class MLP(nn.Module):
+    """Linear layers with ReLU between them; `MLP(2 * d, d, d, 1)` has three. Parameter names as torchdrug's."""
+
+    def __init__(self, *dims: int):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(dims))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers[:-1]:
+            x = F.relu(layer(x), inplace=True)  # the backward pass needs what comes out, nothing needs what went in
+        return self.layers[-1](x)
 
 
 @dataclass(frozen=True)
@@ -238,16 +255,3 @@ class _LookedUpLinear(torch.autograd.Function):
         of_offset = torch.zeros_like(offset).index_add_(0, piece, of_hidden)
         of_slope = torch.zeros_like(slope).index_add_(0, piece, of_hidden.mul_(x[:, None]))
         return None, None, of_slope, of_offset, of_weight
-
-
-class MLP(nn.Module):
-    """Linear layers with ReLU between them; `MLP(2 * d, d, d, 1)` has three. Parameter names as torchdrug's."""
-
-    def __init__(self, *dims: int):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(dims))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers[:-1]:
-            x = F.relu(layer(x), inplace=True)  # the backward pass needs what comes out, nothing needs what went in
-        return self.layers[-1](x)
