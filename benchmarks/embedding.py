@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,6 +20,8 @@ from siamdiff_min import load_encoder
 from siamdiff_min.data.structures import bundle_path, find_structures
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.training.checkpoint import save_encoder_file
+
+from .timing import timed
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,6 +36,10 @@ def main() -> None:
     structures = [source.read() for source in find_structures(bundle_path()).sources]
     atoms = sum(structure.protein.num_atoms for structure in structures)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; {len(structures)} structures, {atoms} atoms")
+
+    def embed(embedder) -> None:
+        list(embedder.stream((str(i), structure) for i, structure in enumerate(structures)))
+
     with tempfile.TemporaryDirectory() as folder:
         checkpoint, out = Path(folder) / "encoder.pt", Path(folder) / "embeddings.npz"
         command = [sys.executable, "-m", "siamdiff_min.embed", str(bundle_path()), "--checkpoint", str(checkpoint)]
@@ -43,12 +49,8 @@ def main() -> None:
                 save_encoder_file(checkpoint, ENCODERS[args.encoder](level, size), args.encoder, level, size, "paper")
                 embedder, whole, inner = load_encoder(checkpoint), [], []
                 for _ in range(args.repeats):
-                    started = time.perf_counter()
-                    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-                    whole.append(time.perf_counter() - started)
-                    started = time.perf_counter()
-                    list(embedder.stream((str(i), structure) for i, structure in enumerate(structures)))
-                    inner.append(time.perf_counter() - started)
+                    whole.append(timed(partial(subprocess.run, command, cwd=ROOT, check=True, capture_output=True))[1])
+                    inner.append(timed(partial(embed, embedder))[1])
                 rates = [len(structures) / statistics.median(seconds) for seconds in (whole, inner)]
                 print(
                     f"{args.encoder}, {level}, {size}: {rates[0]:.1f} structures/s, reading and writing included; "

@@ -11,7 +11,6 @@ that a shared machine slows them alike. Prints medians in seconds, their ratio, 
 
 import argparse
 import statistics
-import time
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from siamdiff_min.encoders.gvp import GVPConv
 from siamdiff_min.encoders.ops import segment_mean
 
 from .step import load_batch
+from .timing import timed
 
 
 def compare(runs: dict, repeats: int) -> None:
@@ -29,9 +29,8 @@ def compare(runs: dict, repeats: int) -> None:
     seconds, results = {name: [] for name in runs}, {}
     for _ in range(repeats + 1):
         for name, run in runs.items():
-            started = time.perf_counter()
-            results[name] = run()
-            seconds[name].append(time.perf_counter() - started)
+            results[name], spent = timed(run)
+            seconds[name].append(spent)
     median = {name: statistics.median(s[1:]) for name, s in seconds.items()}
     (plain, reference), (here, result) = results.items()
     error = (result - reference).abs().max() / reference.abs().max()

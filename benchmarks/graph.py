@@ -9,7 +9,6 @@ sums of the encoder.
 
 import argparse
 import statistics
-import time
 
 import torch
 
@@ -20,19 +19,15 @@ from siamdiff_min.encoders.ops import Gather
 from siamdiff_min.protein.conformer import rotate_side_chains
 from siamdiff_min.protein.protein import Protein
 
+from .timing import timed
+
 BINS = 8
 
 
-def timed(work, repeats: int, device: str):
+def repeated(work, repeats: int, device: str):
     """What `work()` returns, and the median of its time in milliseconds. The first run warms up."""
-    seconds = []
-    for _ in range(repeats + 1):
-        started = time.perf_counter()
-        result = work()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - started)
-    return result, statistics.median(seconds[1:]) * 1e3
+    runs = [timed(work, device) for _ in range(repeats + 1)]
+    return runs[-1][0], statistics.median(seconds for _, seconds in runs[1:]) * 1e3
 
 
 def batch(nodes: int, atoms: bool) -> Protein:
@@ -53,10 +48,10 @@ def row(level: str, size: int, repeats: int, device: str) -> str:
     """What is measured of one batch."""
     builder = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level]
     protein = builder.view(batch(size, level == "atom")).to(device)
-    graph, building = timed(lambda: builder(protein), repeats, device)
-    (edge_in, edge_out, bins), lining = timed(lambda: line_graph(graph, protein.pos, BINS), repeats, device)
+    graph, building = repeated(lambda: builder(protein), repeats, device)
+    (edge_in, edge_out, bins), lining = repeated(lambda: line_graph(graph, protein.pos, BINS), repeats, device)
     index = edge_in * BINS + bins, edge_out, graph.num_edges * BINS, graph.num_edges
-    _, preparing = timed(lambda: Gather.build(*index), repeats, device)
+    _, preparing = repeated(lambda: Gather.build(*index), repeats, device)
     counts = [protein.num_graphs, protein.num_atoms, graph.num_edges, len(edge_in)]
     times = [f"{ms:.1f}" for ms in (building, lining, preparing)]
     return "| " + " | ".join([level, *(f"{count:,}" for count in counts), *times]) + " |"
@@ -77,7 +72,7 @@ def main() -> None:
             print(row(level, size, args.repeats, args.device), flush=True)
     protein = batch(1000, atoms=False).to(args.device)
     angles = torch.randn(protein.num_residues, 4, generator=torch.Generator().manual_seed(0)).to(args.device)
-    _, turning = timed(lambda: rotate_side_chains(protein, angles), args.repeats, args.device)
+    _, turning = repeated(lambda: rotate_side_chains(protein, angles), args.repeats, args.device)
     print(f"side chains of {protein.num_residues} residues ({protein.num_atoms} atoms) turned in {turning:.1f} ms")
 
 

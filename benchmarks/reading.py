@@ -6,11 +6,12 @@ python -m benchmarks.reading [--repeats 3]
 import argparse
 import statistics
 import tempfile
-import time
 from pathlib import Path
 
 from siamdiff_min.data.build import build_store
 from siamdiff_min.data.structures import bundle_path, find_structures
+
+from .timing import timed
 
 
 def main() -> None:
@@ -18,15 +19,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     repeats = parser.parse_args().repeats
     sources = find_structures(bundle_path()).sources
-    parsing, building, atoms = [], [], 0
+    parsing, building = [], []
     for _ in range(repeats):
-        started = time.perf_counter()
-        atoms = sum(source.read().protein.num_atoms for source in sources)
-        parsing.append(time.perf_counter() - started)
+        atoms, seconds = timed(lambda: sum(source.read().protein.num_atoms for source in sources))
+        parsing.append(seconds)
         with tempfile.TemporaryDirectory() as folder:
-            started = time.perf_counter()
-            build_store(bundle_path(), Path(folder) / "store", workers=1, progress=False)
-            building.append(time.perf_counter() - started)
+            store = Path(folder) / "store"
+            building.append(timed(lambda store=store: build_store(bundle_path(), store, 1, progress=False))[1])
     per_atom = statistics.median(parsing) / atoms * 1e6
     print(f"parsing {len(sources)} gzip-compressed PDB entries, {atoms} atoms: {per_atom:.1f} microseconds per atom")
     print(f"building their store, one process: {statistics.median(building):.2f} s")

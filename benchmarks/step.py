@@ -14,7 +14,6 @@ published (`benchmarks/plain.py`). `--part encoder` times the encoder alone, one
 import argparse
 import itertools
 import platform
-import resource
 import statistics
 import time
 from collections import defaultdict
@@ -31,9 +30,11 @@ from siamdiff_min.encoders.ops import Gather
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.training.engine import peak_memory
 from siamdiff_min.training.ranks import keep_freed_memory
 
 from .plain import plain
+from .timing import timed
 
 
 def load_batch(level: str) -> Protein:
@@ -145,21 +146,9 @@ def matmul_rate(device: str, amp: str, width: int) -> float:
     """FLOP/s of a product of 16,384 rows with a square matrix of the width of the heads."""
     kind = torch.bfloat16 if amp == "bf16" else torch.float32
     x, w = torch.randn(16384, width, device=device, dtype=kind), torch.randn(width, width, device=device, dtype=kind)
-    out, times = x @ w, []
-    for _ in range(8):
-        started = time.perf_counter()
-        torch.mm(x, w, out=out)
-        if device == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - started)
+    out = x @ w
+    times = [timed(lambda: torch.mm(x, w, out=out), device)[1] for _ in range(8)]
     return 2 * x.numel() * width / statistics.median(times)
-
-
-def peak_memory(device: str) -> float:
-    """GB: of the GPU's tensors, or of the whole process on a CPU (a high-water mark: it never falls)."""
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated() / 1e9
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024) / 1e9
 
 
 def report(step: Step, rates: list[float], plain_step: Step | None) -> None:
@@ -197,7 +186,7 @@ def main() -> None:
     name = torch.cuda.get_device_name() if args.device == "cuda" else f"{torch.get_num_threads()} threads"
     print(f"torch {torch.__version__}, {args.device} ({name}), {platform.machine()}")
     forms = ["package", args.against] if args.against else ["package"]
-    before = peak_memory(args.device)
+    before = peak_memory(torch.device(args.device)) / 1e3  # GB
     for method in list(OBJECTIVES) if "all" in args.method else args.method:  # one at a time: some weigh 1.4 GB
         for setting in itertools.product([method], args.level, args.encoder, args.size, args.amp):
             try:
@@ -208,7 +197,7 @@ def main() -> None:
             rates, width = [], min(steps[0].objective.encoder.out_dim, 3072)
             for number in range(2):
                 steps[0].run(number)  # warms up, and takes what memory steps alone take
-            memory = peak_memory(args.device)
+            memory = peak_memory(torch.device(args.device)) / 1e3
             for step in steps:
                 step.run(0)
                 step.seconds, step.clock = [], Clock(args.device)

@@ -10,17 +10,20 @@ structure, seconds to open a store and to split and shuffle its proteins, and cr
 import argparse
 import hashlib
 import json
-import resource
 import statistics
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.data.store import ARRAYS, ProteinStore, meta_checksum
+from siamdiff_min.training.engine import peak_memory
+
+from .timing import timed
 
 
 def repeat(store: ProteinStore, proteins: int, folder: Path) -> ProteinStore:
@@ -48,6 +51,12 @@ def repeat(store: ProteinStore, proteins: int, folder: Path) -> ProteinStore:
     return ProteinStore(folder)
 
 
+def read(crops: Crops, keys: list[tuple[int, int]]) -> None:
+    """Crops in batches of 64, as training takes them."""
+    for first in range(0, len(keys), 64):
+        collate([crops[key] for key in keys[first : first + 64]])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--proteins", type=int, default=100_000)
@@ -64,26 +73,19 @@ def main() -> None:
                 crops = Crops(store, args.length, repeat_number)
                 random = np.random.default_rng(repeat_number)
                 keys = [(0, int(i)) for i in random.integers(len(store), size=args.crops)]
-                started = time.perf_counter()
-                for first in range(0, args.crops, 64):
-                    collate([crops[key] for key in keys[first : first + 64]])
-                rate.append(args.crops / (time.perf_counter() - started))
+                rate.append(args.crops / timed(partial(read, crops, keys))[1])
         for store, rate in zip(stores, rates):
             size = sum(file.stat().st_size for file in store.path.glob("*.bin"))
-            started = time.perf_counter()
-            opened = ProteinStore(store.path)
-            opening = time.perf_counter() - started
-            train, _ = split(opened, 0.02)
-            splitting = time.perf_counter() - started - opening
-            np.random.default_rng(0).permutation(train)
-            shuffling = time.perf_counter() - started - opening - splitting
+            opened, opening = timed(partial(ProteinStore, store.path))
+            (train, _), splitting = timed(partial(split, opened, 0.02))
+            _, shuffling = timed(partial(np.random.default_rng(0).permutation, train))
             print(
                 f"{len(store)} proteins: {size / len(store) / 1e3:.1f} kB each; opened in {opening * 1e3:.1f} ms, "
                 f"split in {splitting:.2f} s, shuffled in {shuffling * 1e3:.1f} ms; "
                 f"{statistics.median(rate):.0f} crops/s ({min(rate):.0f} .. {max(rate):.0f}) of {args.length} "
                 "residues, one process, in the page cache"
             )
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    peak = peak_memory(torch.device("cpu")) / 1e3
     print(f"peak memory of the process, mapped pages included: {peak:.2f} GB")
 
 

@@ -282,7 +282,7 @@ def train(
             if logging:
                 values, now = means(records, ranks.world), time.perf_counter()
                 rate = (done - line_step) * config.global_batch_size / (now - line_time)
-                speed = {"lr": optimizer.param_groups[-1]["lr"], "peak_memory_mb": _peak_memory(device)}
+                speed = {"lr": optimizer.param_groups[-1]["lr"], "peak_memory_mb": peak_memory(device)}
                 speed[f"{unit}_per_second"] = rate
                 write(done, split="train", **values, **speed)
                 bar.set_postfix_str(f"loss {values['loss']:.4g}, {rate:.3g} {unit}/s")
@@ -363,9 +363,8 @@ def _ignore_signals(worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _peak_memory(device: torch.device) -> float:
-    """Most memory this process has used so far, in MB: of the GPU when on one."""
+def peak_memory(device: torch.device) -> float:
+    """Most memory this process has used so far, in MB: of the GPU's tensors when on one."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
-    return kilobytes / 1e3
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
