@@ -8,7 +8,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from siamdiff_min.data.build import build_store
+from siamdiff_min.data.build import open_store
 from siamdiff_min.data.structures import bundle_path, find_structures
 
 from .timing import timed
@@ -25,7 +25,7 @@ def main() -> None:
         parsing.append(seconds)
         with tempfile.TemporaryDirectory() as folder:
             store = Path(folder) / "store"
-            building.append(timed(lambda store=store: build_store(bundle_path(), store, 1, progress=False))[1])
+            building.append(timed(lambda store=store: open_store(bundle_path(), store, 1))[1])
     per_atom = statistics.median(parsing) / atoms * 1e6
     print(f"parsing {len(sources)} gzip-compressed PDB entries, {atoms} atoms: {per_atom:.1f} microseconds per atom")
     print(f"building their store, one process: {statistics.median(building):.2f} s")

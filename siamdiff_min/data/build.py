@@ -68,6 +68,13 @@ class BuildReport:
         return f"seen {self.seen} = {parts}; {self.residues} residues, {self.atoms} atoms"
 
 
+def report_of(store: ProteinStore) -> BuildReport:
+    """What became of the files that a store was built from."""
+    meta = store.meta
+    counts = (Counter(meta["report"][name]) for name in ("skipped", "failed", "dropped"))
+    return BuildReport(meta["proteins"], meta["residues"], meta["atoms"], *counts)
+
+
 def open_store(path=None, store=None, workers: int | None = None) -> ProteinStore:
     """Open the store of some data, and build it first where there is none or the data have changed.
 
@@ -75,12 +82,17 @@ def open_store(path=None, store=None, workers: int | None = None) -> ProteinStor
         path: a folder, `.tar`, structure file or finished store; None for the structures bundled with the package.
         store: folder of the store. By default `<path>.store` beside the data, or in the cache where that cannot be
             written (always for the bundle): `$SIAMDIFF_CACHE`, by default `~/.cache/siamdiff_min`.
-        workers: see `build_store`.
+        workers: processes; the result does not depend on it. By default one for fewer than 1,000 structures, else one
+            per core up to 8. More than one start by `spawn`, so a script needs `if __name__ == "__main__":`.
 
-    Several processes may call this at once: one builds, the others wait for it.
+    Files that cannot be read are counted, and listed in `failures.tsv` in the store; they do not stop the build. Nor do
+    those that take too long, or kill one of several processes. Several processes may call this at once: one builds, the
+    others wait for it.
 
     Raises:
-        StoreError, StructureError: see `ProteinStore` and `build_store`.
+        StructureError: nothing at `path`, or a damaged archive.
+        StoreError: no readable protein, something that is no store at `store`, or a disk that is full or cannot be
+            written. What was done is kept, the next build goes on from there.
     """
     if path is None:
         print("no data given: the structures bundled with the package are used", file=sys.stderr)
@@ -99,32 +111,9 @@ def open_origin(origin: Origin, store=None, workers: int | None = None) -> Prote
             if opened is None:
                 if reason:
                     print(f"{reason}; it is built anew", file=sys.stderr)
-                _build(origin, store, workers, progress=True)
+                _build(origin, store, workers)
                 opened = ProteinStore(store)
     return opened
-
-
-def build_store(path, store_path, workers: int | None = None, progress: bool = True) -> BuildReport:
-    """Convert all structures under `path` into the store `store_path`, replacing an older store there.
-
-    Files that cannot be read are counted, and listed in `failures.tsv` in the store; they do not stop the build. Nor do
-    those that take too long, or kill one of several processes.
-
-    Args:
-        path: a folder, `.tar` or structure file.
-        store_path: folder of the store; it appears when everything is done.
-        workers: processes; the result does not depend on it. By default one for fewer than 1,000 structures, else one
-            per core up to 8. More than one start by `spawn`, so a script needs `if __name__ == "__main__":`.
-        progress: show a progress bar.
-
-    Raises:
-        StructureError: nothing at `path`, or a damaged archive.
-        StoreError: no readable protein, something that is not a store at `store_path`, or a disk that is full or
-            cannot be written. What was done is kept, the next build goes on from there.
-    """
-    store = Path(store_path)
-    with _lock(store):
-        return _build(structure_files(path), store, workers, progress)
 
 
 def _default_store(origin: Origin) -> Path:
@@ -169,7 +158,7 @@ def _lock(store: Path):
 # ---- building --------------------------------------------------------------------------------------------------------
 
 
-def _build(origin: Origin, store: Path, workers: int | None, progress: bool) -> BuildReport:
+def _build(origin: Origin, store: Path, workers: int | None) -> None:
     if store.exists() and not is_store(store):
         raise StoreError(f"{store} exists and is not a store; it is not overwritten")
     listing = origin.listing()
@@ -178,7 +167,7 @@ def _build(origin: Origin, store: Path, workers: int | None, progress: bool) -> 
     _start_or_continue(partial, plan)
     merged, outdated = partial / "merged", partial / "outdated"
     if not is_store(merged):  # otherwise a build was killed after it had done everything but give the store its name
-        _fill(merged, origin, listing, workers, progress)
+        _fill(merged, origin, listing, workers)
     for file in partial.glob("shard-*"):
         file.unlink()
     # All that takes much space is gone before the store has its name: from then on nobody would look for leftovers.
@@ -188,12 +177,10 @@ def _build(origin: Origin, store: Path, workers: int | None, progress: bool) -> 
     os.rename(merged, store)
     sync_folder(store.parent)
     shutil.rmtree(partial, ignore_errors=True)
-    report = _report(ProteinStore(store).meta)
-    print(f"{store}: {report}", file=sys.stderr)
-    return report
+    print(f"{store}: {report_of(ProteinStore(store))}", file=sys.stderr)
 
 
-def _fill(merged: Path, origin: Origin, listing: Listing, workers: int | None, progress: bool) -> None:
+def _fill(merged: Path, origin: Origin, listing: Listing, workers: int | None) -> None:
     """Write all shards that are not there yet, then put them together."""
     shards = [
         (merged.with_name(f"shard-{start // SHARD_SIZE:06d}.npz"), listing.sources[start : start + SHARD_SIZE])
@@ -201,16 +188,10 @@ def _fill(merged: Path, origin: Origin, listing: Listing, workers: int | None, p
     ]
     todo = [(file, sources) for file, sources in shards if not file.exists()]
     done = len(listing.sources) - sum(len(sources) for _, sources in todo)
-    with tqdm(total=len(listing.sources), initial=done, unit="protein", disable=not progress) as bar:
+    with tqdm(total=len(listing.sources), initial=done, unit="protein", disable=None) as bar:
         for count in _work(todo, workers or _default_workers(len(listing.sources))):
             bar.update(count)
     _merge(shards, listing, {"path": str(origin.path.resolve()), "fingerprint": origin.fingerprint}, merged)
-
-
-def _report(meta: dict) -> BuildReport:
-    """What `meta.json` says of the build."""
-    counts = (Counter(meta["report"][name]) for name in ("skipped", "failed", "dropped"))
-    return BuildReport(meta["proteins"], meta["residues"], meta["atoms"], *counts)
 
 
 def _default_workers(count: int) -> int:

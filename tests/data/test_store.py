@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from siamdiff_min.data import build
-from siamdiff_min.data.build import BuildReport, build_store, open_store
+from siamdiff_min.data.build import BuildReport, open_store, report_of
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.data.store import ARRAYS, VERSION, ProteinStore, StoreError
 from siamdiff_min.data.structures import bundle_index, bundle_path, find_structures
@@ -87,7 +87,7 @@ def cache(tmp_path, monkeypatch):
 def bundle(tmp_path_factory):
     """The bundled structures as a store; built once for this module."""
     path = tmp_path_factory.mktemp("bundle") / "bundle.store"
-    report = build_store(bundle_path(), path, progress=False)
+    report = report_of(open_store(bundle_path(), path))
     return ProteinStore(path), report
 
 
@@ -99,7 +99,7 @@ def digest(store) -> dict[str, str]:
 
 
 def test_the_store_equals_direct_reading(folder, tmp_path, small_shards):
-    build_store(folder, tmp_path / "s", progress=False)
+    open_store(folder, tmp_path / "s")
     store = ProteinStore(tmp_path / "s")
     direct = {s.name: s for s in find_structures(folder).sources}
     assert list(store.names) == sorted(f"p{i}" for i in range(10))
@@ -118,7 +118,7 @@ def test_the_store_equals_direct_reading(folder, tmp_path, small_shards):
 
 
 def test_every_file_is_accounted_for(folder, tmp_path, capsys):
-    report = build_store(folder, tmp_path / "s", progress=False)
+    report = report_of(open_store(folder, tmp_path / "s"))
     assert (report.used, report.residues) == (10, sum(SIZES))
     assert report.failed == {"an HTML or XML page, not a PDB or mmCIF file": 1, "empty": 1, "no atoms in it": 1}
     assert report.skipped == {"not a structure file": 1}
@@ -136,12 +136,12 @@ def test_dropped_atoms_are_added_up(folder, tmp_path):
     water = "HETATM    1  O   HOH A  99       0.000   0.000   0.000  1.00  0.00           O\n"
     for name in ("p1.pdb", "p2.pdb"):
         (folder / name).write_text(water + (folder / name).read_text())
-    report = build_store(folder, tmp_path / "s", progress=False)
+    report = report_of(open_store(folder, tmp_path / "s"))
     assert report.dropped == ProteinStore(tmp_path / "s").meta["report"]["dropped"] == {"waters": 2}
 
 
 def test_number_of_processes_changes_no_byte(folder, tmp_path, small_shards):
-    reports = [build_store(folder, tmp_path / f"s{workers}", workers, progress=False) for workers in (1, 3)]
+    reports = [report_of(open_store(folder, tmp_path / f"s{workers}", workers)) for workers in (1, 3)]
     assert reports[0] == reports[1]
     assert digest(tmp_path / "s1") == digest(tmp_path / "s3")
 
@@ -156,14 +156,14 @@ def slow(file, sources):
     time.sleep(0.05)
     return result
 setattr(build, read.__name__, slow)
-build.build_store(sys.argv[1], sys.argv[2], workers=1, progress=False)
+build.open_store(sys.argv[1], sys.argv[2], workers=1)
 """
 
 
 @pytest.mark.parametrize("phase, shards", [("read", 3), ("merge", 13)])
 def test_a_build_that_is_killed_goes_on_and_gives_the_same_bytes(folder, tmp_path, phase, shards, monkeypatch):
     monkeypatch.setattr(build, "SHARD_SIZE", 1)
-    build_store(folder, tmp_path / "whole", progress=False)
+    open_store(folder, tmp_path / "whole")
     store, partial = tmp_path / "s", tmp_path / "s.partial"
     process = subprocess.Popen([sys.executable, "-c", SLOW_BUILD, str(folder), str(store), phase])
     deadline = time.monotonic() + 60
@@ -182,7 +182,7 @@ def test_a_build_that_is_killed_goes_on_and_gives_the_same_bytes(folder, tmp_pat
     monkeypatch.setattr(
         build, "_write_shard", lambda file, sources: (written.append(file.name), write(file, sources))[1]
     )
-    build_store(folder, store, progress=False)
+    open_store(folder, store)
     assert len(finished) >= shards and len(written) == 13 - len(finished)
     assert not finished.keys() & set(written)
     assert digest(store) == digest(tmp_path / "whole")
@@ -199,7 +199,7 @@ def is_running(pid: str) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes in /proc")
 def test_the_processes_of_a_killed_build_end_too(tmp_path):
-    code = "import sys; from siamdiff_min.data import build; build.SHARD_SIZE = 4; build.build_store(*sys.argv[1:], 2)"
+    code = "import sys; from siamdiff_min.data import build; build.SHARD_SIZE = 4; build.open_store(*sys.argv[1:], 2)"
     process = subprocess.Popen([sys.executable, "-c", code, bundle_path(), tmp_path / "s"], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not list((tmp_path / "s.partial").glob("shard-*.npz")):
@@ -216,7 +216,7 @@ def test_the_processes_of_a_killed_build_end_too(tmp_path):
 
 
 def test_a_shard_damaged_by_a_crash_is_made_again(folder, tmp_path, small_shards, monkeypatch):
-    build_store(folder, tmp_path / "whole", progress=False)
+    open_store(folder, tmp_path / "whole")
     merge = build._merge
 
     def stop(*args):
@@ -225,22 +225,23 @@ def test_a_shard_damaged_by_a_crash_is_made_again(folder, tmp_path, small_shards
     for damage in (lambda data: data[:100], lambda data: data[:300] + b"!" + data[301:], lambda data: b""):
         monkeypatch.setattr(build, "_merge", stop)
         with pytest.raises(KeyboardInterrupt):
-            build_store(folder, tmp_path / "s", progress=False)
+            open_store(folder, tmp_path / "s")
         shard = tmp_path / "s.partial" / "shard-000001.npz"
         shard.write_bytes(damage(shard.read_bytes()))
         monkeypatch.setattr(build, "_merge", merge)
-        build_store(folder, tmp_path / "s", progress=False)
+        open_store(folder, tmp_path / "s")
         assert digest(tmp_path / "s") == digest(tmp_path / "whole")
+        shutil.rmtree(tmp_path / "s")
 
 
 def test_an_interrupted_build_of_other_data_is_not_continued(folder, tmp_path, small_shards, monkeypatch):
     with monkeypatch.context() as context:
         context.setattr(build, "_merge", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            build_store(folder, tmp_path / "s", progress=False)
+            open_store(folder, tmp_path / "s")
     write_pdb(folder / "p0a.pdb", protein(6, seed=99))
-    build_store(folder, tmp_path / "s", progress=False)
-    build_store(folder, tmp_path / "whole", progress=False)
+    open_store(folder, tmp_path / "s")
+    open_store(folder, tmp_path / "whole")
     assert digest(tmp_path / "s") == digest(tmp_path / "whole")
 
 
@@ -249,7 +250,7 @@ def test_nothing_of_the_users_is_overwritten(folder, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "thesis.tex").write_text("dear")
         with pytest.raises(StoreError, match=r"is not a store|not an unfinished store"):
-            build_store(folder, tmp_path / "s", progress=False)
+            open_store(folder, tmp_path / "s")
         assert (tmp_path / name / "thesis.tex").read_text() == "dear"
         shutil.rmtree(tmp_path / name)
 
@@ -258,14 +259,14 @@ def test_no_readable_protein_is_an_error(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.pdb").write_text("<html>")
     with pytest.raises(StoreError, match=r"no protein that can be read .*failed 1 .*a\.pdb: an HTML"):
-        build_store(tmp_path / "data", tmp_path / "s", progress=False)
+        open_store(tmp_path / "data", tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
 
 def test_a_disk_that_cannot_be_written_is_said_and_loses_nothing(folder, tmp_path, small_shards, monkeypatch):
     with pytest.raises(StoreError, match="cannot be written"):
-        build_store(folder, folder / "p1.pdb" / "s", progress=False)
-    build_store(folder, tmp_path / "s", progress=False)
+        open_store(folder, folder / "p1.pdb" / "s")
+    open_store(folder, tmp_path / "s")
     before = digest(tmp_path / "s")
 
     def full(descriptor):
@@ -275,9 +276,9 @@ def test_a_disk_that_cannot_be_written_is_said_and_loses_nothing(folder, tmp_pat
     with monkeypatch.context() as context:
         context.setattr(build.os, "fsync", full)
         with pytest.raises(StoreError, match=r"s cannot be written: .*No space left"):
-            build_store(folder, tmp_path / "s", progress=False)
+            open_store(folder, tmp_path / "s")
     assert digest(tmp_path / "s") == before
-    assert build_store(folder, tmp_path / "s", progress=False).used == 11
+    assert len(open_store(folder, tmp_path / "s")) == 11
 
 
 # ---- opening ---------------------------------------------------------------------------------------------------------

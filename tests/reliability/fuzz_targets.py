@@ -23,7 +23,7 @@ from fuzz_files import items, real_mmcif, real_pdb
 from mutations import BINARY, TEXT, tar_header, tar_repeat
 
 from siamdiff_min.data import atom3d, build, ec
-from siamdiff_min.data.build import build_store
+from siamdiff_min.data.build import open_store
 from siamdiff_min.data.samples import read_note
 from siamdiff_min.data.store import ProteinStore, StoreError, meta_checksum
 from siamdiff_min.data.structures import Source, find_structures
@@ -283,7 +283,7 @@ def _store(folder: Path) -> Path:
     for name in ("a", "b", "c"):
         (folder / "data" / f"{name}.pdb").write_bytes(real_pdb())
     (folder / "data" / "d.pdb").write_bytes(b"<html>")
-    build_store(folder / "data", folder / "whole", workers=1, progress=False)
+    open_store(folder / "data", folder / "whole", workers=1)
     file = folder / "whole" / "meta.json"
     meta = json.loads(file.read_text()) | {"source": {"path": "/data", "fingerprint": "0"}}
     del meta["sha256"]

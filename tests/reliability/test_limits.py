@@ -13,7 +13,7 @@ import pytest
 from fuzz_files import real_mmcif, real_pdb
 
 from siamdiff_min.data import build, structures
-from siamdiff_min.data.build import build_store, open_origin
+from siamdiff_min.data.build import open_origin, open_store, report_of
 from siamdiff_min.data.store import ProteinStore
 from siamdiff_min.data.structures import Listing, Origin, Source, bundle_path, find_structures, read_in_time
 from siamdiff_min.protein import parse
@@ -145,6 +145,6 @@ def test_a_bulk_run_survives_them_all(tmp_path, monkeypatch):
     (tmp_path / "data" / "bomb.pdb.gz").write_bytes(gzip.compress(bytes(2**26)))
     with open(tmp_path / "data" / "terabyte.cif", "wb") as out:
         out.truncate(2**40)
-    report = build_store(tmp_path / "data", tmp_path / "s", progress=False)
+    report = report_of(open_store(tmp_path / "data", tmp_path / "s"))
     assert (report.used, dict(report.failed)) == (1, {"too large": 2})
     assert list(ProteinStore(tmp_path / "s").names) == ["good"]

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from fuzz_files import real_mmcif, real_pdb
 
-from siamdiff_min.data.build import build_store
+from siamdiff_min.data.build import open_store, report_of
 from siamdiff_min.data.store import ProteinStore
 from siamdiff_min.data.structures import bundle_path, find_structures, fingerprint
 
@@ -92,7 +92,7 @@ def mixed(tmp_path):
 def test_every_file_of_a_mixed_folder_is_accounted_for(mixed, tmp_path, capsys):
     root, expected = mixed
     before = sorted(tmp_path.rglob("*"))
-    report = build_store(root, tmp_path / "s", progress=False)
+    report = report_of(open_store(root, tmp_path / "s"))
     assert report.skipped + report.failed == expected - Counter({"used": expected["used"]})
     assert report.used == expected["used"]
     assert report.seen == expected.total() == report.used + report.skipped.total() + report.failed.total()
