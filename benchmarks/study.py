@@ -41,7 +41,7 @@ from siamdiff_min.data.crops import Crops, collate
 from siamdiff_min.data.samples import DATASETS, LabelledData, Sample
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.encoders.ops import segment_sum
+from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES
 from siamdiff_min.report import figure, read_predictions
@@ -138,6 +138,7 @@ def prepare_ec(data: Path, out: Path) -> None:
 
 
 def name_in_ec(row: dict[str, str]) -> str:
+    """What the published set calls a chain: 1ABC-A; 0 where the entry names no chain."""
     return f"{row['pdb_id'].upper()}-{row['chain'] if row['chain'] != '-' else '0'}"
 
 
@@ -223,18 +224,17 @@ class Pool:
 
 def described(sample: Sample) -> np.ndarray:
     """What anyone sees of a sample without a network (numbers,), for each of its structures: the shares of the residue
-    types, those in focus, the log of the number of residues, and the radius of gyration over its power 0.38."""
+    types, those in focus, the log of the number of residues, and the radius of gyration (angstrom) over the number of
+    residues to the power 0.38, as it goes with the size of globular proteins."""
     protein, graphs = sample.protein, sample.protein.num_graphs
     kinds = one_hot(protein.residue_type, NUM_RESIDUE_TYPES) * ~protein.masked[:, None]
     shares = []
     for weight in (kinds, kinds * sample.focus[:, None]):
         count = segment_sum(weight.double(), protein.residue_graph, graphs)
         shares.append(count / count.sum(1, keepdim=True).clamp(min=1))
-    size = torch.bincount(protein.residue_graph, minlength=graphs).double()
-    atoms = torch.bincount(protein.atom_graph, minlength=graphs)[:, None]
-    centre = segment_sum(protein.pos.double(), protein.atom_graph, graphs) / atoms
-    squares = (protein.pos - centre[protein.atom_graph]).square()
-    radius = (segment_sum(squares, protein.atom_graph, graphs) / atoms).sum(1).sqrt()
+    size, pos = protein.residues_per_graph.double(), protein.pos.double()
+    centre = segment_mean(pos, protein.atom_graph, graphs)
+    radius = segment_mean((pos - centre[protein.atom_graph]).square(), protein.atom_graph, graphs).sum(1).sqrt()
     return torch.cat([*shares, size.log()[:, None], (radius / size**0.38)[:, None]], dim=1).flatten().numpy()
 
 
