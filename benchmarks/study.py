@@ -1,8 +1,7 @@
 """Does pre-training help? Methods pre-trained on one set of chains, fine-tuned on tasks with several seeds.
 
     python -m benchmarks.study DATA [--config study.json] [--out runs/study] [--jobs 2]  # runs what is missing
-    python -m benchmarks.study --table     # prints what is there and copies the raw results to benchmarks/results
-    python -m benchmarks.study --curves    # draws the losses on held-out chains
+    python -m benchmarks.study_results  # what came out
 
 DATA holds `pretrain.tsv` (columns id, split) and `ec.tsv` (id, split, pdb_id, chain, ec: numbers with commas), the
 splits being train, val and test; `chains/ID.pdb.gz`; `ec/`, of which the annotation table gives the list of labels; and
@@ -15,7 +14,6 @@ train.py or finetune.py, printed and kept in its results, and goes on where it w
 
 import argparse
 import csv
-import functools
 import json
 import os
 import shlex
@@ -28,32 +26,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from torch.nn.functional import one_hot
-
-from siamdiff_min.data import atom3d, ec
-from siamdiff_min.data.build import open_origin, open_store
-from siamdiff_min.data.crops import Crops, collate
-from siamdiff_min.data.samples import DATASETS, LabelledData, Sample
-from siamdiff_min.downstream.tasks import TASKS
-from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.encoders.ops import segment_mean, segment_sum
-from siamdiff_min.pretraining import OBJECTIVES
-from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES
-from siamdiff_min.report import figure, read_predictions
-from siamdiff_min.training import checkpoint, engine
-from siamdiff_min.training.config import STAGED, PretrainConfig
-from siamdiff_min.training.ranks import launch
+from siamdiff_min.data import ec
+from siamdiff_min.training.config import STAGED
 
 ROOT = Path(__file__).parent.parent
-RESULTS = Path(__file__).parent / "results"
-SHOWN = {"ec": ["fmax", "auprc"], "pip": ["auroc"], "msp": ["auroc", "auprc"], "res": ["accuracy"]}
-SHOWN["psr"] = ["global_spearman", "mean_spearman"]
-DRAWS = 500  # of the test split, for intervals
+CONFIG = Path(__file__).with_suffix(".json")
 OUT = Path("runs/study")  # relative to the root of the project
 
 
@@ -222,213 +199,24 @@ class Pool:
                 self.failed.append(f"{run.name}: see {log}")
 
 
-def described(sample: Sample) -> np.ndarray:
-    """What anyone sees of a sample without a network (numbers,), for each of its structures: the shares of the residue
-    types, those in focus, the log of the number of residues, and the radius of gyration (angstrom) over the number of
-    residues to the power 0.38, as it goes with the size of globular proteins."""
-    protein, graphs = sample.protein, sample.protein.num_graphs
-    kinds = one_hot(protein.residue_type, NUM_RESIDUE_TYPES) * ~protein.masked[:, None]
-    shares = []
-    for weight in (kinds, kinds * sample.focus[:, None]):
-        count = segment_sum(weight.double(), protein.residue_graph, graphs)
-        shares.append(count / count.sum(1, keepdim=True).clamp(min=1))
-    size, pos = protein.residues_per_graph.double(), protein.pos.double()
-    centre = segment_mean(pos, protein.atom_graph, graphs)
-    radius = segment_mean((pos - centre[protein.atom_graph]).square(), protein.atom_graph, graphs).sum(1).sqrt()
-    return torch.cat([*shares, size.log()[:, None], (radius / size**0.38)[:, None]], dim=1).flatten().numpy()
-
-
-def trivial(kind: str, data: LabelledData) -> dict[str, dict[str, float]]:
-    """Metrics of what needs no network: the best constant answer, that is the shares of the labels in training (EC),
-    the commonest type (RES); and a linear model of `described`, as scikit-learn fits it by default."""
-
-    def read(origin) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        dataset = DATASETS[kind](open_origin(origin, workers=1), labels=data.labels)
-        samples = [(described(s), s.target.numpy(), s.groups) for s in (dataset[0, i] for i in range(len(dataset)))]
-        seen, target, groups = zip(*samples)
-        return np.stack(seen), np.concatenate(target), [group for of_sample in groups for group in of_sample]
-
-    (x, y, _), (seen, target, groups) = read(data.train), read(data.test)
-    model = make_pipeline(StandardScaler(), Ridge() if kind in ("ec", "psr") else LogisticRegression(max_iter=10_000))
-    model.fit(x, y)
-    constant = np.zeros(len(target))
-    if kind in ("ec", "psr"):
-        fitted = model.predict(seen)
-    else:
-        fitted = np.zeros((len(target), NUM_RESIDUE_TYPES if kind == "res" else 2))
-        fitted[:, model.classes_.astype(int)] = model.predict_proba(seen)
-    if kind in ("pip", "msp"):
-        fitted = fitted[:, 1]
-    if kind in ("ec", "res"):
-        share = y.mean(0) if kind == "ec" else np.bincount(y, minlength=NUM_RESIDUE_TYPES)
-        constant = np.tile(share, (len(target), 1))
-    answers = {"always the same": constant, "linear": fitted}
-    return {name: TASKS[kind].metrics(score, target, groups) for name, score in answers.items()}
-
-
-@functools.cache
-def redrawn(folder: Path, task: str) -> np.ndarray:
-    """Metrics (DRAWS, seeds, those of SHOWN) of fine-tuned models on test splits drawn with replacement by families.
-
-    Whole families of proteins are drawn, as errors on one of them go together. The draws are the same for all methods.
-    nan where a metric is not defined, as AUROC of one class.
-    """
-    kind, seeds = task.partition("-")[0], []
-    related = json.loads((folder.parent.parent / "data/families.json").read_text())
-    for path in sorted(folder.glob("seed-*/predictions.tsv")):
-        read, members = read_predictions(path), {}
-        target, score, group = read["target"], read["prediction"], read["group"]
-        for i, name in enumerate(group):
-            members.setdefault(related.get(f"{kind}/{name}", name), []).append(i)
-        places, random, draws = list(members.values()), np.random.default_rng(0), []
-        for _ in range(DRAWS):
-            drawn = [places[k] for k in random.integers(len(places), size=len(places))]
-            rows, groups = np.concatenate(drawn), [f"{k} {group[i]}" for k, place in enumerate(drawn) for i in place]
-            values = TASKS[kind].metrics(score[rows], target[rows], groups)
-            draws.append([values[name] for name in SHOWN[kind]])
-        seeds.append(draws)
-    return np.array(seeds).transpose(1, 0, 2)
-
-
-def versus(folder: Path, scratch: Path, task: str) -> dict[str, list[float]]:
-    """95 % interval of what a method is better than scratch by, over draws of test families and of seeds (percentiles).
-
-    Draws for which a metric is not defined are left out.
-    """
-    random = np.random.default_rng(1)
-
-    def mean(values: np.ndarray) -> np.ndarray:
-        seeds = random.integers(values.shape[1], size=values.shape[:2])
-        return np.take_along_axis(values, seeds[:, :, None], axis=1).mean(1)
-
-    gain = mean(redrawn(folder, task)) - mean(redrawn(scratch, task))
-    return dict(zip(SHOWN[task.split("-")[0]], np.nanquantile(gain, [0.025, 0.975], axis=0).T.tolist()))
-
-
-def collect(config: dict, out: Path) -> None:
-    """Copy the raw results to benchmarks/results, with the commands for the usual --out, and name what is missing."""
-    cpu, missing, commands = {}, [], {run.name: run.command for run in plan(config, OUT)}
-    for line in (out / "times.tsv").read_text().splitlines():
-        name, _, seconds, _ = line.split("\t")
-        cpu[name] = cpu.get(name, 0) + float(seconds) / 60
-    for run in plan(config, out):
-        if not run.done.exists():
-            missing.append(run.name)
-            continue
-        method, task = run.name.split("/")
-        if run.done.name == "results.json":
-            content, scratch = json.loads(run.done.read_text()), out / "scratch" / task
-            if method != "scratch" and (scratch / "results.json").exists():
-                content["minus_scratch"] = versus(run.done.parent, scratch, task)
-        else:
-            content = {"config": checkpoint.load_encoder_file(run.done)["config"]}
-            content["last"] = json.loads((run.done.parent / "metrics.jsonl").read_text().splitlines()[-1])
-        command = shlex.join(["python", *commands[run.name]])
-        content |= {"command": command, "cpu_minutes": round(cpu.get(run.name, 0), 1)}
-        (RESULTS / method).mkdir(parents=True, exist_ok=True)
-        (RESULTS / f"{run.name}.json").write_text(json.dumps(content, indent=1) + "\n")
-    print(f"CPU hours: {sum(cpu.values()) / 60:.1f}; not run: {', '.join(missing) or 'nothing'}")
-
-
-def tables(config: dict, out: Path) -> None:
-    """Print a table of every task, and one of all with the metric that chooses the epoch."""
-    methods, short, titles = ["scratch", *config["methods"]], {}, []
-    for task in config["tasks"]:
-        kind = task.partition("-")[0]
-        paths = {method: RESULTS / method / f"{task}.json" for method in methods}
-        results = {method: json.loads(path.read_text()) for method, path in paths.items() if path.exists()}
-        if not results:
-            continue
-        folder, names = f"{out}/data/{kind}", SHOWN[kind]
-        easy = trivial(kind, ec.find(folder) if kind == "ec" else atom3d.find(folder, kind))
-        titles.append(f"{task} {names[0]}")
-        print(f"\n| {task} | {' | minus scratch | '.join(names)} | minus scratch |\n|{'---|' * (2 * len(names) + 1)}")
-        for name, values in easy.items():
-            print(f"| {name} | {' | '.join(f'{values[metric]:.3f} | ' for metric in names)} |")
-            short.setdefault(name, {})[titles[-1]] = f"{values[names[0]]:.3f}"
-        for method, content in results.items():
-            values = {name: f"{content['mean'][name]:.3f} ± {content['std'][name]:.3f}" for name in names}
-            bounds = content.get("minus_scratch", {})
-            cells = [x for n in names for x in (values[n], "{:+.3f} .. {:+.3f}".format(*bounds[n]) if bounds else "")]
-            print(f"| {method} | {' | '.join(cells)} |")
-            short.setdefault(method, {})[titles[-1]] = values[names[0]]
-    print(f"\n| | {' | '.join(titles)} |\n|{'---|' * (len(titles) + 1)}")
-    for method, values in short.items():
-        print(f"| {method} | {' | '.join(values.get(title, '') for title in titles)} |")
-
-
-def curves(config: dict, out: Path) -> None:
-    """Structure loss and sequence accuracy of held-out chains after every epoch, each run under its own noise."""
-    level, ranks = config["curves"]["level"], launch("cpu", 1)
-    store = open_store(f"{out}/data/val", workers=1)
-    budget, points = config["pretrain"][level], {}
-    for title, method in config["curves"]["runs"].items():
-        folder = out / method / f"pretrain-{level}"
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        stages = {line["step"]: line["stage"] for line in lines}
-        options = checkpoint.load_encoder_file(folder / "encoder.pt")["config"]
-        run = PretrainConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
-        objective = OBJECTIVES[run.method](ENCODERS[run.encoder](level, run.size), level, run.preset, run.ablation)
-        points[title] = []
-        for path in sorted(folder.glob("checkpoint-*.pt")):
-            state = checkpoint.load(path)
-            if state["step"] * budget["epochs"] % max(stages):
-                continue  # within an epoch
-            objective.load_state_dict(state["objective"])
-            objective.set_stage(stages[state["step"]])
-            crops = Crops(store, run.max_length, run.seed)  # and masks and noise: the same after every epoch
-            measured = engine.evaluate(objective, (crops, collate, range(len(store))), run, ranks)
-            point = {"epoch": state["step"] * budget["epochs"] / max(stages)}
-            point |= {name: measured[name] for name in ("structure_loss", "sequence_accuracy") if name in measured}
-            points[title].append(point)
-            print(title, point, flush=True)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "curves.json").write_text(json.dumps(points, indent=1) + "\n")
-    draw(points)
-
-
-def draw(points: dict[str, list[dict[str, float]]]) -> None:
-    """The curves as benchmarks/results/curves.png."""
-    made, axes = figure(1, 2)
-    for axis, name in zip(axes[0], ("structure_loss", "sequence_accuracy")):
-        for color, (title, series) in enumerate(points.items()):
-            known = [(p["epoch"], p[name]) for p in series if name in p]
-            if known:
-                axis.plot(*zip(*known), "o-", markersize=3, color=f"C{color}", label=title)
-        axis.set(title=name.replace("_", " ") + ", held-out chains", xlabel="epoch")
-    axes[0, 0].set_yscale("log")
-    made.legend(*axes[0, 1].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
-    made.savefig(RESULTS / "curves.png", dpi=100)
-
-
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", nargs="?", type=Path, help="the folder described above")
-    parser.add_argument("--config", type=Path, default=Path(__file__).with_suffix(".json"))
+    parser.add_argument("data", type=Path, help="the folder described above")
+    parser.add_argument("--config", type=Path, default=CONFIG)
     parser.add_argument("--out", type=Path, default=OUT, help="relative to the root of the project")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--curves", action="store_true")
     args = parser.parse_args(argv)
-    config, args.data = json.loads(args.config.read_text()), args.data and args.data.resolve()
+    config, data = json.loads(args.config.read_text()), args.data.resolve()
     os.chdir(ROOT)
-    if args.data and not (args.data / "pretrain.tsv").is_file():
-        sys.exit(f"error: {args.data} is not such a folder: there is no pretrain.tsv in it")
-    if not args.data and not (args.out / "times.tsv").is_file():
-        sys.exit(f"error: {args.out} holds no study; begin one by naming the folder of its data")
-    if args.data:
-        prepare(args.data, args.out)
-        pool = Pool(plan(config, args.out), args.out, args.jobs)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, pool.stop)
-        failed = pool.run()
-        if failed:
-            sys.exit("error: not all runs ended well:\n" + "\n".join(failed))
-    if args.table:
-        collect(config, args.out)
-        tables(config, args.out)
-    if args.curves:
-        curves(config, args.out)
+    if not (data / "pretrain.tsv").is_file():
+        sys.exit(f"error: {data} is not such a folder: there is no pretrain.tsv in it")
+    prepare(data, args.out)
+    pool = Pool(plan(config, args.out), args.out, args.jobs)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, pool.stop)
+    failed = pool.run()
+    if failed:
+        sys.exit("error: not all runs ended well:\n" + "\n".join(failed))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ import torch
 from conftest import real_protein
 from given import LABELS, entries
 
-from benchmarks import study
+from benchmarks import study, study_results
 from benchmarks.study import Pool, Run
-from siamdiff_min.data.samples import LabelledData
+from benchmarks.study_results import Answers
+from siamdiff_min.data.samples import LabelledData, Sample
 from siamdiff_min.data.structures import Listing, Origin
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
@@ -24,7 +25,7 @@ from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import FinetuneConfig, PretrainConfig, parse
 
 OUT = Path("runs/study")
-CONFIG = json.loads(Path(study.__file__).with_suffix(".json").read_text())
+CONFIG = json.loads(study.CONFIG.read_text())
 
 
 def options(run: Run):
@@ -129,55 +130,107 @@ def test_links_to_the_data_in_the_layouts_that_are_read(tmp_path):
     assert json.loads((out / "data/families.json").read_text()) == related
 
 
-def predictions(out: Path, task: str, rows: list[tuple[str, float, float]], seeds: int = 1, families=None) -> Path:
-    """A method's folder of fine-tuned seeds that all predicted `rows` (group, target, score); `task` only names it."""
-    (out / "data").mkdir(parents=True, exist_ok=True)
-    (out / "data/families.json").write_text(json.dumps(families or {}))
+def predictions(out: Path, method: str, task: str, rows: list[tuple[str, float, float]], seeds: int = 1) -> None:
+    """What a study holds of a method whose fine-tuned seeds all predicted `rows` (group, target, score)."""
+    lines = [f"{i}\t{group}\t{target}\t{score}" for i, (group, target, score) in enumerate(rows)]
     for seed in range(seeds):
-        path = out / "method" / task / f"seed-{seed}" / "predictions.tsv"
+        path = out / method / task / f"seed-{seed}" / "predictions.tsv"
         path.parent.mkdir(parents=True)
-        lines = [f"{i}\t{group}\t{target}\t{score}" for i, (group, target, score) in enumerate(rows)]
         path.write_text("\n".join(["id\tgroup\ttarget\tprediction", *lines]) + "\n")
-    return out / "method" / task
+    (out / method / task / "results.json").touch()
+
+
+def families(out: Path, related: dict[str, str]) -> None:
+    (out / "data").mkdir(parents=True)
+    (out / "data/families.json").write_text(json.dumps(related))
 
 
 def test_tests_are_redrawn_by_whole_families(tmp_path):
     """Two families of mutants, one ordered right and one wrong: AUROC 1, 0, and 3/4 where both are drawn."""
     rows = [("1ABC_A_B_X1", 1, 0.9), ("1ABC_A_B_X2", 0, 0.1), ("2DEF_A_B_X1", 1, 0.2), ("3DEF_A_B_X2", 0, 0.8)]
-    families = {f"msp/{name}": "first" if name.startswith("1") else "second" for name, *_ in rows}
-    values = study.redrawn(predictions(tmp_path, "msp-residue", rows, families=families), "msp-residue")
-    assert values.shape == (study.DRAWS, 1, 2)
+    families(tmp_path, {f"msp/{name}": "first" if name.startswith("1") else "second" for name, *_ in rows})
+    predictions(tmp_path, "scratch", "msp-residue", rows)
+    values = study_results.redrawn(tmp_path, "scratch", "msp-residue")
+    assert values.shape == (study_results.DRAWS, 1, 2)
     auroc, counts = np.unique(values[:, 0, 0], return_counts=True)
-    assert auroc.tolist() == [0, 0.75, 1] and counts.min() > study.DRAWS / 5
+    assert auroc.tolist() == [0, 0.75, 1] and counts.min() > study_results.DRAWS / 5
 
 
 def test_a_family_that_is_redrawn_keeps_its_proteins_apart(tmp_path):
     """Each target of PSR ordered right, but not one against the other: the mean over targets stays 1."""
     rows = [("1ABC", 0.1, 5), ("1ABC", 0.2, 6), ("2ABC", 0.3, 1), ("2ABC", 0.4, 2)]
-    families = {"psr/1ABC": "family", "psr/2ABC": "family"}
-    values = study.redrawn(predictions(tmp_path, "psr-residue", rows, families=families), "psr-residue")
-    assert np.allclose(values[:, 0], [-0.6, 1])
+    families(tmp_path, {"psr/1ABC": "family", "psr/2ABC": "family"})
+    predictions(tmp_path, "scratch", "psr-residue", rows)
+    assert np.allclose(study_results.redrawn(tmp_path, "scratch", "psr-residue")[:, 0], [-0.6, 1])
 
 
 def test_intervals_are_of_the_same_draws(tmp_path):
     random = np.random.default_rng(0)
     rows = [(f"{i // 4}", float(x), float(x + n)) for i, (x, n) in enumerate(zip(*random.normal(size=(2, 40))))]
-    noisy = predictions(tmp_path / "noisy", "psr-residue", rows, seeds=2)
-    again = predictions(tmp_path / "again", "psr-residue", [(g, t, 2 * s) for g, t, s in rows], seeds=3)
-    exact = predictions(tmp_path / "exact", "psr-residue", [(g, t, t) for g, t, _ in rows], seeds=3)
-    for bounds in study.versus(again, noisy, "psr-residue").values():
+    families(tmp_path, {})
+    predictions(tmp_path, "noisy", "psr-residue", rows, seeds=2)
+    predictions(tmp_path, "again", "psr-residue", [(g, t, 2 * s) for g, t, s in rows], seeds=3)
+    predictions(tmp_path, "exact", "psr-residue", [(g, t, t) for g, t, _ in rows], seeds=3)
+    for bounds in study_results.versus(tmp_path, "again", "noisy", "psr-residue").values():
         assert bounds == pytest.approx([0, 0], abs=1e-12)
-    for name, (low, high) in study.versus(exact, noisy, "psr-residue").items():
+    for name, (low, high) in study_results.versus(tmp_path, "exact", "noisy", "psr-residue").items():
         assert 0 < low < high, name
+
+
+def test_the_family_that_matters_most():
+    """One of five families is ordered wrong; leaving it out makes AUROC 1, and leaving out another changes it less."""
+    score, target = np.array([0.9, 0.1, 0.8, 0.2, 0.7, 0.3, 0.15, 0.85, 0.6, 0.4]), np.array([1, 0] * 5)
+    answers = Answers(score, target, np.array(list("abcdefghij")), np.array(list("1122334455")))
+    assert study_results.most_telling("msp-residue", [answers, answers]) == "4"
+    assert study_results.metrics("msp", answers, answers.family != "4").tolist() == [1, 1]
+    assert study_results.metrics("msp", answers)[0] == pytest.approx(18 / 25)
+
+
+def test_results_and_tables_of_a_study(tmp_path, monkeypatch, capsys):
+    """Two methods on MSP, one that orders all mutants right: what is copied, and every table."""
+    made = []
+    for num in (8, 6, 4):  # training, validation, test
+        items = [replace(entry, name=f"{num}-{k}") for k, entry in enumerate(entries("msp", num))]
+        made.append(Origin(tmp_path / str(num), "given", lambda items=items: Listing(items, [])))
+    monkeypatch.setattr(study_results.atom3d, "find", lambda folder, kind: LabelledData(*made))
+    monkeypatch.setattr(study_results, "RESULTS", tmp_path / "results")
+    out, names = tmp_path / "study", [f"4-{k}" for k in range(4)]
+    families(out, {f"msp/{name}": "of three" for name in names[1:]})
+    for method, scores in (("scratch", [0.1, 0.9, 0.8, 0.2]), ("diffpret", [0.9, 0.1, 0.8, 0.2])):
+        predictions(out, method, "msp-residue", list(zip(names, (1, 0, 1, 0), scores)), seeds=2)
+        (out / method / "msp-residue/results.json").write_text(json.dumps({"mean": "copied"}))
+    (out / "times.tsv").write_text("scratch/msp-residue\t90\t120\t0\ndiffpret/msp-residue\t90\t60\t0\n")
+    order = [["scratch diffpret", "msp-residue msp-residue-slow"]]
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG | {"order": order, "pairs": [["diffpret", "scratch"]]}))
+    study_results.main(["--out", str(out), "--config", str(config)])
+    lines = capsys.readouterr().out.splitlines()
+    missing = "scratch/msp-residue-slow, diffpret/pretrain-residue, diffpret/msp-residue-slow"
+    assert lines[0] == f"CPU hours: 0.1; not run: {missing}"
+    copied = json.loads((tmp_path / "results/diffpret/msp-residue.json").read_text())
+    assert copied["mean"] == "copied" and copied["cpu_minutes"] == 1
+    assert copied["command"].endswith("/pretrain-residue/encoder.pt --out runs/study/diffpret/msp-residue")
+    assert copied["minus_scratch"]["auroc"] == [0.5, 0.75]  # of three twice; both (neither class is in the other alone)
+    assert "minus_scratch" not in json.loads((tmp_path / "results/scratch/msp-residue.json").read_text())
+    rows = [line for line in lines if line.startswith("| diffpret")]
+    assert rows[0].startswith("| diffpret | 1.000 ± 0.000 | +0.500 .. +0.750 | 1.000 ± 0.000 | ")
+    assert rows[1:] == ["| diffpret | 1.000 ± 0.000 |"] * 2 + ["| diffpret minus scratch | +0.500 .. +0.750 |"]
+    assert "|  | msp-residue without 4-0 (1 of 4) |" in lines  # AUROC from scratch 0.25, and 0.5 without it
+    assert [line for line in lines if line.startswith("| scratch")][1:] == [
+        "| scratch | 0.250 ± 0.000 |",
+        "| scratch | 0.500 ± 0.000 |",
+    ]
+    for start in ("| msp train | 8 | 8 | 1 (8-0) | 0.500 | ", "| msp test | 4 | 2 | 3 (of three) | 0.500 | "):
+        assert any(line.startswith(start) for line in lines), lines
 
 
 @pytest.mark.parametrize("kind", ["ec", "pip", "msp", "res", "psr"])
 def test_what_needs_no_network(tmp_path, kind):
     """A linear model of composition and size is there for every task, and finds mutations to tryptophan."""
     train, test = (Origin(tmp_path / str(n), "given", lambda n=n: Listing(entries(kind, n), [])) for n in (24, 8))
-    values = study.trivial(kind, LabelledData(train, test, test, LABELS if kind == "ec" else ()))
-    assert list(values) == ["always the same", "linear"]
-    constant, linear = ([v[name] for name in study.SHOWN[kind]] for v in values.values())
+    answers = study_results.trivial(kind, LabelledData(train, test, test, LABELS if kind == "ec" else ()), {})
+    assert list(answers) == ["always the same", "linear"]
+    constant, linear = (study_results.metrics(kind, of_model["test"]).tolist() for of_model in answers.values())
     assert np.isfinite(constant[0]) and np.isfinite(linear[0]) and max(constant + linear) <= 1
     if kind == "msp":
         assert constant[0] == 0.5 and linear[0] == 1
@@ -189,7 +242,7 @@ def test_numbers_of_a_structure():
     one = replace(one, masked=torch.arange(one.num_residues) == 3)
     focus = torch.arange(one.num_residues) < 2
     pair = Protein.pack([one, replace(one, pos=-one.pos)])
-    seen = study.described(study.Sample(pair, focus.repeat(2), torch.zeros(1), ("x",), ("x",)))
+    seen = study_results.described(Sample(pair, focus.repeat(2), torch.zeros(1), ("x",), ("x",)))
     first, second = seen.reshape(2, 42)
     assert np.allclose(first, second)
     types = one.residue_type.tolist()
@@ -201,8 +254,9 @@ def test_numbers_of_a_structure():
     assert np.allclose(first[40:], [np.log(len(types)), radius / len(types) ** 0.38])
 
 
-@pytest.mark.parametrize("argv", [["nowhere"], ["--table"], ["--curves"]])
-def test_without_data_or_a_study_one_sentence(tmp_path, monkeypatch, argv):
-    monkeypatch.chdir(study.ROOT)  # where it works
-    with pytest.raises(SystemExit, match=r"error: .*(no pretrain.tsv in it|holds no study)"):
-        study.main([*argv, "--out", str(tmp_path)])
+def test_without_data_or_a_study_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(study.ROOT)  # where they work
+    with pytest.raises(SystemExit, match=r"error: .*: there is no pretrain.tsv in it"):
+        study.main(["nowhere", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"error: .* holds no study"):
+        study_results.main(["--out", str(tmp_path)])
