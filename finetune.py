@@ -147,21 +147,24 @@ def calibrate(task: Task, config: FinetuneConfig, dataset: Samples, ranks: Ranks
 
 def tune(task: Task, config: FinetuneConfig, datasets: dict, labels: tuple[str, ...], ranks: Ranks) -> int:
     """Train; OUT/best.pt is the epoch with the best validation metric. Returns the signal that ended it, or 0."""
+
+    def standing(epochs: float, values: dict[str, float]) -> float:
+        """What a later epoch has to beat: nothing where the metric is nan, or --max-steps ended within an epoch (the
+        run may go on: that moment only counts until there is a whole one)."""
+        return values[task.metric] if epochs == int(epochs) and np.isfinite(values[task.metric]) else -np.inf
+
     path = Path(config.out) / "best.pt"
     best, identity = -np.inf, {name: getattr(config, name) for name in ("task", *checkpoint.IDENTITY)}
     if path.exists() and checkpoint.checkpoints(path.parent) and config.resume != "never":
         before = checkpoint.load_model_file(path)
-        if before["epochs"] == int(before["epochs"]):
-            best = np.nan_to_num(before["valid"][task.metric], nan=-np.inf)  # nan: nothing was better yet
+        best = standing(before["epochs"], before["valid"])
 
     def validate(epochs: float) -> dict[str, float]:
         nonlocal best
         predictions = results.predict(task, held_out(datasets, "valid"), config, ranks)
         values = task.metrics(predictions.score, predictions.target, predictions.groups)
-        # Where --max-steps ends within an epoch the run may go on: that moment only counts until there is a whole one.
-        whole = epochs == int(epochs)
-        if (whole and values[task.metric] > best) or best == -np.inf:
-            best = values[task.metric] if whole and np.isfinite(values[task.metric]) else -np.inf
+        if standing(epochs, values) > best or best == -np.inf:
+            best = standing(epochs, values)
             if ranks.rank == 0:
                 about = {"labels": list(labels), "seed": config.seed, "epochs": epochs, "valid": values}
                 checkpoint.save_model_file(path, task, identity, **about)
