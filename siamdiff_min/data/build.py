@@ -3,6 +3,8 @@
 The sources are cut into shards of fixed size. Each becomes one file in `<store>.partial/`, written under another name
 and renamed, so that what has its name is complete and a build that was killed goes on where it stopped. At the end
 the shards are appended to the flat arrays in order, one in memory at a time, and the finished folder gets its name.
+
+    python -m siamdiff_min.data.build PATH ...  # builds the stores of these data where there are none, and checks all
 """
 
 from __future__ import annotations
@@ -429,3 +431,13 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+if __name__ == "__main__":
+    try:
+        for argument in sys.argv[1:]:
+            finished = open_store(argument)
+            finished.verify()
+            print(f"{finished.path}: {report_of(finished)}; all checksums are right")
+    except (StructureError, StoreError) as problem:
+        sys.exit(f"error: {problem}")

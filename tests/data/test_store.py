@@ -386,6 +386,19 @@ def test_every_flipped_byte_is_detected(folder):
     store.verify()
 
 
+def test_a_store_is_built_and_checked_from_the_command_line(folder):
+    command = [sys.executable, "-m", "siamdiff_min.data.build", str(folder)]
+    for first in (True, False):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0 and ("seen 14" in done.stderr) == first, done.stderr
+        assert done.stdout.startswith(f"{folder}.store: seen 14 = used 10 + ") and "checksums are right" in done.stdout
+    file = Path(f"{folder}.store/pos.bin")
+    file.write_bytes(bytes(len(file.read_bytes())))
+    done = subprocess.run([*command[:-1], f"{folder}.store"], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr == f"error: {folder}.store: array pos is damaged (its checksum differs)\n"
+
+
 def test_truncated_or_missing_arrays_are_detected_at_open(folder):
     path = open_store(folder).path
     for name in ARRAYS:
