@@ -24,7 +24,7 @@ from siamdiff_min.downstream.tasks import TASKS, Task
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.protein.structure import StructureError
 from siamdiff_min.training import checkpoint, engine, results
-from siamdiff_min.training.config import FinetuneConfig, parse
+from siamdiff_min.training.config import ConfigError, FinetuneConfig, parse, pick
 from siamdiff_min.training.ranks import Ranks, launch
 
 SPLITS = ("train", "valid", "test")
@@ -41,13 +41,11 @@ def main(argv: list[str] | None = None) -> int:
     source = model or (checkpoint.load_encoder_file(Path(config.init_from)) if config.init_from else {})
     if model:
         out = config.out or str(Path(config.eval_only).parent / "eval")
-        config = replace(config, task=model["task"], seeds=(model["seed"],), out=out)
-    try:
-        config = config.resolve(ranks.world, checkpoint.identity(source))
-        if config.predict and config.task not in PREDICTABLE:
-            raise ValueError(f"--predict is for {' and '.join(PREDICTABLE)}; {config.task} needs more than a structure")
-    except ValueError as error:
-        sys.exit(f"error: {error}")
+        max_residues = pick(config.max_residues, model.get("max_residues"))
+        config = replace(config, task=model["task"], seeds=(model["seed"],), out=out, max_residues=max_residues)
+    config = config.resolve(ranks.world, checkpoint.identity(source))
+    if config.predict and config.task not in PREDICTABLE:
+        raise ConfigError(f"--predict is for {' and '.join(PREDICTABLE)}; {config.task} needs more than a structure")
 
     # 2. Data: every split is converted once to a memory-mapped store, by the first process.
     datasets, labels = {}, tuple(model["labels"]) if model else ()
@@ -128,8 +126,9 @@ def build(config: FinetuneConfig, labels: tuple[str, ...], datasets: dict, ranks
     if config.task == "psr" and datasets:
         task.fit(datasets["train"].targets())
     trained = sum(p.numel() for p in task.parameters() if p.requires_grad)
-    start = f"from {config.init_from}" if config.init_from else "from scratch"
-    ranks.say(f"task        {config.task}, {config.level} level: {trained:,} parameters to train, seed {config.seed}")
+    source = config.eval_only or config.init_from
+    start, training = f"from {source}" if source else "from scratch", f", {trained:,} parameters to train"
+    ranks.say(f"task        {config.task}, {config.level} level, seed {config.seed}{training * (not config.eval_only)}")
     ranks.say(f"encoder     {config.encoder}, size {config.size}, {start}")
     return task.to(ranks.device)
 
@@ -167,7 +166,7 @@ def tune(task: Task, config: FinetuneConfig, datasets: dict, labels: tuple[str, 
             best = standing(epochs, values)
             if ranks.rank == 0:
                 about = {"labels": list(labels), "seed": config.seed, "epochs": epochs, "valid": values}
-                checkpoint.save_model_file(path, task, identity, **about)
+                checkpoint.save_model_file(path, task, identity, max_residues=config.max_residues, **about)
         return values
 
     plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else (task.metric, "max")
@@ -178,5 +177,5 @@ def tune(task: Task, config: FinetuneConfig, datasets: dict, labels: tuple[str, 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (checkpoint.CheckpointError, StructureError, StoreError) as error:
+    except (ConfigError, checkpoint.CheckpointError, StructureError, StoreError) as error:
         sys.exit(f"error: {error}")

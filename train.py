@@ -18,7 +18,7 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES
 from siamdiff_min.protein.structure import StructureError
 from siamdiff_min.training import checkpoint, engine
-from siamdiff_min.training.config import parse
+from siamdiff_min.training.config import ConfigError, parse
 from siamdiff_min.training.ranks import launch
 
 
@@ -29,10 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     config = parse(argv, choices, description=__doc__.splitlines()[0])
     ranks = launch(config.device, config.threads, config.deterministic)
     source = checkpoint.load_encoder_file(Path(config.init_from)) if config.init_from else {}
-    try:
-        config = config.resolve(ranks.world, checkpoint.identity(source))
-    except ValueError as error:
-        sys.exit(f"error: {error}")
+    config = config.resolve(ranks.world, checkpoint.identity(source))
 
     # 2. Data: structures are converted once to a memory-mapped store, by the first process.
     store = ranks.first("data", lambda: open_store(config.data, config.store, workers=config.num_workers or 1))
@@ -89,5 +86,5 @@ def count(module: torch.nn.Module) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (checkpoint.CheckpointError, StructureError, StoreError) as error:
+    except (ConfigError, checkpoint.CheckpointError, StructureError, StoreError) as error:
         sys.exit(f"error: {error}")

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from .data.store import is_store
 from .data.structures import Source, find_structures, read_in_time
 from .protein.constants import ATOM_NAMES, ONE_LETTER
 from .protein.parse import read_structure
@@ -199,12 +200,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first structure that cannot be read")
     args = parser.parse_args(argv)
+    if args.num_workers < 0 or args.batch_nodes < 1:
+        parser.error("--num-workers must not be negative, --batch-nodes must be at least 1")
     out = Path(args.out)
     try:
         with writing(out):  # tried before the work, not after it
+            if out.is_dir():
+                raise IsADirectoryError(f"{out} is a folder")
             out.parent.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=out.parent).close()
         embedder = load_encoder(args.checkpoint, args.device, args.batch_nodes)
+        for path in filter(is_store, args.structures):
+            raise StructureError(path, "a store", "embeddings are made from structure files")
         listings = [find_structures(path) for path in args.structures]
     except (CheckpointError, StructureError) as error:
         sys.exit(f"error: {error}")
@@ -235,6 +242,8 @@ def main(argv: list[str] | None = None) -> int:
             sys.exit(f"error: {error}")
     for error in failures:
         print(f"failed: {error}", file=sys.stderr)
+    for reason, count in sorted(skipped.items()):
+        print(f"skipped: {reason} {count}", file=sys.stderr)
     seen = len(sources) + skipped.total()
     print(f"seen {seen} = embedded {len(embeddings)} + skipped {skipped.total()} + failed {len(failures)}")
     if not embeddings:

@@ -108,6 +108,7 @@ def test_a_folder_a_tar_and_a_file_some_of_them_broken(checkpoint, tmp_path, fil
                "mean", "per_residue", "per_atom")  # fmt: skip
     assert "seen 14 = embedded 12 + skipped 1 + failed 1" in said
     assert f"failed: {folder / 'broken.pdb'}: an HTML or XML page" in said
+    assert "skipped: not a structure file 1" in said
     with np.load(out, allow_pickle=False) as arrays:
         ids = arrays["id"].tolist()
         assert len(set(ids)) == 12 and sum(name.endswith(files[0].name[:6]) for name in ids) == 2
@@ -133,5 +134,9 @@ def test_errors_are_clear(checkpoint, tmp_path):
     assert "no such file or folder" in said and "Traceback" not in said
     said = run(tmp_path / "x.pdb", "--checkpoint", tmp_path / "x.pdb", status=1)
     assert "cannot be read as a torch file" in said and "Traceback" not in said
+    said = run(tmp_path / "x.pdb", "--checkpoint", tmp_path / "x.pdb", "--out", tmp_path, status=1)
+    assert f"could not write {tmp_path}" in said and "folder" in said and "Traceback" not in said
+    said = run(tmp_path / "x.pdb", "--checkpoint", checkpoint, "--batch-nodes", "0", status=2)
+    assert "--batch-nodes must be at least 1" in said
     with pytest.raises(StructureError, match=r"x\.pdb"):
         siamdiff_min.load_encoder(checkpoint, "cpu").embed(tmp_path / "x.pdb")

@@ -84,3 +84,24 @@ def test_dry_run_and_errors(tmp_path, store):
     assert any(line.split() == ["lr", "0.25"] for line in said.splitlines())
     assert "is not a multiple" in train("--global-batch-size", 3, status=1)
     assert "invalid choice: 'x'" in train("--method", "x", status=2)
+    for argv, message in (
+        (("--epochs", 0), "error: no epochs"),
+        (("--method", "multiview", "--batch-size", 1), "error: multiview contrasts the proteins of a batch"),
+        (("--level", "residue", "--encoder", "esm-gearnet", "--esm", tmp_path / "x"), "No such file"),
+        (("--level", "residue", "--encoder", "esm-gearnet-8M"), "esm-gearnet-8M is of --size paper"),
+        (("--device", "cuda"), "error: --device cuda, but this torch sees no GPU"),
+    ):
+        if "cuda" not in argv or not torch.cuda.is_available():
+            said = train(*argv, "--store", store, status=1)
+            assert message in said and "Traceback" not in said
+    train("--max-steps", 1, "--method", "diffpret", "--store", store, "--out", tmp_path / "used")
+    said = train("--max-steps", 1, "--method", "residue-type", "--store", store, "--out", tmp_path / "used", status=1)
+    assert "--method was 'diffpret', is 'residue-type'" in said and "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_ends_the_run_and_its_loaders(tmp_path, store):
+    """`train` fails after two minutes: Python waits at its exit for processes that nobody ended."""
+    options = ["--method", "diffpret", "--store", store, "--lr", 1e30, "--max-steps", 9, "--num-workers", 2]
+    said = train(*options, "--out", tmp_path, status=1)
+    assert "the loss or its gradient is not finite. Proteins: loss" in said

@@ -9,6 +9,7 @@ the shards are appended to the flat arrays in order, one in memory at a time, an
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import hashlib
 import io
@@ -120,12 +121,13 @@ def open_origin(origin: Origin, store=None, workers: int | None = None) -> Prote
 
 def _default_store(origin: Origin) -> Path:
     path = origin.path.resolve()
-    beside = path.with_name(path.name + STORE_SUFFIX)
+    name = path.name + (f"-{origin.variant}" if origin.variant else "")
+    beside = path.with_name(name + STORE_SUFFIX)
     if not origin.in_cache and (is_store(beside) or os.access(path.parent, os.W_OK)):
         return beside
     cache = Path(os.environ.get("SIAMDIFF_CACHE") or Path.home() / ".cache" / "siamdiff_min")
     place = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
-    return cache / f"{path.name}-{place}{STORE_SUFFIX}"
+    return cache / f"{name}-{place}{STORE_SUFFIX}"
 
 
 def _reopen(store: Path, origin: Origin) -> tuple[ProteinStore | None, str]:
@@ -434,8 +436,10 @@ def sync_folder(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m siamdiff_min.data.build", description="Build and check stores.")
+    parser.add_argument("path", nargs="+", help="folder, tar or file of structures (its store is built), or a store")
     try:
-        for argument in sys.argv[1:]:
+        for argument in parser.parse_args().path:
             finished = open_store(argument)
             finished.verify()
             print(f"{finished.path}: {report_of(finished)}; all checksums are right")

@@ -58,7 +58,10 @@ def find(root, cutoff: int = 95, ids=None) -> LabelledData:
         version = fingerprint(place) if place.is_dir() else f"{state.st_size} {state.st_mtime_ns}"
         listing = _listing(place, annotated, listed, cutoffs if split == "test" else None, cutoff, seen)
         state = f"ec {version} {known} {identity if split == 'test' else ''}"
-        origins[split] = Origin(place, hashlib.sha256(state.encode()).hexdigest(), lambda listing=listing: listing)
+        digest = hashlib.sha256(state.encode()).hexdigest()
+        # Of the same files another choice is another store: runs with different ones may go on at the same time.
+        variant = f"{cutoff}" * (split == "test" and cutoff != 95) + f"-ids-{known[:8]}" * (listed is not None)
+        origins[split] = Origin(place, digest, lambda listing=listing: listing, variant=variant.strip("-"))
     about = f"EC, {root}: {len(labels)} labels, {len(annotated)} chains with labels"
     wanted = annotated.keys() if listed is None else listed
     if listed is not None:

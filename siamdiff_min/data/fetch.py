@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import re
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -63,7 +64,9 @@ def fetch(url: str, part: Path) -> None:
                 if failures > len(PAUSES):
                     reason = f"given up after {failures} attempts without progress: {error}"
                     raise DownloadError(url, f"{reason}; {size} bytes are kept, the same command goes on") from error
-                time.sleep(max(PAUSES[failures - 1], error.pause))
+                pause = max(PAUSES[failures - 1], error.pause)
+                tqdm.write(f"{url}: {error}; again in {pause:g} s", file=sys.stderr)
+                time.sleep(pause)
 
 
 def discard(part: Path) -> None:

@@ -46,10 +46,11 @@ class StoreError(ValueError):
 class ProteinStore(torch.utils.data.Dataset):
     """Proteins of a store by index. Opening it checks `meta.json` and the size of every array, not their content.
 
-    Picklable (DataLoader workers): the arrays are mapped again on first use.
+    Picklable (DataLoader workers): the arrays are mapped on first use, in each process.
 
     Raises:
-        StoreError: not a store, another version, a damaged `meta.json`, an array that is missing or of the wrong size.
+        StoreError: not a store, another version, a damaged `meta.json`, an array that is missing or of the wrong size;
+            on first use, where another store has taken its place since.
     """
 
     def __init__(self, path):
@@ -135,16 +136,23 @@ class ProteinStore(torch.utils.data.Dataset):
                 raise StoreError(f"{self.path}: array {name} is damaged (its checksum differs)")
 
     def _map(self, name: str) -> np.ndarray:
-        if name not in self._maps:
-            entry = self.meta["arrays"][name]
-            kind, shape = entry["dtype"], tuple(entry["shape"])
-            empty = 0 in shape  # which cannot be mapped
-            self._maps[name] = (
-                np.zeros(shape, kind)
-                if empty
-                else np.memmap(self.path / f"{name}.bin", dtype=kind, mode="r", shape=shape)
-            )
+        if not self._maps:
+            try:
+                maps = {array: self._open(array) for array in ARRAYS}
+                replaced = read_meta(self.path) != self.meta  # asked when the arrays are open: from then on they stay
+            except (OSError, ValueError):
+                replaced = True
+            if replaced:
+                raise StoreError(f"{self.path} was replaced while it was in use: its data, or their options, changed")
+            self._maps = maps
         return self._maps[name]
+
+    def _open(self, name: str) -> np.ndarray:
+        entry = self.meta["arrays"][name]
+        kind, shape = entry["dtype"], tuple(entry["shape"])
+        if 0 in shape:  # which cannot be mapped
+            return np.zeros(shape, kind)
+        return np.memmap(self.path / f"{name}.bin", dtype=kind, mode="r", shape=shape)
 
     def _long(self, name: str, rows: slice) -> torch.Tensor:
         return torch.from_numpy(self._map(name)[rows].astype(np.int64))

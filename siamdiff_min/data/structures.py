@@ -80,6 +80,7 @@ class Origin:
     fingerprint: str  # another one: a store made before is out of date
     listing: Callable[[], Listing]  # called only where the store has to be built
     in_cache: bool = False  # the store never goes beside the data
+    variant: str = ""  # part of the store's name, where several are made from the same data
 
 
 class _TooLong(BaseException):

@@ -49,14 +49,16 @@ def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
     return GVPGNN(ATOM_GRAPH, **sizes[size])
 
 
-def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper", esm: str = "650M") -> ESMGearNet:
+def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper", esm: str = "") -> ESMGearNet:
     """ESM-GearNet of Sec. 5.4 with random weights: ESM-2, by default of 650M, before the residue-level GearNet-Edge.
 
-    Raises ValueError at atom level.
+    Raises ValueError at atom level, and for an `esm` of size "tiny", which has an ESM-2 of its own.
     """
     if level != "residue":
         raise ValueError(f"the encoder esm-gearnet exists at residue level only (Sec. 5.4), not at {level} level")
-    model = ESM2(*{"paper": ESM_SIZES[esm], "tiny": (2, 64, 4)}[size])
+    if esm and size == "tiny":
+        raise ValueError(f"esm-gearnet-{esm} is of --size paper; of --size tiny there is esm-gearnet")
+    model = ESM2(*{"paper": ESM_SIZES[esm or "650M"], "tiny": (2, 64, 4)}[size])
     builder = RESIDUE_GRAPH.as_official() if preset == "official" else RESIDUE_GRAPH
     return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], model)
 

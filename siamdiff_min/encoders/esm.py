@@ -184,11 +184,12 @@ class ESM2(nn.Module):
         left_out = r".*rot_emb\.inv_freq|contact_head\..*|lm_head\.weight"
         if self.lm_head is None:
             left_out += r"|lm_head\..*"
-        with open(path, "rb") as file:
-            try:
+        try:
+            with open(path, "rb") as file:
                 content = read_weights(file, allow=(argparse.Namespace,))  # the options of the training run
-            except WeightsError as error:
-                raise ValueError(f"{path} is not a weight file of fair-esm: {error}") from error
+        except (OSError, WeightsError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ValueError(f"{path} is not a weight file of fair-esm: {reason}") from error
         content = content.get("model") if isinstance(content, dict) else None
         if not isinstance(content, dict) or {(type(k), type(x)) for k, x in content.items()} - {(str, Tensor)}:
             raise ValueError(f"{path} is not a weight file of fair-esm: no dict of tensors called 'model'")

@@ -7,6 +7,7 @@ disk, so a run killed at any moment leaves the previous checkpoint as it was.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
 import os
@@ -340,7 +341,9 @@ def _fsync_folder(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m siamdiff_min.training.checkpoint", description=describe.__doc__)
+    parser.add_argument("file", nargs="+", type=Path, help="encoder.pt, checkpoint, best.pt, or a released file")
     try:
-        print("\n".join(describe(Path(argument)) for argument in sys.argv[1:]))
+        print("\n".join(describe(path) for path in parser.parse_args().file))
     except CheckpointError as problem:
         sys.exit(f"error: {problem}")

@@ -59,6 +59,10 @@ def pick(given, preset):
     return preset if given is None else given
 
 
+class ConfigError(ValueError):
+    """Options that do not go together, or not with what is there; the message says which."""
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """What pre-training and fine-tuning have in common."""
@@ -69,7 +73,6 @@ class RunConfig:
     encoder: str | None = option(None, "which encoder is trained")
 
     data: str | None = option(None, "what to train on")
-    store: str | None = option(None, "where the store that is built from --data goes (default: beside it)", free=True)
 
     batch_size: int | None = option(None, "samples per process and forward pass (default: preset)")
     global_batch_size: int | None = option(None, "samples per step of the optimizer (default: processes x batch size)")
@@ -98,24 +101,30 @@ class RunConfig:
 
     def __post_init__(self):
         names = "batch_size", "global_batch_size", "max_length", "max_residues", "max_steps", "save_every", "keep"
-        for name in (*names, "log_every", "head_dim", "batch_nodes"):
+        for name in (*names, "log_every", "head_dim", "batch_nodes", "threads"):
             if getattr(self, name, None) is not None and getattr(self, name) < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+                raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+        if self.lr is not None and not self.lr > 0:
+            raise ConfigError(f"--lr must be above 0, got {self.lr}")
+        if not self.weight_decay >= 0:
+            raise ConfigError(f"--weight-decay must not be negative, got {self.weight_decay}")
+        if self.num_workers is not None and self.num_workers < 0:
+            raise ConfigError(f"--num-workers must not be negative, got {self.num_workers}")
 
     def check_source(self, source: Mapping[str, str]) -> None:
-        """Raise ValueError where the encoder these options ask for is not the one of --init-from or --eval-only, of
+        """Raise ConfigError where the encoder these options ask for is not the one of --init-from or --eval-only, of
         which `source` holds `encoder`, `level`, `size` and `preset` as far as known."""
         file = getattr(self, "eval_only", None) or self.init_from
         for name, value in source.items():
             if getattr(self, name) != value:
-                raise ValueError(f"--{name} {getattr(self, name)}, but {file} holds: {value}")
+                raise ConfigError(f"--{name} {getattr(self, name)}, but {file} holds: {value}")
 
     def _with_batches(self, world_size: int, batch_size: int) -> RunConfig:
-        """The same with batch sizes, for `world_size` processes. Raises ValueError where they do not fit."""
+        """The same with batch sizes, for `world_size` processes. Raises ConfigError where they do not fit."""
         batch_size = pick(self.batch_size, batch_size)
         global_batch_size = pick(self.global_batch_size, world_size * batch_size)
         if global_batch_size % (world_size * batch_size):
-            raise ValueError(
+            raise ConfigError(
                 f"--global-batch-size {global_batch_size} is not a multiple of {world_size} processes x --batch-size "
                 f"{batch_size} = {world_size * batch_size}"
             )
@@ -127,7 +136,7 @@ class RunConfig:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
     def check_resumable(self, before: dict, path) -> None:
-        """Raise ValueError that names the options in which this run differs from the one that wrote `before`."""
+        """Raise ConfigError that names the options in which this run differs from the one that wrote `before`."""
         now = self.plain()
         changed = [
             f"--{f.name.replace('_', '-')} was {before.get(f.name)!r}, is {now[f.name]!r}"
@@ -135,7 +144,7 @@ class RunConfig:
             if not f.metadata["free"] and before.get(f.name) != now[f.name]
         ]
         if changed:
-            raise ValueError(
+            raise ConfigError(
                 f"cannot resume {path} with other options: {'; '.join(changed)}. Choose another --out, or start from "
                 "its weights with --init-from"
             )
@@ -155,7 +164,10 @@ class PretrainConfig(RunConfig):
     data: str | None = option(
         None, "folder, tar or file of structures, or a built store (default: the bundled demo set)"
     )
-    valid_fraction: float = option(0.05, "share of the proteins held out for validation")
+    store: str | None = option(None, "where the store that is built from --data goes (default: beside it)", free=True)
+    valid_fraction: float = option(
+        0.05, "share of the proteins held out for validation; the demo set has a split of its own"
+    )
     max_length: int | None = option(None, "residues kept of each protein (default: Table 5)")
     stages: str = option("both", "noise levels to train on, large (1) before small (2)", choices=("both", "1", "2"))
     epochs: tuple[int, ...] | None = option(None, "epochs of each stage, one number or two (default: preset)")
@@ -164,33 +176,40 @@ class PretrainConfig(RunConfig):
     def __post_init__(self):
         super().__post_init__()
         if self.seed < 0:
-            raise ValueError(f"--seed must not be negative, got {self.seed}")
+            raise ConfigError(f"--seed must not be negative, got {self.seed}")
         if not 0 <= self.valid_fraction < 1:
-            raise ValueError(f"--valid-fraction must be in [0, 1), got {self.valid_fraction}")
+            raise ConfigError(f"--valid-fraction must be in [0, 1), got {self.valid_fraction}")
 
     def resolve(self, world_size: int = 1, source: Mapping[str, str] | None = None) -> PretrainConfig:
         """The same options with every None that has a preset filled in, for `world_size` processes.
 
-        Raises ValueError where the options contradict `source` (see `check_source`), or the global batch is not a
+        Raises ConfigError where the options contradict `source` (see `check_source`), or the global batch is not a
         multiple of what the processes take at once.
         """
         self.check_source(source or {})
         table = TABLE_5[self.method][self.level]
         tiny = TINY[self.level] | TINY_METHOD.get((self.method, self.level), {}) if self.size == "tiny" else {}
         if self.head_dim is not None and self.method not in STAGED:
-            raise ValueError(f"--head-dim is for {' and '.join(STAGED)}")
+            raise ConfigError(f"--head-dim is for {' and '.join(STAGED)}")
         epochs = pick(self.epochs, tiny.get("epochs", EPOCHS[self.preset]))
         if len(epochs) > 2 or min(epochs) < 0:
-            raise ValueError(f"--epochs takes one number or two (stage 1, stage 2), got {list(epochs)}")
+            raise ConfigError(f"--epochs takes one number or two (stage 1, stage 2), got {list(epochs)}")
         if self.method in STAGED:
             first, last = epochs[0], epochs[-1]  # one number counts for both
             epochs = (first if self.stages != "2" else 0, last if self.stages != "1" else 0)
         elif (len(epochs) > 1 and self.epochs is not None) or self.stages != "both":
-            raise ValueError(f"{self.method} is not trained in stages: --epochs takes one number, and --stages is none")
+            raise ConfigError(
+                f"{self.method} is not trained in stages: --epochs takes one number, and --stages is none"
+            )
         elif self.epochs is None:
             epochs = (sum(tiny["epochs"]) if tiny else 50,)
+        if not sum(epochs):
+            raise ConfigError("no epochs: --epochs and --stages leave nothing to train")
+        config = self._with_batches(world_size, tiny.get("batch_size", table.batch_size))
+        if self.method == "multiview" and config.batch_size == 1:
+            raise ConfigError("multiview contrasts the proteins of a batch: --batch-size must be at least 2")
         return replace(
-            self._with_batches(world_size, tiny.get("batch_size", table.batch_size)),
+            config,
             max_length=pick(self.max_length, table.max_length),
             epochs=epochs,
             lr=pick(self.lr, tiny.get("lr", table.lr)),
@@ -249,21 +268,24 @@ class FinetuneConfig(RunConfig):
     def __post_init__(self):
         super().__post_init__()
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"--seeds must be different and not negative, got {list(self.seeds)}")
+            raise ConfigError(f"--seeds must be different and not negative, got {list(self.seeds)}")
         if self.epochs is not None and self.epochs < 1:
-            raise ValueError(f"--epochs must be at least 1, got {self.epochs}")
+            raise ConfigError(f"--epochs must be at least 1, got {self.epochs}")
 
     def resolve(self, world_size: int = 1, source: Mapping[str, str] | None = None) -> FinetuneConfig:
         """The same options with every None that has a preset filled in, for `world_size` processes.
 
-        `source` (see `check_source`) counts where the options say nothing. Raises ValueError where they contradict it,
+        `source` (see `check_source`) counts where the options say nothing. Raises ConfigError where they contradict it,
         the paper has no such level, or the batch sizes do not fit.
         """
         source = dict(source or {})
+        for name, task in (("cutoff", "ec"), ("ids", "ec"), ("max_residues", "msp")):
+            if self.task != task and getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                raise ConfigError(f"--{name.replace('_', '-')} is for {task}, not for {self.task}")
         levels = TABLE_6[self.task]
         level = pick(self.level, source.get("level", next(iter(reversed(levels)))))
         if level not in levels:
-            raise ValueError(f"--task {self.task} exists at {' and '.join(levels)} level, not at {level} level")
+            raise ConfigError(f"--task {self.task} exists at {' and '.join(levels)} level, not at {level} level")
         size = pick(self.size, source.get("size", "tiny" if self.data is None else "paper"))
         encoder = pick(self.encoder, source.get("encoder", "gearnet"))
         preset = pick(self.preset, source.get("preset", "paper"))

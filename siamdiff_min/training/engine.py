@@ -7,7 +7,9 @@ options alone: by neither the number of loader workers, nor interruptions, nor (
 
 from __future__ import annotations
 
+import atexit
 import json
+import multiprocessing
 import os
 import resource
 import signal
@@ -15,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +30,7 @@ from tqdm import tqdm
 
 from ..data.pieces import cut
 from . import checkpoint
-from .config import RunConfig
+from .config import ConfigError, RunConfig
 from .ranks import Flags, Ranks, Record, catch_signals, gather, means
 
 
@@ -74,6 +76,8 @@ def record(loss: Tensor, logs: Record, size: int) -> Record:
 def load(dataset: torch.utils.data.Dataset, collate: Callable, keys, config: RunConfig, device: torch.device):
     """A loader of the batches whose keys are given, in order: of each a list of pieces (batch, names)."""
     workers = min(config.num_workers, len(keys)) if isinstance(keys, list) else config.num_workers
+    if workers:
+        _end_workers_at_exit()
     return DataLoader(
         dataset,
         batch_sampler=keys,
@@ -138,7 +142,7 @@ def resume(config: RunConfig, ranks: Ranks) -> tuple[Path | None, dict | None]:
         if config.resume == "auto":
             found = checkpoint.latest(out, ranks.say)
         elif checkpoint.checkpoints(out) and Path(config.resume).parent != out:
-            raise ValueError(f"{out} holds checkpoints of another run: choose another --out or remove them")
+            raise ConfigError(f"{out} holds checkpoints of another run: choose another --out or remove them")
         elif config.resume != "never":
             found = Path(config.resume), checkpoint.load(Path(config.resume))
     if ranks.world > 1:  # the path only: the processes share a file system
@@ -178,10 +182,10 @@ def train(
 
     Returns 0 when the run is complete, or the number of the signal that ended it after a checkpoint; one that came
     during the last validation or save counts too. Raises FloatingPointError on a non-finite loss, CheckpointError when
-    a checkpoint cannot be written.
+    a checkpoint cannot be written, ConfigError where there is nothing to train on or --out is of another run.
     """
     if not len(indices):
-        raise ValueError("no proteins to train on")
+        raise ConfigError("no proteins to train on")
     device, out, start_time = ranks.device, Path(config.out), time.perf_counter()
     objective.to(device).train()
     if ranks.world > 1 and device.type == "cuda" and not config.batch_nodes:  # it needs as many pieces on all ranks
@@ -194,7 +198,7 @@ def train(
     start, metrics_size, epoch_loss = 0, 0, 0.0
     if state is not None:
         if state["num_train"] != len(indices):
-            raise ValueError(f"{path} was trained on {state['num_train']} samples, there are {len(indices)} now")
+            raise ConfigError(f"{path} was trained on {state['num_train']} samples, there are {len(indices)} now")
         checkpoint.load_weights(objective, state["objective"], str(path))
         optimizer.load_state_dict(state["optimizer"])
         if scheduler:
@@ -361,6 +365,20 @@ def _ignore_signals(worker: int) -> None:
     checkpoint."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+@cache
+def _end_workers_at_exit() -> None:
+    """Where an error leaves processes of a loader, Python at its exit sends them SIGTERM and waits for their end; they
+    ignore it, so they are killed before that."""
+
+    def end() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would complain of their death
+        for child in multiprocessing.active_children():
+            if child.daemon:  # others are none of ours
+                child.kill()
+
+    atexit.register(end)
 
 
 def peak_memory(device: torch.device) -> float:

@@ -93,6 +93,8 @@ def launch(device: str = "auto", threads: int | None = None, deterministic: bool
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
+        if not torch.cuda.is_available():
+            sys.exit("error: --device cuda, but this torch sees no GPU")
         chosen = torch.device("cuda", local)
         torch.cuda.set_device(chosen)
     else:

@@ -280,6 +280,17 @@ def test_malformed_tables_of_identity(tmp_path, identity):
     assert caught.value.path.endswith("test.csv")
 
 
+def test_runs_with_other_cutoffs_or_ids_do_not_share_a_store(tmp_path):
+    root = layout(tmp_path / "s")
+    (tmp_path / "ids").write_text("2FOR-A")
+    choices = [{}, {"cutoff": 30}, {"cutoff": 40}, {"ids": tmp_path / "ids"}, {"cutoff": 30, "ids": tmp_path / "ids"}]
+    stores = [open_origin(find(root, **choice).test, workers=1).path.name for choice in choices[:3]]
+    assert stores == ["test.store", "test-30.store", "test-40.store"]
+    variants = [[getattr(find(root, **choice), split).variant for choice in choices] for split in ("train", "test")]
+    assert variants[0][:3] == ["", "", ""] and variants[0][3] == variants[0][4] != ""
+    assert len(set(variants[1])) == 5
+
+
 def test_a_cutoff_that_the_table_does_not_have(tmp_path):
     with pytest.raises(StructureError, match=r"no such cutoff .60, there are \[30, 40, 50, 70, 95\]"):
         find(layout(tmp_path / "s"), cutoff=60)

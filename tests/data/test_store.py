@@ -399,6 +399,19 @@ def test_a_store_is_built_and_checked_from_the_command_line(folder):
     assert done.stderr == f"error: {folder}.store: array pos is damaged (its checksum differs)\n"
 
 
+@pytest.mark.parametrize("used", [False, True])
+def test_a_store_that_is_replaced_while_it_is_in_use(folder, used):
+    """What has been opened goes on with the old content; a process that opens it later would mix the two."""
+    store = open_store(folder)
+    before = [store[i] for i in range(len(store))] if used else []
+    (folder / "p1.pdb").unlink()
+    assert len(open_store(folder)) == len(store) - 1
+    for i, whole in enumerate(before):
+        assert_equal(store[i], whole)
+    with pytest.raises(StoreError, match=r"store was replaced while it was in use"):
+        pickle.loads(pickle.dumps(store))[3]
+
+
 def test_truncated_or_missing_arrays_are_detected_at_open(folder):
     path = open_store(folder).path
     for name in ARRAYS:

@@ -65,6 +65,13 @@ def test_nonsense_is_refused(argv, capsys):
     assert argv.split()[0] in capsys.readouterr().err
 
 
+def test_numbers_that_cannot_be_are_refused():
+    wrong = ("--lr 0", "--lr nan", "--lr -1", "--weight-decay -1", "--num-workers -1", "--threads 0")
+    for argv in wrong:
+        with pytest.raises(SystemExit):
+            parse(argv.split(), CHOICES)
+
+
 def test_changed_options_are_named():
     before = resolved("--seed", "1").plain()
     resolved("--seed", "1", "--out", "elsewhere", "--max-steps", "3", "--num-workers", "2").check_resumable(before, "x")
