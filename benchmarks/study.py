@@ -208,8 +208,10 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     config, data = json.loads(args.config.read_text()), args.data.resolve()
     os.chdir(ROOT)
-    if not (data / "pretrain.tsv").is_file():
-        sys.exit(f"error: {data} is not such a folder: there is no pretrain.tsv in it")
+    parts = [f"{task}/{split}/data.mdb" for task in ("psr", "msp", "pip", "res") for split in ("train", "val", "test")]
+    parts += ["pretrain.tsv", "ec.tsv", "chains", "ec", "psr/index.tsv", "msp/mutations.tsv", "pip/index.tsv"]
+    if missing := [part for part in parts if not (data / part).exists()]:
+        sys.exit(f"error: {data} is not such a folder: there is no {', '.join(missing)} in it")
     prepare(data, args.out)
     pool = Pool(plan(config, args.out), args.out, args.jobs)
     for number in (signal.SIGINT, signal.SIGTERM):

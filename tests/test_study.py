@@ -171,6 +171,9 @@ def test_intervals_are_of_the_same_draws(tmp_path):
     predictions(tmp_path, "noisy", "psr-residue", rows, seeds=2)
     predictions(tmp_path, "again", "psr-residue", [(g, t, 2 * s) for g, t, s in rows], seeds=3)
     predictions(tmp_path, "exact", "psr-residue", [(g, t, t) for g, t, _ in rows], seeds=3)
+    kept = study_results.redrawn(tmp_path, "noisy", "psr-residue")
+    study_results.redrawn.cache_clear()
+    assert np.array_equal(study_results.redrawn(tmp_path, "noisy", "psr-residue"), kept)  # read again
     for bounds in study_results.versus(tmp_path, "again", "noisy", "psr-residue").values():
         assert bounds == pytest.approx([0, 0], abs=1e-12)
     for name, (low, high) in study_results.versus(tmp_path, "exact", "noisy", "psr-residue").items():
@@ -181,7 +184,7 @@ def test_the_family_that_matters_most():
     """One of five families is ordered wrong; leaving it out makes AUROC 1, and leaving out another changes it less."""
     score, target = np.array([0.9, 0.1, 0.8, 0.2, 0.7, 0.3, 0.15, 0.85, 0.6, 0.4]), np.array([1, 0] * 5)
     answers = Answers(score, target, np.array(list("abcdefghij")), np.array(list("1122334455")))
-    assert study_results.most_telling("msp-residue", [answers, answers]) == "4"
+    assert study_results.most_telling("msp-residue", [[answers, answers], [answers]]) == "4"
     assert study_results.metrics("msp", answers, answers.family != "4").tolist() == [1, 1]
     assert study_results.metrics("msp", answers)[0] == pytest.approx(18 / 25)
 
@@ -220,7 +223,7 @@ def test_results_and_tables_of_a_study(tmp_path, monkeypatch, capsys):
         "| scratch | 0.250 ± 0.000 |",
         "| scratch | 0.500 ± 0.000 |",
     ]
-    for start in ("| msp train | 8 | 8 | 1 (8-0) | 0.500 | ", "| msp test | 4 | 2 | 3 (of three) | 0.500 | "):
+    for start in ("| msp train | 8 | 8 | 1 (8-0) | 8 | 0.500 | ", "| msp test | 4 | 2 | 3 (of three) | 1 | 0.500 | "):
         assert any(line.startswith(start) for line in lines), lines
 
 
@@ -256,7 +259,7 @@ def test_numbers_of_a_structure():
 
 def test_without_data_or_a_study_one_sentence(tmp_path, monkeypatch):
     monkeypatch.chdir(study.ROOT)  # where they work
-    with pytest.raises(SystemExit, match=r"error: .*: there is no pretrain.tsv in it"):
+    with pytest.raises(SystemExit, match=r"error: .*: there is no psr/train/data.mdb, .*pip/index.tsv in it"):
         study.main(["nowhere", "--out", str(tmp_path)])
     with pytest.raises(SystemExit, match=r"error: .* holds no study"):
         study_results.main(["--out", str(tmp_path)])
