@@ -70,8 +70,9 @@ def plan(config: dict, out: Path) -> list[Run]:
                     pretrain(method, level)
                     continue
                 command = ["finetune.py", "--task", kind, "--level", level, "--data", f"{out}/data/{kind}", *common]
-                command += [*shlex.split(config["tasks"][task]), "--seeds", *config["seeds"].split()]
-                command += ["--save-predictions"]
+                options = shlex.split(config["tasks"][task])  # which may name other seeds
+                seeds = [] if "--seeds" in options else ["--seeds", *config["seeds"].split()]
+                command += [*options, *seeds, "--save-predictions"]
                 before = None
                 if method != "scratch":
                     before = pretrain(method, level).done
