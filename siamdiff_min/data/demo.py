@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_ATOMS, RESIDUE_INDEX, RESIDUES, C, N, O
+from ..protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_INDEX, C, N, O
 from ..protein.geometry import length, rotate_about_axis
 from ..protein.protein import Protein
 from ..protein.structure import Structure, join
-from ..protein.superpose import gdt_ts, superpose
+from ..protein.superpose import gdt_ts
 from .samples import LabelledData, write_note
 from .structures import Listing, Origin, Source, bundle_index, bundle_path, find_structures, fingerprint
 
-RECIPE = 3  # counts up where the sets change
-OXT = ATOM_INDEX["OXT"]
-CONTACT, CLASH = 5.0, 2.5  # angstrom between heavy atoms, MSP
+RECIPE = 4  # counts up where the sets change
+CB, OXT = ATOM_INDEX["CB"], ATOM_INDEX["OXT"]
+CONTACT = 5.0  # angstrom between heavy atoms, MSP
 ABOUT = {
     "ec": "Demo: top-level EC class of the bundled chains whose PDB header names one (about 30; far too few to learn "
     "from).",
@@ -38,10 +38,9 @@ ABOUT = {
     "10 sqrt(3) angstrom of an ideal CB.",
     "pip": "Demo: pairs of residues across the interfaces of the bundled complexes; positive where any two heavy atoms "
     "are closer than 6 angstrom.",
-    "msp": "Demo: side chains at the interfaces of the bundled complexes replaced by those of other residues, one at a "
-    f"time. Positive where the new one has more contacts (below {CONTACT:g} angstrom) across the interface and no "
-    f"clash (below {CLASH:g}), negative where it has fewer or clashes: a geometric rule, not "
-    "an experiment, and the size of the residues alone tells much of it.",
+    "msp": "Demo: an alanine scan of the interfaces of the bundled complexes, side chains being cut behind CB, one at "
+    f"a time. Negative where the side chain had many contacts (below {CONTACT:g} angstrom) across the interface, "
+    "positive where it is near and had none: a geometric rule, not an experiment.",
 }
 
 
@@ -89,9 +88,8 @@ def _listing(task: str, split: str) -> Listing:
         if task == "psr" and 40 <= size <= 130:
             made += [Made(f"{name}/{k}", task, sources[name], k, "") for k in range(MODELS)]
         elif task == "msp" and size <= 400:
-            for k, (residue, wild, mutant) in enumerate(_mutations(sources[name], row["partners"])):
-                label = f"{ONE_LETTER[wild]}{residue}{ONE_LETTER[mutant]}"
-                made.append(Made(f"{name}_{label}", task, sources[name], k, row["partners"]))
+            for k, (residue, wild, _) in enumerate(_mutations(sources[name], row["partners"])):
+                made.append(Made(f"{name}_{ONE_LETTER[wild]}{residue}A", task, sources[name], k, row["partners"]))
         elif task in ("ec", "res", "pip"):
             made.append(Made(name, task, sources[name], 0, row["ec"] if task == "ec" else row["partners"]))
     if task == "psr":  # 20 proteins are enough, the first by name
@@ -223,104 +221,56 @@ def _pip(entry: Made, structure: Structure) -> Structure:
 
 
 PER_COMPLEX = 4  # mutations, half of them positive
-ROTAMERS = 6  # side chains of every type to choose from
+MANY = 10  # contacts
 
 
-@cache
-def side_chains() -> dict[int, list[Protein]]:
-    """Complete residues of every type from bundled training chains, to take side chains from."""
-    train = {PurePath(row["file"]).name.removesuffix(".pdb.gz") for row in bundle_index() if row["split"] == "train"}
-    found: dict[int, list[Protein]] = {i: [] for i in range(len(RESIDUES))}
-    for source in find_structures(bundle_path()).sources:
-        if source.name not in train or all(len(x) == ROTAMERS for x in found.values()):
-            continue
-        protein = source.read().protein
-        size = torch.bincount(protein.atom_residue, minlength=protein.num_residues)
-        for i, kind in list(enumerate(protein.residue_type.tolist()))[::7]:
-            if len(found[kind]) < ROTAMERS and size[i] == len(RESIDUE_ATOMS[RESIDUES[kind]]):
-                found[kind].append(protein.crop(i, 1))
-    return found
-
-
-def mutate(protein: Protein, residue: int, side_chain: Protein) -> Protein:
-    """The protein with the side chain, and the type, of a residue replaced by those of another (one residue).
-
-    The other is laid onto N, CA and C; the backbone stays.
-    """
-    own = protein.atom_residue == residue
-    place = torch.cat([protein.pos[own & (protein.atom_name == name)] for name in (N, CA, C)]).double()
-    template = torch.cat([side_chain.pos[side_chain.atom_name == name] for name in (N, CA, C)]).double()
-    rotation, shift = superpose(template, place)
-    moved = replace(side_chain, pos=(side_chain.pos.double() @ rotation.T + shift).float())
-    moved = moved.select_atoms(moved.atom_name > O)
-    keep = ~own | (protein.atom_name <= O)
-    last = int((keep & (protein.atom_residue <= residue)).sum())  # the new atoms come after the backbone
-    rest = protein.select_atoms(keep)
-    pieces = {}
-    for name in ("pos", "element", "atom_name", "atom_residue"):
-        old, new = getattr(rest, name), getattr(moved, name)
-        new = torch.full_like(new, residue) if name == "atom_residue" else new
-        pieces[name] = torch.cat([old[:last], new, old[last:]])
+def to_alanine(protein: Protein, residue: int) -> Protein:
+    """The protein with the side chain of a residue cut behind CB."""
     kinds = protein.residue_type.clone()
-    kinds[residue] = side_chain.residue_type[0]
-    return replace(rest, residue_type=kinds, **pieces)
+    kinds[residue] = RESIDUE_INDEX["ALA"]
+    kept = (protein.atom_residue != residue) | ~_behind_cb(protein)
+    return replace(protein.select_atoms(kept), residue_type=kinds)
 
 
-def contacts(protein: Protein, residue: int, other_side: Tensor) -> tuple[int, bool]:
-    """Pairs below 5 angstrom between a side chain and the other side of the complex, and whether it clashes at all.
+def _behind_cb(protein: Protein) -> Tensor:
+    return (protein.atom_name > O) & (protein.atom_name != CB) & (protein.atom_name != OXT)
 
-    other_side (R,) bool says which residues are there. A clash is an atom of any other residue below 2.5 angstrom.
-    """
-    own = (protein.atom_residue == residue) & (protein.atom_name > O)
-    rest = protein.atom_residue != residue
-    distance = length(protein.pos[own][:, None] - protein.pos[rest])
-    across = other_side[protein.atom_residue[rest]]
-    return int((distance[:, across] < CONTACT).sum()), bool((distance < CLASH).any())
+
+def contacts(protein: Protein, first: int) -> Tensor:
+    """For every residue (R,) the pairs of an atom of its side chain, behind CB, and an atom of the other side of the
+    complex that are closer than 5 angstrom; the first side has `first` residues."""
+    side = protein.atom_residue < first
+    near = (length(protein.pos[:, None] - protein.pos) < CONTACT) & (side[:, None] != side)
+    count = (near.sum(1) * _behind_cb(protein)).to(protein.pos)
+    return protein.pos.new_zeros(protein.num_residues).index_add(0, protein.atom_residue, count).long()
 
 
 @cache
-def _mutants(source: Source, partners: str) -> list[tuple[int, int, int, Protein, int]]:
-    """Mutations of a complex: (residue, wild type, mutant type, mutant complex, label), positives first."""
-    whole = join(sides(source.read(), partners))
-    first = sides(source.read(), partners)[0].protein.num_residues
-    protein, random = whole.protein, _random(source.name)
-    other = torch.arange(protein.num_residues) >= first
-    side_chain = protein.atom_name > O
-    near = length(protein.pos[:, None] - protein.pos) < CONTACT
-    near = near & (other[protein.atom_residue][:, None] != other[protein.atom_residue]) & side_chain[:, None]
-    backbone = torch.stack([_atoms(protein, name) for name in (N, CA, C, O)]).amin(0) >= 0
-    interface = [r for r in protein.atom_residue[near.any(1)].unique().tolist() if backbone[r]]
-    found: dict[int, list] = {0: [], 1: []}
-    for residue in random.permutation(interface).tolist():
-        across = other if residue < first else ~other
-        wild = int(protein.residue_type[residue])
-        before, _ = contacts(protein, residue, across)
-        for kind in random.permutation(len(RESIDUES)).tolist():
-            wanted = 1 if len(found[1]) <= len(found[0]) else 0
-            if kind in (wild, RESIDUE_INDEX["PRO"]) or not side_chains()[kind]:
-                continue
-            template = side_chains()[kind][int(random.integers(len(side_chains()[kind])))]
-            mutant = mutate(protein, residue, template)
-            after, clash = contacts(mutant, residue, across)
-            label = int(after > before) if not clash else 0
-            if label == wanted and after != before and len(found[label]) < PER_COMPLEX // 2:
-                found[label].append((residue, wild, kind, mutant, label))
-                break
-        if len(found[0]) + len(found[1]) == PER_COMPLEX:
-            break
-    return found[1] + found[0]
-
-
 def _mutations(source: Source, partners: str) -> list[tuple[int, int, int]]:
-    return [mutation[:3] for mutation in _mutants(source, partners)]
+    """Mutations of a complex to alanine (residue, wild type, label), positives first: for each a residue of many
+    contacts, and the one without any that is nearest to the other side."""
+    one, two = sides(source.read(), partners)
+    protein, first, random = join([one, two]).protein, one.protein.num_residues, _random(source.name)
+    count, cb = contacts(protein, first), _atoms(protein, CB)
+    size = torch.zeros_like(count).index_add(0, protein.atom_residue, _behind_cb(protein).long())
+    pos = protein.pos[cb]  # of residues without CB any atom: they are not chosen
+    side = torch.arange(protein.num_residues) < first
+    away = length(pos[:, None] - pos).masked_fill(side[:, None] == side, torch.inf).amin(1)
+    candidates = (size > 1) & (cb >= 0)
+    many = (candidates & (count >= MANY)).nonzero().flatten().tolist()
+    away = away.masked_fill(~candidates | (count > 0), torch.inf)
+    none = [r for r in away.argsort(stable=True).tolist() if away[r] < torch.inf]
+    half = min(PER_COMPLEX // 2, len(many), len(none))
+    chosen = [(r, 1) for r in none[:half]] + [(r, 0) for r in random.permutation(many)[:half].tolist()]
+    return [(residue, int(protein.residue_type[residue]), label) for residue, label in chosen]
 
 
 def _msp(entry: Made, structure: Structure) -> Structure:
     wild = join(sides(structure, entry.fact))
-    residue, _, _, mutant, label = _mutants(entry.source, entry.fact)[entry.number]
+    residue, _, label = _mutations(entry.source, entry.fact)[entry.number]
     size = wild.protein.num_residues
     note = write_note({"first": size, "mutated": [[residue], [size + residue]], "label": label})
-    return join([wild, replace(wild, protein=mutant)], note)
+    return join([wild, replace(wild, protein=to_alanine(wild.protein, residue))], note)
 
 
 _MAKERS = {"ec": _ec, "psr": _psr, "res": _res, "pip": _pip, "msp": _msp}

@@ -1,4 +1,4 @@
-"""The steps that demo sets are made by: bending, ideal CB, side chains; and entries as the datasets read them."""
+"""The steps that demo sets are made by: bending, ideal CB, alanine; and entries as the datasets read them."""
 
 import math
 import pickle
@@ -13,7 +13,7 @@ from siamdiff_min.data import demo
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS
 from siamdiff_min.data.structures import Listing, Origin, bundle_index, find_structures
-from siamdiff_min.protein.constants import ATOM_INDEX, CA, RESIDUE_ATOMS, RESIDUE_INDEX, RESIDUES, C, N, O
+from siamdiff_min.protein.constants import ATOM_INDEX, CA, RESIDUE_INDEX, RESIDUES, C, N, O
 from siamdiff_min.protein.geometry import dihedral, length
 from siamdiff_min.protein.protein import TENSOR_FIELDS
 
@@ -106,18 +106,15 @@ def test_the_ideal_cb_is_where_the_real_one_is(name):
     assert there.sum() > 40 and error.median() < 0.2 and error.max() < 0.6
 
 
-def test_side_chains_are_whole_and_keep_their_shape():
+def test_alanine_is_what_remains():
     protein = real_protein("1LCD_A", torch.float32)
-    for kind, templates in demo.side_chains().items():
-        assert len(templates) == demo.ROTAMERS, RESIDUES[kind]
-        for template in templates:
-            names = [ATOM_INDEX[name] for name in RESIDUE_ATOMS[RESIDUES[kind]]]
-            assert sorted(template.atom_name.tolist()) == sorted(names)
-            mutant = demo.mutate(protein, 10, template)
-            own = mutant.atom_residue == 10
-            ca, moved = mutant.pos[own & (mutant.atom_name == CA)], mutant.pos[own & (mutant.atom_name > O)]
-            if RESIDUES[kind] != "GLY":
-                assert 1.4 < length(ca - moved[mutant.atom_name[own & (mutant.atom_name > O)] == names[4]]) < 1.7
-            before = template.pos[template.atom_name > O]
-            shape = [length(x[:, None] - x) for x in (before, moved)]
-            assert torch.allclose(*shape, atol=1e-4)
+    whole = torch.bincount(protein.atom_residue, minlength=protein.num_residues)
+    for residue in range(protein.num_residues):
+        mutant = demo.to_alanine(protein, residue)
+        own = mutant.atom_residue == residue
+        there = protein.atom_name[protein.atom_residue == residue].tolist()
+        kept = [name for name in there if name <= O or name in (ATOM_INDEX["CB"], ATOM_INDEX["OXT"])]
+        assert mutant.atom_name[own].tolist() == kept and RESIDUES[mutant.residue_type[residue]] == "ALA"
+        rest = torch.bincount(mutant.atom_residue, minlength=protein.num_residues) - whole
+        assert rest.index_fill(0, torch.tensor([residue]), 0).abs().sum() == 0
+        assert torch.equal(mutant.pos[~own], protein.pos[protein.atom_residue != residue])
