@@ -60,8 +60,9 @@ def find(root, cutoff: int = 95, ids=None) -> LabelledData:
         state = f"ec {version} {known} {identity if split == 'test' else ''}"
         digest = hashlib.sha256(state.encode()).hexdigest()
         # Of the same files another choice is another store: runs with different ones may go on at the same time.
-        variant = f"{cutoff}" * (split == "test" and cutoff != 95) + f"-ids-{known[:8]}" * (listed is not None)
-        origins[split] = Origin(place, digest, lambda listing=listing: listing, variant=variant.strip("-"))
+        variant = [str(cutoff)] if split == "test" and cutoff != 95 else []
+        variant += [] if listed is None else [f"ids-{known[:8]}"]
+        origins[split] = Origin(place, digest, lambda listing=listing: listing, variant="-".join(variant))
     about = f"EC, {root}: {len(labels)} labels, {len(annotated)} chains with labels"
     wanted = annotated.keys() if listed is None else listed
     if listed is not None:

@@ -50,7 +50,7 @@ TINY_METHOD = {  # needs others to contrast with
 
 
 def option(default, help: str, free: bool = False, **more):
-    """A field; `free` ones do not alter the course of a run and may change when it is resumed."""
+    """A field; `free` ones do not alter the course of a run and may change when it is resumed. `only`: of one task."""
     return field(default=default, metadata={"help": help, "free": free, **more})
 
 
@@ -253,9 +253,11 @@ class FinetuneConfig(RunConfig):
         choices=("paper", "tiny"),
     )
     data: str | None = option(None, "folder of the ATOM3D or EC set (default: a demo set from the bundled structures)")
-    max_residues: int | None = option(None, "MSP: residues kept, nearest to the mutation (default: 400 at atom level)")
-    cutoff: int = option(95, "EC: the test split's largest sequence identity to training, in %", choices=CUTOFFS)
-    ids: str | None = option(None, "EC: text file with the ids to use")
+    max_residues: int | None = option(
+        None, "MSP: residues kept, nearest to the mutation (default: 400 at atom level)", only="msp"
+    )
+    cutoff: int = option(95, "EC: the test split's largest identity to training, in %", choices=CUTOFFS, only="ec")
+    ids: str | None = option(None, "EC: text file with the ids to use", only="ec")
 
     seeds: tuple[int, ...] = option((0,), "seeds of weights and order; results are mean and std over them", free=True)
     seed: int = option(0, "the one of a single run", hidden=True)
@@ -279,9 +281,9 @@ class FinetuneConfig(RunConfig):
         the paper has no such level, or the batch sizes do not fit.
         """
         source = dict(source or {})
-        for name, task in (("cutoff", "ec"), ("ids", "ec"), ("max_residues", "msp")):
-            if self.task != task and getattr(self, name) != type(self).__dataclass_fields__[name].default:
-                raise ConfigError(f"--{name.replace('_', '-')} is for {task}, not for {self.task}")
+        for f in fields(self):
+            if f.metadata.get("only", self.task) != self.task and getattr(self, f.name) != f.default:
+                raise ConfigError(f"--{f.name.replace('_', '-')} is for {f.metadata['only']}, not for {self.task}")
         levels = TABLE_6[self.task]
         level = pick(self.level, source.get("level", next(iter(reversed(levels)))))
         if level not in levels:
