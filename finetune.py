@@ -19,12 +19,11 @@ from torch.optim.swa_utils import update_bn
 from siamdiff_min.data import atom3d, demo, ec
 from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.samples import DATASETS, LabelledData, Samples, Unlabelled, collate
-from siamdiff_min.data.store import StoreError
 from siamdiff_min.downstream.tasks import TASKS, Task
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.protein.structure import StructureError
+from siamdiff_min.files import ConfigError, SiamDiffError
 from siamdiff_min.training import checkpoint, engine, results
-from siamdiff_min.training.config import ConfigError, FinetuneConfig, parse, pick
+from siamdiff_min.training.config import FinetuneConfig, parse, pick
 from siamdiff_min.training.ranks import Ranks, launch
 
 SPLITS = ("train", "valid", "test")
@@ -177,5 +176,5 @@ def tune(task: Task, config: FinetuneConfig, datasets: dict, labels: tuple[str, 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (ConfigError, checkpoint.CheckpointError, StructureError, StoreError) as error:
+    except SiamDiffError as error:
         sys.exit(f"error: {error}")

@@ -13,12 +13,11 @@ import torch
 
 from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
-from siamdiff_min.data.store import StoreError
 from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.files import SiamDiffError
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES
-from siamdiff_min.protein.structure import StructureError
 from siamdiff_min.training import checkpoint, engine
-from siamdiff_min.training.config import ConfigError, parse
+from siamdiff_min.training.config import parse
 from siamdiff_min.training.ranks import launch
 
 
@@ -86,5 +85,5 @@ def count(module: torch.nn.Module) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (ConfigError, checkpoint.CheckpointError, StructureError, StoreError) as error:
+    except SiamDiffError as error:
         sys.exit(f"error: {error}")

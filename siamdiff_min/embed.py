@@ -22,11 +22,12 @@ from tqdm import tqdm
 
 from .data.store import is_store
 from .data.structures import Source, find_structures, read_in_time
+from .files import SiamDiffError, StructureError, replacing, writing
 from .protein.constants import ATOM_NAMES, ONE_LETTER
 from .protein.parse import read_structure
 from .protein.protein import Protein
-from .protein.structure import Structure, StructureError
-from .training.checkpoint import CheckpointError, build_encoder, load_encoder_file, replacing, writing
+from .protein.structure import Structure
+from .training.checkpoint import build_encoder, load_encoder_file
 
 INCLUDE = ("mean", "per_residue", "per_atom")
 WINDOW = 256  # structures that are read before the next batches are made of those of similar size
@@ -164,7 +165,7 @@ def _only(embedding: Embedding, include: Sequence[str]) -> Embedding:
 def save(path: Path, embeddings: list[Embedding], include: Sequence[str], failures: list[StructureError]) -> None:
     """Write an .npz without pickles. Rows of structure i: `residue_offset[i]` to `residue_offset[i + 1]`.
 
-    Raises CheckpointError where the disk does not take it; an older file is then unchanged.
+    Raises WriteError where the disk does not take it; an older file is then unchanged.
     """
     arrays: dict[str, np.ndarray] = {"id": np.array([e.id for e in embeddings])}
     if "mean" in include:
@@ -213,7 +214,7 @@ def main(argv: list[str] | None = None) -> int:
         for path in filter(is_store, args.structures):
             raise StructureError(path, "a store", "embeddings are made from structure files")
         listings = [find_structures(path) for path in args.structures]
-    except (CheckpointError, StructureError) as error:
+    except SiamDiffError as error:
         sys.exit(f"error: {error}")
     sources = [source for listing in listings for source in listing.sources]
     skipped = sum((listing.reasons for listing in listings), Counter())
@@ -250,7 +251,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.exit("error: no structure could be read")
     try:
         save(out, embeddings, args.include, failures)
-    except CheckpointError as error:
+    except SiamDiffError as error:
         sys.exit(f"error: {error}")
     print(f"{args.out}: {', '.join(args.include)}, {len(embeddings[0].mean)} numbers each")
     return 0

@@ -20,11 +20,13 @@ from pathlib import Path
 import numpy as np
 from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
+from .files import SiamDiffError
+
 NOT_MEASURES = {"step", "epoch", "stage", "split", "seconds", "peak_memory_mb", "lr"}
 STYLE = "body{font-family:sans-serif;max-width:70em;margin:2em auto}td,th{padding:.2em .8em;text-align:right}"
 
 
-class ReportError(ValueError):
+class ReportError(SiamDiffError):
     """A folder that is no run, or matplotlib missing."""
 
 

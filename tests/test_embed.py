@@ -18,8 +18,8 @@ import siamdiff_min
 from siamdiff_min.data.structures import bundle_path
 from siamdiff_min.embed import Embedder
 from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.files import StructureError
 from siamdiff_min.protein.parse import read_structure
-from siamdiff_min.protein.structure import StructureError
 from siamdiff_min.training.checkpoint import save_encoder_file
 
 

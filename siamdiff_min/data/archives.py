@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from ..protein.structure import StructureError
+from ..files import StructureError
 
 MAX_MEMBERS = 50_000
 MAX_BYTES = 2**38  # of all files together

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ..files import StructureError
 from ..protein.constants import ATOM_INDEX, ONE_LETTER, PARENT, PARENT_ATOM, RESIDUE_INDEX, O
-from ..protein.structure import AtomRow, Structure, StructureError, assemble, join
+from ..protein.structure import AtomRow, Structure, assemble, join
 from .samples import LabelledData, write_note
 from .structures import Listing, Origin
 

@@ -29,14 +29,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from ..protein.structure import StructureError
-from .store import ARRAYS, FORMAT, VERSION, ProteinStore, StoreError, encode_name, is_store, meta_checksum
+from ..files import SiamDiffError, StoreError, StructureError, lock, sync_folder, write_file, writing
+from .store import ARRAYS, FORMAT, VERSION, ProteinStore, encode_name, is_store, meta_checksum
 from .structures import STORE_SUFFIX, Listing, Origin, Source, read_in_time, structure_files
-
-try:
-    import fcntl
-except ImportError:  # not on Windows; there, two processes that build the same store at once are not kept apart
-    fcntl = None
 
 SHARD_SIZE = 128  # structures; part of the plan, so that a build is only continued with the same
 _COUNTS = {
@@ -109,7 +104,7 @@ def open_origin(origin: Origin, store=None, workers: int | None = None) -> Prote
     store = _default_store(origin) if store is None else Path(store)
     opened, _ = _reopen(store, origin)  # without the lock, so that a store on a read-only disk can be used
     if opened is None:
-        with _lock(store):
+        with writing(store), lock(Path(f"{store}.lock")):
             opened, reason = _reopen(store, origin)  # another process may have built it in the meantime
             if opened is None:
                 if reason:
@@ -141,22 +136,6 @@ def _reopen(store: Path, origin: Origin) -> tuple[ProteinStore | None, str]:
     if opened.meta["source"]["fingerprint"] != origin.fingerprint:
         return None, f"{store}: the data have changed since it was built"
     return opened, ""
-
-
-@contextlib.contextmanager
-def _lock(store: Path):
-    """Held by the process that builds `store`; the system frees it when that process ends, however it ends.
-
-    Raises StoreError where the disk does not let us build: full, read-only, no permission.
-    """
-    try:
-        store.parent.mkdir(parents=True, exist_ok=True)
-        with open(f"{store}.lock", "w") as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-    except OSError as error:
-        raise StoreError(f"{store} cannot be written: {error}") from error
 
 
 # ---- building --------------------------------------------------------------------------------------------------------
@@ -214,7 +193,7 @@ def _start_or_continue(partial: Path, plan: dict) -> None:
             return
         shutil.rmtree(partial)
     partial.mkdir()
-    write_synced(file, text.encode())
+    write_file(file, text.encode())
 
 
 def _work(todo: list[tuple[Path, list[Source]]], workers: int):
@@ -392,7 +371,7 @@ def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> None:
     table += [(name, "failed", reason, file, detail) for name, reason, file, detail in failures]
     table += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
     lines = ("\t".join(" ".join(cell.split()) for cell in row) for row in table)
-    write_synced(merged / "failures.tsv", ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+    write_file(merged / "failures.tsv", ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
     meta = {
         "format": FORMAT,
         "version": VERSION,
@@ -411,28 +390,8 @@ def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> None:
         "report": {"seen": report.seen, "skipped": report.skipped, "failed": failed, "dropped": dropped},
     }
     text = json.dumps(meta | {"sha256": meta_checksum(meta)}, indent=1, sort_keys=True)
-    write_synced(merged / "meta.json", text.encode())
+    write_file(merged / "meta.json", text.encode())
     sync_folder(merged)
-
-
-def write_synced(file: Path, data: bytes) -> None:
-    """Write, and return when it is on the disk; the file has its name only when it is whole."""
-    temporary = file.with_name(file.name + ".tmp")
-    with open(temporary, "wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(temporary, file)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable, where the system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 if __name__ == "__main__":
@@ -443,5 +402,5 @@ if __name__ == "__main__":
             finished = open_store(argument)
             finished.verify()
             print(f"{finished.path}: {report_of(finished)}; all checksums are right")
-    except (StructureError, StoreError) as problem:
+    except SiamDiffError as problem:
         sys.exit(f"error: {problem}")

@@ -8,7 +8,6 @@ of AlphaFold models stay as they are, those of the labelled sets are unpacked; `
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import hashlib
 import json
@@ -21,9 +20,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ..protein.structure import StructureError
+from ..files import SiamDiffError, StructureError, lock, sync_folder, write_file, writing
 from .archives import extract, tar_members
-from .build import fcntl, sync_folder, write_synced
 from .fetch import DownloadError, discard, fetch
 
 ALPHAFOLD = "https://ftp.ebi.ac.uk/pub/databases/alphafold"
@@ -164,7 +162,7 @@ def download(remote: Remote, out, base_url: str | None = None, from_file=None) -
         if not name.endswith("lock.mdb"):  # LMDB writes there when others only read
             rows[f"{remote.folder}/{name}"] = {**about, "size": length, "sha256": digest}
     text = json.dumps({"format": FORMAT, "files": rows}, indent=1, sort_keys=True)
-    write_synced(out / "manifest.json", text.encode())
+    write_file(out / "manifest.json", text.encode())
     if unpack:  # last: a folder with this name is complete, and listed
         os.rename(partial, folder)
     sync_folder(out)
@@ -244,19 +242,6 @@ def verify(out) -> list[str]:
     return problems
 
 
-@contextlib.contextmanager
-def _alone(out: Path):
-    """Two processes that write the same files would spoil them: the second one is refused."""
-    out.mkdir(parents=True, exist_ok=True)
-    with open(out / ".lock", "w") as file:
-        try:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise DownloadError(out, "another download is writing to it") from error
-        yield
-
-
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
@@ -290,15 +275,15 @@ def main(argv: list[str] | None = None) -> int:
         if args.from_file and len(remotes) > 1:
             raise DownloadError(args.from_file, "which proteome is it? say so with --proteome")
         failed = 0
-        with _alone(args.out):
+        with writing(args.out), lock(args.out / ".lock", busy=f"{args.out}: another download is writing to it"):
             for remote in remotes:
                 try:
                     folder = download(remote, args.out, args.base_url, args.from_file)
                 except DownloadError as error:
                     print(f"error: {error}", file=sys.stderr)
                     failed += 1
-    except (DownloadError, OSError) as error:
-        sys.exit(f"error: {error}" if isinstance(error, DownloadError) else f"error: {args.out}: {error}")
+    except SiamDiffError as error:
+        sys.exit(f"error: {error}")
     if failed:
         print(f"{failed} of {len(remotes)} archives could not be downloaded", file=sys.stderr)
         return 1

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+from ..files import StructureError
 from ..protein.parse import MAX_BYTES, read_structure
-from ..protein.structure import Structure, StructureError
+from ..protein.structure import Structure
 from .archives import reading, refused
 from .samples import LabelledData, write_note
 from .structures import KINDS, Listing, Origin, Source, find_structures, fingerprint, kind_of

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from .build import write_synced
+from ..files import SiamDiffError, write_file
 
 TIMEOUT = 60  # seconds without a byte
 PAUSES = (1, 2, 4, 8, 16, 32, 60)  # seconds before each further attempt; counted anew where the file has grown
@@ -29,7 +29,7 @@ LATER = (408, 416, 425, 429)  # statuses below 500 after which another attempt m
 _VERSION = ("ETag", "Last-Modified")
 
 
-class DownloadError(RuntimeError):
+class DownloadError(SiamDiffError):
     """Something could not be downloaded, or is not what it should be; the message names it and the reason."""
 
     def __init__(self, what, reason: str):
@@ -105,7 +105,7 @@ def _attempt(url: str, part: Path, bar: tqdm) -> None:
             discard(part)
             part.touch()
             if size is not None:  # without it, whole and interrupted look the same: nothing can go on from there
-                write_synced(_state_file(part), json.dumps({"url": url, "size": size, **found}).encode())
+                write_file(_state_file(part), json.dumps({"url": url, "size": size, **found}).encode())
         else:
             _refuse(url, part, response)
         bar.total, bar.n = size, offset

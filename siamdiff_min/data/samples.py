@@ -24,10 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..files import StoreError
 from ..protein.constants import CA, O
 from ..protein.geometry import length
 from ..protein.protein import Protein
-from .store import ProteinStore, StoreError
+from .store import ProteinStore
 from .structures import Origin
 
 

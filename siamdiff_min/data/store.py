@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..files import StoreError
 from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import Protein
 
@@ -37,10 +38,6 @@ ARRAYS = {
     "note_offset": "<i8",  # (B + 1,)
 }
 _ELEMENT = torch.tensor(ATOM_ELEMENT)
-
-
-class StoreError(ValueError):
-    """A store that is damaged, of another version, or cannot be built; the message names the folder and the array."""
 
 
 class ProteinStore(torch.utils.data.Dataset):

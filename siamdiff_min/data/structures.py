@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from ..files import StructureError
 from ..protein.parse import MAX_BYTES, read_structure
-from ..protein.structure import Structure, StructureError
+from ..protein.structure import Structure
 from .archives import tar_members
 
 KINDS = (".pdb", ".ent", ".cif", ".pdb.gz", ".ent.gz", ".cif.gz")  # the first is taken where a structure has several

@@ -11,12 +11,14 @@ from typing import IO
 
 import torch
 
+from ..files import SiamDiffError
+
 _ZIP = b"PK\3\4"
 _BEFORE_1_6 = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _FOLDER = 16  # among the attributes of a member
 
 
-class WeightsError(ValueError):
+class WeightsError(SiamDiffError):
     """A file that torch did not write, or that is damaged; the message says what is wrong."""
 
 

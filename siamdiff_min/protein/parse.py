@@ -19,7 +19,8 @@ import numpy as np
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 from Bio.PDB.PDBParser import PDBParser
 
-from .structure import AtomRow, Structure, StructureError, assemble
+from ..files import StructureError
+from .structure import AtomRow, Structure, assemble
 
 MAX_BYTES = 512 * 2**20  # of decompressed text; the largest PDB entries are about half of it
 MAX_ATOMS = 5_000_000  # of one model of PDB, of all models of mmCIF; memory grows with them

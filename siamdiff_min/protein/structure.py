@@ -15,27 +15,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ..files import StructureError
 from .constants import ATOM_ELEMENT, ATOM_INDEX, CA, PARENT, PARENT_ATOM, RESIDUE_ATOMS, RESIDUE_INDEX, RESIDUES
 from .protein import Protein
 
 MAX_COORDINATE = 1e5  # angstrom; float32 still resolves 0.01 angstrom there
 WATER = frozenset(["HOH", "WAT", "DOD", "H2O", "TIP", "TP3", "SOL", "SPC"])
 NUCLEOTIDES = frozenset([*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"])
-
-
-class StructureError(ValueError):
-    """A file that cannot be read as a protein.
-
-    `path` names the file, `reason` is one of a few fixed phrases (bulk runs count them), `detail` says what was found.
-    """
-
-    def __init__(self, path, reason: str = "", detail: str = ""):
-        super().__init__(str(path), reason, detail)  # all of them in `args`, so that it survives pickling
-        self.path, self.reason, self.detail = str(path), reason, detail
-
-    def __str__(self) -> str:
-        text = f"{self.path}: {self.reason}" if self.reason else self.path
-        return f"{text} ({self.detail})" if self.detail else text
 
 
 @dataclass(frozen=True)

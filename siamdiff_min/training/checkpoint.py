@@ -10,12 +10,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
-import os
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -23,6 +21,7 @@ from torch import Tensor, nn
 
 from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH
 from ..encoders.weights import WeightsError, read_weights
+from ..files import CheckpointError, write_file
 from .config import RunConfig
 
 MAGIC = b"siamdiff_min ckpt 1\n"
@@ -32,48 +31,6 @@ _WRAPPERS = ("module.", "_orig_mod.")  # what DistributedDataParallel and torch.
 IDENTITY = ("encoder", "level", "size", "preset")  # what is needed to build an encoder again
 
 
-class CheckpointError(RuntimeError):
-    """A checkpoint could not be written, or a file is damaged or not what it should be; the message says which."""
-
-
-@contextmanager
-def writing(path: Path):
-    """Whatever the disk refuses inside (it is full, read-only, ...) is a CheckpointError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(
-            f"could not write {path}: {error.strerror or error}; earlier files are unchanged"
-        ) from error
-
-
-@contextmanager
-def replacing(path: Path):
-    """A file to write, for which, whatever happens, `path` is either the old file or the complete new one.
-
-    Raises CheckpointError on a full disk, a read-only folder and the like; the old file is then unchanged.
-    """
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(temporary, "wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            _fsync_folder(path.parent)
-    except CheckpointError:
-        _remove(temporary)
-        raise
-
-
-def write_atomic(path: Path, content: bytes) -> None:
-    """Write a whole file, see `replacing`."""
-    with replacing(path) as file:
-        file.write(content)
-
-
 def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
     """Write the checkpoint of `step`, then drop all but the `keep` newest ones.
 
@@ -81,7 +38,7 @@ def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
     """
     payload = _to_bytes(state)
     path = folder / f"checkpoint-{step:09d}.pt"
-    write_atomic(path, MAGIC + hashlib.sha256(payload).digest() + payload)
+    write_file(path, MAGIC + hashlib.sha256(payload).digest() + payload)
     kept = [old for old in checkpoints(folder) if old.name <= path.name][:keep]
     for old in folder.glob("checkpoint-*"):
         if old not in kept:
@@ -128,14 +85,14 @@ def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, siz
     preset)`), and `about`, plain values that tell where it comes from. `torch.load` reads it."""
     state = {k: v.cpu() for k, v in encoder.state_dict().items()}
     identity = {"format": ENCODER_FORMAT, "encoder": name, "level": level, "size": size, "preset": preset}
-    write_atomic(path, _to_bytes({**identity, **about, "state": state}))
+    write_file(path, _to_bytes({**identity, **about, "state": state}))
 
 
 def save_model_file(path: Path, task: nn.Module, identity: dict, **about) -> None:
     """Write a fine-tuned model: the weights of a downstream task, IDENTITY and the task's name and labels in
     `identity`, and `about`, plain values."""
     state = {k: v.cpu() for k, v in task.state_dict().items()}
-    write_atomic(path, _to_bytes({"format": MODEL_FORMAT, **identity, **about, "state": state}))
+    write_file(path, _to_bytes({"format": MODEL_FORMAT, **identity, **about, "state": state}))
 
 
 def load_model_file(path: Path) -> dict:
@@ -329,15 +286,6 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         print(f"could not remove {path}: {error.strerror or error}")
-
-
-def _fsync_folder(folder: Path) -> None:
-    """Make the new name of a file as durable as its content."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import NamedTuple, get_args, get_origin, get_type_hints
 
+from ..files import ConfigError
+
 
 class Settings(NamedTuple):
     """One method at one level in Table 5."""
@@ -57,10 +59,6 @@ def option(default, help: str, free: bool = False, **more):
 def pick(given, preset):
     """The first of the two that says something."""
     return preset if given is None else given
-
-
-class ConfigError(ValueError):
-    """Options that do not go together, or not with what is there; the message says which."""
 
 
 @dataclass(frozen=True)
@@ -338,5 +336,5 @@ def parse(
     values = vars(parser.parse_args(argv))
     try:
         return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
-    except ValueError as error:
+    except ConfigError as error:
         parser.error(str(error))

@@ -29,8 +29,9 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from ..data.pieces import cut
+from ..files import ConfigError, writing
 from . import checkpoint
-from .config import ConfigError, RunConfig
+from .config import RunConfig
 from .ranks import Flags, Ranks, Record, catch_signals, gather, means
 
 
@@ -230,7 +231,7 @@ def train(
         if ranks.rank == 0:
             at = {"step": step, "epoch": epoch, "stage": stage} if len(epochs) > 1 else {"step": step, "epoch": epoch}
             line = {**at, **values, "seconds": time.perf_counter() - start_time}
-            with checkpoint.writing(metrics.name):
+            with writing(metrics.name):
                 metrics.write((json.dumps(line) + "\n").encode())
                 metrics.flush()  # for those who watch the file
 
@@ -298,7 +299,7 @@ def train(
                     if scheduler:
                         scheduler.step(measured[plateau[0]])
             if saving and ranks.rank == 0:
-                with checkpoint.writing(metrics.name):
+                with writing(metrics.name):
                     metrics.flush()
                     os.fsync(metrics.fileno())
                 state = {
@@ -349,14 +350,14 @@ def _open_metrics(out: Path, size: int, ranks: Ranks):
         yield None
         return
     path = out / "metrics.jsonl"
-    with checkpoint.writing(path):
+    with writing(path):
         out.mkdir(parents=True, exist_ok=True)
         file = open(path, "ab")  # noqa: SIM115 (closed below)
         file.truncate(min(size, file.tell()))
     try:
         yield file
     finally:
-        with checkpoint.writing(path):  # the last lines may still be in memory
+        with writing(path):  # the last lines may still be in memory
             file.close()
 
 

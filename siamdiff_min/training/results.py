@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from . import checkpoint, engine
+from ..files import write_file
+from . import engine
 from .config import FinetuneConfig
 from .ranks import Ranks, gather
 
@@ -53,7 +54,7 @@ def write_predictions(path: Path, predictions: Predictions, columns: Sequence[st
     lines = [["id", "group", *titles("target", target.shape[1]), *titles("prediction", score.shape[1])]]
     for name, group, numbers in zip(predictions.names, predictions.groups, np.hstack([target, score]).tolist()):
         lines.append([name, group, *(f"{x:.6g}" for x in numbers)])
-    checkpoint.write_atomic(path, "".join("\t".join(line) + "\n" for line in lines).encode("utf-8", "surrogateescape"))
+    write_file(path, "".join("\t".join(line) + "\n" for line in lines).encode("utf-8", "surrogateescape"))
 
 
 def report(path: Path, config: FinetuneConfig, tested: dict[int, dict[str, float]]) -> str:
@@ -67,7 +68,7 @@ def report(path: Path, config: FinetuneConfig, tested: dict[int, dict[str, float
         "std": spread,
         "config": config.plain(),
     }
-    checkpoint.write_atomic(path, json.dumps(content, indent=1).encode())
+    write_file(path, json.dumps(content, indent=1).encode())
     seeds = "".join(f"{f'seed {seed}':>9}" for seed in tested)
     rows = [f"{'test':18}{seeds}{'mean':>9}{'std':>9}"]
     for name, x in values.items():

@@ -15,7 +15,7 @@ import pytest
 
 from siamdiff_min.data import archives
 from siamdiff_min.data.archives import extract, tar_members
-from siamdiff_min.protein.structure import StructureError
+from siamdiff_min.files import StructureError
 
 DATA = random.Random(0).randbytes(3000)
 FILES = {"set/data/train/data.mdb": DATA, "set/empty.txt": b"", "set/a.txt": b"atom\n" * 999}

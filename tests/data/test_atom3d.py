@@ -16,6 +16,7 @@ from siamdiff_min.data import atom3d, build
 from siamdiff_min.data.atom3d import find
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS, read_note
+from siamdiff_min.files import StructureError
 from siamdiff_min.protein.constants import (
     ATOM_ELEMENT,
     ATOM_NAMES,
@@ -27,7 +28,6 @@ from siamdiff_min.protein.constants import (
     O,
 )
 from siamdiff_min.protein.protein import TENSOR_FIELDS
-from siamdiff_min.protein.structure import StructureError
 
 lmdb = pytest.importorskip("lmdb")
 COLUMNS = [

@@ -18,7 +18,7 @@ from siamdiff_min.data import build, ec
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.ec import chain_id, find
 from siamdiff_min.data.samples import DATASETS, read_note
-from siamdiff_min.protein.structure import StructureError
+from siamdiff_min.files import StructureError
 from siamdiff_min.protein.write import write_pdb
 
 LABELS = ("1.1.1.-", "2.7.11.1", "3.4.21.n1", "4.2.1.1")

@@ -20,8 +20,9 @@ import torch
 from siamdiff_min.data import build
 from siamdiff_min.data.build import BuildReport, open_store, report_of
 from siamdiff_min.data.crops import Crops, collate, split
-from siamdiff_min.data.store import ARRAYS, VERSION, ProteinStore, StoreError
+from siamdiff_min.data.store import ARRAYS, VERSION, ProteinStore
 from siamdiff_min.data.structures import bundle_index, bundle_path, find_structures
+from siamdiff_min.files import StoreError, WriteError
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
 from siamdiff_min.protein.write import write_pdb
@@ -264,7 +265,7 @@ def test_no_readable_protein_is_an_error(tmp_path):
 
 
 def test_a_disk_that_cannot_be_written_is_said_and_loses_nothing(folder, tmp_path, small_shards, monkeypatch):
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(WriteError, match="could not write"):
         open_store(folder, folder / "p1.pdb" / "s")
     open_store(folder, tmp_path / "s")
     before = digest(tmp_path / "s")
@@ -274,8 +275,8 @@ def test_a_disk_that_cannot_be_written_is_said_and_loses_nothing(folder, tmp_pat
 
     write_pdb(folder / "new.pdb", protein(6, seed=99))
     with monkeypatch.context() as context:
-        context.setattr(build.os, "fsync", full)
-        with pytest.raises(StoreError, match=r"s cannot be written: .*No space left"):
+        context.setattr(os, "fsync", full)
+        with pytest.raises(WriteError, match=r"could not write .*: No space left"):
             open_store(folder, tmp_path / "s")
     assert digest(tmp_path / "s") == before
     assert len(open_store(folder, tmp_path / "s")) == 11

@@ -11,7 +11,7 @@ import torch
 
 from siamdiff_min.data import structures
 from siamdiff_min.data.structures import Source, bundle_index, bundle_path, find_structures, fingerprint
-from siamdiff_min.protein.structure import StructureError
+from siamdiff_min.files import StructureError
 
 TEXT = b"".join(
     b"ATOM  %5d  CA  GLY A%4d    %8.3f   0.000   0.000  1.00  0.00           C\n" % (i, i, 3.8 * i) for i in range(1, 4)

@@ -28,12 +28,12 @@ from siamdiff_min.data.samples import read_note
 from siamdiff_min.data.store import ProteinStore, StoreError, meta_checksum
 from siamdiff_min.data.structures import Source, find_structures
 from siamdiff_min.encoders.esm import ESM2
+from siamdiff_min.files import CheckpointError
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX, CA, RESIDUE_ATOMS, RESIDUES
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
 from siamdiff_min.protein.structure import MAX_COORDINATE, Structure, StructureError
 from siamdiff_min.training import checkpoint
-from siamdiff_min.training.checkpoint import CheckpointError
 
 INSIDE = "damaged inside "  # a file that is packed after it was damaged
 _KNOWN = [{ATOM_INDEX[name] for name in [*RESIDUE_ATOMS[residue], "OXT"]} for residue in RESIDUES]

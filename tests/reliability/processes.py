@@ -23,7 +23,7 @@ import torch
 
 from siamdiff_min import embed
 from siamdiff_min.data import build, ec
-from siamdiff_min.data.store import StoreError
+from siamdiff_min.files import SiamDiffError, write_file
 from siamdiff_min.training import checkpoint, engine, ranks
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def convert(data: str, store: str, workers: str = "1") -> None:
             build.open_origin(ec.find(data).train, store, int(workers))
         else:
             build.open_store(data, store, int(workers))
-    except StoreError as error:
+    except SiamDiffError as error:
         sys.exit(f"error: {error}")
 
 
@@ -60,7 +60,7 @@ def evaluate(out: str, *numbers: str) -> None:
             counted = engine.held_out(objective, data, config, ours, lambda b, batch, names: names)
             names = sorted(name for batch in ranks.gather(counted, ours.world) for name in batch)
             result[number] = engine.evaluate(objective, data, config, ours), names
-    checkpoint.write_atomic(Path(out) / f"evaluated-{ours.rank}.json", json.dumps(result).encode())
+    write_file(Path(out) / f"evaluated-{ours.rank}.json", json.dumps(result).encode())
 
 
 PROGRAMS = {
@@ -187,7 +187,7 @@ def die_in(place: str, how: str) -> None:
     elif place == "data":
         ranks.Ranks.connected = dies
     elif place == "save":
-        checkpoint.write_atomic = dies
+        checkpoint.write_file = dies
     else:
         forward, calls = standin.Objective.forward, []
 

@@ -30,10 +30,9 @@ from siamdiff_min.data import build
 from siamdiff_min.data.structures import Source, find_structures
 from siamdiff_min.encoders.esm import ESM2
 from siamdiff_min.encoders.weights import read_weights
+from siamdiff_min.files import CheckpointError, StructureError
 from siamdiff_min.protein.parse import read_structure
-from siamdiff_min.protein.structure import StructureError
 from siamdiff_min.training import checkpoint
-from siamdiff_min.training.checkpoint import CheckpointError
 
 ROOT = Path(__file__).parents[2]
 FINDINGS = Path(tempfile.gettempdir()) / "findings"

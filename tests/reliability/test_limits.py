@@ -16,9 +16,9 @@ from siamdiff_min.data import build, structures
 from siamdiff_min.data.build import open_origin, open_store, report_of
 from siamdiff_min.data.store import ProteinStore
 from siamdiff_min.data.structures import Listing, Origin, Source, bundle_path, find_structures, read_in_time
+from siamdiff_min.files import StructureError
 from siamdiff_min.protein import parse
 from siamdiff_min.protein.parse import read_structure
-from siamdiff_min.protein.structure import StructureError
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import pytest
 import standin
 import torch
 
+from siamdiff_min.files import CheckpointError, WriteError
 from siamdiff_min.training import checkpoint
-from siamdiff_min.training.checkpoint import CheckpointError
 
 STATE = {"step": 7, "name": "x", "list": [1, 2.5, None], "weights": {"a": torch.arange(5.0), "b": torch.ones(2, 3)}}
 
@@ -91,9 +91,7 @@ def test_disk_full_leaves_the_previous_one(tmp_path, monkeypatch, failing):
         monkeypatch.setattr("builtins.open", Full)
     else:
         monkeypatch.setattr(os, failing, full)
-    with pytest.raises(
-        CheckpointError, match=r"could not write .*000000002.pt: No space left on device; earlier files"
-    ):
+    with pytest.raises(WriteError, match=r"could not write .*000000002.pt: No space left on device; earlier files"):
         checkpoint.save(tmp_path, 2, STATE)
     monkeypatch.undo()
     assert os.listdir(tmp_path) == [good.name]
@@ -105,7 +103,7 @@ def test_read_only_folder_is_named(tmp_path, monkeypatch):
         raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr("builtins.open", refuse)  # not by chmod: the tests may run as root
-    with pytest.raises(CheckpointError, match=r"could not write .*: Read-only file system"):
+    with pytest.raises(WriteError, match=r"could not write .*: Read-only file system"):
         checkpoint.save(tmp_path, 1, STATE)
 
 

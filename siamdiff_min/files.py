@@ -1,0 +1,132 @@
+"""The one way to write, lock and checksum files, and the errors that users see.
+
+A file gets its name only when it is whole and on the disk, so a run killed at any moment leaves the old file as it was.
+Every error that a user can cause is a `SiamDiffError` whose text is one sentence; the scripts print it and exit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # Windows: `lock` does not keep two processes apart there
+    fcntl = None
+
+
+class SiamDiffError(ValueError):
+    """Something the user can mend: options, a file, a full disk. The message says what and where."""
+
+
+class ConfigError(SiamDiffError):
+    """Options that do not go together, or not with what is there."""
+
+
+class StoreError(SiamDiffError):
+    """A store that is damaged, of another version, or cannot be built; the message names the folder and the array."""
+
+
+class CheckpointError(SiamDiffError):
+    """A file of weights that is damaged, or not what it should be."""
+
+
+class WriteError(SiamDiffError):
+    """A file that could not be written: full disk, read-only folder, no permission."""
+
+
+class StructureError(SiamDiffError):
+    """A file that cannot be read as a protein.
+
+    `path` names the file, `reason` is one of a few fixed phrases (bulk runs count them), `detail` says what was found.
+    """
+
+    def __init__(self, path, reason: str = "", detail: str = ""):
+        super().__init__(str(path), reason, detail)  # all of them in `args`, so that it survives pickling
+        self.path, self.reason, self.detail = str(path), reason, detail
+
+    def __str__(self) -> str:
+        text = f"{self.path}: {self.reason}" if self.reason else self.path
+        return f"{text} ({self.detail})" if self.detail else text
+
+
+@contextlib.contextmanager
+def writing(path) -> Iterator[None]:
+    """Turn whatever the disk refuses inside (it is full, read-only, ...) into a WriteError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(f"could not write {path}: {error.strerror or error}; earlier files are unchanged") from error
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write. Whatever happens, `path` is either the old file or the complete new one.
+
+    Raises WriteError where the disk refuses; the old file is then unchanged.
+    """
+    path = Path(path)
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a whole file, see `replacing`."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder as durable as the files, where the system can."""
+    with contextlib.suppress(OSError):  # Windows cannot open a folder
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def lock(path: Path, busy: str = "") -> Iterator[None]:
+    """Hold the lock file `path`; the system frees it when the process ends, however it ends.
+
+    If another process holds it, wait, or with `busy` raise SiamDiffError with that text. A symbolic link is refused
+    and the file is never truncated, so it cannot harm a file of the user's. Raises WriteError.
+    """
+    path = Path(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    try:
+        if fcntl is not None:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+            except BlockingIOError as error:
+                raise SiamDiffError(busy) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    """Checksum of a file, read piece by piece."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+    return digest.hexdigest()
