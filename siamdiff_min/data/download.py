@@ -217,7 +217,7 @@ def read_manifest(out) -> dict[str, dict]:
             name: {key: row[key] for key in ("set", "url", "size", "sha256", "date")}
             for name, row in content["files"].items()
         }
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DownloadError(file, f"damaged ({error})") from error
 
 

@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import re
+import ssl
 import sys
 import time
 import urllib.error
@@ -123,14 +124,27 @@ def _attempt(url: str, part: Path, bar: tqdm) -> None:
         raise _Interrupted(f"{length} bytes where {size} were announced")
 
 
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follow a redirect only to https, or from http to http."""
+
+    def redirect_request(self, request, response, code, message, headers, target):
+        if not target.lower().startswith(("https://", f"{request.type}://")):
+            raise DownloadError(request.full_url, f"the server redirects to {target:.200}, which is not https")
+        return super().redirect_request(request, response, code, message, headers, target)
+
+
 def _open(url: str, headers: dict[str, str]):
-    """The response, whatever its status."""
+    """The response, whatever its status. Raises DownloadError where another attempt would not help."""
+    opener = urllib.request.build_opener(_Redirects)
     try:
-        return urllib.request.build_opener().open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
+        return opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         return error
     except (OSError, http.client.HTTPException) as error:
-        raise _Interrupted(str(getattr(error, "reason", error)) or type(error).__name__) from error
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            raise DownloadError(url, f"the server's certificate is not valid: {reason.verify_message}") from error
+        raise _Interrupted(str(reason) or type(error).__name__) from error
 
 
 def _refuse(url: str, part: Path, response) -> None:

@@ -5,6 +5,7 @@ import os
 import random
 import resource
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -252,6 +253,38 @@ def test_redirects_keep_the_range(site, tmp_path):
     moved = {"status": 302, "headers": [("Location", f"{site.url}/x.tar")]}
     site.plan = [moved, {"cut": 1000}, moved, {}]
     assert got(site, tmp_path, "old") == BODY and starts(site) == [0, 0, 1000, 1000]
+
+
+CERTIFICATE = Path(__file__).parent / "certificate.pem"  # of 127.0.0.1, signed by itself; openssl req -x509 ...
+
+
+def secure(site):
+    """The server speaks TLS, with a certificate that nobody but itself has signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    site.socket = context.wrap_socket(site.socket, server_side=True)
+    site.url = site.url.replace("http:", "https:")
+
+
+def test_a_certificate_that_is_not_valid_is_final(site, tmp_path, monkeypatch):
+    secure(site)
+    monkeypatch.setattr(time, "sleep", lambda pause: pytest.fail("a second attempt"))
+    with pytest.raises(DownloadError, match=r"x\.tar: the server's certificate is not valid: self.signed certificate"):
+        got(site, tmp_path)
+    assert site.requests == []
+
+
+@pytest.mark.parametrize("start, target", [("https", "http"), ("https", "ftp"), ("http", "ftp")])
+def test_redirects_do_not_leave_https(site, tmp_path, monkeypatch, start, target):
+    if start == "https":
+        secure(site)
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    assert got(site, tmp_path) == BODY and site.url.startswith(f"{start}:")
+    (tmp_path / "x.part").unlink()
+    site.plan = [{"status": 302, "headers": [("Location", f"{target}://127.0.0.1:1/y.tar")]}] * 2
+    with pytest.raises(DownloadError, match=rf"x\.tar: the server redirects to {target}://.*, which is not https"):
+        got(site, tmp_path)
+    assert len(site.requests) == 2
 
 
 # ---- files that change on the way ------------------------------------------------------------------------------------
