@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..protein.protein import Protein
 from .graph import Graph, GraphBuilder, edge_lengths, line_graph
-from .ops import Gather, segment_mean, segment_sum
+from .ops import BatchNorm, Gather, segment_mean, segment_sum
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RelationalConv(nn.Module):
         self.num_relations = num_relations
         self.self_loop = nn.Linear(in_dim, out_dim)
         self.linear = nn.Linear(num_relations * in_dim, out_dim)
-        self.batch_norm = nn.BatchNorm1d(out_dim)
+        self.batch_norm = BatchNorm(out_dim)
 
     def update(self, x: Tensor, message: Tensor) -> Tensor:
         """x (N, in_dim), message (N, out_dim): what the neighbours send, already transformed; it is overwritten."""
@@ -77,7 +77,7 @@ class GearNet(nn.Module):
         if num_angle_bins:
             edge = [builder.edge_dim, *node[:-1]]
             self.edge_layers = nn.ModuleList(RelationalConv(a, b, num_angle_bins) for a, b in pairwise(edge))
-        self.batch_norms = nn.ModuleList(nn.BatchNorm1d(d) for d in dims)
+        self.batch_norms = nn.ModuleList(BatchNorm(d) for d in dims)
 
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
         """Encode a batch. `graph` (default: built from the builder's view of the protein) gives edges and one-hots,

@@ -18,15 +18,32 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
+def raised(x: Tensor) -> Tensor:
+    """x in float32 or better: sums of many rows go astray in bfloat16, which cannot count beyond 256."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
 def segment_sum(x: Tensor, index: Tensor, size: int) -> Tensor:
-    """Sum of the rows of x (K, ...) that share an index (K,): (size, ...)."""
+    """Sum of the rows of x (K, ...) that share an index (K,): (size, ...), in float32 or better."""
+    x = raised(x)
     return x.new_zeros(size, *x.shape[1:]).index_add_(0, index, x)
 
 
 def segment_mean(x: Tensor, index: Tensor, size: int) -> Tensor:
-    """Mean of the rows of x (K, ...) that share an index (K,): (size, ...); empty segments give 0."""
-    count = segment_sum(torch.ones_like(index, dtype=x.dtype), index, size).clamp(min=1)
-    return segment_sum(x, index, size) / count.view(-1, *[1] * (x.dim() - 1))
+    """Mean of the rows of x (K, ...) that share an index (K,): (size, ...), like their sum; empty segments give 0."""
+    sums = segment_sum(x, index, size)
+    count = segment_sum(torch.ones_like(index, dtype=sums.dtype), index, size).clamp(min=1)
+    return sums / count.view(-1, *[1] * (x.dim() - 1))
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch norm of any number of rows. One row, or none, has no variance: it is normalised by the running statistics,
+    as in evaluation, and leaves them as they are."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and len(x) < 2:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
 
 
 class MLP(nn.Module):
@@ -60,14 +77,14 @@ class Gather:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Sum rows of x (num_sources, d) into (num_targets, d), in float32 or better also under autocast."""
-        return _GatherSum.apply(_raised(x), self)
+        return _GatherSum.apply(raised(x), self)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Sums, every r = in / d of them as one row, through a linear layer, weight (out, in): (num_targets / r, out).
 
         The sums are computed again in the backward pass, not kept until then.
         """
-        return _GatherLinear.apply(_raised(x), self, lowered(weight), lowered(bias))
+        return _GatherLinear.apply(raised(x), self, lowered(weight), lowered(bias))
 
     def of_linear(self, x: Tensor, weight: Tensor) -> Tensor:
         """Sums of what r linear maps, weight (r, out, in), make of x (num_sources / r, in): (num_targets, out).
@@ -153,7 +170,7 @@ class _LinearGather(torch.autograd.Function):
         for part in _LinearGather.columns(x, weight):
             of_part = weight[:, part]
             rows = x @ of_part.flatten(0, 1).t()
-            sums.append(gather.add_up(_raised(rows.view(-1, of_part.shape[1]))))
+            sums.append(gather.add_up(raised(rows.view(-1, of_part.shape[1]))))
         return sums[0] if len(sums) == 1 else torch.cat(sums, dim=1)
 
     @staticmethod
@@ -162,15 +179,12 @@ class _LinearGather(torch.autograd.Function):
         of_x = torch.zeros_like(x, dtype=grad.dtype) if ctx.needs_input_grad[0] else None
         of_weight = torch.empty_like(weight)
         for part in _LinearGather.columns(x, weight):
-            rows = ctx.gather.spread(grad[:, part].contiguous()).view(len(x), -1).to(x.dtype)
+            of_part = weight[:, part].flatten(0, 1)
+            rows = ctx.gather.spread(grad[:, part].contiguous()).view(len(x), len(of_part)).to(x.dtype)
             of_weight[:, part] = (rows.t() @ x).view_as(of_weight[:, part])
             if of_x is not None:
-                of_x += rows @ weight[:, part].flatten(0, 1)
+                of_x += rows @ of_part
         return of_x if of_x is None else of_x.to(x.dtype), None, of_weight
-
-
-def _raised(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def lowered(x: Tensor) -> Tensor:
