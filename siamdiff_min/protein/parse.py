@@ -1,8 +1,8 @@
 """Reading structure files: PDB and mmCIF, plain or gzip-compressed.
 
-Biopython takes the files apart into rows, one per atom; `structure.assemble` makes a protein of them, the same code for
-both formats, so that PDB and mmCIF of one entry give the same `Protein`. Whatever the file holds, the outcome is a
-`Structure` or a `StructureError`.
+A file becomes rows, one per atom: PDB by its columns, mmCIF by Biopython's parser. `structure.assemble` makes a protein
+of them, the same code for both formats, so that PDB and mmCIF of one entry give the same `Protein`. Whatever the file
+holds, the outcome is a `Structure` or a `StructureError`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ import io
 import warnings
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import IO
 
 import numpy as np
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
-from Bio.PDB.PDBParser import PDBParser
 
 from ..files import StructureError
 from .structure import AtomRow, Structure, assemble
 
 MAX_BYTES = 512 * 2**20  # of decompressed text; the largest PDB entries are about half of it
-MAX_ATOMS = 5_000_000  # of one model of PDB, of all models of mmCIF; memory grows with them
 
 
 def read_structure(path_or_name, data: bytes | None = None, model: int = 0) -> Structure:
@@ -70,6 +69,8 @@ def _content(path: str, data: bytes | None) -> bytes:
         raise StructureError(path, "empty")
     if content[:1000].lstrip().startswith(b"<"):
         raise StructureError(path, "an HTML or XML page, not a PDB or mmCIF file")
+    if b"\0" in content:  # a tar, say: its header would hide the first line of a structure in it
+        raise StructureError(path, "not a text file", "zero bytes in it, as in an archive")
     return content
 
 
@@ -97,77 +98,71 @@ def _is_mmcif(content: bytes) -> bool:
     return False
 
 
-class _Rows:
-    """Takes the place of Biopython's StructureBuilder and keeps the rows as they come.
-
-    The policy needs all rows of a residue at once. Biopython's own builder would instead drop residues with a warning,
-    and split a position that is part ATOM and part HETATM into two residues.
-    """
-
-    def __init__(self):
-        self.rows: list[AtomRow] = []
-        self.chain, self.position = "", (0, " ", "")
-
-    def init_chain(self, chain):
-        self.chain = chain.strip()
-
-    def init_residue(self, name, field, number, code):
-        self.position = number, code, name
-
-    def init_atom(self, name, xyz, b_factor, occupancy, altloc, fullname, serial, element):
-        number, code, residue = self.position
-        occupancy = 1.0 if occupancy is None else occupancy
-        self.rows.append(AtomRow(self.chain, number, code, residue, name, altloc, occupancy, xyz, element))
-
-    def _ignore(self, *args):
-        pass
-
-    init_structure = init_model = init_seg = set_line_counter = set_header = get_structure = _ignore
+# ---- PDB -------------------------------------------------------------------------------------------------------------
 
 
 def _pdb_rows(path: str, content: bytes, model: int) -> list[AtomRow]:
     """Rows of one model of a PDB file."""
-    lines: list[str] = []
+    rows: list[AtomRow] = []
     current, inside, explicit = -1, False, False
     for number, line in enumerate(_lines(content), 1):
         record = line[:6].rstrip()
+        # From atom 100,000 on the serial number may run into the name of the record.
         if line.startswith("ATOM") or record == "HETATM":
             if not inside:
                 current, inside = current + 1, True
             if current == model:
-                if len(line.rstrip("\n")) < 54:  # x, y and z end in column 54
-                    raise StructureError(path, "truncated", f"the atom in line {number} has no coordinates")
-                if "_" in line[22:60]:  # Python would read 1_2 as twelve
-                    raise StructureError(path, "unreadable", f"the atom in line {number} has a number with _")
-                if len(lines) == MAX_ATOMS:
-                    raise StructureError(path, "too large", f"more than {MAX_ATOMS} atoms")
-                lines.append("ATOM  " + line[6:])  # from atom 100,000 on the serial number may run into the record name
+                rows.append(_pdb_row(path, number, line))
         elif record == "MODEL":
             current, inside, explicit = current + 1, True, True
         elif record in ("ENDMDL", "END"):  # some programs separate models by END
             inside = explicit = False
     if explicit and current == model:
         raise StructureError(path, "truncated", "MODEL without ENDMDL")
-    if not lines:
+    if not rows:
         if current < 0 or 0 <= model <= current:
             raise StructureError(path, "no atoms in it")
         raise StructureError(path, "no such model", f"{current + 1} models, asked for number {model}")
-    builder = _Rows()
-    PDBParser(structure_builder=builder, QUIET=True).get_structure("", io.StringIO("".join(lines)))
-    return builder.rows
+    return rows
 
+
+def _pdb_row(path: str, number: int, line: str) -> AtomRow:
+    """The atom in a line of a PDB file, by columns. One without a number for its occupancy has 1."""
+    if len(line.rstrip("\n")) < 54:  # x, y and z end in column 54
+        raise StructureError(path, "truncated", f"the atom in line {number} has no coordinates")
+    if "_" in line[22:60]:  # Python would read 1_2 as twelve
+        raise StructureError(path, "unreadable", f"the atom in line {number} has a number with _")
+    try:
+        place, xyz = int(line[22:26]), (float(line[30:38]), float(line[38:46]), float(line[46:54]))
+    except ValueError as error:
+        raise StructureError(path, "unreadable", f"the atom in line {number}: {error}") from error
+    try:
+        occupancy = float(line[54:60])
+    except ValueError:
+        occupancy = 1.0
+    residue, atom, element = line[17:20].strip(), line[12:16].strip(), line[76:78].strip().upper()
+    return AtomRow(line[21].strip(), place, line[26], residue, atom, line[16], occupancy, xyz, element)
+
+
+# ---- mmCIF -----------------------------------------------------------------------------------------------------------
 
 _NOTHING: deque = deque(maxlen=0)  # stays empty, whatever is appended
 
 
-class _MMCIF(MMCIF2Dict):
-    """Biopython's parser, which keeps the columns of the atoms only, and not more rows than allowed.
+class _AtomSite(MMCIF2Dict):
+    """Biopython's parser, which keeps the columns of `_atom_site` only, under their names as written and in lower case.
 
     It has a short cut for lines without quotes or comments, i.e. nearly all.
     """
 
     def __setitem__(self, key, value):
-        super().__setitem__(key, deque(value, MAX_ATOMS + 1) if key.startswith("_atom_site.") else _NOTHING)
+        name, kept = key.lower(), _NOTHING
+        if name.startswith("_atom_site."):
+            if name in self:
+                raise ValueError(f"{key} twice")
+            kept = list(value)
+            super().__setitem__(name, kept)
+        super().__setitem__(key, kept)
 
     def _splitline(self, line):
         if "'" in line or '"' in line or "#" in line:
@@ -175,28 +170,57 @@ class _MMCIF(MMCIF2Dict):
         return line.split()
 
 
+def _data_blocks(content: bytes) -> Iterator[Iterator[str]]:
+    """The lines of one data block after the other."""
+
+    def numbered():
+        block, text = 0, False  # `text`: inside a value of several lines, between two that begin with a semicolon
+        for line in _lines(content):
+            if line.startswith(";"):
+                text = not text
+            elif not text and line[:5].lower() == "data_":
+                block, line = block + 1, line[:5].lower() + line[5:]
+            yield block, line
+
+    for block, lines in groupby(numbered(), key=lambda pair: pair[0]):
+        if block:  # before the first there are only comments
+            yield (line for _, line in lines)
+
+
+def _atom_columns(path: str, content: bytes, dropped: Counter) -> dict[str, list[str]]:
+    """The columns of `_atom_site`, of equal length, in the first data block that has any; further ones are counted."""
+    chosen: dict[str, list[str]] = {}
+    for lines in _data_blocks(content):
+        found = _AtomSite(lines).items()
+        columns = {name: column for name, column in found if column is not _NOTHING and name == name.lower()}
+        sizes = sorted(map(len, columns.values()))
+        if sizes and sizes[0] != sizes[-1]:
+            raise StructureError(path, "truncated or damaged table", f"{sizes[0]} to {sizes[-1]} values in its columns")
+        if columns.get("_atom_site.cartn_x"):
+            dropped["atoms in further data blocks"] += sizes[0] if chosen else 0
+            chosen = chosen or columns
+    return chosen
+
+
 def _mmcif_rows(path: str, content: bytes, model: int, dropped: Counter) -> list[AtomRow]:
     """Rows of one model of an mmCIF file, with the author's chain ids and residue numbers."""
-    table = _MMCIF(_lines(content))
-    count = len(table.get("_atom_site.Cartn_x", ()))
-    if not count:
+    table = _atom_columns(path, content, dropped)
+    if not table:
         raise StructureError(path, "no atoms in it")
-    if count > MAX_ATOMS:
-        raise StructureError(path, "too large", f"more than {MAX_ATOMS} atoms")
 
     def column(*names, default=None):
         for name in names:
-            if f"_atom_site.{name}" in table:
-                values = table[f"_atom_site.{name}"]
-                if len(values) != count:
-                    raise StructureError(path, "truncated", f"{name} has {len(values)} values for {count} atoms")
-                return values
+            if f"_atom_site.{name.lower()}" in table:
+                return table[f"_atom_site.{name.lower()}"]
         if default is None:
             raise StructureError(path, "unreadable", f"no column {names[0]}")
-        return [default] * count
+        return [default] * len(table["_atom_site.cartn_x"])
 
     models = column("pdbx_PDB_model_num", default="1")
     order = list(dict.fromkeys(models))
+    wrong = [name for name in order if not (name.isascii() and name.isdigit())]
+    if wrong:
+        raise StructureError(path, "unreadable", f"{wrong[0]!r:.50} is not the number of a model")
     if not 0 <= model < len(order):
         raise StructureError(path, "no such model", f"{len(order)} models, asked for number {model}")
     columns = (

@@ -20,6 +20,7 @@ from .constants import ATOM_ELEMENT, ATOM_INDEX, CA, PARENT, PARENT_ATOM, RESIDU
 from .protein import Protein
 
 MAX_COORDINATE = 1e5  # angstrom; float32 still resolves 0.01 angstrom there
+MAX_CHAIN_ID = 32  # characters; the longest of the PDB has four, a table of ids takes the width of the longest
 WATER = frozenset(["HOH", "WAT", "DOD", "H2O", "TIP", "TP3", "SOL", "SPC"])
 NUCLEOTIDES = frozenset([*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"])
 
@@ -58,6 +59,9 @@ def assemble(path: str, rows: Iterable[AtomRow], dropped: Counter) -> Structure:
     if not chains:
         found = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()))
         raise StructureError(path, "no protein in it", f"skipped: {found}" if found else "")
+    longest = max(chains, key=len)
+    if len(longest) > MAX_CHAIN_ID:
+        raise StructureError(path, "chain id too long", f"{longest[:MAX_CHAIN_ID]}..., {len(longest)} characters")
     return Structure(_protein(path, chains), tuple(chains), dropped)
 
 

@@ -4,8 +4,10 @@ import gzip
 import io
 import pickle
 import random
+import tarfile
 import time
 import warnings
+import zipfile
 from collections import Counter
 from dataclasses import replace
 
@@ -333,6 +335,20 @@ def test_files_on_disk_plain_and_compressed(tmp_path):
 PDB = as_pdb(PLAIN)
 
 
+def packed_as(kind, text):
+    """A tar or an uncompressed zip with one file: the text is in it as it is, behind a header."""
+    out = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(out, "w") as archive:
+            archive.writestr("x.pdb", text)
+    else:
+        with tarfile.open(fileobj=out, mode="w") as archive:
+            info = tarfile.TarInfo("x.pdb")
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return out.getvalue()
+
+
 @pytest.mark.parametrize(
     "data, reason",
     [
@@ -355,7 +371,7 @@ PDB = as_pdb(PLAIN)
         (PDB.replace("   1.000", "        ").encode(), "unreadable"),
         (PDB.replace("A   1 ", "A     ").encode(), "unreadable"),
         (PDB.replace("A   1 ", "A**** ").encode(), "unreadable"),
-        (PDB.encode("utf-16"), "no atoms"),
+        (PDB.encode("utf-16"), "not a text file"),
         (as_mmcif(PLAIN)[:-40].encode(), "truncated"),
         (as_mmcif(PLAIN).replace(" 1.000 ", " nan ").encode(), "out of range"),
         (as_mmcif(PLAIN).replace(" 1.000 ", " 1e400 ").encode(), "out of range"),
@@ -367,7 +383,14 @@ PDB = as_pdb(PLAIN)
         (gzip.compress(PDB.encode())[:-30], "gzip"),
         (gzip.compress(PDB.encode())[:10] + b"junk" * 20, "gzip"),
         (gzip.compress(b""), "empty"),
-        (bytes(range(256)) * 10, "no atoms"),
+        (bytes(range(256)) * 10, "not a text file"),
+        (bytes(range(1, 256)) * 10, "no atoms"),
+        (PDB.replace("A   1 ", "A1 23 ").encode(), "the atom in line 1: invalid literal"),
+        (as_mmcif(PLAIN).replace(" A 1\n", " A 1.5\n", 1).encode(), "'1.5' is not the number of a model"),
+        (as_mmcif(residue("GLY", 1, chain="A" * 33)).encode(), r"chain id too long \(AAAA.* 33 characters"),
+        (packed_as("tar", PDB), "not a text file"),
+        (packed_as("zip", PDB), "not a text file"),
+        (gzip.compress(packed_as("tar", PDB)), "not a text file"),
     ],
 )
 def test_unreadable_files_raise_one_exception_that_names_file_and_reason(data, reason):
@@ -375,6 +398,60 @@ def test_unreadable_files_raise_one_exception_that_names_file_and_reason(data, r
         read_structure("folder/bad.pdb", data)
     assert str(caught.value).startswith("folder/bad.pdb: ")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # it has to pass between processes
+
+
+@pytest.mark.parametrize("row", [0, 7, -1])
+@pytest.mark.parametrize("place", [0, 3, 12, 18])
+@pytest.mark.parametrize("behind", ["", "_cell.length_a 1\n_cell.length_b 2\n", "loop_\n_a.b\n1\n"])
+def test_one_token_too_many_or_too_few_in_a_table_of_mmcif(row, place, behind):
+    """It shifts everything behind it, so that half the residues would be read, or coordinates exchanged."""
+    lines = as_mmcif(PLAIN).splitlines()
+    at = [i for i, line in enumerate(lines) if line.startswith("ATOM")][row]
+    words = lines[at].split()
+    for changed in ([*words[:place], "7", *words[place:]], [*words[: place - 1], *words[place:]]):
+        text = "\n".join([*lines[:at], " ".join(changed), *lines[at + 1 :], behind])
+        with pytest.raises(StructureError, match=r"truncated or damaged table|unreadable"):
+            read_structure("x", text.encode())
+
+
+def test_a_column_of_mmcif_without_values_or_twice():
+    for field in ("no_values", "Cartn_x", "CARTN_X"):
+        for text in (f"loop_\n_atom_site.{field}\n_atom_site.other\nloop_\n_a.b\n1\n", f"_atom_site.{field} 1\n"):
+            with pytest.raises(StructureError, match=r"damaged table|twice"):
+                read_structure("x", (as_mmcif(PLAIN) + text).encode())
+
+
+def test_the_first_data_block_with_atoms_counts_and_the_others_are_counted():
+    title = "data_title\n_a.b 1\n_a.c\n;\ndata_in_a_text\n;\n"
+    first, second = as_mmcif(PLAIN), as_mmcif(residue("TRP", 9))
+    alone = read_structure("x", first.encode())
+    for text in (first, title + first, first + title):
+        structure = read_structure("x", text.encode())
+        assert_equal(structure.protein, alone.protein)
+        assert structure.dropped == {}
+    for text in (first + second, title + first + title + second, first + second.replace("data_", "DATA_")):
+        structure = read_structure("x", text.encode())
+        assert_equal(structure.protein, alone.protein)
+        assert structure.dropped == {"atoms in further data blocks": 4}
+    with pytest.raises(StructureError, match="damaged table"):
+        read_structure("x", (first + second.replace("\n#\n", " 7\n#\n")).encode())
+
+
+def test_names_of_mmcif_are_read_in_any_case():
+    expected = read_structure("x", as_mmcif(PLAIN).encode()).protein
+    for change in (str.upper, str.lower, str.swapcase):
+        words = {w for w in as_mmcif(PLAIN).split() if w.startswith(("_atom_site", "data_", "loop_"))} - {
+            "_atom_site.id'"
+        }
+        text = as_mmcif(PLAIN)
+        for word in sorted(words, key=len, reverse=True):
+            text = text.replace(f"{word}\n", f"{change(word)}\n")
+        assert text != as_mmcif(PLAIN) or change is str.lower
+        assert_equal(expected, read_structure("x", text.encode()).protein)
+
+
+def test_chain_ids_of_thirty_two_characters():
+    assert read_structure("x", as_mmcif(residue("GLY", 1, chain="A" * 32)).encode()).chain_names == ("A" * 32,)
 
 
 def test_a_file_that_is_missing_or_a_folder(tmp_path):
