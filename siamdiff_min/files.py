@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -19,8 +20,32 @@ except ImportError:  # Windows: `lock` does not keep two processes apart there
     fcntl = None
 
 
+def printable(text: str) -> str:
+    """The text on one line: tabs, line ends, control characters, bytes that are not UTF-8, as in a Python string."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def escape(text: str) -> str:
+    """A cell of a table: `printable`, in a form that `unescape` takes back."""
+    return printable(text.replace("\\", "\\\\"))
+
+
+def unescape(cell: str) -> str:
+    """The text that `escape` made a cell of."""
+    return cell.encode("latin-1", "backslashreplace").decode("unicode_escape")
+
+
+def tolerant_output() -> None:
+    """Let stdout show the file names that its encoding cannot hold: escaped, in place of a traceback."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 class SiamDiffError(ValueError):
     """Something the user can mend: options, a file, a full disk. The message says what and where."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(printable, super().__str__().split("\n")))
 
 
 class ConfigError(SiamDiffError):
@@ -51,7 +76,7 @@ class StructureError(SiamDiffError):
 
     def __str__(self) -> str:
         text = f"{self.path}: {self.reason}" if self.reason else self.path
-        return f"{text} ({self.detail})" if self.detail else text
+        return printable(f"{text} ({self.detail})" if self.detail else text)
 
 
 @contextlib.contextmanager

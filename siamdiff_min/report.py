@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import csv
 import html
 import io
 import json
@@ -20,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
-from .files import SiamDiffError
+from .files import SiamDiffError, printable, tolerant_output, unescape, write_file
 
 NOT_MEASURES = {"step", "epoch", "stage", "split", "seconds", "peak_memory_mb", "lr"}
 STYLE = "body{font-family:sans-serif;max-width:70em;margin:2em auto}td,th{padding:.2em .8em;text-align:right}"
@@ -76,13 +75,12 @@ def curves(metrics: Path) -> str:
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
     """Columns of a predictions.tsv: `group` (K,), `target` and `prediction`, (K,) or (K, C), and `labels` (C,)."""
-    with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
-        header, *rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+    header, *rows = (line.split("\t") for line in path.read_text("utf-8", "surrogateescape").splitlines())
     values = np.array([row[2:] for row in rows], dtype=np.float64).reshape(len(rows), len(header) - 2)
     kinds = [title.partition(":") for title in header[2:]]
     columns = {k: values[:, [kind == k for kind, _, _ in kinds]] for k in ("target", "prediction")}
-    columns["group"] = np.array([row[1] for row in rows])
-    columns["labels"] = np.array([label for kind, _, label in kinds if kind == "prediction"])
+    columns["group"] = np.array([unescape(row[1]) for row in rows])
+    columns["labels"] = np.array([unescape(label) for kind, _, label in kinds if kind == "prediction"])
     return {k: v[:, 0] if v.ndim == 2 and v.shape[1] == 1 else v for k, v in columns.items()}
 
 
@@ -117,13 +115,20 @@ def draw_predictions(task: str, path: Path) -> str:
 
 def results_table(results: dict) -> str:
     """Metrics on the test split, a row each: seeds, mean, std."""
-    seeds = list(results["test"])
-    rows = ["<tr><th>test</th>" + "".join(f"<th>seed {s}</th>" for s in seeds) + "<th>mean</th><th>std</th></tr>"]
-    for name, mean in results["mean"].items():
-        cells = [results["test"][s][name] for s in seeds] + [mean, results["std"][name]]
-        shown = "".join("<td>-</td>" if cell is None else f"<td>{cell:.4f}</td>" for cell in cells)
-        rows.append(f"<tr><th>{html.escape(name)}</th>{shown}</tr>")
-    return f"<table>{''.join(rows)}</table>"
+    test, mean, std = results["test"], results["mean"], results["std"]
+    rows = [["test", *(f"seed {seed}" for seed in test), "mean", "std"]]
+    rows += [[name, *(test[seed][name] for seed in test), mean[name], std[name]] for name in mean]
+    return table(rows)
+
+
+def table(rows: list[list]) -> str:
+    """Rows of cells as HTML: text is escaped, numbers have four digits."""
+
+    def shown(cell) -> str:
+        text = "-" if cell is None else f"{cell:.4f}" if isinstance(cell, float) else str(cell)
+        return f"<td>{html.escape(printable(text))}</td>"
+
+    return "<table>" + "".join(f"<tr>{''.join(map(shown, row))}</tr>" for row in rows) + "</table>"
 
 
 def report(run: Path) -> Path:
@@ -134,19 +139,22 @@ def report(run: Path) -> Path:
         raise ReportError(f"{run} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
     parts, task = [], None
     if (run / "results.json").is_file():
-        results = json.loads((run / "results.json").read_text())
-        task = results["config"]["task"]
-        parts.append(results_table(results))
+        try:
+            results = json.loads((run / "results.json").read_bytes())
+            task = results["config"]["task"]
+            parts.append(results_table(results))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ReportError(f"{run / 'results.json'} is not one of finetune.py: {error!r:.100}") from error
     for folder in folders:
         if folder != run:
-            parts.append(f"<h2>{html.escape(folder.name)}</h2>")
+            parts.append(f"<h2>{html.escape(printable(folder.name))}</h2>")
         parts.append(curves(folder / "metrics.jsonl"))
         if task and (folder / "predictions.tsv").is_file():
             parts.append(draw_predictions(task, folder / "predictions.tsv"))
-    title = html.escape(run.resolve().name)
+    title = html.escape(printable(run.resolve().name))
     page = f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
     path = run / "report.html"
-    path.write_text(page + "\n".join(parts), encoding="utf-8")
+    write_file(path, (page + "\n".join(parts)).encode())
     return path
 
 
@@ -154,9 +162,11 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command line."""
     parser = argparse.ArgumentParser(prog="python -m siamdiff_min.report", description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="the folder of a run (--out of train.py or finetune.py)")
+    args = parser.parse_args(argv)
+    tolerant_output()
     try:
-        print(report(parser.parse_args(argv).run))
-    except ReportError as error:
+        print(report(args.run))
+    except SiamDiffError as error:
         sys.exit(f"error: {error}")
     return 0
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from siamdiff_min import report
+from siamdiff_min.files import SiamDiffError, StructureError, escape, unescape
 from siamdiff_min.protein.constants import RESIDUES
 from siamdiff_min.training.config import FinetuneConfig
 from siamdiff_min.training.results import Predictions, write_predictions
@@ -74,6 +75,41 @@ def test_predictions_come_back(tmp_path, task):
     assert read["group"].tolist() == predictions(task).groups
     if score.ndim == 2:
         assert read["labels"].tolist() == list(columns)
+
+
+FORGED = ["a\tb", "x\n1abc\tgroup\t0.5", "line\u2028and\x85", "\x1b[2J", "\udcff.pdb", "C:\\new\\x41", "日本 é"]
+
+
+def test_no_name_forges_a_row(tmp_path):
+    """A name of a file may hold anything but / and NUL; every sample stays one row, and comes back."""
+    assert [unescape(escape(name)) for name in FORGED] == FORGED
+    assert all(escape(name).isprintable() for name in FORGED)
+    numbers = RNG.random((len(FORGED), 2))
+    write_predictions(tmp_path / "p.tsv", Predictions(FORGED, FORGED, numbers, numbers), FORGED[:2])
+    text = (tmp_path / "p.tsv").read_text(encoding="utf-8")
+    assert [line.count("\t") for line in text.splitlines()] == [5] * (len(FORGED) + 1)
+    read = report.read_predictions(tmp_path / "p.tsv")
+    assert read["group"].tolist() == FORGED and read["labels"].tolist() == FORGED[:2]
+
+
+def test_no_name_reaches_the_terminal_as_it_is():
+    for name in FORGED:
+        for error in (StructureError(name, "empty", name), SiamDiffError(f"could not read {name}")):
+            assert all(line.isprintable() for line in str(error).split("\n")), error
+        assert str(StructureError(name, name)).isprintable()
+
+
+def test_nothing_of_results_json_is_live_in_the_page(tmp_path):
+    pytest.importorskip("matplotlib")
+    write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0, "<script>": 1.0}])
+    script = "0<script>alert(1)</script>"
+    results = {"test": {script: {script: script}}, "mean": {script: 1.0}, "std": {script: None}}
+    (tmp_path / "results.json").write_text(json.dumps({**results, "config": {"task": script, script: script}}))
+    assert "<script" not in report.report(tmp_path).read_text()
+    for broken in ("{", "[" * 10**5, "[]", '{"config": {"task": "ec"}, "test": 3}'):
+        (tmp_path / "results.json").write_text(broken)
+        with pytest.raises(report.ReportError, match=r"results\.json"):
+            report.report(tmp_path)
 
 
 def test_what_is_no_run(tmp_path, capsys):

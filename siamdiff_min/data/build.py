@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from ..files import SiamDiffError, StoreError, StructureError, lock, sync_folder, write_file, writing
+from ..files import SiamDiffError, StoreError, StructureError, escape, lock, sync_folder, write_file, writing
 from .store import ARRAYS, FORMAT, VERSION, ProteinStore, encode_name, is_store, meta_checksum
 from .structures import STORE_SUFFIX, Listing, Origin, Source, read_in_time, structure_files
 
@@ -370,8 +370,8 @@ def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> None:
     table = [("name", "outcome", "reason", "file", "detail")]
     table += [(name, "failed", reason, file, detail) for name, reason, file, detail in failures]
     table += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
-    lines = ("\t".join(" ".join(cell.split()) for cell in row) for row in table)
-    write_file(merged / "failures.tsv", ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+    lines = ("\t".join(map(escape, row)) + "\n" for row in table)
+    write_file(merged / "failures.tsv", "".join(lines).encode())
     meta = {
         "format": FORMAT,
         "version": VERSION,

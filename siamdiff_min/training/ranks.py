@@ -20,6 +20,8 @@ import torch.distributed as dist
 from torch import Tensor
 from tqdm import tqdm
 
+from ..files import printable, tolerant_output
+
 Record = dict[str, Tensor]  # name -> (total, count), float64 after `means`
 
 
@@ -86,6 +88,7 @@ def keep_freed_memory() -> None:
 
 def launch(device: str = "auto", threads: int | None = None, deterministic: bool = False) -> Ranks:
     """Find out from torchrun's environment who we are; without it we are the only process."""
+    tolerant_output()
     world, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
     if threads:
         torch.set_num_threads(threads)
@@ -179,7 +182,7 @@ class Flags:
             if bad:
                 parts = gather([(names, float(loss)) for names, loss in parts], self.ranks.world)
                 named = [part for part in parts if not math.isfinite(part[1])] or parts
-                listing = "; ".join(f"loss {loss:.4g}: {', '.join(names)}" for names, loss in named)
+                listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in named)
                 raise FloatingPointError(
                     f"step {step + 1}: the loss or its gradient is not finite. Proteins: {listing}"
                 )

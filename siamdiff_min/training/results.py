@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from ..files import write_file
+from ..files import escape, write_file
 from . import engine
 from .config import FinetuneConfig
 from .ranks import Ranks, gather
@@ -44,17 +44,17 @@ def predict(task: nn.Module, data: tuple, config: FinetuneConfig, ranks: Ranks) 
 
 
 def write_predictions(path: Path, predictions: Predictions, columns: Sequence[str]) -> None:
-    """Tab-separated: id, group, target (unless unknown), prediction; the latter two for each of `columns`, if any."""
+    """Tab-separated and escaped: id, group, target (unless unknown), prediction; the last two for each of `columns`."""
     target, score = (x.reshape(len(predictions.names), -1) for x in (predictions.target, predictions.score))
     target = target[:, : 0 if np.isnan(target).all() else None]
 
     def titles(kind: str, width: int) -> list[str]:
-        return [kind] * width if width < 2 else [f"{kind}:{column}" for column in columns]
+        return [kind] * width if width < 2 else [f"{kind}:{escape(column)}" for column in columns]
 
     lines = [["id", "group", *titles("target", target.shape[1]), *titles("prediction", score.shape[1])]]
     for name, group, numbers in zip(predictions.names, predictions.groups, np.hstack([target, score]).tolist()):
-        lines.append([name, group, *(f"{x:.6g}" for x in numbers)])
-    write_file(path, "".join("\t".join(line) + "\n" for line in lines).encode("utf-8", "surrogateescape"))
+        lines.append([escape(name), escape(group), *(f"{x:.6g}" for x in numbers)])
+    write_file(path, "".join("\t".join(line) + "\n" for line in lines).encode())
 
 
 def report(path: Path, config: FinetuneConfig, tested: dict[int, dict[str, float]]) -> str:

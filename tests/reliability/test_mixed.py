@@ -57,6 +57,7 @@ def mixed(tmp_path):
         "dna.pdb": (DNA, "no protein in it"),
         "404.pdb": (b"<!DOCTYPE html><html>Not found</html>", "an HTML or XML page, not a PDB or mmCIF file"),
         "empty.pdb": (b"", "empty"),
+        "forged\nx\tused\x1b[2J.pdb": (b"", "empty"),
         "nothing inside.cif.gz": (gzip.compress(b""), "empty"),
         "cut.pdb": (plain[: len(plain) // 2].rpartition(b"\n")[0] + b"\nATOM   9999  N   AL", "truncated"),
         "cut.pdb.gz.ent.gz": (second[:-100], "damaged or truncated gzip data"),
@@ -97,7 +98,9 @@ def test_every_file_of_a_mixed_folder_is_accounted_for(mixed, tmp_path, capsys):
     assert report.used == expected["used"]
     assert report.seen == expected.total() == report.used + report.skipped.total() + report.failed.total()
     assert f"seen {report.seen} = used {report.used} + skipped {report.skipped.total()} (" in capsys.readouterr().err
-    table = [line.split("\t") for line in (tmp_path / "s" / "failures.tsv").read_text().splitlines()[1:]]
+    lines = (tmp_path / "s" / "failures.tsv").read_text().splitlines()[1:]
+    table = [line.split("\t") for line in lines]
+    assert {len(row) for row in table} == {5} and all(cell.isprintable() for row in table for cell in row)
     assert Counter(row[1] for row in table) == {"skipped": report.skipped.total(), "failed": report.failed.total()}
     assert len({row[3] for row in table}) == len(table)  # each names its file
     store = ProteinStore(tmp_path / "s")
