@@ -16,9 +16,11 @@ import numpy as np
 import torch
 from torch.optim.swa_utils import update_bn
 
-from siamdiff_min.data import atom3d, demo, ec
+from siamdiff_min.data.atom3d import atom3d_set
 from siamdiff_min.data.build import open_origin, open_store
-from siamdiff_min.data.samples import DATASETS, LabelledData, Samples, Unlabelled, collate
+from siamdiff_min.data.demo import demo_set
+from siamdiff_min.data.ec import ec_set
+from siamdiff_min.data.samples import DATASETS, LabelledData, Samples, Unlabelled, pack_samples
 from siamdiff_min.downstream.tasks import TASKS, Task
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError, SiamDiffError
@@ -49,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     # 2. Data: every split is converted once to a memory-mapped store, by the first process.
     datasets, labels = {}, tuple(model["labels"]) if model else ()
     if not (model and config.predict):
-        data = find(config)
+        data = labelled_data(config)
         if model and data.labels != labels:
             sys.exit(f"error: {config.eval_only} was trained on other labels than those of {config.data or 'the demo'}")
         labels, origins = data.labels, [getattr(data, split) for split in SPLITS]
@@ -89,7 +91,7 @@ def main(argv: list[str] | None = None) -> int:
         if config.predict:  # with the last seed's model
             store = ranks.first("predict", lambda: open_store(config.predict, workers=config.num_workers or 1))
             unlabelled = Unlabelled(store)
-            predictions = results.predict(task, (unlabelled, collate, range(len(unlabelled))), run, ranks)
+            predictions = results.predict(task, (unlabelled, pack_samples, range(len(unlabelled))), run, ranks)
             if ranks.rank == 0:
                 path = Path(config.out) / "predicted.tsv"
                 results.write_predictions(path, predictions, task.columns(labels))
@@ -99,18 +101,18 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def find(config: FinetuneConfig) -> LabelledData:
+def labelled_data(config: FinetuneConfig) -> LabelledData:
     """The three splits of the data of a task, or of its demo set."""
     if config.data is None:
-        return demo.find(config.task)
+        return demo_set(config.task)
     if config.task == "ec":
-        return ec.find(config.data, config.cutoff, config.ids)
-    return atom3d.find(config.data, config.task)
+        return ec_set(config.data, config.cutoff, config.ids)
+    return atom3d_set(config.data, config.task)
 
 
 def held_out(datasets: dict, split: str) -> tuple:
     """Dataset, collate and indices of all samples of a split."""
-    return datasets[split], collate, range(len(datasets[split]))
+    return datasets[split], pack_samples, range(len(datasets[split]))
 
 
 def build(config: FinetuneConfig, labels: tuple[str, ...], datasets: dict, ranks: Ranks) -> Task:
@@ -138,7 +140,7 @@ def calibrate(task: Task, config: FinetuneConfig, dataset: Samples, ranks: Ranks
     With mean 0 and variance 1 in their place values grow from layer to layer. All processes see the same batches.
     """
     batches = engine.epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
-    loaded = engine.load(dataset, collate, [[(0, int(i)) for i in b] for b in batches], config, ranks.device)
+    loaded = engine.load(dataset, pack_samples, [[(0, int(i)) for i in b] for b in batches], config, ranks.device)
     proteins = (sample.protein.to(ranks.device) for pieces in loaded for sample, _ in pieces)
     update_bn(map(task.encoder.builder.view, proteins), task.encoder)
 
@@ -169,8 +171,8 @@ def tune(task: Task, config: FinetuneConfig, datasets: dict, labels: tuple[str, 
         return values
 
     plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else (task.metric, "max")
-    indices = range(len(datasets["train"]))
-    return engine.train(config, task, datasets["train"], collate, indices, validate, ranks, plateau, unit="samples")
+    data = datasets["train"], pack_samples, range(len(datasets["train"]))
+    return engine.train(config, task, *data, validate, ranks, plateau, unit="samples")
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def related_proteins(out: Path) -> dict[str, str]:
 @functools.cache
 def easy(out: Path, kind: str) -> dict[str, dict[str, Answers]]:
     folder = f"{out}/data/{kind}"
-    return trivial(kind, ec.find(folder) if kind == "ec" else atom3d.find(folder, kind), related_proteins(out))
+    return trivial(kind, ec.ec_set(folder) if kind == "ec" else atom3d.atom3d_set(folder, kind), related_proteins(out))
 
 
 @functools.cache

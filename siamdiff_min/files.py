@@ -80,6 +80,17 @@ class StructureError(SiamDiffError):
 
 
 @contextlib.contextmanager
+def structure_errors(path, reason: str) -> Iterator[None]:
+    """Turn whatever goes wrong inside into a StructureError: of a hostile file any conversion may fail."""
+    try:
+        yield
+    except (StructureError, MemoryError):  # the latter is the limit of the process, and says so itself
+        raise
+    except Exception as error:
+        raise StructureError(path, reason, f"{type(error).__name__}: {error}"[:200]) from error
+
+
+@contextlib.contextmanager
 def writing(path) -> Iterator[None]:
     """Turn whatever the disk refuses inside (it is full, read-only, ...) into a WriteError that names the file."""
     try:

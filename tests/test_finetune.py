@@ -137,7 +137,7 @@ def test_frozen_from_scratch_sees_values_of_order_one(enzymes, tmp_path):
     state = checkpoint.load_model_file(tmp_path / "seed-0" / "best.pt")["state"]
     encoder = ENCODERS["gearnet"]("residue", "tiny")
     checkpoint.load_weights(encoder, {k[8:]: v for k, v in state.items() if k.startswith("encoder.")}, "best.pt")
-    data = ec.find(enzymes)
+    data = ec.ec_set(enzymes)
     protein = DATASETS["ec"](open_origin(data.train, workers=1), labels=data.labels)[0, 0].protein
     with torch.no_grad():
         node = encoder.eval()(encoder.builder.view(protein)).node

@@ -121,7 +121,7 @@ def test_links_to_the_data_in_the_layouts_that_are_read(tmp_path):
     study.prepare(data, out)
     assert [p.name for p in (out / "data/train").iterdir()] == ["a.pdb.gz"]
     assert [p.name for p in (out / "data/val").iterdir()] == ["b.pdb.gz"]
-    found = study.ec.find(out / "data/ec")
+    found = study.ec.ec_set(out / "data/ec")
     assert found.labels == ("1.1.1.1", "2.7.11.1") and "3 chains with labels" in found.about
     names = [[source.name for source in getattr(found, s).listing().sources] for s in ("train", "valid", "test")]
     assert names == [["1ABC-A"], ["2ABC-0"], ["3ABC-B"]]
@@ -195,7 +195,7 @@ def test_results_and_tables_of_a_study(tmp_path, monkeypatch, capsys):
     for num in (8, 6, 4):  # training, validation, test
         items = [replace(entry, name=f"{num}-{k}") for k, entry in enumerate(entries("msp", num))]
         made.append(Origin(tmp_path / str(num), "given", lambda items=items: Listing(items, [])))
-    monkeypatch.setattr(study_results.atom3d, "find", lambda folder, kind: LabelledData(*made))
+    monkeypatch.setattr(study_results.atom3d, "atom3d_set", lambda folder, kind: LabelledData(*made))
     monkeypatch.setattr(study_results, "RESULTS", tmp_path / "results")
     out, names = tmp_path / "study", [f"4-{k}" for k in range(4)]
     families(out, {f"msp/{name}": "of three" for name in names[1:]})

@@ -44,7 +44,7 @@ ABOUT = {
 }
 
 
-def find(task: str) -> LabelledData:
+def demo_set(task: str) -> LabelledData:
     """The demo set of a task: ec, pip, msp, res or psr."""
     index = hashlib.sha256((bundle_path() / "index.tsv").read_bytes()).hexdigest()  # splits, EC numbers, partners
     state = f"{fingerprint(bundle_path())} {index}"

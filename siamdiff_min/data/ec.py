@@ -29,7 +29,7 @@ TEST_TABLE = ("nrPDB-EC_test.csv", "nrPDB-EC_2020.04_test.csv")
 SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
 
 
-def find(root, cutoff: int = 95, ids=None) -> LabelledData:
+def ec_set(root, cutoff: int = 95, ids=None) -> LabelledData:
     """The three splits of the EC set.
 
     Args:

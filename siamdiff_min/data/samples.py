@@ -66,7 +66,7 @@ class Sample:
         return replace(self, **moved)
 
 
-def collate(items: Sequence[Sample]) -> tuple[Sample, list[str]]:
+def pack_samples(items: Sequence[Sample]) -> tuple[Sample, list[str]]:
     """A batch of samples, and their names."""
     batch = Sample(
         Protein.pack([item.protein for item in items]),

@@ -16,7 +16,7 @@ SPLITS = ("train", "valid", "test")
 
 
 def entries(task: str, split: str = "valid") -> list:
-    return getattr(demo.find(task), split).listing().sources
+    return getattr(demo.demo_set(task), split).listing().sources
 
 
 def note_of(structure):
@@ -34,12 +34,12 @@ def test_splits_are_by_protein(task):
     assert not groups["train"] & groups["valid"] and not (groups["train"] | groups["valid"]) & groups["test"]
     names = [e.name for split in SPLITS for e in entries(task, split)]
     assert len(set(names)) == len(names)
-    about = demo.find(task).about
-    assert about.startswith("Demo: ") and len({getattr(demo.find(task), s).fingerprint for s in SPLITS}) == 3
+    about = demo.demo_set(task).about
+    assert about.startswith("Demo: ") and len({getattr(demo.demo_set(task), s).fingerprint for s in SPLITS}) == 3
 
 
 def test_ec_classes_are_those_of_the_headers():
-    labels = demo.find("ec").labels
+    labels = demo.demo_set("ec").labels
     listed = [e for split in SPLITS for e in entries("ec", split)]
     assert 25 <= len(listed) <= 35 and set(labels) <= set("1234567")
     for entry in listed[:4]:

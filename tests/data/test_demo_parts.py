@@ -23,7 +23,7 @@ SMALL = "5KC1"  # the smallest complex
 def entries(task: str) -> list[demo.Made]:
     """Some of the set; the whole list of MSP would take as long as the set itself."""
     if task != "msp":
-        return demo.find(task).valid.listing().sources[:2]
+        return demo.demo_set(task).valid.listing().sources[:2]
     row = next(row for row in bundle_index() if PurePath(row["file"]).name == f"{SMALL}.pdb.gz")
     source = next(source for source in find_structures(demo.bundle_path()).sources if source.name == SMALL)
     return [demo.Made(f"{SMALL}_{k}", "msp", source, k, row["partners"]) for k in range(demo.PER_COMPLEX)]
@@ -31,7 +31,7 @@ def entries(task: str) -> list[demo.Made]:
 
 def test_a_change_of_task_split_recipe_or_index_makes_another_store(monkeypatch, tmp_path):
     def states() -> set[str]:
-        origins = [getattr(demo.find(task), split) for task in DATASETS for split in ("train", "valid", "test")]
+        origins = [getattr(demo.demo_set(task), split) for task in DATASETS for split in ("train", "valid", "test")]
         assert len({origin.path for origin in origins}) == len(origins)
         return {origin.fingerprint for origin in origins}
 
@@ -56,7 +56,7 @@ def test_entries_are_the_same_in_another_process_and_can_be_learnt_from(task, tm
     for field in TENSOR_FIELDS:
         assert torch.equal(getattr(one.protein, field), getattr(two.protein, field)), field
     store = open_origin(Origin(tmp_path / task, "x", lambda: Listing(made, [])), store=tmp_path / "store")
-    data = DATASETS[task](store, labels=demo.find(task).labels)
+    data = DATASETS[task](store, labels=demo.demo_set(task).labels)
     sample = data[0, len(data) - 1]
     assert len(data) >= len(made) and sample.focus.any() and sample.target.isfinite().all()
 

@@ -153,7 +153,7 @@ def test_psr_to_its_samples(site, tmp_path, monkeypatch, capsys):
     assert command[:-1] == ["python", "finetune.py", "--task", "psr", "--data"]
     assert verify(tmp_path / "out") == []
     try:
-        store = build.open_origin(atom3d.find(command[-1], "psr").test)
+        store = build.open_origin(atom3d.atom3d_set(command[-1], "psr").test)
         assert len(store) == 2 and store.read(0).num_residues == 51
     finally:
         atom3d._environment.cache_clear()
@@ -166,7 +166,7 @@ def test_every_layout_is_found(site, tmp_path, monkeypatch, capsys, task):
     offer(site, monkeypatch, packed(task, source, tmp_path), task)
     assert run(site, task, "--out", tmp_path / "out") == 0
     path = Path(shlex.split(capsys.readouterr().out)[-1])
-    data = atom3d.find(path, task)
+    data = atom3d.atom3d_set(path, task)
     assert data.valid.path == path / atom3d.LAYOUT[task] / "val" and content(path) == content(source)
     assert labelled(task).name in os.listdir(tmp_path / "out")
     assert not [name for name in found(tmp_path / "out") if "part" in Path(name).name]
@@ -179,7 +179,7 @@ def test_ec_to_its_splits(site, tmp_path, monkeypatch, capsys, zips, top):
     layout(tmp_path / "source" / top, zipped=zips)
     offer(site, monkeypatch, packed("ec", tmp_path / "source", tmp_path), "ec")
     assert run(site, "ec", "--out", tmp_path / "out") == 0
-    data = ec.find(shlex.split(capsys.readouterr().out)[-1])
+    data = ec.ec_set(shlex.split(capsys.readouterr().out)[-1])
     assert [len(o.listing().sources) for o in (data.train, data.valid, data.test)] == [2, 2, 2]
 
 

@@ -16,7 +16,7 @@ from conftest import real_protein
 
 from siamdiff_min.data import build, ec
 from siamdiff_min.data.build import open_origin
-from siamdiff_min.data.ec import chain_id, find
+from siamdiff_min.data.ec import chain_id, ec_set
 from siamdiff_min.data.samples import DATASETS, read_note
 from siamdiff_min.files import StructureError
 from siamdiff_min.protein.write import write_pdb
@@ -97,7 +97,7 @@ def note(source):
 @pytest.mark.parametrize("zipped", [(), ("train", "valid", "test"), ("test",)])
 @pytest.mark.parametrize("year", ["", "2020"])
 def test_splits_and_labels(tmp_path, zipped, year):
-    data = find(layout(tmp_path / "EnzymeCommission", zipped=zipped, year=year).parent)
+    data = ec_set(layout(tmp_path / "EnzymeCommission", zipped=zipped, year=year).parent)
     assert data.labels == LABELS
     assert names(data.train) == ["1ABC-A", "1ABC-a"] and names(data.valid) == ["2DEF-B", "3GHI-AAA"]
     assert names(data.test) == ["4JKL-A", "5MNO-7"]
@@ -117,7 +117,7 @@ def test_splits_and_labels(tmp_path, zipped, year):
 
 @pytest.mark.parametrize("cutoff, expected", [(95, 2), (70, 2), (50, 2), (40, 1), (30, 1)])
 def test_the_cutoff_selects_the_test_split(tmp_path, cutoff, expected):
-    data = find(layout(tmp_path / "s"), cutoff)
+    data = ec_set(layout(tmp_path / "s"), cutoff)
     assert len(names(data.test)) == expected and len(names(data.train)) == 2
     assert data.test.listing().reasons == {f"identity to the training split not below {cutoff} %": 3 - expected}
 
@@ -137,7 +137,7 @@ def test_what_is_not_used_has_its_reason(tmp_path):
         "test": ["1ABC-a.pdb", "4JKL-A.pdb"],
     }
     for zipped in ((), tuple(files)):
-        data = find(layout(tmp_path / f"s{len(zipped)}", files, zipped))
+        data = ec_set(layout(tmp_path / f"s{len(zipped)}", files, zipped))
         listing = data.train.listing()
         assert names(data.train) == ["1ABC-A"] and len(listing.skipped) == 6
         assert listing.reasons == {
@@ -153,16 +153,16 @@ def test_what_is_not_used_has_its_reason(tmp_path):
 def test_a_list_of_ids(tmp_path):
     root, ids = layout(tmp_path / "s"), tmp_path / "ids.txt"
     ids.write_text("\ufeff1abc_A\n2DEF-B, 4JKL-A\n\n9ZZZ-A\n", encoding="utf-8")
-    data = find(root, ids=ids)
+    data = ec_set(root, ids=ids)
     assert [names(o) for o in (data.train, data.valid, data.test)] == [["1ABC-A"], ["2DEF-B"], ["4JKL-A"]]
     assert data.train.listing().reasons == {"not in the list of ids": 1}
     assert "4 chains listed" in data.about and "; 1 without a file, e.g. 9ZZZ-A" in data.about
     for text in ("", "\n", "1ABC-A\nnonsense\n"):
         ids.write_text(text)
         with pytest.raises(StructureError, match="malformed list"):
-            find(root, ids=ids)
+            ec_set(root, ids=ids)
     with pytest.raises(StructureError, match="cannot be opened"):
-        find(root, ids=tmp_path / "nothing.txt")
+        ec_set(root, ids=tmp_path / "nothing.txt")
 
 
 def test_the_fingerprint_changes_with_whatever_the_store_depends_on(tmp_path):
@@ -170,7 +170,7 @@ def test_the_fingerprint_changes_with_whatever_the_store_depends_on(tmp_path):
     ids.write_text("1ABC-A\n")
 
     def prints(**options):
-        data = find(root, **options)
+        data = ec_set(root, **options)
         return [o.fingerprint for o in (data.train, data.valid, data.test)]
 
     def differs(other):
@@ -192,10 +192,10 @@ def test_the_fingerprint_changes_with_whatever_the_store_depends_on(tmp_path):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_to_samples_through_the_store(tmp_path, zipped, workers, monkeypatch):
     monkeypatch.setattr(build, "SHARD_SIZE", 1)
-    data = find(layout(tmp_path / "s", zipped=zipped))
+    data = ec_set(layout(tmp_path / "s", zipped=zipped))
     if not zipped:
         (data.test.path / "5MNO-7.ent").write_bytes(b"<html>")
-        data = find(tmp_path / "s")
+        data = ec_set(tmp_path / "s")
     samples = DATASETS["ec"](open_origin(data.test, workers=workers), labels=data.labels)
     assert [samples[0, i].names[0] for i in range(len(samples))] == ["4JKL-A", "5MNO-7"][: 1 + len(zipped)]
     assert samples[0, 0].target.tolist() == [[0, 0, 1, 0]]
@@ -233,7 +233,7 @@ def test_what_is_missing_is_named(tmp_path, missing):
     root = layout(tmp_path / "s", zipped=("train", "valid", "test"))
     (root / (f"nrPDB-EC_2020.04_{missing}" if "." in missing else f"{missing}.zip")).unlink()
     with pytest.raises(StructureError, match="expected") as caught:
-        find(root)
+        ec_set(root)
     assert caught.value.path == str(root)
     assert missing in caught.value.detail
 
@@ -254,7 +254,7 @@ def test_what_is_missing_is_named(tmp_path, missing):
 def test_malformed_annotations(tmp_path, annotation):
     root = layout(tmp_path / "s", annotation=annotation)
     with pytest.raises(StructureError, match="malformed table") as caught:
-        find(root)
+        ec_set(root)
     assert caught.value.path.endswith("annot.tsv")
 
 
@@ -276,7 +276,7 @@ def test_malformed_annotations(tmp_path, annotation):
 def test_malformed_tables_of_identity(tmp_path, identity):
     root = layout(tmp_path / "s", identity=identity)
     with pytest.raises(StructureError, match="malformed table") as caught:
-        find(root)
+        ec_set(root)
     assert caught.value.path.endswith("test.csv")
 
 
@@ -284,16 +284,16 @@ def test_runs_with_other_cutoffs_or_ids_do_not_share_a_store(tmp_path):
     root = layout(tmp_path / "s")
     (tmp_path / "ids").write_text("2FOR-A")
     choices = [{}, {"cutoff": 30}, {"cutoff": 40}, {"ids": tmp_path / "ids"}, {"cutoff": 30, "ids": tmp_path / "ids"}]
-    stores = [open_origin(find(root, **choice).test, workers=1).path.name for choice in choices[:3]]
+    stores = [open_origin(ec_set(root, **choice).test, workers=1).path.name for choice in choices[:3]]
     assert stores == ["test.store", "test-30.store", "test-40.store"]
-    variants = [[getattr(find(root, **choice), split).variant for choice in choices] for split in ("train", "test")]
+    variants = [[getattr(ec_set(root, **choice), split).variant for choice in choices] for split in ("train", "test")]
     assert variants[0][:3] == ["", "", ""] and variants[0][3] == variants[0][4] != ""
     assert len(set(variants[1])) == 5
 
 
 def test_a_cutoff_that_the_table_does_not_have(tmp_path):
     with pytest.raises(StructureError, match=r"no such cutoff .60, there are \[30, 40, 50, 70, 95\]"):
-        find(layout(tmp_path / "s"), cutoff=60)
+        ec_set(layout(tmp_path / "s"), cutoff=60)
 
 
 # ---- zips ------------------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_hostile_members_are_skipped_and_nothing_is_written(tmp_path):
 
 def test_one_kind_of_file_is_taken_of_each_chain(tmp_path):
     files = {**FILES, "train": ["1ABC-A.cif.gz", "1ABC-A.pdb.gz", "1ABC-A.pdb", "1ABC-A.ent"]}
-    listing = find(layout(tmp_path / "s", files, zipped=("train",))).train.listing()
+    listing = ec_set(layout(tmp_path / "s", files, zipped=("train",))).train.listing()
     assert [source.file.info.filename for source in listing.sources] == ["train/1ABC-A.pdb"]
     assert listing.reasons == {"another file of the same chain": 3}
 
@@ -411,7 +411,7 @@ def test_a_zip_that_is_none(tmp_path):
     root = layout(tmp_path / "s", zipped=("train",))
     (root / "train.zip").write_bytes(b"<html>")
     with pytest.raises(StructureError, match="damaged archive"):
-        find(root)
+        ec_set(root)
     (root / "train.zip").unlink()
     with pytest.raises(StructureError, match="no train split of EC"):
-        find(root)
+        ec_set(root)

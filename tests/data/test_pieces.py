@@ -39,7 +39,7 @@ def test_samples_of_two_structures_stay_together(proteins):
         both = crops.collate([(proteins[k], ""), (proteins[k + 1], "")])[0]
         return Sample(both, torch.ones(both.num_residues).bool(), torch.zeros(1), (NAMES[k],), ("",))
 
-    pieces = cut([sample(k) for k in range(3)], samples.collate, proteins[0].num_atoms, "atom")
+    pieces = cut([sample(k) for k in range(3)], samples.pack_samples, proteins[0].num_atoms, "atom")
     assert [(batch.protein.num_graphs, names) for batch, names in pieces] == [(2, [n]) for n in NAMES[:3]]
 
 

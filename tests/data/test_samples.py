@@ -9,7 +9,7 @@ import torch
 from given import LABELS, Given, dataset, entries, structure, surroundings
 
 from siamdiff_min.data.build import open_origin
-from siamdiff_min.data.samples import DATASETS, Unlabelled, collate, read_note, write_note
+from siamdiff_min.data.samples import DATASETS, Unlabelled, pack_samples, read_note, write_note
 from siamdiff_min.data.store import StoreError
 from siamdiff_min.data.structures import Listing, Origin
 from siamdiff_min.encoders import ENCODERS
@@ -38,7 +38,7 @@ def test_a_sample_depends_on_its_key_alone(task, tmp_path):
     again = pickle.loads(pickle.dumps(data))
     for key in [(0, 0), (0, 3), (1, 2)]:
         assert_equal(data[key], again[key])
-    batch, names = collate([data[0, i] for i in range(4)])
+    batch, names = pack_samples([data[0, i] for i in range(4)])
     assert names == [data[0, i].names[0] for i in range(4)] and len(set(names)) == 4
     assert batch.target.shape[0] == 4 and len(batch.focus) == batch.protein.num_residues
     assert batch.protein.num_graphs == (8 if task in ("pip", "msp") else 4)

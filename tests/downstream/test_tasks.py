@@ -8,7 +8,7 @@ import torch
 from conftest import move
 from given import LABELS, dataset, encoder
 
-from siamdiff_min.data.samples import DATASETS, collate
+from siamdiff_min.data.samples import DATASETS, pack_samples
 from siamdiff_min.downstream.tasks import TASKS, focused
 from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
 from siamdiff_min.training import engine, ranks, results
@@ -24,7 +24,7 @@ def make(task: str, level: str):
 
 
 def batch_of(data, num: int = 4):
-    return collate([data[0, i] for i in range(num)])[0]
+    return pack_samples([data[0, i] for i in range(num)])[0]
 
 
 def test_tasks_datasets_and_table_6_name_the_same():
@@ -64,7 +64,7 @@ def test_predictions_do_not_depend_on_pose_or_batch(task, level, tmp_path):
     moved = model.predict(replace(batch, protein=move(protein, 1)))
     assert torch.allclose(moved, together, atol=1e-6)
     for i in range(4):
-        one = collate([data[0, i]])[0]
+        one = pack_samples([data[0, i]])[0]
         one = replace(one, protein=replace(one.protein, pos=one.protein.pos.double()))
         assert torch.allclose(model.predict(one)[0], together[i], atol=1e-6)
 
@@ -113,7 +113,7 @@ def test_metrics_do_not_depend_on_the_number_of_ranks(task, num, tmp_path, monke
     """Plain functions: every rank is asked in turn, and what they would gather is put together by hand."""
     data, model = dataset(task, tmp_path, num), make(task, "atom")
     config = FinetuneConfig(task=task, batch_size=4, num_workers=0).resolve()
-    held_out = data, collate, range(num)
+    held_out = data, pack_samples, range(num)
     alone = results.predict(model, held_out, config, ALONE)
     assert len(set(alone.names)) == num == len(alone.score)
     monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, rank: None)

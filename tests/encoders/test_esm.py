@@ -9,7 +9,7 @@ import torch
 from conftest import assert_packing_equals_encoding_singly, generator, load_golden, move, real_protein, relative_error
 from given import LABELS, dataset
 
-from siamdiff_min.data.samples import collate
+from siamdiff_min.data.samples import pack_samples
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.esm import (
@@ -359,7 +359,7 @@ def test_fine_tuning_reaches_every_weight(task, tmp_path):
     torch.manual_seed(0)
     more = {"num_outputs": len(LABELS)} if task == "ec" else {}
     model = TASKS[task](ENCODERS["esm-gearnet"]("residue", "tiny"), **more)
-    loss, _ = model(collate([data[0, i] for i in range(2)])[0])
+    loss, _ = model(pack_samples([data[0, i] for i in range(2)])[0])
     loss.backward()
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
     assert loss.isfinite() and all(p.grad.isfinite().all() for p in model.parameters())

@@ -16,7 +16,7 @@ from conftest import (
 )
 from given import dataset
 
-from siamdiff_min.data.samples import collate
+from siamdiff_min.data.samples import pack_samples
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.graph import ATOM_GRAPH, Graph, one_hot
@@ -306,7 +306,7 @@ def test_fine_tuning_reaches_every_weight(task, tmp_path):
     data = dataset(task, tmp_path)
     torch.manual_seed(0)
     model = TASKS[task](ENCODERS["gvp"]("atom", "tiny"))
-    loss, _ = model(collate([data[0, i] for i in range(2)])[0])
+    loss, _ = model(pack_samples([data[0, i] for i in range(2)])[0])
     loss.backward()
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
     assert loss.isfinite() and all(p.grad.isfinite().all() for p in model.parameters())

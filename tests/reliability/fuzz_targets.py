@@ -220,7 +220,7 @@ def lmdb(folder: Path) -> Target:
             for entry, value in entries.items():
                 transaction.put(entry.encode(), value)
         try:
-            return [source.read() for source in atom3d._listing(folder / "set", task).sources]
+            return [source.read() for source in atom3d.list_items(folder / "set", task).sources]
         finally:
             atom3d._environment.cache_clear()
 
@@ -255,7 +255,7 @@ def ec_files(folder: Path) -> Target:
     def read(name, damaged):
         (folder / name).write_bytes(damaged)
         try:
-            data = ec.find(folder, ids=folder / "ids.txt")
+            data = ec.ec_set(folder, ids=folder / "ids.txt")
             read = []
             for source in data.test.listing().sources:
                 try:

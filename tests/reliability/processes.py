@@ -42,7 +42,7 @@ def convert(data: str, store: str, workers: str = "1") -> None:
     build.SHARD_SIZE = 4
     try:
         if (Path(data) / ec.ANNOTATION[0]).exists():
-            build.open_origin(ec.find(data).train, store, int(workers))
+            build.open_origin(ec.ec_set(data).train, store, int(workers))
         else:
             build.open_store(data, store, int(workers))
     except SiamDiffError as error:

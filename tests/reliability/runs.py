@@ -141,7 +141,7 @@ class Reconversion(Conversion):
     def command(self, place):
         store = Path(f"{place}.store")
         if not store.exists() and not Path(f"{place}.store.lock").exists():
-            shutil.copytree(build.open_origin(ec.find(self.data).valid).path, store)
+            shutil.copytree(build.open_origin(ec.ec_set(self.data).valid).path, store)
         return super().command(place)
 
 
