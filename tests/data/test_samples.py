@@ -16,6 +16,7 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.protein.constants import CA, RESIDUE_INDEX, O
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.protein import TENSOR_FIELDS
+from siamdiff_min.protein.structure import join
 
 
 def assert_equal(a, b) -> None:
@@ -76,6 +77,18 @@ def test_msp_keeps_the_residues_nearest_to_the_mutation(tmp_path):
         ca = before.pos[before.atom_name == CA]
         expected = sorted(range(51), key=lambda i: float(length(ca[i] - ca[8])))[:20]
         assert after.residue_number.tolist() == before.residue_number[sorted(expected)].tolist()
+
+
+def test_msp_keeps_what_is_near_to_any_of_several_mutated_residues(tmp_path):
+    """Two mutations at both ends of a chain: the nearest one decides, not their mean, the farthest, or the first."""
+    wild = structure()
+    note = write_note({"first": 51, "mutated": [[2, 45], [53, 96]], "label": 1})
+    origin = Origin(tmp_path, "x", lambda: Listing([Given("x", join([wild, wild], note))], []))
+    store = open_origin(origin, store=tmp_path / "s")
+    found = DATASETS["msp"](store, max_residues=20)[0, 0].protein.unpack()[0]
+    ca = wild.protein.pos[wild.protein.atom_name == CA]
+    nearest = sorted(range(51), key=lambda i: min(float(length(ca[i] - ca[k])) for k in (2, 45)))[:20]
+    assert found.residue_number.tolist() == wild.protein.residue_number[sorted(nearest)].tolist()
 
 
 @pytest.mark.parametrize("name", ["GLY", "TRP", "ALA"])
@@ -152,8 +165,6 @@ def test_pip_pairs(tmp_path):
 def test_pip_takes_no_more_pairs_than_there_are(tmp_path):
     """Two residues against three, of which four pairs touch and one residue is ambiguous: two pairs are left."""
     one, two = (replace(s, protein=s.protein.crop(0, n)) for s, n in ((structure(), 2), (structure(), 3)))
-    from siamdiff_min.protein.structure import join
-
     note = write_note({"first": 2, "ambiguous": [4]}, [0, 2, 0, 3, 1, 4, 0, 4])
     given = Given("c", join([one, two], note))
     store = open_origin(Origin(tmp_path, "x", lambda: Listing([given], [])), store=tmp_path / "s")

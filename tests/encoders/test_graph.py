@@ -65,6 +65,26 @@ def test_chains_are_far_from_each_other():
     assert ((graph.relation == 5) & across).sum() == expected
 
 
+def test_chains_that_are_numbered_alike_are_far_from_each_other():
+    """Readers count `residue_index` from 0 in every chain: equal places in two chains must not look like neighbours."""
+    protein = real_protein("2BEG")
+    size = torch.unique_consecutive(protein.chain, return_counts=True)[1]
+    protein = replace(protein, residue_index=torch.cat([torch.arange(n) for n in size.tolist()]))
+    for builder in BUILDERS.values():
+        view = builder.view(protein)
+        graph = builder(view)
+        i, j = view.atom_residue[graph.src], view.atom_residue[graph.dst]
+        across = view.chain[i] != view.chain[j]
+        alike = across & ((view.residue_index[i] - view.residue_index[j]).abs() < 5)
+        assert alike.any()  # kept, though the filter on |i - j| drops such pairs within a chain
+        assert (graph.edge_feature[across, -1] == 1).all() and (graph.relation[across] >= builder.num_offsets).all()
+    # a chain of one residue between two others: the offsets of rows and of places are both 1
+    short = protein.alpha_carbons().crop(0, 3)
+    short = replace(short, chain=torch.tensor([0, 1, 2]), residue_index=torch.tensor([0, 1, 2]))
+    graph = RESIDUE_GRAPH(short)
+    assert (graph.src == graph.dst)[graph.relation < 5].all()
+
+
 def test_gaps_of_a_selection_are_not_bridged():
     protein = real_protein("1LCD_A").alpha_carbons()
     keep = torch.ones(51, dtype=torch.bool)

@@ -12,12 +12,12 @@ from conftest import generator, load_golden, move, real_protein, relative_error,
 from torch import nn
 
 import train
-from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders import ENCODERS, Encoding
 from siamdiff_min.encoders.gearnet import GearNet
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, edge_lengths
 from siamdiff_min.pretraining import OBJECTIVES, baselines
 from siamdiff_min.pretraining.baselines import GEOMETRY, Geometry, ResidueTypes, SelfPrediction, without
-from siamdiff_min.pretraining.contrast import MAX_RESIDUES, RADIUS, MultiviewContrast, ball, info_nce, subsequence
+from siamdiff_min.pretraining.contrast import MultiviewContrast, ball, info_nce, subsequence
 from siamdiff_min.pretraining.denoising import noise_levels
 from siamdiff_min.pretraining.walks import sample_walks, walk_nodes
 from siamdiff_min.protein.conformer import chi_angles, chi_atoms
@@ -295,13 +295,13 @@ def test_crops():
         window = subsequence(protein, generator(seed))
         for b, size in ((0, 51), (1, 130)):
             rows = window[protein.residue_graph == b].nonzero().flatten().tolist()
-            assert rows == list(range(rows[0], rows[0] + MAX_RESIDUES)) and rows[-1] < size
+            assert rows == list(range(rows[0], rows[0] + 50)) and rows[-1] < size  # residues (App. D)
             starts.add((b, rows[0]))
         near = ball(protein, ca, generator(seed))
         for b in range(2):
             own = ca[protein.residue_graph == b]
             inside = near[protein.residue_graph == b]
-            balls = [(torch.cdist(own, own[i : i + 1]).squeeze(1) <= RADIUS) for i in range(len(own))]
+            balls = [(torch.cdist(own, own[i : i + 1]).squeeze(1) <= 15) for i in range(len(own))]  # angstrom (App. D)
             assert any(torch.equal(inside, ball_) for ball_ in balls)
             sizes.add(int(inside.sum()))
     assert {s for b, s in starts if b == 0} == {0, 1} and len({s for b, s in starts if b == 1}) > 70
@@ -358,6 +358,59 @@ def test_score_matching_sees_noised_lengths_and_learns_the_noise(level):
     ]
     assert np.isclose(loss.item(), np.mean(squares), rtol=1e-4)  # a score of zero costs the noise itself,
     assert abs(np.mean(squares) - 1) < 0.1  # which is 1
+
+
+def test_score_matching_predicts_minus_the_noise():
+    """A head that always says c costs mean((c + eps)^2) = c^2 + 2 c mean(eps) + mean(eps^2), d~ = d + sigma eps."""
+    objective, protein, shown = build("score-matching", "residue"), chains(), []
+    objective.encoder.register_forward_pre_hook(lambda _, args: shown.append(args))
+    nn.init.zeros_(objective.mlp.layers[-1].weight)
+    losses = {}
+    for c in (-1.0, 0.0, 1.0):
+        nn.init.constant_(objective.mlp.layers[-1].bias, c)
+        losses[c] = objective(protein, generator(4))[0].item()
+    view, graph = shown[0]
+    difference = graph.length - edge_lengths(replace(graph, length=None), view.pos)
+    sigma = noise_levels().double()[torch.randint(50, (2,), generator=generator(4))][view.atom_graph[graph.src]]
+    _, first = np.unique(graph.pair.numpy(), return_index=True)
+    first = first[(graph.src != graph.dst).numpy()[first]]
+    mean = float((difference / sigma)[first].mean())  # of eps
+    assert abs(mean) > 1e-3
+    for c in (-1.0, 1.0):
+        assert losses[c] - losses[0.0] == pytest.approx(c * c + 2 * c * mean, rel=1e-4)
+
+
+class AtomNumbers(nn.Module):
+    """An encoder whose representation of an atom is its number; it keeps what it was shown."""
+
+    out_dim = 2
+
+    def builder(self, protein):
+        return None
+
+    def forward(self, protein, graph):
+        self.shown = protein
+        node = torch.arange(protein.num_atoms, dtype=torch.float64)[:, None].expand(-1, self.out_dim)
+        return Encoding(node, node, node)
+
+
+def test_torsions_are_read_from_the_atoms_of_the_chi_that_turned():
+    protein, encoder, seen = chains(), AtomNumbers(), []
+    objective = OBJECTIVES["torsional"](encoder, "atom").double()
+    objective.mlp.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    index, defined = chi_atoms(protein)
+    turns = defined & (protein.residue_type != RESIDUE_INDEX["PRO"])[:, None]
+    before, hits = chi_angles(protein)[0], torch.zeros(defined.shape)
+    for seed in range(60):
+        objective(protein, generator(seed))
+        after = chi_angles(encoder.shown)[0]
+        turned = (torch.remainder(after - before + torch.pi, 2 * torch.pi) - torch.pi).abs() > 1e-9
+        assert torch.equal(seen.pop().unflatten(1, (4, 2))[..., 0].long(), index[turned])
+        hits += turned
+    for number in (2, 3, 4):  # residues with several chi turn each of them about equally often
+        rows = turns.sum(1) == number
+        share = hits[rows, :number].sum(0) / hits[rows].sum()
+        assert (share - 1 / number).abs().max() < 0.06, share
 
 
 def test_torsions_turn_one_chi_of_every_residue(monkeypatch):

@@ -12,6 +12,7 @@ from benchmarks.plain import plain
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, GearNet
 from siamdiff_min.encoders.graph import edge_lengths
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES, SCHEDULES, SiamDiff, diffusion, siamdiff
+from siamdiff_min.protein.conformer import new_clashes, rotate_side_chains
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import STAGED
@@ -270,9 +271,16 @@ def test_heads_of_another_width_are_the_published_formula_too(level, method):
 
 
 def test_no_clash_check_keeps_every_side_chain_that_was_drawn():
-    _, checked = tiny("siamdiff", "atom")(batch(), generator())
-    _, unchecked = tiny("siamdiff", "atom", ablation="no-clash-check")(batch(), generator())
-    assert set(checked) - set(unchecked) == {"clash_rate_drawn", "clash_rate", "native_side_chains"}
+    logs, conformers = [], []
+    for ablation in ("none", "no-clash-check"):
+        objective = tiny("siamdiff", "atom", ablation=ablation)
+        logs.append(objective(batch(), generator())[1])
+        conformers.append(objective.conformer(batch(), generator())[0])
+    assert set(logs[0]) - set(logs[1]) == {"clash_rate_drawn", "clash_rate", "native_side_chains"}
+    checked, unchecked = conformers
+    assert not new_clashes(batch(), checked.pos).any() and new_clashes(batch(), unchecked.pos).any()
+    drawn = objective.conformer.draw(batch(), 0.1 * torch.pi, generator())
+    assert torch.equal(unchecked.pos, rotate_side_chains(batch(), drawn).pos)
 
 
 @pytest.mark.parametrize("method", STAGED)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from conftest import generator, load_golden, move, real_protein, relative_error,
 
 from siamdiff_min.protein import conformer
 from siamdiff_min.protein.conformer import GaussianConformer, TorsionalConformer, chi_angles, rotate_side_chains
-from siamdiff_min.protein.constants import CHI_ATOMS, RESIDUE_INDEX, RESIDUES
+from siamdiff_min.protein.constants import ATOM_INDEX, CHI_ATOMS, RESIDUE_INDEX, RESIDUES
 
 ANGLES = ["zero", "pi_half", "normal_0.1pi", "uniform", "normal_pi", *(f"chi{k}_1rad" for k in (1, 2, 3, 4))]
 
@@ -98,6 +99,56 @@ def test_clashes_equal_brute_force():
     expected = torch.zeros(protein.num_residues, dtype=torch.bool)
     expected[protein.atom_residue[fresh.any(1)]] = True
     assert expected.any() and torch.equal(conformer.new_clashes(protein, moved.pos), expected)
+
+
+def two_side_chains(gap: float, chains: tuple[int, int] = (0, 0)):
+    """Two lysines of one protein, tip to tip: their NZ are `gap` angstrom apart, all else is farther. And that axis."""
+    lysine = load_golden("rotamer_20types").protein()
+    row = int((lysine.residue_type == RESIDUE_INDEX["LYS"]).nonzero()[0])
+    one = lysine.select_residues(torch.arange(lysine.num_residues) == row)
+    one = replace(one, pos=one.pos.double(), residue_graph=torch.zeros(1, dtype=torch.long), num_graphs=1)
+    ca, tip = (one.pos[one.atom_name == ATOM_INDEX[name]][0] for name in ("CA", "NZ"))
+    axis = (tip - ca) / (tip - ca).norm()
+    both = one.pack([one, replace(one, pos=2 * (tip + axis * gap / 2) - one.pos)])
+    zero = torch.zeros(2, dtype=torch.long)
+    return replace(both, residue_graph=zero, num_graphs=1, chain=torch.tensor(chains)), axis
+
+
+@pytest.mark.parametrize("chains", [(0, 0), (0, 1)])
+def test_a_new_clash_is_one_that_was_not_there_before(chains):
+    """Within a chain and between two: touching after the move counts unless they touched before it."""
+    (apart, axis), (touching, _) = two_side_chains(6.0, chains), two_side_chains(2.0, chains)
+
+    def shifted(protein, residue: int, by: float):
+        """Coordinates after moving a side chain along the axis."""
+        moves = (protein.atom_residue == residue) & (protein.atom_name > 3)
+        return protein.pos + moves[:, None] * (by * axis)
+
+    assert not conformer.clashing_pairs(apart)[0].numel() and conformer.clashing_pairs(touching)[0].numel()
+    assert conformer.new_clashes(apart, shifted(apart, 0, 4.0)).tolist() == [True, False]
+    assert conformer.new_clashes(apart, shifted(apart, 1, -4.0)).tolist() == [False, True]
+    assert not conformer.new_clashes(apart, shifted(apart, 0, -1.0)).any()
+    nudged = shifted(touching, 0, 1e-3)  # the same pairs overlap as before
+    assert conformer.clashing_pairs(touching, nudged)[0].numel()
+    assert not conformer.new_clashes(touching, nudged).any()
+
+
+def test_every_new_draw_of_a_residue_has_half_the_noise():
+    """The standard deviations that are asked for: those of clashing residues shrink, the others stay."""
+    protein, asked = real_protein("2BEG"), []
+
+    class Recording(TorsionalConformer):
+        def draw(self, protein, std, generator):
+            asked.append(torch.as_tensor(std).expand(protein.num_residues, 1).squeeze(1).clone())
+            return super().draw(protein, math.pi, generator)
+
+    Recording(std=0.3, attempts=3)(protein, generator())
+    assert len(asked) == 4 and (asked[0] == 0.3).all()
+    for before, after in pairwise(asked):
+        halved = after != before
+        assert halved.any() and not halved.all()
+        assert torch.allclose(after[halved], before[halved] / 2)
+    assert asked[-1].unique().numel() == 4  # drawn once, twice, three times, four times
 
 
 def test_a_residue_that_cannot_turn_freely_keeps_its_native_side_chain():
