@@ -325,6 +325,7 @@ def parse(
         flags = [f"--{f.name.replace('_', '-')}"] + ["--stage"] * (f.name == "stages")
         several = get_origin(hints[f.name]) is tuple or any(get_origin(t) is tuple for t in get_args(hints[f.name]))
         text = f.metadata["help"] + ("" if f.default in (None, False, MISSING) else f" (default: {f.default})")
+        text = text.replace("%", "%%")  # argparse formats it
         if hints[f.name] is bool:
             parser.add_argument(*flags, dest=f.name, action="store_true", help=text)
         elif several:  # numbers
