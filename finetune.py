@@ -9,7 +9,6 @@ Without --init-from the encoder starts from scratch. The results are OUT/results
 """
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from siamdiff_min.downstream.tasks import TASKS, Task
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError, SiamDiffError
 from siamdiff_min.training import checkpoint, engine, results
-from siamdiff_min.training.config import FinetuneConfig, parse, pick
+from siamdiff_min.training.config import FinetuneConfig, parse
 from siamdiff_min.training.ranks import Ranks, launch
 
 SPLITS = ("train", "valid", "test")
@@ -40,11 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     ranks = launch(config.device, config.threads, config.deterministic)
     model = checkpoint.load_model_file(Path(config.eval_only)) if config.eval_only else None
     source = model or (checkpoint.load_encoder_file(Path(config.init_from)) if config.init_from else {})
-    if model:
-        out = config.out or str(Path(config.eval_only).parent / "eval")
-        max_residues = pick(config.max_residues, model.get("max_residues"))
-        config = replace(config, task=model["task"], seeds=(model["seed"],), out=out, max_residues=max_residues)
-    config = config.resolve(ranks.world, checkpoint.identity(source))
+    config = config.resolve(ranks.world, {**source, "seeds": (model["seed"],)} if model else source)
     if config.predict and config.task not in PREDICTABLE:
         raise ConfigError(f"--predict is for {' and '.join(PREDICTABLE)}; {config.task} needs more than a structure")
 
@@ -127,8 +122,8 @@ def build(config: FinetuneConfig, labels: tuple[str, ...], datasets: dict, ranks
     if config.task == "psr" and datasets:
         task.fit(datasets["train"].targets())
     trained = sum(p.numel() for p in task.parameters() if p.requires_grad)
-    source = config.eval_only or config.init_from
-    start, training = f"from {source}" if source else "from scratch", f", {trained:,} parameters to train"
+    start = f"from {config.weights}" if config.weights else "from scratch"
+    training = f", {trained:,} parameters to train"
     ranks.say(f"task        {config.task}, {config.level} level, seed {config.seed}{training * (not config.eval_only)}")
     ranks.say(f"encoder     {config.encoder}, size {config.size}, {start}")
     return task.to(ranks.device)

@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     config = parse(argv, choices, description=__doc__.splitlines()[0])
     ranks = launch(config.device, config.threads, config.deterministic)
     source = checkpoint.load_encoder_file(Path(config.init_from)) if config.init_from else {}
-    config = config.resolve(ranks.world, checkpoint.identity(source))
+    config = config.resolve(ranks.world, source)
 
     # 2. Data: structures are converted once to a memory-mapped store, by the first process.
     store = ranks.first("data", lambda: open_store(config.data, config.store, workers=config.num_workers or 1))
@@ -56,6 +56,8 @@ def main(argv: list[str] | None = None) -> int:
         f"steps       {per_epoch} of {config.global_batch_size} proteins per epoch, "
         f"{' + '.join(map(str, config.epochs))} epochs, on {ranks.world} x {ranks.device.type}, to {config.out}"
     )
+    if not valid:
+        ranks.say("warning     no protein is held out, so there is no validation: --valid-fraction")
     if config.dry_run:
         ranks.say("\n".join(f"{name:18}  {value}" for name, value in config.plain().items()))
         return 0

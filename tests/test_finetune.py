@@ -168,6 +168,9 @@ def test_a_saved_model_sees_as_many_residues_as_in_training(tmp_path):
         said = finetune("--eval-only", path, "--dry-run", *given)
         assert ["max_residues", expected] in [line.split() for line in said.splitlines()]
         assert f"from {path}" in said and "to train" not in said
+    for given, held in (("--task", "psr"), "msp"), (("--seeds", 0, 1), "0"):
+        said = finetune("--eval-only", path, "--dry-run", *given, status=1)
+        assert f"error: {' '.join(map(str, given))}, but {path} holds: {held}" in said
 
 
 def test_what_cannot_be_is_said(tmp_path):

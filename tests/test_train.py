@@ -82,10 +82,13 @@ def test_dry_run_and_errors(tmp_path, store):
     said = train("--dry-run", "--store", store, "--out", tmp_path / "none", "--lr", 0.25)
     assert "parameters" in said and "per epoch" in said and not (tmp_path / "none").exists()
     assert any(line.split() == ["lr", "0.25"] for line in said.splitlines())
+    said = train("--dry-run", "--store", store, "--encoder", "esm-gearnet")
+    assert ["level", "residue"] in [line.split() for line in said.splitlines()]
     assert "is not a multiple" in train("--global-batch-size", 3, status=1)
     assert "invalid choice: 'x'" in train("--method", "x", status=2)
     for argv, message in (
         (("--epochs", 0), "error: no epochs"),
+        (("--encoder", "gvp", "--level", "residue"), "error: the encoder gvp exists at atom level only"),
         (("--method", "multiview", "--batch-size", 1), "error: multiview contrasts the proteins of a batch"),
         (("--level", "residue", "--encoder", "esm-gearnet", "--esm", tmp_path / "x"), "No such file"),
         (("--level", "residue", "--encoder", "esm-gearnet-8M"), "esm-gearnet-8M is of --size paper"),
@@ -97,6 +100,12 @@ def test_dry_run_and_errors(tmp_path, store):
     train("--max-steps", 1, "--method", "diffpret", "--store", store, "--out", tmp_path / "used")
     said = train("--max-steps", 1, "--method", "residue-type", "--store", store, "--out", tmp_path / "used", status=1)
     assert "--method was 'diffpret', is 'residue-type'" in said and "Traceback" not in said
+
+
+def test_nothing_held_out_is_a_warning(enzymes, tmp_path):
+    options = "--data", enzymes / "train", "--store", tmp_path / "store", "--valid-fraction", 0
+    said = train("--dry-run", *options)
+    assert "8 proteins to train on, 0 held out" in said and "warning     no protein is held out" in said
 
 
 @pytest.mark.slow

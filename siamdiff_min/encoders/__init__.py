@@ -12,6 +12,7 @@ __all__ = [
     "ENCODERS",
     "ESM2",
     "GVPGNN",
+    "ONE_LEVEL",
     "RANDOM_ESM",
     "RESIDUE_GRAPH",
     "ESMGearNet",
@@ -65,3 +66,4 @@ def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper", es
 
 ENCODERS = {"gearnet": build_gearnet, "gvp": build_gvp, "esm-gearnet": build_esm_gearnet}
 ENCODERS |= {f"esm-gearnet-{size}": partial(build_esm_gearnet, esm=size) for size in ESM_SIZES}
+ONE_LEVEL = {name: "residue" for name in ENCODERS if name.startswith("esm")} | {"gvp": "atom"}

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import NamedTuple, get_args, get_origin, get_type_hints
 
+from ..encoders import ONE_LEVEL
 from ..files import ConfigError
 
 
@@ -56,6 +57,24 @@ def option(default, help: str, free: bool = False, **more):
     return field(default=default, metadata={"help": help, "free": free, **more})
 
 
+def settings(table: Mapping, option: str, name: str, level: str) -> tuple:
+    """The row of Table 5 or 6. Raises ConfigError if there is none at this level."""
+    if level not in table.get(name, {}):
+        levels = " and ".join(table.get(name, ())) or "no"
+        raise ConfigError(f"--{option} {name} exists at {levels} level, not at {level} level")
+    return table[name][level]
+
+
+def stages(epochs) -> list[int]:
+    """The stage of every epoch."""
+    numbers = epochs if isinstance(epochs, list | tuple) else [epochs]
+    return [stage for stage, number in enumerate(numbers, 1) for _ in range(number)]
+
+
+def _numbers(values) -> str:
+    return " ".join(map(str, values)) if isinstance(values, list | tuple) else str(values)
+
+
 def pick(given, preset):
     """The first of the two that says something."""
     return preset if given is None else given
@@ -65,7 +84,11 @@ def pick(given, preset):
 class RunConfig:
     """What pre-training and fine-tuning have in common."""
 
-    level: str | None = option(None, "what the nodes of the graph are", choices=("atom", "residue"))
+    level: str | None = option(
+        None,
+        "what the nodes of the graph are (default: what --encoder, its file or --task leave, or atom)",
+        choices=("atom", "residue"),
+    )
     preset: str = option("paper", "what the paper says, or what the released code does", choices=tuple(EPOCHS))
     size: str | None = option(None, "the paper's encoder, or one for laptops", choices=("paper", "tiny"))
     encoder: str | None = option(None, "which encoder is trained")
@@ -109,13 +132,23 @@ class RunConfig:
         if self.num_workers is not None and self.num_workers < 0:
             raise ConfigError(f"--num-workers must not be negative, got {self.num_workers}")
 
-    def check_source(self, source: Mapping[str, str]) -> None:
-        """Raise ConfigError where the encoder these options ask for is not the one of --init-from or --eval-only, of
-        which `source` holds `encoder`, `level`, `size` and `preset` as far as known."""
-        file = getattr(self, "eval_only", None) or self.init_from
-        for name, value in source.items():
-            if getattr(self, name) != value:
-                raise ConfigError(f"--{name} {getattr(self, name)}, but {file} holds: {value}")
+    @property
+    def weights(self) -> str | None:
+        """The file of weights that the run starts from."""
+        return self.init_from
+
+    def check_source(self, source: Mapping) -> None:
+        """Raise ConfigError if the options ask for something else than `weights` holds: `source` has its `encoder`,
+        `level`, `size` and `preset`, and those of a fine-tuned model its `task` and `seeds`, as far as known."""
+        for name in ("task", "seeds", "encoder", "level", "size", "preset"):
+            if name in source and getattr(self, name) != source[name]:
+                raise ConfigError(
+                    f"--{name} {_numbers(getattr(self, name))}, but {self.weights} holds: {_numbers(source[name])}"
+                )
+
+    def level_for(self, encoder: str, source: Mapping, default: str) -> str:
+        """The level that is given, or that of `source`, or the only one of the encoder, or `default`."""
+        return pick(self.level, source.get("level", ONE_LEVEL.get(encoder, default)))
 
     def _with_batches(self, world_size: int, batch_size: int) -> RunConfig:
         """The same with batch sizes, for `world_size` processes. Raises ConfigError where they do not fit."""
@@ -133,9 +166,18 @@ class RunConfig:
         """The options as strings, numbers and lists, to be kept in a checkpoint."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
-    def check_resumable(self, before: dict, path) -> None:
-        """Raise ConfigError that names the options in which this run differs from the one that wrote `before`."""
+    def check_resumable(self, before: dict, path, done: int) -> None:
+        """Raise ConfigError that names the options in which this run differs from the one that wrote `before`.
+
+        The number of epochs may be another one as long as the `done` ones that were begun keep their stage.
+        """
         now = self.plain()
+        was, will = (stages(options["epochs"]) for options in (before, now))
+        if was[:done] != will[:done]:
+            raise ConfigError(
+                f"cannot resume {path} with --epochs {_numbers(now['epochs'])}: it is in epoch {done} of --epochs "
+                f"{_numbers(before['epochs'])}. More epochs may follow, but stage 1 cannot grow once stage 2 has begun"
+            )
         changed = [
             f"--{f.name.replace('_', '-')} was {before.get(f.name)!r}, is {now[f.name]!r}"
             for f in fields(self)
@@ -153,7 +195,6 @@ class PretrainConfig(RunConfig):
     """Options of `train.py`."""
 
     method: str = option("siamdiff", "what is minimised")
-    level: str = option("atom", "what the nodes of the graph are", choices=("atom", "residue"))
     size: str = option("paper", "the paper's encoder, or one for laptops", choices=("paper", "tiny"))
     encoder: str = option("gearnet", "which encoder is trained")
     ablation: str = option("none", "what is left out (Sec. 5.3, App. G)")
@@ -168,7 +209,9 @@ class PretrainConfig(RunConfig):
     )
     max_length: int | None = option(None, "residues kept of each protein (default: Table 5)")
     stages: str = option("both", "noise levels to train on, large (1) before small (2)", choices=("both", "1", "2"))
-    epochs: tuple[int, ...] | None = option(None, "epochs of each stage, one number or two (default: preset)")
+    epochs: tuple[int, ...] | None = option(
+        None, "epochs of each stage, one number or two (default: preset); may grow when a run is resumed", free=True
+    )
     seed: int = option(0, "seed of weights, crops, order and noise")
 
     def __post_init__(self):
@@ -178,15 +221,16 @@ class PretrainConfig(RunConfig):
         if not 0 <= self.valid_fraction < 1:
             raise ConfigError(f"--valid-fraction must be in [0, 1), got {self.valid_fraction}")
 
-    def resolve(self, world_size: int = 1, source: Mapping[str, str] | None = None) -> PretrainConfig:
+    def resolve(self, world_size: int = 1, source: Mapping | None = None) -> PretrainConfig:
         """The same options with every None that has a preset filled in, for `world_size` processes.
 
         Raises ConfigError where the options contradict `source` (see `check_source`), or the global batch is not a
         multiple of what the processes take at once.
         """
-        self.check_source(source or {})
-        table = TABLE_5[self.method][self.level]
-        tiny = TINY[self.level] | TINY_METHOD.get((self.method, self.level), {}) if self.size == "tiny" else {}
+        level = self.level_for(self.encoder, source or {}, "atom")
+        replace(self, level=level).check_source(source or {})
+        table = settings(TABLE_5, "method", self.method, level)
+        tiny = TINY[level] | TINY_METHOD.get((self.method, level), {}) if self.size == "tiny" else {}
         if self.head_dim is not None and self.method not in STAGED:
             raise ConfigError(f"--head-dim is for {' and '.join(STAGED)}")
         epochs = pick(self.epochs, tiny.get("epochs", EPOCHS[self.preset]))
@@ -208,10 +252,11 @@ class PretrainConfig(RunConfig):
             raise ConfigError("multiview contrasts the proteins of a batch: --batch-size must be at least 2")
         return replace(
             config,
+            level=level,
             max_length=pick(self.max_length, table.max_length),
             epochs=epochs,
             lr=pick(self.lr, tiny.get("lr", table.lr)),
-            out=pick(self.out, f"runs/{self.method}-{self.level}-{self.size}"),
+            out=pick(self.out, f"runs/{self.method}-{level}-{self.size}"),
         )
 
 
@@ -239,7 +284,7 @@ TINY_TASK = {"lr": 1e-3, "epochs": 8, "batch_size": 8}  # what `--size tiny` cha
 class FinetuneConfig(RunConfig):
     """Options of `finetune.py`."""
 
-    task: str = option("psr", "what is predicted")
+    task: str | None = option(None, "what is predicted (default: that of --eval-only, or psr)")
     preset: str | None = option(
         None,
         "what the paper says, or what the released code does (default: that of --init-from, or paper)",
@@ -257,9 +302,11 @@ class FinetuneConfig(RunConfig):
     cutoff: int = option(95, "EC: the test split's largest identity to training, in %", choices=CUTOFFS, only="ec")
     ids: str | None = option(None, "EC: text file with the ids to use", only="ec")
 
-    seeds: tuple[int, ...] = option((0,), "seeds of weights and order; results are mean and std over them", free=True)
+    seeds: tuple[int, ...] | None = option(
+        None, "seeds of weights and order (default: 0); results are mean and std over them", free=True
+    )
     seed: int = option(0, "the one of a single run", hidden=True)
-    epochs: int | None = option(None, "epochs (default: preset)")
+    epochs: int | None = option(None, "epochs (default: preset); may grow when a run is resumed", free=True)
     freeze: bool = option(False, "train the head only")
     save_predictions: bool = option(False, "write OUT/seed-S/predictions.tsv for the test split", free=True)
     eval_only: str | None = option(None, "do not train: score this model (OUT/seed-S/best.pt)", free=True)
@@ -267,43 +314,46 @@ class FinetuneConfig(RunConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
+        seeds = pick(self.seeds, (0,))
+        if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
             raise ConfigError(f"--seeds must be different and not negative, got {list(self.seeds)}")
         if self.epochs is not None and self.epochs < 1:
             raise ConfigError(f"--epochs must be at least 1, got {self.epochs}")
 
-    def resolve(self, world_size: int = 1, source: Mapping[str, str] | None = None) -> FinetuneConfig:
+    def resolve(self, world_size: int = 1, source: Mapping | None = None) -> FinetuneConfig:
         """The same options with every None that has a preset filled in, for `world_size` processes.
 
         `source` (see `check_source`) counts where the options say nothing. Raises ConfigError where they contradict it,
         the paper has no such level, or the batch sizes do not fit.
         """
-        source = dict(source or {})
+        source = source or {}
+        task = pick(self.task, source.get("task", "psr"))
         for f in fields(self):
-            if f.metadata.get("only", self.task) != self.task and getattr(self, f.name) != f.default:
-                raise ConfigError(f"--{f.name.replace('_', '-')} is for {f.metadata['only']}, not for {self.task}")
-        levels = TABLE_6[self.task]
-        level = pick(self.level, source.get("level", next(iter(reversed(levels)))))
-        if level not in levels:
-            raise ConfigError(f"--task {self.task} exists at {' and '.join(levels)} level, not at {level} level")
-        size = pick(self.size, source.get("size", "tiny" if self.data is None else "paper"))
+            if f.metadata.get("only", task) != task and getattr(self, f.name) != f.default:
+                raise ConfigError(f"--{f.name.replace('_', '-')} is for {f.metadata['only']}, not for {task}")
         encoder = pick(self.encoder, source.get("encoder", "gearnet"))
+        level = self.level_for(encoder, source, "residue" if task == "ec" else "atom")
+        table = settings(TABLE_6, "task", task, level)
+        size = pick(self.size, source.get("size", "tiny" if self.data is None else "paper"))
         preset = pick(self.preset, source.get("preset", "paper"))
-        replace(self, level=level, size=size, encoder=encoder, preset=preset).check_source(source)
-        table = levels[level]
+        seeds = pick(self.seeds, source.get("seeds", (0,)))
+        given = {"task": task, "level": level, "size": size, "encoder": encoder, "preset": preset, "seeds": seeds}
+        replace(self, **given).check_source(source)
+        default = f"runs/{task}-{level}-{size}-{'pretrained' if self.init_from else 'scratch'}"
         tiny = TINY_TASK if size == "tiny" else {}
         official = OFFICIAL_EPOCHS if preset == "official" else {}
         return replace(
             self._with_batches(world_size, min(table.batch_size, tiny.get("batch_size", table.batch_size))),
-            level=level,
-            preset=preset,
-            size=size,
-            encoder=encoder,
-            max_residues=pick(self.max_residues, MAX_RESIDUES.get((self.task, level))),
-            epochs=pick(self.epochs, tiny.get("epochs", official.get(self.task, table.epochs))),
+            **given,
+            max_residues=pick(self.max_residues, pick(source.get("max_residues"), MAX_RESIDUES.get((task, level)))),
+            epochs=pick(self.epochs, tiny.get("epochs", official.get(task, table.epochs))),
             lr=pick(self.lr, tiny.get("lr", 1e-4)),
-            out=pick(self.out, f"runs/{self.task}-{level}-{size}-{'pretrained' if self.init_from else 'scratch'}"),
+            out=pick(self.out, os.path.join(os.path.dirname(self.eval_only), "eval") if self.eval_only else default),
         )
+
+    @property
+    def weights(self) -> str | None:
+        return self.eval_only or self.init_from
 
     def for_seed(self, seed: int) -> FinetuneConfig:
         """The options of the run of one seed, with a folder of its own."""

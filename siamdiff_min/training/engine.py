@@ -136,7 +136,7 @@ def groups(objective: nn.Module, lr: float) -> list[dict]:
     return [{"params": parameters, "lr": lr * factor} for factor, parameters in by_factor.items()]
 
 
-def resume(config: RunConfig, ranks: Ranks) -> tuple[Path | None, dict | None]:
+def resume(config: RunConfig, ranks: Ranks, per_epoch: int) -> tuple[Path | None, dict | None]:
     """The checkpoint to continue from, found by rank 0; (None, None) on a first start."""
     out, found = Path(config.out), None
     if ranks.rank == 0:
@@ -153,7 +153,7 @@ def resume(config: RunConfig, ranks: Ranks) -> tuple[Path | None, dict | None]:
             found = Path(paths[0]), checkpoint.load(Path(paths[0]))
     if not found:
         return None, None
-    config.check_resumable(found[1]["config"], found[0])
+    config.check_resumable(found[1]["config"], found[0], -(-found[1]["step"] // per_epoch))
     return found
 
 
@@ -195,7 +195,8 @@ def train(
     optimizer = torch.optim.Adam(groups(objective, config.lr), weight_decay=config.weight_decay, fused=True)
     scheduler = plateau and torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, plateau[1], factor=0.6, patience=5)
 
-    path, state = resume(config, ranks)
+    per_epoch = max(1, len(indices) // config.global_batch_size)
+    path, state = resume(config, ranks, per_epoch)
     start, metrics_size, epoch_loss = 0, 0, 0.0
     if state is not None:
         if state["num_train"] != len(indices):
@@ -216,7 +217,6 @@ def train(
         model = DistributedDataParallel(objective, find_unused_parameters=unused or exact)
 
     epochs = config.epochs if isinstance(config.epochs, tuple) else (config.epochs,)
-    per_epoch = max(1, len(indices) // config.global_batch_size)
     switch, total = epochs[0] * per_epoch, sum(epochs) * per_epoch
     total = min(total, config.max_steps or total)
     parts = range(ranks.rank, config.global_batch_size // config.batch_size, ranks.world)

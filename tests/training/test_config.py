@@ -1,10 +1,13 @@
 """Options: Table 5 digit for digit, presets, the help, and what may not change on resuming."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 
 import pytest
 from standin import CHOICES
 
+from siamdiff_min.encoders import ENCODERS, ONE_LEVEL
+from siamdiff_min.files import ConfigError
 from siamdiff_min.training.config import TABLE_5, FinetuneConfig, PretrainConfig, parse
 
 
@@ -74,9 +77,51 @@ def test_numbers_that_cannot_be_are_refused():
 
 def test_changed_options_are_named():
     before = resolved("--seed", "1").plain()
-    resolved("--seed", "1", "--out", "elsewhere", "--max-steps", "3", "--num-workers", "2").check_resumable(before, "x")
+    resolved("--seed", "1", "--out", "elsewhere", "--max-steps", "3", "--num-workers", "2").check_resumable(
+        before, "x", 1
+    )
     with pytest.raises(ValueError, match=r"--batch-size was 32, is 2.*--seed was 1, is 0"):
-        resolved("--batch-size", "2").check_resumable(before, "x")
+        resolved("--batch-size", "2").check_resumable(before, "x", 1)
+
+
+@pytest.mark.parametrize(
+    "before, now, begun, fits",
+    [
+        ((3, 3), (3, 5), 0, True),
+        ((3, 3), (3, 5), 6, True),  # stage 2 grows, though the run was complete
+        ((3, 3), (5, 3), 3, True),  # stage 1 grows before stage 2 begins
+        ((3, 3), (5, 3), 4, False),
+        ((3, 3), (3, 2), 5, True),
+        ((3, 3), (3, 2), 6, False),  # more is done than asked for
+        (3, 5, 3, True),
+        (3, 2, 3, False),
+    ],
+)
+def test_epochs_may_change_where_those_begun_keep_their_stage(before, now, begun, fits):
+    config = PretrainConfig(epochs=before).plain()
+    check = partial(PretrainConfig(epochs=now).check_resumable, config, "run/checkpoint.pt", begun)
+    if fits:
+        check()
+    else:
+        with pytest.raises(ValueError, match=rf"run/checkpoint.pt with --epochs .*: it is in epoch {begun} of"):
+            check()
+
+
+def test_the_level_follows_from_the_encoder():
+    assert PretrainConfig(encoder="gvp").resolve().level == "atom"
+    assert PretrainConfig(method="diffpret", encoder="esm-gearnet-8M").resolve().level == "residue"
+    assert FinetuneConfig(task="psr", encoder="esm-gearnet").resolve().level == "residue"
+    assert FinetuneConfig(task="psr").resolve().level == "atom"
+    for name, level in ONE_LEVEL.items():
+        other = {"atom": "residue", "residue": "atom"}[level]
+        with pytest.raises(ValueError, match=f"exists at {level} level only .*not at {other} level"):
+            ENCODERS[name](other, "tiny")
+
+
+def test_a_method_without_settings_at_a_level_is_a_sentence(monkeypatch):
+    monkeypatch.setitem(TABLE_5, "toy", {"atom": TABLE_5["angle"]["atom"]})
+    with pytest.raises(ConfigError, match="--method toy exists at atom level, not at residue level"):
+        PretrainConfig(method="toy", level="residue").resolve()
 
 
 def test_methods_without_stages():
@@ -123,3 +168,15 @@ def test_the_encoder_file_says_what_is_not_given():
     assert PretrainConfig(init_from="e.pt", preset="official", size="tiny", encoder="gvp").resolve(1, source)
     with pytest.raises(ValueError, match="--task ec exists at residue level, not at atom level"):
         FinetuneConfig(task="ec", init_from="e.pt").resolve(1, source)
+
+
+def test_what_is_given_may_not_contradict_a_model():
+    model = {"task": "msp", "seeds": (3,), "max_residues": 70, "level": "atom", "size": "tiny", "preset": "paper"}
+    given = FinetuneConfig(eval_only="run/seed-3/best.pt")
+    config = given.resolve(1, model)
+    assert (config.task, config.seeds, config.max_residues, config.out) == ("msp", (3,), 70, "run/seed-3/eval")
+    assert replace(given, task="msp", seeds=(3,), max_residues=80).resolve(1, model).max_residues == 80
+    with pytest.raises(ConfigError, match=r"--task psr, but run/seed-3/best.pt holds: msp"):
+        replace(given, task="psr").resolve(1, model)
+    with pytest.raises(ConfigError, match=r"--seeds 3 4, but run/seed-3/best.pt holds: 3"):
+        replace(given, seeds=(3, 4)).resolve(1, model)

@@ -69,6 +69,17 @@ def test_continued_after_max_steps_equals_uninterrupted(tmp_path, reference, sto
     assert_equal_weights(again, reference[0])
 
 
+def test_a_run_is_resumed_with_more_epochs(tmp_path, reference):
+    train(configure(tmp_path, "--epochs", 1, 1, "--max-steps", 9))  # stage 1 has one epoch of ten steps
+    objective, _ = train(configure(tmp_path, "--epochs", 2, 1))  # of two, from here on
+    with pytest.raises(ValueError, match="--epochs 3 1: it is in epoch 3 of --epochs 2 1"):
+        train(configure(tmp_path, "--epochs", 3, 1))
+    objective, _ = train(configure(tmp_path, "--epochs", 2, 2))  # and stage 2, though the run was complete
+    assert_equal_weights(objective, reference[0])
+    ends = [[line for line in written if line["step"] > 30] for written in (lines(tmp_path), reference[1])]
+    assert ends[0] == ends[1] != []
+
+
 def test_accumulation_equals_the_big_batch(tmp_path):
     results = []
     cuts = (8,), (4,), (2,), (8, "--batch-nodes", 3), (4, "--batch-nodes", 3)  # a protein is a node here
