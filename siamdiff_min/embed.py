@@ -1,4 +1,4 @@
-"""Representations of a user's own structures: `python -m siamdiff_min.embed STRUCTURES... --checkpoint FILE`.
+"""Representations of a user's own structures: `siamdiff-embed STRUCTURES... --checkpoint FILE`.
 
 In Python, `siamdiff_min.load_encoder(FILE).embed("1abc.cif.gz")`. FILE is anything with the weights of an encoder:
 encoder.pt, a checkpoint, a fine-tuned model, or a released file. Representations of a structure depend on nothing but
@@ -8,45 +8,42 @@ the structure: neither on what else is in its batch, nor on the order.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
+from Bio.PDB.Entity import Entity
+from Bio.PDB.mmcifio import MMCIFIO
 from torch import nn
 from tqdm import tqdm
 
 from .data.store import is_store
-from .data.structures import Source, find_structures, read_in_time
-from .files import SiamDiffError, StructureError, replacing, writing
+from .data.structures import Listing, Source, find_structures, fingerprint, read_in_time
+from .embeddings import (
+    GROUP,
+    INCLUDE,
+    Embedding,
+    check_place,
+    read_outcome,
+    save,
+    start_or_continue,
+    write_index,
+)
+from .files import ConfigError, SiamDiffError, StructureError, lock, printable, sha256, tolerant_output
 from .protein.constants import ATOM_NAMES, ONE_LETTER
 from .protein.parse import read_structure
 from .protein.protein import Protein
 from .protein.structure import Structure
 from .training.checkpoint import build_encoder, load_encoder_file
-
-INCLUDE = ("mean", "per_residue", "per_atom")
-WINDOW = 256  # structures that are read before the next batches are made of those of similar size
-
-
-@dataclass(frozen=True)
-class Embedding:
-    """Representations of one structure, and whose they are."""
-
-    id: str
-    mean: np.ndarray  # (d,)    mean over the residues
-    per_residue: np.ndarray  # (R, d)
-    per_atom: np.ndarray  # (N, d)   at residue level the atoms are the CA, so N = R
-    chain: list[str]  # (R,)   author chain
-    number: np.ndarray  # (R,) int   author residue number
-    insertion_code: list[str]  # (R,)   "" where there is none
-    sequence: str  # (R,)   one letter each
-    atom_name: list[str]  # (N,)
-    atom_residue: np.ndarray  # (N,) int   row in per_residue
+from .training.ranks import choose_device
 
 
 class Embedder:
@@ -57,56 +54,57 @@ class Embedder:
         device: where it runs.
         batch_nodes: nodes (atoms, or residues at residue level) of a batch; memory grows with it. A larger structure
             goes alone.
+        layers: whose representations are wanted, counted from 1; all that the encoder hands out by default.
     """
 
-    def __init__(self, encoder: nn.Module, device: str | torch.device = "cpu", batch_nodes: int = 8000):
+    def __init__(self, encoder: nn.Module, device="cpu", batch_nodes: int = 8000, layers: Sequence[int] = ()):
         self.encoder, self.device, self.batch_nodes = encoder.to(device).eval(), torch.device(device), batch_nodes
+        widths = encoder.layer_dims
+        if not set(layers) <= set(range(1, len(widths) + 1)):
+            raise ConfigError(f"--layers {' '.join(map(str, layers))}: this encoder hands out 1 to {len(widths)}")
+        parts = torch.arange(sum(widths)).split(widths)
+        self.columns = torch.cat([parts[i - 1] for i in layers] or parts)  # (d,)
 
     def embed(self, *structures) -> Embedding | list[Embedding]:
-        """Embed structure files (paths), `Structure`s or single `Protein`s; one argument gives one embedding.
+        """Embed structures: paths of files, folders or tars; (name, bytes of a file); structures of Biopython;
+        `Structure`s; single `Protein`s; lists of these. One structure gives one embedding, all else a list.
 
-        Raises StructureError where a file cannot be read.
+        Raises StructureError for what cannot be read, TypeError for what no structure can be made of.
         """
-        read = [(str(i), s) if isinstance(s, Protein | Structure) else (str(s), s) for i, s in enumerate(structures)]
-        given = [(name, s if isinstance(s, Protein | Structure) else read_structure(s)) for name, s in read]
-        results = list(self.stream([(name, _structure(s)) for name, s in given]))
-        return results[0] if len(structures) == 1 else results
+        sources = find(list(structures))
+        results = list(self.stream((name, source.read()) for name, source in zip(ids(sources), sources)))
+        return results[0] if len(structures) == 1 and not _is_many(structures[0]) else results
 
-    def stream(self, structures: Iterable[tuple[str, Structure]]) -> Iterator[Embedding]:
+    def stream(self, structures: Iterable[tuple[str, Structure]], include: Sequence[str] = INCLUDE):
         """Embeddings of (id, structure), in order. Batches are made of structures of similar size."""
-        window = []
-        for item in structures:
-            window.append(item)
-            if len(window) == WINDOW:
-                yield from self._window(window)
-                window = []
-        yield from self._window(window)
+        structures = iter(structures)
+        while window := list(islice(structures, GROUP)):
+            yield from self._window(window, include)
 
-    def _window(self, items: list[tuple[str, Structure]]) -> Iterator[Embedding]:
+    def _window(self, items: list[tuple[str, Structure]], include: Sequence[str]) -> list[Embedding]:
         views = [self.encoder.builder.view(structure.protein) for _, structure in items]
         by_size = sorted(range(len(items)), key=lambda i: views[i].num_atoms)
-        results: list[Embedding | None] = [None] * len(items)
+        results: dict[int, Embedding] = {}
         while by_size:
-            batch, nodes = [by_size.pop()], 0
+            batch = [by_size.pop()]
             nodes = views[batch[0]].num_atoms
             while by_size and nodes + views[by_size[-1]].num_atoms <= self.batch_nodes:
                 batch.append(by_size.pop())
                 nodes += views[batch[-1]].num_atoms
-            for i, embedding in zip(batch, self._batch([items[i] for i in batch], [views[i] for i in batch])):
-                results[i] = embedding
-        yield from results
+            results |= zip(batch, self._batch([items[i] for i in batch], [views[i] for i in batch], include))
+        return [results[i] for i in range(len(items))]
 
     @torch.inference_mode()
-    def _batch(self, items: list[tuple[str, Structure]], views: list[Protein]) -> Iterator[Embedding]:
+    def _batch(self, items: list[tuple[str, Structure]], views: list[Protein], include) -> Iterator[Embedding]:
         encoding = self.encoder(Protein.pack(views).to(self.device))
-        per_atom = encoding.node.float().cpu().split([view.num_atoms for view in views])
-        per_residue = encoding.residue.float().cpu().split([view.num_residues for view in views])
+        per_atom = encoding.node.float().cpu()[:, self.columns].split([view.num_atoms for view in views])
+        per_residue = encoding.residue.float().cpu()[:, self.columns].split([view.num_residues for view in views])
         for (name, structure), view, atoms, residues in zip(items, views, per_atom, per_residue):
             yield Embedding(
                 id=name,
                 mean=residues.mean(0).numpy(),
-                per_residue=residues.numpy(),
-                per_atom=atoms.numpy(),
+                per_residue=residues.numpy() if "per_residue" in include else np.zeros((0, len(self.columns))),
+                per_atom=atoms.numpy() if "per_atom" in include else np.zeros((0, len(self.columns))),
                 chain=[structure.chain_names[c] for c in view.chain.tolist()],
                 number=view.residue_number.numpy(),
                 insertion_code=[chr(c).strip() for c in view.insertion_code.tolist()],
@@ -116,19 +114,84 @@ class Embedder:
             )
 
 
-def _structure(given: Structure | Protein) -> Structure:
-    """A protein without chain names gets numbers for them."""
+def load_encoder(path, device: str = "auto", batch_nodes: int = 8000, layers: Sequence[int] = ()) -> Embedder:
+    """The encoder in a file of weights (see the module's first lines), ready to embed.
+
+    Raises CheckpointError for another file, ConfigError for a GPU or layers that are not there.
+    """
+    encoder = build_encoder(load_encoder_file(Path(path)), str(path))
+    return Embedder(encoder, choose_device(device), batch_nodes, layers)
+
+
+# ---- what can be embedded ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Given:
+    """A structure that has been read already, in the place of a `Source`."""
+
+    name: str
+    structure: Structure
+    path: str = "given"
+
+    def read(self) -> Structure:
+        return self.structure
+
+
+def find(given) -> list[Source | Given]:
+    """All structures in an argument of `Embedder.embed`; see there."""
+    if isinstance(given, list):
+        return [source for item in given for source in find(item)]
+    if isinstance(given, str | os.PathLike):
+        listing = find_files(given)
+        if not listing.sources:
+            raise nothing_in(given, listing)
+        return listing.sources
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], bytes):
+        return [Given(Path(given[0]).name, read_structure(*given))]
+    if isinstance(given, Entity):  # of Biopython
+        text, writer = io.StringIO(), MMCIFIO()
+        writer.set_structure(given)
+        writer.save(text)
+        return [Given(str(given.id), read_structure(given.id, text.getvalue().encode()))]
+    if isinstance(given, Protein):
+        if given.num_graphs != 1 or not given.num_residues:
+            found = f"{given.num_graphs} proteins, {given.num_residues} residues"
+            raise StructureError("Protein", "not one protein with residues", found)
+        chains = tuple(map(str, range(int(given.chain.max()) + 1)))
+        given = Structure(given, chains, Counter())
     if isinstance(given, Structure):
-        return given
-    count = int(given.chain.max()) + 1 if given.num_residues else 0
-    return Structure(given, tuple(map(str, range(count))), Counter())
+        return [Given("", given)]
+    raise TypeError(
+        "embed takes paths, (name, bytes), structures of Biopython, Structures, Proteins and lists of these, "
+        f"not {type(given).__name__}"
+    )
 
 
-def load_encoder(path, device: str = "auto", batch_nodes: int = 8000) -> Embedder:
-    """The encoder in a file of weights (see the module's first lines), ready to embed. Raises CheckpointError."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Embedder(build_encoder(load_encoder_file(Path(path)), str(path)), device, batch_nodes)
+def find_files(path) -> Listing:
+    """The structures at a path of a user's. Raises StructureError if there is nothing, or a store."""
+    if is_store(path):
+        raise StructureError(path, "a store", "embeddings are made from structure files")
+    return find_structures(path)
+
+
+def nothing_in(path, listing: Listing) -> StructureError:
+    """Why a path gave no embedding: itself no structure file, or a folder without any that can be read."""
+    alone = not listing.sources and len(listing.skipped) == 1 and not os.path.isdir(path)
+    return StructureError(path, listing.skipped[0][1] if alone else "no structure in it that can be read")
+
+
+def _is_many(given) -> bool:
+    if isinstance(given, str | os.PathLike):
+        return os.path.isdir(given) or os.fspath(given).endswith(".tar")
+    return isinstance(given, list)
+
+
+def ids(sources: Sequence[Source | Given]) -> list[str]:
+    """The names of the sources, with the path where a name alone is not unique; a number where there is no name."""
+    count = Counter(source.name for source in sources)
+    names = [s.name if count[s.name] == 1 else f"{s.path}:{s.name}" for s in sources]
+    return [name if source.name else str(i) for i, (name, source) in enumerate(zip(names, sources))]
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------
@@ -150,111 +213,103 @@ class _Reader(torch.utils.data.Dataset):
             return error
 
 
-def _ids(sources: list[Source]) -> list[str]:
-    """The names of the sources, with the path where a name alone is not unique."""
-    count = Counter(source.name for source in sources)
-    return [source.name if count[source.name] == 1 else f"{source.path}:{source.name}" for source in sources]
+def read_all(sources: list[Source], workers: int) -> Iterator[Structure | StructureError]:
+    """Read structure files in other processes, in order."""
+    loader = torch.utils.data.DataLoader
+    return iter(loader(_Reader(sources), batch_size=None, num_workers=workers, generator=torch.Generator()))
 
 
-def _only(embedding: Embedding, include: Sequence[str]) -> Embedding:
-    """Without the large arrays that nobody asked for."""
-    nothing = np.zeros((0, len(embedding.mean)), dtype=np.float32)
-    return replace(embedding, **{name: nothing for name in ("per_residue", "per_atom") if name not in include})
+def run(args: argparse.Namespace) -> int:
+    """Embed the structures of a command line; returns 1 if one of its paths gave no embedding."""
+    out = Path(args.out)
+    folder = out.suffix not in (".npz", ".csv")
+    if args.num_workers < 0 or args.batch_nodes < 1:
+        raise ConfigError("--num-workers must not be negative, --batch-nodes must be at least 1")
+    if out.suffix == ".csv" and args.include != ["mean"]:
+        raise ConfigError("a .csv holds --include mean only")
+    check_place(out, folder)
+    embedder = load_encoder(args.checkpoint, args.device, args.batch_nodes, args.layers)
+    listings = [find_files(path) for path in args.structures]
+    sources = [source for listing in listings for source in listing.sources]
+    names = ids(sources)
+    size = GROUP if folder else max(len(sources), 1)
+    groups = {
+        out / f"embeddings-{i // size:06d}.npz" if folder else out: range(i, min(i + size, len(sources)))
+        for i in range(0, len(sources), size)
+    }
 
+    with contextlib.ExitStack() as stack:
+        finished = {}
+        if folder:
+            stack.enter_context(lock(out / "lock", busy=f"another process writes to {out}"))
+            plan = {"checkpoint": sha256(args.checkpoint), "layers": args.layers, "include": args.include}
+            start_or_continue(out, plan | {"structures": [fingerprint(path) for path in args.structures]})
+            finished = {path: outcome for path in groups if (outcome := read_outcome(path))}
+        todo = [sources[i] for path, group in groups.items() if path not in finished for i in group]
+        results = read_all(todo, args.num_workers)
+        bar = stack.enter_context(tqdm(total=len(todo), unit="protein", disable=None))
 
-def save(path: Path, embeddings: list[Embedding], include: Sequence[str], failures: list[StructureError]) -> None:
-    """Write an .npz without pickles. Rows of structure i: `residue_offset[i]` to `residue_offset[i + 1]`.
+        def good(group: range, failed: list[StructureError]) -> Iterator[tuple[str, Structure]]:
+            for i, result in zip(group, results):
+                if isinstance(result, Structure):
+                    yield names[i], result
+                elif args.fail_fast:
+                    raise result
+                else:
+                    failed.append(result)
+                bar.update()
 
-    Raises WriteError where the disk does not take it; an older file is then unchanged.
-    """
-    arrays: dict[str, np.ndarray] = {"id": np.array([e.id for e in embeddings])}
-    if "mean" in include:
-        arrays["mean"] = np.stack([e.mean for e in embeddings])
-    if "per_residue" in include or "per_atom" in include:
-        arrays["residue_offset"] = np.cumsum([0, *(len(e.number) for e in embeddings)])
-        arrays["residue_chain"] = np.array([c for e in embeddings for c in e.chain])
-        arrays["residue_number"] = np.concatenate([e.number for e in embeddings])
-        arrays["residue_insertion_code"] = np.array([c for e in embeddings for c in e.insertion_code])
-        arrays["residue_type"] = np.array(list("".join(e.sequence for e in embeddings)))
-    if "per_residue" in include:
-        arrays["per_residue"] = np.concatenate([e.per_residue for e in embeddings])
-    if "per_atom" in include:
-        arrays["atom_offset"] = np.cumsum([0, *(len(e.atom_name) for e in embeddings)])
-        arrays["atom_name"] = np.array([a for e in embeddings for a in e.atom_name])
-        arrays["atom_residue"] = np.concatenate([e.atom_residue for e in embeddings])  # counted within the structure
-        arrays["per_atom"] = np.concatenate([e.per_atom for e in embeddings])
-    arrays["failed"] = np.array([error.path for error in failures], dtype=str)
-    arrays["failed_reason"] = np.array([error.reason for error in failures], dtype=str)
-    with replacing(path) as file:
-        np.savez(file, **arrays)
+        embedded, failures = [], []
+        for path, group in groups.items():
+            failed: list[StructureError] = []
+            if path in finished:
+                done, failed = finished[path]
+            else:
+                embeddings = list(embedder.stream(good(group, failed), args.include))
+                done = [embedding.id for embedding in embeddings]
+                if embeddings or folder:
+                    save(path, embeddings, len(embedder.columns), args.include, failed)
+            embedded += done
+            failures += failed
+        if folder:
+            write_index(out, list(groups))
+
+    for error in failures:
+        print(f"failed: {error}", file=sys.stderr)
+    skipped = sum((listing.reasons for listing in listings), Counter())
+    for reason, count in sorted(skipped.items()):
+        print(f"skipped: {reason} {count}", file=sys.stderr)
+    left, named, complete = set(names) - set(embedded), iter(names), True
+    for path, listing in zip(args.structures, listings):
+        if left.issuperset(islice(named, len(listing.sources))):
+            complete = False
+            print(f"nothing embedded of {nothing_in(path, listing)}", file=sys.stderr)
+    seen = len(sources) + skipped.total()
+    print(f"seen {seen} = embedded {len(embedded)} + skipped {skipped.total()} + failed {len(failures)}")
+    if not embedded:
+        raise SiamDiffError("no structure could be read")
+    print(f"{printable(args.out)}: {', '.join(args.include)}, {len(embedder.columns)} numbers each")
+    return int(not complete)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command line; 1 where a structure failed with --fail-fast, or all did."""
-    parser = argparse.ArgumentParser(prog="python -m siamdiff_min.embed", description=__doc__.splitlines()[0])
+    """Run one command line; 1 if one of its paths gave no embedding, or a structure failed with --fail-fast."""
+    parser = argparse.ArgumentParser(prog="siamdiff-embed", description=__doc__.splitlines()[0])
     parser.add_argument("structures", nargs="+", help="files, folders and tars of PDB or mmCIF files, also .gz")
     parser.add_argument("--checkpoint", required=True, help="encoder.pt, checkpoint, fine-tuned model, released file")
-    parser.add_argument("--out", default="embeddings.npz", help="the file that is written (default: embeddings.npz)")
+    parser.add_argument("--out", default="embeddings.npz", help="X.npz, X.csv (means only), or for large sets a folder")
     parser.add_argument("--include", nargs="+", choices=INCLUDE, default=["mean"], help="what of it (default: mean)")
+    parser.add_argument("--layers", nargs="+", type=int, default=[], help="of which layers, from 1 (default: all)")
     parser.add_argument("--batch-nodes", type=int, default=8000, help="atoms (residues) per batch (default: 8000)")
     parser.add_argument("--num-workers", type=int, default=1, help="processes that read structures (default: 1)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first structure that cannot be read")
     args = parser.parse_args(argv)
-    if args.num_workers < 0 or args.batch_nodes < 1:
-        parser.error("--num-workers must not be negative, --batch-nodes must be at least 1")
-    out = Path(args.out)
+    tolerant_output()
     try:
-        with writing(out):  # tried before the work, not after it
-            if out.is_dir():
-                raise IsADirectoryError(f"{out} is a folder")
-            out.parent.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=out.parent).close()
-        embedder = load_encoder(args.checkpoint, args.device, args.batch_nodes)
-        for path in filter(is_store, args.structures):
-            raise StructureError(path, "a store", "embeddings are made from structure files")
-        listings = [find_structures(path) for path in args.structures]
+        return run(args)
     except SiamDiffError as error:
         sys.exit(f"error: {error}")
-    sources = [source for listing in listings for source in listing.sources]
-    skipped = sum((listing.reasons for listing in listings), Counter())
-    loader = torch.utils.data.DataLoader(
-        _Reader(sources), batch_size=None, num_workers=args.num_workers, generator=torch.Generator()
-    )
-    failures: list[StructureError] = []
-
-    def good() -> Iterator[tuple[str, Structure]]:
-        for name, result in zip(_ids(sources), loader):
-            if isinstance(result, Structure):
-                yield name, result
-                continue
-            if args.fail_fast:
-                raise result
-            failures.append(result)
-            bar.update()
-
-    embeddings = []
-    with tqdm(total=len(sources), unit="protein", disable=None) as bar:
-        try:
-            for embedding in embedder.stream(good()):
-                embeddings.append(_only(embedding, args.include))
-                bar.update()
-        except StructureError as error:
-            sys.exit(f"error: {error}")
-    for error in failures:
-        print(f"failed: {error}", file=sys.stderr)
-    for reason, count in sorted(skipped.items()):
-        print(f"skipped: {reason} {count}", file=sys.stderr)
-    seen = len(sources) + skipped.total()
-    print(f"seen {seen} = embedded {len(embeddings)} + skipped {skipped.total()} + failed {len(failures)}")
-    if not embeddings:
-        sys.exit("error: no structure could be read")
-    try:
-        save(out, embeddings, args.include, failures)
-    except SiamDiffError as error:
-        sys.exit(f"error: {error}")
-    print(f"{args.out}: {', '.join(args.include)}, {len(embeddings[0].mean)} numbers each")
-    return 0
 
 
 if __name__ == "__main__":

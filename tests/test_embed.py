@@ -1,6 +1,9 @@
 """Embeddings depend on the structure alone; files of any kind and quality end in a table or in the list of failures."""
 
+import csv
 import gzip
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,11 +18,13 @@ from Bio.PDB import MMCIFIO, PDBParser
 from conftest import move, real_protein
 
 import siamdiff_min
+from siamdiff_min import embed
 from siamdiff_min.data.structures import bundle_path
-from siamdiff_min.embed import Embedder
+from siamdiff_min.embed import Embedder, main
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.files import StructureError
+from siamdiff_min.files import ConfigError, StructureError, lock
 from siamdiff_min.protein.parse import read_structure
+from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.checkpoint import save_encoder_file
 
 
@@ -34,13 +39,28 @@ def files(tmp_path_factory) -> list[Path]:
     return [folder / Path(member.name).name for member in members]
 
 
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory) -> dict[str, Path]:
+    """An encoder with random weights at both levels, as files."""
+    folder = tmp_path_factory.mktemp("encoders")
+    for level in ("atom", "residue"):
+        torch.manual_seed(0)
+        save_encoder_file(folder / level, ENCODERS["gearnet"](level, "tiny"), "gearnet", level, "tiny", "paper")
+    return {level: folder / level for level in ("atom", "residue")}
+
+
 @pytest.fixture(scope="module", params=["atom", "residue"])
-def checkpoint(request, tmp_path_factory):
-    torch.manual_seed(0)
-    encoder = ENCODERS["gearnet"](request.param, "tiny")
-    path = tmp_path_factory.mktemp("checkpoint") / "encoder.pt"
-    save_encoder_file(path, encoder, "gearnet", request.param, "tiny", "paper")
-    return path
+def checkpoint(request, encoders) -> Path:
+    return encoders[request.param]
+
+
+@pytest.fixture(scope="module")
+def weights(encoders) -> Path:
+    return encoders["residue"]
+
+
+def stem(file: Path) -> str:
+    return file.name.removesuffix(".pdb.gz")
 
 
 def test_embeddings_do_not_depend_on_order_or_batch(checkpoint, files):
@@ -49,7 +69,7 @@ def test_embeddings_do_not_depend_on_order_or_batch(checkpoint, files):
     for batch_nodes, order in [(10**6, range(6)), (10**6, (5, 3, 0, 1, 4, 2)), (500, range(6)), (1, range(6))]:
         many = siamdiff_min.load_encoder(checkpoint, "cpu", batch_nodes).embed(*[files[i] for i in order])
         for i, embedding in zip(order, many):
-            assert embedding.id == str(files[i]) and embedding.sequence == single[i].sequence
+            assert embedding.id == stem(files[i]) and embedding.sequence == single[i].sequence
             for name in ("mean", "per_residue", "per_atom"):
                 a, b = getattr(embedding, name), getattr(single[i], name)
                 assert a.shape == b.shape and np.abs(a - b).max() <= 1e-6 * np.abs(b).max()
@@ -87,6 +107,10 @@ def test_embeddings_do_not_depend_on_the_pose(checkpoint):
     assert sorted(set(a.chain)) == ["0", "1", "2", "3", "4"]
 
 
+def embed_here(*argv) -> int:
+    return main([*map(str, argv), "--device", "cpu", "--num-workers", "0"])
+
+
 def run(*argv, status=0):
     command = [sys.executable, "-m", "siamdiff_min.embed", *map(str, argv), "--device", "cpu", "--num-workers", "0"]
     result = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
@@ -113,7 +137,7 @@ def test_a_folder_a_tar_and_a_file_some_of_them_broken(checkpoint, tmp_path, fil
         ids = arrays["id"].tolist()
         assert len(set(ids)) == 12 and sum(name.endswith(files[0].name[:6]) for name in ids) == 2
         assert arrays["failed"].tolist() == [str(folder / "broken.pdb")]
-        row = ids.index(files[11].name.removesuffix(".pdb.gz"))
+        row = ids.index(stem(files[11]))
         expected = siamdiff_min.load_encoder(checkpoint, "cpu").embed(files[11])
         residues = slice(*arrays["residue_offset"][row : row + 2])
         atoms = slice(*arrays["atom_offset"][row : row + 2])
@@ -124,19 +148,190 @@ def test_a_folder_a_tar_and_a_file_some_of_them_broken(checkpoint, tmp_path, fil
         assert arrays["residue_number"][residues].tolist() == expected.number.tolist()
         assert "".join(arrays["residue_type"][residues]) == expected.sequence
         assert len(arrays["residue_chain"]) == len(arrays["per_residue"])
-    assert "broken.pdb" in run(folder, "--checkpoint", checkpoint, "--out", out, "--fail-fast", status=1)
 
 
-def test_errors_are_clear(checkpoint, tmp_path):
+def test_whatever_holds_a_structure_is_taken(weights, tmp_path, files):
+    embedder = siamdiff_min.load_encoder(weights, "cpu")
+    data = gzip.decompress(files[0].read_bytes())
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "one.PDB").write_bytes(data)
+    biopython = PDBParser(QUIET=True).get_structure("1abc", tmp_path / "folder" / "one.PDB")
+    writer = MMCIFIO()
+    writer.set_structure(biopython)
+    writer.save(str(tmp_path / "folder" / "two.mmcif"))
+    (tmp_path / "folder" / "readme.txt").write_text("not a structure")
+    shutil.copy(tmp_path / "folder" / "two.mmcif", tmp_path)
+    one = embedder.embed(tmp_path / "folder" / "one.PDB")
+    given = [str(tmp_path / "two.mmcif"), ("a/x.pdb", data), biopython, read_structure(files[0]), tmp_path / "folder"]
+    many = embedder.embed(given)
+    names = ["x.pdb", "1abc", "3", "one"]
+    two = [str(tmp_path / "two.mmcif:two"), str(tmp_path / "folder/two.mmcif:two")]
+    assert [e.id for e in many] == [two[0], *names, two[1]]
+    for embedding in many:
+        assert embedding.sequence == one.sequence and np.abs(embedding.mean - one.mean).max() < 1e-5
+    assert [embedder.embed(x).id for x in given[:4]] == ["two", "x.pdb", "1abc", "0"]  # one gives one
+    assert [len(embedder.embed(x)) for x in (given[:1], tmp_path / "folder")] == [1, 2]
+    embed_here(tmp_path / "two.mmcif", tmp_path / "folder", "--checkpoint", weights, "--out", tmp_path / "e.npz")
+    with np.load(tmp_path / "e.npz") as arrays:
+        assert arrays["id"].tolist() == [two[0], "one", two[1]]  # as in Python
+    for nonsense in (3, b"ATOM", None, {"a": 1}, ("a", "b"), np.zeros(3)):
+        with pytest.raises(TypeError, match=f"embed takes paths, .*, not {type(nonsense).__name__}"):
+            embedder.embed(nonsense)
+    protein = real_protein("1LCD_A")
+    for empty, said in (
+        (tmp_path / "folder" / "readme.txt", "not a structure file"),
+        (Protein.pack([protein, protein]), "2 proteins"),
+    ):
+        with pytest.raises(StructureError, match=said):
+            embedder.embed(empty)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_sentence_of_train_py(weights, files):
+    with pytest.raises(ConfigError, match="--device cuda, but this torch sees no GPU"):
+        siamdiff_min.load_encoder(weights, device="cuda")
+    with pytest.raises(SystemExit, match="error: --device cuda, but this torch sees no GPU"):
+        main([str(files[0]), "--checkpoint", str(weights), "--device", "cuda"])
+
+
+def test_a_path_that_gives_nothing_is_named_and_told_by_the_status(weights, tmp_path, files, capsys):
+    (tmp_path / "notes.txt").write_text("not a structure")
     (tmp_path / "x.pdb").write_text("nothing")
-    assert "error: no structure could be read" in run(tmp_path / "x.pdb", "--checkpoint", checkpoint, status=1)
-    said = run(tmp_path / "absent", "--checkpoint", checkpoint, status=1)
-    assert "no such file or folder" in said and "Traceback" not in said
-    said = run(tmp_path / "x.pdb", "--checkpoint", tmp_path / "x.pdb", status=1)
-    assert "cannot be read as a torch file" in said and "Traceback" not in said
-    said = run(tmp_path / "x.pdb", "--checkpoint", tmp_path / "x.pdb", "--out", tmp_path, status=1)
-    assert f"could not write {tmp_path}" in said and "folder" in said and "Traceback" not in said
-    said = run(tmp_path / "x.pdb", "--checkpoint", checkpoint, "--batch-nodes", "0", status=2)
-    assert "--batch-nodes must be at least 1" in said
+    (tmp_path / "empty").mkdir()
+    paths = [tmp_path / "notes.txt", tmp_path / "x.pdb", tmp_path / "empty", files[0]]
+    assert embed_here(*paths, "--checkpoint", weights, "--out", tmp_path / "e.npz") == 1
+    said = "".join(capsys.readouterr())
+    assert f"nothing embedded of {paths[0]}: not a structure file" in said
+    assert f"failed: {paths[1]}: no atoms in it" in said and f"nothing embedded of {paths[1]}: no structure" in said
+    assert f"nothing embedded of {paths[2]}: no structure in it" in said and "embedded 1 +" in said
+    with np.load(tmp_path / "e.npz") as arrays:
+        assert arrays["id"].tolist() == [stem(files[0])]
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode there")
+def test_a_name_that_is_not_utf_8_or_not_printable(weights, tmp_path, files, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
+    folder = os.fsencode(tmp_path) + b"/\xff\x1b[2J\n"
+    os.mkdir(folder)
+    shutil.copy(files[0], folder + b"/\xfe\tx.pdb.gz")
+    (tmp_path / "x.pdb").write_text("nothing")
+    os.rename(tmp_path / "x.pdb", folder + b"/\xfd.pdb")
+    folder = os.fsdecode(folder)
+    embed_here(folder, "--checkpoint", weights, "--out", f"{folder}/e.csv")
+    for out in ("e.npz", "e"):
+        said = run(folder, "--checkpoint", weights, "--out", f"{folder}/{out}")
+        assert "\\udcff\\x1b[2J\\n" in said and "\x1b" not in said and "embedded 1 +" in said
+    assert Path(f"{folder}/e/index.tsv").read_text().splitlines()[1] == "\\udcfe\\tx\tembeddings-000000.npz\t0"
+    assert Path(f"{folder}/e.csv").read_text().splitlines()[1].startswith("\\udcfe\\tx,")
+
+
+def test_a_folder_is_written_as_it_is_made_and_continued(weights, tmp_path, files, monkeypatch, capsys):
+    (tmp_path / "bad.pdb").write_text("nothing")
+    (tmp_path / "worse.pdb").write_text("")
+    monkeypatch.setattr(embed, "GROUP", 3)
+    given = [*files[:4], tmp_path / "bad.pdb", *files[4:9], tmp_path / "worse.pdb"]
+    options = ["--checkpoint", weights, "--include", "mean", "per_residue", "--out"]
+    assert embed_here(*given, *options, tmp_path / "whole.npz") == 1
+
+    def killed(path, *rest, save=embed.save):
+        if path.name == "embeddings-000002.npz":
+            raise KeyboardInterrupt
+        save(path, *rest)
+
+    out = tmp_path / "large"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(embed, "save", killed)
+        embed_here(*given, *options, out)
+    assert sorted(path.name for path in out.glob("*.npz")) == ["embeddings-000000.npz", "embeddings-000001.npz"]
+    (out / "embeddings-000000.npz").write_bytes(b"a crash of the machine")
+    before = (out / "embeddings-000001.npz").stat().st_mtime_ns
+    capsys.readouterr()
+    assert embed_here(*given, *options, out) == 1
+    assert "seen 11 = embedded 9 + skipped 0 + failed 2" in capsys.readouterr().out
+    assert (out / "embeddings-000001.npz").stat().st_mtime_ns == before and len(list(out.glob("*.npz"))) == 4
+    rows = [line.split("\t") for line in (out / "index.tsv").read_text().splitlines()]
+    assert rows[0] == ["id", "file", "row"]
+    with np.load(tmp_path / "whole.npz") as whole:
+        assert [row[0] for row in rows[1:]] == whole["id"].tolist() == [stem(file) for file in files[:9]]
+        for i, (_, file, row) in enumerate(rows[1:]):
+            with np.load(out / file) as part:
+                assert np.allclose(part["mean"][int(row)], whole["mean"][i], rtol=1e-5, atol=1e-6)
+                residues = part["per_residue"][slice(*part["residue_offset"][int(row) : int(row) + 2])]
+            expected = whole["per_residue"][slice(*whole["residue_offset"][i : i + 2])]
+            assert np.allclose(residues, expected, rtol=1e-5, atol=1e-6)
+    assert (out / "failures.tsv").read_text().splitlines() == [
+        "file\treason", f"{tmp_path / 'bad.pdb'}\tno atoms in it", f"{tmp_path / 'worse.pdb'}\tempty"
+    ]  # fmt: skip
+
+
+def test_nothing_of_the_users_is_in_the_way_of_a_folder(weights, tmp_path, files):
+    options = [files[0], "--checkpoint", weights, "--out"]
+    assert embed_here(*options, tmp_path / "a") == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    for argv, said in (
+        ([files[1], *options], r"of another run \(structures\)"),
+        ([files[0], "--layers", "1", *options[1:]], r"of another run \(layers\)"),
+        ([files[0], "--include", "per_atom", *options[1:]], r"of another run \(include\)"),
+    ):
+        with pytest.raises(SystemExit, match=f"error: .* holds embeddings {said}"):
+            embed_here(*argv, tmp_path / "a")
+    with lock(tmp_path / "a" / "lock"), pytest.raises(SystemExit, match="another process writes to"):
+        embed_here(*options, tmp_path / "a")
+    assert before == {path: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years")
+    with pytest.raises(SystemExit, match="mine is not empty and not a folder of embeddings"):
+        embed_here(*options, tmp_path / "mine")
+    for plan in ("[" * 10**5, "[]", "{}", "my plan"):
+        (tmp_path / "mine" / "plan.json").write_text(plan)
+        with pytest.raises(SystemExit, match=r"plan\.json is not one of siamdiff-embed"):
+            embed_here(*options, tmp_path / "mine")
+    assert (tmp_path / "mine" / "plan.json").read_text() == plan
+    assert not list((tmp_path / "mine").glob("*.npz"))
+
+
+def test_single_layers(checkpoint, files):
+    whole, hidden = siamdiff_min.load_encoder(checkpoint, "cpu").embed(files[0]), []
+    embedder = siamdiff_min.load_encoder(checkpoint, "cpu", layers=[3, 1])
+    for norm in embedder.encoder.batch_norms:
+        norm.register_forward_hook(lambda module, given, output: hidden.append(output))
+    some = embedder.embed(files[0])
+    assert np.array_equal(some.per_atom, np.hstack([hidden[2], hidden[0]]))
+    assert np.array_equal(some.mean, np.concatenate([whole.mean[64:96], whole.mean[:32]]))
+    with pytest.raises(ConfigError, match="--layers 0: this encoder hands out 1 to "):
+        siamdiff_min.load_encoder(checkpoint, "cpu", layers=[0])
+    gvp = Embedder(ENCODERS["gvp"]("atom", "tiny"), layers=[1])
+    assert gvp.embed(files[0]).mean.shape == (gvp.encoder.out_dim,)
+
+
+def test_csv_only_by_name(weights, tmp_path, files):
+    assert embed_here(*files[:2], "--checkpoint", weights, "--out", tmp_path / "e.csv") == 0
+    header, *rows = csv.reader((tmp_path / "e.csv").read_text().splitlines())
+    embeddings = siamdiff_min.load_encoder(weights, "cpu").embed(*files[:2])
+    assert header == ["id", *map(str, range(len(embeddings[0].mean)))]
+    for row, embedding in zip(rows, embeddings, strict=True):
+        assert row[0] == embedding.id and np.allclose(np.float32(row[1:]), embedding.mean, rtol=1e-5, atol=1e-6)
+    with pytest.raises(SystemExit, match=r"a \.csv holds --include mean only"):
+        embed_here(files[0], "--checkpoint", weights, "--include", "per_atom", "--out", tmp_path / "e.csv")
+
+
+def test_errors_are_clear(weights, tmp_path):
+    (tmp_path / "x.pdb").write_text("nothing")
+    (tmp_path / "d.npz").mkdir()
+    x, options = tmp_path / "x.pdb", ["--checkpoint", weights, "--out", tmp_path / "e.npz"]
+    for argv, said in (
+        ([x, *options], "no structure could be read"),
+        ([tmp_path / "absent", *options], "absent: cannot be opened (no such file or folder)"),
+        ([x, "--checkpoint", x], f"{x} cannot be read as a torch file"),
+        (
+            [x, *options[:3], tmp_path / "d.npz"],
+            f"could not write {tmp_path / 'd.npz'}: {tmp_path / 'd.npz'} is a folder",
+        ),
+        ([x, *options, "--batch-nodes", "0"], "--batch-nodes must be at least 1"),
+        ([x, *options, "--fail-fast"], f"{x}: no atoms in it"),
+    ):
+        with pytest.raises(SystemExit, match=f"^error: .*{re.escape(said)}"):
+            embed_here(*argv)
+    assert not (tmp_path / "e.npz").exists()
     with pytest.raises(StructureError, match=r"x\.pdb"):
-        siamdiff_min.load_encoder(checkpoint, "cpu").embed(tmp_path / "x.pdb")
+        siamdiff_min.load_encoder(weights, "cpu").embed(x)

@@ -23,7 +23,16 @@ from ..protein.parse import MAX_BYTES, read_structure
 from ..protein.structure import Structure
 from .archives import tar_members
 
-KINDS = (".pdb", ".ent", ".cif", ".pdb.gz", ".ent.gz", ".cif.gz")  # the first is taken where a structure has several
+KINDS = (
+    ".pdb",
+    ".ent",
+    ".cif",
+    ".mmcif",
+    ".pdb.gz",
+    ".ent.gz",
+    ".cif.gz",
+    ".mmcif.gz",
+)  # the first is taken where a structure has several
 STORE_SUFFIX = ".store"
 MAX_SECONDS = 300  # of CPU time for one structure in a bulk run; a test compares it with MAX_ATOMS
 

@@ -214,7 +214,8 @@ class ESMGearNet(nn.Module):
         super().__init__()
         self.builder, self.esm = builder, esm
         self.gearnet = GearNet(builder, dims, readout="sum", node_dim=esm.width)
-        self.out_dim = self.gearnet.out_dim + esm.width
+        self.layer_dims = [*self.gearnet.layer_dims, esm.width]
+        self.out_dim = sum(self.layer_dims)
 
     def lr_factors(self) -> dict[str, float]:
         """Learning rate of every trained parameter relative to the run's."""

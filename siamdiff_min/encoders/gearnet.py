@@ -71,7 +71,8 @@ class GearNet(nn.Module):
         super().__init__()
         self.builder, self.num_angle_bins, self.concat = builder, num_angle_bins, concat
         self.readout = {"mean": segment_mean, "sum": segment_sum}[readout]
-        self.out_dim = sum(dims) if concat else dims[-1]
+        self.layer_dims = dims if concat else dims[-1:]  # widths of the layers, side by side in the output
+        self.out_dim = sum(self.layer_dims)
         node = [node_dim or builder.node_dim, *dims]
         self.layers = nn.ModuleList(RelationalConv(a, b, builder.num_relations) for a, b in pairwise(node))
         if num_angle_bins:

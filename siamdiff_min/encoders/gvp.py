@@ -177,6 +177,7 @@ class GVPGNN(nn.Module):
     ):
         super().__init__()
         self.builder, self.num_basis, self.longest, self.out_dim = builder, num_basis, longest, dims[0]
+        self.layer_dims = [self.out_dim]
         self.embedding = nn.Embedding(NUM_ELEMENTS, NUM_ELEMENTS)
         self.residue_embedding = nn.Linear(NUM_RESIDUE_CHANNELS, NUM_ELEMENTS, bias=False)
         self.W_v = nn.ModuleList([TupleNorm(NUM_ELEMENTS), GVP((NUM_ELEMENTS, 0), dims, relu=False)])

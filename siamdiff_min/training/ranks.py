@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from tqdm import tqdm
 
-from ..files import printable, tolerant_output
+from ..files import ConfigError, printable, tolerant_output
 
 Record = dict[str, Tensor]  # name -> (total, count), float64 after `means`
 
@@ -86,6 +86,15 @@ def keep_freed_memory() -> None:
         libc.mallopt(trim_threshold, 2**31 - 1)
 
 
+def choose_device(device: str = "auto") -> str:
+    """`device`, or what there is for "auto". Raises ConfigError for a GPU that is not there."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"--device {device}, but this torch sees no GPU")
+    return device
+
+
 def launch(device: str = "auto", threads: int | None = None, deterministic: bool = False) -> Ranks:
     """Find out from torchrun's environment who we are; without it we are the only process."""
     tolerant_output()
@@ -95,9 +104,7 @@ def launch(device: str = "auto", threads: int | None = None, deterministic: bool
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
-        if not torch.cuda.is_available():
-            sys.exit("error: --device cuda, but this torch sees no GPU")
+    if choose_device(device) == "cuda":
         chosen = torch.device("cuda", local)
         torch.cuda.set_device(chosen)
     else:
