@@ -119,8 +119,8 @@ def build(config: FinetuneConfig, labels: tuple[str, ...], datasets: dict, ranks
         checkpoint.initialise(task, Path(config.init_from), ranks.say, encoder_only=True)
     if config.freeze:
         task.freeze()
-    if config.task == "psr" and datasets:
-        task.fit(datasets["train"].targets())
+    if datasets:
+        task.fit(datasets["train"].targets(), config.size)
     trained = sum(p.numel() for p in task.parameters() if p.requires_grad)
     start = f"from {config.weights}" if config.weights else "from scratch"
     training = f", {trained:,} parameters to train"

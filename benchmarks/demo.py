@@ -138,7 +138,7 @@ def other_row(config: PretrainConfig) -> str:
         others = [2 * min(config.batch_size, len(valid) - i) - 1 for i in range(0, len(valid), config.batch_size)]
         chance = sum((n + 1) / n for n in others) / sum(n + 1 for n in others)  # 1 / n for each of n + 1 views
         compared = {"score_matching_loss": 1.0, "contrastive_accuracy": chance}
-        compared["torsion_loss"] = end.get("torsion_loss_of_zero")
+        compared["torsion_loss"] = end.get("torsion_loss_constant")
     cells = []
     for name in end:
         if name.endswith("accuracy"):

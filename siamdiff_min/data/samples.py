@@ -119,6 +119,10 @@ class Samples(torch.utils.data.Dataset):
             raise StoreError(f"{self.store.path}: {self.store.names[index]} has no labels, it is a plain structure")
         return read_note(note)
 
+    def targets(self) -> np.ndarray:
+        """The targets of all samples (K, ...), if the task prepares for them; else nothing."""
+        return np.zeros(0)
+
     def whole(self, index: int, target: Tensor, group: str) -> Sample:
         """A sample that is one whole structure."""
         protein = self.store.read(index)
@@ -138,9 +142,17 @@ class EnzymeSamples(Samples):
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         values, _ = self.note(key[1])  # one sample per entry
-        target = torch.zeros(1, len(self.label_index))
+        return self.whole(key[1], torch.from_numpy(self.labels(values)), self.store.names[key[1]])
+
+    def labels(self, values: dict) -> np.ndarray:
+        """The labels in a note (1, C), 0 or 1."""
+        target = np.zeros((1, len(self.label_index)), dtype=np.float32)
         target[0, [self.label_index[label] for label in values["ec"]]] = 1
-        return self.whole(key[1], target, self.store.names[key[1]])
+        return target
+
+    def targets(self) -> np.ndarray:
+        """Labels of all proteins (K, C)."""
+        return np.concatenate([self.labels(self.note(i)[0]) for i in range(len(self))])
 
 
 class RankingSamples(Samples):

@@ -39,14 +39,18 @@ class Task(nn.Module):
         self.head = MLP(self.structures * d, d, d, num_outputs)
 
     def forward(self, sample: Sample, generator: torch.Generator | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Mean loss of a batch, and nothing to log. Nothing is drawn either: objectives are handed a generator."""
-        return self.loss(self.predict(sample), sample.target).mean(), {}
+        """Mean loss of a batch, and what to log. Nothing is drawn: only objectives of pre-training need a generator."""
+        loss = self.loss(self.predict(sample), sample.target).mean()
+        return loss, {"loss_constant": self.constant(sample.target)}
 
     def predict(self, sample: Sample) -> Tensor:
         """Output of the head (B, num_outputs) in float32: logits, or standardised values."""
         protein = self.encoder.builder.view(sample.protein)
         seen = self.represent(sample, protein, self.encoder(protein))  # (structures * B, d)
         return self.head(seen.view(len(sample.names), -1)).float()
+
+    def fit(self, targets: np.ndarray, size: str) -> None:
+        """Prepare for the targets of the training split; `size` is that of the encoder. By default nothing."""
 
     def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
         """What the head sees of every structure (structures * B, d): by default the whole."""
@@ -55,6 +59,11 @@ class Task(nn.Module):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Loss of every sample (B,)."""
         raise NotImplementedError
+
+    def constant(self, target: Tensor) -> Tensor:
+        """Sums over a batch that tell `means` the loss of the best constant prediction: counts of 0 and 1 (C, 2)."""
+        ones = target.view(len(target), -1).sum(0)
+        return torch.stack([len(target) - ones, ones], dim=-1)
 
     def score(self, output: Tensor) -> Tensor:
         """What users see of the output of the head: probabilities, or values in the units of the target."""
@@ -97,6 +106,13 @@ class EnzymeCommission(Task):
 
     metric = "fmax"
 
+    def fit(self, targets: np.ndarray, size: str) -> None:
+        """Short runs (the small sizes) begin at the frequencies of the labels (C,), not at one half for each."""
+        if size != "paper":
+            frequency = torch.from_numpy((targets.sum(0) + 0.5) / (len(targets) + 1))
+            with torch.no_grad():
+                self.head.layers[-1].bias.copy_(frequency.logit())
+
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(output, target, reduction="none").mean(-1)
 
@@ -115,6 +131,9 @@ class InterfacePrediction(Task):
     structures = 2
     metric = "auroc"
 
+    def fit(self, targets: np.ndarray, size: str) -> None:
+        """Prepare for the targets of the training split; `size` is that of the encoder. By default nothing."""
+
     def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
         return focused(sample, protein, encoding, only_ca=True)
 
@@ -128,6 +147,9 @@ class InterfacePrediction(Task):
 
 class MutationStability(InterfacePrediction):
     """MSP: does a mutation stabilise a complex? From all atoms mutated, before and after. AUROC and AUPRC."""
+
+    def fit(self, targets: np.ndarray, size: str) -> None:
+        """Prepare for the targets of the training split; `size` is that of the encoder. By default nothing."""
 
     def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
         return focused(sample, protein, encoding, only_ca=False)
@@ -145,6 +167,9 @@ class ResidueIdentity(Task):
     def __init__(self, encoder: nn.Module, num_outputs: int = NUM_RESIDUE_TYPES):
         super().__init__(encoder, num_outputs)
 
+    def fit(self, targets: np.ndarray, size: str) -> None:
+        """Prepare for the targets of the training split; `size` is that of the encoder. By default nothing."""
+
     def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
         return focused(sample, protein, encoding, only_ca=True)
 
@@ -153,6 +178,9 @@ class ResidueIdentity(Task):
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(output, target, reduction="none")
+
+    def constant(self, target: Tensor) -> Tensor:
+        return F.one_hot(target, NUM_RESIDUE_TYPES).sum(0)[None]
 
     def score(self, output: Tensor) -> Tensor:
         return output.softmax(-1)
@@ -172,13 +200,17 @@ class StructureRanking(Task):
         self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("std", torch.ones(()))
 
-    def fit(self, targets: np.ndarray) -> None:
+    def fit(self, targets: np.ndarray, size: str) -> None:
         """Standardise by these GDT_TS, those of the training split."""
         self.mean.fill_(float(targets.mean()))
         self.std.fill_(max(float(targets.std()), 1e-6))
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return (output.squeeze(-1) - (target - self.mean) / self.std).square()
+
+    def constant(self, target: Tensor) -> Tensor:
+        x = (target - self.mean) / self.std
+        return torch.stack([x.sum(), torch.ones_like(x).sum(), x.square().sum()])
 
     def score(self, output: Tensor) -> Tensor:
         return output.squeeze(-1) * self.std + self.mean

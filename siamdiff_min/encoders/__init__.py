@@ -22,18 +22,23 @@ __all__ = [
     "GraphBuilder",
 ]
 
-GEARNET_DIMS = {  # size -> level -> hidden widths (App. D); "tiny" is this project's, for laptops
+GEARNET_DIMS = {  # size -> level -> hidden widths (App. D); "small" and "tiny" are this project's, for laptops
     "paper": {"atom": [128] * 6, "residue": [512] * 6},
+    "small": {"atom": [64] * 6, "residue": [64] * 6},
     "tiny": {"atom": [32] * 3, "residue": [32] * 4},
 }
 
 
 def build_gearnet(level: str, size: str = "paper", preset: str = "paper") -> GearNet:
-    """GearNet-Edge of App. D: mean readout at atom level, sum readout at residue level."""
+    """GearNet-Edge of App. D: mean readout at atom level, sum readout at residue level.
+
+    The small sizes take the mean at both: a sum starts a head tens of times too large, and short runs never recover.
+    """
     builder = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level]
     if preset == "official":
         builder = builder.as_official()
-    return GearNet(builder, GEARNET_DIMS[size][level], readout={"atom": "mean", "residue": "sum"}[level])
+    readout = "sum" if (level, size) == ("residue", "paper") else "mean"
+    return GearNet(builder, GEARNET_DIMS[size][level], readout=readout)
 
 
 def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
@@ -44,7 +49,7 @@ def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
     """
     if level != "atom":
         raise ValueError(f"the encoder gvp exists at atom level only (App. H), not at {level} level")
-    sizes = {"paper": {}, "tiny": {"dims": (32, 8), "num_layers": 3}}
+    sizes = {"paper": {}, "small": {"dims": (64, 16), "num_layers": 4}, "tiny": {"dims": (32, 8), "num_layers": 3}}
     if preset == "official":
         return GVPGNN(ATOM_GRAPH.as_official(), longest=20.0, **sizes[size])
     return GVPGNN(ATOM_GRAPH, **sizes[size])
@@ -53,13 +58,13 @@ def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
 def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper", esm: str = "") -> ESMGearNet:
     """ESM-GearNet of Sec. 5.4 with random weights: ESM-2, by default of 650M, before the residue-level GearNet-Edge.
 
-    Raises ValueError at atom level, and for an `esm` of size "tiny", which has an ESM-2 of its own.
+    Raises ValueError at atom level, and for an `esm` of the small sizes, which have an ESM-2 of their own.
     """
     if level != "residue":
         raise ValueError(f"the encoder esm-gearnet exists at residue level only (Sec. 5.4), not at {level} level")
-    if esm and size == "tiny":
-        raise ValueError(f"esm-gearnet-{esm} is of --size paper; of --size tiny there is esm-gearnet")
-    model = ESM2(*{"paper": ESM_SIZES[esm or "650M"], "tiny": (2, 64, 4)}[size])
+    if esm and size != "paper":
+        raise ValueError(f"esm-gearnet-{esm} is of --size paper; of --size {size} there is esm-gearnet")
+    model = ESM2(*{"paper": ESM_SIZES[esm or "650M"], "small": (4, 128, 8), "tiny": (2, 64, 4)}[size])
     builder = RESIDUE_GRAPH.as_official() if preset == "official" else RESIDUE_GRAPH
     return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], model)
 

@@ -17,7 +17,7 @@ from ..protein.constants import NUM_RESIDUE_TYPES
 from ..protein.geometry import angle, dihedral, length
 from ..protein.protein import Protein
 from .diffusion import hide_residues, random_mask, random_mask_official
-from .siamdiff import total
+from .siamdiff import counts, total
 from .walks import sample_walks, walk_nodes
 
 MASK_RATE = 0.15  # App. D
@@ -63,7 +63,11 @@ class ResidueTypes(nn.Module):
         logits = self.mlp(h).float()  # (M, 20)
         loss = F.cross_entropy(logits, target, reduction="none")
         correct = (logits.argmax(-1) == target).float()
-        return mean(loss), {"residue_type_loss": total(loss), "residue_type_accuracy": total(correct)}
+        return mean(loss), {
+            "residue_type_loss": total(loss),
+            "residue_type_loss_constant": counts(target, NUM_RESIDUE_TYPES),
+            "residue_type_accuracy": total(correct),
+        }
 
 
 class Geometry(nn.Module):
@@ -95,10 +99,15 @@ class Geometry(nn.Module):
         output = self.mlp(a.flatten(1)).float()
         if self.kind == "distance":
             loss = (output.squeeze(-1) - target).square()
-            return mean(loss), {"distance_squared_error": total(loss)}
+            sums = torch.stack([target.sum(), target.new_tensor(len(target)), target.square().sum()])
+            return mean(loss), {"distance_squared_error": total(loss), "distance_squared_error_constant": sums}
         loss = F.cross_entropy(output, target, reduction="none")
         correct = (output.argmax(-1) == target).float()
-        return mean(loss), {f"{self.kind}_loss": total(loss), f"{self.kind}_accuracy": total(correct)}
+        return mean(loss), {
+            f"{self.kind}_loss": total(loss),
+            f"{self.kind}_loss_constant": counts(target, NUM_BINS),
+            f"{self.kind}_accuracy": total(correct),
+        }
 
 
 class SelfPrediction(OneStage):

@@ -70,7 +70,12 @@ class MultiviewContrast(OneStage):
         protein = self.encoder.builder.view(protein)
         views = [self.view(protein, ca, generator) for _ in range(2)]
         loss, correct = info_nce(*(self.mlp(self.encoder(*view).graph) for view in views), official=self.official)
-        return loss.mean(), {"contrastive_loss": total(loss), "contrastive_accuracy": total(correct.float())}
+        candidates = protein.num_graphs if self.official else 2 * protein.num_graphs - 1
+        return loss.mean(), {
+            "contrastive_loss": total(loss),
+            "contrastive_loss_constant": total(torch.full_like(loss, candidates).log()),
+            "contrastive_accuracy": total(correct.float()),
+        }
 
     def view(self, protein: Protein, ca: Tensor, generator: torch.Generator) -> tuple[Protein, Graph]:
         """A crop of every protein, and its graph without some edges."""

@@ -56,8 +56,8 @@ class ScoreMatching(OneStage):
         a = self.encoder(protein, replace(graph, length=noised)).node
         shown = torch.zeros_like(noise).index_copy_(0, of_edge, noised)[:, None]  # (P, 1) any edge of a pair
         predicted = self.mlp(torch.cat([a[i] * a[j], self.dist_mlp(shown)], dim=-1)).squeeze(-1).to(noise.dtype)
-        loss = (predicted + noise).square()[i != j]
-        return mean(loss), {"score_matching_loss": total(loss)}
+        loss, zero = (predicted + noise).square()[i != j], noise.square()[i != j]
+        return mean(loss), {"score_matching_loss": total(loss), "score_matching_loss_constant": total(zero)}
 
 
 class TorsionalDiffusion(OneStage):
@@ -95,5 +95,5 @@ class TorsionalDiffusion(OneStage):
         loss = (self.mlp(of_torsion).squeeze(-1).to(abar.dtype) - (turned / std)[chosen]).square()
         return mean(loss), {
             "torsion_loss": total(loss),
-            "torsion_loss_of_zero": total((turned / std)[chosen].square()),
+            "torsion_loss_constant": total((turned / std)[chosen].square()),
         }

@@ -84,13 +84,14 @@ class SiamDiff(nn.Module):
         if schedule.weight_structure:  # line 10
             layers = self.distance_layers()
             structure = torch.stack([self.structure_loss(n, o.node, layers) for n, o in zip(noisy, other)]).mean(0)
-            loss = loss + schedule.weight_structure * structure.mean()
-            logs["structure_loss"] = total(structure)
+            loss = loss + schedule.weight_structure * structure[0].mean()
+            logs["structure_loss"], logs["structure_loss_constant"] = total(structure[0]), total(structure[1])
         if schedule.weight_sequence:  # line 11
             sequence = [self.sequence_loss(protein, masked, o.residue, logs) for o in other]  # (B,) each
             sequence = torch.stack(sequence).mean(0)
             loss = loss + schedule.weight_sequence * sequence.mean()
             logs["sequence_loss"] = total(sequence)
+            logs["sequence_loss_constant"] = counts(protein.residue_type[masked], NUM_RESIDUE_TYPES)
         return loss, logs
 
     def draw_mask(self, protein: Protein, t: Tensor, generator: torch.Generator) -> Tensor:
@@ -114,7 +115,7 @@ class SiamDiff(nn.Module):
         return Noisy(protein, graph, alpha_bar, clean_length)
 
     def structure_loss(self, noisy: Noisy, a: Tensor, layers: DistanceLayers) -> Tensor:
-        """|eps - eps_theta|^2 of Eq. 10 per protein (B,), averaged over its atoms.
+        """|eps - eps_theta|^2 of Eq. 10 per protein, averaged over its atoms, and |eps|^2 to compare with: (2, B).
 
         a (N, d) are the representations of the other view's atoms. The noise is decomposed into pairwise distances by
         the chain rule of GeoDiff, so prediction and target are both turned from edges into vectors (README, row 6).
@@ -124,7 +125,8 @@ class SiamDiff(nn.Module):
         target = (noisy.clean_length - edge_lengths(graph, pos)) * (alpha_bar / (1 - alpha_bar)).sqrt()  # (E,)
         score = self.edge_scores(a, graph, pos, layers)  # (E,)
         error = edges_to_vectors(score - target, pos, graph.src, graph.dst).square().sum(-1)  # (N,)
-        return segment_mean(error, noisy.protein.atom_graph, noisy.protein.num_graphs)
+        zero = edges_to_vectors(target, pos, graph.src, graph.dst).square().sum(-1)  # what predicting 0 would cost
+        return torch.stack([segment_mean(e, noisy.protein.atom_graph, noisy.protein.num_graphs) for e in (error, zero)])
 
     def sequence_loss(self, protein: Protein, masked: Tensor, h: Tensor, logs: dict[str, Tensor]) -> Tensor:
         """CE(s_i^0, p(s_i^0 | P^t)) of Eq. 11 per protein (B,), averaged over its masked residues.
@@ -164,6 +166,11 @@ class SiamDiff(nn.Module):
         for layer in rest:
             x = layer(F.relu(x, inplace=True))
         return x.squeeze(-1).to(pos.dtype)[edge_pair]
+
+
+def counts(target: Tensor, size: int) -> Tensor:
+    """How often each of `size` classes is the target (1, size): from these `means` knows the loss of a constant."""
+    return torch.zeros(size, device=target.device).index_add_(0, target, torch.ones_like(target.float()))[None]
 
 
 def total(x: Tensor) -> Tensor:

@@ -41,15 +41,15 @@ TABLE_5 = {  # method -> level -> settings; the optimizer is Adam throughout
 }
 CUTOFFS = (30, 40, 50, 70, 95)  # sequence identities of the EC test splits, in %
 STAGED = ("diffpret", "siamdiff")  # trained in two stages (Sec. 3.4), the others in one
+SIZES = ("paper", "small", "tiny")
 EPOCHS = {"paper": (25, 25), "official": (25, 50)}  # of stages 1 and 2 (README, row 2); without stages 50
-TINY = {  # what `--size tiny` changes, for laptops: many small steps, chosen to end within 5 minutes on 2 cores
-    "atom": {"batch_size": 2, "epochs": (5, 6), "lr": 2e-3},
-    "residue": {"batch_size": 4, "epochs": (12, 12), "lr": 2e-3},
+SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny" ends within 5 minutes on 2 cores
+    ("tiny", "atom"): {"batch_size": 2, "epochs": (5, 6), "lr": 2e-3},
+    ("tiny", "residue"): {"batch_size": 4, "epochs": (12, 12), "lr": 2e-3},
+    ("small", "atom"): {"batch_size": 4, "epochs": (25, 25), "lr": 1e-3},
+    ("small", "residue"): {"batch_size": 8, "epochs": (25, 25), "lr": 1e-3},
 }
-TINY_METHOD = {  # needs others to contrast with
-    ("multiview", "atom"): {"batch_size": 8, "epochs": (6, 6)},
-    ("multiview", "residue"): {"batch_size": 8, "epochs": (20, 20)},
-}
+TINY_CONTRAST = {"atom": {"batch_size": 8, "epochs": (6, 6)}, "residue": {"batch_size": 8, "epochs": (20, 20)}}
 
 
 def option(default, help: str, free: bool = False, **more):
@@ -90,7 +90,7 @@ class RunConfig:
         choices=("atom", "residue"),
     )
     preset: str = option("paper", "what the paper says, or what the released code does", choices=tuple(EPOCHS))
-    size: str | None = option(None, "the paper's encoder, or one for laptops", choices=("paper", "tiny"))
+    size: str | None = option(None, "the paper's encoder, or a smaller one for laptops", choices=SIZES)
     encoder: str | None = option(None, "which encoder is trained")
 
     data: str | None = option(None, "what to train on")
@@ -102,6 +102,9 @@ class RunConfig:
         "atoms (residue level: residues) computed at once; larger batches are cut and their gradients added up",
     )
     lr: float | None = option(None, "learning rate of Adam (default: preset)")
+    lr_decay: str = option(
+        "none", "none keeps --lr, as the paper; cosine lowers it to 0 over the epochs", choices=("none", "cosine")
+    )
     weight_decay: float = option(0.0, "weight decay of Adam")
     amp: str = option("off", "autocast to bfloat16", choices=("off", "bf16"))
     init_from: str | None = option(None, "start from the weights of an encoder.pt or of a checkpoint")
@@ -181,7 +184,7 @@ class RunConfig:
         changed = [
             f"--{f.name.replace('_', '-')} was {before.get(f.name)!r}, is {now[f.name]!r}"
             for f in fields(self)
-            if not f.metadata["free"] and before.get(f.name) != now[f.name]
+            if not f.metadata["free"] and before.get(f.name, f.default) != now[f.name]  # older runs lack newer options
         ]
         if changed:
             raise ConfigError(
@@ -195,7 +198,7 @@ class PretrainConfig(RunConfig):
     """Options of `train.py`."""
 
     method: str = option("siamdiff", "what is minimised")
-    size: str = option("paper", "the paper's encoder, or one for laptops", choices=("paper", "tiny"))
+    size: str = option("paper", "the paper's encoder, or a smaller one for laptops", choices=SIZES)
     encoder: str = option("gearnet", "which encoder is trained")
     ablation: str = option("none", "what is left out (Sec. 5.3, App. G)")
     head_dim: int | None = option(None, "diffpret, siamdiff: width of the heads (default: that of what they read)")
@@ -230,10 +233,12 @@ class PretrainConfig(RunConfig):
         level = self.level_for(self.encoder, source or {}, "atom")
         replace(self, level=level).check_source(source or {})
         table = settings(TABLE_5, "method", self.method, level)
-        tiny = TINY[level] | TINY_METHOD.get((self.method, level), {}) if self.size == "tiny" else {}
+        small = SMALLER.get((self.size, level), {})
+        if (self.size, self.method) == ("tiny", "multiview"):  # it needs others to contrast with
+            small = small | TINY_CONTRAST[level]
         if self.head_dim is not None and self.method not in STAGED:
             raise ConfigError(f"--head-dim is for {' and '.join(STAGED)}")
-        epochs = pick(self.epochs, tiny.get("epochs", EPOCHS[self.preset]))
+        epochs = pick(self.epochs, small.get("epochs", EPOCHS[self.preset]))
         if len(epochs) > 2 or min(epochs) < 0:
             raise ConfigError(f"--epochs takes one number or two (stage 1, stage 2), got {list(epochs)}")
         if self.method in STAGED:
@@ -244,10 +249,10 @@ class PretrainConfig(RunConfig):
                 f"{self.method} is not trained in stages: --epochs takes one number, and --stages is none"
             )
         elif self.epochs is None:
-            epochs = (sum(tiny["epochs"]) if tiny else 50,)
+            epochs = (sum(small["epochs"]) if small else 50,)
         if not sum(epochs):
             raise ConfigError("no epochs: --epochs and --stages leave nothing to train")
-        config = self._with_batches(world_size, tiny.get("batch_size", table.batch_size))
+        config = self._with_batches(world_size, small.get("batch_size", table.batch_size))
         if self.method == "multiview" and config.batch_size == 1:
             raise ConfigError("multiview contrasts the proteins of a batch: --batch-size must be at least 2")
         return replace(
@@ -255,7 +260,7 @@ class PretrainConfig(RunConfig):
             level=level,
             max_length=pick(self.max_length, table.max_length),
             epochs=epochs,
-            lr=pick(self.lr, tiny.get("lr", table.lr)),
+            lr=pick(self.lr, small.get("lr", table.lr)),
             out=pick(self.out, f"runs/{self.method}-{level}-{self.size}"),
         )
 
@@ -277,7 +282,7 @@ TABLE_6 = {  # task -> level -> settings; Adam with lr 1e-4 throughout
 }
 OFFICIAL_EPOCHS = {"res": 5}  # README, row 22
 MAX_RESIDUES = {("msp", "atom"): 400}  # nearest to the mutation
-TINY_TASK = {"lr": 1e-3, "epochs": 8, "batch_size": 8}  # what `--size tiny` changes; the paper's batch where smaller
+SMALL_TASK = {"lr": 1e-3, "epochs": 8, "batch_size": 8}  # for the small sizes; the paper's batch where smaller
 
 
 @dataclass(frozen=True)
@@ -292,8 +297,8 @@ class FinetuneConfig(RunConfig):
     )
     size: str | None = option(
         None,
-        "the paper's encoder, or one for laptops (default: that of --init-from; tiny on demo data)",
-        choices=("paper", "tiny"),
+        "the paper's encoder, or a smaller one for laptops (default: that of --init-from; tiny on demo data)",
+        choices=SIZES,
     )
     data: str | None = option(None, "folder of the ATOM3D or EC set (default: a demo set from the bundled structures)")
     max_residues: int | None = option(
@@ -340,14 +345,14 @@ class FinetuneConfig(RunConfig):
         given = {"task": task, "level": level, "size": size, "encoder": encoder, "preset": preset, "seeds": seeds}
         replace(self, **given).check_source(source)
         default = f"runs/{task}-{level}-{size}-{'pretrained' if self.init_from else 'scratch'}"
-        tiny = TINY_TASK if size == "tiny" else {}
+        small = SMALL_TASK if size != "paper" else {}
         official = OFFICIAL_EPOCHS if preset == "official" else {}
         return replace(
-            self._with_batches(world_size, min(table.batch_size, tiny.get("batch_size", table.batch_size))),
+            self._with_batches(world_size, min(table.batch_size, small.get("batch_size", table.batch_size))),
             **given,
             max_residues=pick(self.max_residues, pick(source.get("max_residues"), MAX_RESIDUES.get((task, level)))),
-            epochs=pick(self.epochs, tiny.get("epochs", official.get(task, table.epochs))),
-            lr=pick(self.lr, tiny.get("lr", 1e-4)),
+            epochs=pick(self.epochs, small.get("epochs", official.get(task, table.epochs))),
+            lr=pick(self.lr, small.get("lr", 1e-4)),
             out=pick(self.out, os.path.join(os.path.dirname(self.eval_only), "eval") if self.eval_only else default),
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import multiprocessing
 import os
 import resource
@@ -126,6 +127,11 @@ def evaluate(objective: nn.Module, data: tuple, config: RunConfig, ranks: Ranks)
     return means(held_out(objective, data, config, ranks, measure), ranks.world)
 
 
+def decay(config: RunConfig, progress: float) -> float:
+    """Factor of the learning rate when this part, from 0 to 1, of all epochs is done."""
+    return {"none": 1.0, "cosine": 0.5 + 0.5 * math.cos(math.pi * progress)}[config.lr_decay]
+
+
 def groups(objective: nn.Module, lr: float) -> list[dict]:
     """Parameters by learning rate: `lr`, or a part of it where the encoder's `lr_factors` says so (ESM-2)."""
     factors = objective.encoder.lr_factors() if hasattr(objective.encoder, "lr_factors") else {}
@@ -193,6 +199,8 @@ def train(
         objective = nn.SyncBatchNorm.convert_sync_batchnorm(objective)
     parameters = [p for p in objective.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(groups(objective, config.lr), weight_decay=config.weight_decay, fused=True)
+    if config.lr_decay != "none":
+        plateau = None
     scheduler = plateau and torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, plateau[1], factor=0.6, patience=5)
 
     per_epoch = max(1, len(indices) // config.global_batch_size)
@@ -218,7 +226,7 @@ def train(
 
     epochs = config.epochs if isinstance(config.epochs, tuple) else (config.epochs,)
     switch, total = epochs[0] * per_epoch, sum(epochs) * per_epoch
-    total = min(total, config.max_steps or total)
+    all_steps, total = total, min(total, config.max_steps or total)
     parts = range(ranks.rank, config.global_batch_size // config.batch_size, ranks.world)
 
     flags, records, line_time, line_step = Flags(ranks), [], time.perf_counter(), start
@@ -255,6 +263,9 @@ def train(
                 check(step)
 
             losses = []
+            if config.lr_decay != "none":
+                for group, initial in zip(optimizer.param_groups, groups(objective, config.lr)):
+                    group["lr"] = initial["lr"] * decay(config, step / all_steps)
             optimizer.zero_grad(set_to_none=True)
             for part in parts:
                 pieces = next(batches)

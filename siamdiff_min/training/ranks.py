@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from ..files import ConfigError, printable, tolerant_output
 
-Record = dict[str, Tensor]  # name -> (total, count), float64 after `means`
+Record = dict[str, Tensor]  # name -> sums over the items of a batch, see `means`
 
 
 @dataclass(frozen=True)
@@ -127,17 +127,30 @@ def gather(items: list, world: int) -> list:
 
 
 def means(records: list[Record], world: int) -> dict[str, float]:
-    """Exact mean of every log over batches and ranks: sum(total) / sum(count), correctly rounded in any order."""
+    """What every log comes to over batches and ranks; sums are correctly rounded in any order.
+
+    (total, count) gives the mean. The other two say what the best constant prediction costs: (total, count, squares)
+    of the targets gives their variance, counts (C, k) of k classes give the entropy, averaged over C.
+    """
     names = sorted({name for record in records for name in record})
     sums = {name: torch.stack([r[name].double() for r in records if name in r]).cpu().tolist() for name in names}
     everyone = gather([sums], world)
     result = {}
     for name in sorted({name for one in everyone for name in one}):
-        pairs = [pair for one in everyone for pair in one.get(name, [])]
-        count = math.fsum(c for _, c in pairs)
-        if count:
-            result[name] = math.fsum(t for t, _ in pairs) / count
+        sums = _add([entry for one in everyone for entry in one.get(name, [])])
+        if isinstance(sums[0], list):
+            entropies = [sum(-n / sum(row) * math.log(n / sum(row)) for n in row if n) for row in sums]
+            if any(map(sum, sums)):
+                result[name] = sum(entropies) / len(entropies)
+        elif sums[1]:
+            mean = sums[0] / sums[1]
+            result[name] = mean if len(sums) == 2 else sums[2] / sums[1] - mean**2
     return result
+
+
+def _add(entries: list) -> list:
+    """Sums of lists of numbers, or of lists of lists, place by place."""
+    return [_add(place) if isinstance(place[0], list) else math.fsum(place) for place in map(list, zip(*entries))]
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from given import LABELS, dataset, encoder
 
 from siamdiff_min.data.samples import DATASETS, pack_samples
 from siamdiff_min.downstream.tasks import TASKS, focused
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
 from siamdiff_min.training import engine, ranks, results
 from siamdiff_min.training.config import TABLE_6, FinetuneConfig
@@ -37,7 +39,7 @@ def test_overfits_four_samples(task, level, tmp_path):
     data = dataset(task, tmp_path)
     batch, model = batch_of(data), make(task, level)
     if task == "psr":
-        model.fit(data.targets())
+        model.fit(data.targets(), "tiny")
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     first = None
     for _ in range(80):
@@ -99,7 +101,7 @@ def test_a_frozen_encoder_stays_as_it_is(tmp_path):
 def test_psr_is_standardised_by_the_training_targets(tmp_path):
     data = dataset("psr", tmp_path)
     batch, model = batch_of(data), make("psr", "atom")
-    model.fit(data.targets())
+    model.fit(data.targets(), "tiny")
     targets = data.targets()
     assert np.isclose(model.mean.item(), targets.mean()) and np.isclose(model.std.item(), targets.std())
     output = torch.zeros(4, 1)
@@ -132,3 +134,22 @@ def test_names_of_columns():
     assert list(make("res", "atom").columns(())) == list(RESIDUES)
     assert list(make("ec", "residue").columns(LABELS)) == list(LABELS)
     assert list(make("psr", "atom").columns(())) == []
+
+
+def test_ec_of_the_small_sizes_begins_at_the_frequencies_of_its_labels():
+    targets = np.zeros((9, 4), dtype=np.float32)
+    targets[:3, 1] = targets[:, 2] = 1
+    for size, expected in {"tiny": np.array([0.05, 0.35, 0.95, 0.05]), "paper": None}.items():
+        model = TASKS["ec"](ENCODERS["gearnet"]("residue", "tiny"), 4)
+        before = model.head.layers[-1].bias.detach().clone()
+        model.fit(targets, size)
+        bias = model.head.layers[-1].bias.detach()
+        if expected is None:
+            assert torch.equal(bias, before)
+        else:
+            np.testing.assert_allclose(bias.sigmoid().numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size, readout", [("paper", segment_sum), ("small", segment_mean), ("tiny", segment_mean)])
+def test_readout_at_residue_level(size, readout):
+    assert ENCODERS["gearnet"]("residue", size).readout is readout

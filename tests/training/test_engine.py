@@ -4,11 +4,14 @@ import os
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import standin
 import torch
+from sklearn.metrics import log_loss
 from standin import assert_equal_weights, configure, lines, train
 
+from siamdiff_min.pretraining.siamdiff import counts
 from siamdiff_min.training import checkpoint, engine, ranks
 from siamdiff_min.training.ranks import Ranks
 
@@ -228,3 +231,39 @@ def test_one_stage_from_the_weights_of_the_other(tmp_path):
 def test_bf16(tmp_path):
     train(configure(tmp_path, "--amp", "bf16", "--max-steps", 3))
     assert lines(tmp_path)[-1]["step"] == 3
+
+
+@pytest.mark.parametrize("split", [1, 2, 5])
+def test_what_the_best_constant_prediction_costs(split):
+    """Whatever the batches: entropy of classes, variance of numbers, against scikit-learn and numpy."""
+    rng = np.random.default_rng(0)
+    classes, numbers, labels = rng.integers(5, size=40), rng.normal(3, 2, 40), rng.integers(2, size=(40, 3))
+    records = []
+    for part in np.array_split(np.arange(40), split):
+        x, y = torch.from_numpy(numbers[part]), torch.from_numpy(labels[part]).double()
+        records.append(
+            {
+                "classes": counts(torch.from_numpy(classes[part]), 6),
+                "numbers": torch.stack([x.sum(), x.new_tensor(len(x)), x.square().sum()]),
+                "labels": torch.stack([(1 - y).sum(0), y.sum(0)], dim=-1),
+            }
+        )
+    result = ranks.means(records, 1)
+    frequencies = np.tile(np.bincount(classes, minlength=6) / 40, (40, 1))
+    assert result["classes"] == pytest.approx(log_loss(classes, frequencies, labels=range(6)))
+    assert result["numbers"] == pytest.approx(numbers.var())
+    each = [log_loss(column, np.full(40, column.mean())) for column in labels.T]
+    assert result["labels"] == pytest.approx(np.mean(each))
+
+
+def test_cosine_decay(tmp_path):
+    """From the whole rate to nothing over both stages; a run that was interrupted takes the same path."""
+    options = "--lr-decay", "cosine", "--log-every", 1
+    whole, _ = train(configure(tmp_path / "a", *options))
+    train(configure(tmp_path / "b", *options, "--max-steps", 13))
+    resumed, _ = train(configure(tmp_path / "b", *options))
+    assert_equal_weights(whole, resumed)
+    rates = [line["lr"] for line in lines(tmp_path / "a") if line["split"] == "train"]
+    assert rates == pytest.approx([0.005 * (1 + np.cos(np.pi * step / 40)) for step in range(40)])
+    train(configure(tmp_path / "c", "--max-steps", 2, "--log-every", 1))
+    assert {line["lr"] for line in lines(tmp_path / "c") if line["split"] == "train"} == {0.01}
