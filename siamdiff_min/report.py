@@ -160,7 +160,7 @@ def report(run: Path) -> Path:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line."""
-    parser = argparse.ArgumentParser(prog="python -m siamdiff_min.report", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="siamdiff-report", description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="the folder of a run (--out of train.py or finetune.py)")
     args = parser.parse_args(argv)
     tolerant_output()

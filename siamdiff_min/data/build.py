@@ -394,13 +394,20 @@ def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> None:
     sync_folder(merged)
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m siamdiff_min.data.build", description="Build and check stores.")
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line."""
+    parser = argparse.ArgumentParser(prog="siamdiff-data build", description="Build and check stores.")
     parser.add_argument("path", nargs="+", help="folder, tar or file of structures (its store is built), or a store")
+    args = parser.parse_args(argv)
     try:
-        for argument in parser.parse_args().path:
-            finished = open_store(argument)
-            finished.verify()
-            print(f"{finished.path}: {report_of(finished)}; all checksums are right")
-    except SiamDiffError as problem:
-        sys.exit(f"error: {problem}")
+        for path in args.path:
+            store = open_store(path)
+            store.verify()
+            print(f"{store.path}: {report_of(store)}; all checksums are right")
+    except SiamDiffError as error:
+        sys.exit(f"error: {error}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -247,7 +247,7 @@ def verify(out) -> list[str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; 1 where a file could not be downloaded, or one that was is damaged."""
-    parser = argparse.ArgumentParser(prog="python -m siamdiff_min.data.download", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="siamdiff-data download", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="what", required=True)
     for name in ("afdb", *LABELLED):
         command = commands.add_parser(
