@@ -3,49 +3,39 @@
 import math
 import pickle
 from dataclasses import replace
-from pathlib import PurePath
 
 import pytest
 import torch
 from conftest import real_protein
 
+from benchmarks import make_demo
 from siamdiff_min.data import demo
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS
-from siamdiff_min.data.structures import Listing, Origin, bundle_index, find_structures
-from siamdiff_min.protein.constants import ATOM_INDEX, CA, RESIDUE_INDEX, RESIDUES, C, N, O
+from siamdiff_min.data.structures import Listing, Origin
+from siamdiff_min.protein.constants import ATOM_INDEX, CA, RESIDUE_INDEX, C, N, O
 from siamdiff_min.protein.geometry import dihedral, length
 from siamdiff_min.protein.protein import TENSOR_FIELDS
 
-SMALL = "5KC1"  # the smallest complex
-
 
 def entries(task: str) -> list[demo.Made]:
-    """Some of the set; the whole list of MSP would take as long as the set itself."""
-    if task != "msp":
-        return demo.demo_set(task).valid.listing().sources[:2]
-    row = next(row for row in bundle_index() if PurePath(row["file"]).name == f"{SMALL}.pdb.gz")
-    source = next(source for source in find_structures(demo.bundle_path()).sources if source.name == SMALL)
-    return [demo.Made(f"{SMALL}_{k}", "msp", source, k, row["partners"]) for k in range(demo.PER_COMPLEX)]
+    return demo.demo_set(task).valid.listing().sources[:2]
 
 
-def test_a_change_of_task_split_recipe_or_index_makes_another_store(monkeypatch, tmp_path):
-    def states() -> set[str]:
-        origins = [getattr(demo.demo_set(task), split) for task in DATASETS for split in ("train", "valid", "test")]
-        assert len({origin.path for origin in origins}) == len(origins)
-        return {origin.fingerprint for origin in origins}
+def test_a_change_of_task_split_or_file_makes_another_store(monkeypatch, tmp_path):
+    def states(task: str) -> list[str]:
+        return [getattr(demo.demo_set(task), split).fingerprint for split in ("train", "valid", "test")]
 
-    before = states()
-    assert before == states() and len(before) == 15
-    with monkeypatch.context() as patch:
-        patch.setattr(demo, "RECIPE", demo.RECIPE + 1)
-        assert not before & states()
-    (tmp_path / "index.tsv").write_text((demo.bundle_path() / "index.tsv").read_text().replace("\tvalid\t", "\ttest\t"))
-    monkeypatch.setattr(demo, "bundle_path", lambda: tmp_path)
-    monkeypatch.setattr(demo, "fingerprint", lambda path: "the structures are the same")
-    changed = states()
-    (tmp_path / "index.tsv").write_text((tmp_path / "index.tsv").read_text().replace("\ttest\t", "\tvalid\t"))
-    assert not changed & states()
+    before = {task: states(task) for task in DATASETS}
+    assert before == {task: states(task) for task in DATASETS} and len({x for s in before.values() for x in s}) == 15
+    places = [getattr(demo.demo_set(task), split).path for task in DATASETS for split in ("train", "valid", "test")]
+    assert len(set(places)) == len(places)
+    text = (demo.FOLDER / "ec.json").read_text()
+    (tmp_path / "ec.json").write_text(text.replace('"valid"', '"test"', 1))
+    monkeypatch.setattr(demo, "FOLDER", tmp_path)
+    assert not set(before["ec"]) & set(states("ec"))
+    (tmp_path / "ec.json").write_text(text)
+    assert before["ec"] == states("ec")
 
 
 @pytest.mark.parametrize("task", DATASETS)
@@ -69,12 +59,13 @@ def test_bending_changes_one_torsion_and_no_bond_or_angle(bond):
     bonded.fill_diagonal_(1)
     one, other = (bonded @ bonded > 0).nonzero().T
     assert len(one) > 5 * protein.num_atoms
-    n, ca, c = (demo._atoms(protein, name) for name in (N, CA, C))
+    n, ca, c = (make_demo.atoms_named(protein, name) for name in (N, CA, C))
     last = protein.num_residues - 1
     prolines = (protein.residue_type == RESIDUE_INDEX["PRO"]).nonzero().flatten().tolist()
     assert prolines and 20 not in prolines
     for residue in [1, 20, last - 1, last, *prolines]:
-        pos = demo.bend(protein, {(residue, bond): 1.0})
+        turn = make_demo.turn_of(protein, residue, bond, 1.0)
+        pos = demo.bend(protein.pos, [turn] if turn else [])
         assert (length(pos[one] - pos[other]) - length(protein.pos[one] - protein.pos[other])).abs().max() < 1e-9
         if bond == "phi" and residue in prolines:
             assert torch.equal(pos, protein.pos)
@@ -91,7 +82,8 @@ def test_bending_moves_both_oxygens_of_the_last_residue():
     stand_in = int(own.nonzero()[-1])  # the end of its side chain, called OXT
     names = protein.atom_name.clone()
     names[stand_in] = ATOM_INDEX["OXT"]
-    pos = demo.bend(replace(protein, atom_name=names), {(protein.num_residues - 1, "psi"): 1.0})
+    turn = make_demo.turn_of(replace(protein, atom_name=names), protein.num_residues - 1, "psi", 1.0)
+    pos = demo.bend(protein.pos, [turn])
     oxygen = int((own & (protein.atom_name == O)).nonzero())
     assert (pos != protein.pos).any(1).nonzero().flatten().tolist() == [oxygen, stand_in]
 
@@ -100,21 +92,18 @@ def test_bending_moves_both_oxygens_of_the_last_residue():
 def test_the_ideal_cb_is_where_the_real_one_is(name):
     """Of every residue but glycine. On the wrong side of the backbone it would be 2.5 angstrom away."""
     protein = real_protein(name)
-    n, ca, c, cb = (demo._atoms(protein, atom) for atom in (N, CA, C, ATOM_INDEX["CB"]))
+    n, ca, c, cb = (make_demo.atoms_named(protein, atom) for atom in (N, CA, C, ATOM_INDEX["CB"]))
     there = (n >= 0) & (c >= 0) & (cb >= 0)
-    error = length(demo.ideal_cb(*(protein.pos[x[there]] for x in (n, ca, c))) - protein.pos[cb[there]])
+    error = length(make_demo.ideal_cb(*(protein.pos[x[there]] for x in (n, ca, c))) - protein.pos[cb[there]])
     assert there.sum() > 40 and error.median() < 0.2 and error.max() < 0.6
 
 
 def test_alanine_is_what_remains():
     protein = real_protein("1LCD_A", torch.float32)
-    whole = torch.bincount(protein.atom_residue, minlength=protein.num_residues)
+    cut = make_demo.behind_cb(protein)
     for residue in range(protein.num_residues):
-        mutant = demo.to_alanine(protein, residue)
-        own = mutant.atom_residue == residue
-        there = protein.atom_name[protein.atom_residue == residue].tolist()
-        kept = [name for name in there if name <= O or name in (ATOM_INDEX["CB"], ATOM_INDEX["OXT"])]
-        assert mutant.atom_name[own].tolist() == kept and RESIDUES[mutant.residue_type[residue]] == "ALA"
-        rest = torch.bincount(mutant.atom_residue, minlength=protein.num_residues) - whole
-        assert rest.index_fill(0, torch.tensor([residue]), 0).abs().sum() == 0
-        assert torch.equal(mutant.pos[~own], protein.pos[protein.atom_residue != residue])
+        own = protein.atom_residue == residue
+        names = protein.atom_name[own].tolist()
+        kept = [name for name in names if name <= O or name in (ATOM_INDEX["CB"], ATOM_INDEX["OXT"])]
+        assert protein.atom_name[own & ~cut].tolist() == kept
+    assert cut.sum() > 100

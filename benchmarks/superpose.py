@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .geometry import length
+from siamdiff_min.protein.geometry import length
 
 CUTOFFS = (1.0, 2.0, 4.0, 8.0)  # angstrom, those of GDT_TS
 SHORTEST_WINDOW = 3  # residues; a seed of the search

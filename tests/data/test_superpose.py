@@ -6,9 +6,9 @@ import pytest
 import torch
 from conftest import generator, real_protein, rigid_motion
 
+from benchmarks.superpose import CUTOFFS, gdt_ts, superpose
 from siamdiff_min.protein.constants import CA
 from siamdiff_min.protein.geometry import length
-from siamdiff_min.protein.superpose import CUTOFFS, gdt_ts, superpose
 
 
 def alpha_carbons(name="1LCD_A") -> torch.Tensor:
