@@ -77,8 +77,8 @@ def test_every_row_of_the_readmes_map_exists():
 
 
 def test_every_cited_row_of_the_readme_exists():
-    """Where paper and released code differ is a row of the README's table, cited as in `README, rows 8, 16`."""
-    rows = set(re.findall(r"^\| (\d+) \|", (ROOT / "README.md").read_text(), flags=re.M))
+    """Where paper and released code differ is a row of docs/differences.md, cited as in `README, rows 8, 16`."""
+    rows = set(re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "differences.md").read_text(), flags=re.M))
     files = [*FILES, *ROOT.glob("*.py"), *(path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__))]
     cited = {}
     for path in files:
@@ -104,3 +104,16 @@ def test_nothing_unpickles_or_evaluates():
                     assert options.get("weights_only") is True, f"{path}:{node.lineno}"
                 if owner == "np" and name == "load":
                     assert options.get("allow_pickle") is False, f"{path}:{node.lineno}"
+
+
+def test_links_of_the_documents_lead_somewhere():
+    documents = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    links = [(d, link) for d in documents for link in re.findall(r"\]\(([^)#]+)[^)]*\)", d.read_text())]
+    assert len(links) > 10
+    for document, link in links:
+        assert "://" in link or (document.parent / link).exists(), f"{document.name}: {link}"
+
+
+def test_the_readme_is_read_in_a_few_minutes():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 200 and len(text.split()) <= 2500
