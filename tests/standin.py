@@ -54,8 +54,8 @@ class Objective(nn.Module):
 class Dataset(torch.utils.data.Dataset):
     """One residue, one atom per protein; a pure function of (epoch, index). Protein `bad` is far away."""
 
-    def __init__(self, num: int, bad: int | None = None):
-        self.num, self.bad = num, bad
+    def __init__(self, num: int, bad: int | None = None, checksum: str = "0123456789abcdef"):
+        self.num, self.bad, self.checksum = num, bad, checksum
 
     def __getitem__(self, key):
         epoch, index = key
@@ -81,10 +81,10 @@ def configure(out, *argv, world: int = 1):
     return parse([*fixed, *map(str, argv)], CHOICES).resolve(world)
 
 
-def train(config, objective=None, num=40, bad=None, ranks=None, num_valid=6):
+def train(config, objective=None, num=40, bad=None, ranks=None, num_valid=6, **about):
     torch.manual_seed(config.seed)
     objective = objective or Objective(ablation=config.ablation)
-    data, indices = Dataset(num + num_valid, bad), list(range(num + num_valid))
+    data, indices = Dataset(num + num_valid, bad, **about), list(range(num + num_valid))
     ranks = ranks or launch("cpu")
 
     def validate(epochs):

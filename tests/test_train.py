@@ -1,6 +1,8 @@
 """`train.py` as a user runs it: on one process and under torchrun, resumed, dry, and from an encoder file."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +102,18 @@ def test_dry_run_and_errors(tmp_path, store):
     train("--max-steps", 1, "--method", "diffpret", "--store", store, "--out", tmp_path / "used")
     said = train("--max-steps", 1, "--method", "residue-type", "--store", store, "--out", tmp_path / "used", status=1)
     assert "--method was 'diffpret', is 'residue-type'" in said and "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_changed_data_are_not_resumed(enzymes, tmp_path):
+    shutil.copytree(enzymes / "train", tmp_path / "data")
+    options = "--data", tmp_path / "data", "--out", tmp_path / "out", "--level", "residue"
+    train(*options, "--max-steps", 1)
+    os.utime(tmp_path / "data" / "1000-A.pdb")  # the store is built anew, with the same content
+    assert "at step 1" in train(*options, "--max-steps", 2)
+    shutil.copy(enzymes / "test" / "1011-A.pdb", tmp_path / "data" / "1000-A.pdb")
+    said = train(*options, "--max-steps", 3, status=1)
+    assert "was trained on 8 samples of the data" in said and "now there are 8 of" in said and "Traceback" not in said
 
 
 def test_nothing_held_out_is_a_warning(enzymes, tmp_path):

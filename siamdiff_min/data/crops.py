@@ -32,6 +32,7 @@ class Crops(torch.utils.data.Dataset):
         if max_length is not None and max_length < 1:
             raise ValueError(f"max_length is {max_length}, but a crop has at least one residue")
         self.store, self.max_length, self.seed, self.draw_last_window = store, max_length, seed, draw_last_window
+        self.checksum = store.checksum
 
     def __len__(self) -> int:
         return len(self.store)

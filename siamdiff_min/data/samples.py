@@ -99,7 +99,7 @@ class Samples(torch.utils.data.Dataset):
     """
 
     def __init__(self, store: ProteinStore, labels: Sequence[str] = (), max_residues: int | None = None):
-        self.store, self.max_residues = store, max_residues
+        self.store, self.max_residues, self.checksum = store, max_residues, store.checksum
         self.label_index = {label: i for i, label in enumerate(labels)}
         counts = [self.count(i) for i in range(len(store))]
         self.entry = np.repeat(np.arange(len(store)), counts)  # entry of the store of every sample

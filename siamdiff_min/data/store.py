@@ -84,6 +84,12 @@ class ProteinStore(torch.utils.data.Dataset):
         first, last = self._map("note_offset")[index : index + 2]
         return self._map("notes")[first:last]
 
+    @property
+    def checksum(self) -> str:
+        """SHA-256 over those of all arrays: the same where all proteins, their names and their notes are."""
+        digests = {name: entry["sha256"] for name, entry in self.meta["arrays"].items()}
+        return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+
     def num_residues(self, index: int) -> int:
         """Number of residues of one protein."""
         first, last = self._map("residue_offset")[index : index + 2]

@@ -172,7 +172,8 @@ class RunConfig:
     def check_resumable(self, before: dict, path, done: int) -> None:
         """Raise ConfigError that names the options in which this run differs from the one that wrote `before`.
 
-        The number of epochs may be another one as long as the `done` ones that were begun keep their stage.
+        The number of epochs may be another one as long as the `done` ones that were begun keep their stage and the
+        learning rate does not depend on it.
         """
         now = self.plain()
         was, will = (stages(options["epochs"]) for options in (before, now))
@@ -184,7 +185,8 @@ class RunConfig:
         changed = [
             f"--{f.name.replace('_', '-')} was {before.get(f.name)!r}, is {now[f.name]!r}"
             for f in fields(self)
-            if not f.metadata["free"] and before.get(f.name, f.default) != now[f.name]  # older runs lack newer options
+            if not f.metadata["free"] or (f.name == "epochs" and self.lr_decay != "none")
+            if before.get(f.name, f.default) != now[f.name]  # older runs lack newer options
         ]
         if changed:
             raise ConfigError(

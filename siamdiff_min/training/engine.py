@@ -179,6 +179,7 @@ def train(
     Args:
         config: `epochs` is one number, or two for the stages of `objective.set_stage`.
         objective: (batch, generator) -> (loss, logs): an objective of pre-training, or a downstream task.
+        dataset: its `checksum` tells whether a run is resumed on the same data.
         collate: list of items -> (batch, names); a batch can go to a device.
         indices: the items to train on.
         validate: called with the epochs done, after each and where --max-steps ends; what it returns is written down.
@@ -207,8 +208,13 @@ def train(
     path, state = resume(config, ranks, per_epoch)
     start, metrics_size, epoch_loss = 0, 0, 0.0
     if state is not None:
-        if state["num_train"] != len(indices):
-            raise ConfigError(f"{path} was trained on {state['num_train']} samples, there are {len(indices)} now")
+        before = state["num_train"], state.get("data", dataset.checksum)  # none in checkpoints of version 0.2
+        if before != (len(indices), dataset.checksum):
+            raise ConfigError(
+                f"{path} was trained on {before[0]} samples of the data {before[1][:12]}, but now there are "
+                f"{len(indices)} of {dataset.checksum[:12]}. Choose another --out, or start from its weights with "
+                "--init-from"
+            )
         checkpoint.load_weights(objective, state["objective"], str(path))
         optimizer.load_state_dict(state["optimizer"])
         if scheduler:
@@ -317,6 +323,7 @@ def train(
                     "config": config.plain(),
                     "step": done,
                     "num_train": len(indices),
+                    "data": dataset.checksum,
                     "metrics_size": metrics.tell(),
                     "objective": objective.state_dict(),
                     "optimizer": optimizer.state_dict(),

@@ -107,6 +107,13 @@ def test_epochs_may_change_where_those_begun_keep_their_stage(before, now, begun
             check()
 
 
+def test_epochs_stay_where_the_learning_rate_depends_on_them():
+    before = PretrainConfig(epochs=(3, 3), lr_decay="cosine")
+    before.check_resumable(before.plain(), "checkpoint.pt", 2)
+    with pytest.raises(ConfigError, match=r"--epochs was \[3, 3\], is \[3, 4\]"):
+        replace(before, epochs=(3, 4)).check_resumable(before.plain(), "checkpoint.pt", 2)
+
+
 def test_the_level_follows_from_the_encoder():
     assert PretrainConfig(encoder="gvp").resolve().level == "atom"
     assert PretrainConfig(method="diffpret", encoder="esm-gearnet-8M").resolve().level == "residue"

@@ -3,6 +3,7 @@
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -199,8 +200,10 @@ def test_resuming_something_else_is_refused(tmp_path):
     train(configure(tmp_path, "--max-steps", 1))
     with pytest.raises(ValueError, match=r"--seed was 0, is 3. Choose another --out"):
         train(configure(tmp_path, "--seed", 3))
-    with pytest.raises(ValueError, match="was trained on 40 samples, there are 41 now"):
+    with pytest.raises(ValueError, match="40 samples of the data 0123456789ab, but now there are 41 of 0123456789ab"):
         train(configure(tmp_path), num=41)
+    with pytest.raises(ValueError, match="40 samples of the data 0123456789ab, but now there are 40 of fedcba987654"):
+        train(configure(tmp_path), checksum="fedcba9876543210")
     with pytest.raises(ValueError, match="holds checkpoints of another run"):
         train(configure(tmp_path, "--resume", "never"))
     with pytest.raises(checkpoint.CheckpointError, match="could not read"):
@@ -216,6 +219,17 @@ def test_resuming_from_a_path(tmp_path, reference):
     objective, _ = train(configure(tmp_path / "second", "--resume", source))
     assert_equal_weights(objective, reference[0])
     assert lines(tmp_path / "second")[0]["step"] > 13
+
+
+def test_a_checkpoint_of_version_0_2_is_resumed(tmp_path, reference):
+    """`checkpoint-0.2.pt` was written by that version at step 13: `train(configure(out, "--max-steps", 13))`."""
+    old = Path(__file__).with_name("checkpoint-0.2.pt")
+    state = checkpoint.load(old)
+    assert state["step"] == 13 and "data" not in state
+    objective, _ = train(configure(tmp_path / "old", "--resume", old))
+    assert_close_weights(objective, reference[0])  # bit-equal on the machine that wrote it
+    new = checkpoint.save(tmp_path, 13, state | {"data": standin.Dataset(0).checksum})
+    assert_equal_weights(train(configure(tmp_path / "new", "--resume", new))[0], objective)
 
 
 def test_one_stage_from_the_weights_of_the_other(tmp_path):
