@@ -57,18 +57,17 @@ def main(argv: list[str] | None = None) -> int:
         ranks.say(f"labels      {data.about}")
         ranks.say("samples     " + ", ".join(f"{split} {len(x)}" for split, x in datasets.items()))
 
+    if config.dry_run:
+        build(config.for_seed(config.seeds[0]), labels, datasets, ranks)
+        ranks.say("\n".join(f"{name:18}  {value}" for name, value in config.plain().items()))
+        return 0
+
     # 3. For every seed: train, then score the best epoch on the test split.
     tested = {}
-    with ranks.connected():
+    with ranks.connected(), ranks.alone_in(config.out):
         for seed in config.seeds:
             run = config.for_seed(seed)
-            try:
-                task = build(run, labels, datasets, ranks)
-            except ValueError as error:
-                sys.exit(f"error: {error}")
-            if config.dry_run:
-                ranks.say("\n".join(f"{name:18}  {value}" for name, value in config.plain().items()))
-                return 0
+            task = build(run, labels, datasets, ranks)
             if not model:
                 if config.freeze and not config.init_from:
                     calibrate(task, run, datasets["train"], ranks)

@@ -37,12 +37,9 @@ def main(argv: list[str] | None = None) -> int:
 
     # 3. Encoder and objective.
     torch.manual_seed(config.seed)
-    try:
-        encoder = checkpoint.new_encoder(config, ranks.say)
-        heads = {"head_dim": config.head_dim} if config.head_dim else {}
-        objective = OBJECTIVES[config.method](encoder, config.level, config.preset, config.ablation, **heads)
-    except ValueError as error:
-        sys.exit(f"error: {error}")
+    encoder = checkpoint.new_encoder(config, ranks.say)
+    heads = {"head_dim": config.head_dim} if config.head_dim else {}
+    objective = OBJECTIVES[config.method](encoder, config.level, config.preset, config.ablation, **heads)
     if config.init_from:
         checkpoint.initialise(objective, Path(config.init_from), ranks.say)
 
@@ -66,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
     def validate(epochs: float) -> dict[str, float]:
         return engine.evaluate(objective, (crops, collate, valid), config, ranks)
 
-    with ranks.connected():
+    with ranks.connected(), ranks.alone_in(config.out):
         stopped = engine.train(config, objective, crops, collate, train, validate, ranks)
         if stopped:
             return 128 + stopped

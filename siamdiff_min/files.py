@@ -137,6 +137,20 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+_LOCKS: set[int] = set()  # descriptors of the locks that this process holds
+
+
+def _leave_locks_to_the_parent() -> None:
+    """A forked child (a loader of data) that outlives its parent must not keep the parent's lock."""
+    for descriptor in _LOCKS:
+        os.close(descriptor)
+    _LOCKS.clear()
+
+
+if fcntl is not None:
+    os.register_at_fork(after_in_child=_leave_locks_to_the_parent)
+
+
 @contextlib.contextmanager
 def lock(path: Path, busy: str = "") -> Iterator[None]:
     """Hold the lock file `path`; the system frees it when the process ends, however it ends.
@@ -148,6 +162,7 @@ def lock(path: Path, busy: str = "") -> Iterator[None]:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    _LOCKS.add(descriptor)
     try:
         if fcntl is not None:
             try:
@@ -156,7 +171,9 @@ def lock(path: Path, busy: str = "") -> Iterator[None]:
                 raise SiamDiffError(busy) from error
         yield
     finally:
-        os.close(descriptor)
+        if descriptor in _LOCKS:
+            _LOCKS.remove(descriptor)
+            os.close(descriptor)
 
 
 def sha256(path: Path) -> str:

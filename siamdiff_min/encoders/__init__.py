@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from ..files import ConfigError
 from .esm import ESM2, ESM_SIZES, RANDOM_ESM, ESMGearNet
 from .gearnet import Encoding, GearNet
 from .graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, GraphBuilder
@@ -45,10 +46,10 @@ def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
     """GVP of App. H. The radial basis covers the graph's 4.5 angstrom, the default of Jing et al. (2022); the released
     code stretches it over 20.
 
-    Raises ValueError at residue level.
+    Raises ConfigError at residue level.
     """
     if level != "atom":
-        raise ValueError(f"the encoder gvp exists at atom level only (App. H), not at {level} level")
+        raise ConfigError(f"the encoder gvp exists at atom level only (App. H), not at {level} level")
     sizes = {"paper": {}, "small": {"dims": (64, 16), "num_layers": 4}, "tiny": {"dims": (32, 8), "num_layers": 3}}
     if preset == "official":
         return GVPGNN(ATOM_GRAPH.as_official(), longest=20.0, **sizes[size])
@@ -58,12 +59,12 @@ def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
 def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper", esm: str = "") -> ESMGearNet:
     """ESM-GearNet of Sec. 5.4 with random weights: ESM-2, by default of 650M, before the residue-level GearNet-Edge.
 
-    Raises ValueError at atom level, and for an `esm` of the small sizes, which have an ESM-2 of their own.
+    Raises ConfigError at atom level, and for an `esm` of the small sizes, which have an ESM-2 of their own.
     """
     if level != "residue":
-        raise ValueError(f"the encoder esm-gearnet exists at residue level only (Sec. 5.4), not at {level} level")
+        raise ConfigError(f"the encoder esm-gearnet exists at residue level only (Sec. 5.4), not at {level} level")
     if esm and size != "paper":
-        raise ValueError(f"esm-gearnet-{esm} is of --size paper; of --size {size} there is esm-gearnet")
+        raise ConfigError(f"esm-gearnet-{esm} is of --size paper; of --size {size} there is esm-gearnet")
     model = ESM2(*{"paper": ESM_SIZES[esm or "650M"], "small": (4, 128, 8), "tiny": (2, 64, 4)}[size])
     builder = RESIDUE_GRAPH.as_official() if preset == "official" else RESIDUE_GRAPH
     return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], model)

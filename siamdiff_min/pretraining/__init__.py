@@ -5,6 +5,7 @@ from functools import partial
 
 from torch import nn
 
+from ..files import ConfigError
 from ..protein.conformer import GaussianConformer, TorsionalConformer
 from .baselines import Geometry, ResidueTypes, SelfPrediction
 from .contrast import MultiviewContrast
@@ -35,7 +36,7 @@ def build_siamdiff(
     """SiamDiff (Sec. 4): two conformers, each denoised from the other's representations; DiffPreT (Sec. 3) has one."""
     official, check = preset == "official", ablation != "no-clash-check"
     if not check and not (siamese and level == "atom"):
-        raise ValueError(
+        raise ConfigError(
             "--ablation no-clash-check is for siamdiff at atom level: nothing else draws side chains that may clash"
         )
     conformers = {"atom": TorsionalConformer(check=check, official=official), "residue": GaussianConformer()}
@@ -74,13 +75,13 @@ def build_torsional(encoder: nn.Module, level: str, preset: str = "paper", ablat
     """Torsional diffusion of side chains (App. G), at all levels of the schedule of DiffPreT."""
     _without_ablation(ablation)
     if level != "atom":
-        raise ValueError("torsional diffusion exists at atom level only: CA atoms alone have no side-chain torsions")
+        raise ConfigError("torsional diffusion exists at atom level only: CA atoms alone have no side-chain torsions")
     return TorsionalDiffusion(encoder, replace(SCHEDULES[preset][1], levels=(1, 100)))
 
 
 def _without_ablation(ablation: str) -> None:
     if ablation != "none":
-        raise ValueError(f"--ablation {ablation} is for diffpret and siamdiff")
+        raise ConfigError(f"--ablation {ablation} is for diffpret and siamdiff")
 
 
 OBJECTIVES = {  # name -> (encoder, level, preset, ablation) -> objective

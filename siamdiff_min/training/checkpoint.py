@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH
 from ..encoders.weights import WeightsError, read_weights
-from ..files import CheckpointError, write_file
+from ..files import CheckpointError, ConfigError, write_file
 from .config import RunConfig
 
 MAGIC = b"siamdiff_min ckpt 1\n"
@@ -158,7 +158,7 @@ def _released(state: dict[str, Tensor], path: Path) -> dict:
 def new_encoder(config: RunConfig, report: Callable[[str], None] = print) -> nn.Module:
     """The encoder that the options ask for, with initial weights, except for those of ESM-2 in --esm.
 
-    Raises ValueError where there is no such encoder at this level, or the options are for another one.
+    Raises ConfigError if there is no such encoder at this level, or the options are for another one.
     """
     encoder = ENCODERS[config.encoder](config.level, config.size, config.preset)
     if hasattr(encoder, "esm"):
@@ -167,7 +167,7 @@ def new_encoder(config: RunConfig, report: Callable[[str], None] = print) -> nn.
         if config.freeze_esm:
             encoder.esm.requires_grad_(False)
     elif config.esm or config.freeze_esm:
-        raise ValueError(f"--esm and --freeze-esm are for esm-gearnet, not for {config.encoder}")
+        raise ConfigError(f"--esm and --freeze-esm are for esm-gearnet, not for {config.encoder}")
     return encoder
 
 

@@ -11,16 +11,17 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from tqdm import tqdm
 
-from ..files import ConfigError, printable, tolerant_output
+from ..files import ConfigError, lock, printable, tolerant_output
 
 Record = dict[str, Tensor]  # name -> sums over the items of a batch, see `means`
 
@@ -59,6 +60,13 @@ class Ranks:
         dist.barrier()
         gc.collect()  # DDP holds on to the group, whose threads have to end before the interpreter does
         dist.destroy_process_group()
+
+    @contextmanager
+    def alone_in(self, out: str):
+        """Keep other runs from writing to the folder `out`. Raises SiamDiffError if one does."""
+        busy = f"another run is writing to {out}: wait for its end, or choose another --out"
+        with nullcontext() if self.rank else lock(Path(out) / "lock", busy):
+            yield
 
     def wait(self) -> None:
         """Until all are here: whatever one has written before, the others can read after."""

@@ -86,16 +86,20 @@ def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzym
     record_property("of them in the loop, after a checkpoint", saved)
 
 
-@pytest.mark.parametrize("numbers", [(36, 39), pytest.param(range(2, 90, 3), marks=SOAK)], ids=["two", "many"])
-def test_a_signal_is_never_forgotten(numbers, tmp_path, enzymes, record_property):
-    """At operations of fine-tuning on the disk; 36 and 39 are in the last save of the first of two seeds: the second
-    must not be begun as if there were no signal."""
+@pytest.mark.parametrize(
+    "below, numbers",
+    [("/seed-3/checkpoint-000000004", (1, 3)), pytest.param("", range(2, 100, 3), marks=SOAK)],
+    ids=["two", "many"],
+)
+def test_a_signal_is_never_forgotten(below, numbers, tmp_path, enzymes, record_property):
+    """At operations of fine-tuning on the disk; above all in the last save of the first of two seeds: the second must
+    not be begun as if there were no signal."""
     run, log = RUNS["fine-tuning"](tmp_path, enzymes), tmp_path / "log"
     expected = run.undisturbed()
     for number in numbers:
         place = tmp_path / str(number)
         log.write_text("")
-        codes = finish(start(log, 1, *run.command(place), DISK=f"terminate:{number}:{place}"))
+        codes = finish(start(log, 1, *run.command(place), DISK=f"terminate:{number}:{place}{below}"))
         assert codes[0] in (128 + signal.SIGTERM, -signal.SIGTERM), log.read_text()
         assert finish(start(log, 1, *run.command(place))) == [0]
         assert run.result(place) == expected

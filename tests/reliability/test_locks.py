@@ -1,0 +1,49 @@
+"""One run at a time in a folder: the second gets a sentence, and nothing that has ended keeps the folder locked."""
+
+import multiprocessing
+import os
+import time
+
+import pytest
+from processes import finish, start
+from runs import RUNS
+
+from siamdiff_min.files import SiamDiffError, lock
+
+
+@pytest.mark.parametrize("name, world", [("pre-training", 1), ("pre-training", 2), ("fine-tuning", 1)])
+def test_the_second_run_in_a_folder_is_refused(name, world, tmp_path, enzymes):
+    run, log, place = RUNS[name](tmp_path, enzymes), tmp_path / "log", tmp_path / "out"
+    with lock(place / "lock"):
+        assert finish(start(log, world, *run.command(place))) == [1] * world
+    said = log.read_text()
+    assert f"error: another run is writing to {place}: wait for its end, or choose another --out" in said
+    assert os.listdir(place) == ["lock"] and (world > 1 or "Traceback" not in said)
+
+
+def hold_with_a_child(path, orphan) -> None:
+    with lock(path):
+        if os.fork() == 0:
+            orphan.value = os.getpid()
+        time.sleep(60)
+        os._exit(0)
+
+
+def test_a_child_that_outlives_a_killed_run_does_not_keep_the_lock(tmp_path):
+    """As loaders of data do for seconds; torchrun starts the next run at once."""
+    context = multiprocessing.get_context("forkserver")
+    orphan = context.Value("i", 0)
+    process = context.Process(target=hold_with_a_child, args=(tmp_path / "lock", orphan))
+    process.start()
+    while not orphan.value:
+        assert process.is_alive()
+        time.sleep(0.01)
+    try:
+        with pytest.raises(SiamDiffError, match="busy"), lock(tmp_path / "lock", "busy"):
+            pass
+        process.kill()
+        process.join()
+        with lock(tmp_path / "lock", "busy"):
+            pass
+    finally:
+        os.kill(orphan.value, 9)
