@@ -7,10 +7,13 @@ them in. What a run did is its resolved config, which is printed and kept in eve
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
+import sys
 import types
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import NamedTuple, get_args, get_origin, get_type_hints
 
 from ..encoders import ONE_LEVEL
@@ -121,6 +124,9 @@ class RunConfig:
     device: str = option("auto", "where to train", free=True, choices=("auto", "cpu", "cuda"))
     threads: int | None = option(None, "CPU threads per process (default: torch's choice)", free=True)
     deterministic: bool = option(False, "deterministic algorithms on the GPU too, slower", free=True)
+    plugin: tuple[str, ...] = option(
+        (), "Python files (or modules) that add an objective, a task or an encoder: docs/extending.md", free=True
+    )
     dry_run: bool = option(False, "print the resolved options and sizes, then exit", free=True)
 
     def __post_init__(self):
@@ -367,6 +373,25 @@ class FinetuneConfig(RunConfig):
         return replace(self, seed=seed, out=os.path.join(self.out, f"seed-{seed}"))
 
 
+def load_plugins(argv: list[str] | None) -> None:
+    """Import the files and modules of --plugin, before the options are read: they may add to what can be chosen.
+
+    Raises ConfigError if one cannot be found; what goes wrong inside is the plugin's own error.
+    """
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--plugin", nargs="+", default=[])
+    for name in first.parse_known_args(argv)[0].plugin:
+        path = Path(name)
+        if path.suffix != ".py":
+            importlib.import_module(name)
+            continue
+        if not path.is_file():
+            raise ConfigError(f"--plugin {name}: no such file")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
 def parse(
     argv: list[str] | None,
     choices: Mapping[str, Collection[str]],
@@ -374,6 +399,7 @@ def parse(
     kind: type[RunConfig] = PretrainConfig,
 ) -> RunConfig:
     """Read a command line; `choices` says what may follow --method and the like (the keys of the dispatch dicts)."""
+    load_plugins(argv)
     parser = argparse.ArgumentParser(description=description)
     hints = get_type_hints(kind)
     for f in fields(kind):
@@ -381,12 +407,13 @@ def parse(
             continue
         flags = [f"--{f.name.replace('_', '-')}"] + ["--stage"] * (f.name == "stages")
         several = get_origin(hints[f.name]) is tuple or any(get_origin(t) is tuple for t in get_args(hints[f.name]))
-        text = f.metadata["help"] + ("" if f.default in (None, False, MISSING) else f" (default: {f.default})")
+        text = f.metadata["help"] + ("" if f.default in (None, False, (), MISSING) else f" (default: {f.default})")
         text = text.replace("%", "%%")  # argparse formats it
         if hints[f.name] is bool:
             parser.add_argument(*flags, dest=f.name, action="store_true", help=text)
-        elif several:  # numbers
-            parser.add_argument(*flags, dest=f.name, type=int, nargs="+", default=f.default, help=text)
+        elif several:
+            of = str if f.name == "plugin" else int
+            parser.add_argument(*flags, dest=f.name, type=of, nargs="+", default=f.default, help=text)
         else:
             of = next(t for t in (get_args(hints[f.name]) or (hints[f.name],)) if t is not types.NoneType)
             allowed = tuple(choices.get(f.name, f.metadata.get("choices", ()))) or None

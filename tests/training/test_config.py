@@ -1,5 +1,6 @@
 """Options: Table 5 digit for digit, presets, the help, and what may not change on resuming."""
 
+import sys
 from dataclasses import fields, replace
 from functools import partial
 
@@ -8,6 +9,7 @@ from standin import CHOICES
 
 from siamdiff_min.encoders import ENCODERS, ONE_LEVEL
 from siamdiff_min.files import ConfigError
+from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES
 from siamdiff_min.training.config import TABLE_5, FinetuneConfig, PretrainConfig, parse
 
 
@@ -187,3 +189,19 @@ def test_what_is_given_may_not_contradict_a_model():
         replace(given, task="psr").resolve(1, model)
     with pytest.raises(ConfigError, match=r"--seeds 3 4, but run/seed-3/best.pt holds: 3"):
         replace(given, seeds=(3, 4)).resolve(1, model)
+
+
+def test_a_plugin_adds_to_what_can_be_chosen(tmp_path):
+    (tmp_path / "a_plugin.py").write_text(
+        "from siamdiff_min import OBJECTIVES\nOBJECTIVES['mine'] = OBJECTIVES['distance']\n"
+    )
+    choices = {"method": OBJECTIVES, "encoder": ENCODERS, "ablation": ABLATIONS}
+    try:
+        with pytest.raises(SystemExit):
+            parse(["--method", "mine"], choices)
+        assert parse(["--plugin", str(tmp_path / "a_plugin.py"), "--method", "mine"], choices).method == "mine"
+    finally:
+        OBJECTIVES.pop("mine", None)
+        sys.modules.pop("a_plugin", None)
+    with pytest.raises(ConfigError, match=r"--plugin none\.py: no such file"):
+        parse(["--plugin", "none.py"], choices)
