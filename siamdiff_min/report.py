@@ -1,8 +1,8 @@
-"""One page to look at: `python -m siamdiff_min.report RUN_DIR` draws a run into RUN_DIR/report.html.
+"""One page to look at: `siamdiff-report RUN_DIR` draws a run into RUN_DIR/report.html.
 
-Pre-training: losses and accuracies over epochs, stages marked, as in Fig. 2 of the paper. Fine-tuning: the same for
-every seed, the table of results, and what was predicted on the test split (`finetune.py --save-predictions`).
-matplotlib is needed, and only here: `pip install matplotlib`.
+Pre-training: losses and accuracies over epochs, stages marked, as in Fig. 2 of the paper, and a protein that the model
+denoises. Fine-tuning: the same curves for every seed, the table of results, and what was predicted on the test split
+(`finetune.py --save-predictions`). matplotlib is needed, and only here: `pip install matplotlib`.
 """
 
 from __future__ import annotations
@@ -17,25 +17,40 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+import torch
 from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
+from torch import nn
 
+from .data.structures import bundle_path, find_structures
+from .encoders import ENCODERS
 from .files import SiamDiffError, printable, tolerant_output, unescape, write_file
+from .pretraining import OBJECTIVES
+from .pretraining.diffusion import edges_to_vectors
+from .pretraining.siamdiff import SiamDiff
+from .protein.protein import Protein
+from .training import checkpoint
 
 NOT_MEASURES = {"step", "epoch", "stage", "split", "seconds", "peak_memory_mb", "lr"}
-STYLE = "body{font-family:sans-serif;max-width:70em;margin:2em auto}td,th{padding:.2em .8em;text-align:right}"
+SPLITS = ("train", "valid")
+SHOWN_NOISE = 1.5  # angstrom: standard deviation of the noise in the drawing
+STYLE = """
+body{font:14px/1.4 sans-serif;max-width:970px;margin:1em auto;padding:0 1em} main{display:flex;flex-wrap:wrap;gap:1em}
+section{flex:2 1 600px;min-width:0} aside{flex:1 1 300px;min-width:0;font-size:12px} img{max-width:100%}
+table{border-spacing:0;margin-bottom:1em} td{padding:.1em .6em .1em 0;vertical-align:top;overflow-wrap:anywhere}
+"""
 
 
 class ReportError(SiamDiffError):
     """A folder that is no run, or matplotlib missing."""
 
 
-def figure(rows: int, columns: int):
-    """A matplotlib figure and its axes (rows, columns), without touching the user's matplotlib settings."""
+def figure(rows: int, columns: int, panel: tuple[float, float] = (4.2, 3.4)):
+    """A matplotlib figure of panels (inches), and its axes (rows, columns); the user's settings are not touched."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ReportError("the report needs matplotlib: pip install matplotlib") from error
-    made = Figure(figsize=(4.2 * columns, 3.4 * rows), layout="constrained")
+    made = Figure(figsize=(panel[0] * columns, panel[1] * rows), layout="constrained")
     return made, made.subplots(rows, columns, squeeze=False)
 
 
@@ -46,29 +61,49 @@ def as_html(made) -> str:
     return f'<img src="data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
 
 
-def curves(metrics: Path) -> str:
-    """Every measure of a metrics.jsonl over epochs, for training and validation, the beginning of stage 2 marked."""
-    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    if not lines:
-        raise ReportError(f"{metrics} is empty")
-    last = lines[-1]
-    per_epoch = max(1, last["step"] // (last["epoch"] + 1))
+def read_metrics(path: Path) -> list[dict]:
+    """The lines of a metrics.jsonl; one that is just being written is left out. Raises ReportError."""
+    try:
+        lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+        if lines and all({"step", "epoch", "split"} <= line.keys() for line in lines):
+            return lines
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise ReportError(f"{path} is damaged: {error!r:.100}") from error
+    raise ReportError(f"{path} is empty, or not one of a run")
+
+
+def measures(lines: list[dict]) -> list[str]:
+    """Names of what was measured: losses first, then accuracies and other metrics, clash rates last."""
+    names = {name for line in lines for name in line} - NOT_MEASURES
+    names = {name for name in names if not name.endswith(("_per_second", "_constant"))}
+
+    def place(name: str) -> tuple:
+        return "clash" in name or "native" in name, not name.endswith(("loss", "error")), name
+
+    return sorted(names, key=place)
+
+
+def curves(lines: list[dict]) -> str:
+    """Every measure over epochs, for training and validation, beside what a constant prediction gets, where known."""
+    per_epoch = max(1, lines[-1]["step"] // (lines[-1]["epoch"] + 1))
     series: dict[str, dict[str, list]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
-        for name, value in line.items():
-            if name not in NOT_MEASURES and not name.endswith("_per_second"):
-                series[name][line["split"]].append((line["step"] / per_epoch, value))
+        for name in line.keys() - NOT_MEASURES:
+            series[name][line["split"]].append((line["step"] / per_epoch, line[name]))
     switch = next((line["step"] / per_epoch for line in lines if line.get("stage") == 2), None)
-    columns = min(3, len(series))
-    made, axes = figure(-(-len(series) // columns), columns)
-    for axis, name in zip(axes.flat, sorted(series)):
+    names = measures(lines)
+    made, axes = figure(-(-len(names) // 2), 2, (3.15, 2.5))
+    for axis, name in zip(axes.flat, names):
         for split, points in sorted(series[name].items()):
             axis.plot(*zip(*points), "o-" if split == "valid" else "-", label=split, markersize=3)
+        for _, points in sorted(series[f"{name}_constant"].items())[-1:]:  # of validation, where there is one
+            axis.plot(*zip(*points), "--", color="black", linewidth=1, label="constant prediction")
         if switch is not None:
             axis.axvline(switch, color="grey", linestyle=":", label="stage 2")
         axis.set(title=name.replace("_", " "), xlabel="epoch")
-        axis.legend()
-    for axis in axes.flat[len(series) :]:
+    handles = {label: line for axis in axes.flat for line, label in zip(*axis.get_legend_handles_labels())}
+    made.legend(handles.values(), handles, loc="outside upper center", ncols=4)
+    for axis in axes.flat[len(names) :]:
         axis.remove()
     return as_html(made)
 
@@ -98,7 +133,7 @@ def draw_predictions(task: str, path: Path) -> str:
         axis.plot(recall, precision)
         axis.set(title="EC, all labels together", xlabel="recall", ylabel="precision", ylim=(0, 1.02))
     elif task == "res":
-        made.set_size_inches(7, 6.5)
+        made.set_size_inches(6.3, 6)
         names = [name.title() for name in p["labels"]]
         matrix = confusion_matrix(target, prediction.argmax(1), labels=range(len(names)), normalize="true")
         made.colorbar(axis.imshow(matrix, cmap="Blues", vmin=0), ax=axis, label="share of the true type")
@@ -115,9 +150,17 @@ def draw_predictions(task: str, path: Path) -> str:
 
 def results_table(results: dict) -> str:
     """Metrics on the test split, a row each: seeds, mean, std."""
-    test, mean, std = results["test"], results["mean"], results["std"]
-    rows = [["test", *(f"seed {seed}" for seed in test), "mean", "std"]]
-    rows += [[name, *(test[seed][name] for seed in test), mean[name], std[name]] for name in mean]
+    columns = {f"seed {seed}": values for seed, values in results["test"].items()}
+    columns |= {"mean": results["mean"], "std": results["std"]}
+    return table([["test", *columns], *([name, *(c[name] for c in columns.values())] for name in results["mean"])])
+
+
+def final_table(lines: list[dict]) -> str:
+    """Where a run ended, a row for each measure: training, validation, a constant prediction."""
+    train, valid = ({k: v for line in lines if line["split"] == split for k, v in line.items()} for split in SPLITS)
+    rows = [["at the end", *SPLITS, "constant"]]
+    for name in measures(lines):
+        rows.append([name, train.get(name), valid.get(name), {**train, **valid}.get(f"{name}_constant")])
     return table(rows)
 
 
@@ -131,31 +174,115 @@ def table(rows: list[list]) -> str:
     return "<table>" + "".join(f"<tr>{''.join(map(shown, row))}</tr>" for row in rows) + "</table>"
 
 
+# ---- a protein that is denoised --------------------------------------------------------------------------------------
+
+
+def load_objective(state: dict) -> nn.Module:
+    """The objective of a checkpoint of train.py, for evaluation. Raises CheckpointError, or KeyError for another."""
+    config = state["config"]
+    encoder = ENCODERS[config["encoder"]](config["level"], config["size"], config["preset"])
+    heads = {"head_dim": config["head_dim"]} if config["head_dim"] else {}
+    make = OBJECTIVES[config["method"]]
+    objective = make(encoder, config["level"], config["preset"], config["ablation"], **heads)
+    checkpoint.load_weights(objective, state["objective"], "the checkpoint")
+    return objective.eval()
+
+
+@torch.no_grad()
+def denoise(objective: SiamDiff, protein: Protein, t: int, generator: torch.Generator) -> list[torch.Tensor]:
+    """Coordinates (N, 3) of a protein: R^0, R^t, and R^t - sqrt((1 - abar) / abar) eps_theta, one step back from it.
+
+    As in Algorithm 1, eps_theta comes from the representations of the other conformer. Nothing is masked.
+    """
+    views = [objective.encoder.builder.view(protein)]
+    if objective.conformer is not None:
+        views.append(objective.conformer(views[0], generator)[0])
+    nothing, level = torch.zeros(0, dtype=torch.long), torch.tensor([t])
+    noisy, *rest = (objective.add_noise(view, level, nothing, generator) for view in views)
+    other = rest[0] if rest else noisy
+    a = objective.encoder(other.protein, other.graph).node
+    pos, graph = noisy.protein.pos, noisy.graph
+    score = objective.edge_scores(a, graph, pos, objective.distance_layers())
+    towards = edges_to_vectors(score, pos, graph.src, graph.dst)  # -eps_theta
+    return [views[0].pos, pos, pos + ((1 - noisy.alpha_bar) / noisy.alpha_bar).sqrt()[:, None] * towards]
+
+
+def bonds(protein: Protein, pos: torch.Tensor) -> torch.Tensor:
+    """Pairs of atoms (K, 2) to be joined in a drawing: those within 2 angstrom, or neighbours among alpha carbons."""
+    if protein.num_atoms == protein.num_residues:
+        i = torch.arange(protein.num_atoms - 1)
+        return torch.stack([i, i + 1], 1)[(protein.chain[1:] == protein.chain[:-1])]
+    return (torch.cdist(pos, pos) < 2).triu(1).nonzero()
+
+
+def draw_protein(axis, pos: np.ndarray, pairs: np.ndarray) -> None:
+    """Bonds in the plane of the page, coloured from the first atom to the last."""
+    from matplotlib.collections import LineCollection
+
+    axis.add_collection(LineCollection(pos[pairs, :2], array=pairs[:, 0], cmap="viridis", linewidths=1))
+    axis.autoscale()
+    axis.set_aspect("equal")
+    axis.axis("off")
+
+
+def draw_denoising(objective: SiamDiff) -> str:
+    """The smallest protein of the bundle, clean, with noise of SHOWN_NOISE, and one step of the model back from it."""
+    objective.set_stage(1)
+    sigma = ((1 - objective.alpha_bar) / objective.alpha_bar).sqrt()
+    t = int((sigma - SHOWN_NOISE).abs().argmin()) + 1
+    source = min(find_structures(bundle_path()).sources, key=lambda source: source.size)
+    protein = source.read().protein
+    clean, *moved = denoise(objective, protein, t, torch.Generator().manual_seed(0))
+    pairs = bonds(objective.encoder.builder.view(protein), clean).numpy()
+    centre = clean.mean(0)
+    axes_of_inertia = torch.linalg.svd(clean - centre, full_matrices=False).Vh.T
+    made, axes = figure(1, 3, (2.1, 2.4))
+    titles = ["clean", f"noised (t = {t})", "one step back"]
+    for axis, title, pos in zip(axes.flat, titles, [clean, *moved]):
+        draw_protein(axis, ((pos - centre) @ axes_of_inertia).numpy(), pairs)
+        away = float((pos - clean).square().sum(-1).mean().sqrt())
+        axis.set_title(f"{title}: {away:.2f} \u00c5" if away else f"{source.name}, {title}", fontsize="medium")
+    return f"<p>A bundled protein, and how far its atoms are from where they belong (RMSD)</p>{as_html(made)}"
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
 def report(run: Path) -> Path:
     """Draw a run of train.py or finetune.py; returns the page. Raises ReportError."""
     folders = [run, *sorted(run.glob("seed-*"))]
     folders = [folder for folder in folders if (folder / "metrics.jsonl").is_file()]
     if not folders:
         raise ReportError(f"{run} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
-    parts, task = [], None
+    figures, tables, config = [], [], {}
     if (run / "results.json").is_file():
         try:
             results = json.loads((run / "results.json").read_bytes())
-            task = results["config"]["task"]
-            parts.append(results_table(results))
+            config = dict(results["config"])
+            tables.append(results_table(results))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ReportError(f"{run / 'results.json'} is not one of finetune.py: {error!r:.100}") from error
     for folder in folders:
-        if folder != run:
-            parts.append(f"<h2>{html.escape(printable(folder.name))}</h2>")
-        parts.append(curves(folder / "metrics.jsonl"))
-        if task and (folder / "predictions.tsv").is_file():
-            parts.append(draw_predictions(task, folder / "predictions.tsv"))
+        lines = read_metrics(folder / "metrics.jsonl")
+        title = "" if folder == run else f"<h2>{html.escape(printable(folder.name))}</h2>"
+        figures.append(title + curves(lines))
+        tables.append(title + final_table(lines))
+        if config.get("task") and (folder / "predictions.tsv").is_file():
+            figures.append(draw_predictions(config["task"], folder / "predictions.tsv"))
+    try:
+        state = (checkpoint.latest(folders[-1], lambda _: None) or (None, {}))[1]
+        config = config or state.get("config", {})
+        if config.get("method") in ("diffpret", "siamdiff") and state:
+            figures.append(draw_denoising(load_objective(state)))
+    except (SiamDiffError, KeyError, ValueError) as error:
+        figures.append(table([[f"no drawing of a protein: {error}"]]))
+    if config:
+        tables.append(table([["option", "value"], *([k, v if v is None else str(v)] for k, v in config.items())]))
     title = html.escape(printable(run.resolve().name))
     page = f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
-    path = run / "report.html"
-    write_file(path, (page + "\n".join(parts)).encode())
-    return path
+    page += "<main><section>{}</section><aside>{}</aside></main>\n".format(*map("\n".join, (figures, tables)))
+    write_file(run / "report.html", page.encode())
+    return run / "report.html"
 
 
 def main(argv: list[str] | None = None) -> int:

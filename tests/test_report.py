@@ -7,11 +7,18 @@ import sys
 
 import numpy as np
 import pytest
+import torch
+from conftest import generator, real_protein
 
 from siamdiff_min import report
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders.graph import edge_lengths
 from siamdiff_min.files import SiamDiffError, StructureError, escape, unescape
+from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import RESIDUES
-from siamdiff_min.training.config import FinetuneConfig
+from siamdiff_min.report import SPLITS
+from siamdiff_min.training.checkpoint import save
+from siamdiff_min.training.config import FinetuneConfig, PretrainConfig
 from siamdiff_min.training.results import Predictions, write_predictions
 from siamdiff_min.training.results import report as write_results
 
@@ -49,6 +56,61 @@ def test_pretraining_curves_with_stages(tmp_path):
     (drawn,) = images(report.report(tmp_path))
     text = " ".join(re.findall(r"<!-- (.*?) -->", drawn))
     assert "structure loss" in text and "stage 2" in text and "per second" not in text
+
+
+def test_losses_come_first_beside_a_constant_and_clash_rates_last(tmp_path):
+    pytest.importorskip("matplotlib")
+    values = {"clash_rate": 0.0, "native_side_chains": 0.0, "sequence_accuracy": 0.125, "loss": 3.0, "x_loss": 2.0}
+    lines = [{"step": s, "epoch": s, "split": k, **values, "x_loss_constant": 2.5} for s in (1, 2) for k in SPLITS]
+    write_lines(tmp_path, [*lines[:-1], {**lines[-1], "x_loss": 1.75}])
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 3, "epo')  # just being written
+    page = report.report(tmp_path).read_text()
+    order = ["loss", "x_loss", "sequence_accuracy", "clash_rate", "native_side_chains"]
+    assert report.measures(lines) == order
+    (drawn,) = images(tmp_path / "report.html")
+    comments = re.findall(r"<!-- (.*?) -->", drawn)
+    titles = [text for text in comments if text in [name.replace("_", " ") for name in order]]
+    assert titles == [name.replace("_", " ") for name in order] and comments.count("constant prediction") == 1
+    assert float(re.search(r'<svg [^>]*width="([\d.]+)pt"', drawn)[1]) * 96 / 72 < 650  # beside the tables in 1,000 px
+    assert "<td>x_loss</td><td>2.0000</td><td>1.7500</td><td>2.5000</td>" in page
+
+
+@pytest.mark.parametrize("method, level", [("siamdiff", "atom"), ("diffpret", "residue")])
+def test_a_protein_is_drawn_from_the_checkpoint(tmp_path, method, level):
+    pytest.importorskip("matplotlib")
+    config = PretrainConfig(method=method, level=level, size="tiny").resolve()
+    objective = OBJECTIVES[method](ENCODERS["gearnet"](level, "tiny"), level)
+    write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0}])
+    save(tmp_path, 1, {"config": config.plain(), "objective": objective.state_dict()})
+    page = report.report(tmp_path).read_text()
+    assert "<td>method</td><td>" + method in page and f"<td>lr</td><td>{config.lr}<" in page
+    _, drawn = images(tmp_path / "report.html")
+    text = " ".join(re.findall(r"<!-- (.*?) -->", drawn))
+    assert "clean" in text and "noised (t = 59)" in text and "one step back" in text
+    (tmp_path / "checkpoint-000000001.pt").write_bytes(b"damaged")
+    page = report.report(tmp_path).read_text()
+    assert len(images(tmp_path / "report.html")) == 1 and "no drawing of a protein: none of the 1 checkpoints" in page
+
+
+@pytest.mark.parametrize("method, level", [("siamdiff", "atom"), ("diffpret", "residue")])
+def test_one_step_back_with_the_scores_of_the_truth(method, level, monkeypatch):
+    """The step is that of the model: with the scores that its loss asks for, atoms come nearer; with zero they stay."""
+    objective = OBJECTIVES[method](ENCODERS["gearnet"](level, "tiny"), level).eval()
+    protein, truth = real_protein("1LCD_A", torch.float32), []
+
+    def scores(a, graph, pos, layers):
+        sigma = ((1 - objective.alpha_bar[29]) / objective.alpha_bar[29]).sqrt()
+        clean = objective.encoder.builder.view(protein).pos
+        return truth[0] * (edge_lengths(graph, clean) - edge_lengths(graph, pos)) / sigma
+
+    monkeypatch.setattr(objective, "edge_scores", scores)
+    for factor in (0.0, 1.0):
+        truth[:] = [factor]
+        clean, noised, back = report.denoise(objective, protein, 30, generator(0))
+        before, after = ((x - clean).square().sum(-1).mean().sqrt() for x in (noised, back))
+        assert 0.4 < before < 0.55  # sqrt(3) * 0.27 angstrom
+        assert after < 0.7 * before if factor else torch.equal(back, noised)
 
 
 @pytest.mark.parametrize("task", SCORES)
@@ -116,9 +178,10 @@ def test_what_is_no_run(tmp_path, capsys):
     with pytest.raises(SystemExit) as exit_:
         report.main([str(tmp_path)])
     assert "is no run: there is no metrics.jsonl" in str(exit_.value)
-    write_lines(tmp_path, [])
-    with pytest.raises(report.ReportError, match="is empty"):
-        report.report(tmp_path)
+    for content, said in (("", "is empty"), ("{}\n", "is empty, or not"), ("[" * 10**5 + "\n", "is damaged")):
+        (tmp_path / "metrics.jsonl").write_text(content)
+        with pytest.raises(report.ReportError, match=said):
+            report.report(tmp_path)
 
 
 def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypatch):
