@@ -15,7 +15,6 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -78,25 +77,28 @@ class _Header(tarfile.TarInfo):
         return header
 
 
-def tar_members(path: str, skipped: list) -> Iterator[tarfile.TarInfo]:
-    """Yield the regular files of a `.tar`; everything else but folders goes to `skipped` as (archive:member, reason).
+def tar_members(path: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
+    """The regular files of a `.tar` as (name, offset, size), and as (archive:member, reason) all else but folders.
 
     Only the bytes of a member are ever used, its name is but a label. Raises StructureError where it is damaged.
     """
+    members, skipped, last = [], [], -1
     with reading(path), tarfile.open(path, "r:", tarinfo=_Header) as archive:
         while (member := archive.next()) is not None:
             archive.members.clear()  # tarfile keeps every header, a gigabyte for a million members
-            if member.isdir():
-                continue
+            if member.size < 0 or member.offset <= last:  # it would be listed without end
+                raise StructureError(path, "damaged archive", f"a member of {member.size} bytes")
+            last = member.offset
             reason = refused(member)
-            if reason:
+            if reason is None:
+                members.append((member.name, member.offset_data, member.size))
+            elif not member.isdir():
                 skipped.append((f"{path}:{member.name}", reason))
-            else:
-                yield member
         # tarfile takes a damaged header for the end; the true end is a block of zeros, or of the file.
         archive.fileobj.seek(archive.offset)
         if archive.fileobj.read(512).strip(b"\0"):
             raise StructureError(path, "damaged archive", f"no valid header at byte {archive.offset}")
+    return members, skipped
 
 
 # ---- unpacking -------------------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """From structure files to a store: several processes, resumable, the same bytes whatever happened on the way.
 
-The sources are cut into shards of fixed size. Each becomes one file in `<store>.partial/`, written under another name
-and renamed, so that what has its name is complete and a build that was killed goes on where it stopped. At the end
-the shards are appended to the flat arrays in order, one in memory at a time, and the finished folder gets its name.
+The sources are cut into shards of fixed size. Each becomes one file in `<store>.partial/`, which has its name only when
+it is complete, so a build that was killed goes on where it stopped. At the end the shards are appended to the flat
+arrays in order, one in memory at a time, and the finished folder gets its name. Only files that a build has written are
+ever deleted, each by its name.
 
     python -m siamdiff_min.data.build PATH ...  # builds the stores of these data where there are none, and checks all
 """
@@ -14,24 +15,32 @@ import contextlib
 import hashlib
 import io
 import json
-import multiprocessing
 import os
-import shutil
+import re
 import sys
-import threading
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from tqdm import tqdm
 
-from ..files import SiamDiffError, StoreError, StructureError, escape, lock, sync_folder, write_file, writing
-from .store import ARRAYS, FORMAT, VERSION, ProteinStore, encode_name, is_store, meta_checksum
-from .structures import STORE_SUFFIX, Listing, Origin, Source, read_in_time, structure_files
+from ..files import (
+    SiamDiffError,
+    StoreError,
+    StructureError,
+    escape,
+    lock,
+    sync_folder,
+    tolerant_output,
+    write_file,
+    writing,
+)
+from ..protein.structure import Structure
+from .store import ARRAYS, FILES, FORMAT, VERSION, ProteinStore, encode_name, has_format, is_store, meta_checksum
+from .structures import STORE_SUFFIX, Listing, Origin, Source, structure_files
+from .worker import read_all
 
 SHARD_SIZE = 128  # structures; part of the plan, so that a build is only continued with the same
 _COUNTS = {
@@ -40,6 +49,7 @@ _COUNTS = {
     "name_offset": "name_bytes",
     "note_offset": "note_bytes",
 }
+_UNFINISHED = re.compile(r"plan\.json(\.tmp)?|shard-[0-9]+\.npz(\.[0-9]+)?(\.tmp)?|merged|outdated")
 
 
 @dataclass(frozen=True)
@@ -73,37 +83,43 @@ def report_of(store: ProteinStore) -> BuildReport:
     return BuildReport(meta["proteins"], meta["residues"], meta["atoms"], *counts)
 
 
-def open_store(path=None, store=None, workers: int | None = None) -> ProteinStore:
+def open_store(path=None, store=None, workers: int | None = None, build: bool = True) -> ProteinStore | None:
     """Open the store of some data, and build it first where there is none or the data have changed.
 
     Args:
         path: a folder, `.tar`, structure file or finished store; None for the structures bundled with the package.
         store: folder of the store. By default `<path>.store` beside the data, or in the cache where that cannot be
             written (always for the bundle): `$SIAMDIFF_CACHE`, by default `~/.cache/siamdiff_min`.
-        workers: processes; the result does not depend on it. By default one for fewer than 1,000 structures, else one
-            per core up to 8. More than one start by `spawn`, so a script needs `if __name__ == "__main__":`.
+        workers: processes that read; the result does not depend on it. By default one for fewer than 1,000 structures,
+            else one per core up to 8. Where they cannot be forked (not on Linux), a script needs
+            `if __name__ == "__main__":`.
+        build: False to change nothing on the disk: None where the store would have to be built.
 
-    Files that cannot be read are counted, and listed in `failures.tsv` in the store; they do not stop the build. Nor do
-    those that take too long, or kill one of several processes. Several processes may call this at once: one builds, the
-    others wait for it.
+    Files that cannot be read are counted, and listed in `failures.tsv` in the store; they do not stop the build, not
+    even if they take too long or kill the process that reads them. Several processes may call this at once: one builds,
+    the others wait for it.
 
     Raises:
         StructureError: nothing at `path`, or a damaged archive.
-        StoreError: no readable protein, something that is no store at `store`, or a disk that is full or cannot be
+        StoreError: no readable protein, something at `store` that is not ours, or a disk that is full or cannot be
             written. What was done is kept, the next build goes on from there.
     """
     if path is None:
         print("no data given: the structures bundled with the package are used", file=sys.stderr)
     elif is_store(path):
         return ProteinStore(path)
-    return open_origin(structure_files(path), store, workers)
+    return open_origin(structure_files(path), store, workers, build)
 
 
-def open_origin(origin: Origin, store=None, workers: int | None = None) -> ProteinStore:
+def open_origin(origin: Origin, store=None, workers: int | None = None, build: bool = True) -> ProteinStore | None:
     """`open_store` for anything that can be listed: ATOM3D, EC and demo sets too."""
     store = _default_store(origin) if store is None else Path(store)
+    if store.is_symlink():
+        store = store.resolve()  # the folder is replaced, not the link to it
     opened, _ = _reopen(store, origin)  # without the lock, so that a store on a read-only disk can be used
     if opened is None:
+        _check_replaceable(store)
+    if opened is None and build:
         with writing(store), lock(Path(f"{store}.lock")):
             opened, reason = _reopen(store, origin)  # another process may have built it in the meantime
             if opened is None:
@@ -120,7 +136,10 @@ def _default_store(origin: Origin) -> Path:
     beside = path.with_name(name + STORE_SUFFIX)
     if not origin.in_cache and (is_store(beside) or os.access(path.parent, os.W_OK)):
         return beside
-    cache = Path(os.environ.get("SIAMDIFF_CACHE") or Path.home() / ".cache" / "siamdiff_min")
+    try:
+        cache = Path(os.environ.get("SIAMDIFF_CACHE") or Path.home() / ".cache" / "siamdiff_min")
+    except RuntimeError as error:
+        raise StoreError("no home folder to keep a store in: set SIAMDIFF_CACHE to a folder") from error
     place = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
     return cache / f"{name}-{place}{STORE_SUFFIX}"
 
@@ -138,15 +157,59 @@ def _reopen(store: Path, origin: Origin) -> tuple[ProteinStore | None, str]:
     return opened, ""
 
 
+# ---- what may be replaced --------------------------------------------------------------------------------------------
+
+
+def _check_replaceable(store: Path) -> None:
+    """Raise StoreError if there is anything at `store` that is not a store, or in it that is not a part of one."""
+    if not store.exists():
+        return
+    if not is_store(store):
+        raise StoreError(f"{store} exists and is not a store, or a damaged one; it is not overwritten")
+    foreign = sorted(child.name for child in store.iterdir() if child.name not in FILES)
+    if foreign:
+        raise StoreError(f"{store} holds {foreign[0]}, which is not part of a store; it is not overwritten")
+
+
+def _remove_store(folder: Path) -> None:
+    """Delete the files of a store by name, and then the folder: it stays, with an OSError, if there is more in it."""
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
+    folder.rmdir()
+
+
+def _clear(partial: Path) -> None:
+    """Delete an unfinished store, the plan last: whatever is left after a kill can still be told as ours."""
+    for child in sorted(partial.iterdir(), key=lambda child: child.name == "plan.json"):
+        if child.is_dir():
+            _remove_store(child)
+        else:
+            child.unlink()
+    partial.rmdir()
+
+
+def _start_or_continue(partial: Path, plan: dict) -> None:
+    """Keep the finished shards of an interrupted build of the same plan; begin anew if the plan is another."""
+    file, text = partial / "plan.json", json.dumps(plan)
+    if os.path.lexists(partial):
+        names = [] if partial.is_symlink() or not partial.is_dir() else [child.name for child in partial.iterdir()]
+        begun = set(names) <= {"plan.json.tmp"}  # killed before it had a plan
+        if partial.is_symlink() or not all(map(_UNFINISHED.fullmatch, names)) or not (begun or has_format(file)):
+            raise StoreError(f"{partial} is not an unfinished store; remove it or choose another place")
+        if not begun and file.read_text(encoding="utf-8") == text:
+            return
+        _clear(partial)
+    partial.mkdir()
+    write_file(file, text.encode())
+
+
 # ---- building --------------------------------------------------------------------------------------------------------
 
 
 def _build(origin: Origin, store: Path, workers: int | None) -> None:
-    if store.exists() and not is_store(store):
-        raise StoreError(f"{store} exists and is not a store; it is not overwritten")
-    listing = origin.listing()
-    partial = Path(f"{store}.partial")
-    plan = {"format": FORMAT, "version": VERSION, "source": origin.fingerprint, "shard": SHARD_SIZE}
+    listing, partial = origin.listing(), Path(f"{store}.partial")
+    names = hashlib.sha256(b"\n".join(encode_name(source.name) for source in listing.sources)).hexdigest()
+    plan = {"format": FORMAT, "version": VERSION, "source": origin.fingerprint, "names": names, "shard": SHARD_SIZE}
     _start_or_continue(partial, plan)
     merged, outdated = partial / "merged", partial / "outdated"
     if not is_store(merged):  # otherwise a build was killed after it had done everything but give the store its name
@@ -155,138 +218,50 @@ def _build(origin: Origin, store: Path, workers: int | None) -> None:
         file.unlink()
     # All that takes much space is gone before the store has its name: from then on nobody would look for leftovers.
     if store.exists():
+        _check_replaceable(store)
         os.rename(store, outdated)
-    shutil.rmtree(outdated, ignore_errors=True)
+    if outdated.exists():
+        _remove_store(outdated)
     os.rename(merged, store)
     sync_folder(store.parent)
-    shutil.rmtree(partial, ignore_errors=True)
+    _clear(partial)
     print(f"{store}: {report_of(ProteinStore(store))}", file=sys.stderr)
 
 
 def _fill(merged: Path, origin: Origin, listing: Listing, workers: int | None) -> None:
     """Write all shards that are not there yet, then put them together."""
-    shards = [
-        (merged.with_name(f"shard-{start // SHARD_SIZE:06d}.npz"), listing.sources[start : start + SHARD_SIZE])
+    shards = {
+        merged.with_name(f"shard-{start // SHARD_SIZE:06d}.npz"): listing.sources[start : start + SHARD_SIZE]
         for start in range(0, len(listing.sources), SHARD_SIZE)
-    ]
-    todo = [(file, sources) for file, sources in shards if not file.exists()]
-    done = len(listing.sources) - sum(len(sources) for _, sources in todo)
-    with tqdm(total=len(listing.sources), initial=done, unit="protein", disable=None) as bar:
-        for count in _work(todo, workers or _default_workers(len(listing.sources))):
-            bar.update(count)
+    }
+    count, missing = len(listing.sources), {file: sources for file, sources in shards.items() if not file.exists()}
+    todo = [source for sources in missing.values() for source in sources]
+    workers = workers or (1 if count < 1000 else min(os.cpu_count() or 1, 8))
+    with (
+        contextlib.closing(read_all(todo, workers)) as structures,
+        tqdm(total=count, initial=count - len(todo), unit="protein", disable=None) as bar,
+    ):
+        for file, sources in missing.items():
+            _write_shard(file, sources, structures)
+            bar.update(len(sources))
     _merge(shards, listing, {"path": str(origin.path.resolve()), "fingerprint": origin.fingerprint}, merged)
 
 
-def _default_workers(count: int) -> int:
-    return 1 if count < 1000 else min(os.cpu_count() or 1, 8)
-
-
-def _start_or_continue(partial: Path, plan: dict) -> None:
-    """Keep the finished shards of an interrupted build of the same plan; begin anew where the plan is another."""
-    file = partial / "plan.json"
-    text = json.dumps(plan)
-    if partial.exists():
-        # A build may have been killed before it had a plan, or while it tidied up: the plan need not be there.
-        if any(not child.name.startswith(("plan.json", "shard-", "merged", "outdated")) for child in partial.iterdir()):
-            raise StoreError(f"{partial} is not an unfinished store; remove it or choose another place")
-        if file.exists() and file.read_text(encoding="utf-8") == text:
-            return
-        shutil.rmtree(partial)
-    partial.mkdir()
-    write_file(file, text.encode())
-
-
-def _work(todo: list[tuple[Path, list[Source]]], workers: int):
-    """Write the shards; yields the number of sources done, as they are done."""
-    if workers == 1 or len(todo) < 2:
-        for file, sources in todo:
-            yield _write_shard(file, sources)
-        return
-    while todo:
-        try:
-            yield from _work_in_processes(todo, workers)
-        except BrokenProcessPool:
-            # By a fault in a library, or for want of memory. It was reading one of the first shards that are missing.
-            for file, sources in [shard for shard in todo if not shard[0].exists()][:workers]:
-                yield _write_shard(file, list(_survived(sources)))
-        todo = [(file, sources) for file, sources in todo if not file.exists()]
-
-
-def _processes(count: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_prepare_worker)
-
-
-def _work_in_processes(todo: list[tuple[Path, list[Source]]], workers: int):
-    """`_work` in several processes. Raises BrokenProcessPool where one of them was killed."""
-    with _processes(min(workers, len(todo))) as pool:
-        futures = [pool.submit(_write_shard, file, sources) for file, sources in todo]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-@dataclass(frozen=True)
-class _Deadly:
-    """In place of a source that ends the process which reads it."""
-
-    name: str
-    path: str
-
-    def read(self):
-        raise StructureError(self.path, "ended the process that read it", "a fault in a library, or no memory left")
-
-
-def _survived(sources: list[Source]):
-    """Read the sources one after the other in a process of their own; a failure takes the place of the deadly ones.
-
-    Raises BrokenProcessPool where no process can be started.
-    """
-    pool = None
-    for source in sources:
-        if pool is None:
-            pool = _processes(1)
-            pool.submit(os.getpid).result()  # where not even this works, no source is to blame
-        try:
-            pool.submit(_read_and_forget, source).result()
-            yield source
-        except BrokenProcessPool:
-            yield _Deadly(source.name, source.path)
-            pool = None
-    if pool is not None:
-        pool.shutdown()
-
-
-def _read_and_forget(source: Source) -> None:
-    with contextlib.suppress(StructureError):
-        read_in_time(source)
-
-
-def _prepare_worker() -> None:
-    """One thread for each process; and end with the parent, which may be killed without a chance to say so."""
-    torch.set_num_threads(1)
-    parent = multiprocessing.parent_process()
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
-
-
-def _write_shard(file: Path, sources: list[Source]) -> int:
-    """Read the sources and write one shard: the arrays of ARRAYS, sizes in place of offsets, and a log as JSON.
+def _write_shard(file: Path, sources: list[Source], structures: Iterator[Structure | StructureError]) -> None:
+    """Write one shard: the arrays of ARRAYS, sizes in place of offsets, and a log as JSON.
 
     The file is a sha256 and the .npz that it is of. Zip has checksums too, but not of its own list of contents.
     """
     pieces: dict[str, list[np.ndarray]] = {name: [] for name in ARRAYS if name not in _COUNTS}
     sizes: dict[str, list[int]] = {name: [] for name in _COUNTS.values()}
     failures, dropped = [], Counter()
-    for source in sources:
-        try:
-            structure = read_in_time(source)
-            protein = structure.protein
-            if len(structure.chain_names) > np.iinfo(ARRAYS["chain"]).max:
-                raise StructureError(source.path, "too many chains", str(len(structure.chain_names)))
-        except StructureError as error:
-            failures.append([source.name, error.reason, error.path, error.detail])
+    for source, structure in zip(sources, structures):
+        if isinstance(structure, Structure) and len(structure.chain_names) > np.iinfo(ARRAYS["chain"]).max:
+            structure = StructureError(source.path, "too many chains", str(len(structure.chain_names)))
+        if isinstance(structure, StructureError):
+            failures.append([source.name, structure.reason, structure.path, structure.detail])
             continue
+        protein = structure.protein
         dropped += structure.dropped
         name, note = (np.frombuffer(text, np.uint8) for text in (encode_name(source.name), structure.note))
         residue_atoms = np.bincount(protein.atom_residue.numpy(), minlength=protein.num_residues)
@@ -301,14 +276,7 @@ def _write_shard(file: Path, sources: list[Source]) -> int:
     log = json.dumps({"failures": failures, "dropped": dropped}).encode()
     packed = io.BytesIO()
     np.savez(packed, log=np.frombuffer(log, np.uint8), **arrays)
-    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as out:
-        out.write(hashlib.sha256(packed.getbuffer()).digest())
-        out.write(packed.getbuffer())
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(temporary, file)
-    return len(sources)
+    write_file(file, hashlib.sha256(packed.getbuffer()).digest() + packed.getvalue())
 
 
 def _load_shard(file: Path, sources: list[Source]) -> dict[str, np.ndarray]:
@@ -316,7 +284,7 @@ def _load_shard(file: Path, sources: list[Source]) -> dict[str, np.ndarray]:
     try:
         return _read_shard(file)
     except (OSError, ValueError):
-        _write_shard(file, sources)
+        _write_shard(file, sources, read_all(sources))
         return _read_shard(file)
 
 
@@ -328,9 +296,10 @@ def _read_shard(file: Path) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> None:
+def _merge(shards: dict[Path, list[Source]], listing: Listing, source: dict, merged: Path) -> None:
     """Append the shards to the flat arrays, then write the offsets, the list of failures and `meta.json`."""
-    shutil.rmtree(merged, ignore_errors=True)
+    if merged.exists():
+        _remove_store(merged)
     merged.mkdir()
     digests = {name: hashlib.sha256() for name in ARRAYS}
     rows = dict.fromkeys(ARRAYS, 0)
@@ -346,7 +315,7 @@ def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> None:
             digests[name].update(data)
             rows[name] += len(values)
 
-        for file, sources in shards:
+        for file, sources in shards.items():
             shard = _load_shard(file, sources)
             log = json.loads(shard["log"].tobytes())
             failures += log["failures"]
@@ -361,37 +330,22 @@ def _merge(shards: list, listing: Listing, source: dict, merged: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
     failed = Counter(reason for _, reason, _, _ in failures)
-    report = BuildReport(
-        rows["atom_offset"] - 1, rows["residue_type"], rows["atom_name"], listing.reasons, failed, dropped
-    )
-    if report.used == 0:
+    used, residues, atoms = rows["atom_offset"] - 1, rows["residue_type"], rows["atom_name"]
+    report = BuildReport(used, residues, atoms, listing.reasons, failed, dropped)
+    if used == 0:
         example = f", e.g. {failures[0][2]}: {failures[0][1]}" if failures else ""
         raise StoreError(f"no protein that can be read in {source['path']}: {report}{example}")
     table = [("name", "outcome", "reason", "file", "detail")]
     table += [(name, "failed", reason, file, detail) for name, reason, file, detail in failures]
     table += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
-    lines = ("\t".join(map(escape, row)) + "\n" for row in table)
-    write_file(merged / "failures.tsv", "".join(lines).encode())
-    meta = {
-        "format": FORMAT,
-        "version": VERSION,
-        "proteins": report.used,
-        "residues": report.residues,
-        "atoms": report.atoms,
-        "arrays": {
-            name: {
-                "dtype": ARRAYS[name],
-                "shape": [rows[name], 3] if name == "pos" else [rows[name]],
-                "sha256": digests[name].hexdigest(),
-            }
-            for name in ARRAYS
-        },
-        "source": source,
-        "report": {"seen": report.seen, "skipped": report.skipped, "failed": failed, "dropped": dropped},
-    }
+    write_file(merged / "failures.tsv", "".join("\t".join(map(escape, row)) + "\n" for row in table).encode())
+    shapes = {name: [count, 3] if name == "pos" else [count] for name, count in rows.items()}
+    arrays = {n: {"dtype": ARRAYS[n], "shape": shapes[n], "sha256": digests[n].hexdigest()} for n in ARRAYS}
+    counted = {"seen": report.seen, "skipped": report.skipped, "failed": failed, "dropped": dropped}
+    sizes = {"proteins": used, "residues": residues, "atoms": atoms}
+    meta = {"format": FORMAT, "version": VERSION, **sizes, "arrays": arrays, "source": source, "report": counted}
     text = json.dumps(meta | {"sha256": meta_checksum(meta)}, indent=1, sort_keys=True)
     write_file(merged / "meta.json", text.encode())
-    sync_folder(merged)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -399,6 +353,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="siamdiff-data build", description="Build and check stores.")
     parser.add_argument("path", nargs="+", help="folder, tar or file of structures (its store is built), or a store")
     args = parser.parse_args(argv)
+    tolerant_output()
     try:
         for path in args.path:
             store = open_store(path)

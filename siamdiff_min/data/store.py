@@ -37,6 +37,7 @@ ARRAYS = {
     "name_offset": "<i8",  # (B + 1,)
     "note_offset": "<i8",  # (B + 1,)
 }
+FILES = ("meta.json", "meta.json.tmp", "failures.tsv", "failures.tsv.tmp", *(f"{name}.bin" for name in ARRAYS))
 _ELEMENT = torch.tensor(ATOM_ELEMENT)
 
 
@@ -191,18 +192,31 @@ def decode_name(data: bytes) -> str:
 
 def is_store(path) -> bool:
     """True where `path` is a finished store (of any version)."""
-    return (Path(path) / "meta.json").is_file()
+    return has_format(Path(path) / "meta.json")
+
+
+def has_format(file: Path) -> bool:
+    """True where a JSON file says that it belongs to a store, finished or not; anything else is not ours."""
+    try:
+        return _read_json(file)["format"] == FORMAT
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
+
+
+def _read_json(file: Path):
+    with open(file, "rb") as content:
+        return json.loads(content.read(2**20))  # ours have some kilobytes
 
 
 def read_meta(path: Path) -> dict:
     """The checked content of `meta.json`. Raises StoreError."""
     try:
-        meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+        meta = _read_json(path / "meta.json")
         found = meta["format"], meta["version"]
         checksum = meta.pop("sha256", None)
     except OSError as error:
         raise StoreError(f"{path} is not a store: {error.strerror} (meta.json)") from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{path}: meta.json is damaged ({error})") from error
     if found != (FORMAT, VERSION):
         raise StoreError(f"{path} is a {found[0]}, version {found[1]}; this is {FORMAT}, version {VERSION}")

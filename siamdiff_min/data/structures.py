@@ -10,8 +10,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
-import signal
-import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,6 +20,7 @@ from ..files import StructureError
 from ..protein.parse import MAX_BYTES, read_structure
 from ..protein.structure import Structure
 from .archives import tar_members
+from .worker import run
 
 KINDS = (
     ".pdb",
@@ -34,7 +33,6 @@ KINDS = (
     ".mmcif.gz",
 )  # the first is taken where a structure has several
 STORE_SUFFIX = ".store"
-MAX_SECONDS = 300  # of CPU time for one structure in a bulk run; a test compares it with MAX_ATOMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +44,7 @@ class Source:
     member: str | None = None  # name inside the archive
     offset: int = 0  # of the member's first byte in the archive
     size: int = 0  # of the member, bytes
+    problem: StructureError | None = None  # of an archive whose members cannot be listed
 
     @property
     def label(self) -> str:
@@ -54,6 +53,8 @@ class Source:
 
     def read(self, model: int = 0) -> Structure:
         """Parse the structure. Raises StructureError."""
+        if self.problem is not None:
+            raise self.problem
         if self.member is None:
             return read_structure(self.path, model=model)
         if self.size > MAX_BYTES:
@@ -93,38 +94,8 @@ class Origin:
     variant: str = ""  # part of the store's name, where several are made from the same data
 
 
-class _TooLong(BaseException):
-    """Passes every `except Exception` on its way out of a reader."""
-
-
 def read_in_time(source) -> Structure:
-    """`source.read()` for bulk runs: one that takes too long or too much memory is a failure like any other.
-
-    CPU time is what counts, so that a busy machine changes nothing. There is no limit of time outside the main thread
-    of a process, where Python delivers no signals, and on Windows, which has none.
-
-    Raises:
-        StructureError: see `Source.read`.
-    """
-
-    def stop(*_):
-        raise _TooLong
-
-    limited = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
-    try:
-        if not limited:
-            return source.read()
-        previous = signal.signal(signal.SIGPROF, stop)
-        try:
-            signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
-            return source.read()
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.signal(signal.SIGPROF, previous or signal.SIG_DFL)  # None: not set by Python
-    except _TooLong:
-        raise StructureError(source.path, "took too long", f"more than {MAX_SECONDS} s of CPU time") from None
-    except MemoryError as error:
-        raise StructureError(source.path, "too large", "memory ran out") from error
+    return source.read()
 
 
 def list_files(path) -> list[str]:
@@ -171,21 +142,32 @@ def structure_files(path=None) -> Origin:
 def find_structures(path) -> Listing:
     """List the structures under a folder (recursively), in a `.tar`, or in a single file.
 
+    An archive in the folder that cannot be listed becomes a source that cannot be read, and so a failure.
+
     Raises:
-        StructureError: nothing at `path`, or an archive that is damaged or truncated.
+        StructureError: nothing at `path`, or it is itself an archive that is damaged or truncated.
     """
     found: list[tuple[tuple[str, str, int], Source]] = []
     skipped: list[tuple[str, str]] = []
-    for file in list_files(path):
+    files = list_files(path)
+    archives = [file for file in files if file.endswith(".tar") and os.path.isfile(file)]
+    content = dict(zip(archives, run([(file, tar_members, file) for file in archives])))
+    for file in files:
         relative = os.path.relpath(file, path)  # "." where `path` is the file itself
         if not os.path.isfile(file):
             skipped.append((file, "folder that is not entered" if os.path.isdir(file) else "not a regular file"))
-        elif file.endswith(".tar"):
-            for member in tar_members(file, skipped):
-                inside = os.path.join(relative.removesuffix(".tar"), member.name)
-                _add(inside, Source("", file, member.name, member.offset_data, member.size), found, skipped)
-        else:
+        elif file not in content:
             _add(os.path.basename(file) if relative == "." else relative, Source("", file), found, skipped)
+        elif isinstance(problem := content[file], StructureError):
+            if relative == ".":
+                raise problem
+            found.append(((*os.path.split(relative), 0), Source("", file, problem=problem)))
+        else:
+            members, refused = content[file]
+            skipped += refused
+            for member, offset, size in members:
+                inside = os.path.join(relative.removesuffix(".tar"), member)
+                _add(inside, Source("", file, member, offset, size), found, skipped)
     return Listing(_named(found, skipped), skipped)
 
 

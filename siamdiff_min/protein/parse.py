@@ -19,7 +19,7 @@ from typing import IO
 import numpy as np
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 
-from ..files import StructureError
+from ..files import StructureError, structure_errors
 from .structure import AtomRow, Structure, assemble
 
 MAX_BYTES = 512 * 2**20  # of decompressed text; the largest PDB entries are about half of it
@@ -41,12 +41,8 @@ def read_structure(path_or_name, data: bytes | None = None, model: int = 0) -> S
     dropped: Counter = Counter()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        try:
+        with structure_errors(path, "unreadable"):
             rows = _mmcif_rows(path, content, model, dropped) if _is_mmcif(content) else _pdb_rows(path, content, model)
-        except StructureError:
-            raise
-        except Exception as error:  # on junk Biopython raises half a dozen types, one of its own derived from Exception
-            raise StructureError(path, "unreadable", f"{type(error).__name__}: {error}"[:200]) from error
     return assemble(path, rows, dropped)
 
 

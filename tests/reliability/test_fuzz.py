@@ -28,6 +28,7 @@ from mutations import BINARY, TEXT, many_chains, tar_header, tar_repeat
 
 from siamdiff_min.data import build
 from siamdiff_min.data.structures import Source, find_structures
+from siamdiff_min.data.worker import read_all
 from siamdiff_min.encoders.esm import ESM2
 from siamdiff_min.encoders.weights import read_weights
 from siamdiff_min.files import CheckpointError, StructureError
@@ -237,7 +238,7 @@ def test_a_damaged_list_of_contents_in_a_shard(tmp_path, damage):
     """Zip has no checksum of its directory: NotImplementedError, or an array less in the store."""
     (tmp_path / "a.pdb").write_text(ATOM)
     sources, file = [Source("a", str(tmp_path / "a.pdb"))], tmp_path / "shard.npz"
-    build._write_shard(file, sources)
+    build._write_shard(file, sources, read_all(sources))
     data, arrays = bytearray(file.read_bytes()), build._load_shard(file, sources)
     first = data.index(b"PK\1\2")
     second, third = (data.index(b"PK\1\2", first + place) for place in (1, 100))

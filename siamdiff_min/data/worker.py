@@ -1,0 +1,183 @@
+"""Reading files that nobody vouches for, in processes of their own with limits on CPU time and memory.
+
+Whatever a file does to the process that reads it (never ends, swells, crashes, raises anything) is a failure of that
+file with a reason, and the run goes on with the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..files import SiamDiffError, StructureError
+from ..protein.protein import Protein
+from ..protein.structure import Structure
+
+try:
+    import resource
+except ImportError:  # Windows: no limits, but what kills a worker is still a failure of one file
+    resource = None
+
+MAX_SECONDS = 300  # of CPU time for one file; 5 million atoms take about 30
+MAX_MEMORY = 4 * 2**30  # bytes that one file may add to a worker; 2.4 million atoms of mmCIF take about 3 GB
+AHEAD = 1024  # files that may be read before the slowest one is done
+# On Linux workers are forked, as torch's DataLoader forks its own: they are ready in milliseconds, while one that is
+# spawned imports torch first, for seconds. A fork has none of the threads of its parent, so torch must not wait for
+# them: a worker sets one thread before it does anything else. Elsewhere the system's libraries do not survive a fork.
+START = "fork" if sys.platform == "linux" else "spawn"
+
+Task = tuple  # (path for messages, function, *arguments)
+
+
+def read_all(sources: Sequence, processes: int = 1) -> Iterator[Structure | StructureError]:
+    """`source.read()` for all sources, in order and in other processes; an error takes the place of a structure."""
+    return run([(source.path, source.read) for source in sources], processes)
+
+
+def run(tasks: Sequence[Task], processes: int = 1) -> Iterator:
+    """Call the functions of all tasks in other processes; yield in order what they return, or a StructureError.
+
+    Raises SiamDiffError if no process can be started.
+    """
+    workers = [_Worker() for _ in range(min(processes, len(tasks)))]
+    idle, busy, started, done = list(workers), {}, 0, {}
+    try:
+        for number in range(len(tasks)):
+            while True:
+                while idle and started < min(len(tasks), number + AHEAD):
+                    worker = idle.pop()
+                    busy[worker.begin(tasks[started])] = worker, started
+                    started += 1
+                if number in done:
+                    break
+                for connection in wait(list(busy)):
+                    worker, finished = busy.pop(connection)
+                    done[finished] = worker.result()
+                    idle.append(worker)
+            yield done.pop(number)
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+class _Worker:
+    """A process that does one task after the other; another process takes its place if it dies."""
+
+    def __init__(self):
+        self.start()
+
+    def start(self) -> None:
+        """Start the process. Whether it came up shows in `begin`, so that several come up at once."""
+        context = multiprocessing.get_context(START)
+        self.connection, theirs = context.Pipe()
+        self.process, self.ready = context.Process(target=_serve, args=(theirs,), daemon=True), False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, of a fork next to threads
+            self.process.start()
+        theirs.close()
+
+    def begin(self, task: Task) -> Connection:
+        """Send a task; the connection that is returned is readable once `result` does not have to wait."""
+        self.task = task
+        try:
+            self.ready = self.ready or self.connection.recv()
+        except (EOFError, OSError) as error:
+            raise SiamDiffError(f"no process can be started to read files (exit status {self.end()})") from error
+        with contextlib.suppress(OSError):  # it may be dead: then `result` finds out
+            self.connection.send(task)
+        return self.connection
+
+    def result(self):
+        """What the task returned, or a StructureError.
+
+        A task that kills its worker gets a second one: the system may have killed the first for another one's memory.
+        """
+        path, *_ = self.task
+        for _ in range(2):
+            try:
+                return _from_arrays(self.connection.recv())
+            except (EOFError, OSError):
+                status = self.end()
+                self.start()
+            if status == -getattr(signal, "SIGXCPU", 0):
+                return StructureError(path, "took too long", f"more than {MAX_SECONDS} s of CPU time")
+            self.begin(self.task)
+        return StructureError(path, "ended the process that read it", "a fault in a library, or no memory left")
+
+    def end(self) -> int | None:
+        """Stop the process if it still runs; returns its exit status."""
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+        return self.process.exitcode
+
+
+# ---- in the worker ---------------------------------------------------------------------------------------------------
+
+
+def _serve(connection: Connection) -> None:
+    """Do the tasks that come, until the process that sends them ends or ends us."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the one that started us ends us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    connection.send(True)
+    while True:
+        path, function, *arguments = connection.recv()
+        _limit()
+        try:
+            connection.send(_to_arrays(function(*arguments)))
+        except StructureError as error:
+            connection.send(error)
+        except MemoryError:
+            connection.send(StructureError(path, "too large", "memory ran out"))
+        except BaseException as error:
+            connection.send(StructureError(path, "unreadable", f"{type(error).__name__}: {error}"[:200]))
+
+
+def _limit() -> None:
+    """Set the limits for the next task, counted from what this process has used so far."""
+    if resource is None:
+        return
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + MAX_SECONDS)
+    with contextlib.suppress(OSError):  # only Linux counts memory that is written to: not a mapped file, say of LMDB
+        pages = int(Path("/proc/self/statm").read_text().split()[5])
+        _lower(resource.RLIMIT_DATA, pages * resource.getpagesize() + MAX_MEMORY)
+
+
+def _lower(kind: int, limit: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def _to_arrays(result):
+    """Arrays in place of the tensors of a structure, each of which torch would send as a file in shared memory."""
+    if not isinstance(result, Structure):
+        return result
+    fields = vars(result.protein).items()
+    return replace(result, protein={k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in fields})
+
+
+def _from_arrays(result):
+    """The inverse of `_to_arrays`, in the process that gets the result."""
+    if not isinstance(result, Structure):
+        return result
+    fields = result.protein.items()
+    protein = Protein(**{k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in fields})
+    return replace(result, protein=protein)
