@@ -65,7 +65,7 @@ def mixed(tmp_path):
         "stars.pdb": (plain.replace(plain[30:38], b"********"), "used"),  # of the header, not of an atom
         "nan.pdb": (real_pdb().replace(b"  21.251", b"     nan"), "coordinates out of range"),
         "more stars.pdb": (real_pdb().replace(b"  21.251", b"********"), "unreadable"),
-        "picture.ent": (bytes(range(256)) * 20, "no atoms in it"),
+        "picture.ent": (bytes(range(256)) * 20, "not a text file"),
     }
     inside = {
         "a/in a tar.pdb": (plain, "used"),
