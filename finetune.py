@@ -43,19 +43,22 @@ def main(argv: list[str] | None = None) -> int:
     if config.predict and config.task not in PREDICTABLE:
         raise ConfigError(f"--predict is for {' and '.join(PREDICTABLE)}; {config.task} needs more than a structure")
 
-    # 2. Data: every split is converted once to a memory-mapped store, by the first process.
+    # 2. Data: every split is converted once to a memory-mapped store, by the first process. A dry run writes none.
     datasets, labels = {}, tuple(model["labels"]) if model else ()
     if not (model and config.predict):
         data = labelled_data(config)
         if model and data.labels != labels:
             sys.exit(f"error: {config.eval_only} was trained on other labels than those of {config.data or 'the demo'}")
         labels, origins = data.labels, [getattr(data, split) for split in SPLITS]
-        stores = ranks.first("data", lambda: [open_origin(x, workers=config.num_workers or 1) for x in origins])
+        options = {"workers": config.num_workers or 1, "build": not config.dry_run}
+        stores = ranks.first("data", lambda: [open_origin(origin, **options) for origin in origins])
         options = {"labels": labels, "max_residues": config.max_residues}
-        datasets = {split: DATASETS[config.task](store, **options) for split, store in zip(SPLITS, stores)}
+        if None not in stores:
+            datasets = {split: DATASETS[config.task](store, **options) for split, store in zip(SPLITS, stores)}
         ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
         ranks.say(f"labels      {data.about}")
-        ranks.say("samples     " + ", ".join(f"{split} {len(x)}" for split, x in datasets.items()))
+        samples = ", ".join(f"{split} {len(x)}" for split, x in datasets.items()) or "not converted to a store yet"
+        ranks.say(f"samples     {samples}")
 
     if config.dry_run:
         build(config.for_seed(config.seeds[0]), labels, datasets, ranks)

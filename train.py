@@ -30,10 +30,11 @@ def main(argv: list[str] | None = None) -> int:
     source = checkpoint.load_encoder_file(Path(config.init_from)) if config.init_from else {}
     config = config.resolve(ranks.world, source)
 
-    # 2. Data: structures are converted once to a memory-mapped store, by the first process.
-    store = ranks.first("data", lambda: open_store(config.data, config.store, workers=config.num_workers or 1))
-    train, valid = split(store, config.valid_fraction)
-    crops = Crops(store, config.max_length, config.seed, draw_last_window=config.preset == "paper")
+    # 2. Data: structures are converted once to a memory-mapped store, by the first process. A dry run writes none.
+    workers, build = config.num_workers or 1, not config.dry_run
+    store = ranks.first("data", lambda: open_store(config.data, config.store, workers, build))
+    train, valid = split(store, config.valid_fraction) if store else ([], [])
+    crops = store and Crops(store, config.max_length, config.seed, draw_last_window=config.preset == "paper")
 
     # 3. Encoder and objective.
     torch.manual_seed(config.seed)
@@ -44,16 +45,17 @@ def main(argv: list[str] | None = None) -> int:
         checkpoint.initialise(objective, Path(config.init_from), ranks.say)
 
     # 4. What is going to happen.
-    per_epoch = max(1, len(train) // config.global_batch_size)
+    per_epoch = max(1, len(train) // config.global_batch_size) if store else "?"
+    amount = f"{len(train)} proteins to train on, {len(valid)} held out" if store else "not converted to a store yet"
     source = config.data or "demo set (bundled structures; --data for your own)"
-    ranks.say(f"data        {source}: {len(train)} proteins to train on, {len(valid)} held out")
+    ranks.say(f"data        {source}: {amount}")
     ranks.say(f"objective   {config.method}, {config.level} level: {count(objective):,} parameters")
     ranks.say(f"encoder     {config.encoder}, size {config.size}: {count(encoder):,} parameters")
     ranks.say(
         f"steps       {per_epoch} of {config.global_batch_size} proteins per epoch, "
         f"{' + '.join(map(str, config.epochs))} epochs, on {ranks.world} x {ranks.device.type}, to {config.out}"
     )
-    if not valid:
+    if store and not valid:
         ranks.say("warning     no protein is held out, so there is no validation: --valid-fraction")
     if config.dry_run:
         ranks.say("\n".join(f"{name:18}  {value}" for name, value in config.plain().items()))

@@ -95,6 +95,7 @@ class Origin:
 
 
 def read_in_time(source) -> Structure:
+    """Only until `embed` reads by `worker.read_all`."""
     return source.read()
 
 
@@ -122,7 +123,8 @@ def list_files(path) -> list[str]:
 def fingerprint(path) -> str:
     """SHA-256 over names, sizes and modification times of all structure files and archives under `path`.
 
-    It changes where a store built from `path` is out of date. No file is opened, so it is cheap for a large archive.
+    It changes where a store built from `path` is out of date, unless a file changed at equal size and time. No file is
+    opened, so it is cheap for a large archive.
     """
     digest = hashlib.sha256()
     for file in list_files(path):

@@ -1,6 +1,8 @@
 """The store: equal to direct reading, whatever the number of processes or interruptions; damage; crops; split."""
 
 import hashlib
+import importlib
+import json
 import os
 import pickle
 import re
@@ -20,9 +22,9 @@ import torch
 from siamdiff_min.data import build
 from siamdiff_min.data.build import BuildReport, open_store, report_of
 from siamdiff_min.data.crops import Crops, collate, split
-from siamdiff_min.data.store import ARRAYS, VERSION, ProteinStore
+from siamdiff_min.data.store import ARRAYS, FORMAT, VERSION, ProteinStore, is_store
 from siamdiff_min.data.structures import bundle_index, bundle_path, find_structures
-from siamdiff_min.files import StoreError, WriteError
+from siamdiff_min.files import SiamDiffError, StoreError, WriteError
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
 from siamdiff_min.protein.write import write_pdb
@@ -243,14 +245,121 @@ def test_an_interrupted_build_of_other_data_is_not_continued(folder, tmp_path, s
     assert digest(tmp_path / "s") == digest(tmp_path / "whole")
 
 
-def test_nothing_of_the_users_is_overwritten(folder, tmp_path):
-    for name in ("s", "s.partial"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "thesis.tex").write_text("dear")
-        with pytest.raises(StoreError, match=r"is not a store|not an unfinished store"):
+def tree(folder) -> dict[str, bytes | None]:
+    """Everything under a folder, None for a folder."""
+    return {str(f.relative_to(folder)): None if f.is_dir() else f.read_bytes() for f in sorted(folder.rglob("*"))}
+
+
+DEEP = "[" * 200_000
+NOT_OURS = ["{}", "[]", "not json", "", DEEP, '{"format": 1}', '{"format": "siamdiff_min store 2"}']
+
+
+@pytest.mark.parametrize("place", ["s", "s.partial"])
+@pytest.mark.parametrize("content", [None, *NOT_OURS, "damaged"], ids=lambda c: str(c)[:20] or "empty")
+def test_nothing_of_the_users_is_deleted(folder, tmp_path, place, content):
+    """Neither where the user's file is called like one of ours, nor beside files of ours, nor in a dry run."""
+    (tmp_path / place).mkdir()
+    (tmp_path / place / "thesis.tex").write_text("dear")
+    if content is not None:
+        name = "meta.json" if place == "s" else "plan.json"
+        ours = json.dumps({"format": FORMAT, "version": VERSION})
+        (tmp_path / place / name).write_text(ours if content == "damaged" else content)
+    before = tree(tmp_path)
+    with pytest.raises(StoreError, match=r"is not a store|not an unfinished store|holds thesis\.tex, which is not"):
+        open_store(folder, tmp_path / "s")
+    after = tree(tmp_path)
+    after.pop("s.lock", None)
+    assert after == before
+    if place == "s":
+        with pytest.raises(StoreError):
+            open_store(folder, tmp_path / "s", build=False)
+        assert tree(tmp_path).keys() - {"s.lock"} == before.keys()
+
+
+@pytest.mark.parametrize("place", ["s", "s.partial", "s.partial/merged", "s.partial/outdated"])
+def test_a_file_of_the_users_among_ours_is_kept(folder, tmp_path, small_shards, monkeypatch, place):
+    open_store(folder, tmp_path / "s")
+    write_pdb(folder / "new.pdb", protein(6, seed=99))
+    with monkeypatch.context() as context:
+        context.setattr(build, "_merge", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
             open_store(folder, tmp_path / "s")
-        assert (tmp_path / name / "thesis.tex").read_text() == "dear"
-        shutil.rmtree(tmp_path / name)
+    (tmp_path / place).mkdir(exist_ok=True)
+    (tmp_path / place / "thesis.tex").write_text("dear")
+    write_pdb(folder / "newer.pdb", protein(6, seed=98))
+    with pytest.raises(SiamDiffError, match=r"thesis\.tex|not an unfinished store|not empty"):
+        open_store(folder, tmp_path / "s")
+    assert (tmp_path / place / "thesis.tex").read_text() == "dear"
+    (tmp_path / place / "thesis.tex").unlink()
+    assert len(open_store(folder, tmp_path / "s")) == 12 and not (tmp_path / "s.partial").exists()
+
+
+def test_links_in_the_place_of_a_store(folder, tmp_path):
+    """A link to a store is followed and stays; one in the place of the lock or of the unfinished store is refused."""
+    victim = tmp_path / "victim"
+    victim.write_text("dear")
+    for name in ("s.lock", "s.partial"):
+        (tmp_path / name).symlink_to(victim)
+        with pytest.raises(SiamDiffError, match=r"could not write|not an unfinished store"):
+            open_store(folder, tmp_path / "s")
+        assert victim.read_text() == "dear" and not (tmp_path / "s").exists()
+        (tmp_path / name).unlink()
+    (tmp_path / "s").symlink_to(tmp_path / "large-disk")
+    for count in (10, 11):
+        assert len(open_store(folder, tmp_path / "s")) == count
+        assert (tmp_path / "s").is_symlink() and is_store(tmp_path / "large-disk")
+        write_pdb(folder / "new.pdb", protein(6, seed=99))
+
+
+@pytest.mark.parametrize("content", NOT_OURS, ids=lambda c: c[:20] or "empty")
+def test_data_with_a_meta_json_of_the_users(folder, content):
+    (folder / "meta.json").write_text(content)
+    assert len(open_store(folder)) == 10
+    with pytest.raises(StoreError, match=r"damaged|version"):
+        ProteinStore(folder)
+
+
+def test_without_building_nothing_changes_on_the_disk(folder, tmp_path, monkeypatch):
+    before = tree(tmp_path)
+    assert open_store(folder, build=False) is None and tree(tmp_path) == before
+    built = open_store(folder)
+    assert open_store(folder, build=False).path == built.path
+    write_pdb(folder / "new.pdb", protein(6, seed=99))
+    before = tree(tmp_path)
+    assert open_store(folder, build=False) is None and tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("script, options", [("train", "--size tiny"), ("finetune", "--task ec"), ("finetune", "")])
+def test_a_dry_run_changes_nothing_on_the_disk(script, options, folder, tmp_path, enzymes, monkeypatch, capsys):
+    monkeypatch.setenv("SIAMDIFF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(enzymes, tmp_path / "ec")
+    data = {"train": ["--data", str(folder)], "finetune": ["--data", str(tmp_path / "ec")]}[script]
+    before = tree(tmp_path)
+    main = importlib.import_module(script).main
+    assert main([*(options.split() or ["--task", "psr"]), *(data if options else []), "--dry-run"]) == 0
+    assert tree(tmp_path) == before
+    assert "not converted to a store yet" in capsys.readouterr().out
+
+
+def test_no_home_folder(monkeypatch):
+    """As in a container whose user has no entry in the list of users."""
+    monkeypatch.delenv("SIAMDIFF_CACHE", raising=False)
+    monkeypatch.setattr(build.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError))
+    with pytest.raises(StoreError, match=r"no home folder .* SIAMDIFF_CACHE"):
+        open_store(build=False)
+
+
+def test_a_path_that_is_not_utf8(folder, tmp_path):
+    """Neither the folder nor a file in it; and what is printed has to be UTF-8."""
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/d\xff")
+    folder.rename(odd)
+    os.rename(f"{odd}/p1.pdb", os.fsdecode(os.fsencode(odd) + b"/p\xfe.pdb"))
+    command = [sys.executable, "-m", "siamdiff_min.data.build", odd]
+    done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"})
+    assert done.returncode == 0 and b"seen 14 = used 10" in done.stdout, done.stderr
+    store = open_store(odd)
+    assert os.fsdecode(b"p\xfe") in store.names and len(store) == 10
 
 
 def test_no_readable_protein_is_an_error(tmp_path):
