@@ -4,12 +4,14 @@ import base64
 import json
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import generator, real_protein
 
+from benchmarks.algorithm import draw_algorithm
 from siamdiff_min import report
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.graph import edge_lengths
@@ -189,3 +191,11 @@ def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypat
     write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0}])
     with pytest.raises(report.ReportError, match="pip install matplotlib"):
         report.report(tmp_path)
+
+
+def test_the_figure_of_algorithm_1_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    draw_algorithm(tmp_path / "a.svg")
+    comments = set(re.findall(r"<!-- (.*?) -->", (tmp_path / "a.svg").read_text()))
+    published = set(re.findall(r"<!-- (.*?) -->", (Path(__file__).parents[1] / "docs" / "algorithm.svg").read_text()))
+    assert {"two conformers", "Alg. 1, lines 10-11"} <= comments == published
