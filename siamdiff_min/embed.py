@@ -26,7 +26,8 @@ from torch import nn
 from tqdm import tqdm
 
 from .data.store import is_store
-from .data.structures import Listing, Source, find_structures, fingerprint, read_in_time
+from .data.structures import Listing, Source, find_structures, fingerprint
+from .data.worker import read_all
 from .embeddings import (
     GROUP,
     INCLUDE,
@@ -176,9 +177,9 @@ def find_files(path) -> Listing:
 
 
 def nothing_in(path, listing: Listing) -> StructureError:
-    """Why a path gave no embedding: itself no structure file, or a folder without any that can be read."""
-    alone = not listing.sources and len(listing.skipped) == 1 and not os.path.isdir(path)
-    return StructureError(path, listing.skipped[0][1] if alone else "no structure in it that can be read")
+    """Why there is no structure at a path: itself no structure file, or a folder or tar without any."""
+    alone = len(listing.skipped) == 1 and not os.path.isdir(path)
+    return StructureError(path, listing.skipped[0][1] if alone else "no structure in it")
 
 
 def _is_many(given) -> bool:
@@ -195,28 +196,6 @@ def ids(sources: Sequence[Source | Given]) -> list[str]:
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------
-
-
-class _Reader(torch.utils.data.Dataset):
-    """Parses in the loader's processes; a failure is an item like any other."""
-
-    def __init__(self, sources: Sequence[Source]):
-        self.sources = sources
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def __getitem__(self, index: int) -> Structure | StructureError:
-        try:
-            return read_in_time(self.sources[index])
-        except StructureError as error:
-            return error
-
-
-def read_all(sources: list[Source], workers: int) -> Iterator[Structure | StructureError]:
-    """Read structure files in other processes, in order."""
-    loader = torch.utils.data.DataLoader
-    return iter(loader(_Reader(sources), batch_size=None, num_workers=workers, generator=torch.Generator()))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -246,7 +225,7 @@ def run(args: argparse.Namespace) -> int:
             start_or_continue(out, plan | {"structures": [fingerprint(path) for path in args.structures]})
             finished = {path: outcome for path in groups if (outcome := read_outcome(path))}
         todo = [sources[i] for path, group in groups.items() if path not in finished for i in group]
-        results = read_all(todo, args.num_workers)
+        results = stack.enter_context(contextlib.closing(read_all(todo, args.num_workers or 1)))
         bar = stack.enter_context(tqdm(total=len(todo), unit="protein", disable=None))
 
         def good(group: range, failed: list[StructureError]) -> Iterator[tuple[str, Structure]]:
@@ -283,7 +262,8 @@ def run(args: argparse.Namespace) -> int:
     for path, listing in zip(args.structures, listings):
         if left.issuperset(islice(named, len(listing.sources))):
             complete = False
-            print(f"nothing embedded of {nothing_in(path, listing)}", file=sys.stderr)
+            if not listing.sources:
+                print(f"skipped: {nothing_in(path, listing)}", file=sys.stderr)
     seen = len(sources) + skipped.total()
     print(f"seen {seen} = embedded {len(embedded)} + skipped {skipped.total()} + failed {len(failures)}")
     if not embedded:

@@ -19,7 +19,7 @@ from conftest import move, real_protein
 
 import siamdiff_min
 from siamdiff_min import embed
-from siamdiff_min.data.structures import bundle_path
+from siamdiff_min.data.structures import Source, bundle_path
 from siamdiff_min.embed import Embedder, main
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError, StructureError, lock
@@ -201,9 +201,8 @@ def test_a_path_that_gives_nothing_is_named_and_told_by_the_status(weights, tmp_
     paths = [tmp_path / "notes.txt", tmp_path / "x.pdb", tmp_path / "empty", files[0]]
     assert embed_here(*paths, "--checkpoint", weights, "--out", tmp_path / "e.npz") == 1
     said = "".join(capsys.readouterr())
-    assert f"nothing embedded of {paths[0]}: not a structure file" in said
-    assert f"failed: {paths[1]}: no atoms in it" in said and f"nothing embedded of {paths[1]}: no structure" in said
-    assert f"nothing embedded of {paths[2]}: no structure in it" in said and "embedded 1 +" in said
+    assert f"skipped: {paths[0]}: not a structure file" in said and f"failed: {paths[1]}: no atoms in it" in said
+    assert f"skipped: {paths[2]}: no structure in it" in said and "embedded 1 +" in said
     with np.load(tmp_path / "e.npz") as arrays:
         assert arrays["id"].tolist() == [stem(files[0])]
 
@@ -262,6 +261,23 @@ def test_a_folder_is_written_as_it_is_made_and_continued(weights, tmp_path, file
     assert (out / "failures.tsv").read_text().splitlines() == [
         "file\treason", f"{tmp_path / 'bad.pdb'}\tno atoms in it", f"{tmp_path / 'worse.pdb'}\tempty"
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker does not inherit what a test changes")
+def test_a_file_that_kills_its_reader_is_a_failure_like_any_other(weights, tmp_path, files, monkeypatch, capsys):
+    deadly = tmp_path / "deadly.pdb"
+    deadly.write_text("a fault in a library")
+    real = Source.read
+
+    def read(self):
+        return os._exit(9) if self.name == "deadly" else real(self)
+
+    monkeypatch.setattr(Source, "read", read)
+    out = tmp_path / "e.npz"
+    assert embed_here(files[0], deadly, files[1], "--checkpoint", weights, "--out", out) == 1
+    assert f"failed: {deadly}: ended the process that read it" in capsys.readouterr().err
+    with np.load(out) as arrays:
+        assert arrays["id"].tolist() == [stem(files[0]), stem(files[1])]
 
 
 def test_nothing_of_the_users_is_in_the_way_of_a_folder(weights, tmp_path, files):
