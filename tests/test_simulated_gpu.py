@@ -1,0 +1,93 @@
+"""Every method and every task on a simulated GPU: what would fail there, and how often the host waits for it."""
+
+import pytest
+import torch
+from conftest import real_protein
+from given import dataset
+
+from benchmarks import simulated
+from siamdiff_min.data.samples import pack_samples
+from siamdiff_min.downstream.tasks import TASKS
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.pretraining import OBJECTIVES
+from siamdiff_min.protein.protein import Protein
+
+if not simulated.POSSIBLE:
+    pytest.skip("this torch has no backend for devices written in Python", allow_module_level=True)
+
+ENCODED = [("atom", "gearnet"), ("atom", "gvp"), ("residue", "gearnet"), ("residue", "esm-gearnet")]
+MOST = {  # waits of the host in one step, at most, in this order
+    "diffpret": (22, 19, 47, 53),
+    "siamdiff": (60, 54, 85, 97),
+    "residue-type": (19, 16, 44, 50),
+    "distance": (21, 18, 46, 52),
+    "angle": (21, 18, 46, 52),
+    "dihedral": (21, 18, 46, 52),
+    "residue-type+distance": (28, 25, 53, 59),
+    "residue-type+angle": (28, 25, 53, 59),
+    "residue-type+dihedral": (28, 25, 53, 59),
+    "multiview": (62, 56, 107, 119),
+    "score-matching": (17, 14, 42, 48),
+    "torsional": (17, 14),
+    "ec": (12, 9, 42, 48),
+    "pip": (12, 9),
+    "msp": (12, 9, 42, 48),
+    "res": (12, 9),
+    "psr": (12, 9, 42, 48),
+}
+CASES = [(name, *of, most) for name, numbers in MOST.items() for of, most in zip(ENCODED, numbers)]
+CELLS = {"_to_copy", "div", "floor"}  # of the search of neighbours, where float32 is not exact
+WALKS = {name for name in OBJECTIVES if name.endswith(("distance", "angle", "dihedral"))}  # counted in float64
+
+
+def batch() -> Protein:
+    """Two proteins, of 20 and 30 residues."""
+    return Protein.pack([real_protein("1LCD_A").crop(0, 20), real_protein("2BEG").crop(20, 30)]).map(single)
+
+
+def single(x: torch.Tensor) -> torch.Tensor:
+    return x.float() if x.is_floating_point() else x
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory):
+    """A batch of two samples of every task."""
+    folder = tmp_path_factory.mktemp("samples")
+    sets = {task: dataset(task, folder) for task in TASKS}
+    return {task: pack_samples([given[0, 0], given[0, 1]])[0] for task, given in sets.items()}
+
+
+def test_every_method_and_task_is_here():
+    assert MOST.keys() == OBJECTIVES.keys() | TASKS.keys()
+
+
+@pytest.mark.parametrize("name, level, encoder, most", CASES)
+def test_a_step_stays_on_the_device(name, level, encoder, most, samples):
+    torch.manual_seed(0)
+    encoder = ENCODERS[encoder](level, "tiny")
+    if name in OBJECTIVES:
+        found = simulated.simulate(OBJECTIVES[name](encoder, level), batch())
+    else:
+        task = TASKS[name](encoder, 3) if name == "ec" else TASKS[name](encoder)
+        found = simulated.simulate(task, samples[name])
+    assert found.waits.total() <= most, dict(found.waits)
+    assert found.on_cpu.keys() <= {"lift_fresh"}
+    assert name in WALKS or found.float64.keys() <= CELLS
+
+
+def test_the_simulation_notices_what_a_gpu_would_not_forgive():
+    with simulated.Simulation() as found:
+        x, mask = torch.ones(4, device=simulated.DEVICE), torch.ones(4, device=simulated.DEVICE, dtype=torch.bool)
+        with pytest.raises(AssertionError, match="mixes devices"):
+            x + torch.ones(4)
+        for wait in (
+            lambda: x[mask],
+            lambda: float(x[0]),
+            lambda: x.to("cpu"),
+            lambda: torch.tensor([1.0], device="simgpu"),
+        ):
+            before = found.waits.total()
+            wait()
+            assert found.waits.total() == before + 1
+        assert x[mask.nonzero()].square().sum().device == simulated.DEVICE
+    assert found.on_cpu == {"ones": 1, "lift_fresh": 1}
