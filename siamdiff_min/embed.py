@@ -28,16 +28,7 @@ from tqdm import tqdm
 from .data.store import is_store
 from .data.structures import Listing, Source, find_structures, fingerprint
 from .data.worker import read_all
-from .embeddings import (
-    GROUP,
-    INCLUDE,
-    Embedding,
-    check_place,
-    read_outcome,
-    save,
-    start_or_continue,
-    write_index,
-)
+from .embeddings import GROUP, INCLUDE, Embedding, check_place, read_outcome, save, start_or_continue, write_index
 from .files import ConfigError, SiamDiffError, StructureError, lock, printable, sha256, tolerant_output
 from .protein.constants import ATOM_NAMES, ONE_LETTER
 from .protein.parse import read_structure
@@ -198,6 +189,29 @@ def ids(sources: Sequence[Source | Given]) -> list[str]:
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
+def write(path: Path, embedder: Embedder, read: Iterable, args: argparse.Namespace, bar: tqdm) -> tuple[list, list]:
+    """Embed what was read, pairs (id, `Structure` or StructureError), into one file; returns ids and failures.
+
+    Raises the first failure with --fail-fast. A single file that would hold nothing is not written.
+    """
+    failed: list[StructureError] = []
+
+    def good() -> Iterator[tuple[str, Structure]]:
+        for name, result in read:
+            if isinstance(result, Structure):
+                yield name, result
+            elif args.fail_fast:
+                raise result
+            else:
+                failed.append(result)
+            bar.update()
+
+    embeddings = list(embedder.stream(good(), args.include))
+    if embeddings or path != Path(args.out):
+        save(path, embeddings, len(embedder.columns), args.include, failed)
+    return [embedding.id for embedding in embeddings], failed
+
+
 def run(args: argparse.Namespace) -> int:
     """Embed the structures of a command line; returns 1 if one of its paths gave no embedding."""
     out = Path(args.out)
@@ -228,28 +242,13 @@ def run(args: argparse.Namespace) -> int:
         results = stack.enter_context(contextlib.closing(read_all(todo, args.num_workers or 1)))
         bar = stack.enter_context(tqdm(total=len(todo), unit="protein", disable=None))
 
-        def good(group: range, failed: list[StructureError]) -> Iterator[tuple[str, Structure]]:
-            for i, result in zip(group, results):
-                if isinstance(result, Structure):
-                    yield names[i], result
-                elif args.fail_fast:
-                    raise result
-                else:
-                    failed.append(result)
-                bar.update()
-
         embedded, failures = [], []
         for path, group in groups.items():
-            failed: list[StructureError] = []
-            if path in finished:
-                done, failed = finished[path]
-            else:
-                embeddings = list(embedder.stream(good(group, failed), args.include))
-                done = [embedding.id for embedding in embeddings]
-                if embeddings or folder:
-                    save(path, embeddings, len(embedder.columns), args.include, failed)
-            embedded += done
-            failures += failed
+            if path not in finished:
+                read = zip((names[i] for i in group), results)
+                finished[path] = write(path, embedder, read, args, bar)
+            embedded += finished[path][0]
+            failures += finished[path][1]
         if folder:
             write_index(out, list(groups))
 
