@@ -31,8 +31,9 @@ try:
 except ImportError:  # Windows: no limits, but what kills a worker is still a failure of one file
     resource = None
 
-MAX_SECONDS = 300  # of CPU time for one file; 5 million atoms take about 30
-MAX_MEMORY = 4 * 2**30  # bytes that one file may add to a worker; 2.4 million atoms of mmCIF take about 3 GB
+# The largest entry of the PDB, as mmCIF with 2.4 million atoms, takes 40 s and 1.9 GB.
+MAX_SECONDS = 300  # of CPU time for one file
+MAX_MEMORY = 3 * 2**30  # bytes that one file may add to the memory of a worker
 AHEAD = 1024  # files that may be read before the slowest one is done
 # On Linux workers are forked, as torch's DataLoader forks its own: they are ready in milliseconds, while one that is
 # spawned imports torch first, for seconds. A fork has none of the threads of its parent, so torch must not wait for

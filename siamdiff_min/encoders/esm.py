@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..files import CheckpointError
 from ..protein.constants import ONE_LETTER
 from ..protein.protein import Protein
 from .gearnet import Encoding, GearNet
@@ -178,7 +179,7 @@ class ESM2(nn.Module):
     def load(self, path: str) -> str:
         """Read a weight file of fair-esm (`esm2_t33_650M_UR50D.pt` and the like); returns what was read, in words.
 
-        Raises ValueError where the file is damaged, no ESM-2, or of another size; the module is then unchanged.
+        Raises CheckpointError if the file is damaged, no ESM-2, or of another size; the module is then unchanged.
         """
         # Left out are constants, the prediction of contacts, the embeddings a second time, and a head that is not here.
         left_out = r".*rot_emb\.inv_freq|contact_head\..*|lm_head\.weight"
@@ -189,17 +190,17 @@ class ESM2(nn.Module):
                 content = read_weights(file, allow=(argparse.Namespace,))  # the options of the training run
         except (OSError, WeightsError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise ValueError(f"{path} is not a weight file of fair-esm: {reason}") from error
+            raise CheckpointError(f"{path} is not a weight file of fair-esm: {reason}") from error
         content = content.get("model") if isinstance(content, dict) else None
         if not isinstance(content, dict) or {(type(k), type(x)) for k, x in content.items()} - {(str, Tensor)}:
-            raise ValueError(f"{path} is not a weight file of fair-esm: no dict of tensors called 'model'")
+            raise CheckpointError(f"{path} is not a weight file of fair-esm: no dict of tensors called 'model'")
         found = {re.sub(r"^encoder\.(sentence_encoder\.)?", "", name): x for name, x in content.items()}
         state = {name: x for name, x in found.items() if not re.fullmatch(left_out, name)}
         own = {name: x.shape for name, x in self.state_dict().items()}
         wrong = list(own.keys() ^ state.keys())
         wrong += [name for name in own.keys() & state.keys() if own[name] != state[name].shape]
         if wrong:
-            raise ValueError(
+            raise CheckpointError(
                 f"{path} does not fit ESM-2 with {len(self.layers)} layers of {self.width}: "
                 f"{len(wrong)} tensors are missing, unexpected or of another shape, e.g. {min(wrong)}"
             )
