@@ -94,11 +94,6 @@ class Origin:
     variant: str = ""  # part of the store's name, where several are made from the same data
 
 
-def read_in_time(source) -> Structure:
-    """Only until `embed` reads by `worker.read_all`."""
-    return source.read()
-
-
 def list_files(path) -> list[str]:
     """Every file under a folder, or the one file that `path` is; sorted.
 
