@@ -1,45 +1,26 @@
 """Archives from elsewhere: which of their members are read at all, and how one is unpacked without trusting it.
 
-Structure archives are read in place (`structures.py`, `ec.py`), there a hostile member is skipped. `extract` is for the
-archives of the labelled sets: its files as they were packed, or a refusal of the whole archive.
+Structure archives are read in place (`structures.py`, `ec.py`), there a hostile member is skipped. `unpack` is for the
+archives of the labelled sets: all files as they were packed, or a refusal of the whole archive.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import hashlib
 import os
 import stat
-import struct
 import tarfile
 import zipfile
-import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO
 
-from ..files import StructureError
+from ..files import SiamDiffError, StructureError, structure_errors
 
 MAX_MEMBERS = 50_000
-MAX_BYTES = 2**38  # of all files together
+MAX_UNPACKED = 2**38  # of all files together
 MAX_RATIO = 100  # unpacked to packed: structure files shrink to a fifth, zeros to a thousandth
 SLACK = 2**20  # bytes that may come out whatever the ratio, for small archives of nearly empty files
 BLOCK = 2**18  # bytes read at once; no header may be larger
-_DAMAGE = (
-    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, EOFError),
-    *(OSError, ValueError, OverflowError, NotImplementedError, RecursionError, IndexError),
-)
-
-
-@contextlib.contextmanager
-def reading(path):
-    """Whatever goes wrong in reading an archive is a StructureError that names it."""
-    try:
-        yield
-    except StructureError:
-        raise
-    except _DAMAGE as error:
-        raise StructureError(path, "damaged archive", str(error)) from error
 
 
 def refused(member: tarfile.TarInfo | zipfile.ZipInfo) -> str | None:
@@ -83,7 +64,7 @@ def tar_members(path: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, 
     Only the bytes of a member are ever used, its name is but a label. Raises StructureError where it is damaged.
     """
     members, skipped, last = [], [], -1
-    with reading(path), tarfile.open(path, "r:", tarinfo=_Header) as archive:
+    with structure_errors(path, "damaged archive"), tarfile.open(path, "r:", tarinfo=_Header) as archive:
         while (member := archive.next()) is not None:
             archive.members.clear()  # tarfile keeps every header, a gigabyte for a million members
             if member.size < 0 or member.offset <= last:  # it would be listed without end
@@ -104,106 +85,80 @@ def tar_members(path: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, 
 # ---- unpacking -------------------------------------------------------------------------------------------------------
 
 
-def extract(path, folder) -> dict[str, tuple[int, str]]:
+def unpack(path: Path, folder: Path) -> None:
     """Unpack a `.tar.gz` or `.zip` (told apart by their first bytes) into a new folder.
 
-    Returns:
-        Size and SHA-256 of every file, by its path in the folder. Permissions and times are not taken over.
+    The whole archive is read first. Nothing of it is written unless its checksums are right and it holds nothing but
+    files and folders inside `folder`, no two in one place, of bounded number and size.
 
     Raises:
-        StructureError: a damaged archive, a member that is not a plain file inside it, names that collide, too many
-            members, too many bytes for the size of the archive. What is in the folder then is to be thrown away.
-        OSError: the disk is full or cannot be written.
+        StructureError: the archive is damaged or refused.
+        SiamDiffError: this Python is too old to unpack archives safely.
+        OSError: the disk is full or cannot be written. What is in the folder then is to be thrown away.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True)
-    root, files = folder.resolve(), {}
-    with reading(path), open(path, "rb") as file:
-        limit = min(MAX_BYTES, SLACK + MAX_RATIO * os.fstat(file.fileno()).st_size)
+    if not hasattr(tarfile, "data_filter"):
+        advice = "take Python 3.10.12, 3.11.4 or later, or unpack it yourself and give the folder to --data"
+        raise SiamDiffError(f"{path} is not unpacked: this Python has no filters for archives; {advice}")
+    with open(path, "rb") as file:
         zipped = file.read(2) == b"PK"
-    for name, content in (_zip_files if zipped else _tar_files)(path, root, limit):
-        target = root.joinpath(*PurePosixPath(name).parts)
-        if not target.is_relative_to(root):  # a drive, say; names with .. do not come here, nor do links
-            raise StructureError(path, "refused", f"{name!r:.200}: path outside the archive")
-        try:
-            if content is None:
-                target.mkdir(parents=True, exist_ok=True)
-            else:
-                with content:
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    files[target.relative_to(root).as_posix()] = _write(path, target, content)
-        except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-            raise StructureError(path, "refused", f"two members in the place of {name!r:.200}") from error
-    if not files:
-        raise StructureError(path, "refused", "no file in it")
-    return files
+    with structure_errors(path, "damaged or refused"):
+        _check(_zip_members(path) if zipped else _tar_gz_members(path), _most_bytes(path))
+    with zipfile.ZipFile(path) if zipped else tarfile.open(path, tarinfo=_Header) as archive:
+        archive.extraction_filter = tarfile.data_filter  # of tars; a zip has nothing that needs one
+        archive.extractall(folder)
 
 
-def _write(path, target: Path, content: IO[bytes]) -> tuple[int, str]:
-    size, digest = 0, hashlib.sha256()
-    with open(target, "xb") as out:
-        while True:
-            with reading(path):
-                piece = content.read(BLOCK)
-            if not piece:
-                break
-            out.write(piece)
-            size += len(piece)
-            digest.update(piece)
-        out.flush()
-        os.fsync(out.fileno())
-    return size, digest.hexdigest()
+def _most_bytes(path: Path) -> int:
+    return min(MAX_UNPACKED, SLACK + MAX_RATIO * path.stat().st_size)
 
 
-def _accept(path, member: tarfile.TarInfo | zipfile.ZipInfo, name: str, is_folder: bool, number: int) -> None:
-    reason = ("path outside the archive" if _outside(name) else None) if is_folder else refused(member)
-    if reason:
-        raise StructureError(path, "refused", f"{name!r:.200}: {reason}")
-    if number > MAX_MEMBERS:
-        raise StructureError(path, "refused", f"more than {MAX_MEMBERS} members")
+def _zip_members(path: Path) -> Iterator[tuple[str, int, bool, str | None]]:
+    """Name, size and whether it is a folder of every member, and why it is refused, if it is; then read all of it."""
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            yield member.filename, member.file_size, member.is_dir(), refused(member)
+        if damaged := archive.testzip():
+            raise ValueError(f"the checksum of {damaged!r:.200} differs")
 
 
-def _within(path, size: int, limit: int) -> None:
-    if size > limit:
-        raise StructureError(path, "refused", f"more than {limit} bytes come out of it")
+def _tar_gz_members(path: Path) -> Iterator[tuple[str, int, bool, str | None]]:
+    with _Unzipped(path) as stream, tarfile.open(fileobj=stream, mode="r:", tarinfo=_Header) as archive:
+        for member in iter(archive.next, None):
+            yield member.name, member.size, member.isdir(), refused(member)
+        end = stream.seek(archive.offset)
+        while block := stream.read(BLOCK):  # up to the checksum of gzip
+            if block.strip(b"\0"):  # tarfile takes a damaged header for the end
+                raise ValueError(f"no valid header at byte {archive.offset}")
+        if stream.tell() == end:
+            raise ValueError("no end of the archive")
 
 
 class _Unzipped(gzip.GzipFile):
-    """The content of a gzip file, within a limit: tarfile follows a header to wherever it leads."""
-
-    limit = 0  # bytes
+    """The content of a gzip file, within a limit of bytes: tarfile follows a header to wherever it leads."""
 
     def read(self, size: int = -1) -> bytes:
-        data = super().read(size)
-        _within(self.name, self.tell(), self.limit)
+        data, limit = super().read(size), _most_bytes(Path(self.name))
+        if self.tell() > limit:
+            raise ValueError(f"more than {limit} bytes come out of it")
         return data
 
 
-def _tar_files(path, root: Path, limit: int):
-    """Yield the name of every member and its content, None for a folder."""
-    with reading(path), _Unzipped(path) as stream:
-        stream.limit = limit
-        with tarfile.open(fileobj=stream, tarinfo=_Header, mode="r:") as archive:
-            for number, member in enumerate(iter(archive.next, None), 1):
-                archive.members.clear()
-                _accept(path, member, member.name, member.isdir(), number)
-                tarfile.data_filter(member, str(root))  # a second opinion; raises what is not to be extracted
-                yield member.name, None if member.isdir() else archive.extractfile(member)
-            # tarfile takes a damaged header for the end: only zeros may follow, up to the checksum of gzip.
-            end = stream.tell()
-            while block := stream.read(BLOCK):
-                if block.strip(b"\0"):
-                    raise StructureError(path, "damaged archive", f"no valid header at byte {archive.offset}")
-            if stream.tell() == end:
-                raise StructureError(path, "damaged archive", "no end of the archive")
-
-
-def _zip_files(path, root: Path, limit: int):
-    """Yield the name of every member and its content, None for a folder."""
-    with reading(path), zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-        for number, member in enumerate(members, 1):
-            _accept(path, member, member.filename, member.filename.endswith("/"), number)
-        _within(path, sum(member.file_size for member in members), limit)
-        for member in members:  # opened, it ends after the announced size, and compares the checksum
-            yield member.filename, None if member.filename.endswith("/") else archive.open(member)
+def _check(members: Iterable[tuple[str, int, bool, str | None]], limit: int) -> None:
+    total, files, folders = 0, [], {PurePosixPath(".")}
+    for number, (name, size, is_folder, reason) in enumerate(members, 1):
+        if is_folder:
+            reason = "path outside the archive" if _outside(name) else None
+        if reason or not name.isprintable():
+            raise ValueError(f"{name!r:.200}: {reason or 'control characters in a name'}")
+        total += size
+        if size < 0 or total > limit:
+            raise ValueError(f"more than {limit} bytes come out of it")
+        if number > MAX_MEMBERS:
+            raise ValueError(f"more than {MAX_MEMBERS} members")
+        place = PurePosixPath(os.path.normpath(name))
+        folders.update(place.parents, [place] * is_folder)
+        files += [place] * (not is_folder)
+    if not files:
+        raise ValueError("no file in it")
+    if len({*files}) < len(files) or folders & {*files}:
+        raise ValueError("two members in one place")

@@ -1,8 +1,8 @@
 """The paper's data from where they are published: `python -m siamdiff_min.data.download psr --out DIR`.
 
-Everything is `NAME.part` until it is whole and checked: its size, its checksum where one is published, and that it is
-the archive it should be. A download that was interrupted, in whatever way, goes on when it is started again. Archives
-of AlphaFold models stay as they are, those of the labelled sets are unpacked; `verify DIR` reads all of it again.
+A file is `NAME.part` until it is whole and checked: its checksum if one is published, and that it is the archive it
+should be. An interrupted download goes on when it is started again. Archives of AlphaFold models stay as they are,
+those of the labelled sets are unpacked. `verify DIR` reads all of it again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ..files import SiamDiffError, StructureError, lock, sync_folder, write_file, writing
-from .archives import extract, tar_members
+from ..files import SiamDiffError, StructureError, lock, sha256, structure_errors, sync_folder, write_file, writing
+from .archives import unpack
 from .fetch import DownloadError, discard, fetch
 
 ALPHAFOLD = "https://ftp.ebi.ac.uk/pub/databases/alphafold"
@@ -61,7 +61,6 @@ LABELLED = {  # task -> record and file, MD5
 MAGIC = {".tar": (257, b"ustar"), ".tar.gz": (0, b"\x1f\x8b"), ".zip": (0, b"PK\3\4")}  # where which bytes are
 
 FORMAT = "siamdiff_min downloads 1"
-BLOCK = 2**20  # bytes
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Remote:
 
     set: str  # "afdb" or the task
     url: str
-    folder: str  # where what is in use lies: the archive itself (AlphaFold), or what is in it
+    folder: str  # for `--data`: of the archive itself (AlphaFold), or of the files in it
     md5: str | None = None
 
     @property
@@ -87,23 +86,19 @@ def labelled(task: str) -> Remote:
 def proteomes(chosen=(), version: str = "v6") -> list[Remote]:
     """Archives of AlphaFold models: the 21 of pre-training, or those chosen by proteome, taxon or mnemonic.
 
-    Raises DownloadError where one of `chosen` is none of the table, or `version` no version.
+    Raises DownloadError if one of `chosen` is not in the table, or `version` is no version.
     """
     if not re.fullmatch("v[0-9]+", version):
         raise DownloadError(version, "no version, expected v6 or the like")
-    names = []
+    names = [] if chosen else [name for name in PROTEOMES if name != SWISSPROT]
     for text in chosen:
         found = [name for name in PROTEOMES if text.upper() in (name.upper(), *name.upper().split("_"))]
         if not found:
             raise DownloadError(text, f"no such proteome, there are {', '.join(PROTEOMES)}")
         names += found
-    return [
-        Remote(
-            "afdb", f"{ALPHAFOLD}/{version}/{name}_{version}.tar", f"afdb-{version}", md5 if version == "v2" else None
-        )
-        for name, md5 in PROTEOMES.items()
-        if name in names or (not chosen and name != SWISSPROT)
-    ]
+    urls = {name: f"{ALPHAFOLD}/{version}/{name}_{version}.tar" for name in PROTEOMES if name in names}
+    known = PROTEOMES if version == "v2" else {}
+    return [Remote("afdb", url, f"afdb-{version}", known.get(name)) for name, url in urls.items()]
 
 
 def download(remote: Remote, out, base_url: str | None = None, from_file=None) -> Path:
@@ -111,7 +106,7 @@ def download(remote: Remote, out, base_url: str | None = None, from_file=None) -
 
     Args:
         base_url: of a mirror that has the file under the same name, without folders.
-        from_file: the archive where a user has it; it is copied.
+        from_file: the archive if the user has it; it is copied.
 
     Returns:
         The folder for `--data`.
@@ -120,125 +115,105 @@ def download(remote: Remote, out, base_url: str | None = None, from_file=None) -
         DownloadError: see there. What was damaged is removed, what was incomplete stays, to go on from there.
         OSError: the disk is full or cannot be written.
     """
-    out, unpack = Path(out), remote.set != "afdb"
+    out, packed = Path(out), remote.set == "afdb"
     folder = out / remote.folder
-    path = (out if unpack else folder) / remote.name
+    archive = (folder if packed else out) / remote.name
+    part, partial = archive.with_name(f"{archive.name}.part"), out / f"{remote.folder}.partial"
     url = f"{base_url.rstrip('/')}/{remote.name}" if base_url else remote.url
     rows = read_manifest(out)
-    known = rows.get(path.relative_to(out).as_posix())
-    if known and (folder.exists() if unpack else path.exists() and path.stat().st_size == known["size"]):
-        print(f"{folder if unpack else path} is there already")
+    known = rows.get(archive.relative_to(out).as_posix())
+    if known and (archive.exists() and archive.stat().st_size == known["size"] if packed else folder.exists()):
+        print(f"{archive if packed else folder} is there already")
         return folder
-    if unpack and folder.exists():
+    if folder.exists() and not packed:
         raise DownloadError(folder, f"is there, but not from here ({out / 'manifest.json'} does not list it)")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part, partial = path.with_name(f"{path.name}.part"), out / f"{remote.folder}.partial"
+    archive.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(partial, ignore_errors=True)
-    source = path if path.exists() else part
+    source = archive if archive.exists() else part
     if source == part and from_file:
         discard(part)
         shutil.copyfile(from_file, part)
     elif source == part:
         fetch(url, part)
     try:
-        size, sha256 = check(source, remote)
-        files = extract(source, partial) if unpack else {}
-    except (StructureError, OSError) as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        if isinstance(error, OSError):  # the disk's fault, not the archive's
-            raise
+        check(source, remote)
+        if not packed:
+            unpack(source, partial)
+    except StructureError as error:
         if source == part:
             discard(part)
-        reason = f"{error.reason} ({error.detail})" if error.detail else error.reason
-        advice = "it was not kept" if source == part else f"{path} is the file to remove"
-        raise DownloadError(from_file or url, f"{reason}; {advice}") from error
+        advice = "it was not kept" if source == part else f"{archive} is the file to remove"
+        raise DownloadError(from_file or url, f"{error.reason} ({error.detail}); {advice}") from error
+    except OSError:  # the disk's fault, not the archive's
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     if source == part:
-        os.replace(part, path)
+        os.replace(part, archive)
     discard(part)
-    sync_folder(path.parent)
+    sync_folder(archive.parent)
+    files = {archive.relative_to(out).as_posix(): archive}
+    for file in partial.rglob("*"):
+        if file.is_file() and file.name != "lock.mdb":  # LMDB writes there when others only read
+            files[f"{remote.folder}/{file.relative_to(partial).as_posix()}"] = file
     about = {"set": remote.set, "url": str(from_file or url), "date": f"{datetime.date.today()}"}
-    rows[path.relative_to(out).as_posix()] = {**about, "size": size, "sha256": sha256}
-    for name, (length, digest) in files.items():
-        if not name.endswith("lock.mdb"):  # LMDB writes there when others only read
-            rows[f"{remote.folder}/{name}"] = {**about, "size": length, "sha256": digest}
+    rows |= {name: {**about, "size": file.stat().st_size, "sha256": sha256(file)} for name, file in files.items()}
     text = json.dumps({"format": FORMAT, "files": rows}, indent=1, sort_keys=True)
     write_file(out / "manifest.json", text.encode())
-    if unpack:  # last: a folder with this name is complete, and listed
+    if not packed:  # last: a folder with this name is complete, and listed
         os.rename(partial, folder)
     sync_folder(out)
     return folder
 
 
-def check(path: Path, remote: Remote) -> tuple[int, str]:
-    """Size and SHA-256 of a file that is the archive that it should be. Raises StructureError where it is not."""
-    offset, magic = next(value for suffix, value in reversed(MAGIC.items()) if remote.name.endswith(suffix))
+def check(path: Path, remote: Remote) -> None:
+    """Raise StructureError if a file is not the archive that it should be."""
+    kind, md5 = remote.name[remote.name.index(".") :], hashlib.md5(usedforsecurity=False)
+    place, magic = MAGIC[kind]
     with open(path, "rb") as file:
         head = file.read(512)
         file.seek(-min(1024, path.stat().st_size), os.SEEK_END)
         tail = file.read()
-    if not head:
-        raise StructureError(path, "an empty file")
-    if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
-        raise StructureError(path, "an HTML or XML page, not an archive", head[:60].decode("latin-1"))
-    if not head[offset:].startswith(magic):
-        raise StructureError(path, f"not a {remote.name.partition('.')[2]} archive", f"it begins with {head[:20]!r}")
-    size, md5, sha256 = _digests(path)
-    if remote.md5 not in (None, md5):
-        raise StructureError(path, "damaged or another version", f"MD5 {md5}, expected {remote.md5}")
-    if remote.name.endswith(".tar"):
-        for _ in tar_members(str(path), []):  # from header to header
-            pass
-        if tail.strip(b"\0"):
-            raise StructureError(path, "truncated archive", "without its end")
-    return size, sha256
-
-
-def _digests(path: Path) -> tuple[int, str, str]:
-    """Size, MD5 and SHA-256 of a file."""
-    size, md5, sha256 = 0, hashlib.md5(usedforsecurity=False), hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(BLOCK):
-            size += len(block)
+        file.seek(0)
+        while remote.md5 and (block := file.read(2**20)):
             md5.update(block)
-            sha256.update(block)
-    return size, md5.hexdigest(), sha256.hexdigest()
+    if not head[place:].startswith(magic):
+        raise StructureError(path, f"not a {kind[1:]} archive", f"it begins with {head[:20]!r}")
+    if remote.md5 not in (None, md5.hexdigest()):
+        raise StructureError(path, "damaged or another version", f"MD5 {md5.hexdigest()}, expected {remote.md5}")
+    if kind == ".tar" and tail.strip(b"\0"):
+        raise StructureError(path, "truncated archive", "without its end")
 
 
 def read_manifest(out) -> dict[str, dict]:
-    """What was downloaded to a folder: set, url, size, sha256 and date of every file. Raises DownloadError."""
+    """What was downloaded to a folder: set, url, size, sha256 and date of every file. Raises StructureError."""
     file = Path(out) / "manifest.json"
     if not file.exists():
         return {}
-    try:
+    with structure_errors(file, "damaged"):
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']!r:.50}")
-        return {
-            name: {key: row[key] for key in ("set", "url", "size", "sha256", "date")}
-            for name, row in content["files"].items()
-        }
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise DownloadError(file, f"damaged ({error})") from error
+        keys = ("set", "url", "size", "sha256", "date")
+        return {name: {key: row[key] for key in keys} for name, row in content["files"].items()}
 
 
 def verify(out) -> list[str]:
     """Read all that was downloaded to a folder again; every file that is missing or damaged, with the reason.
 
-    An archive that was unpacked may be missing. Raises DownloadError where there is no manifest.
+    An archive that was unpacked may be missing. Raises DownloadError if there is no manifest.
     """
     out, problems = Path(out), []
     rows = read_manifest(out)
     if not rows:
         raise DownloadError(out, "no manifest.json, nothing was downloaded to it")
     for name, row in tqdm(sorted(rows.items()), unit="file", disable=None):
-        if not (out / name).is_file():
-            if "/" in name:
-                problems.append(f"{out / name}: missing")
-            continue
-        size, _, sha256 = _digests(out / name)
-        if (size, sha256) != (row["size"], row["sha256"]):
-            how = f"{size} bytes, expected {row['size']}" if size != row["size"] else "its checksum differs"
-            problems.append(f"{out / name}: damaged ({how})")
+        file = out / name
+        if not file.is_file():
+            problems += [f"{file}: missing"] * ("/" in name)
+        elif file.stat().st_size != row["size"]:
+            problems.append(f"{file}: damaged ({file.stat().st_size} bytes, expected {row['size']})")
+        elif sha256(file) != row["sha256"]:
+            problems.append(f"{file}: damaged (its checksum differs)")
     return problems
 
 
@@ -250,9 +225,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="siamdiff-data download", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="what", required=True)
     for name in ("afdb", *LABELLED):
-        command = commands.add_parser(
-            name, help="AlphaFold models" if name == "afdb" else f"the set of the task {name}"
-        )
+        what = "AlphaFold models" if name == "afdb" else f"the set of the task {name}"
+        command = commands.add_parser(name, help=what)
         command.add_argument("--out", required=True, type=Path, help="folder; one for everything is fine")
         command.add_argument("--base-url", help="of a mirror that has the files under the same names")
         command.add_argument("--from-file", type=Path, help="the archive, if you have it already")

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from ..files import StructureError
+from ..files import StructureError, structure_errors
 from ..protein.parse import MAX_BYTES, read_structure
 from ..protein.structure import Structure
-from .archives import reading, refused
+from .archives import refused
 from .samples import LabelledData, write_note
 from .structures import KINDS, Listing, Origin, Source, find_structures, fingerprint, kind_of
 
@@ -234,14 +234,15 @@ class ZipMember:
         size = self.info.file_size
         if max(size, self.info.compress_size) > MAX_BYTES:
             raise StructureError(self.label, "too large", f"{size} bytes")
-        with reading(self.label), _opened(self.path, os.stat(self.path).st_mtime_ns).open(self.info) as file:
-            data = file.read(size + 1)  # unpacks no more than was announced, and compares the checksum
+        with structure_errors(self.label, "damaged archive"):
+            with _opened(self.path, os.stat(self.path).st_mtime_ns).open(self.info) as file:
+                data = file.read(size + 1)  # unpacks no more than was announced, and compares the checksum
         return read_structure(self.label, data)
 
 
 def _find_members(path: Path) -> Listing:
     """The structure files of a zip, sorted by name, the kind to be preferred first. Raises StructureError."""
-    with reading(path), zipfile.ZipFile(path) as archive:
+    with structure_errors(path, "damaged archive"), zipfile.ZipFile(path) as archive:
         members = [member for member in archive.infolist() if not member.filename.endswith("/")]
     found, skipped = [], []
     for member in members:

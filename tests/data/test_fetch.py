@@ -356,7 +356,7 @@ def test_a_full_disk(site, tmp_path):
 
 
 KILLED = """
-import os, random, signal, sys, time
+import http.client, os, random, signal, sys, time
 from pathlib import Path
 from siamdiff_min.data import fetch
 url, part, draw, longest, status = sys.argv[1], Path(sys.argv[2]), random.Random(0), 0.2, signal.SIGKILL
@@ -364,8 +364,8 @@ fetch.BLOCK = 1000
 while status == signal.SIGKILL:
     child = os.fork()
     if not child:
-        read = fetch._read
-        fetch._read = lambda response: (time.sleep(0.002), read(response))[1]
+        read = http.client.HTTPResponse.read1
+        http.client.HTTPResponse.read1 = lambda *args: (time.sleep(0.002), read(*args))[1]
         fetch.fetch(url, part)
         os._exit(0)
     time.sleep(draw.uniform(0, longest))
