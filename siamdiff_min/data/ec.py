@@ -235,8 +235,7 @@ class ZipMember:
         if max(size, self.info.compress_size) > MAX_BYTES:
             raise StructureError(self.label, "too large", f"{size} bytes")
         with structure_errors(self.label, "damaged archive"):
-            with _opened(self.path, os.stat(self.path).st_mtime_ns).open(self.info) as file:
-                data = file.read(size + 1)  # unpacks no more than was announced, and compares the checksum
+            data = _opened(self.path, os.stat(self.path).st_mtime_ns).read(self.info)  # compares the checksum
         return read_structure(self.label, data)
 
 
