@@ -142,7 +142,6 @@ def test_psr_to_its_samples(site, tmp_path, monkeypatch, capsys):
     pytest.importorskip("lmdb")
     import test_atom3d
 
-    monkeypatch.setattr(build, "_default_workers", lambda count: 1)
     source = tmp_path / "source"
     for split in ("train", "val", "test"):
         test_atom3d.write(source / atom3d.LAYOUT["psr"] / split, [test_atom3d.psr(0), test_atom3d.psr(3)])
