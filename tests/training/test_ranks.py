@@ -1,0 +1,34 @@
+"""What `launch` asks of a GPU; the device is a stand-in."""
+
+import pytest
+import torch
+
+from siamdiff_min.files import ConfigError
+from siamdiff_min.training import ranks
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """A machine that seems to have one GPU."""
+    for name, value in {"is_available": True, "device_count": 1, "set_device": None}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    before = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.use_deterministic_algorithms(before[1])
+
+
+def test_products_in_float32_are_tf32_on_a_gpu_unless_deterministic(card):
+    assert ranks.launch("cuda").device == torch.device("cuda", 0)
+    assert torch.get_float32_matmul_precision() == "high"
+    ranks.launch("cuda", deterministic=True)
+    assert torch.get_float32_matmul_precision() == "highest"
+    ranks.launch("cpu")
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_more_processes_than_gpus_are_refused_in_a_sentence(card, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(ConfigError, match="more processes than this machine has GPUs \\(1\\)"):
+        ranks.launch("cuda")
