@@ -19,7 +19,7 @@ from siamdiff_min.data.atom3d import atom3d_set
 from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.demo import demo_set
 from siamdiff_min.data.ec import ec_set
-from siamdiff_min.data.samples import DATASETS, LabelledData, Samples, Unlabelled, pack_samples
+from siamdiff_min.data.samples import DATASETS, Samples, Unlabelled, pack_samples
 from siamdiff_min.downstream.tasks import TASKS, Task
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError, SiamDiffError
@@ -43,76 +43,76 @@ def main(argv: list[str] | None = None) -> int:
     if config.predict and config.task not in PREDICTABLE:
         raise ConfigError(f"--predict is for {' and '.join(PREDICTABLE)}; {config.task} needs more than a structure")
 
-    # 2. Data: every split is converted once to a memory-mapped store, by the first process. A dry run writes none.
+    # 2. Data: none are needed to apply a model.
     datasets, labels = {}, tuple(model["labels"]) if model else ()
     if not (model and config.predict):
-        data = labelled_data(config)
-        if model and data.labels != labels:
-            sys.exit(f"error: {config.eval_only} was trained on other labels than those of {config.data or 'the demo'}")
-        labels, origins = data.labels, [getattr(data, split) for split in SPLITS]
-        options = {"workers": config.num_workers or 1, "build": not config.dry_run}
-        stores = ranks.first("data", lambda: [open_origin(origin, **options) for origin in origins])
-        options = {"labels": labels, "max_residues": config.max_residues}
-        if None not in stores:
-            datasets = {split: DATASETS[config.task](store, **options) for split, store in zip(SPLITS, stores)}
-        ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
-        ranks.say(f"labels      {data.about}")
-        samples = ", ".join(f"{split} {len(x)}" for split, x in datasets.items()) or "not converted to a store yet"
-        ranks.say(f"samples     {samples}")
-
+        datasets, labels = open_data(config, ranks, model)
     if config.dry_run:
-        build(config.for_seed(config.seeds[0]), labels, datasets, ranks)
-        ranks.say("\n".join(f"{name:18}  {value}" for name, value in config.plain().items()))
+        build(config.for_seed(config.seeds[0]), datasets, labels, ranks)
+        ranks.say(str(config))
         return 0
 
-    # 3. For every seed: train, then score the best epoch on the test split.
+    # 3. For every seed: minimise, then score the best epoch on the test split.
     tested = {}
     with ranks.connected(), ranks.alone_in(config.out):
         for seed in config.seeds:
             run = config.for_seed(seed)
-            task = build(run, labels, datasets, ranks)
+            task = build(run, datasets, labels, ranks)
             if not model:
-                if config.freeze and not config.init_from:
-                    calibrate(task, run, datasets["train"], ranks)
-                stopped = tune(task, run, datasets, labels, ranks)
+                stopped = train(run, task, datasets, labels, ranks)
                 if stopped:
                     return 128 + stopped
                 ranks.wait()  # best.pt is written by the first process
-            best = model or checkpoint.load_model_file(Path(run.out) / "best.pt")
-            checkpoint.load_weights(task, best["state"], run.eval_only or f"{run.out}/best.pt")
+            best = Path(run.eval_only or f"{run.out}/best.pt")
+            checkpoint.load_weights(task, checkpoint.load_model_file(best)["state"], str(best))
             if datasets:
-                predictions = results.predict(task, held_out(datasets, "test"), run, ranks)
+                predictions = results.predict(task, everything(datasets["test"]), run, ranks)
                 tested[seed] = task.metrics(predictions.score, predictions.target, predictions.groups)
                 if config.save_predictions and ranks.rank == 0:
                     results.write_predictions(Path(run.out) / "predictions.tsv", predictions, task.columns(labels))
         if config.predict:  # with the last seed's model
             store = ranks.first("predict", lambda: open_store(config.predict, workers=config.num_workers or 1))
-            unlabelled = Unlabelled(store)
-            predictions = results.predict(task, (unlabelled, pack_samples, range(len(unlabelled))), run, ranks)
+            predictions = results.predict(task, everything(Unlabelled(store)), run, ranks)
+            path = Path(config.out) / "predicted.tsv"
             if ranks.rank == 0:
-                path = Path(config.out) / "predicted.tsv"
                 results.write_predictions(path, predictions, task.columns(labels))
-            ranks.say(f"predicted   {len(predictions.names)} structures: {Path(config.out) / 'predicted.tsv'}")
+            ranks.say(f"predicted   {len(predictions.names)} structures: {path}")
     if tested and ranks.rank == 0:
         ranks.say(results.report(Path(config.out) / "results.json", config, tested))
     return 0
 
 
-def labelled_data(config: FinetuneConfig) -> LabelledData:
-    """The three splits of the data of a task, or of its demo set."""
+def open_data(config: FinetuneConfig, ranks: Ranks, model: dict | None) -> tuple[dict[str, Samples], tuple[str, ...]]:
+    """The samples of every split, and the names of their labels. Raises ConfigError if a model has others.
+
+    Every split is converted once to a memory-mapped store, by the first process. A dry run writes none.
+    """
     if config.data is None:
-        return demo_set(config.task)
-    if config.task == "ec":
-        return ec_set(config.data, config.cutoff, config.ids)
-    return atom3d_set(config.data, config.task)
+        data = demo_set(config.task)
+    elif config.task == "ec":
+        data = ec_set(config.data, config.cutoff, config.ids)
+    else:
+        data = atom3d_set(config.data, config.task)
+    if model and data.labels != tuple(model["labels"]):
+        raise ConfigError(f"{config.eval_only} was trained on other labels than those of {config.data or 'the demo'}")
+    origins, options = [getattr(data, split) for split in SPLITS], {"workers": config.num_workers or 1}
+    stores = ranks.first("data", lambda: [open_origin(x, **options, build=not config.dry_run) for x in origins])
+    options, datasets = {"labels": data.labels, "max_residues": config.max_residues}, {}
+    if None not in stores:
+        datasets = {split: DATASETS[config.task](store, **options) for split, store in zip(SPLITS, stores)}
+    ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
+    ranks.say(f"labels      {data.about}")
+    samples = ", ".join(f"{split} {len(x)}" for split, x in datasets.items()) or "not converted to a store yet"
+    ranks.say(f"samples     {samples}")
+    return datasets, data.labels
 
 
-def held_out(datasets: dict, split: str) -> tuple:
-    """Dataset, collate and indices of all samples of a split."""
-    return datasets[split], pack_samples, range(len(datasets[split]))
+def everything(dataset: Samples) -> tuple:
+    """All samples of a data set, as the engine takes them."""
+    return dataset, pack_samples, range(len(dataset))
 
 
-def build(config: FinetuneConfig, labels: tuple[str, ...], datasets: dict, ranks: Ranks) -> Task:
+def build(config: FinetuneConfig, datasets: dict[str, Samples], labels: tuple[str, ...], ranks: Ranks) -> Task:
     """Encoder and head: from scratch, or with the encoder of --init-from."""
     torch.manual_seed(config.seed)
     encoder = checkpoint.new_encoder(config, ranks.say)
@@ -131,7 +131,7 @@ def build(config: FinetuneConfig, labels: tuple[str, ...], datasets: dict, ranks
     return task.to(ranks.device)
 
 
-def calibrate(task: Task, config: FinetuneConfig, dataset: Samples, ranks: Ranks) -> None:
+def calibrate(config: FinetuneConfig, task: Task, dataset: Samples, ranks: Ranks) -> None:
     """Batch norm of an encoder that is frozen without any training: its means and variances over 100 training batches.
 
     With mean 0 and variance 1 in their place values grow from layer to layer. All processes see the same batches.
@@ -142,34 +142,36 @@ def calibrate(task: Task, config: FinetuneConfig, dataset: Samples, ranks: Ranks
     update_bn(map(task.encoder.builder.view, proteins), task.encoder)
 
 
-def tune(task: Task, config: FinetuneConfig, datasets: dict, labels: tuple[str, ...], ranks: Ranks) -> int:
-    """Train; OUT/best.pt is the epoch with the best validation metric. Returns the signal that ended it, or 0."""
+def train(
+    config: FinetuneConfig, task: Task, datasets: dict[str, Samples], labels: tuple[str, ...], ranks: Ranks
+) -> int:
+    """Minimise; OUT/best.pt is the epoch with the best validation metric. Returns the signal that ended it, or 0."""
 
-    def standing(epochs: float, values: dict[str, float]) -> float:
-        """What a later epoch has to beat: nothing where the metric is nan, or --max-steps ended within an epoch (the
-        run may go on: that moment only counts until there is a whole one)."""
+    def score(epochs: float, values: dict[str, float]) -> float:
+        """The score the next epoch must beat. Not counted: a nan metric, or an epoch cut short by --max-steps."""
         return values[task.metric] if epochs == int(epochs) and np.isfinite(values[task.metric]) else -np.inf
 
     path = Path(config.out) / "best.pt"
     best, identity = -np.inf, {name: getattr(config, name) for name in ("task", *checkpoint.IDENTITY)}
     if path.exists() and checkpoint.checkpoints(path.parent) and config.resume != "never":
         before = checkpoint.load_model_file(path)
-        best = standing(before["epochs"], before["valid"])
+        best = score(before["epochs"], before["valid"])
 
     def validate(epochs: float) -> dict[str, float]:
         nonlocal best
-        predictions = results.predict(task, held_out(datasets, "valid"), config, ranks)
+        predictions = results.predict(task, everything(datasets["valid"]), config, ranks)
         values = task.metrics(predictions.score, predictions.target, predictions.groups)
-        if standing(epochs, values) > best or best == -np.inf:
-            best = standing(epochs, values)
+        if score(epochs, values) > best or best == -np.inf:
+            best = score(epochs, values)
             if ranks.rank == 0:
                 about = {"labels": list(labels), "seed": config.seed, "epochs": epochs, "valid": values}
                 checkpoint.save_model_file(path, task, identity, max_residues=config.max_residues, **about)
         return values
 
+    if config.freeze and not config.init_from:
+        calibrate(config, task, datasets["train"], ranks)
     plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else (task.metric, "max")
-    data = datasets["train"], pack_samples, range(len(datasets["train"]))
-    return engine.train(config, task, *data, validate, ranks, plateau, unit="samples")
+    return engine.train(config, task, everything(datasets["train"]), validate, ranks, plateau, unit="samples")
 
 
 if __name__ == "__main__":

@@ -17,70 +17,80 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES
 from siamdiff_min.training import checkpoint, engine
-from siamdiff_min.training.config import parse
-from siamdiff_min.training.ranks import launch
+from siamdiff_min.training.config import PretrainConfig, parse
+from siamdiff_min.training.log import summary
+from siamdiff_min.training.ranks import Ranks, launch
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status, 128 + n after signal n."""
-    # 1. Options. What is not given comes from the preset.
+    # 1. Options. What is not given comes from the encoder file, then from the preset.
     choices = {"method": OBJECTIVES, "encoder": ENCODERS, "ablation": ABLATIONS}
-    config = parse(argv, choices, description=__doc__.splitlines()[0])
+    config = parse(argv, choices, __doc__.splitlines()[0], PretrainConfig)
     ranks = launch(config.device, config.threads, config.deterministic)
     source = checkpoint.load_encoder_file(Path(config.init_from)) if config.init_from else {}
     config = config.resolve(ranks.world, source)
 
-    # 2. Data: structures are converted once to a memory-mapped store, by the first process. A dry run writes none.
-    workers, build = config.num_workers or 1, not config.dry_run
-    store = ranks.first("data", lambda: open_store(config.data, config.store, workers, build))
-    train, valid = split(store, config.valid_fraction) if store else ([], [])
-    crops = store and Crops(store, config.max_length, config.seed, draw_last_window=config.preset == "paper")
+    # 2. Data, encoder and objective.
+    crops, train, valid = open_data(config, ranks)
+    objective = build(config, ranks)
+    per_epoch = max(1, len(train) // config.global_batch_size) if crops else "?"
+    ranks.say(
+        f"steps       {per_epoch} of {config.global_batch_size} proteins per epoch, "
+        f"{' + '.join(map(str, config.epochs))} epochs, on {ranks.world} x {ranks.device.type}, to {config.out}"
+    )
+    if config.dry_run:
+        ranks.say(str(config))
+        return 0
 
-    # 3. Encoder and objective.
+    # 3. Minimise.
+    def validate(epochs: float) -> dict[str, float]:
+        return engine.evaluate(objective, (crops, collate, valid), config, ranks)
+
+    path = Path(config.out) / "encoder.pt"
+    with ranks.connected(), ranks.alone_in(config.out):
+        stopped = engine.train(config, objective, (crops, collate, train), validate, ranks)
+        if stopped:
+            return 128 + stopped
+        if ranks.rank == 0:
+            identity = config.encoder, config.level, config.size, config.preset
+            about = {"method": config.method, "config": config.plain()}
+            checkpoint.save_encoder_file(path, objective.encoder, *identity, **about)
+    ranks.say(summary(Path(config.out) / "metrics.jsonl"))
+    ranks.say(f"encoder     {path}")
+    return 0
+
+
+def open_data(config: PretrainConfig, ranks: Ranks) -> tuple[Crops | None, list[int], list[int]]:
+    """The proteins, and which of them are for training and for validation.
+
+    Structures are converted once to a memory-mapped store, by the first process. A dry run writes none.
+    """
+    source = config.data or "demo set (bundled structures; --data for your own)"
+    options = {"workers": config.num_workers or 1, "build": not config.dry_run}
+    store = ranks.first("data", lambda: open_store(config.data, config.store, **options))
+    if store is None:
+        ranks.say(f"data        {source}: not converted to a store yet")
+        return None, [], []
+    train, valid = split(store, config.valid_fraction)
+    ranks.say(f"data        {source}: {len(train)} proteins to train on, {len(valid)} held out")
+    if not valid:
+        ranks.say("warning     no protein is held out, so there is no validation: --valid-fraction")
+    return Crops(store, config.max_length, config.seed, draw_last_window=config.preset == "paper"), train, valid
+
+
+def build(config: PretrainConfig, ranks: Ranks) -> torch.nn.Module:
+    """Encoder and objective: from scratch, or with the weights of --init-from."""
     torch.manual_seed(config.seed)
     encoder = checkpoint.new_encoder(config, ranks.say)
     heads = {"head_dim": config.head_dim} if config.head_dim else {}
     objective = OBJECTIVES[config.method](encoder, config.level, config.preset, config.ablation, **heads)
     if config.init_from:
         checkpoint.initialise(objective, Path(config.init_from), ranks.say)
-
-    # 4. What is going to happen.
-    per_epoch = max(1, len(train) // config.global_batch_size) if store else "?"
-    amount = f"{len(train)} proteins to train on, {len(valid)} held out" if store else "not converted to a store yet"
-    source = config.data or "demo set (bundled structures; --data for your own)"
-    ranks.say(f"data        {source}: {amount}")
-    ranks.say(f"objective   {config.method}, {config.level} level: {count(objective):,} parameters")
-    ranks.say(f"encoder     {config.encoder}, size {config.size}: {count(encoder):,} parameters")
-    ranks.say(
-        f"steps       {per_epoch} of {config.global_batch_size} proteins per epoch, "
-        f"{' + '.join(map(str, config.epochs))} epochs, on {ranks.world} x {ranks.device.type}, to {config.out}"
-    )
-    if store and not valid:
-        ranks.say("warning     no protein is held out, so there is no validation: --valid-fraction")
-    if config.dry_run:
-        ranks.say("\n".join(f"{name:18}  {value}" for name, value in config.plain().items()))
-        return 0
-
-    # 5. Minimise.
-    def validate(epochs: float) -> dict[str, float]:
-        return engine.evaluate(objective, (crops, collate, valid), config, ranks)
-
-    with ranks.connected(), ranks.alone_in(config.out):
-        stopped = engine.train(config, objective, crops, collate, train, validate, ranks)
-        if stopped:
-            return 128 + stopped
-        if ranks.rank == 0:
-            about = {"method": config.method, "config": config.plain()}
-            identity = config.encoder, config.level, config.size, config.preset
-            checkpoint.save_encoder_file(Path(config.out) / "encoder.pt", encoder, *identity, **about)
-    ranks.say(engine.summary(Path(config.out) / "metrics.jsonl"))
-    ranks.say(f"encoder     {Path(config.out) / 'encoder.pt'}")
-    return 0
-
-
-def count(module: torch.nn.Module) -> int:
-    """Number of parameters."""
-    return sum(p.numel() for p in module.parameters())
+    count, part = (sum(p.numel() for p in module.parameters()) for module in (objective, encoder))
+    ranks.say(f"objective   {config.method}, {config.level} level: {count:,} parameters")
+    ranks.say(f"encoder     {config.encoder}, size {config.size}: {part:,} parameters")
+    return objective
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from siamdiff_min.encoders.ops import Gather
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.training.engine import peak_memory
+from siamdiff_min.training.log import peak_memory
 from siamdiff_min.training.ranks import keep_freed_memory
 
 from .plain import plain

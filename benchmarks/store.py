@@ -21,7 +21,7 @@ import torch
 from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.data.store import ARRAYS, ProteinStore, meta_checksum
-from siamdiff_min.training.engine import peak_memory
+from siamdiff_min.training.log import peak_memory
 
 from .timing import timed
 

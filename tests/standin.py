@@ -91,7 +91,7 @@ def train(config, objective=None, num=40, bad=None, ranks=None, num_valid=6, **a
         return engine.evaluate(objective, (data, collate, indices[num:]), config, ranks)
 
     with ranks.connected():
-        stopped = engine.train(config, objective, data, collate, indices[:num], validate, ranks)
+        stopped = engine.train(config, objective, (data, collate, indices[:num]), validate, ranks)
     return objective, stopped
 
 

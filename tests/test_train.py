@@ -118,7 +118,7 @@ def test_changed_data_are_not_resumed(enzymes, tmp_path):
 
 def test_nothing_held_out_is_a_warning(enzymes, tmp_path):
     options = "--data", enzymes / "train", "--store", tmp_path / "store", "--valid-fraction", 0
-    said = train("--dry-run", *options)
+    said = train("--level", "residue", "--max-steps", 1, "--out", tmp_path / "out", *options)
     assert "8 proteins to train on, 0 held out" in said and "warning     no protein is held out" in said
 
 

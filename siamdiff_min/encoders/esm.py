@@ -22,7 +22,7 @@ from ..protein.protein import Protein
 from .gearnet import Encoding, GearNet
 from .graph import Graph, GraphBuilder
 from .ops import segment_mean, segment_sum
-from .weights import WeightsError, read_weights
+from .weights import read_weights
 
 VOCABULARY = ("<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>")
 CLS, EOS, MASK = (VOCABULARY.index(name) for name in ("<cls>", "<eos>", "<mask>"))
@@ -188,7 +188,7 @@ class ESM2(nn.Module):
         try:
             with open(path, "rb") as file:
                 content = read_weights(file, allow=(argparse.Namespace,))  # the options of the training run
-        except (OSError, WeightsError) as error:
+        except (OSError, CheckpointError) as error:
             reason = getattr(error, "strerror", None) or error
             raise CheckpointError(f"{path} is not a weight file of fair-esm: {reason}") from error
         content = content.get("model") if isinstance(content, dict) else None

@@ -11,42 +11,38 @@ from typing import IO
 
 import torch
 
-from ..files import SiamDiffError
+from ..files import CheckpointError
 
 _ZIP = b"PK\3\4"
 _BEFORE_1_6 = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _FOLDER = 16  # among the attributes of a member
 
 
-class WeightsError(SiamDiffError):
-    """A file that torch did not write, or that is damaged; the message says what is wrong."""
-
-
 def read_weights(file: IO[bytes], allow: tuple = ()):
     """The content of a file of `torch.save`, tensors on the CPU.
 
-    `allow` are the types it may hold besides tensors, strings, numbers, lists and dicts. Raises WeightsError.
+    `allow` are the types it may hold besides tensors, strings, numbers, lists and dicts. Raises CheckpointError.
     """
     try:
         begin = file.read(len(_BEFORE_1_6))
         if begin.startswith(_ZIP):
             _compare_checksums(file)
         elif begin != _BEFORE_1_6:
-            raise WeightsError("its first bytes are not those of a file of torch" if begin else "it is empty")
+            raise CheckpointError("its first bytes are not those of a file of torch" if begin else "it is empty")
         file.seek(0)
         with torch.serialization.safe_globals(list(allow)):
             return torch.load(file, map_location="cpu", weights_only=True)
-    except WeightsError:
+    except CheckpointError:
         raise
     except Exception as error:  # torch raises half a dozen types on damaged input, some without a message
         reason = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0]  # then, advice to allow pickles
-        raise WeightsError(reason) from error
+        raise CheckpointError(reason) from error
 
 
 def _compare_checksums(file: IO[bytes]) -> None:
     with zipfile.ZipFile(file) as archive:
         if damaged := archive.testzip():
-            raise WeightsError(f"the checksum of {damaged} differs")
+            raise CheckpointError(f"the checksum of {damaged} differs")
         for member in archive.infolist():
             if member.external_attr & _FOLDER:  # torch would not read it, and give what happens to be in memory
-                raise WeightsError(f"{member.filename} is marked as a folder")
+                raise CheckpointError(f"{member.filename} is marked as a folder")

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH
-from ..encoders.weights import WeightsError, read_weights
+from ..encoders.weights import read_weights
 from ..files import CheckpointError, ConfigError, write_file
 from .config import RunConfig
 
@@ -269,7 +269,7 @@ def _to_bytes(content: dict) -> bytes:
 def _from_bytes(content: bytes, path: Path) -> dict:
     try:
         return read_weights(io.BytesIO(content))
-    except WeightsError as error:
+    except CheckpointError as error:
         raise CheckpointError(f"{path} cannot be read as a torch file: {error}") from error
 
 

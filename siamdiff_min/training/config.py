@@ -142,6 +142,11 @@ class RunConfig:
             raise ConfigError(f"--num-workers must not be negative, got {self.num_workers}")
 
     @property
+    def leaves_out_loss(self) -> bool:
+        """Whether parameters may go without a gradient."""
+        return False
+
+    @property
     def weights(self) -> str | None:
         """The file of weights that the run starts from."""
         return self.init_from
@@ -171,21 +176,24 @@ class RunConfig:
         workers = pick(self.num_workers, min(4, max(1, (os.cpu_count() or 1) // world_size)))
         return replace(self, batch_size=batch_size, global_batch_size=global_batch_size, num_workers=workers)
 
+    def __str__(self) -> str:
+        return "\n".join(f"{name:18}  {value}" for name, value in self.plain().items())
+
     def plain(self) -> dict:
         """The options as strings, numbers and lists, to be kept in a checkpoint."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
-    def check_resumable(self, before: dict, path, done: int) -> None:
+    def check_resumable(self, before: dict, path, begun: int) -> None:
         """Raise ConfigError that names the options in which this run differs from the one that wrote `before`.
 
-        The number of epochs may be another one as long as the `done` ones that were begun keep their stage and the
+        The number of epochs may be another one as long as the `begun` ones keep their stage and the
         learning rate does not depend on it.
         """
         now = self.plain()
         was, will = (stages(options["epochs"]) for options in (before, now))
-        if was[:done] != will[:done]:
+        if was[:begun] != will[:begun]:
             raise ConfigError(
-                f"cannot resume {path} with --epochs {_numbers(now['epochs'])}: it is in epoch {done} of --epochs "
+                f"cannot resume {path} with --epochs {_numbers(now['epochs'])}: it is in epoch {begun} of --epochs "
                 f"{_numbers(before['epochs'])}. More epochs may follow, but stage 1 cannot grow once stage 2 has begun"
             )
         changed = [
@@ -231,6 +239,10 @@ class PretrainConfig(RunConfig):
             raise ConfigError(f"--seed must not be negative, got {self.seed}")
         if not 0 <= self.valid_fraction < 1:
             raise ConfigError(f"--valid-fraction must be in [0, 1), got {self.valid_fraction}")
+
+    @property
+    def leaves_out_loss(self) -> bool:
+        return self.ablation != "none"
 
     def resolve(self, world_size: int = 1, source: Mapping | None = None) -> PretrainConfig:
         """The same options with every None that has a preset filled in, for `world_size` processes.

@@ -9,10 +9,11 @@ import os
 import platform
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,10 +24,11 @@ from tqdm import tqdm
 
 from ..files import ConfigError, lock, printable, tolerant_output
 
+QUIET = 25.0  # seconds
 Record = dict[str, Tensor]  # name -> sums over the items of a batch, see `means`
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ranks:
     """The processes of this run and the one we are."""
 
@@ -34,6 +36,7 @@ class Ranks:
     world: int
     device: torch.device
     store: dist.Store | None  # where processes meet before there are collectives
+    said: float = field(default_factory=time.monotonic)  # when the last line was printed, seconds
 
     def first(self, name: str, build: Callable):
         """`build()` on rank 0, then on the others: whatever it leaves on the disk is built once. No time limit.
@@ -76,8 +79,14 @@ class Ranks:
     def say(self, text: str) -> None:
         """Print once."""
         if self.rank == 0:
+            self.said = time.monotonic()
             tqdm.write(text)
             sys.stdout.flush()
+
+    def still(self, text: Callable[[], str]) -> None:
+        """Print a sign of life if nothing was printed for QUIET seconds, and no bar moves on a terminal."""
+        if not sys.stderr.isatty() and time.monotonic() - self.said > QUIET:
+            self.say(text())
 
 
 def keep_freed_memory() -> None:
@@ -194,7 +203,7 @@ class Flags:
         self.ranks, self.lag, self.pending = ranks, int(ranks.device.type == "cuda"), deque()
 
     def add(self, step: int, bad: Tensor, stop: int, parts: list[tuple[list[str], Tensor]]) -> None:
-        """`bad` () and `stop` (a signal's number or 0) of this step; `parts` are its proteins and their losses."""
+        """`bad` () and `stop` (a signal's number or 0) of the last step; `parts` are its proteins and their losses."""
         flags = torch.stack([bad.float(), torch.full_like(bad, stop, dtype=torch.float32)])
         if self.ranks.world > 1:
             dist.all_reduce(flags, dist.ReduceOp.MAX)
@@ -216,7 +225,5 @@ class Flags:
                 parts = gather([(names, float(loss)) for names, loss in parts], self.ranks.world)
                 named = [part for part in parts if not math.isfinite(part[1])] or parts
                 listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in named)
-                raise FloatingPointError(
-                    f"step {step + 1}: the loss or its gradient is not finite. Proteins: {listing}"
-                )
+                raise FloatingPointError(f"step {step}: the loss or its gradient is not finite. Proteins: {listing}")
         return stop

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,9 @@ from standin import assert_equal_weights, configure, lines, train
 
 from siamdiff_min.pretraining.siamdiff import counts
 from siamdiff_min.training import checkpoint, engine, ranks
+from siamdiff_min.training.log import Log, summary
 from siamdiff_min.training.ranks import Ranks
+from siamdiff_min.training.run import Run
 
 ALONE = Ranks(0, 1, torch.device("cpu"), None)
 
@@ -53,7 +57,7 @@ def test_a_run_leaves_weights_metrics_and_a_summary(tmp_path, capsys):
     train_loss = [line["loss"] for line in written if line["split"] == "train"]
     assert train_loss[-1] < train_loss[0]
     assert set(written[-1]) == {"step", "epoch", "stage", "split", "loss", "structure_loss", "sequence_loss"}
-    assert "structure_loss" in engine.summary(tmp_path / "metrics.jsonl")
+    assert "structure_loss" in summary(tmp_path / "metrics.jsonl")
     assert "step     40" in capsys.readouterr().out
 
 
@@ -281,3 +285,56 @@ def test_cosine_decay(tmp_path):
     assert rates == pytest.approx([0.005 * (1 + np.cos(np.pi * step / 40)) for step in range(40)])
     train(configure(tmp_path / "c", "--max-steps", 2, "--log-every", 1))
     assert {line["lr"] for line in lines(tmp_path / "c") if line["split"] == "train"} == {0.01}
+
+
+def test_lines_lead_with_loss_and_accuracy(tmp_path, capsys):
+    values = {"clash_rate": 0.0, "loss": 3.0, "loss_constant": 4.0, "sequence_accuracy": 0.5, "sequence_loss": 1.0}
+    run = Run(configure(tmp_path), standin.Objective(), 40, "", ALONE)
+    run.begin_step()
+    with Log(run, "proteins") as log:
+        log.valid(values)
+    assert "valid: loss 3 (4)  sequence_accuracy 0.5  sequence_loss 1  clash_rate 0\n" in capsys.readouterr().out
+    table = summary(tmp_path / "metrics.jsonl").splitlines()
+    assert [row.split()[2] for row in table[1:]] == ["loss", "sequence_accuracy", "sequence_loss", "clash_rate"]
+    assert table[1].split()[3:] == ["3", "3", "(4)"]
+
+
+def test_without_a_terminal_silence_is_broken(tmp_path, monkeypatch, capsys):
+    """Both in training and in a validation; on a terminal a bar does it."""
+    assert ranks.QUIET < 30
+    options = "--max-steps", 3, "--log-every", 100
+    train(configure(tmp_path / "a", *options))
+    assert capsys.readouterr().out.count("\n") == 1  # the validation
+    monkeypatch.setattr(ranks, "QUIET", -1)
+    train(configure(tmp_path / "b", *options))
+    said = capsys.readouterr().out
+    assert [f"step      {n} of 3  loss " in said for n in (1, 2, 3)] == [True] * 3
+    assert "batch 2 of 2 of what is held out" in said
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    train(configure(tmp_path / "c", *options, "--save-every", 100))
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_where_the_system_is_windows(tmp_path):
+    """No modules `resource` and `fcntl`, no SIGCHLD, folders that cannot be opened: a run goes through."""
+    script = """
+import os, signal, sys
+sys.modules |= {"resource": None, "fcntl": None}
+del signal.SIGCHLD, os.O_NOFOLLOW
+opened = os.open
+def open_file(path, flags, *args, **more):
+    if os.path.isdir(path):
+        raise PermissionError(13, "Permission denied", path)
+    return opened(path, flags, *args, **more)
+os.open = open_file
+import siamdiff_min.embed, finetune, standin
+standin.engine._end_workers_at_exit()
+sys.exit(standin.main(sys.argv[1], "--max-steps", "2"))
+"""
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0 and not result.stderr, result.stderr
+    assert checkpoint.latest(tmp_path)[1]["step"] == 2
+    assert "peak_memory_mb" not in (tmp_path / "metrics.jsonl").read_text()
