@@ -101,7 +101,8 @@ def check_place(out: Path, folder: bool) -> None:
         if out.is_dir() and not folder:
             raise IsADirectoryError(f"{out} is a folder")
         place.mkdir(parents=True, exist_ok=True)
-        if folder and {path.name for path in out.iterdir()} - {"lock"} and not (out / "plan.json").is_file():
+        begun = {"lock", "plan.json.tmp"}  # what a kill leaves behind before there is a plan
+        if folder and {path.name for path in out.iterdir()} - begun and not (out / "plan.json").is_file():
             raise ConfigError(f"{out} is not empty and not a folder of embeddings; choose another --out")
         tempfile.TemporaryFile(dir=place).close()
 

@@ -282,6 +282,8 @@ def test_a_file_that_kills_its_reader_is_a_failure_like_any_other(weights, tmp_p
 
 def test_nothing_of_the_users_is_in_the_way_of_a_folder(weights, tmp_path, files):
     options = [files[0], "--checkpoint", weights, "--out"]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "plan.json.tmp").write_text("{")  # killed at its first file
     assert embed_here(*options, tmp_path / "a") == 0
     before = {path: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     for argv, said in (

@@ -164,6 +164,22 @@ class Embedding(Run):
             return files(place), {name: arrays[name].tolist() for name in arrays}
 
 
+class LargeEmbedding(Embedding):
+    """The same into a folder."""
+
+    operations = 28
+
+    def command(self, place):
+        return [place if x == f"{place}.npz" else x for x in super().command(place)]
+
+    def result(self, place):
+        contents = {}
+        for path in sorted(place.glob("*.npz")):
+            with np.load(path) as arrays:
+                contents[path.name] = {name: arrays[name].tolist() for name in arrays}
+        return files(place), contents, (place / "index.tsv").read_text()
+
+
 RUNS = {
     "training": Training,
     "pre-training": Pretraining,
@@ -172,4 +188,5 @@ RUNS = {
     "conversion with labels": LabelledConversion,
     "conversion anew": Reconversion,
     "embedding": Embedding,
+    "embedding of many": LargeEmbedding,
 }
