@@ -87,7 +87,8 @@ def structure_errors(path, reason: str) -> Iterator[None]:
     except (StructureError, MemoryError):  # the latter is the limit of the process, and says so itself
         raise
     except Exception as error:
-        raise StructureError(path, reason, f"{type(error).__name__}: {error}"[:200]) from error
+        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "  # our own checks raise ValueError
+        raise StructureError(path, reason, f"{kind}{error}"[:200]) from error
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """The EC set (Sec. 5.1, App. D): chains of the PDB and their enzyme numbers, in the splits of DeepFRI.
 
 The structures are folders or zips (read in place, nothing is unpacked) of files named by PDB id and chain, as in
-`1ABC-A.pdb`; two tables give the labels, and how near the test chains are to the training split. Every file that is
+`1ABC-A.pdb`. Two tables give the labels, and how near the test chains are to the training split. Every file that is
 not used is listed with the reason.
 """
 
@@ -44,36 +44,33 @@ def ec_set(root, cutoff: int = 95, ids=None) -> LabelledData:
     """
     root = Path(root)
     root = next((place for place in (root, root / "EnzymeCommission") if _first(place, ANNOTATION)), root)
-    annotation, table = _table(root, ANNOTATION), _table(root, TEST_TABLE)
+    annotation, table = (_first(root, names) for names in (ANNOTATION, TEST_TABLE))
+    if annotation is None or table is None:
+        raise StructureError(
+            root, "no EC set in it", f"expected {' or '.join(TEST_TABLE if annotation else ANNOTATION)}"
+        )
     labels, annotated = _read_annotation(annotation)
-    cutoffs = _read_cutoffs(table, cutoff)
-    listed = None if ids is None else _read_ids(ids)
+    cutoffs, listed = _read_cutoffs(table, cutoff), None if ids is None else _read_ids(ids)
     known = hashlib.sha256(annotation.read_bytes() + repr(listed and sorted(listed)).encode()).hexdigest()
     identity = hashlib.sha256(table.read_bytes()).hexdigest() + f" {cutoff}"
     origins, seen = {}, Counter()
     for split, names in SPLITS.items():
-        place = _first(root, [*names, *(f"{name}.zip" for name in names)])
+        place, test = _first(root, [*names, *(f"{name}.zip" for name in names)]), split == "test"
         if place is None:
             raise StructureError(root, f"no {split} split of EC", f"expected {names[0]} or {names[0]}.zip")
         state = place.stat()
         version = fingerprint(place) if place.is_dir() else f"{state.st_size} {state.st_mtime_ns}"
-        listing = _listing(place, annotated, listed, cutoffs if split == "test" else None, cutoff, seen)
-        state = f"ec {version} {known} {identity if split == 'test' else ''}"
-        digest = hashlib.sha256(state.encode()).hexdigest()
+        digest = hashlib.sha256(f"ec {version} {known} {identity if test else ''}".encode()).hexdigest()
+        listing = _listing(place, annotated, listed, cutoffs if test else None, cutoff, seen)
         # Of the same files another choice is another store: runs with different ones may go on at the same time.
-        variant = [str(cutoff)] if split == "test" and cutoff != 95 else []
-        variant += [] if listed is None else [f"ids-{known[:8]}"]
+        variant = [str(cutoff)] * (test and cutoff != 95) + [f"ids-{known[:8]}"] * (listed is not None)
         origins[split] = Origin(place, digest, lambda listing=listing: listing, variant="-".join(variant))
     about = f"EC, {root}: {len(labels)} labels, {len(annotated)} chains with labels"
-    wanted = annotated.keys() if listed is None else listed
-    if listed is not None:
-        about += f", {len(listed)} chains listed in {ids}"
-    for chains, what in (
-        (sorted(set(wanted) - set(seen)), "without a file"),
-        (sorted(chain for chain, count in seen.items() if count > 1), "in more than one split"),
-    ):
-        if chains:
-            about += f"; {len(chains)} {what}, e.g. {chains[0]}"
+    about += "" if listed is None else f", {len(listed)} chains listed in {ids}"
+    missing = sorted({*(annotated if listed is None else listed)} - {*seen})
+    shared = sorted(chain for chain, count in seen.items() if count > 1)
+    for chains, what in ((missing, "without a file"), (shared, "in more than one split")):
+        about += f"; {len(chains)} {what}, e.g. {chains[0]}" if chains else ""
     return LabelledData(**origins, labels=labels, about=about)
 
 
@@ -82,7 +79,7 @@ class Chain:
     """The file of a chain, and what is to be kept beside its protein."""
 
     name: str  # PDB id in capitals, and chain: "2FOR-A"
-    file: Source | ZipMember
+    file: Source  # in a zip it has no offset
     note: bytes
 
     @property
@@ -91,42 +88,61 @@ class Chain:
 
     def read(self) -> Structure:
         """Parse the structure. Raises StructureError."""
-        return replace(self.file.read(), note=self.note)
+        if not self.path.endswith(".zip"):
+            return replace(self.file.read(), note=self.note)
+        with structure_errors(self.file.label, "damaged archive"):
+            data = _opened(self.path, os.stat(self.path).st_mtime_ns).read(self.file.member)  # compares the checksum
+        return replace(read_structure(self.file.label, data), note=self.note)
+
+
+@lru_cache(maxsize=4)  # of each process: reading the list of contents takes a while
+def _opened(path: str, changed: int) -> zipfile.ZipFile:
+    return zipfile.ZipFile(path)
+
+
+def _find_in_zip(path: Path) -> Listing:
+    """The structure files of a zip, sorted by name, the kind to be preferred first. Raises StructureError."""
+    found, skipped = [], []
+    with structure_errors(path, "damaged archive"), zipfile.ZipFile(path) as archive:
+        members = [member for member in archive.infolist() if not member.filename.endswith("/")]
+    for member in members:
+        base = member.filename.rpartition("/")[2]
+        kind = kind_of(base)
+        reason = refused(member) or ("not a structure file" if kind in (None, base) else None)
+        if reason or member.file_size > MAX_BYTES:
+            skipped.append((f"{path}:{member.filename}", reason or "too large"))
+        else:
+            name = base[: -len(kind)]
+            found.append((name, KINDS.index(kind), Source(name, str(path), member.filename)))
+    return Listing([source for *_, source in sorted(found, key=lambda f: (*f[:2], f[2].member))], skipped)
 
 
 def _listing(place: Path, annotated: dict, listed: set | None, cutoffs: dict | None, cutoff: int, seen: Counter):
     """The chains of a split that are to be used, sorted by name; counts in `seen` all that have a file."""
-    found = find_structures(place) if place.is_dir() else _find_members(place)
-    chains: dict[str, Chain] = {}
-    names, skipped = set(), list(found.skipped)
+    found = find_structures(place) if place.is_dir() else _find_in_zip(place)
+    chains, names, skipped = [], set(), list(found.skipped)
     for file in found.sources:
-        name = chain_id(file.name.rpartition("/")[2])
-        reason = _reason(name, annotated, listed, cutoffs, cutoff)
-        if name is not None and name in names:
+        name, reason = chain_id(file.name.rpartition("/")[2]), None
+        if name is None:
+            reason = "no PDB id and chain in the name"
+        elif name in names:
             reason = "another file of the same chain"
-        names.add(name)
+        elif name not in annotated:
+            reason = "no EC annotation"
+        elif listed is not None and name not in listed:
+            reason = "not in the list of ids"
+        elif cutoffs is not None and name not in cutoffs:
+            reason = "not in the table of the test split"
+        elif cutoffs is not None and cutoff not in cutoffs[name]:
+            reason = f"identity to the training split not below {cutoff} %"
         if reason:
             skipped.append((file.label, reason))
         else:
             values = {"ec": annotated[name]} | ({} if cutoffs is None else {"cutoffs": cutoffs[name]})
-            chains[name] = Chain(name, file, write_note(values))
+            chains.append(Chain(name, file, write_note(values)))
+        names.add(name)
     seen.update(names - {None})
-    return Listing([chains[name] for name in sorted(chains)], skipped)
-
-
-def _reason(name: str | None, annotated: dict, listed: set | None, cutoffs: dict | None, cutoff: int) -> str | None:
-    """Why a chain is not used, None where it is."""
-    if name is None:
-        return "no PDB id and chain in the name"
-    if name not in annotated:
-        return "no EC annotation"
-    if listed is not None and name not in listed:
-        return "not in the list of ids"
-    if cutoffs is not None and name not in cutoffs:
-        return "not in the table of the test split"
-    if cutoffs is not None and cutoff not in cutoffs[name]:
-        return f"identity to the training split not below {cutoff} %"
-    return None
+    return Listing(sorted(chains, key=lambda chain: chain.name), skipped)
 
 
 def chain_id(text: str) -> str | None:
@@ -145,57 +161,43 @@ def _first(root: Path, names) -> Path | None:
     return next((root / name for name in names if (root / name).exists()), None)
 
 
-def _table(root: Path, names: tuple[str, ...]) -> Path:
-    found = _first(root, names)
-    if found is None:
-        raise StructureError(root, "no EC set in it", f"expected {' or '.join(names)}")
-    return found
-
-
 def _lines(path) -> list[str]:
     """The lines of a text file that are not blank."""
-    try:
+    with structure_errors(path, "cannot be opened"):
         text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
-    except OSError as error:
-        raise StructureError(path, "cannot be opened", error.strerror or str(error)) from error
     return [line for line in text.splitlines() if line.strip()]
 
 
 def _read_annotation(path: Path) -> tuple[tuple[str, ...], dict[str, list[str]]]:
     """All labels in order, and those of every chain."""
-    lines = _lines(path)
-    if len(lines) < 3 or not lines[0].startswith("### EC-numbers") or not lines[2].startswith("### PDB-chain"):
-        raise StructureError(path, "malformed table", "no lines '### EC-numbers' and '### PDB-chain'")
-    labels = tuple(lines[1].strip().split("\t"))
-    known, annotated = set(labels), {}
-    for line in lines[3:]:
-        text, _, numbers = line.partition("\t")
-        name, numbers = chain_id(text), [number for number in numbers.strip().split(",") if number]
-        if name is None or name in annotated or not known.issuperset(numbers):
-            problem = "a second line" if name in annotated else "a chain or label that does not exist"
-            raise StructureError(path, "malformed table", f"{problem}: {line[:100]!r}")
-        annotated[name] = numbers
+    lines, annotated = _lines(path), {}
+    with structure_errors(path, "malformed table"):
+        if not lines[0].startswith("### EC-numbers") or not lines[2].startswith("### PDB-chain"):
+            raise ValueError("no lines '### EC-numbers' and '### PDB-chain'")
+        labels = tuple(lines[1].strip().split("\t"))
+        for line in lines[3:]:
+            text, _, numbers = line.partition("\t")
+            name, numbers = chain_id(text), [number for number in numbers.strip().split(",") if number]
+            if name is None or name in annotated or not {*labels}.issuperset(numbers):
+                problem = "a second line" if name in annotated else "a chain or label that does not exist"
+                raise ValueError(f"{problem}: {line[:100]!r}")
+            annotated[name] = numbers
     return labels, annotated
 
 
 def _read_cutoffs(path: Path, cutoff: int) -> dict[str, list[int]]:
     """For every chain of the test split the identities to training (percent) that it is below."""
-    try:
-        header, *rows = list(csv.reader(_lines(path))) or [[]]
-    except csv.Error as error:
-        raise StructureError(path, "malformed table", str(error)) from error
-    columns = [re.fullmatch(r"\s*<?([0-9]{1,3})%?\s*", name) for name in header[1:]]
-    if not columns or None in columns:
-        raise StructureError(path, "malformed table", f"columns {header!r:.100}, expected PDB-chain, <30%, ...")
-    percent = [int(match[1]) for match in columns]
-    if cutoff not in percent:
-        raise StructureError(path, "no such cutoff", f"{cutoff}, there are {percent}")
     cutoffs = {}
-    for row in rows:
-        name, flags = chain_id(row[0]), [flag.strip() for flag in row[1:]]
-        if name is None or name in cutoffs or len(flags) != len(percent) or set(flags) - {"0", "1"}:
-            raise StructureError(path, "malformed table", f"{row!r:.100}")
-        cutoffs[name] = [value for value, flag in zip(percent, flags) if flag == "1"]
+    with structure_errors(path, "malformed table"):
+        (_, first, *others), *rows = csv.reader(_lines(path))
+        percent = [int(re.fullmatch(r"\s*<?([0-9]{1,3})%?\s*", name)[1]) for name in (first, *others)]  # "<30%"
+        if cutoff not in percent:
+            raise StructureError(path, "no such cutoff", f"{cutoff}, there are {percent}")
+        for text, *flags in rows:
+            name, flags = chain_id(text), [("0", "1").index(flag.strip()) for flag in flags]
+            if name is None or name in cutoffs:
+                raise ValueError(f"no chain, or a second line of one: {text[:100]!r}")
+            cutoffs[name] = [value for value, flag in zip(percent, flags, strict=True) if flag]
     return cutoffs
 
 
@@ -206,51 +208,3 @@ def _read_ids(path) -> set[str]:
     if wrong or not names:
         raise StructureError(path, "malformed list", f"{wrong[0][:50]!r} is no PDB id and chain" if wrong else "empty")
     return set(names.values())
-
-
-# ---- zips ------------------------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=4)  # of each process: reading the list of contents takes a while
-def _opened(path: str, changed: int) -> zipfile.ZipFile:
-    return zipfile.ZipFile(path)
-
-
-@dataclass(frozen=True, slots=True)
-class ZipMember:
-    """One structure file inside a zip."""
-
-    name: str  # the file name without extension
-    path: str  # the archive
-    info: zipfile.ZipInfo
-
-    @property
-    def label(self) -> str:
-        """Archive and member, for messages."""
-        return f"{self.path}:{self.info.filename}"
-
-    def read(self) -> Structure:
-        """Parse the structure. Raises StructureError."""
-        size = self.info.file_size
-        if max(size, self.info.compress_size) > MAX_BYTES:
-            raise StructureError(self.label, "too large", f"{size} bytes")
-        with structure_errors(self.label, "damaged archive"):
-            data = _opened(self.path, os.stat(self.path).st_mtime_ns).read(self.info)  # compares the checksum
-        return read_structure(self.label, data)
-
-
-def _find_members(path: Path) -> Listing:
-    """The structure files of a zip, sorted by name, the kind to be preferred first. Raises StructureError."""
-    with structure_errors(path, "damaged archive"), zipfile.ZipFile(path) as archive:
-        members = [member for member in archive.infolist() if not member.filename.endswith("/")]
-    found, skipped = [], []
-    for member in members:
-        base = member.filename.rpartition("/")[2]
-        kind = kind_of(base)
-        reason = refused(member) or ("not a structure file" if kind in (None, base) else None)
-        if reason:
-            skipped.append((f"{path}:{member.filename}", reason))
-        else:
-            file = ZipMember(base[: -len(kind)], str(path), member)
-            found.append(((file.name, KINDS.index(kind), member.filename), file))
-    return Listing([file for _, file in sorted(found, key=lambda pair: pair[0])], skipped)

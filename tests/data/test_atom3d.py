@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import string
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from conftest import real_protein
 
-from siamdiff_min.data import atom3d, build
+from siamdiff_min.data import atom3d, build, worker
 from siamdiff_min.data.atom3d import atom3d_set
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS, read_note
@@ -382,12 +383,24 @@ def test_no_atoms(tmp_path):
         (gzip.compress(b"9" * 100000), "not JSON"),
         (gzip.compress(b"[1, 2]"), "malformed item"),
         (gzip.compress(b"null"), "malformed item"),
-        (gzip.compress(b" " * (atom3d.MAX_ITEM_BYTES + 1), 1), "too large"),
     ],
-    ids=range(11),
+    ids=range(10),
 )
 def test_items_that_are_no_json(tmp_path, data, reason):
     fails(tmp_path, "psr", data, reason)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory that a process writes to")
+@pytest.mark.parametrize("plain", [b"[" + b"[]," * 2**22 + b"0]", b" " * 2**27], ids=["lists", "blanks"])
+def test_small_items_that_swell(tmp_path, monkeypatch, plain):
+    """Kilobytes that become gigabytes end at the memory limit of the process that reads them; the run goes on."""
+    monkeypatch.setattr(worker, "MAX_MEMORY", 2**26)
+    items = [psr(0), gzip.compress(plain, 1), psr(2)]
+    assert len(items[1]) < 10**6
+    sources = listing(tmp_path, "psr", items, ids=False).sources
+    first, error, last = worker.read_all(sources)
+    assert (error.reason, error.detail, error.path) == ("too large", "memory ran out", f"{tmp_path / 'x'}")
+    assert first.protein.num_residues == last.protein.num_residues == 51
 
 
 def test_an_item_that_is_not_there(tmp_path):

@@ -87,6 +87,11 @@ def names(origin):
     return [source.name for source in origin.listing().sources]
 
 
+def read(file):
+    """A file of a zip."""
+    return ec.Chain(file.name, file, b"").read()
+
+
 def note(source):
     return read_note(np.frombuffer(source.note, np.uint8))[0]
 
@@ -311,18 +316,18 @@ def test_hostile_members_are_skipped_and_nothing_is_written(tmp_path):
     members = [*outside, *special, "readme.md", ".pdb", "__MACOSX/._1ABC-A.pdb", "empty/", "x/1ABC-A.pdb"]
     path = pack(tmp_path / "a.zip", [(name, TEXT) for name in members])
     before = sorted(tmp_path.parent.iterdir())
-    listing = ec._find_members(path)
-    assert [(file.name, file.info.filename) for file in listing.sources] == [
+    listing = ec._find_in_zip(path)
+    assert [(file.name, file.member) for file in listing.sources] == [
         ("._1ABC-A", "__MACOSX/._1ABC-A.pdb"), ("1ABC-A", "x/1ABC-A.pdb")
     ]  # fmt: skip
     assert listing.reasons == {"path outside the archive": 4, "not a regular file": 3, "not a structure file": 2}
-    assert listing.sources[1].read().protein.num_residues == 5 and sorted(tmp_path.parent.iterdir()) == before
+    assert read(listing.sources[1]).protein.num_residues == 5 and sorted(tmp_path.parent.iterdir()) == before
 
 
 def test_one_kind_of_file_is_taken_of_each_chain(tmp_path):
     files = {**FILES, "train": ["1ABC-A.cif.gz", "1ABC-A.pdb.gz", "1ABC-A.pdb", "1ABC-A.ent"]}
     listing = ec_set(layout(tmp_path / "s", files, zipped=("train",))).train.listing()
-    assert [source.file.info.filename for source in listing.sources] == ["train/1ABC-A.pdb"]
+    assert [source.file.member for source in listing.sources] == ["train/1ABC-A.pdb"]
     assert listing.reasons == {"another file of the same chain": 3}
 
 
@@ -335,8 +340,8 @@ def test_members_are_read_where_they_lie(tmp_path, compression):
         for name, text in texts.items():
             with archive.open(f"{name}.pdb", "w", force_zip64=name.endswith("C")) as out:  # with an extra field
                 out.write(text)
-    for file in reversed(ec._find_members(path).sources):
-        assert file.read().protein.num_residues == 3 + "ABCD".index(file.name[-1])
+    for file in reversed(ec._find_in_zip(path).sources):
+        assert read(file).protein.num_residues == 3 + "ABCD".index(file.name[-1])
 
 
 def test_encrypted_and_unknown_compression(tmp_path):
@@ -347,14 +352,14 @@ def test_encrypted_and_unknown_compression(tmp_path):
     second = data.index(b"PK\1\2", first + 1)
     struct.pack_into("<H", data, second + 10, 99)
     path.write_bytes(data)
-    assert ec._find_members(path).reasons == {"encrypted": 1, "unknown compression": 1}
+    assert ec._find_in_zip(path).reasons == {"encrypted": 1, "unknown compression": 1}
 
 
 def test_a_member_without_a_name(tmp_path):
     """Zipfile itself fails to say whether that is a folder."""
     path = pack(tmp_path / "a.zip", [("x.pdb", TEXT), ("1ABC-A.pdb", TEXT)])
     path.write_bytes(path.read_bytes().replace(b"x.pdb", b"\0.pdb"))
-    listing = ec._find_members(path)
+    listing = ec._find_in_zip(path)
     assert [file.name for file in listing.sources] == ["1ABC-A"] and listing.reasons == {"not a structure file": 1}
 
 
@@ -363,24 +368,22 @@ def test_bombs_are_refused(tmp_path, monkeypatch):
     path = pack(tmp_path / "a.zip", [("1ABC-A.pdb", bomb), ("1ABC-B.pdb.gz", gzip.compress(bomb))])
     monkeypatch.setattr(ec, "MAX_BYTES", 10**5)
     monkeypatch.setattr("siamdiff_min.protein.parse.MAX_BYTES", 10**5)
-    details = []
-    for file in ec._find_members(path).sources:
-        with pytest.raises(StructureError, match="too large") as caught:
-            file.read()
-        details.append(caught.value.detail)
-    assert details[0] == "1000000 bytes"  # as the archive says, so that nothing is decompressed
+    listing = ec._find_in_zip(path)
+    assert listing.skipped == [(f"{path}:1ABC-A.pdb", "too large")]  # as the archive says
+    with pytest.raises(StructureError, match="too large"):
+        read(listing.sources[0])
     data = bytearray(path.read_bytes())  # one that lies about its size
     struct.pack_into("<I", data, data.index(b"PK\1\2") + 24, 100)
     path.write_bytes(data)
     with pytest.raises(StructureError, match=r"damaged archive \(BadZipFile: Bad CRC-32"):
-        ec._find_members(path).sources[0].read()
+        read(ec._find_in_zip(path).sources[0])
 
 
 def test_every_damage_to_a_zip_is_noticed(tmp_path):
     """Cuts, flips and splices: the same structure, a member that is skipped, or the one exception."""
     path = pack(tmp_path / "a.zip", [(f"1ABC-{chain}.pdb", pdb(3)) for chain in "AB"])
     whole, draw, outcomes = path.read_bytes(), random.Random(0), Counter()
-    expected = ec._find_members(path).sources[0].read().protein
+    expected = read(ec._find_in_zip(path).sources[0]).protein
     for trial in range(600):
         data, place = bytearray(whole), draw.randrange(len(whole))
         if trial % 3 == 0:
@@ -391,14 +394,14 @@ def test_every_damage_to_a_zip_is_noticed(tmp_path):
             data[place:place] = data[draw.randrange(len(data)) :][: draw.randrange(40)]
         path.write_bytes(data)
         try:
-            sources = ec._find_members(path).sources
+            sources = ec._find_in_zip(path).sources
         except StructureError as error:
             assert error.reason == "damaged archive"
             outcomes["archive"] += 1
             continue
         for file in sources:
             try:
-                protein = file.read().protein
+                protein = read(file).protein
             except StructureError as error:
                 outcomes[error.reason] += 1
             else:

@@ -221,7 +221,7 @@ def test_a_name_in_a_tar_that_claims_to_be_large(tmp_path):
     archive[148:156] = b" " * 8
     archive[148:156] = b"%06o\0 " % sum(archive[:512])
     (tmp_path / "x.tar").write_bytes(archive)
-    with pytest.raises(StructureError, match=r"x\.tar: damaged archive \(a header of 1099511627776 bytes"):
+    with pytest.raises(StructureError, match=r"x\.tar: damaged archive \(ReadError: a header of 1099511627776 bytes"):
         find_structures(tmp_path / "x.tar")
 
 
@@ -229,7 +229,7 @@ def test_names_of_names_in_a_tar(tmp_path):
     """tarfile calls itself for each: RecursionError."""
     archive = long_name()
     (tmp_path / "x.tar").write_bytes(archive[:1024] * 1000 + archive[1024:])
-    with pytest.raises(StructureError, match=r"x\.tar: damaged archive \(maximum recursion depth"):
+    with pytest.raises(StructureError, match=r"x\.tar: damaged archive \(RecursionError: maximum recursion depth"):
         find_structures(tmp_path / "x.tar")
 
 
