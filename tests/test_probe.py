@@ -1,0 +1,240 @@
+"""`benchmarks.probe`: labels of real chains, scores against scikit-learn, and what a probe may and may not see."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+from sklearn.metrics import r2_score, roc_auc_score
+
+from benchmarks import probe, probe_table
+from benchmarks.probe import Rows
+from benchmarks.residue_labels import exposure, labels_of, secondary_structure
+from siamdiff_min.data.structures import bundle_index, bundle_path, find_structures
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.files import ConfigError, SiamDiffError
+from siamdiff_min.protein.write import write_pdb
+from siamdiff_min.training import checkpoint
+
+KINDS = ["class", "number", "yes or no"]
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    return {source.name: source for source in find_structures(bundle_path()).sources}
+
+
+def rows(kind: str, feature=None, chains: int = 300) -> Rows:
+    """Labels of chains of 40 residues, and by default the labels themselves as features."""
+    random = np.random.default_rng(0)
+    y = (
+        random.normal(size=chains * 40)
+        if kind == "number"
+        else random.integers(3 if kind == "class" else 2, size=chains * 40)
+    )
+    item = np.repeat(np.arange(chains), 40)
+    x = (y[:, None] if kind == "number" else np.eye(3)[y.astype(int)]) if feature is None else feature(len(y))
+    return Rows(x.astype(float), y, item % 3, item)
+
+
+def result(data: Rows, kind: str, share: int = 100) -> float:
+    return float(probe.score(kind, probe.fit(data, kind, share, 300)["sums"].sum(0)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_feature_that_is_the_label_scores_one(kind):
+    for share in probe.SHARES:
+        assert result(rows(kind), kind, share) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_constant_feature_scores_no_more_than_a_constant(kind):
+    data = rows(kind, lambda n: np.full((n, 2), 7.0))
+    constant = float(probe.fit(data, kind, 100, 300)["constant"])
+    assert result(data, kind) == pytest.approx(constant, abs=0.01 if kind == "number" else 1e-9)
+    assert constant in (0, 0.5) or 0.3 < constant < 0.4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_training_labels_are_fitted(kind):
+    """Other labels of the test chains change their scores, not what is answered: the sums of answers stay."""
+    data = rows(kind, lambda n: np.random.default_rng(1).normal(size=(n, 4)))
+    test = data.split == 2
+    changed = Rows(data.x, np.where(test, data.y[::-1], data.y), data.split, data.item)
+    one, two = (probe.fit(d, kind, 100, 300) for d in (data, changed))
+    assert one["val"] == two["val"]
+    untouched = np.setdiff1d(np.arange(300), data.item[test])
+    assert not one["sums"][untouched].any() and not np.array_equal(one["sums"], two["sums"])
+
+
+def test_scores_are_those_of_scikit_learn():
+    """Also where the sums of families are drawn again: each family twice changes nothing."""
+    data = rows("number", lambda n: np.random.default_rng(2).normal(size=(n, 5)))
+    y = data.y + 0.7 * data.x[:, 0]
+    item, ones = data.item, np.ones(len(y))
+    answer = Ridge(alpha=1.0).fit(data.x, y).predict(data.x)
+    sums = probe.sums("number", answer[:, None], y, item, 300)
+    assert probe.score("number", sums.sum(0)) == pytest.approx(r2_score(y, answer), abs=1e-12)
+    assert probe.score("number", 2 * sums.sum(0)) == pytest.approx(r2_score(y, answer), abs=1e-12)
+    binary = (y > 0.3).astype(int)
+    sums = probe.sums("yes or no", np.stack([-answer, answer], 1), binary, item, 300)
+    assert sums.sum() == len(ones)
+    assert probe.score("yes or no", sums.sum(0)) == pytest.approx(roc_auc_score(binary, answer), abs=2e-3)
+
+
+def test_ridge_is_that_of_scikit_learn():
+    random = np.random.default_rng(3)
+    x, y = random.normal(size=(50, 4)) * [1, 10, 0.1, 1] + 3, random.normal(size=(50, 2))
+    z = (x - x.mean(0)) / x.std(0)
+    for penalty, answer in zip(probe.PENALTIES, probe.solve(x, y)):
+        assert np.allclose(answer(x), Ridge(alpha=penalty).fit(z, y).predict(z), atol=1e-9)
+
+
+def test_secondary_structure_of_a_known_fold(bundled):
+    """Domain B1 of protein G (2GB1): strands 1-8, 13-20, 42-46, 51-55 and a helix 23-36 (Gronenborn et al. 1991)."""
+    found = secondary_structure(bundled["2GB1_A"].read().protein)
+    inside = np.zeros(56, dtype=int)
+    for first, last, kind in ((1, 8, 2), (13, 20, 2), (23, 36, 1), (42, 46, 2), (51, 55, 2)):
+        inside[first - 1 : last] = kind
+    assert (found[found > 0] == inside[found > 0]).all()
+    assert ((found == 1).sum(), (found == 2).sum()) == (13, 22)
+
+
+def test_labels_by_hand(bundled):
+    """Against double loops, and a residue alone is exposed while none of a chain is more so than a lone one."""
+    protein = bundled["2GB1_A"].read().protein
+    labels = labels_of(protein, None)
+    beta = {}
+    for pos, name, residue in zip(protein.pos, protein.atom_name.tolist(), protein.atom_residue.tolist()):
+        if name == 4 or (name == 1 and residue not in beta):
+            beta[residue] = pos
+    near = [[(i, j) for j in beta if i != j and (beta[i] - beta[j]).norm() < 10] for i in range(56)]
+    close = [[(i, j) for j in beta if abs(i - j) >= 24 and (beta[i] - beta[j]).norm() < 8] for i in range(56)]
+    assert labels["contacts"].tolist() == [len(pairs) for pairs in near]
+    assert labels["longrange"].tolist() == [len(pairs) for pairs in close] and max(labels["longrange"]) > 3
+    alone = [float(exposure(protein.crop(i, 1))[0]) for i in range(0, 56, 11)]
+    assert all(1.1 < value < 1.8 for value in alone)
+    assert (labels["exposure"][::11] < alone).all() and 0.2 < labels["exposure"].mean() < 0.5
+    half = [protein.crop(0, 28), protein.crop(28, 28)]
+    near = torch.cdist(half[0].pos.double(), half[1].pos.double()) < 6
+    touching = set(half[0].atom_residue[near.any(1)].tolist())
+    assert labels_of(*half)["interface"].nonzero()[0].tolist() == sorted(touching)
+
+
+def write_data(folder, bundled, rows: list[tuple[str, str, str]]) -> None:
+    """A probe.tsv of bundled structures: (name, split, family); a complex has partners."""
+    lines = ["file\tsplit\tfamily\tcluster\tpartners"]
+    for name, split, family in rows:
+        structure = bundled[name].read()
+        write_pdb(folder / f"{name}.pdb", structure.protein, structure.chain_names)
+        partners = ":".join(structure.chain_names) if len(structure.chain_names) == 2 else ""
+        lines.append(f"{name}.pdb\t{split}\t{family}\t{family}\t{partners}")
+    (folder / "probe.tsv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, bundled):
+    folder = tmp_path_factory.mktemp("probe")
+    sizes = {Path(row["file"]).name.split(".")[0]: (int(row["n_residues"]), row["partners"]) for row in bundle_index()}
+    chains = [name for name, (size, partners) in sizes.items() if 40 < size < 90 and not partners]
+    pairs = [name for name, (size, partners) in sizes.items() if size < 200 and partners]
+    splits = ["train"] * 3 + ["val", "test", "test"]
+    rows = [(name, split, f"c{k}") for k, (name, split) in enumerate(zip(chains, splits))]
+    rows += [(name, split, f"p{k}") for k, (name, split) in enumerate(zip(pairs, ("train", "val", "test")))]
+    write_data(folder, bundled, rows)
+    return folder
+
+
+def test_the_command(data, tmp_path, capsys):
+    """A random encoder, one in a file and a floor; the same again from the cache of labels."""
+    torch.manual_seed(0)
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / "encoder.pt"
+    checkpoint.save_encoder_file(path, ENCODERS["gearnet"]("residue", "tiny"), "gearnet", "residue", "tiny", "paper")
+    names = ["random-gearnet-residue-tiny-0", str(path), "both"]
+    probe.main([str(data), *names, "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    first = dict(np.load(tmp_path / "run.npz"))
+    probe.main([str(data), str(path), "--out", str(tmp_path)])
+    again = dict(np.load(tmp_path / "run.npz"))
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert [line.split()[0] for line in printed.splitlines()] == ["random-gearnet-residue-tiny-0", "run", "both"]
+    for name in set(probe.KIND) - {"retrieval"}:
+        assert first[f"{name}/100/sums"].shape[0] == len(first["family"]) == 4  # two chains, two sides
+    assert first["masked/100/sums"][:, 1].tolist()[2:] == [0, 0]  # none in a complex
+    assert first["interface/100/sums"][:2].sum() == 0
+
+
+def test_batch_norm_of_a_random_encoder_has_seen_data(data):
+    items = probe.read_items(data / "probe.tsv")
+    with torch.inference_mode():
+        features = torch.cat([probe.load("random-gearnet-residue-tiny-0", items)(item.protein) for item in items[:2]])
+    torch.manual_seed(0)
+    raw = ENCODERS["gearnet"]("residue", "tiny").eval()
+    with torch.inference_mode():
+        uncalibrated = torch.cat([raw(item.protein.alpha_carbons()).residue for item in items[:2]])
+    assert features.std() < 3 < uncalibrated.std()
+
+
+def test_a_masked_residue_shows_nothing_of_its_type(data):
+    """What the probe of types reads is the same whatever the type of the masked residues was."""
+    items = probe.read_items(data / "probe.tsv")
+    hidden = probe.hide_residues(items[0].protein, items[0].masked, backbone=4)
+    assert hidden.masked.nonzero().flatten().tolist() == items[0].masked.tolist()
+    kinds = hidden.residue_type.index_fill(0, items[0].masked, 5)
+    for name in ("random-gearnet-residue-tiny-1", "random-gearnet-atom-tiny-1", "both"):
+        features = probe.load(name, items)
+        with torch.inference_mode():
+            assert torch.equal(features(hidden), features(replace(hidden, residue_type=kinds)))
+
+
+def test_no_family_on_two_sides(tmp_path, bundled):
+    names = [n for n in bundled if "_" in n][:3]
+    write_data(tmp_path, bundled, list(zip(names, ("train", "val", "test"), ("a", "b", "a"))))
+    with pytest.raises(ConfigError, match="family a is in train and test"):
+        probe.read_items(tmp_path / "probe.tsv")
+    write_data(tmp_path, bundled, list(zip(names, ("train", "val", "val"), "abc")))
+    with pytest.raises(ConfigError, match="no structure of test"):
+        probe.read_items(tmp_path / "probe.tsv")
+    with pytest.raises(SiamDiffError, match=r"nothing\.pt"):
+        probe.load("nothing.pt", [])
+
+
+def test_retrieval_by_hand():
+    """Three of four chains have a relative; of these, two find it first."""
+    means = np.array([[1.0, 0], [1, 0.1], [0.9, 0.12], [-3, 1]])
+    counts = probe.retrieve(means, ["a", "a", "b", "b"])
+    assert counts[:, 1].tolist() == [1, 1, 1, 1]
+    alone = probe.retrieve(means, ["a", "a", "b", "c"])
+    assert alone[:, 1].tolist() == [1, 1, 0, 0] and (alone[:, 0] <= alone[:, 1]).all()
+
+
+def test_the_table_of_structures(tmp_path):
+    """One chain per family, a second of its cluster in testing; predicted and long ones are left out."""
+    chains = tmp_path / "chains"
+    header = "id\tsplit\tcluster\tgroup\tlength\n"
+    entries = [("a", "train", "f1", "g1", 60), ("b", "train", "f1", "g1", 60), ("c", "val", "f2", "g2", 60)]
+    entries += [(x, "test", "f3", "g3", 60) for x in "def"] + [
+        ("g", "test", "f4", "g4", 251),
+        ("h", "test", "f5", "g5", 60),
+    ]
+    for name, split, *_ in entries:
+        (chains / split).mkdir(parents=True, exist_ok=True)
+        (chains / split / f"{name}.pdb").write_text("")
+    (tmp_path / "t.tsv").write_text(header + "".join("\t".join(map(str, e)) + "\n" for e in entries))
+    (tmp_path / "kinds.tsv").write_text("id\tkind\nh\tpredicted_esmfold\n")
+    (tmp_path / "pairs" / "test").mkdir(parents=True)
+    (tmp_path / "pairs" / "test" / "1ABC.pdb").write_text("")
+    (tmp_path / "p.tsv").write_text(
+        "id\tsplit\treceptor\tligand\tn_res_receptor\tn_res_ligand\tclusters_receptor\n1ABC\ttest\tA\tB\t300\t90\tf3\n"
+    )
+    out = tmp_path / "probe.tsv"
+    tables = [str(tmp_path / name) for name in ("t.tsv", "kinds.tsv")]
+    probe_table.main(
+        [str(out), "--chains", str(chains), *tables, "--complexes", str(tmp_path / "pairs"), tables[0][:-5] + "p.tsv"]
+    )
+    rows = probe_table.rows_of(out)
+    assert [row["family"] for row in rows] == ["g1", "g2", "g3", "g3", "g3"]
+    assert rows[-1]["partners"] == "A:B" and rows[-1]["file"] == "pairs/test/1ABC.pdb"
