@@ -124,7 +124,7 @@ def build(config: FinetuneConfig, datasets: dict[str, Samples], labels: tuple[st
     if datasets:
         task.fit(datasets["train"].targets(), config.size)
     trained = sum(p.numel() for p in task.parameters() if p.requires_grad)
-    start = f"from {config.weights}" if config.weights else "from scratch"
+    start = f"from {config.eval_only or config.init_from}" if config.eval_only or config.init_from else "from scratch"
     training = f", {trained:,} parameters to train"
     ranks.say(f"task        {config.task}, {config.level} level, seed {config.seed}{training * (not config.eval_only)}")
     ranks.say(f"encoder     {config.encoder}, size {config.size}, {start}")

@@ -1,8 +1,9 @@
-"""Files that hold weights: checkpoints to resume from, and `encoder.pt`, the result of pre-training.
+"""Files of weights: checkpoints to resume from, `encoder.pt`, fine-tuned models (`best.pt`), and released ones.
 
-Both hold tensors, strings, numbers, lists and dicts only and are read with `weights_only=True`. A checkpoint is
-MAGIC + sha256 of the rest + what `torch.save` writes. Files get their name only when they are complete and on the
-disk, so a run killed at any moment leaves the previous checkpoint as it was.
+All hold tensors, strings, numbers, lists and dicts only and are read with `weights_only=True`. A checkpoint is MAGIC +
+sha256 of the rest + what `torch.save` writes; the others are what `torch.save` writes.
+
+    python -m siamdiff_min.training.checkpoint FILE ...  # what a file is
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH
+from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH, ESMGearNet
 from ..encoders.weights import read_weights
-from ..files import CheckpointError, ConfigError, write_file
+from ..files import CheckpointError, ConfigError, SiamDiffError, write_file
 from .config import RunConfig
 
 MAGIC = b"siamdiff_min ckpt 1\n"
-ENCODER_FORMAT = "siamdiff_min encoder 1"
-MODEL_FORMAT = "siamdiff_min model 1"
-_WRAPPERS = ("module.", "_orig_mod.")  # what DistributedDataParallel and torch.compile put before every name
+CHECKPOINT, ENCODER, MODEL = "siamdiff_min checkpoint", "siamdiff_min encoder 1", "siamdiff_min model 1"
+KINDS = {CHECKPOINT: "a checkpoint to resume from", ENCODER: "an encoder", MODEL: "a fine-tuned model"}
 IDENTITY = ("encoder", "level", "size", "preset")  # what is needed to build an encoder again
+_WRAPPERS = ("module.", "_orig_mod.")  # what DistributedDataParallel and torch.compile put before every name
+
+# ---- checkpoints -----------------------------------------------------------------------------------------------------
 
 
 def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
@@ -42,19 +45,19 @@ def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
     kept = [old for old in checkpoints(folder) if old.name <= path.name][:keep]
     for old in folder.glob("checkpoint-*"):
         if old not in kept:
-            _remove(old)
+            try:
+                old.unlink(missing_ok=True)
+            except OSError as error:  # no reason to end a run
+                print(f"could not remove {old}: {error.strerror or error}")
     return path
 
 
 def load(path: Path) -> dict:
-    """Read a checkpoint, tensors on the CPU. Raises CheckpointError where it is damaged or something else."""
-    content = _read(path)
-    if not content.startswith(MAGIC):
-        raise CheckpointError(f"{path} is not a checkpoint of siamdiff_min, or its beginning is damaged")
-    digest, payload = content[len(MAGIC) : len(MAGIC) + 32], content[len(MAGIC) + 32 :]
-    if hashlib.sha256(payload).digest() != digest:
-        raise CheckpointError(f"{path} is damaged: its checksum does not fit its {len(content)} bytes")
-    return _from_bytes(payload, path)
+    """Read a checkpoint, tensors on the CPU. Raises CheckpointError."""
+    kind, content = read(path)
+    if kind != CHECKPOINT:
+        raise CheckpointError(f"{path} is not a checkpoint of siamdiff_min")
+    return content
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -80,53 +83,82 @@ def latest(folder: Path, report: Callable[[str], None] = print) -> tuple[Path, d
     return None
 
 
+# ---- all files of weights --------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> tuple[str, dict]:
+    """What a file is (one of KINDS) and its content, tensors on the CPU; released weights are made an encoder.
+
+    Raises CheckpointError if it is damaged or something else.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"could not read {path}: {error.strerror or error}") from error
+    resumable = content.startswith(MAGIC)
+    if resumable:
+        digest, content = content[len(MAGIC) : len(MAGIC) + 32], content[len(MAGIC) + 32 :]
+        if hashlib.sha256(content).digest() != digest:
+            raise CheckpointError(f"{path} is damaged: its checksum does not fit")
+    try:
+        content = read_weights(io.BytesIO(content))
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} cannot be read as a torch file, or is damaged: {error}") from error
+    if resumable:
+        return CHECKPOINT, content
+    if isinstance(content, dict) and content.get("format") in (ENCODER, MODEL):
+        return content["format"], content
+    if isinstance(content, dict) and content and all(isinstance(v, Tensor) for v in content.values()):
+        return ENCODER, _released(content, path)
+    raise CheckpointError(f"{path} is neither an encoder file nor a checkpoint nor a dict of tensors")
+
+
 def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, size: str, preset: str, **about) -> None:
     """Write `encoder.pt`: the weights, what is needed to build the module again (`ENCODERS[name](level, size,
     preset)`), and `about`, plain values that tell where it comes from. `torch.load` reads it."""
-    state = {k: v.cpu() for k, v in encoder.state_dict().items()}
-    identity = {"format": ENCODER_FORMAT, "encoder": name, "level": level, "size": size, "preset": preset}
-    write_file(path, _to_bytes({**identity, **about, "state": state}))
+    _save(path, ENCODER, encoder, dict(zip(IDENTITY, (name, level, size, preset))) | about)
 
 
 def save_model_file(path: Path, task: nn.Module, identity: dict, **about) -> None:
     """Write a fine-tuned model: the weights of a downstream task, IDENTITY and the task's name and labels in
     `identity`, and `about`, plain values."""
-    state = {k: v.cpu() for k, v in task.state_dict().items()}
-    write_file(path, _to_bytes({"format": MODEL_FORMAT, **identity, **about, "state": state}))
+    _save(path, MODEL, task, identity | about)
+
+
+def _save(path: Path, kind: str, module: nn.Module, about: dict) -> None:
+    write_file(
+        path, _to_bytes({"format": kind, **about, "state": {k: v.cpu() for k, v in module.state_dict().items()}})
+    )
+
+
+def _to_bytes(content: dict) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
 
 
 def load_model_file(path: Path) -> dict:
     """Read what `save_model_file` wrote. Raises CheckpointError where it is something else."""
-    content = _from_bytes(_read(path), path)
-    if not (isinstance(content, dict) and content.get("format") == MODEL_FORMAT):
+    kind, content = read(path)
+    if kind != MODEL:
         raise CheckpointError(f"{path} is not a fine-tuned model (best.pt) of siamdiff_min")
     return content
 
 
 def load_encoder_file(path: Path) -> dict:
-    """Read an encoder: what `save_encoder_file` wrote, or the same made up from a checkpoint, a fine-tuned model
-    (best.pt), or a file that torchdrug or the released code wrote. Raises CheckpointError otherwise.
-    """
-    path = Path(path)
-    content = _read(path)
-    if content.startswith(MAGIC):
-        whole = load(path)
-        whole = {**whole["config"], "state": whole["objective"]}
-    else:
-        whole = _from_bytes(content, path)
-        if isinstance(whole, dict) and whole.get("format") == ENCODER_FORMAT:
-            return whole
-        if isinstance(whole, dict) and whole and all(isinstance(v, Tensor) for v in whole.values()):
-            return _released(whole, path)
-        if not (isinstance(whole, dict) and whole.get("format") == MODEL_FORMAT):
-            raise CheckpointError(f"{path} is neither an encoder file nor a checkpoint nor a dict of tensors")
-    state = {k.removeprefix("encoder."): v for k, v in whole["state"].items() if k.startswith("encoder.")}
-    return {"format": ENCODER_FORMAT, **identity(whole), "state": state}
+    """The encoder of any file of weights, as `save_encoder_file` writes it. Raises CheckpointError."""
+    return _encoder_of(*read(path))
 
 
-def identity(content: dict) -> dict[str, str]:
-    """What the content of a file of weights says of its encoder: as much of IDENTITY as is there."""
-    return {name: content[name] for name in IDENTITY if name in content}
+def _encoder_of(kind: str, content: dict) -> dict:
+    if kind == ENCODER:
+        return content
+    about, state = (content["config"], content["objective"]) if kind == CHECKPOINT else (content, content["state"])
+    state = {k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}
+    return {"format": ENCODER, **{name: about[name] for name in IDENTITY if name in about}, "state": state}
+
+
+# ---- encoders --------------------------------------------------------------------------------------------------------
 
 
 def _released(state: dict[str, Tensor], path: Path) -> dict:
@@ -147,8 +179,8 @@ def _released(state: dict[str, Tensor], path: Path) -> dict:
     for level, width in widths.items():
         for size, dims in GEARNET_DIMS.items():
             if shapes[0][1] == width and [shape[0] for shape in shapes] == dims[level]:
-                identity = {"encoder": "gearnet", "level": level, "size": size, "preset": "official"}
-                return {"format": ENCODER_FORMAT, **identity, "state": state, "not_loaded": heads}
+                identity = dict(zip(IDENTITY, ("gearnet", level, size, "official")))
+                return {"format": ENCODER, **identity, "state": state, "not_loaded": heads}
     raise CheckpointError(
         f"{path} holds a GearNet with input {shapes[0][1]} and widths {[shape[0] for shape in shapes]}; "
         f"known are input {widths} and widths {GEARNET_DIMS}"
@@ -161,7 +193,7 @@ def new_encoder(config: RunConfig, report: Callable[[str], None] = print) -> nn.
     Raises ConfigError if there is no such encoder at this level, or the options are for another one.
     """
     encoder = ENCODERS[config.encoder](config.level, config.size, config.preset)
-    if hasattr(encoder, "esm"):
+    if isinstance(encoder, ESMGearNet):
         if config.esm or not config.init_from:
             report(encoder.esm.load(config.esm) if config.esm else f"note        {RANDOM_ESM}: --esm")
         if config.freeze_esm:
@@ -182,31 +214,6 @@ def build_encoder(content: dict, source: str) -> nn.Module:
         raise CheckpointError(f"{source} is of an encoder that is not known: {error}") from error
     load_weights(encoder, content["state"], source)
     return encoder.eval()
-
-
-def describe(path: Path) -> str:
-    """What a file of weights is, in a few lines. Raises CheckpointError where it is none."""
-    path = Path(path)
-    if _read(path).startswith(MAGIC):
-        content, kind = load(path), "a checkpoint to resume from, checksum correct"
-        about = {"step": content["step"], **content["config"]}
-        state = content["objective"]
-    else:
-        try:
-            content, kind = load_model_file(path), "a fine-tuned model"
-        except CheckpointError:
-            content, kind = load_encoder_file(path), "an encoder"
-        about = {k: v for k, v in content.items() if k not in ("format", "state") and not isinstance(v, dict)}
-        about |= {
-            f"{k}.{name}": v
-            for k, values in content.items()
-            if isinstance(values, dict) and k != "state"
-            for name, v in values.items()
-        }
-        state = content["state"]
-    lines = [f"{path}: {kind}", *(f"{name:22}  {value}" for name, value in about.items() if value is not None)]
-    count = sum(t.numel() for t in state.values())
-    return "\n".join([*lines, f"{len(state)} tensors, {count:,} numbers: {_groups(list(state))}"])
 
 
 def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
@@ -235,21 +242,32 @@ def initialise(
 
     Every tensor of the file must find its place; what was loaded and what keeps its initial values is reported.
     """
-    path = Path(path)
-    if not encoder_only and _read(path).startswith(MAGIC):
-        state = load(path)["objective"]
-        load_weights(module, state, str(path))
-        loaded, kept = list(state), []
+    kind, content = read(path)
+    if kind == CHECKPOINT and not encoder_only:
+        loaded = content["objective"]
+        load_weights(module, loaded, str(path))
     else:
-        content = load_encoder_file(path)
-        state = content["state"]
-        load_weights(module.encoder, state, str(path))
+        content = _encoder_of(kind, content)
+        load_weights(module.encoder, content["state"], str(path))
         if content.get("not_loaded"):
             report(f"in that file, not loaded: {', '.join(content['not_loaded'])}")
-        loaded = [f"encoder.{name}" for name in state]
-        kept = [name for name in module.state_dict() if name not in set(loaded)]
+        loaded = [f"encoder.{name}" for name in content["state"]]
+    kept = [name for name in module.state_dict() if name not in set(loaded)]
     report(f"loaded from {path}: {_groups(loaded)}")
     report(f"not in that file, initial values kept: {_groups(kept) if kept else 'nothing'}")
+
+
+def describe(path: Path) -> str:
+    """What a file of weights is, in a few lines. Raises CheckpointError where it is none."""
+    kind, content = read(path)
+    state = content["objective" if kind == CHECKPOINT else "state"]
+    lines = [f"{path}: {KINDS[kind]}"]
+    for name, value in content.items():
+        if name not in ("format", "state", "objective", "optimizer", "scheduler"):
+            values = {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
+            lines += [f"{k:22}  {v}" for k, v in values.items() if v is not None]
+    count = sum(t.numel() for t in state.values())
+    return "\n".join([*lines, f"{len(state)} tensors, {count:,} numbers: {_groups(list(state))}"])
 
 
 def _groups(names: list[str]) -> str:
@@ -260,38 +278,10 @@ def _groups(names: list[str]) -> str:
     return ", ".join(f"{group} ({n} tensor{'s' * (n > 1)})" for group, n in count.items())
 
 
-def _to_bytes(content: dict) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    return buffer.getvalue()
-
-
-def _from_bytes(content: bytes, path: Path) -> dict:
-    try:
-        return read_weights(io.BytesIO(content))
-    except CheckpointError as error:
-        raise CheckpointError(f"{path} cannot be read as a torch file: {error}") from error
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"could not read {path}: {error.strerror or error}") from error
-
-
-def _remove(path: Path) -> None:
-    """Remove a file that is not needed; a folder that does not let us is no reason to end a run."""
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        print(f"could not remove {path}: {error.strerror or error}")
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m siamdiff_min.training.checkpoint", description=describe.__doc__)
     parser.add_argument("file", nargs="+", type=Path, help="encoder.pt, checkpoint, best.pt, or a released file")
     try:
         print("\n".join(describe(path) for path in parser.parse_args().file))
-    except CheckpointError as problem:
+    except SiamDiffError as problem:
         sys.exit(f"error: {problem}")

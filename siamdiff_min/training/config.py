@@ -10,11 +10,10 @@ import argparse
 import importlib.util
 import os
 import sys
-import types
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import NamedTuple, get_args, get_origin, get_type_hints
+from typing import NamedTuple
 
 from ..encoders import ONE_LEVEL
 from ..files import ConfigError
@@ -56,7 +55,8 @@ TINY_CONTRAST = {"atom": {"batch_size": 8, "epochs": (6, 6)}, "residue": {"batch
 
 
 def option(default, help: str, free: bool = False, **more):
-    """A field; `free` ones do not alter the course of a run and may change when it is resumed. `only`: of one task."""
+    """A field. `free`: it does not alter the course of a run and may change when it is resumed; `only`: of one task;
+    `least`: the smallest number allowed, 1 for integers where nothing is said."""
     return field(default=default, metadata={"help": help, "free": free, **more})
 
 
@@ -74,8 +74,10 @@ def stages(epochs) -> list[int]:
     return [stage for stage, number in enumerate(numbers, 1) for _ in range(number)]
 
 
-def _numbers(values) -> str:
-    return " ".join(map(str, values)) if isinstance(values, list | tuple) else str(values)
+def flag(name: str, *values) -> str:
+    """An option as it is given on the command line."""
+    numbers = [x for value in values for x in (value if isinstance(value, list | tuple) else [value])]
+    return " ".join(["--" + name.replace("_", "-"), *map(str, numbers)])
 
 
 def pick(given, preset):
@@ -93,22 +95,17 @@ class RunConfig:
         choices=("atom", "residue"),
     )
     preset: str = option("paper", "what the paper says, or what the released code does", choices=tuple(EPOCHS))
-    size: str | None = option(None, "the paper's encoder, or a smaller one for laptops", choices=SIZES)
     encoder: str | None = option(None, "which encoder is trained")
-
-    data: str | None = option(None, "what to train on")
-
     batch_size: int | None = option(None, "samples per process and forward pass (default: preset)")
     global_batch_size: int | None = option(None, "samples per step of the optimizer (default: processes x batch size)")
     batch_nodes: int | None = option(
-        None,
-        "atoms (residue level: residues) computed at once; larger batches are cut and their gradients added up",
+        None, "atoms (residue level: residues) computed at once; larger batches are cut and their gradients added up"
     )
     lr: float | None = option(None, "learning rate of Adam (default: preset)")
     lr_decay: str = option(
         "none", "none keeps --lr, as the paper; cosine lowers it to 0 over the epochs", choices=("none", "cosine")
     )
-    weight_decay: float = option(0.0, "weight decay of Adam")
+    weight_decay: float = option(0.0, "weight decay of Adam", least=0)
     amp: str = option("off", "autocast to bfloat16", choices=("off", "bf16"))
     init_from: str | None = option(None, "start from the weights of an encoder.pt or of a checkpoint")
     esm: str | None = option(None, "esm-gearnet: weights of ESM-2, a file of fair-esm", free=True)
@@ -120,7 +117,7 @@ class RunConfig:
     save_every: int = option(1000, "steps between checkpoints; one is written after every epoch too", free=True)
     keep: int = option(2, "checkpoints kept", free=True)
     log_every: int = option(20, "steps between lines of metrics.jsonl", free=True)
-    num_workers: int | None = option(None, "processes that load data, per process (default: up to 4)", free=True)
+    num_workers: int | None = option(None, "loader processes per process (default: up to 4)", free=True, least=0)
     device: str = option("auto", "where to train", free=True, choices=("auto", "cpu", "cuda"))
     threads: int | None = option(None, "CPU threads per process (default: torch's choice)", free=True)
     deterministic: bool = option(False, "deterministic algorithms on the GPU too, slower", free=True)
@@ -130,39 +127,20 @@ class RunConfig:
     dry_run: bool = option(False, "print the resolved options and sizes, then exit", free=True)
 
     def __post_init__(self):
-        names = "batch_size", "global_batch_size", "max_length", "max_residues", "max_steps", "save_every", "keep"
-        for name in (*names, "log_every", "head_dim", "batch_nodes", "threads"):
-            if getattr(self, name, None) is not None and getattr(self, name) < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+        for f in fields(self):
+            value, least = getattr(self, f.name), f.metadata.get("least", 1 if f.type.startswith("int") else None)
+            if None not in (value, least) and not value >= least:
+                raise ConfigError(f"{flag(f.name)} must be at least {least}, got {value}")
         if self.lr is not None and not self.lr > 0:
             raise ConfigError(f"--lr must be above 0, got {self.lr}")
-        if not self.weight_decay >= 0:
-            raise ConfigError(f"--weight-decay must not be negative, got {self.weight_decay}")
-        if self.num_workers is not None and self.num_workers < 0:
-            raise ConfigError(f"--num-workers must not be negative, got {self.num_workers}")
 
-    @property
-    def leaves_out_loss(self) -> bool:
-        """Whether parameters may go without a gradient."""
-        return False
-
-    @property
-    def weights(self) -> str | None:
-        """The file of weights that the run starts from."""
-        return self.init_from
-
-    def check_source(self, source: Mapping) -> None:
-        """Raise ConfigError if the options ask for something else than `weights` holds: `source` has its `encoder`,
-        `level`, `size` and `preset`, and those of a fine-tuned model its `task` and `seeds`, as far as known."""
+    def check_source(self, source: Mapping, file: str | None) -> None:
+        """Raise ConfigError if the options ask for something else than `file` holds: `source` says its `encoder`,
+        `level`, `size` and `preset`, and of a fine-tuned model its `task` and `seeds`, as far as known."""
         for name in ("task", "seeds", "encoder", "level", "size", "preset"):
             if name in source and getattr(self, name) != source[name]:
-                raise ConfigError(
-                    f"--{name} {_numbers(getattr(self, name))}, but {self.weights} holds: {_numbers(source[name])}"
-                )
-
-    def level_for(self, encoder: str, source: Mapping, default: str) -> str:
-        """The level that is given, or that of `source`, or the only one of the encoder, or `default`."""
-        return pick(self.level, source.get("level", ONE_LEVEL.get(encoder, default)))
+                held = flag("", source[name]).removeprefix("-- ")
+                raise ConfigError(f"{flag(name, getattr(self, name))}, but {file} holds: {held}")
 
     def _with_batches(self, world_size: int, batch_size: int) -> RunConfig:
         """The same with batch sizes, for `world_size` processes. Raises ConfigError where they do not fit."""
@@ -186,18 +164,17 @@ class RunConfig:
     def check_resumable(self, before: dict, path, begun: int) -> None:
         """Raise ConfigError that names the options in which this run differs from the one that wrote `before`.
 
-        The number of epochs may be another one as long as the `begun` ones keep their stage and the
-        learning rate does not depend on it.
+        The epochs may change in number if the `begun` ones keep their stage and the learning rate follows no schedule.
         """
         now = self.plain()
         was, will = (stages(options["epochs"]) for options in (before, now))
         if was[:begun] != will[:begun]:
             raise ConfigError(
-                f"cannot resume {path} with --epochs {_numbers(now['epochs'])}: it is in epoch {begun} of --epochs "
-                f"{_numbers(before['epochs'])}. More epochs may follow, but stage 1 cannot grow once stage 2 has begun"
+                f"cannot resume {path} with {flag('epochs', now['epochs'])}: it is in epoch {begun} of "
+                f"{flag('epochs', before['epochs'])}. More may follow, but stage 1 cannot grow once stage 2 has begun"
             )
         changed = [
-            f"--{f.name.replace('_', '-')} was {before.get(f.name)!r}, is {now[f.name]!r}"
+            f"{flag(f.name)} was {before.get(f.name)!r}, is {now[f.name]!r}"
             for f in fields(self)
             if not f.metadata["free"] or (f.name == "epochs" and self.lr_decay != "none")
             if before.get(f.name, f.default) != now[f.name]  # older runs lack newer options
@@ -231,27 +208,21 @@ class PretrainConfig(RunConfig):
     epochs: tuple[int, ...] | None = option(
         None, "epochs of each stage, one number or two (default: preset); may grow when a run is resumed", free=True
     )
-    seed: int = option(0, "seed of weights, crops, order and noise")
+    seed: int = option(0, "seed of weights, crops, order and noise", least=0)
 
     def __post_init__(self):
         super().__post_init__()
-        if self.seed < 0:
-            raise ConfigError(f"--seed must not be negative, got {self.seed}")
         if not 0 <= self.valid_fraction < 1:
             raise ConfigError(f"--valid-fraction must be in [0, 1), got {self.valid_fraction}")
-
-    @property
-    def leaves_out_loss(self) -> bool:
-        return self.ablation != "none"
 
     def resolve(self, world_size: int = 1, source: Mapping | None = None) -> PretrainConfig:
         """The same options with every None that has a preset filled in, for `world_size` processes.
 
-        Raises ConfigError where the options contradict `source` (see `check_source`), or the global batch is not a
-        multiple of what the processes take at once.
+        Raises ConfigError if the options contradict `source` (see `check_source`) or one another.
         """
-        level = self.level_for(self.encoder, source or {}, "atom")
-        replace(self, level=level).check_source(source or {})
+        source = source or {}
+        level = pick(self.level, source.get("level", ONE_LEVEL.get(self.encoder, "atom")))
+        replace(self, level=level).check_source(source, self.init_from)
         table = settings(TABLE_5, "method", self.method, level)
         small = SMALLER.get((self.size, level), {})
         if (self.size, self.method) == ("tiny", "multiview"):  # it needs others to contrast with
@@ -265,9 +236,7 @@ class PretrainConfig(RunConfig):
             first, last = epochs[0], epochs[-1]  # one number counts for both
             epochs = (first if self.stages != "2" else 0, last if self.stages != "1" else 0)
         elif (len(epochs) > 1 and self.epochs is not None) or self.stages != "both":
-            raise ConfigError(
-                f"{self.method} is not trained in stages: --epochs takes one number, and --stages is none"
-            )
+            raise ConfigError(f"{self.method} is not trained in stages: --epochs takes one number, --stages is none")
         elif self.epochs is None:
             epochs = (sum(small["epochs"]) if small else 50,)
         if not sum(epochs):
@@ -330,7 +299,7 @@ class FinetuneConfig(RunConfig):
     seeds: tuple[int, ...] | None = option(
         None, "seeds of weights and order (default: 0); results are mean and std over them", free=True
     )
-    seed: int = option(0, "the one of a single run", hidden=True)
+    seed: int = option(0, "the one of a single run", hidden=True, least=0)
     epochs: int | None = option(None, "epochs (default: preset); may grow when a run is resumed", free=True)
     freeze: bool = option(False, "train the head only")
     save_predictions: bool = option(False, "write OUT/seed-S/predictions.tsv for the test split", free=True)
@@ -342,28 +311,27 @@ class FinetuneConfig(RunConfig):
         seeds = pick(self.seeds, (0,))
         if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
             raise ConfigError(f"--seeds must be different and not negative, got {list(self.seeds)}")
-        if self.epochs is not None and self.epochs < 1:
-            raise ConfigError(f"--epochs must be at least 1, got {self.epochs}")
 
     def resolve(self, world_size: int = 1, source: Mapping | None = None) -> FinetuneConfig:
         """The same options with every None that has a preset filled in, for `world_size` processes.
 
-        `source` (see `check_source`) counts where the options say nothing. Raises ConfigError where they contradict it,
-        the paper has no such level, or the batch sizes do not fit.
+        `source` (see `check_source`) counts where the options say nothing. Raises ConfigError if they contradict it or
+        one another.
         """
         source = source or {}
         task = pick(self.task, source.get("task", "psr"))
         for f in fields(self):
             if f.metadata.get("only", task) != task and getattr(self, f.name) != f.default:
-                raise ConfigError(f"--{f.name.replace('_', '-')} is for {f.metadata['only']}, not for {task}")
+                raise ConfigError(f"{flag(f.name)} is for {f.metadata['only']}, not for {task}")
         encoder = pick(self.encoder, source.get("encoder", "gearnet"))
-        level = self.level_for(encoder, source, "residue" if task == "ec" else "atom")
+        default = "residue" if task == "ec" else "atom"
+        level = pick(self.level, source.get("level", ONE_LEVEL.get(encoder, default)))
         table = settings(TABLE_6, "task", task, level)
         size = pick(self.size, source.get("size", "tiny" if self.data is None else "paper"))
         preset = pick(self.preset, source.get("preset", "paper"))
         seeds = pick(self.seeds, source.get("seeds", (0,)))
         given = {"task": task, "level": level, "size": size, "encoder": encoder, "preset": preset, "seeds": seeds}
-        replace(self, **given).check_source(source)
+        replace(self, **given).check_source(source, self.eval_only or self.init_from)
         default = f"runs/{task}-{level}-{size}-{'pretrained' if self.init_from else 'scratch'}"
         small = SMALL_TASK if size != "paper" else {}
         official = OFFICIAL_EPOCHS if preset == "official" else {}
@@ -376,13 +344,12 @@ class FinetuneConfig(RunConfig):
             out=pick(self.out, os.path.join(os.path.dirname(self.eval_only), "eval") if self.eval_only else default),
         )
 
-    @property
-    def weights(self) -> str | None:
-        return self.eval_only or self.init_from
-
     def for_seed(self, seed: int) -> FinetuneConfig:
         """The options of the run of one seed, with a folder of its own."""
         return replace(self, seed=seed, out=os.path.join(self.out, f"seed-{seed}"))
+
+
+TYPES = {"int": int, "float": float, "str": str}
 
 
 def load_plugins(argv: list[str] | None) -> None:
@@ -392,16 +359,15 @@ def load_plugins(argv: list[str] | None) -> None:
     """
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--plugin", nargs="+", default=[])
-    for name in first.parse_known_args(argv)[0].plugin:
-        path = Path(name)
+    for path in map(Path, first.parse_known_args(argv)[0].plugin):
         if path.suffix != ".py":
-            importlib.import_module(name)
-            continue
-        if not path.is_file():
-            raise ConfigError(f"--plugin {name}: no such file")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+            importlib.import_module(str(path))
+        elif path.is_file():
+            spec = importlib.util.spec_from_file_location(path.stem, path)
+            sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            raise ConfigError(f"--plugin {path}: no such file")
 
 
 def parse(
@@ -413,23 +379,20 @@ def parse(
     """Read a command line; `choices` says what may follow --method and the like (the keys of the dispatch dicts)."""
     load_plugins(argv)
     parser = argparse.ArgumentParser(description=description)
-    hints = get_type_hints(kind)
     for f in fields(kind):
         if f.metadata.get("hidden"):
             continue
-        flags = [f"--{f.name.replace('_', '-')}"] + ["--stage"] * (f.name == "stages")
-        several = get_origin(hints[f.name]) is tuple or any(get_origin(t) is tuple for t in get_args(hints[f.name]))
-        text = f.metadata["help"] + ("" if f.default in (None, False, (), MISSING) else f" (default: {f.default})")
-        text = text.replace("%", "%%")  # argparse formats it
-        if hints[f.name] is bool:
-            parser.add_argument(*flags, dest=f.name, action="store_true", help=text)
-        elif several:
-            of = str if f.name == "plugin" else int
-            parser.add_argument(*flags, dest=f.name, type=of, nargs="+", default=f.default, help=text)
+        shown = "" if f.default in (None, False, ()) else f" (default: {f.default})"
+        argument = {"dest": f.name, "help": (f.metadata["help"] + shown).replace("%", "%%")}  # argparse formats it
+        of = f.type.removesuffix(" | None")
+        if of == "bool":
+            argument["action"] = "store_true"
         else:
-            of = next(t for t in (get_args(hints[f.name]) or (hints[f.name],)) if t is not types.NoneType)
-            allowed = tuple(choices.get(f.name, f.metadata.get("choices", ()))) or None
-            parser.add_argument(*flags, dest=f.name, type=of, default=f.default, choices=allowed, help=text)
+            argument["type"] = TYPES[of.removeprefix("tuple[").removesuffix(", ...]")]
+            argument["nargs"] = "+" if of.startswith("tuple") else None
+            argument["choices"] = tuple(choices.get(f.name, f.metadata.get("choices", ()))) or None
+            argument["default"] = f.default
+        parser.add_argument(flag(f.name), *["--stage"] * (f.name == "stages"), **argument)
     values = vars(parser.parse_args(argv))
     try:
         return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})

@@ -67,8 +67,9 @@ class Run:
         if ranks.world > 1:
             # Unless it looks for unused parameters, DDP sorts the gradients anew after its first step. Sums over three
             # processes depend on the place, so a resumed run would differ in the last bit.
+            leaves_out = config.plain().get("ablation", "none") != "none"  # a loss: some have no gradient
             exact = ranks.device.type == "cpu" and ranks.world > 2
-            self.model = DistributedDataParallel(self.objective, find_unused_parameters=config.leaves_out_loss or exact)
+            self.model = DistributedDataParallel(self.objective, find_unused_parameters=leaves_out or exact)
 
     # ---- what is kept ------------------------------------------------------------------------------------------------
 

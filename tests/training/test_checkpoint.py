@@ -118,7 +118,7 @@ def test_encoder_file(tmp_path):
     checkpoint.save_encoder_file(path, objective.encoder, "gearnet", "atom", "tiny", "paper", steps=3)
     content = torch.load(path, weights_only=True)
     assert {k: v for k, v in content.items() if k != "state"} == {
-        "format": checkpoint.ENCODER_FORMAT,
+        "format": checkpoint.ENCODER,
         "encoder": "gearnet",
         "level": "atom",
         "size": "tiny",
