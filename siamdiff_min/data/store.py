@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,6 +57,7 @@ class ProteinStore(torch.utils.data.Dataset):
         self.path = Path(path)
         self.meta = read_meta(self.path)
         self._maps: dict[str, np.ndarray] = {}
+        self.size = 0  # bytes
         for name, entry in self.meta["arrays"].items():
             file = self.path / f"{name}.bin"
             if not file.is_file():
@@ -63,6 +66,7 @@ class ProteinStore(torch.utils.data.Dataset):
             expected = int(np.prod(entry["shape"])) * np.dtype(entry["dtype"]).itemsize
             if size != expected:
                 raise StoreError(f"{self.path}: array {name} has {size} bytes, expected {expected}")
+            self.size += size
 
     def __len__(self) -> int:
         return self.meta["proteins"]
@@ -156,7 +160,11 @@ class ProteinStore(torch.utils.data.Dataset):
         kind, shape = entry["dtype"], tuple(entry["shape"])
         if 0 in shape:  # which cannot be mapped
             return np.zeros(shape, kind)
-        return np.memmap(self.path / f"{name}.bin", dtype=kind, mode="r", shape=shape)
+        with open(self.path / f"{name}.bin", "rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if self.size > memory():  # else the kernel reads megabytes around every crop, which soon holds the whole store
+            content.madvise(mmap.MADV_RANDOM)
+        return np.frombuffer(content, kind).reshape(shape)
 
     def _long(self, name: str, rows: slice) -> torch.Tensor:
         return torch.from_numpy(self._map(name)[rows].astype(np.int64))
@@ -188,6 +196,11 @@ def encode_name(name: str) -> bytes:
 def decode_name(data: bytes) -> str:
     """The inverse of `encode_name`."""
     return data.decode("utf-8", "surrogateescape")
+
+
+def memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def is_store(path) -> bool:

@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import json
+import mmap
 import os
 import pickle
 import re
@@ -464,6 +465,25 @@ def test_what_is_read_does_not_alias_the_store(folder):
     store = open_store(folder)
     store[0].pos.zero_()
     assert_equal(store[0], protein(SIZES[0], seed=0))
+
+
+@pytest.mark.parametrize("memory", [10**9, 10])
+def test_a_store_larger_than_memory_is_not_read_ahead(folder, memory, monkeypatch):
+    """A crop would pull in megabytes around it, and push out what others have read."""
+    advised = []
+
+    class Map(mmap.mmap):
+        def madvise(self, advice):
+            advised.append(advice)
+            super().madvise(advice)
+
+    store = open_store(folder)
+    whole = store[1]
+    monkeypatch.setattr(mmap, "mmap", Map)
+    monkeypatch.setattr("siamdiff_min.data.store.memory", lambda: memory)
+    assert_equal(pickle.loads(pickle.dumps(store))[1], whole)
+    assert set(advised) == ({mmap.MADV_RANDOM} if memory < store.size else set())
+    assert store.size == sum(file.stat().st_size for file in store.path.glob("*.bin"))
 
 
 def test_the_store_passes_to_other_processes(folder):
