@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from siamdiff_min.conventions import CONVENTIONS
 from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.encoders import ENCODERS
@@ -76,7 +77,8 @@ def open_data(config: PretrainConfig, ranks: Ranks) -> tuple[Crops | None, list[
     ranks.say(f"data        {source}: {len(train)} proteins to train on, {len(valid)} held out")
     if not valid:
         ranks.say("warning     no protein is held out, so there is no validation: --valid-fraction")
-    return Crops(store, config.max_length, config.seed, draw_last_window=config.preset == "paper"), train, valid
+    last_window = CONVENTIONS[config.preset].last_window
+    return Crops(store, config.max_length, config.seed, draw_last_window=last_window), train, valid
 
 
 def build(config: PretrainConfig, ranks: Ranks) -> torch.nn.Module:

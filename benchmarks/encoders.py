@@ -15,10 +15,8 @@ import statistics
 import torch
 from torch import Tensor
 
-from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders import ENCODERS, kernels
 from siamdiff_min.encoders.esm import CLS, EOS, ESM2, ESM_SIZES, RESIDUE_TOKEN, VOCABULARY, Tokens
-from siamdiff_min.encoders.gvp import GVPConv
-from siamdiff_min.encoders.ops import segment_mean
 
 from .step import load_batch
 from .timing import timed
@@ -40,27 +38,20 @@ def compare(runs: dict, repeats: int) -> None:
 
 
 def gvp(repeats: int) -> None:
-    """Per edge and per node, forward and backward, without dropout so that both compute the same."""
+    """Both forms of the kernel, forward and backward, without dropout so that both compute the same."""
     torch.manual_seed(0)
     net, batch = ENCODERS["gvp"]("atom").eval(), load_batch("atom")
-    graph, own = net.builder(batch), GVPConv.forward
+    graph = net.builder(batch)
     print(f"{batch.num_graphs} proteins, {graph.num_nodes} atoms, {graph.num_edges} edges")
 
-    def per_edge(conv: GVPConv, node, edge, from_ends, to_target) -> tuple[Tensor, Tensor]:
-        """The formula as it is published: three perceptrons on concatenated features, then the mean."""
-        s, v = (torch.cat([n[graph.src], e, n[graph.dst]], dim=-1) for n, e in zip(node, edge))
-        for layer in conv.message_func:
-            s, v = layer(s, v)
-        return segment_mean(s, graph.dst, graph.num_nodes), segment_mean(v, graph.dst, graph.num_nodes)
-
-    def run(forward) -> Tensor:
-        GVPConv.forward = forward
+    def run(form: str) -> Tensor:
         net.zero_grad()
-        node = net(batch, graph).node
-        node.square().sum().backward()
+        with kernels.use(form):
+            node = net(batch, graph).node
+            node.square().sum().backward()
         return node.detach()
 
-    compare({"per edge": lambda: run(per_edge), "per node": lambda: run(own)}, repeats)
+    compare({"per edge": lambda: run("plain"), "per node": lambda: run("fast")}, repeats)
 
 
 def esm(repeats: int, size: str, lengths: list[int]) -> None:

@@ -13,9 +13,9 @@ import statistics
 import torch
 
 from siamdiff_min.data.build import open_store
-from siamdiff_min.encoders import ATOM_GRAPH, RESIDUE_GRAPH
+from siamdiff_min.encoders import ATOM_GRAPH, RESIDUE_GRAPH, fast
 from siamdiff_min.encoders.graph import line_graph
-from siamdiff_min.encoders.ops import Gather
+from siamdiff_min.encoders.ops import Links
 from siamdiff_min.protein.conformer import rotate_side_chains
 from siamdiff_min.protein.protein import Protein
 
@@ -50,8 +50,8 @@ def row(level: str, size: int, repeats: int, device: str) -> str:
     protein = builder.view(batch(size, level == "atom")).to(device)
     graph, building = repeated(lambda: builder(protein), repeats, device)
     (edge_in, edge_out, bins), lining = repeated(lambda: line_graph(graph, protein.pos, BINS), repeats, device)
-    index = edge_in * BINS + bins, edge_out, graph.num_edges * BINS, graph.num_edges
-    _, preparing = repeated(lambda: Gather.build(*index), repeats, device)
+    links = Links(edge_in, edge_out, bins, graph.num_edges, graph.num_edges, BINS)
+    _, preparing = repeated(lambda: fast.by_source_and_relation(links), repeats, device)
     counts = [protein.num_graphs, protein.num_atoms, graph.num_edges, len(edge_in)]
     times = [f"{ms:.1f}" for ms in (building, lining, preparing)]
     return "| " + " | ".join([level, *(f"{count:,}" for count in counts), *times]) + " |"

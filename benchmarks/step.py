@@ -8,7 +8,7 @@ The batches are real: four 100-residue chains (atom level) or four 150-residue c
 same. Prints one line per configuration: median and range of the step in seconds, proteins per second, the matrix
 products in it against the rate of the large ones measured in the same run, and the parts of the step. What is timed is
 interleaved, so that a shared machine slows all of it alike. `--against plain` also runs the formulas as they are
-published (`benchmarks/plain.py`). `--part encoder` times the encoder alone, one view, forward and backward.
+published (`siamdiff_min/encoders/plain.py`). `--part encoder` times the encoder alone, one view, forward and backward.
 """
 
 import argparse
@@ -25,15 +25,14 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from siamdiff_min.encoders import ENCODERS, GraphBuilder, gearnet
-from siamdiff_min.encoders.ops import Gather
+from siamdiff_min.encoders import ENCODERS, GraphBuilder, gearnet, kernels
+from siamdiff_min.encoders.fast import Gather
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.log import peak_memory
 from siamdiff_min.training.ranks import keep_freed_memory
 
-from .plain import plain
 from .timing import timed
 
 
@@ -98,7 +97,7 @@ class Step:
         self.objective = OBJECTIVES[method](ENCODERS[encoder](level, size, preset), level, preset).to(device)
         self.adam = torch.optim.Adam(self.objective.parameters(), lr=1e-4, fused=True)
         self.batch = Protein.pack([load_batch(level)] * copies).to(device)
-        self.amp, self.device, self.part, self.plain = amp, device, part, form == "plain"
+        self.amp, self.device, self.part, self.form = amp, device, part, form
         self.seconds, self.flop, self.clock = [], [], Clock(device)
 
     def run(self, number: int, count: bool = False) -> None:
@@ -107,7 +106,7 @@ class Step:
         clock, counter = self.clock, FlopCounterMode(display=False) if count else nullcontext()
         self.adam.zero_grad()
         started = time.perf_counter()
-        with plain() if self.plain else nullcontext(), counter:
+        with kernels.use(self.form), counter:
             with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.amp == "bf16"), self.timed_parts():
                 if self.part == "encoder":
                     loss = self.objective.encoder(self.batch).node.square().mean()
@@ -185,7 +184,7 @@ def main() -> None:
 
     name = torch.cuda.get_device_name() if args.device == "cuda" else f"{torch.get_num_threads()} threads"
     print(f"torch {torch.__version__}, {args.device} ({name}), {platform.machine()}")
-    forms = ["package", args.against] if args.against else ["package"]
+    forms = ["fast", args.against] if args.against else ["fast"]
     before = peak_memory(torch.device(args.device)) / 1e3  # GB
     for method in list(OBJECTIVES) if "all" in args.method else args.method:  # one at a time: some weigh 1.4 GB
         for setting in itertools.product([method], args.level, args.encoder, args.size, args.amp):

@@ -24,6 +24,9 @@ class Encoder(nn.Module):
         self.norm = nn.BatchNorm1d(16) if norm else nn.Identity()
         self.dropout = nn.Dropout(dropout)
 
+    def lr_factors(self):
+        return {}
+
     def forward(self, x):
         return self.dropout(F.relu(self.norm(self.linear(x))))
 

@@ -10,7 +10,16 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "siamdiff_min"
-FLOOR = {"files": 0, "protein": 1, "encoders": 2, "data": 2, "pretraining": 3, "downstream": 3, "training": 3}
+FLOOR = {
+    "files": 0,
+    "conventions": 0,
+    "protein": 1,
+    "encoders": 2,
+    "data": 2,
+    "pretraining": 3,
+    "downstream": 3,
+    "training": 3,
+}
 REQUIRED = {"torch", "numpy", "Bio", "tqdm", "sklearn"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 

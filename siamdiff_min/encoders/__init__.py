@@ -1,10 +1,12 @@
 """From a `Protein` to representations. `ENCODERS` is the choice of `--encoder`."""
 
+from dataclasses import replace
 from functools import partial
 
+from ..conventions import CONVENTIONS
 from ..files import ConfigError
 from .esm import ESM2, ESM_SIZES, RANDOM_ESM, ESMGearNet
-from .gearnet import Encoding, GearNet
+from .gearnet import Encoder, Encoding, GearNet
 from .graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, GraphBuilder
 from .gvp import GVPGNN
 
@@ -17,6 +19,7 @@ __all__ = [
     "RANDOM_ESM",
     "RESIDUE_GRAPH",
     "ESMGearNet",
+    "Encoder",
     "Encoding",
     "GearNet",
     "Graph",
@@ -35,25 +38,21 @@ def build_gearnet(level: str, size: str = "paper", preset: str = "paper") -> Gea
 
     The small sizes take the mean at both: a sum starts a head tens of times too large, and short runs never recover.
     """
-    builder = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level]
-    if preset == "official":
-        builder = builder.as_official()
+    builder = replace({"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level], conventions=CONVENTIONS[preset])
     readout = "sum" if (level, size) == ("residue", "paper") else "mean"
     return GearNet(builder, GEARNET_DIMS[size][level], readout=readout)
 
 
 def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
-    """GVP of App. H. The radial basis covers the graph's 4.5 angstrom, the default of Jing et al. (2022); the released
-    code stretches it over 20.
+    """GVP of App. H. The radial basis covers the graph's 4.5 angstrom (Jing et al. 2022), or 20 (README, row 31).
 
     Raises ConfigError at residue level.
     """
     if level != "atom":
         raise ConfigError(f"the encoder gvp exists at atom level only (App. H), not at {level} level")
     sizes = {"paper": {}, "small": {"dims": (64, 16), "num_layers": 4}, "tiny": {"dims": (32, 8), "num_layers": 3}}
-    if preset == "official":
-        return GVPGNN(ATOM_GRAPH.as_official(), longest=20.0, **sizes[size])
-    return GVPGNN(ATOM_GRAPH, **sizes[size])
+    conventions = CONVENTIONS[preset]
+    return GVPGNN(replace(ATOM_GRAPH, conventions=conventions), longest=conventions.radial_basis, **sizes[size])
 
 
 def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper", esm: str = "") -> ESMGearNet:
@@ -66,7 +65,7 @@ def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper", es
     if esm and size != "paper":
         raise ConfigError(f"esm-gearnet-{esm} is of --size paper; of --size {size} there is esm-gearnet")
     model = ESM2(*{"paper": ESM_SIZES[esm or "650M"], "small": (4, 128, 8), "tiny": (2, 64, 4)}[size])
-    builder = RESIDUE_GRAPH.as_official() if preset == "official" else RESIDUE_GRAPH
+    builder = replace(RESIDUE_GRAPH, conventions=CONVENTIONS[preset])
     return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], model)
 
 

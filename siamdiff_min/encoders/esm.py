@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from ..files import CheckpointError
 from ..protein.constants import ONE_LETTER
 from ..protein.protein import Protein
-from .gearnet import Encoding, GearNet
+from .gearnet import Encoder, Encoding, GearNet
 from .graph import Graph, GraphBuilder
 from .ops import segment_mean, segment_sum
 from .weights import read_weights
@@ -208,7 +208,7 @@ class ESM2(nn.Module):
         return f"ESM-2 with {len(self.layers)} layers of {self.width} from {path} ({len(state)} tensors)"
 
 
-class ESMGearNet(nn.Module):
+class ESMGearNet(Encoder):
     """GearNet-Edge whose node input are ESM's representations of the residues; the output is both, side by side."""
 
     def __init__(self, builder: GraphBuilder, dims: list[int], esm: ESM2):
@@ -216,19 +216,15 @@ class ESMGearNet(nn.Module):
         self.builder, self.esm = builder, esm
         self.gearnet = GearNet(builder, dims, readout="sum", node_dim=esm.width)
         self.layer_dims = [*self.gearnet.layer_dims, esm.width]
-        self.out_dim = sum(self.layer_dims)
 
     def lr_factors(self) -> dict[str, float]:
-        """Learning rate of every trained parameter relative to the run's."""
-        trained = (name for name, parameter in self.named_parameters() if parameter.requires_grad)
-        return {name: ESM_LR_FACTOR if name.startswith("esm.") else 1.0 for name in trained}
+        """A tenth of the run's learning rate for ESM."""
+        return {f"esm.{name}": ESM_LR_FACTOR for name, _ in self.esm.named_parameters()}
 
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
         """Encode a batch. `graph` (default: built from the alpha carbons) gives edges; its node one-hots are not used.
         The protein's representation is GearNet's sum beside ESM's mean."""
-        if graph is None:
-            protein = self.builder.view(protein)
-            graph = self.builder(protein)
+        protein, graph = self.seen(protein, graph)
         h = self.esm(protein)  # (R, width)
         structure = self.gearnet(protein, replace(graph, node_feature=h[protein.atom_residue]))
         mean = segment_mean(h, protein.residue_graph, protein.num_graphs)

@@ -4,7 +4,7 @@ Zhang et al. (2022), "Protein Representation Learning by Geometric Structure Pre
 of the paper. Parameter names are torchdrug's, so that released encoders load with `strict=True`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..protein.protein import Protein
+from . import kernels
 from .graph import Graph, GraphBuilder, edge_lengths, line_graph
-from .ops import BatchNorm, Gather, segment_mean, segment_sum
+from .ops import BatchNorm, Links, segment_mean, segment_sum
 
 
 @dataclass(frozen=True)
@@ -25,38 +26,48 @@ class Encoding:
     graph: Tensor  # (B, d)
 
 
+class Encoder(nn.Module):
+    """What all encoders share: (Protein) -> Encoding, on graphs of `builder`."""
+
+    builder: GraphBuilder
+    layer_dims: list[int]  # widths of the layers, side by side in the output
+
+    @property
+    def out_dim(self) -> int:
+        """Width d of all representations."""
+        return sum(self.layer_dims)
+
+    def seen(self, protein: Protein, graph: Graph | None) -> tuple[Protein, Graph]:
+        """Protein and graph as they are given; without a graph this level's view of the protein, and its graph."""
+        if graph is None:
+            protein = self.builder.view(protein)
+            graph = self.builder(protein)
+        return protein, graph
+
+    def lr_factors(self) -> dict[str, float]:
+        """Learning rates relative to the run's, of the parameters that have one of their own."""
+        return {}
+
+
 class RelationalConv(nn.Module):
     """h_i <- relu(BN(W_self h_i + sum_r W_r sum_{j in N_r(i)} h_j)), with all W_r side by side in one `linear`."""
 
     def __init__(self, in_dim: int, out_dim: int, num_relations: int):
         super().__init__()
-        self.num_relations = num_relations
         self.self_loop = nn.Linear(in_dim, out_dim)
         self.linear = nn.Linear(num_relations * in_dim, out_dim)
         self.batch_norm = BatchNorm(out_dim)
 
-    def update(self, x: Tensor, message: Tensor) -> Tensor:
-        """x (N, in_dim), message (N, out_dim): what the neighbours send, already transformed; it is overwritten."""
+    def forward(self, x: Tensor, links: Links) -> Tensor:
+        """x (N, in_dim) -> (N, out_dim); links from node to node."""
+        message = kernels.relational_sum(x, links, self.linear)  # sum_r W_r sum_{j in N_r(i)} h_j
         return F.relu(self.batch_norm(message.add_(self.self_loop(x))), inplace=True)
 
-    def transform_sums(self, x: Tensor, by_relation: Gather) -> Tensor:
-        """Sum first, then transform: by_relation sums into slots (target * num_relations + relation)."""
-        return by_relation.linear(x, self.linear.weight, self.linear.bias)
 
-    def sum_transforms(self, x: Tensor, from_relation: Gather) -> Tensor:
-        """Transform first, then sum: from_relation reads slots (source * num_relations + relation).
-
-        The same numbers. With 8 relations between 17 times more line-graph edges than edges it moves an eighth of the
-        sums through memory.
-        """
-        weight = self.linear.weight.view(self.linear.out_features, self.num_relations, -1).transpose(0, 1)
-        return from_relation.of_linear(x, weight).add_(self.linear.bias)
-
-
-class GearNet(nn.Module):
+class GearNet(Encoder):
     """GearNet-Edge; without message passing between edges (`num_angle_bins=0`) it is GearNet.
 
-    `node_dim` is the width of the node features where they are others than the builder's.
+    `node_dim` is the width of the node features if they are not the builder's.
     """
 
     def __init__(
@@ -71,8 +82,7 @@ class GearNet(nn.Module):
         super().__init__()
         self.builder, self.num_angle_bins, self.concat = builder, num_angle_bins, concat
         self.readout = {"mean": segment_mean, "sum": segment_sum}[readout]
-        self.layer_dims = dims if concat else dims[-1:]  # widths of the layers, side by side in the output
-        self.out_dim = sum(self.layer_dims)
+        self.layer_dims = dims if concat else dims[-1:]
         node = [node_dim or builder.node_dim, *dims]
         self.layers = nn.ModuleList(RelationalConv(a, b, builder.num_relations) for a, b in pairwise(node))
         if num_angle_bins:
@@ -82,33 +92,23 @@ class GearNet(nn.Module):
 
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
         """Encode a batch. `graph` (default: built from the builder's view of the protein) gives edges and one-hots,
-        and lengths where it has them; other lengths, and all angles, are those of `protein.pos`."""
-        if graph is None:
-            protein = self.builder.view(protein)
-            graph = self.builder(protein)
-        n, num_relations = graph.num_nodes, graph.num_relations
-        slot = graph.dst * num_relations + graph.relation
-        from_nodes = Gather.build(graph.src, slot, n, n * num_relations)
+        and lengths if it has them; other lengths, and all angles, are those of `protein.pos`."""
+        protein, graph = self.seen(protein, graph)
+        between_nodes, num_edges = graph.links, graph.num_edges
         if self.num_angle_bins:
-            edge_id = torch.arange(graph.num_edges, device=slot.device)
-            from_edges = Gather.build(edge_id, slot, graph.num_edges, n * num_relations)
+            edge = torch.arange(num_edges, device=graph.src.device)
+            into_nodes = replace(between_nodes, source=edge, num_sources=num_edges)
             edge_in, edge_out, angle_bin = line_graph(graph, protein.pos, self.num_angle_bins)
-            between_edges = Gather.build(
-                edge_in * self.num_angle_bins + angle_bin,
-                edge_out,
-                graph.num_edges * self.num_angle_bins,
-                graph.num_edges,
-            )
+            between_edges = Links(edge_in, edge_out, angle_bin, num_edges, num_edges, self.num_angle_bins)
             m = torch.cat([graph.edge_feature, edge_lengths(graph, protein.pos)[:, None]], dim=-1)  # (E, edge_dim)
 
         x, hidden = graph.node_feature, []
         for i, (conv, norm) in enumerate(zip(self.layers, self.batch_norms)):
-            h = conv.update(x, conv.transform_sums(x, from_nodes))  # (N, d)
-            h = h + x if h.shape == x.shape else h  # short cut where the widths agree
+            h = conv(x, between_nodes)  # (N, d)
+            h = h + x if h.shape == x.shape else h  # short cut if the widths agree
             if self.num_angle_bins:
-                edge_conv = self.edge_layers[i]
-                m = edge_conv.update(m, edge_conv.sum_transforms(m, between_edges))  # (E, width of x)
-                h = h + F.relu(conv.transform_sums(m, from_edges), inplace=True)
+                m = self.edge_layers[i](m, between_edges)  # (E, width of x)
+                h = h + F.relu(kernels.relational_sum(m, into_nodes, conv.linear), inplace=True)
             x = norm(h)
             hidden.append(x)
         node = torch.cat(hidden, dim=-1) if self.concat else x

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..conventions import PAPER, Conventions
 from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
 from ..protein.geometry import histogram, length, nearest_neighbors, radius_pairs, ranges
 from ..protein.protein import Protein
+from .ops import Links
 
 MAX_SEQUENCE_DISTANCE = 10  # one-hot classes 0..9 and "10 or more"
 
@@ -35,6 +37,11 @@ class Graph:
     @property
     def num_edges(self) -> int:
         return len(self.src)
+
+    @property
+    def links(self) -> Links:
+        """Along every edge a message from node to node."""
+        return Links(self.src, self.dst, self.relation, self.num_nodes, self.num_nodes, self.num_relations)
 
     @property
     def pair(self) -> Tensor:
@@ -60,8 +67,7 @@ class GraphBuilder:
     max_offset: int = -1  # sequential edges of offsets -max_offset .. max_offset; -1: none
     min_sequence_distance: int = 0  # the two spatial kinds keep only |i - j| >= this (long-range interactions)
     with_elements: bool = True  # node features start with the element one-hot
-    max_neighbors: int | None = None  # cap of radius neighbours per node, the nearest are kept (README, row 15)
-    official: bool = False  # sequence distance in rows, [MASK] is glycine in edge one-hots (README, rows 8, 16)
+    conventions: Conventions = PAPER
 
     def view(self, protein: Protein) -> Protein:
         """What this level of detail sees of a protein: all atoms, or one CA per residue (App. B.3)."""
@@ -108,13 +114,14 @@ class GraphBuilder:
         """Both directions of every pair closer than the radius: (src, dst)."""
         i, j = radius_pairs(protein.pos, protein.atom_graph, self.radius)
         src, dst = torch.cat([i, j]), torch.cat([j, i])
-        if self.max_neighbors is None:
+        most = self.conventions.max_neighbors
+        if most is None:
             return src, dst
         order = length(protein.pos[src] - protein.pos[dst]).argsort(stable=True)
         order = order[dst[order].argsort(stable=True)]  # by destination, nearest first
         count = histogram(dst, protein.num_atoms)
         rank = torch.arange(len(dst), device=dst.device) - (count.cumsum(0) - count)[dst[order]]
-        order = order[rank < self.max_neighbors]
+        order = order[rank < most]
         return src[order], dst[order]
 
     def sequential_edges(self, protein: Protein) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,14 +139,14 @@ class GraphBuilder:
         return tuple(torch.cat(x) for x in zip(*edges))
 
     def _offset(self, protein: Protein, i: Tensor, j: Tensor) -> Tensor:
-        """Signed distance along the chain from residue i to residue j; rows of the batch in the official code."""
-        return j - i if self.official else protein.residue_index[j] - protein.residue_index[i]
+        """Signed distance along the chain from residue i to residue j, or in rows of the batch (README, row 16)."""
+        return j - i if self.conventions.rows_as_distance else protein.residue_index[j] - protein.residue_index[i]
 
     def sequence_distance(self, protein: Protein, src: Tensor, dst: Tensor) -> Tensor:
         """|i - j| of the residues of two nodes, cut at 10; residues of different chains are far (README, row 16)."""
         i, j = protein.atom_residue[src], protein.atom_residue[dst]
         distance = self._offset(protein, i, j).abs().clamp(max=MAX_SEQUENCE_DISTANCE)
-        if self.official:
+        if self.conventions.rows_as_distance:
             return distance
         return distance.masked_fill(~same_chain(protein, i, j), MAX_SEQUENCE_DISTANCE)
 
@@ -154,18 +161,14 @@ class GraphBuilder:
     def edge_feature(self, protein: Protein, src: Tensor, dst: Tensor, relation: Tensor) -> Tensor:
         """One-hots of the residue types of both ends, the relation and the sequence distance: (E, edge_dim - 1).
 
-        No bit depends on the type of a masked residue; the official code shows glycine there (README, row 8).
+        No bit depends on the type of a masked residue: zeros, or those of glycine (README, row 8).
         """
         residue = one_hot(protein.residue_type.masked_fill(protein.masked, 0), NUM_RESIDUE_TYPES, protein.pos.dtype)
-        if not self.official:
+        if not self.conventions.mask_is_glycine:
             residue = residue * ~protein.masked[:, None]
         distance = one_hot(self.sequence_distance(protein, src, dst), MAX_SEQUENCE_DISTANCE + 1, residue.dtype)
         ends = [residue.index_select(0, protein.atom_residue.index_select(0, node)) for node in (src, dst)]
         return torch.cat([*ends, one_hot(relation, self.num_relations, residue.dtype), distance], dim=-1)
-
-    def as_official(self) -> GraphBuilder:
-        """The same graph with the conventions of the released code."""
-        return replace(self, official=True, max_neighbors=32)
 
 
 ATOM_GRAPH = GraphBuilder(radius=4.5)

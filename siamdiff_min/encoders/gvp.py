@@ -12,18 +12,13 @@ from torch.nn import functional as F
 
 from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS
 from ..protein.protein import Protein
-from .gearnet import Encoding
+from . import kernels
+from .gearnet import Encoder, Encoding
 from .graph import Graph, GraphBuilder, edge_lengths
-from .ops import Gather, segment_mean
+from .ops import SHORTEST, Links, norms, segment_mean
 
 Pair = tuple[Tensor, Tensor]  # scalars and vectors
 Dims = tuple[int, int]  # numbers of scalar and of vector channels
-SHORTEST = 1e-4  # lengths are clamped from below: the gradient of a norm has no value at zero
-
-
-def norms(v: Tensor) -> Tensor:
-    """Lengths (K, c) of vectors (K, 3, c)."""
-    return v.square().sum(-2).clamp(min=SHORTEST**2).sqrt()
 
 
 class GVP(nn.Module):
@@ -88,50 +83,18 @@ class TupleDropout(nn.Module):
 
 
 class GVPConv(nn.Module):
-    """The mean over j of GVPs of (s_j, e_ji, s_i): messages along the edges j -> i. Jing et al. (2022).
-
-    Only products that need an edge of their own are computed per edge: there are 15 times more of them than atoms.
-    """
+    """The mean over j of GVPs of (s_j, e_ji, s_i): messages along the edges j -> i. Jing et al. (2022)."""
 
     def __init__(self, node_dims: Dims, out_dims: Dims, edge_dims: Dims):
         super().__init__()
-        self.node_dims, self.edge_dims = node_dims, edge_dims
         width = tuple(2 * n + e for n, e in zip(node_dims, edge_dims))
         self.message_func = nn.ModuleList(
             [GVP(width, out_dims), GVP(out_dims, out_dims), GVP(out_dims, out_dims, relu=False)]
         )
 
-    def forward(self, node: Pair, edge: Pair, from_ends: Gather, to_target: Gather) -> Pair:
-        """node (N, .), (N, 3, .) and edge (E, .), (E, 3, .) -> (N, .), (N, 3, .); nodes without edges receive zeros.
-
-        from_ends sums the rows 0 .. N - 1 of sources and N .. 2 N - 1 of targets per edge, to_target edges per node.
-        """
-        s, v = self.message_func[1](*self.first(node, edge, from_ends))
-        # The last scalars are linear: W_s follows the mean, and meets W_g for the gate, which is needed per edge.
-        last = self.message_func[2]
-        h = last.wh(v)  # (E, 3, vectors)
-        x = torch.cat([s, norms(h)], dim=-1)  # (E, scalars + vectors)
-        gate = F.linear(x, last.wsv.weight @ last.ws.weight, last.wsv(last.ws.bias)).sigmoid()
-        message = torch.cat([x, (last.wv(h) * gate[:, None]).flatten(1)], dim=-1)
-        count = to_target.offsets.diff()[:, None]  # (N, 1)
-        x, v = (to_target(message) / count.clamp(min=1)).tensor_split([x.shape[-1]], dim=-1)
-        return last.ws(x) * (count > 0), v.unflatten(-1, (3, -1))
-
-    def first(self, node: Pair, edge: Pair, from_ends: Gather) -> Pair:
-        """The first GVP of every edge, whose two products are sums over source, edge and target: (E, .), (E, 3, .)."""
-        gvp, (scalars, vectors), (edge_scalars, edge_vectors) = self.message_func[0], self.node_dims, self.edge_dims
-        hidden = gvp.wh.out_features
-        s_source, s_edge, s_target, s_norm = gvp.ws.weight.split([scalars, edge_scalars, scalars, hidden], dim=1)
-        h_source, h_edge, h_target = gvp.wh.weight.split([vectors, edge_vectors, vectors], dim=1)
-        parts = [
-            torch.cat([F.linear(node[0], s_part), F.linear(node[1], h_part).flatten(1)], dim=-1)
-            for s_part, h_part in ((s_source, h_source), (s_target, h_target))
-        ]
-        s, h = from_ends(torch.cat(parts)).split([gvp.out_scalars, 3 * hidden], dim=-1)  # (E, ...)
-        h = h.unflatten(-1, (3, -1)) + F.linear(edge[1], h_edge)
-        own = torch.cat([edge[0], norms(h)], dim=-1)
-        s = s + F.linear(own, torch.cat([s_edge, s_norm], dim=1), gvp.ws.bias)
-        return gvp.activate(s, h)
+    def forward(self, node: Pair, edge: Pair, links: Links) -> Pair:
+        """node (N, .), (N, 3, .) and edge (E, .), (E, 3, .) -> (N, .), (N, 3, .); nodes without edges receive zeros."""
+        return kernels.gvp_mean(node, edge, links, self.message_func)
 
 
 class GVPConvLayer(nn.Module):
@@ -145,8 +108,8 @@ class GVPConvLayer(nn.Module):
         self.norm = nn.ModuleList(TupleNorm(node_dims[0]) for _ in range(2))
         self.dropout = TupleDropout(dropout)
 
-    def forward(self, node: Pair, edge: Pair, from_ends: Gather, to_target: Gather) -> Pair:
-        node = self.norm[0](*add(node, self.dropout(*self.conv(node, edge, from_ends, to_target))))
+    def forward(self, node: Pair, edge: Pair, links: Links) -> Pair:
+        node = self.norm[0](*add(node, self.dropout(*self.conv(node, edge, links))))
         wide = self.ff_func[0](*node)
         return self.norm[1](*add(node, self.dropout(*self.ff_func[1](*wide))))
 
@@ -162,7 +125,7 @@ def radial_basis(length: Tensor, longest: float, number: int) -> Tensor:
     return (-((length[:, None] - centres) * (number / longest)).square()).exp()
 
 
-class GVPGNN(nn.Module):
+class GVPGNN(Encoder):
     """GVPs on the atom graph; a node starts from the embeddings of its element and of its residue type (App. H)."""
 
     def __init__(
@@ -176,8 +139,7 @@ class GVPGNN(nn.Module):
         dropout: float = 0.1,
     ):
         super().__init__()
-        self.builder, self.num_basis, self.longest, self.out_dim = builder, num_basis, longest, dims[0]
-        self.layer_dims = [self.out_dim]
+        self.builder, self.num_basis, self.longest, self.layer_dims = builder, num_basis, longest, [dims[0]]
         self.embedding = nn.Embedding(NUM_ELEMENTS, NUM_ELEMENTS)
         self.residue_embedding = nn.Linear(NUM_RESIDUE_CHANNELS, NUM_ELEMENTS, bias=False)
         self.W_v = nn.ModuleList([TupleNorm(NUM_ELEMENTS), GVP((NUM_ELEMENTS, 0), dims, relu=False)])
@@ -188,14 +150,8 @@ class GVPGNN(nn.Module):
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
         """Encode a batch. `graph` (default: built from the protein) gives edges and one-hots; edge vectors are always
         those of `protein.pos`."""
-        if graph is None:
-            protein = self.builder.view(protein)
-            graph = self.builder(protein)
-        n, edge_id = graph.num_nodes, torch.arange(graph.num_edges, device=graph.src.device)
-        ends = torch.stack([graph.src, graph.dst + n], dim=1).flatten()  # rows of the parts of sources and targets
-        from_ends = Gather.build(ends, edge_id.repeat_interleave(2), 2 * n, graph.num_edges)
-        to_target = Gather.build(edge_id, graph.dst, graph.num_edges, n)
-
+        protein, graph = self.seen(protein, graph)
+        links = graph.links
         element, residue = graph.node_feature.split([NUM_ELEMENTS, NUM_RESIDUE_CHANNELS], dim=-1)
         node = element @ self.embedding.weight + self.residue_embedding(residue), None  # residue is 0 where masked
         vector = (protein.pos[graph.src] - protein.pos[graph.dst])[:, :, None]  # (E, 3, 1), a unit vector after W_e[0]
@@ -203,7 +159,7 @@ class GVPGNN(nn.Module):
         for node_layer, edge_layer in zip(self.W_v, self.W_e):
             node, edge = node_layer(*node), edge_layer(*edge)
         for layer in self.layers:
-            node = layer(node, edge, from_ends, to_target)
+            node = layer(node, edge, links)
         for layer in self.W_out:
             node = layer(*node)
         node = node[0].to(protein.pos.dtype)  # bfloat16 under autocast, in which sums over many atoms go astray

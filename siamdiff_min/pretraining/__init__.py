@@ -5,6 +5,7 @@ from functools import partial
 
 from torch import nn
 
+from ..conventions import CONVENTIONS
 from ..files import ConfigError
 from ..protein.conformer import GaussianConformer, TorsionalConformer
 from .baselines import Geometry, ResidueTypes, SelfPrediction
@@ -34,14 +35,15 @@ def build_siamdiff(
     siamese: bool = True,
 ) -> SiamDiff:
     """SiamDiff (Sec. 4): two conformers, each denoised from the other's representations; DiffPreT (Sec. 3) has one."""
-    official, check = preset == "official", ablation != "no-clash-check"
-    if not check and not (siamese and level == "atom"):
+    conventions, unchecked = CONVENTIONS[preset], ablation == "no-clash-check"
+    if unchecked and not (siamese and level == "atom"):
         raise ConfigError(
             "--ablation no-clash-check is for siamdiff at atom level: nothing else draws side chains that may clash"
         )
-    conformers = {"atom": TorsionalConformer(check=check, official=official), "residue": GaussianConformer()}
+    torsional = TorsionalConformer(check=conventions.clash_check and not unchecked, conventions=conventions)
+    conformers = {"atom": torsional, "residue": GaussianConformer()}
     stages = {stage: schedule.only(**ABLATIONS[ablation]) for stage, schedule in SCHEDULES[preset].items()}
-    return SiamDiff(encoder, conformers[level] if siamese else None, stages, official, head_dim)
+    return SiamDiff(encoder, conformers[level] if siamese else None, stages, conventions, head_dim)
 
 
 def build_self_prediction(
@@ -54,15 +56,15 @@ def build_self_prediction(
 ) -> SelfPrediction:
     """Residue type, distance, angle or dihedral prediction, and their combinations (App. D, F)."""
     _without_ablation(ablation)
-    d, official = encoder.out_dim, preset == "official"
-    first = ResidueTypes(d, official) if types else None
-    return SelfPrediction(encoder, first, Geometry(d, geometry, official) if geometry else None)
+    d, conventions = encoder.out_dim, CONVENTIONS[preset]
+    first = ResidueTypes(d, conventions) if types else None
+    return SelfPrediction(encoder, first, Geometry(d, geometry, conventions) if geometry else None)
 
 
 def build_multiview(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none") -> MultiviewContrast:
     """Multiview contrast (App. D)."""
     _without_ablation(ablation)
-    return MultiviewContrast(encoder, official=preset == "official")
+    return MultiviewContrast(encoder, CONVENTIONS[preset])
 
 
 def build_score_matching(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none"):

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..conventions import PAPER, Conventions
 from ..encoders.graph import Graph
 from ..encoders.ops import MLP
 from ..protein.constants import NUM_RESIDUE_TYPES
 from ..protein.geometry import angle, dihedral, length
 from ..protein.protein import Protein
 from .diffusion import hide_residues, random_mask, random_mask_official
-from .siamdiff import counts, total
+from .objective import Objective, class_counts, mean_or_zero, sum_and_count
 from .walks import sample_walks, walk_nodes
 
 MASK_RATE = 0.15  # App. D
@@ -29,44 +30,29 @@ GEOMETRY = {  # what is measured, along how many edges, how often per protein (A
 }
 
 
-class OneStage(nn.Module):
-    """What all objectives but DiffPreT and SiamDiff share: an encoder, and no stages."""
-
-    def __init__(self, encoder: nn.Module):
-        super().__init__()
-        self.encoder = encoder
-
-    def set_stage(self, stage: int) -> None:
-        """Nothing changes."""
-
-
-def mean(x: Tensor) -> Tensor:
-    """Mean of the entries of x, 0 of none: a batch may hold nothing that can be predicted."""
-    return x.sum() / max(x.numel(), 1)
-
-
 class ResidueTypes(nn.Module):
     """CE(s_i, MLP(h_i)) over 15 % of the residues: their types are hidden, at atom level their side chains too."""
 
-    def __init__(self, d: int, official: bool = False):
+    def __init__(self, d: int, conventions: Conventions = PAPER):
         super().__init__()
-        self.mlp, self.official = MLP(d, d, NUM_RESIDUE_TYPES), official
+        self.mlp, self.conventions = MLP(d, d, NUM_RESIDUE_TYPES), conventions
 
     def hide(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, Tensor]:
         """The protein without these types, and the residues (M,) that have lost theirs."""
         rate = torch.full((protein.num_graphs,), MASK_RATE, device=protein.pos.device)
-        masked = (random_mask_official if self.official else random_mask)(protein, rate, generator)
-        return hide_residues(protein, masked, backbone=3 if self.official else 4), masked
+        draw = random_mask_official if self.conventions.mask_with_replacement else random_mask
+        masked = draw(protein, rate, generator)
+        return hide_residues(protein, masked, self.conventions.backbone), masked
 
     def loss(self, target: Tensor, h: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Types (M,) from representations (M, d)."""
         logits = self.mlp(h).float()  # (M, 20)
         loss = F.cross_entropy(logits, target, reduction="none")
         correct = (logits.argmax(-1) == target).float()
-        return mean(loss), {
-            "residue_type_loss": total(loss),
-            "residue_type_loss_constant": counts(target, NUM_RESIDUE_TYPES),
-            "residue_type_accuracy": total(correct),
+        return mean_or_zero(loss), {
+            "residue_type_loss": sum_and_count(loss),
+            "residue_type_loss_constant": class_counts(target, NUM_RESIDUE_TYPES),
+            "residue_type_accuracy": sum_and_count(correct),
         }
 
 
@@ -74,19 +60,19 @@ class Geometry(nn.Module):
     """Distances (2 atoms), angles (3) or dihedrals (4) along walks whose edges are hidden, from their atoms' a_i.
 
     (d - MLP(a_1, a_2))^2, or CE over 8 bins of the angle or of the absolute dihedral. Where an edge is hidden, so are
-    its reverse and its repetitions in other relations, which show the same length; the released code hides it alone.
+    its reverse and its repetitions in other relations, which show the same length, or not (README, row 26).
     """
 
-    def __init__(self, d: int, kind: str, official: bool = False):
+    def __init__(self, d: int, kind: str, conventions: Conventions = PAPER):
         super().__init__()
-        self.kind, self.official = kind, official
+        self.kind, self.conventions = kind, conventions
         self.measure, self.edges, self.num = GEOMETRY[kind]
         self.mlp = MLP((self.edges + 1) * d, d, 1 if kind == "distance" else NUM_BINS)
 
     def hide(self, protein: Protein, graph: Graph, generator: torch.Generator) -> tuple[Graph, Tensor]:
         """The graph without the edges of these walks, and the nodes (M, edges + 1) they visit."""
         walk = sample_walks(graph, protein.atom_graph, self.num, self.edges, generator)
-        return without(graph, walk.flatten(), self.official), walk_nodes(graph, walk)
+        return without(graph, walk.flatten(), self.conventions.hide_repetitions), walk_nodes(graph, walk)
 
     def target(self, points: Tensor) -> Tensor:
         """Of points (M, edges + 1, 3): angstrom, or the bin of an angle in [0, pi] (M,)."""
@@ -100,17 +86,20 @@ class Geometry(nn.Module):
         if self.kind == "distance":
             loss = (output.squeeze(-1) - target).square()
             sums = torch.stack([target.sum(), target.new_tensor(len(target)), target.square().sum()])
-            return mean(loss), {"distance_squared_error": total(loss), "distance_squared_error_constant": sums}
+            return mean_or_zero(loss), {
+                "distance_squared_error": sum_and_count(loss),
+                "distance_squared_error_constant": sums,
+            }
         loss = F.cross_entropy(output, target, reduction="none")
         correct = (output.argmax(-1) == target).float()
-        return mean(loss), {
-            f"{self.kind}_loss": total(loss),
-            f"{self.kind}_loss_constant": counts(target, NUM_BINS),
-            f"{self.kind}_accuracy": total(correct),
+        return mean_or_zero(loss), {
+            f"{self.kind}_loss": sum_and_count(loss),
+            f"{self.kind}_loss_constant": class_counts(target, NUM_BINS),
+            f"{self.kind}_accuracy": sum_and_count(correct),
         }
 
 
-class SelfPrediction(OneStage):
+class SelfPrediction(Objective):
     """Residue types, one kind of geometry, or both, whose losses are added (App. F): one pass through the encoder."""
 
     def __init__(self, encoder: nn.Module, types: ResidueTypes | None, geometry: Geometry | None):
@@ -135,9 +124,8 @@ class SelfPrediction(OneStage):
         return loss, logs
 
 
-def without(graph: Graph, edge: Tensor, official: bool = False) -> Graph:
-    """The graph without some edges (K,): without every edge between their ends, or without just these (`official`)."""
+def without(graph: Graph, edge: Tensor, repetitions: bool = True) -> Graph:
+    """The graph without some edges (K,), and without all others between their ends too if `repetitions`."""
     pair = graph.pair
-    keep = torch.ones_like(pair, dtype=torch.bool)
-    keep = keep.index_fill(0, edge, False) if official else ~torch.isin(pair, pair[edge])
-    return graph.select_edges(keep)
+    gone = torch.isin(pair, pair[edge]) if repetitions else torch.zeros_like(pair).index_fill(0, edge, 1).bool()
+    return graph.select_edges(~gone)

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..conventions import PAPER, Conventions
 from ..encoders.graph import Graph
 from ..encoders.ops import MLP
 from ..protein.geometry import length
 from ..protein.protein import Protein
-from .baselines import OneStage
-from .siamdiff import total
+from .objective import Objective, sum_and_count
 
 MAX_RESIDUES = 50  # of a subsequence
 RADIUS = 15.0  # angstrom, of a ball around a residue
@@ -38,30 +38,30 @@ def ball(protein: Protein, ca: Tensor, generator: torch.Generator) -> Tensor:
     return length(ca - ca[centre][protein.residue_graph]) <= RADIUS
 
 
-def info_nce(z: Tensor, other: Tensor, official: bool = False) -> tuple[Tensor, Tensor]:
+def info_nce(z: Tensor, other: Tensor, all_views: bool = True) -> tuple[Tensor, Tensor]:
     """-log softmax of the similarity to the other view of the same protein, among all views of the batch but itself.
 
     z and other are (B, d), two views of the same proteins. Returns the loss of every view (2B,), and whether the right
-    one was the most similar (2B,). Similarity is the cosine over the temperature (Chen et al. 2020, SimCLR). The
-    `official` loss is that of the first views, among the second views alone: (B,).
+    one was the most similar (2B,). Similarity is the cosine over the temperature (Chen et al. 2020, SimCLR). Without
+    `all_views` the loss is that of the first views, among the second views alone: (B,) (README, row 28).
     """
     views = F.normalize(torch.cat([z, other]).float(), dim=-1)  # (2B, d)
     similarity = (views @ views.T / TEMPERATURE).fill_diagonal_(-torch.inf)
     target = torch.arange(len(views), device=views.device).roll(len(z))
-    if official:
+    if not all_views:
         similarity, target = similarity[: len(z), len(z) :], target[len(z) :]
     return F.cross_entropy(similarity, target, reduction="none"), similarity.argmax(-1) == target
 
 
-class MultiviewContrast(OneStage):
+class MultiviewContrast(Objective):
     """InfoNCE on projections of two views, each a crop of the protein from which 15 % of the edges may be missing.
 
     For every protein and view a coin decides between subsequence and ball, and another whether edges are hidden.
     """
 
-    def __init__(self, encoder: nn.Module, official: bool = False):
+    def __init__(self, encoder: nn.Module, conventions: Conventions = PAPER):
         super().__init__(encoder)
-        self.official = official
+        self.all_views = conventions.contrast_all_views
         self.mlp = MLP(encoder.out_dim, encoder.out_dim, encoder.out_dim)
 
     def forward(self, protein: Protein, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
@@ -69,12 +69,13 @@ class MultiviewContrast(OneStage):
         ca = protein.alpha_carbons().pos
         protein = self.encoder.builder.view(protein)
         views = [self.view(protein, ca, generator) for _ in range(2)]
-        loss, correct = info_nce(*(self.mlp(self.encoder(*view).graph) for view in views), official=self.official)
-        candidates = protein.num_graphs if self.official else 2 * protein.num_graphs - 1
+        z = (self.mlp(self.encoder(*view).graph) for view in views)
+        loss, correct = info_nce(*z, self.all_views)
+        candidates = 2 * protein.num_graphs - 1 if self.all_views else protein.num_graphs
         return loss.mean(), {
-            "contrastive_loss": total(loss),
-            "contrastive_loss_constant": total(torch.full_like(loss, candidates).log()),
-            "contrastive_accuracy": total(correct.float()),
+            "contrastive_loss": sum_and_count(loss),
+            "contrastive_loss_constant": sum_and_count(torch.full_like(loss, candidates).log()),
+            "contrastive_accuracy": sum_and_count(correct.float()),
         }
 
     def view(self, protein: Protein, ca: Tensor, generator: torch.Generator) -> tuple[Protein, Graph]:

@@ -14,9 +14,8 @@ from ..encoders.ops import MLP
 from ..protein.conformer import chi_atoms, rotate_side_chains
 from ..protein.constants import RESIDUE_INDEX
 from ..protein.protein import Protein
-from .baselines import OneStage, mean
 from .diffusion import Schedule
-from .siamdiff import total
+from .objective import Objective, mean_or_zero, sum_and_count
 
 NOISE_LEVELS = 50
 SMALLEST, LARGEST = 0.01, 10.0  # angstrom
@@ -27,7 +26,7 @@ def noise_levels() -> Tensor:
     return torch.logspace(torch.tensor(SMALLEST).log10(), torch.tensor(LARGEST).log10(), NOISE_LEVELS)
 
 
-class ScoreMatching(OneStage):
+class ScoreMatching(Objective):
     """|sigma s(d~) - (d - d~) / sigma|^2 over the edges: the noise on every distance, from the noised distances.
 
     The score of d~ = d + sigma eps is -eps / sigma; sigma times it is predicted, so all levels weigh the same. The
@@ -57,10 +56,13 @@ class ScoreMatching(OneStage):
         shown = torch.zeros_like(noise).index_copy_(0, of_edge, noised)[:, None]  # (P, 1) any edge of a pair
         predicted = self.mlp(torch.cat([a[i] * a[j], self.dist_mlp(shown)], dim=-1)).squeeze(-1).to(noise.dtype)
         loss, zero = (predicted + noise).square()[i != j], noise.square()[i != j]
-        return mean(loss), {"score_matching_loss": total(loss), "score_matching_loss_constant": total(zero)}
+        return mean_or_zero(loss), {
+            "score_matching_loss": sum_and_count(loss),
+            "score_matching_loss_constant": sum_and_count(zero),
+        }
 
 
-class TorsionalDiffusion(OneStage):
+class TorsionalDiffusion(Objective):
     """(eps - MLP(a_1, a_2, a_3, a_4))^2: the noise on one side-chain torsion of every residue, from its four atoms.
 
     A random chi of every residue that has one turns by a normal angle of variance (1 - abar_t) / abar_t, that of the
@@ -93,7 +95,7 @@ class TorsionalDiffusion(OneStage):
         chosen = defined.any(1)
         of_torsion = a[atoms[row, chi][chosen]].flatten(1)  # (M, 4 d)
         loss = (self.mlp(of_torsion).squeeze(-1).to(abar.dtype) - (turned / std)[chosen]).square()
-        return mean(loss), {
-            "torsion_loss": total(loss),
-            "torsion_loss_constant": total((turned / std)[chosen].square()),
+        return mean_or_zero(loss), {
+            "torsion_loss": sum_and_count(loss),
+            "torsion_loss_constant": sum_and_count((turned / std)[chosen].square()),
         }

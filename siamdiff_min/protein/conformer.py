@@ -11,6 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from ..conventions import PAPER, Conventions
 from .constants import (
     ATOM_ELEMENT,
     ATOM_INDEX,
@@ -60,20 +61,18 @@ def chi_angles(protein: Protein) -> tuple[Tensor, Tensor]:
     return dihedral(a, b, c, d).masked_fill(~defined, 0.0), defined
 
 
-def rotate_side_chains(protein: Protein, angles: Tensor, official: bool = False) -> Protein:
+def rotate_side_chains(protein: Protein, angles: Tensor, conventions: Conventions = PAPER) -> Protein:
     """perturb(R, eps) of Sec. 4.1: turn chi k of every residue by angles[:, k] (R, 4), radian.
 
     Every chi turns all atoms beyond its bond rigidly, chi 1 first, so bond lengths and bond angles stay and each chi
     changes by exactly its angle. A chi with a missing atom does not turn, nor do the later ones; proline does not turn
-    (its ring would open). `official=True` follows the released code instead: missing atoms are taken to lie at the
-    origin, and proline turns (README, rows 17, 18).
+    (its ring would open). Conventions may differ in both (README, rows 17, 18).
     """
     chi, greek, _ = _tables(protein.pos.device)
     names = chi[protein.residue_type]  # (R, 4, 4)
-    if official:
-        turns = names[..., 0] >= 0  # (R, 4)
-    else:
-        turns = chi_atoms(protein)[1] & (protein.residue_type != RESIDUE_INDEX["PRO"])[:, None]
+    turns = names[..., 0] >= 0 if conventions.missing_at_origin else chi_atoms(protein)[1]  # (R, 4)
+    if not conventions.proline_turns:
+        turns = turns & (protein.residue_type != RESIDUE_INDEX["PRO"])[:, None]
     # One slot per residue and atom name, so that a chi finds its atoms by name: (R, 37, 3)
     pos = protein.pos.new_zeros(protein.num_residues, len(ATOM_NAMES), 3)
     pos[protein.atom_residue, protein.atom_name] = protein.pos
@@ -121,22 +120,22 @@ class TorsionalConformer:
     """Random rotamers: wrapped normal noise of `std` radian on chi 1..4 of every residue (Sec. 4.1, App. D).
 
     A residue whose side chain makes a new clash is drawn again with `shrink` times its standard deviation, up to
-    `attempts` times; what still clashes keeps its native side chain. `check=False` takes the first draw as it is, and
-    so does `official=True` (README, row 12).
+    `attempts` times; what still clashes keeps its native side chain. `check=False` takes the first draw as it is
+    (README, row 12).
     """
 
     std: float = 0.1 * torch.pi
     attempts: int = 4
     shrink: float = 0.5
     check: bool = True
-    official: bool = False
+    conventions: Conventions = PAPER
 
     def __call__(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, dict[str, Tensor]]:
         """The conformer, and what to log, each a tensor (count, residues): residues with new clashes as first drawn and
         in the end, and residues put back to their native side chain."""
         angles = self.draw(protein, self.std, generator)
-        conformer = rotate_side_chains(protein, angles, self.official)
-        if self.official or not self.check:
+        conformer = rotate_side_chains(protein, angles, self.conventions)
+        if not self.check:
             return conformer, {}
         drawn = clashing = new_clashes(protein, conformer.pos)
         std = torch.full((protein.num_residues, 1), self.std, device=protein.pos.device)
@@ -145,15 +144,16 @@ class TorsionalConformer:
                 break
             std = torch.where(clashing[:, None], std * self.shrink, std)
             angles = torch.where(clashing[:, None], self.draw(protein, std, generator), angles)
-            conformer = rotate_side_chains(protein, angles)
+            conformer = rotate_side_chains(protein, angles, self.conventions)
             clashing = new_clashes(protein, conformer.pos)
         while clashing.any():  # ends: one put back may disturb a neighbour, but the native state has no new clash
             angles = angles.masked_fill(clashing[:, None], 0.0)
-            conformer = rotate_side_chains(protein, angles)
+            conformer = rotate_side_chains(protein, angles, self.conventions)
             clashing = new_clashes(protein, conformer.pos)
         rates = {"clash_rate_drawn": drawn, "clash_rate": clashing, "native_side_chains": (angles == 0).all(1)}
-        total = torch.tensor(protein.num_residues, device=angles.device)
-        return conformer, {name: torch.stack([x.sum(), total]) for name, x in rates.items()}
+        return conformer, {
+            name: torch.stack([x.sum(), x.new_full((), len(x), dtype=torch.long)]) for name, x in rates.items()
+        }
 
     def draw(self, protein: Protein, std: float | Tensor, generator: torch.Generator) -> Tensor:
         """Wrapped normal noise (R, 4) in [0, 2 pi) for every chi."""

@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..encoders import ESMGearNet
 from ..files import ConfigError
 from . import checkpoint
 from .config import RunConfig
@@ -156,8 +155,8 @@ class Run:
 
 
 def groups(objective: nn.Module, lr: float) -> list[dict]:
-    """Parameters to train by learning rate: `lr`, for those of ESM-2 a tenth of it."""
-    factors = objective.encoder.lr_factors() if isinstance(objective.encoder, ESMGearNet) else {}
+    """Parameters to train by learning rate: `lr`, or a part of it if the encoder says so (ESM-2)."""
+    factors = objective.encoder.lr_factors()
     by_factor: dict[float, list] = {}
     for name, parameter in objective.named_parameters():
         if parameter.requires_grad:

@@ -15,10 +15,10 @@ from conftest import (
     relative_error,
 )
 
-from siamdiff_min.encoders import ENCODERS, ops
-from siamdiff_min.encoders.gearnet import GearNet, RelationalConv
+from siamdiff_min.encoders import ENCODERS, fast, kernels
+from siamdiff_min.encoders.gearnet import GearNet
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH
-from siamdiff_min.encoders.ops import Gather
+from siamdiff_min.encoders.ops import Links
 
 CASES = {  # fixture -> the network it was made with
     "gearnet_res_6x32": (RESIDUE_GRAPH, [32] * 6, 8, "sum", True),
@@ -27,6 +27,7 @@ CASES = {  # fixture -> the network it was made with
 }
 
 
+@pytest.mark.usefixtures("kernel_form")
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("name", ["gearnet_res_6x32", "gearnet_atom_6x128"])
 def test_golden_output(name, mode):
@@ -42,6 +43,7 @@ def test_golden_output(name, mode):
     assert relative_error(encoding.graph, golden[f"out64/{mode}/graph_feature"]) < 1e-7
 
 
+@pytest.mark.usefixtures("kernel_form")
 def test_golden_without_edge_messages():
     golden = load_golden("gearnet_noedge_3x24")
     net = GearNet(*CASES["gearnet_noedge_3x24"])
@@ -57,6 +59,7 @@ def wave(x: torch.Tensor) -> torch.Tensor:
     return (x.flatten() * weight).sum()
 
 
+@pytest.mark.usefixtures("kernel_form")
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("name", ["gearnet_res_6x32", "gearnet_atom_6x128"])
 def test_golden_gradients(name, mode, near_zero_relus):
@@ -102,22 +105,26 @@ def test_sizes_and_names_are_those_of_the_released_encoders(level, short):
     assert shapes == {str(k): ast.literal_eval(str(s)) for k, s in zip(golden["sd_keys"], golden["sd_shapes"])}
 
 
+@pytest.mark.parametrize("sources, relations", [(9, 4), (9, 1), (14, 3)])  # maps first, sums first, sums first
 @pytest.mark.parametrize("block", [1, 48 << 20])  # bytes: 16 columns at a time, the last fewer; all at once
-def test_sum_and_transform_commute(monkeypatch, block):
-    """The fast path of the line graph against the plain formula, value and gradients."""
-    monkeypatch.setattr(ops._LinearGather, "block", block)
-    conv = RelationalConv(6, 40, 4).double()
-    source, target = (torch.randint(0, 9, (40,), generator=generator(k)) for k in (0, 1))
-    relation = torch.randint(0, 4, (40,), generator=generator(2))
-    results = []
-    for fast in (True, False):
-        x = torch.randn(9, 6, dtype=torch.float64, generator=generator(3), requires_grad=True)
-        if fast:
-            out = conv.sum_transforms(x, Gather.build(source * 4 + relation, target, 36, 9))
-        else:
-            out = conv.transform_sums(x, Gather.build(source, target * 4 + relation, 9, 36))
-        results.append((out, *torch.autograd.grad(wave(out), [x, conv.linear.weight, conv.linear.bias])))
-    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(*results))
+def test_relational_sums_equal_the_plain_formula_and_a_double_loop(monkeypatch, block, sources, relations):
+    """Values and gradients in both forms."""
+    monkeypatch.setattr(fast._MapThenSum, "block", block)
+    linear = torch.nn.Linear(6 * relations, 40).double()
+    source, target, relation = (
+        torch.randint(0, size, (40,), generator=generator(k)) for k, size in enumerate((sources, 9, relations))
+    )
+    x = torch.randn(sources, 6, dtype=torch.float64, generator=generator(3), requires_grad=True)
+    expected = [linear.bias.clone() for _ in range(9)]
+    for s, t, r in zip(source.tolist(), target.tolist(), relation.tolist()):
+        expected[t] = expected[t] + linear.weight[:, 6 * r : 6 * r + 6] @ x[s]
+    results = [torch.stack(expected)]
+    for form in kernels.FORMS:
+        with kernels.use(form):
+            results.append(kernels.relational_sum(x, Links(source, target, relation, sources, 9, relations), linear))
+    results = [(y, *torch.autograd.grad(wave(y), [x, linear.weight, linear.bias])) for y in results]
+    for found in results[1:]:
+        assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(found, results[0]))
 
 
 def small_net(level: str) -> GearNet:

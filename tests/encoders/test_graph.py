@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import load_golden, move, real_protein
 
+from siamdiff_min.conventions import OFFICIAL, PAPER
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, edge_lengths, line_graph
 from siamdiff_min.protein.geometry import angle
 from siamdiff_min.protein.protein import Protein
@@ -33,7 +34,7 @@ def view(golden, level: str) -> Protein:
 def test_golden_edges_and_features(level, name):
     golden = load_golden(f"graph_{level}_{name}")
     protein = view(golden, level)
-    graph = BUILDERS[level].as_official()(protein)
+    graph = replace(BUILDERS[level], conventions=OFFICIAL)(protein)
     expected = golden["out_edge_list"]
     order = ((expected[:, 1] * 7 + expected[:, 2]) * protein.num_atoms + expected[:, 0]).argsort()
     assert graph.num_relations == golden["out_num_relation"]
@@ -48,7 +49,7 @@ def test_golden_edges_and_features(level, name):
 def test_presets_agree_on_one_unbroken_chain():
     protein = real_protein("1LCD_A")
     for builder in BUILDERS.values():
-        ours, official = builder(builder.view(protein)), builder.as_official()(builder.view(protein))
+        ours, official = (replace(builder, conventions=c)(builder.view(protein)) for c in (PAPER, OFFICIAL))
         assert torch.equal(ours.src, official.src) and torch.equal(ours.edge_feature, official.edge_feature)
 
 
@@ -101,7 +102,7 @@ def test_gaps_of_a_selection_are_not_bridged():
 
 def test_max_neighbors_keeps_the_nearest():
     protein = real_protein("1LCD_A")
-    capped = replace(ATOM_GRAPH, radius=8.0, max_neighbors=5)(protein)
+    capped = replace(ATOM_GRAPH, radius=8.0, conventions=replace(PAPER, max_neighbors=5))(protein)
     full = replace(ATOM_GRAPH, radius=8.0)(protein)
     length = edge_lengths(full, protein.pos)
     for node in range(0, protein.num_atoms, 20):

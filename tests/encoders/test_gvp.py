@@ -16,9 +16,10 @@ from conftest import (
 )
 from given import dataset
 
+from siamdiff_min.conventions import OFFICIAL
 from siamdiff_min.data.samples import pack_samples
 from siamdiff_min.downstream.tasks import TASKS
-from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders import ENCODERS, kernels
 from siamdiff_min.encoders.graph import ATOM_GRAPH, Graph, one_hot
 from siamdiff_min.encoders.gvp import (
     GVP,
@@ -27,10 +28,9 @@ from siamdiff_min.encoders.gvp import (
     GVPConvLayer,
     TupleDropout,
     TupleNorm,
-    norms,
     radial_basis,
 )
-from siamdiff_min.encoders.ops import Gather, segment_mean
+from siamdiff_min.encoders.ops import Links, norms
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import TABLE_6
@@ -56,10 +56,8 @@ def space_first(v: torch.Tensor) -> torch.Tensor:
     return v.transpose(1, 2)
 
 
-def gathers(src: torch.Tensor, dst: torch.Tensor, num_nodes: int) -> tuple[Gather, Gather]:
-    edge = torch.arange(len(src))
-    ends = Gather.build(torch.cat([src, dst + num_nodes]), torch.cat([edge, edge]), 2 * num_nodes, len(src))
-    return ends, Gather.build(edge, dst, len(src), num_nodes)
+def links(src: torch.Tensor, dst: torch.Tensor, num_nodes: int) -> Links:
+    return Links(src, dst, torch.zeros_like(src), num_nodes, num_nodes, 1)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -76,6 +74,7 @@ def test_golden_layer(name):
     assert v is None or (space_first(v) - golden[f"{name}/out_v"]).abs().max() < 1e-5
 
 
+@pytest.mark.usefixtures("kernel_form")
 @pytest.mark.parametrize("name", ["conv_mean", "conv_add", "convlayer"])
 def test_golden_convolution(name):
     golden = load_golden("gvp_layers")
@@ -83,7 +82,7 @@ def test_golden_convolution(name):
     layer.load_state_dict(weights(golden, f"{name}/sd/"), strict=True)
     src, dst = golden["edge_index"]
     node, edge = (golden["s"], space_first(golden["v"])), (golden["es"], space_first(golden["ev"]))
-    s, v = layer.eval()(node, edge, *gathers(src, dst, 12))
+    s, v = layer.eval()(node, edge, links(src, dst, 12))
     degree = torch.bincount(dst, minlength=12)[:, None] if name == "conv_add" else torch.ones(12, 1)
     assert relative_error(s * degree, golden[f"{name}/out_s"]) < 1e-5
     assert relative_error(space_first(v) * degree[:, None], golden[f"{name}/out_v"]) < 1e-5
@@ -100,6 +99,7 @@ def golden_input(golden: Golden, dtype: torch.dtype) -> tuple[Protein, Graph]:
     return protein, Graph(src, dst, relation, relation[:, None].to(dtype), torch.cat(x, dim=1), 1)
 
 
+@pytest.mark.usefixtures("kernel_form")
 @pytest.mark.parametrize("dtype, bits, tolerance", [(torch.float32, 32, 1e-5), (torch.float64, 64, 1e-12)])
 def test_golden_network(dtype, bits, tolerance):
     golden = load_golden("gvpgnn_atom")
@@ -117,6 +117,7 @@ def wave(x: torch.Tensor) -> torch.Tensor:
     return (x.flatten() * weight).sum()
 
 
+@pytest.mark.usefixtures("kernel_form")
 def test_golden_gradients():
     """In float64 against the stored float32: one of the four is a single number, a sum that cancels to 1e-5."""
     golden = load_golden("gvpgnn_atom")
@@ -128,27 +129,19 @@ def test_golden_gradients():
     assert max(relative_error(parameters[name].grad, g) for name, g in expected.items()) < 1e-5
 
 
-def plain_convolution(conv: GVPConv, node, edge, src, dst) -> tuple[torch.Tensor, torch.Tensor]:
-    """The formula as it is published: three perceptrons per edge on concatenated features, then the mean."""
-    s = torch.cat([node[0][src], edge[0], node[0][dst]], dim=-1)
-    v = torch.cat([node[1][src], edge[1], node[1][dst]], dim=-1)
-    for layer in conv.message_func:
-        s, v = layer(s, v)
-    return segment_mean(s, dst, len(node[0])), segment_mean(v, dst, len(node[0]))
-
-
 def test_products_per_node_equal_products_per_edge():
     """Values and all gradients; node 0 has no edges and receives zeros, not the bias."""
     torch.manual_seed(0)
     conv = GVPConv((7, 3), (5, 4), (6, 2)).double()
     src, dst = torch.randint(0, 9, (30,), generator=generator(1)), torch.randint(1, 9, (30,), generator=generator(2))
     results = []
-    for fast in (True, False):
+    for form in kernels.FORMS:
         g = generator(3)
         shapes = [(9, 7), (9, 3, 3), (30, 6), (30, 3, 2)]
         x = [torch.randn(shape, dtype=torch.float64, generator=g).requires_grad_() for shape in shapes]
         node, edge = tuple(x[:2]), tuple(x[2:])
-        s, v = conv(node, edge, *gathers(src, dst, 9)) if fast else plain_convolution(conv, node, edge, src, dst)
+        with kernels.use(form):
+            s, v = conv(node, edge, links(src, dst, 9))
         results.append((s, v, *torch.autograd.grad(wave(s) + wave(v), [*x, *conv.parameters()])))
     assert not results[0][0][0].any() and results[0][0][1:].all()
     assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(*results))
@@ -174,7 +167,7 @@ def test_every_layer_is_equivariant(name):
     def run(v, ev):
         torch.manual_seed(1)  # dropout
         if name in ("conv", "convlayer"):
-            return layer((s, v), (es, ev), *gathers(src, dst, 12))
+            return layer((s, v), (es, ev), links(src, dst, 12))
         return layer(s, None if name in ("gvp_no_vin", "layernorm_no_v") else v)
 
     (here_s, here_v), (there_s, there_v) = run(v, ev), run(turn(v), turn(ev))
@@ -216,7 +209,7 @@ def test_sizes_of_the_builder(size, layers, dims):
     assert (len(net.layers), net.out_dim, net.layers[0].conv.message_func[2].wv.out_features) == (layers, *dims)
     assert net.builder.radius == 4.5 and net.longest == 4.5 and net.layers[0].dropout.rate == 0.1
     official = ENCODERS["gvp"]("atom", size, "official")
-    assert official.builder.official and official.longest == 20
+    assert official.builder.conventions == OFFICIAL and official.longest == 20
     with pytest.raises(ValueError, match=r"gvp exists at atom level only .* not at residue level"):
         ENCODERS["gvp"]("residue", size)
 

@@ -12,6 +12,7 @@ from conftest import generator, load_golden, move, real_protein, relative_error,
 from torch import nn
 
 import train
+from siamdiff_min.conventions import OFFICIAL, PAPER
 from siamdiff_min.encoders import ENCODERS, Encoding
 from siamdiff_min.encoders.gearnet import GearNet
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, edge_lengths
@@ -19,6 +20,7 @@ from siamdiff_min.pretraining import OBJECTIVES, baselines
 from siamdiff_min.pretraining.baselines import GEOMETRY, Geometry, ResidueTypes, SelfPrediction, without
 from siamdiff_min.pretraining.contrast import MultiviewContrast, ball, info_nce, subsequence
 from siamdiff_min.pretraining.denoising import noise_levels
+from siamdiff_min.pretraining.objective import Objective
 from siamdiff_min.pretraining.walks import sample_walks, walk_nodes
 from siamdiff_min.protein.conformer import chi_angles, chi_atoms
 from siamdiff_min.protein.constants import CA, RESIDUE_INDEX
@@ -83,7 +85,7 @@ def test_every_weight_of_every_encoder_learns_and_bf16_is_finite(name, encoder, 
 
 
 def official_encoder() -> GearNet:
-    return GearNet(RESIDUE_GRAPH.as_official(), [16] * 3, readout="sum")
+    return GearNet(replace(RESIDUE_GRAPH, conventions=OFFICIAL), [16] * 3, readout="sum")
 
 
 def official_state(golden, names: dict[str, str]) -> dict[str, torch.Tensor]:
@@ -96,9 +98,10 @@ def official_state(golden, names: dict[str, str]) -> dict[str, torch.Tensor]:
     return renamed
 
 
+@pytest.mark.usefixtures("kernel_form")
 def test_golden_residue_types(monkeypatch):
     golden = load_golden("baseline_AttributeMasking")
-    objective = SelfPrediction(official_encoder(), ResidueTypes(48, True), None)
+    objective = SelfPrediction(official_encoder(), ResidueTypes(48, OFFICIAL), None)
     objective.load_state_dict(official_state(golden, {"model.": "encoder.", "mlp.": "types.mlp."}))
     monkeypatch.setattr(torch, "rand", lambda *size, **options: golden["draw0_rand"])
     loss, logs = objective(golden.protein(), generator())
@@ -181,7 +184,7 @@ def test_nothing_to_predict_costs_nothing(name):
 def test_sampled_edges_are_gone(level, kind, official):
     builder = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level]
     protein = builder.view(chains())
-    graph, geometry = builder(protein), Geometry(8, kind, official)
+    graph, geometry = builder(protein), Geometry(8, kind, OFFICIAL if official else PAPER)
     geometry.num = 20
     left, nodes = geometry.hide(protein, graph, generator(7))
     assert (
@@ -211,11 +214,12 @@ def test_targets_by_biopython():
     assert set(angles.tolist()) >= set(range(7)) and set(dihedrals.tolist()) == set(range(8))
 
 
+@pytest.mark.usefixtures("kernel_form")
 @pytest.mark.parametrize("kind", GEOMETRY)
 def test_golden_geometry(kind, monkeypatch):
     """From the edges that were drawn to targets, predictions and loss."""
     golden, drawn = load_golden(f"baseline_{kind.title()}Prediction"), load_golden("baseline_drawn")
-    objective = SelfPrediction(official_encoder(), None, Geometry(48, kind, official=True))
+    objective = SelfPrediction(official_encoder(), None, Geometry(48, kind, OFFICIAL))
     state = official_state(golden, {"model.": "encoder.", "mlp.": "geometry.mlp."})
     # The official heads take the atoms of a walk k -> j -> i as i, j, k, and of k -> t -> j -> i as i, j, k, t.
     order = {"distance": [0, 1], "angle": [2, 1, 0], "dihedral": [2, 3, 1, 0]}[kind]
@@ -262,11 +266,12 @@ def test_info_nce_by_double_loop():
     assert all_right.all() and same.mean() < loss.mean()
 
 
+@pytest.mark.usefixtures("kernel_form")
 @pytest.mark.parametrize("trial", range(3))
 def test_golden_multiview(trial):
     """From the residues and edges that were drawn to the loss. The official views keep edges of the whole protein."""
     golden, drawn = load_golden("baseline_MultiviewContrast"), load_golden("baseline_drawn")
-    objective = MultiviewContrast(official_encoder(), official=True)
+    objective = MultiviewContrast(official_encoder(), OFFICIAL)
     objective.load_state_dict(official_state(golden, {"model.model.": "encoder.", "model.mlp.": "mlp."}))
     numbers = iter((1, 2))
 
@@ -496,15 +501,12 @@ def store(tmp_path_factory):
     return tmp_path_factory.mktemp("store") / "demo"
 
 
-class Toy(nn.Module):
+class Toy(Objective):
     """The recipe of the README: the mean distance of a residue's atoms from its CA."""
 
     def __init__(self, encoder, level, preset="paper", ablation="none"):
-        super().__init__()
-        self.encoder, self.head = encoder, nn.Linear(encoder.out_dim, 1)
-
-    def set_stage(self, stage):
-        pass
+        super().__init__(encoder)
+        self.head = nn.Linear(encoder.out_dim, 1)
 
     def forward(self, protein, generator):
         ca = protein.pos[protein.atom_name == CA]

@@ -1,6 +1,5 @@
 """DiffPreT and SiamDiff: the official code's numbers under `--preset official`, and what the objective promises."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -8,12 +7,11 @@ import torch
 from conftest import Golden, generator, load_golden, move, real_protein, relative_error, rigid_motion
 from torch import nn
 
-from benchmarks.plain import plain
-from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, GearNet
+from siamdiff_min.conventions import OFFICIAL
+from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, GearNet, kernels
 from siamdiff_min.encoders.graph import edge_lengths
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES, SCHEDULES, SiamDiff, diffusion, siamdiff
 from siamdiff_min.protein.conformer import new_clashes, rotate_side_chains
-from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import STAGED
 from siamdiff_min.training.ranks import means
@@ -30,12 +28,12 @@ VARIANTS = {  # fixture -> (two views?, ablation)
 def official(level: str, variant: str, inputs: Golden) -> tuple[SiamDiff, Protein]:
     """The task of the fixture with its weights, and its input."""
     siamese, ablation = VARIANTS[variant]
-    builder = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level].as_official()
+    builder = replace({"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level], conventions=OFFICIAL)
     net = GearNet(builder, {"atom": [24] * 6, "residue": [32] * 6}[level], 8, {"atom": "mean", "residue": "sum"}[level])
     protein = inputs.protein("graph1_")
     second = builder.view(replace(protein, pos=inputs["graph2_node_position"]))
     stages = {k: s.only(**ABLATIONS[ablation]) for k, s in SCHEDULES["official"].items()}
-    objective = SiamDiff(net, (lambda *_: (second, {})) if siamese else None, stages, official=True)
+    objective = SiamDiff(net, (lambda *_: (second, {})) if siamese else None, stages, OFFICIAL)
     weights = {k.replace("model.", "encoder.", 1): v for k, v in inputs.state().items() if k != "alphas"}
     objective.load_state_dict(weights, strict=True)
     return objective, protein
@@ -56,6 +54,7 @@ def replay(monkeypatch):
     return start
 
 
+@pytest.mark.usefixtures("kernel_form")
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("level", LEVELS)
 def test_golden_loss_gradients_and_adam_step(level, variant, replay, near_zero_relus):
@@ -139,6 +138,7 @@ def released_loss(objective: SiamDiff, views: list[Protein], t, masked, noise, a
     return gamma * structure + (1 - gamma) * sequence
 
 
+@pytest.mark.usefixtures("kernel_form")
 @pytest.mark.parametrize("variant", ["siamdiff_s1", "diffpret_s1"])
 @pytest.mark.parametrize("level", LEVELS)
 def test_stage_2_of_the_released_code(level, variant, near_zero_relus):
@@ -184,6 +184,7 @@ def test_stage_2_of_the_released_code(level, variant, near_zero_relus):
     assert near_zero_relus(error) < 1e-5
 
 
+@pytest.mark.usefixtures("kernel_form")
 @pytest.mark.parametrize("level", LEVELS)
 def test_golden_inner_values(level, replay):
     """What the network sees and predicts, view by view."""
@@ -204,7 +205,7 @@ def test_golden_inner_values(level, replay):
         assert relative_error(edge_lengths(graph, noisy.pos), expected["perturbed_dist"][order]) < 1e-5
         assert relative_error(out.graph, expected["graph_feature"]) < 1e-5
     (first, graph, _), (_, _, other) = seen
-    score = objective.edge_scores(other.node, graph, first.pos, objective.distance_layers())
+    (score,) = kernels.edge_scores([(other.node, graph, first.pos)], objective.dist_mlp, objective.struct_mlp)
     vectors = diffusion.edges_to_vectors(score, first.pos, graph.src, graph.dst)
     assert relative_error(vectors, golden["out32/g1_struct_pred_pos"]) < 1e-5
     masked = golden["out32/node_index"]
@@ -266,7 +267,7 @@ def test_heads_of_another_width_are_the_published_formula_too(level, method):
         "seq_mlp": [24, 24, 20],
     }
     loss, _ = objective(batch(), generator())
-    with plain():
+    with kernels.use("plain"):
         expected, _ = objective(batch(), generator())
     assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
 
@@ -329,15 +330,15 @@ def test_loss_is_invariant_and_predicted_noise_equivariant(level, method, monkey
 
 
 @pytest.mark.parametrize("method, partner", [("siamdiff", [1, 0]), ("diffpret", [0])])
-def test_each_view_is_denoised_from_the_other(method, partner):
-    """The structure loss of view k gets the representations of view `partner[k]`."""
+def test_each_view_is_denoised_from_the_other(method, partner, monkeypatch):
+    """The scores of view k are made of the representations of view `partner[k]`."""
     objective = tiny(method, "residue").eval()
     encoded, used = [], []
     objective.encoder.register_forward_hook(lambda _, __, out: encoded.append(out.node))
-    structure_loss = objective.structure_loss
-    objective.structure_loss = lambda noisy, a, layers: used.append(a) or structure_loss(noisy, a, layers)
+    edge_scores = kernels.edge_scores
+    monkeypatch.setattr(kernels, "edge_scores", lambda v, *heads: used.extend(v) or edge_scores(v, *heads))
     objective(batch(), generator())
-    assert len(encoded) == len(partner) and all(u is encoded[k] for u, k in zip(used, partner, strict=True))
+    assert len(encoded) == len(partner) and all(a is encoded[k] for (a, *_), k in zip(used, partner, strict=True))
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -369,37 +370,40 @@ def test_the_types_of_masked_residues_do_not_leak(level):
 
 
 def test_pair_scores_equal_the_plain_formula():
-    """The oracle of the fast head: both networks applied as written, once per directed edge."""
+    """Two views of which the second is turned, so that both have pairs and scores of their own."""
     objective = tiny("diffpret", "residue")
     protein = batch().alpha_carbons()
-    graph = objective.encoder.builder(protein)
-    a = torch.randn(protein.num_atoms, objective.encoder.out_dim, dtype=torch.float64, generator=generator())
-    a.requires_grad_()
-    distance = length(protein.pos[graph.src] - protein.pos[graph.dst])[:, None]
-    plain = objective.struct_mlp(torch.cat([a[graph.src] * a[graph.dst], objective.dist_mlp(distance)], dim=-1))[:, 0]
-    fast = objective.edge_scores(a, graph, protein.pos, objective.distance_layers())
-    assert torch.allclose(fast, plain, atol=1e-12)
-    weights = [a, *objective.dist_mlp.parameters(), *objective.struct_mlp.parameters()]
-    target = torch.randn(len(plain), dtype=torch.float64, generator=generator(1))
-    for x, y in zip(*(torch.autograd.grad((s * target).sum(), weights) for s in (fast, plain))):
-        assert relative_error(x, y) < 1e-10
+    graph, d = objective.encoder.builder(protein), objective.encoder.out_dim
+    a = torch.randn(2, protein.num_atoms, d, dtype=torch.float64, generator=generator(), requires_grad=True)
+    noise = torch.randn(protein.pos.shape, dtype=torch.float64, generator=generator(2))
+    views = [(a[0], graph, protein.pos), (a[1], graph, protein.pos + noise)]
+    results = []
+    for form in kernels.FORMS:
+        with kernels.use(form):
+            scores = torch.stack(kernels.edge_scores(views, objective.dist_mlp, objective.struct_mlp))
+        weights = [a, *objective.dist_mlp.parameters(), *objective.struct_mlp.parameters()]
+        target = torch.randn(scores.shape, dtype=torch.float64, generator=generator(1))
+        results.append((scores, *torch.autograd.grad((scores * target).sum(), weights)))
+    (plain, *expected), (fast, *found) = results
+    assert torch.allclose(fast, plain, atol=1e-12) and not torch.allclose(fast[0], fast[1])
+    assert all(relative_error(x, y) < 1e-10 for x, y in zip(found, expected))
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_step_equals_the_formulas_as_published(level):
-    """What `benchmarks/plain.py` computes is what the fast step is timed against: loss and all gradients."""
+    """Loss and all gradients of both forms."""
     losses, grads = [], []
-    for context in (nullcontext, plain):
+    for form in kernels.FORMS:
         objective = tiny("siamdiff", level)
-        with context():
+        with kernels.use(form):
             loss, _ = objective(batch(), generator())
             loss.backward()
         losses.append(loss.item())
         grads.append({name: p.grad for name, p in objective.named_parameters()})
-    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
-    scale = max(float(g.abs().max()) for g in grads[1].values())
-    for name, expected in grads[1].items():
-        assert (grads[0][name] - expected).abs().max() < 1e-10 * scale, name
+    assert losses[1] == pytest.approx(losses[0], rel=1e-12)
+    scale = max(float(g.abs().max()) for g in grads[0].values())
+    for name, expected in grads[0].items():
+        assert (grads[1][name] - expected).abs().max() < 1e-10 * scale, name
 
 
 def test_the_generator_decides_everything():

@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import generator, load_golden, move, real_protein, relative_error, rigid_motion
 
+from siamdiff_min.conventions import OFFICIAL
 from siamdiff_min.protein import conformer
 from siamdiff_min.protein.conformer import GaussianConformer, TorsionalConformer, chi_angles, rotate_side_chains
 from siamdiff_min.protein.constants import ATOM_INDEX, CHI_ATOMS, RESIDUE_INDEX, RESIDUES
@@ -19,10 +20,10 @@ ANGLES = ["zero", "pi_half", "normal_0.1pi", "uniform", "normal_pi", *(f"chi{k}_
 def test_golden_rotation(name):
     golden = load_golden("rotamer_20types")
     protein = golden.protein()
-    turned = rotate_side_chains(protein, golden[f"angle/{name}"], official=True)
+    turned = rotate_side_chains(protein, golden[f"angle/{name}"], OFFICIAL)
     assert relative_error(turned.pos, golden[f"out32/{name}"]) < 1e-5
     double = replace(protein, pos=protein.pos.double())
-    turned = rotate_side_chains(double, golden[f"angle/{name}"].double(), official=True)
+    turned = rotate_side_chains(double, golden[f"angle/{name}"].double(), OFFICIAL)
     assert relative_error(turned.pos, golden[f"out64/{name}"]) < 1e-9
     # The paper preset differs in proline alone (README, row 17).
     paper = rotate_side_chains(double, golden[f"angle/{name}"].double())
@@ -34,7 +35,7 @@ def test_golden_rotation(name):
 def test_golden_rotation_with_missing_atoms():
     golden = load_golden("rotamer_missing_CG")
     protein = golden.protein()
-    turned = rotate_side_chains(protein, golden["angle"], official=True)
+    turned = rotate_side_chains(protein, golden["angle"], OFFICIAL)
     assert relative_error(turned.pos, golden["out32"]) < 1e-5
     # Here: chi 1 needs the missing atom, so nothing turns in the residues that lost it.
     paper = rotate_side_chains(protein, golden["angle"])

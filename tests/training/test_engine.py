@@ -14,7 +14,7 @@ import torch
 from sklearn.metrics import log_loss
 from standin import assert_equal_weights, configure, lines, train
 
-from siamdiff_min.pretraining.siamdiff import counts
+from siamdiff_min.pretraining.objective import class_counts
 from siamdiff_min.training import checkpoint, engine, ranks
 from siamdiff_min.training.log import Log, summary
 from siamdiff_min.training.ranks import Ranks
@@ -261,7 +261,7 @@ def test_what_the_best_constant_prediction_costs(split):
         x, y = torch.from_numpy(numbers[part]), torch.from_numpy(labels[part]).double()
         records.append(
             {
-                "classes": counts(torch.from_numpy(classes[part]), 6),
+                "classes": class_counts(torch.from_numpy(classes[part]), 6),
                 "numbers": torch.stack([x.sum(), x.new_tensor(len(x)), x.square().sum()]),
                 "labels": torch.stack([(1 - y).sum(0), y.sum(0)], dim=-1),
             }

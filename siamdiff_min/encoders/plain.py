@@ -1,0 +1,46 @@
+"""The formulas that cost most, as they are published. `fast.py` has the same numbers, `kernels.py` says which of both.
+
+Nothing is saved here: every message is stored, every edge is a row of its own.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..protein.geometry import length
+from .ops import MLP, Links, segment_mean, segment_sum
+
+
+def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:
+    """m_ij = MLP(cat(a_i * a_j, MLP(d_ij))) of every edge: Eq. 5 (README, row 7).
+
+    Of every view representations a (N, d), its graph, and coordinates (N, 3): scores (E,).
+    """
+    scores = []
+    for a, graph, pos in views:
+        i, j = graph.src, graph.dst
+        distance = dist_mlp(length(pos[i] - pos[j])[:, None])  # (E, d)
+        scores.append(struct_mlp(torch.cat([a[i] * a[j], distance], dim=-1)).squeeze(-1).to(pos.dtype))
+    return scores
+
+
+def relational_sum(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
+    """sum_r W_r sum_{j in N_r(i)} x_j + b of every target i: GearNet (App. D), all W_r side by side in `linear`.
+
+    x (num_sources, in) -> (num_targets, out).
+    """
+    slot = links.target * links.num_relations + links.relation
+    sums = segment_sum(x[links.source], slot, links.num_targets * links.num_relations)
+    return linear(sums.view(links.num_targets, linear.in_features))
+
+
+def gvp_mean(node: tuple, edge: tuple, links: Links, layers: nn.ModuleList) -> tuple[Tensor, Tensor]:
+    """The mean over the edges j -> i of GVP(GVP(GVP(s_j, e_ji, s_i))), App. H: scalars and vectors of every node i.
+
+    node (N, .), (N, 3, .) and edge (E, .), (E, 3, .) -> (N, .), (N, 3, .); nodes without edges receive zeros.
+    """
+    s, v = (torch.cat([x[links.source], e, x[links.target]], dim=-1) for x, e in zip(node, edge))
+    for layer in layers:
+        s, v = layer(s, v)
+    return tuple(segment_mean(x, links.target, links.num_targets) for x in (s, v))
