@@ -3,31 +3,40 @@
 Start reading at `siamdiff_min/pretraining/siamdiff.py`, which is Algorithm 1 of the paper on one screen.
 """
 
-from .encoders import ENCODERS, Encoding, GearNet, Graph
-from .pretraining import ABLATIONS, OBJECTIVES, SiamDiff
-from .protein.conformer import GaussianConformer, TorsionalConformer
+from .encoders import ENCODERS, GVPGNN, Encoding, ESMGearNet, GearNet
+from .pretraining import OBJECTIVES, SCHEDULES, Schedule, SiamDiff
+from .protein.parse import read_structure
 from .protein.protein import Protein
+from .protein.structure import Structure
 
 __version__ = "0.2.0"
 __all__ = [
-    "ABLATIONS",
     "ENCODERS",
+    "GVPGNN",
     "OBJECTIVES",
+    "SCHEDULES",
+    "TASKS",
+    "ESMGearNet",
+    "Embedder",
+    "Embedding",
     "Encoding",
-    "GaussianConformer",
     "GearNet",
-    "Graph",
     "Protein",
+    "Schedule",
     "SiamDiff",
-    "TorsionalConformer",
+    "Structure",
+    "Task",
     "load_encoder",
+    "read_structure",
 ]
 
 
 def __getattr__(name: str):
-    """`load_encoder` on demand: `python -m siamdiff_min.embed` would otherwise find its module imported already."""
-    if name == "load_encoder":
-        from .embed import load_encoder
-
-        return load_encoder
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """On demand: scikit-learn loads slowly, and `python -m siamdiff_min.embed` must not find its module imported."""
+    if name in ("load_encoder", "Embedder", "Embedding"):
+        from . import embed as module
+    elif name in ("TASKS", "Task"):
+        from .downstream import tasks as module
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(module, name)
