@@ -87,19 +87,20 @@ def open_data(config: FinetuneConfig, ranks: Ranks, model: dict | None) -> tuple
 
     Every split is converted once to a memory-mapped store, by the first process. A dry run writes none.
     """
+    needed = SPLITS[-1:] if model else SPLITS  # a model is scored on the test split
     if config.data is None:
         data = demo_set(config.task)
     elif config.task == "ec":
-        data = ec_set(config.data, config.cutoff, config.ids)
+        data = ec_set(config.data, config.cutoff, config.ids, needed)
     else:
-        data = atom3d_set(config.data, config.task)
+        data = atom3d_set(config.data, config.task, needed)
     if model and data.labels != tuple(model["labels"]):
         raise ConfigError(f"{config.eval_only} was trained on other labels than those of {config.data or 'the demo'}")
-    origins, options = [getattr(data, split) for split in SPLITS], {"workers": config.num_workers or 1}
+    origins, options = [getattr(data, split) for split in needed], {"workers": config.num_workers or 1}
     stores = ranks.first("data", lambda: [open_origin(x, **options, build=not config.dry_run) for x in origins])
     options, datasets = {"labels": data.labels, "max_residues": config.max_residues}, {}
     if None not in stores:
-        datasets = {split: DATASETS[config.task](store, **options) for split, store in zip(SPLITS, stores)}
+        datasets = {split: DATASETS[config.task](store, **options) for split, store in zip(needed, stores)}
     ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
     ranks.say(f"labels      {data.about}")
     samples = ", ".join(f"{split} {len(x)}" for split, x in datasets.items()) or "not converted to a store yet"
@@ -121,7 +122,7 @@ def build(config: FinetuneConfig, datasets: dict[str, Samples], labels: tuple[st
         checkpoint.initialise(task, Path(config.init_from), ranks.say, encoder_only=True)
     if config.freeze:
         task.freeze()
-    if datasets:
+    if "train" in datasets:
         task.fit(datasets["train"].targets(), config.size)
     trained = sum(p.numel() for p in task.parameters() if p.requires_grad)
     start = f"from {config.eval_only or config.init_from}" if config.eval_only or config.init_from else "from scratch"

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,10 @@ def test_a_saved_model_scores_the_same(trained, enzymes, tmp_path):
     assert "test 3" in said  # rows with a 1 below 50 %
     finetune("--eval-only", model, "--predict", enzymes / "valid", "--out", tmp_path, "--num-workers", 0)
     assert len(table(tmp_path / "predicted.tsv")) == 3
+    shutil.copytree(enzymes, alone := tmp_path / "alone", ignore=lambda *_: ["train", "valid"])
+    said = finetune("--eval-only", model, *options[2:], "--data", alone, "--out", tmp_path / "three")
+    assert "samples     test 5" in said and "without a file" not in said
+    assert json.loads((tmp_path / "three" / "results.json").read_text())["test"] == again["test"]
 
 
 @pytest.mark.slow

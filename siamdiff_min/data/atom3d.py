@@ -38,12 +38,13 @@ LAYOUT = {  # folder of the splits in the official archives
 SPLITS = {"train": ("train",), "valid": ("val", "valid"), "test": ("test",)}
 
 
-def atom3d_set(root, task: str) -> LabelledData:
+def atom3d_set(root, task: str, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:
     """The three splits of an ATOM3D set.
 
     Args:
         root: the folder of an official archive, or one with the folders train, val (or valid) and test in it.
         task: "psr", "msp", "pip" or "res".
+        needed: the splits that must be there; no others are looked for.
 
     Raises:
         StructureError: a split is missing. Whether it can be read shows when a store is built from it.
@@ -51,8 +52,8 @@ def atom3d_set(root, task: str) -> LabelledData:
     root = Path(root)
     places = [root, root / "data", root / Path(LAYOUT[task]).name, root / LAYOUT[task]]
     place = next((p for p in places if any((p / name).is_dir() for name in sum(SPLITS.values(), ()))), root)
-    origins = {}
-    for split, names in SPLITS.items():
+    origins = dict.fromkeys(SPLITS)
+    for split, names in ((split, SPLITS[split]) for split in needed):
         folder = next((place / name for name in names if (place / name / "data.mdb").is_file()), None)
         if folder is None:
             expected = f"expected {' or '.join(f'{name}/data.mdb' for name in names)} there or in {LAYOUT[task]}"

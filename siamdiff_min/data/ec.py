@@ -13,6 +13,7 @@ import os
 import re
 import zipfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +30,7 @@ TEST_TABLE = ("nrPDB-EC_test.csv", "nrPDB-EC_2020.04_test.csv")
 SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
 
 
-def ec_set(root, cutoff: int = 95, ids=None) -> LabelledData:
+def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:
     """The three splits of the EC set.
 
     Args:
@@ -38,6 +39,7 @@ def ec_set(root, cutoff: int = 95, ids=None) -> LabelledData:
         cutoff: percent; the test split keeps the chains whose identity to the training split is below, as the table
             says (30, 40, 50, 70 or 95).
         ids: a text file; only the chains listed in it are used, in all splits.
+        needed: the splits that must be there; no others are looked for.
 
     Raises:
         StructureError: a split or table that is missing or malformed, a cutoff that the table does not have.
@@ -53,8 +55,8 @@ def ec_set(root, cutoff: int = 95, ids=None) -> LabelledData:
     cutoffs, listed = _read_cutoffs(table, cutoff), None if ids is None else _read_ids(ids)
     known = hashlib.sha256(annotation.read_bytes() + repr(listed and sorted(listed)).encode()).hexdigest()
     identity = hashlib.sha256(table.read_bytes()).hexdigest() + f" {cutoff}"
-    origins, seen = {}, Counter()
-    for split, names in SPLITS.items():
+    origins, seen = dict.fromkeys(SPLITS), Counter()
+    for split, names in ((split, SPLITS[split]) for split in needed):
         place, test = _first(root, [*names, *(f"{name}.zip" for name in names)]), split == "test"
         if place is None:
             raise StructureError(root, f"no {split} split of EC", f"expected {names[0]} or {names[0]}.zip")
@@ -67,7 +69,7 @@ def ec_set(root, cutoff: int = 95, ids=None) -> LabelledData:
         origins[split] = Origin(place, digest, lambda listing=listing: listing, variant="-".join(variant))
     about = f"EC, {root}: {len(labels)} labels, {len(annotated)} chains with labels"
     about += "" if listed is None else f", {len(listed)} chains listed in {ids}"
-    missing = sorted({*(annotated if listed is None else listed)} - {*seen})
+    missing = sorted({*(annotated if listed is None else listed)} - {*seen}) if None not in origins.values() else []
     shared = sorted(chain for chain, count in seen.items() if count > 1)
     for chains, what in ((missing, "without a file"), (shared, "in more than one split")):
         about += f"; {len(chains)} {what}, e.g. {chains[0]}" if chains else ""

@@ -34,11 +34,11 @@ from .structures import Origin
 
 @dataclass(frozen=True)
 class LabelledData:
-    """A downstream set: what its three splits are made from."""
+    """A downstream set: what its three splits are made from; None where a split was not asked for."""
 
-    train: Origin
-    valid: Origin
-    test: Origin
+    train: Origin | None
+    valid: Origin | None
+    test: Origin | None
     labels: tuple[str, ...] = ()  # names of the classes (EC)
     about: str = ""  # where the labels come from, for the user
 

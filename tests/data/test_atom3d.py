@@ -196,6 +196,9 @@ def test_a_set_is_found_wherever_its_splits_are(tmp_path, task, valid):
     assert caught.value.path == str(tmp_path / path)
     with pytest.raises(StructureError, match="no train split"):
         atom3d_set(tmp_path / "nothing", task)
+    (tmp_path / path / "train" / "data.mdb").rename(tmp_path / path / "test" / "data.mdb")
+    alone = atom3d_set(tmp_path, task, needed=("test",))
+    assert alone.test.path == tmp_path / path / "test" and alone.train is None and alone.valid is None
 
 
 def test_the_fingerprint_changes_with_the_file_and_the_task(tmp_path):
