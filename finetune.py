@@ -62,7 +62,6 @@ def main(argv: list[str] | None = None) -> int:
                 stopped = train(run, task, datasets, labels, ranks)
                 if stopped:
                     return 128 + stopped
-                ranks.wait()  # best.pt is written by the first process
             best = Path(run.eval_only or f"{run.out}/best.pt")
             checkpoint.load_weights(task, checkpoint.load_model_file(best)["state"], str(best))
             if datasets:

@@ -208,22 +208,18 @@ def train(
             records, losses, bad = minimise(run, batches, generator)
             run.step += 1
             log.end_step(records)
-            flags.add(run.step, bad, caught[-1] if caught else 0, losses)
             saving = run.ends_epoch() or run.step % config.save_every == 0
-            logging = saving or run.step % config.log_every == 0
-            stop = flags.read(everything=logging)  # where we log, the host waits for the device
-            if stop:
-                flags.read(everything=True)
+            logging = saving or run.step % config.log_every == 0  # there the host waits for the device
+            stop = flags.agree(run.step, bad, caught[-1] if caught else 0, losses, everything=logging)
             if logging or stop:
                 run.epoch_loss += log.train()
             if run.ends_epoch():
                 run.end_epoch(log.valid(validate(run.step / run.per_epoch)))
             if saving or stop:
                 run.save(log.sync())
-        # One may have come after the flags of the last step, in its validation or its save.
+        # One may have come after the flags of the last step, in its validation or its save. All wait here for rank 0.
         stop = max(gather([caught[-1] if caught else stop], ranks.world))
     if stop:
-        ranks.say(
-            f"stopped by {signal.Signals(stop).name} after step {run.step}; the same command continues from there"
-        )
+        name = signal.Signals(stop).name
+        ranks.say(f"stopped by {name} after step {run.step}; the same command continues from there")
     return stop

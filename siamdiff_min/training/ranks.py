@@ -71,11 +71,6 @@ class Ranks:
         with nullcontext() if self.rank else lock(Path(out) / "lock", busy):
             yield
 
-    def wait(self) -> None:
-        """Until all are here: whatever one has written before, the others can read after."""
-        if self.world > 1:
-            dist.barrier()
-
     def say(self, text: str) -> None:
         """Print once."""
         if self.rank == 0:
@@ -202,8 +197,14 @@ class Flags:
     def __init__(self, ranks: Ranks):
         self.ranks, self.lag, self.pending = ranks, int(ranks.device.type == "cuda"), deque()
 
-    def add(self, step: int, bad: Tensor, stop: int, parts: list[tuple[list[str], Tensor]]) -> None:
-        """`bad` () and `stop` (a signal's number or 0) of the last step; `parts` are its proteins and their losses."""
+    def agree(self, step: int, bad: Tensor, stop: int, parts: list[tuple[list[str], Tensor]], everything: bool) -> int:
+        """The number of the signal to stop for, or 0. Raises FloatingPointError, on all ranks, that names the proteins.
+
+        Args:
+            bad: (), and `stop`, a signal's number or 0: those of this process.
+            parts: its proteins and their losses.
+            everything: wait for the flags of the last step.
+        """
         flags = torch.stack([bad.float(), torch.full_like(bad, stop, dtype=torch.float32)])
         if self.ranks.world > 1:
             dist.all_reduce(flags, dist.ReduceOp.MAX)
@@ -212,18 +213,15 @@ class Flags:
             event = torch.cuda.Event()
             event.record()
         self.pending.append((step, flags, event, parts))
-
-    def read(self, everything: bool = False) -> int:
-        """The signal to stop for, or 0. Raises FloatingPointError, on all ranks, that names the proteins."""
-        stop = 0
-        while len(self.pending) > (0 if everything else self.lag):
+        agreed = 0
+        while len(self.pending) > (0 if everything or agreed else self.lag):
             step, flags, event, parts = self.pending.popleft()
             if event is not None:
                 event.synchronize()
-            bad, stop = int(flags[0]), max(stop, int(flags[1]))
+            bad, agreed = int(flags[0]), max(agreed, int(flags[1]))
             if bad:
                 parts = gather([(names, float(loss)) for names, loss in parts], self.ranks.world)
                 named = [part for part in parts if not math.isfinite(part[1])] or parts
                 listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in named)
                 raise FloatingPointError(f"step {step}: the loss or its gradient is not finite. Proteins: {listing}")
-        return stop
+        return agreed
