@@ -24,7 +24,7 @@ import torch
 
 from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
-from siamdiff_min.data.store import ARRAYS, ProteinStore, meta_checksum
+from siamdiff_min.data.store import ARRAYS, ProteinStore, checksum_of
 from siamdiff_min.training.log import peak_memory
 
 from .timing import timed
@@ -51,7 +51,7 @@ def repeat(store: ProteinStore, proteins: int, folder: Path) -> ProteinStore:
         arrays[name] = {"dtype": kind, "shape": shape, "sha256": digest.hexdigest()}
     meta = store.meta | {"arrays": arrays, "proteins": times * len(store)}
     meta["source"] = {"path": "repeated", "fingerprint": "repeated"}
-    (folder / "meta.json").write_text(json.dumps(meta | {"sha256": meta_checksum(meta)}))
+    (folder / "meta.json").write_text(json.dumps(meta | {"sha256": checksum_of(meta)}))
     return ProteinStore(folder)
 
 

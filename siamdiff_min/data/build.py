@@ -1,9 +1,8 @@
 """From structure files to a store: several processes, resumable, the same bytes whatever happened on the way.
 
-The sources are cut into shards of fixed size. Each becomes one file in `<store>.partial/`, which has its name only when
-it is complete, so a build that was killed goes on where it stopped. At the end the shards are appended to the flat
-arrays in order, one in memory at a time, and the finished folder gets its name. Only files that a build has written are
-ever deleted, each by its name.
+Several processes read, one appends what they read to the flat arrays, in order (`growing.py`). It notes from time to
+time how long each file is, so a build that was killed goes on from there. The finished folder gets its name at the end.
+Only files that a build has written are ever deleted, each by its name.
 
     python -m siamdiff_min.data.build PATH ...  # builds the stores of these data where there are none, and checks all
 """
@@ -13,43 +12,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import io
 import json
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from ..files import (
-    SiamDiffError,
-    StoreError,
-    StructureError,
-    escape,
-    lock,
-    sync_folder,
-    tolerant_output,
-    write_file,
-    writing,
-)
-from ..protein.structure import Structure
-from .store import ARRAYS, FILES, FORMAT, VERSION, ProteinStore, encode_name, has_format, is_store, meta_checksum
-from .structures import STORE_SUFFIX, Listing, Origin, Source, structure_files
+from ..files import SiamDiffError, StoreError, lock, sync_folder, tolerant_output, write_file, writing
+from .growing import GrowingStore
+from .store import ARRAYS, FILES, FORMAT, VERSION, ProteinStore, encode_name, has_format, is_store, write_checked
+from .structures import STORE_SUFFIX, Listing, Origin, structure_files
 from .worker import read_all
 
-SHARD_SIZE = 128  # structures; part of the plan, so that a build is only continued with the same
-_COUNTS = {
-    "atom_offset": "atoms",
-    "residue_offset": "residues",
-    "name_offset": "name_bytes",
-    "note_offset": "note_bytes",
-}
-_UNFINISHED = re.compile(r"plan\.json(\.tmp)?|shard-[0-9]+\.npz(\.[0-9]+)?(\.tmp)?|merged|outdated")
+_UNFINISHED = re.compile(r"(plan|progress)\.json(\.tmp)?|merged|outdated|shard-[0-9]+\.npz(\.[0-9]+\.tmp)?")
 
 
 @dataclass(frozen=True)
@@ -189,12 +169,13 @@ def _clear(partial: Path) -> None:
 
 
 def _start_or_continue(partial: Path, plan: dict) -> None:
-    """Keep the finished shards of an interrupted build of the same plan; begin anew if the plan is another."""
+    """Keep what an interrupted build of the same plan has done; begin anew if the plan is another."""
     file, text = partial / "plan.json", json.dumps(plan)
     if os.path.lexists(partial):
-        names = [] if partial.is_symlink() or not partial.is_dir() else [child.name for child in partial.iterdir()]
-        begun = set(names) <= {"plan.json.tmp"}  # killed before it had a plan
-        if partial.is_symlink() or not all(map(_UNFINISHED.fullmatch, names)) or not (begun or has_format(file)):
+        names = {child.name for child in partial.iterdir()} if partial.is_dir() else {"a file"}
+        begun = names <= {"plan.json.tmp"}  # killed before it had a plan
+        links = [path for path in (partial, *partial.rglob("*")) if path.is_symlink()]
+        if links or not all(map(_UNFINISHED.fullmatch, names)) or not (begun or has_format(file)):
             raise StoreError(f"{partial} is not an unfinished store; remove it or choose another place")
         if not begun and file.read_text(encoding="utf-8") == text:
             return
@@ -209,14 +190,11 @@ def _start_or_continue(partial: Path, plan: dict) -> None:
 def _build(origin: Origin, store: Path, workers: int | None) -> None:
     listing, partial = origin.listing(), Path(f"{store}.partial")
     names = hashlib.sha256(b"\n".join(encode_name(source.name) for source in listing.sources)).hexdigest()
-    plan = {"format": FORMAT, "version": VERSION, "source": origin.fingerprint, "names": names, "shard": SHARD_SIZE}
-    _start_or_continue(partial, plan)
+    _start_or_continue(partial, {"format": FORMAT, "version": VERSION, "source": origin.fingerprint, "names": names})
     merged, outdated = partial / "merged", partial / "outdated"
     if not is_store(merged):  # otherwise a build was killed after it had done everything but give the store its name
         _fill(merged, origin, listing, workers)
-    for file in partial.glob("shard-*"):
-        file.unlink()
-    # All that takes much space is gone before the store has its name: from then on nobody would look for leftovers.
+    # The old store is gone before the new one has its name: from then on nobody would look for leftovers.
     if store.exists():
         _check_replaceable(store)
         os.rename(store, outdated)
@@ -228,124 +206,47 @@ def _build(origin: Origin, store: Path, workers: int | None) -> None:
     print(f"{store}: {report_of(ProteinStore(store))}", file=sys.stderr)
 
 
-def _fill(merged: Path, origin: Origin, listing: Listing, workers: int | None) -> None:
-    """Write all shards that are not there yet, then put them together."""
-    shards = {
-        merged.with_name(f"shard-{start // SHARD_SIZE:06d}.npz"): listing.sources[start : start + SHARD_SIZE]
-        for start in range(0, len(listing.sources), SHARD_SIZE)
-    }
-    count, missing = len(listing.sources), {file: sources for file, sources in shards.items() if not file.exists()}
-    todo = [source for sources in missing.values() for source in sources]
-    workers = workers or (1 if count < 1000 else min(os.cpu_count() or 1, 8))
-    with (
-        contextlib.closing(read_all(todo, workers)) as structures,
-        tqdm(total=count, initial=count - len(todo), unit="protein", disable=None) as bar,
-    ):
-        for file, sources in missing.items():
-            _write_shard(file, sources, structures)
-            bar.update(len(sources))
-    _merge(shards, listing, {"path": str(origin.path.resolve()), "fingerprint": origin.fingerprint}, merged)
-
-
-def _write_shard(file: Path, sources: list[Source], structures: Iterator[Structure | StructureError]) -> None:
-    """Write one shard: the arrays of ARRAYS, sizes in place of offsets, and a log as JSON.
-
-    The file is a sha256 and the .npz that it is of. Zip has checksums too, but not of its own list of contents.
-    """
-    pieces: dict[str, list[np.ndarray]] = {name: [] for name in ARRAYS if name not in _COUNTS}
-    sizes: dict[str, list[int]] = {name: [] for name in _COUNTS.values()}
-    failures, dropped = [], Counter()
-    for source, structure in zip(sources, structures):
-        if isinstance(structure, Structure) and len(structure.chain_names) > np.iinfo(ARRAYS["chain"]).max:
-            structure = StructureError(source.path, "too many chains", str(len(structure.chain_names)))
-        if isinstance(structure, StructureError):
-            failures.append([source.name, structure.reason, structure.path, structure.detail])
-            continue
-        protein = structure.protein
-        dropped += structure.dropped
-        name, note = (np.frombuffer(text, np.uint8) for text in (encode_name(source.name), structure.note))
-        residue_atoms = np.bincount(protein.atom_residue.numpy(), minlength=protein.num_residues)
-        for key, values in pieces.items():
-            field = {"residue_atoms": residue_atoms, "names": name, "notes": note}.get(key)
-            field = getattr(protein, key).numpy() if field is None else field
-            values.append(field.astype(ARRAYS[key]))
-        for key, size in zip(sizes, (protein.num_atoms, protein.num_residues, len(name), len(note))):
-            sizes[key].append(size)
-    arrays = {key: np.concatenate(values) for key, values in pieces.items() if values}
-    arrays |= {key: np.array(values, dtype=np.int64) for key, values in sizes.items()}
-    log = json.dumps({"failures": failures, "dropped": dropped}).encode()
-    packed = io.BytesIO()
-    np.savez(packed, log=np.frombuffer(log, np.uint8), **arrays)
-    write_file(file, hashlib.sha256(packed.getbuffer()).digest() + packed.getvalue())
-
-
-def _load_shard(file: Path, sources: list[Source]) -> dict[str, np.ndarray]:
-    """The arrays of a shard. One that a crash of the machine has damaged is made again."""
-    try:
-        return _read_shard(file)
-    except (OSError, ValueError):
-        _write_shard(file, sources, read_all(sources))
-        return _read_shard(file)
-
-
-def _read_shard(file: Path) -> dict[str, np.ndarray]:
-    content = memoryview(file.read_bytes())
-    if hashlib.sha256(content[32:]).digest() != content[:32]:
-        raise ValueError(f"{file} is damaged (its checksum differs)")
-    with np.load(io.BytesIO(content[32:]), allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
-def _merge(shards: dict[Path, list[Source]], listing: Listing, source: dict, merged: Path) -> None:
-    """Append the shards to the flat arrays, then write the offsets, the list of failures and `meta.json`."""
-    if merged.exists():
-        _remove_store(merged)
-    merged.mkdir()
-    digests = {name: hashlib.sha256() for name in ARRAYS}
-    rows = dict.fromkeys(ARRAYS, 0)
-    counts: dict[str, list[np.ndarray]] = {name: [np.zeros(1, np.int64)] for name in _COUNTS}
-    failures: list[list[str]] = []
-    dropped: Counter = Counter()
-    with contextlib.ExitStack() as stack:
-        files = {name: stack.enter_context(open(merged / f"{name}.bin", "wb")) for name in ARRAYS}
-
-        def append(name: str, values: np.ndarray) -> None:
-            data = values.astype(ARRAYS[name]).tobytes()
-            files[name].write(data)
-            digests[name].update(data)
-            rows[name] += len(values)
-
-        for file, sources in shards.items():
-            shard = _load_shard(file, sources)
-            log = json.loads(shard["log"].tobytes())
-            failures += log["failures"]
-            dropped.update(log["dropped"])
-            for name, count in _COUNTS.items():
-                counts[name].append(shard[count])
-            for name in ARRAYS.keys() & shard.keys():
-                append(name, shard[name])
-        for name, sizes in counts.items():
-            append(name, np.cumsum(np.concatenate(sizes)))
-        for file in files.values():
-            file.flush()
-            os.fsync(file.fileno())
-    failed = Counter(reason for _, reason, _, _ in failures)
+def _fill(folder: Path, origin: Origin, listing: Listing, workers: int | None) -> None:
+    """Write the files of a store, or go on where a build that was killed noted it was; `meta.json` comes last."""
+    with contextlib.closing(GrowingStore(folder)) as growing:
+        todo, count = listing.sources[growing.done :], len(listing.sources)
+        workers = workers or (1 if count < 1000 else min(os.cpu_count() or 1, 8))
+        with (
+            contextlib.closing(read_all(todo, workers)) as structures,
+            tqdm(total=count, initial=growing.done, unit="protein", disable=None) as bar,
+        ):
+            for source, structure in zip(todo, structures):
+                growing.add(source, structure)
+                bar.update()
+        for file, reason in listing.skipped:
+            growing.row("", "skipped", reason, file, "")
+        growing.sync()
+    rows = {name: growing.sizes[f"{name}.bin"] // np.dtype(kind).itemsize for name, kind in ARRAYS.items()}
     used, residues, atoms = rows["atom_offset"] - 1, rows["residue_type"], rows["atom_name"]
-    report = BuildReport(used, residues, atoms, listing.reasons, failed, dropped)
+    report = BuildReport(used, residues, atoms, listing.reasons, growing.failed, growing.dropped)
+    path = origin.path.resolve()
     if used == 0:
-        example = f", e.g. {failures[0][2]}: {failures[0][1]}" if failures else ""
-        raise StoreError(f"no protein that can be read in {source['path']}: {report}{example}")
-    table = [("name", "outcome", "reason", "file", "detail")]
-    table += [(name, "failed", reason, file, detail) for name, reason, file, detail in failures]
-    table += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
-    write_file(merged / "failures.tsv", "".join("\t".join(map(escape, row)) + "\n" for row in table).encode())
-    shapes = {name: [count, 3] if name == "pos" else [count] for name, count in rows.items()}
-    arrays = {n: {"dtype": ARRAYS[n], "shape": shapes[n], "sha256": digests[n].hexdigest()} for n in ARRAYS}
-    counted = {"seen": report.seen, "skipped": report.skipped, "failed": failed, "dropped": dropped}
-    sizes = {"proteins": used, "residues": residues, "atoms": atoms}
-    meta = {"format": FORMAT, "version": VERSION, **sizes, "arrays": arrays, "source": source, "report": counted}
-    text = json.dumps(meta | {"sha256": meta_checksum(meta)}, indent=1, sort_keys=True)
-    write_file(merged / "meta.json", text.encode())
+        first = (folder / "failures.tsv").read_text(encoding="utf-8").splitlines()[1:2] if report.failed else []
+        example = "".join(f", e.g. {file}: {reason}" for _, _, reason, file, _ in (row.split("\t") for row in first))
+        raise StoreError(f"no protein that can be read in {path}: {report}{example}")
+    meta = {
+        "format": FORMAT,
+        "version": VERSION,
+        "proteins": used,
+        "residues": residues,
+        "atoms": atoms,
+        "arrays": {
+            name: {
+                "dtype": kind,
+                "shape": [atoms, 3] if name == "pos" else [rows[name]],
+                "sha256": growing.digests[f"{name}.bin"].hexdigest(),
+            }
+            for name, kind in ARRAYS.items()
+        },
+        "source": {"path": str(path), "fingerprint": origin.fingerprint},
+        "report": {"seen": report.seen, "skipped": report.skipped, "failed": report.failed, "dropped": report.dropped},
+    }
+    write_checked(folder / "meta.json", meta)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..files import StoreError
+from ..files import StoreError, write_file
 from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import Protein
 
@@ -38,6 +38,12 @@ ARRAYS = {
     "residue_offset": "<i8",  # (B + 1,)
     "name_offset": "<i8",  # (B + 1,)
     "note_offset": "<i8",  # (B + 1,)
+}
+OFFSETS = {  # and the array of which they count the rows
+    "atom_offset": "atom_name",
+    "residue_offset": "residue_type",
+    "name_offset": "names",
+    "note_offset": "notes",
 }
 FILES = ("meta.json", "meta.json.tmp", "failures.tsv", "failures.tsv.tmp", *(f"{name}.bin" for name in ARRAYS))
 _ELEMENT = torch.tensor(ATOM_ELEMENT)
@@ -223,21 +229,35 @@ def _read_json(file: Path):
 
 def read_meta(path: Path) -> dict:
     """The checked content of `meta.json`. Raises StoreError."""
-    try:
-        meta = _read_json(path / "meta.json")
-        found = meta["format"], meta["version"]
-        checksum = meta.pop("sha256", None)
-    except OSError as error:
-        raise StoreError(f"{path} is not a store: {error.strerror} (meta.json)") from error
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise StoreError(f"{path}: meta.json is damaged ({error})") from error
-    if found != (FORMAT, VERSION):
-        raise StoreError(f"{path} is a {found[0]}, version {found[1]}; this is {FORMAT}, version {VERSION}")
-    if checksum != meta_checksum(meta) or set(meta["arrays"]) != set(ARRAYS):
-        raise StoreError(f"{path}: meta.json is damaged (its checksum differs)")
+    meta = read_checked(path / "meta.json")
+    if set(meta["arrays"]) != set(ARRAYS):
+        raise StoreError(f"{path}: meta.json names other arrays")
     return meta
 
 
-def meta_checksum(meta: dict) -> str:
+def read_checked(file: Path) -> dict:
+    """What `write_checked` wrote. Raises StoreError."""
+    try:
+        content = _read_json(file)
+        found = content["format"], content["version"]
+        checksum = content.pop("sha256", None)
+    except OSError as error:
+        raise StoreError(f"{file.parent} is not a store: {error.strerror} ({file.name})") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise StoreError(f"{file.parent}: {file.name} is damaged ({error})") from error
+    if found != (FORMAT, VERSION):
+        raise StoreError(f"{file.parent} is a {found[0]}, version {found[1]}; this is {FORMAT}, version {VERSION}")
+    if checksum != checksum_of(content):
+        raise StoreError(f"{file.parent}: {file.name} is damaged (its checksum differs)")
+    return content
+
+
+def write_checked(file: Path, content: dict) -> None:
+    """A file of JSON with a checksum of its content. Raises WriteError."""
+    text = json.dumps(content | {"sha256": checksum_of(content)}, indent=1, sort_keys=True)
+    write_file(file, text.encode())
+
+
+def checksum_of(content: dict) -> str:
     """SHA-256 of the content of `meta.json` without the checksum itself."""
-    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -15,15 +15,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from ..files import SiamDiffError, StructureError
-from ..protein.protein import Protein
 from ..protein.structure import Structure
 
 try:
@@ -109,7 +107,7 @@ class _Worker:
         path, *_ = self.task
         for _ in range(2):
             try:
-                return _from_arrays(self.connection.recv())
+                return self.connection.recv()
             except (EOFError, OSError):
                 status = self.end()
                 self.start()
@@ -132,6 +130,8 @@ class _Worker:
 def _serve(connection: Connection) -> None:
     """Do the tasks that come, until the process that sends them ends or ends us."""
     torch.set_num_threads(1)
+    # A tensor is sent as the array that it is. torch would make a file in shared memory of each.
+    ForkingPickler.register(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the one that started us ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
@@ -141,7 +141,7 @@ def _serve(connection: Connection) -> None:
         path, function, *arguments = connection.recv()
         _limit()
         try:
-            connection.send(_to_arrays(function(*arguments)))
+            connection.send(function(*arguments))
         except StructureError as error:
             connection.send(error)
         except MemoryError:
@@ -165,20 +165,3 @@ def _limit() -> None:
 def _lower(kind: int, limit: int) -> None:
     hard = resource.getrlimit(kind)[1]
     resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-
-
-def _to_arrays(result):
-    """Arrays in place of the tensors of a structure, each of which torch would send as a file in shared memory."""
-    if not isinstance(result, Structure):
-        return result
-    fields = vars(result.protein).items()
-    return replace(result, protein={k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in fields})
-
-
-def _from_arrays(result):
-    """The inverse of `_to_arrays`, in the process that gets the result."""
-    if not isinstance(result, Structure):
-        return result
-    fields = result.protein.items()
-    protein = Protein(**{k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in fields})
-    return replace(result, protein=protein)

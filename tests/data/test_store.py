@@ -20,11 +20,12 @@ import numpy as np
 import pytest
 import torch
 
-from siamdiff_min.data import build
+from siamdiff_min.data import build, growing
 from siamdiff_min.data.build import BuildReport, open_store, report_of
 from siamdiff_min.data.crops import Crops, collate, split
-from siamdiff_min.data.store import ARRAYS, FORMAT, VERSION, ProteinStore, is_store
+from siamdiff_min.data.store import ARRAYS, FORMAT, VERSION, ProteinStore, is_store, read_checked
 from siamdiff_min.data.structures import bundle_index, bundle_path, find_structures
+from siamdiff_min.data.worker import read_all
 from siamdiff_min.files import SiamDiffError, StoreError, WriteError
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
@@ -77,8 +78,8 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def small_shards(monkeypatch):
-    monkeypatch.setattr(build, "SHARD_SIZE", 3)
+def small_steps(monkeypatch):
+    monkeypatch.setattr(growing, "NOTE_EVERY", 3)
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def digest(store) -> dict[str, str]:
 # ---- building --------------------------------------------------------------------------------------------------------
 
 
-def test_the_store_equals_direct_reading(folder, tmp_path, small_shards):
+def test_the_store_equals_direct_reading(folder, tmp_path, small_steps):
     open_store(folder, tmp_path / "s")
     store = ProteinStore(tmp_path / "s")
     direct = {s.name: s for s in find_structures(folder).sources}
@@ -144,34 +145,37 @@ def test_dropped_atoms_are_added_up(folder, tmp_path):
     assert report.dropped == ProteinStore(tmp_path / "s").meta["report"]["dropped"] == {"waters": 2}
 
 
-def test_number_of_processes_changes_no_byte(folder, tmp_path, small_shards):
+def test_number_of_processes_changes_no_byte(folder, tmp_path, small_steps):
     reports = [report_of(open_store(folder, tmp_path / f"s{workers}", workers)) for workers in (1, 3)]
     assert reports[0] == reports[1]
     assert digest(tmp_path / "s1") == digest(tmp_path / "s3")
 
 
+def interrupt(*args):
+    raise KeyboardInterrupt
+
+
 SLOW_BUILD = """
 import sys, time
-from siamdiff_min.data import build
-build.SHARD_SIZE = 1
-read = build._load_shard if sys.argv[3] == "merge" else build._write_shard
+from siamdiff_min.data import build, growing
+growing.NOTE_EVERY = 1
+place, name = {"read": (growing.GrowingStore, "add"), "describe": (build, "write_checked")}[sys.argv[3]]
+function = getattr(place, name)
 def slow(*args):
-    result = read(*args)
-    time.sleep(0.05)
-    return result
-setattr(build, read.__name__, slow)
+    time.sleep(0.05 if name == "add" else 60)
+    return function(*args)
+setattr(place, name, slow)
 build.open_store(sys.argv[1], sys.argv[2], workers=1)
 """
 
 
-@pytest.mark.parametrize("phase, shards", [("read", 3), ("merge", 13)])
-def test_a_build_that_is_killed_goes_on_and_gives_the_same_bytes(folder, tmp_path, phase, shards, monkeypatch):
-    monkeypatch.setattr(build, "SHARD_SIZE", 1)
+@pytest.mark.parametrize("phase, done", [("read", 3), ("describe", 13)])
+def test_a_build_that_is_killed_goes_on_and_gives_the_same_bytes(folder, tmp_path, phase, done, monkeypatch):
     open_store(folder, tmp_path / "whole")
     store, partial = tmp_path / "s", tmp_path / "s.partial"
     process = subprocess.Popen([sys.executable, "-c", SLOW_BUILD, str(folder), str(store), phase])
     deadline = time.monotonic() + 60
-    while len(list(partial.glob("shard-*.npz"))) < shards or (phase == "merge" and not (partial / "merged").exists()):
+    while not (partial / "progress.json").exists() or read_checked(partial / "progress.json")["done"] < done:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
@@ -180,13 +184,10 @@ def test_a_build_that_is_killed_goes_on_and_gives_the_same_bytes(folder, tmp_pat
     with pytest.raises(StoreError, match="not a store"):
         ProteinStore(partial)
 
-    finished = {file.name: file.stat().st_mtime_ns for file in partial.glob("shard-*.npz")}
-    written = []
-    write = build._write_shard
-    monkeypatch.setattr(build, "_write_shard", lambda file, *args: (written.append(file.name), write(file, *args))[1])
+    done, again = read_checked(partial / "progress.json")["done"], []
+    monkeypatch.setattr(build, "read_all", lambda sources, count: (again.extend(sources), read_all(sources, count))[1])
     open_store(folder, store)
-    assert len(finished) >= shards and len(written) == 13 - len(finished)
-    assert not finished.keys() & set(written)
+    assert len(again) == 13 - done
     assert digest(store) == digest(tmp_path / "whole")
     assert not partial.exists()
 
@@ -201,10 +202,11 @@ def is_running(pid: str) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes in /proc")
 def test_the_processes_of_a_killed_build_end_too(tmp_path):
-    code = "import sys; from siamdiff_min.data import build; build.SHARD_SIZE = 4; build.open_store(*sys.argv[1:], 2)"
+    code = "import sys; from siamdiff_min.data import build, growing; growing.NOTE_EVERY = 4"
+    code += "; build.open_store(*sys.argv[1:], 2)"
     process = subprocess.Popen([sys.executable, "-c", code, bundle_path(), tmp_path / "s"], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not list((tmp_path / "s.partial").glob("shard-*.npz")):
+    while not (tmp_path / "s.partial" / "progress.json").exists():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -216,28 +218,30 @@ def test_the_processes_of_a_killed_build_end_too(tmp_path):
         time.sleep(0.01)
 
 
-def test_a_shard_damaged_by_a_crash_is_made_again(folder, tmp_path, small_shards, monkeypatch):
+@pytest.mark.parametrize("name", ["merged/pos.bin", "merged/failures.tsv", "progress.json"])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[: len(data) // 2], lambda data: data[:50] + b"!" + data[51:], lambda data: b"", None],
+    ids=["cut", "changed", "empty", "missing"],
+)
+def test_files_damaged_by_a_crash_are_made_again(folder, tmp_path, small_steps, monkeypatch, name, damage):
     open_store(folder, tmp_path / "whole")
-    merge = build._merge
-
-    def stop(*args):
-        raise KeyboardInterrupt
-
-    for damage in (lambda data: data[:100], lambda data: data[:300] + b"!" + data[301:], lambda data: b""):
-        monkeypatch.setattr(build, "_merge", stop)
+    with monkeypatch.context() as context:
+        context.setattr(build, "write_checked", interrupt)
         with pytest.raises(KeyboardInterrupt):
             open_store(folder, tmp_path / "s")
-        shard = tmp_path / "s.partial" / "shard-000001.npz"
-        shard.write_bytes(damage(shard.read_bytes()))
-        monkeypatch.setattr(build, "_merge", merge)
-        open_store(folder, tmp_path / "s")
-        assert digest(tmp_path / "s") == digest(tmp_path / "whole")
-        shutil.rmtree(tmp_path / "s")
+    file = tmp_path / "s.partial" / name
+    data = file.read_bytes()
+    file.unlink()
+    if damage is not None:
+        file.write_bytes(damage(data))
+    open_store(folder, tmp_path / "s")
+    assert digest(tmp_path / "s") == digest(tmp_path / "whole")
 
 
-def test_an_interrupted_build_of_other_data_is_not_continued(folder, tmp_path, small_shards, monkeypatch):
+def test_an_interrupted_build_of_other_data_is_not_continued(folder, tmp_path, small_steps, monkeypatch):
     with monkeypatch.context() as context:
-        context.setattr(build, "_merge", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        context.setattr(build, "write_checked", interrupt)
         with pytest.raises(KeyboardInterrupt):
             open_store(folder, tmp_path / "s")
     write_pdb(folder / "p0a.pdb", protein(6, seed=99))
@@ -278,11 +282,11 @@ def test_nothing_of_the_users_is_deleted(folder, tmp_path, place, content):
 
 
 @pytest.mark.parametrize("place", ["s", "s.partial", "s.partial/merged", "s.partial/outdated"])
-def test_a_file_of_the_users_among_ours_is_kept(folder, tmp_path, small_shards, monkeypatch, place):
+def test_a_file_of_the_users_among_ours_is_kept(folder, tmp_path, small_steps, monkeypatch, place):
     open_store(folder, tmp_path / "s")
     write_pdb(folder / "new.pdb", protein(6, seed=99))
     with monkeypatch.context() as context:
-        context.setattr(build, "_merge", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        context.setattr(build, "write_checked", interrupt)
         with pytest.raises(KeyboardInterrupt):
             open_store(folder, tmp_path / "s")
     (tmp_path / place).mkdir(exist_ok=True)
@@ -299,7 +303,11 @@ def test_links_in_the_place_of_a_store(folder, tmp_path):
     """A link to a store is followed and stays; one in the place of the lock or of the unfinished store is refused."""
     victim = tmp_path / "victim"
     victim.write_text("dear")
-    for name in ("s.lock", "s.partial"):
+    (tmp_path / "s.partial").mkdir()
+    for name in ("s.partial/plan.json.tmp", "s.lock", "s.partial"):
+        if name == "s.partial":
+            (tmp_path / name).rmdir()
+        (tmp_path / "s.lock").unlink(missing_ok=True)
         (tmp_path / name).symlink_to(victim)
         with pytest.raises(SiamDiffError, match=r"could not write|not an unfinished store"):
             open_store(folder, tmp_path / "s")
@@ -371,7 +379,7 @@ def test_no_readable_protein_is_an_error(tmp_path):
     assert not (tmp_path / "s").exists()
 
 
-def test_a_disk_that_cannot_be_written_is_said_and_loses_nothing(folder, tmp_path, small_shards, monkeypatch):
+def test_a_disk_that_cannot_be_written_is_said_and_loses_nothing(folder, tmp_path, small_steps, monkeypatch):
     with pytest.raises(WriteError, match="could not write"):
         open_store(folder, folder / "p1.pdb" / "s")
     open_store(folder, tmp_path / "s")

@@ -5,6 +5,7 @@ An input is one file of a target, damaged; the other files stay whole.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -23,11 +24,11 @@ import torch
 from fuzz_files import items, real_mmcif, real_pdb
 from mutations import BINARY, TEXT, tar_header, tar_repeat
 
-from siamdiff_min.data import atom3d, build, ec, structures
+from siamdiff_min.data import atom3d, build, ec, growing, structures
 from siamdiff_min.data.build import open_store
 from siamdiff_min.data.samples import read_note
-from siamdiff_min.data.store import ProteinStore, StoreError, meta_checksum
-from siamdiff_min.data.structures import Source, find_structures
+from siamdiff_min.data.store import ProteinStore, StoreError, checksum_of
+from siamdiff_min.data.structures import find_structures
 from siamdiff_min.data.worker import read_all
 from siamdiff_min.encoders.esm import ESM2
 from siamdiff_min.files import CheckpointError
@@ -296,7 +297,7 @@ def _store(folder: Path) -> Path:
     file = folder / "whole" / "meta.json"
     meta = json.loads(file.read_text()) | {"source": {"path": "/data", "fingerprint": "0"}}
     del meta["sha256"]
-    file.write_text(json.dumps(meta | {"sha256": meta_checksum(meta)}, indent=1, sort_keys=True))
+    file.write_text(json.dumps(meta | {"sha256": checksum_of(meta)}, indent=1, sort_keys=True))
     return folder / "whole"
 
 
@@ -323,23 +324,39 @@ def store(folder: Path) -> Target:
     return Target(files, StoreError, read, check)
 
 
-def shard(folder: Path) -> Target:
-    """A shard of an interrupted build, damaged: the store comes out the same."""
-    (folder / "data").mkdir(parents=True)
-    (folder / "data" / "a.pdb").write_bytes(real_pdb())
-    sources, file = [Source("a", str(folder / "data" / "a.pdb"))], folder / "shard-000000.npz"
-    build._write_shard(file, sources, read_all(sources))
-    data, whole = file.read_bytes(), build._load_shard(file, sources)
+def unfinished(folder: Path) -> Target:
+    """An unfinished store, one file of it damaged: the store comes out the same."""
+    whole, partial = _store(folder), folder / "s.partial"
+    origin = structures.structure_files(folder / "data")
+    listing = origin.listing()
+    (partial / "merged").mkdir(parents=True)
+    with contextlib.closing(growing.GrowingStore(partial / "merged")) as store:
+        for source, structure in zip(listing.sources[:2], read_all(listing.sources)):
+            store.add(source, structure)
+        store.note()
+    left = {file: file.read_bytes() for file in (partial / "progress.json", *sorted((partial / "merged").iterdir()))}
+    expected = {name: (whole / name).read_bytes() for name in growing.NAMES}
 
     def read(name, damaged):
-        file.write_bytes(damaged)
-        return build._load_shard(file, sources)
+        for file, data in left.items():
+            file.write_bytes(damaged if str(file.relative_to(partial)) == name else data)
+        with mock.patch.object(build, "read_all", lambda todo, _: (_read(source) for source in todo)):
+            build._fill(partial / "merged", origin, listing, 1)
+        (partial / "merged" / "meta.json").unlink()
+        return {file.name: file.read_bytes() for file in (partial / "merged").iterdir()}
 
-    def check(name, damaged, arrays):
-        assert arrays.keys() == whole.keys(), "other arrays"
-        assert all(np.array_equal(arrays[key], whole[key]) for key in whole), "not what was put into it"
+    def check(name, damaged, result):
+        assert result == expected, "not what was put into it"
 
-    return Target({file.name: data}, (), read, check, BINARY)
+    files = {str(file.relative_to(partial)): data for file, data in left.items() if data}
+    return Target(files, (), read, check, BINARY)
+
+
+def _read(source):
+    try:
+        return source.read()
+    except StructureError as error:
+        return error
 
 
 def _same(a, b) -> bool:
@@ -397,8 +414,8 @@ def esm(folder: Path) -> Target:
 
 
 TARGETS = {
-    "pdb": pdb, "mmcif": mmcif, "gz": gz, "tar": tar, "lmdb": lmdb, "ec": ec_files, "store": store, "shard": shard,
-    "weights": weights, "esm": esm,
+    "pdb": pdb, "mmcif": mmcif, "gz": gz, "tar": tar, "lmdb": lmdb, "ec": ec_files, "store": store,
+    "unfinished": unfinished, "weights": weights, "esm": esm,
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ import standin
 import torch
 
 from siamdiff_min import embed
-from siamdiff_min.data import build, ec
+from siamdiff_min.data import build, ec, growing
 from siamdiff_min.files import SiamDiffError, write_file
 from siamdiff_min.training import checkpoint, engine, ranks
 
@@ -39,7 +39,7 @@ def script(name: str, *argv: str) -> None:
 
 def convert(data: str, store: str, workers: str = "1") -> None:
     """The store of a folder of structures, or of the training split of a folder in the layout of EC."""
-    build.SHARD_SIZE = 4
+    growing.NOTE_EVERY = 4
     try:
         if (Path(data) / ec.ANNOTATION[0]).exists():
             build.open_origin(ec.ec_set(data).train, store, int(workers))

@@ -6,6 +6,8 @@ import io
 import os
 import resource
 import signal
+import subprocess
+import sys
 import tarfile
 import time
 from dataclasses import dataclass
@@ -133,6 +135,14 @@ def test_processes_that_cannot_start_are_not_blamed_on_the_files(tmp_path, monke
     with pytest.raises(SiamDiffError, match=r"no process can be started to read files .exit status 7"):
         open_origin(origin(tmp_path, ["a", "b"]), tmp_path / "s", workers=2)
     assert not (tmp_path / "s").exists()
+
+
+def test_workers_beside_the_threads_of_torch():
+    """A fork has none of the threads of its parent: it must not wait for them."""
+    code = "import torch; from siamdiff_min.data.worker import run; torch.set_num_threads(4)\n"
+    code += "x = torch.rand(700, 700); (x @ x).exp().sum(); print(list(run([('x', torch.mm, x, x)] * 3, 2))[0].shape)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "torch.Size([700, 700])\n", done.stderr
 
 
 def test_no_process_is_left_behind(tight):
