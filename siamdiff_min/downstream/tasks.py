@@ -131,9 +131,6 @@ class InterfacePrediction(Task):
     structures = 2
     metric = "auroc"
 
-    def fit(self, targets: np.ndarray, size: str) -> None:
-        """Prepare for the targets of the training split; `size` is that of the encoder. By default nothing."""
-
     def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
         return focused(sample, protein, encoding, only_ca=True)
 
@@ -147,9 +144,6 @@ class InterfacePrediction(Task):
 
 class MutationStability(InterfacePrediction):
     """MSP: does a mutation stabilise a complex? From all atoms mutated, before and after. AUROC and AUPRC."""
-
-    def fit(self, targets: np.ndarray, size: str) -> None:
-        """Prepare for the targets of the training split; `size` is that of the encoder. By default nothing."""
 
     def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
         return focused(sample, protein, encoding, only_ca=False)
@@ -166,9 +160,6 @@ class ResidueIdentity(Task):
 
     def __init__(self, encoder: nn.Module, num_outputs: int = NUM_RESIDUE_TYPES):
         super().__init__(encoder, num_outputs)
-
-    def fit(self, targets: np.ndarray, size: str) -> None:
-        """Prepare for the targets of the training split; `size` is that of the encoder. By default nothing."""
 
     def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
         return focused(sample, protein, encoding, only_ca=True)
