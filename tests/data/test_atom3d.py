@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import real_protein
 
-from siamdiff_min.data import atom3d, build, worker
+from siamdiff_min.data import atom3d, worker
 from siamdiff_min.data.atom3d import atom3d_set
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS, read_note
@@ -262,8 +262,7 @@ def test_without_the_package_the_error_says_what_to_install(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_store_has_every_item_or_its_reason(tmp_path, workers, monkeypatch):
-    monkeypatch.setattr(build, "SHARD_SIZE", 2)
+def test_a_store_has_every_item_or_its_reason(tmp_path, workers):
     items = [psr(0), b"junk", psr(2), {"id": "('a', 'b')"}, psr(4)]
     ids = {item["id"]: i for i, item in enumerate(items) if isinstance(item, dict)}
     store = open_origin(dataset(tmp_path, "psr", items, ids=ids).train, workers=workers)

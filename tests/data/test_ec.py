@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import real_protein
 
-from siamdiff_min.data import build, ec
+from siamdiff_min.data import ec
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.ec import chain_id, ec_set
 from siamdiff_min.data.samples import DATASETS, read_note
@@ -195,8 +195,7 @@ def test_the_fingerprint_changes_with_whatever_the_store_depends_on(tmp_path):
 
 @pytest.mark.parametrize("zipped", [(), ("test",)])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_to_samples_through_the_store(tmp_path, zipped, workers, monkeypatch):
-    monkeypatch.setattr(build, "SHARD_SIZE", 1)
+def test_to_samples_through_the_store(tmp_path, zipped, workers):
     data = ec_set(layout(tmp_path / "s", zipped=zipped))
     if not zipped:
         (data.test.path / "5MNO-7.ent").write_bytes(b"<html>")
