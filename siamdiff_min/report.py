@@ -22,7 +22,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 from torch import nn
 
 from .data.structures import bundle_path, find_structures
-from .encoders import ENCODERS
+from .encoders import ENCODERS, kernels
 from .files import SiamDiffError, printable, tolerant_output, unescape, write_file
 from .pretraining import OBJECTIVES
 from .pretraining.diffusion import edges_to_vectors
@@ -202,7 +202,7 @@ def denoise(objective: SiamDiff, protein: Protein, t: int, generator: torch.Gene
     other = rest[0] if rest else noisy
     a = objective.encoder(other.protein, other.graph).node
     pos, graph = noisy.protein.pos, noisy.graph
-    score = objective.edge_scores(a, graph, pos, objective.distance_layers())
+    score = kernels.edge_scores([(a, graph, pos)], objective.dist_mlp, objective.struct_mlp)[0]
     towards = edges_to_vectors(score, pos, graph.src, graph.dst)  # -eps_theta
     return [views[0].pos, pos, pos + ((1 - noisy.alpha_bar) / noisy.alpha_bar).sqrt()[:, None] * towards]
 

@@ -101,12 +101,13 @@ def test_one_step_back_with_the_scores_of_the_truth(method, level, monkeypatch):
     objective = OBJECTIVES[method](ENCODERS["gearnet"](level, "tiny"), level).eval()
     protein, truth = real_protein("1LCD_A", torch.float32), []
 
-    def scores(a, graph, pos, layers):
+    def scores(views, *layers):
+        ((_, graph, pos),) = views
         sigma = ((1 - objective.alpha_bar[29]) / objective.alpha_bar[29]).sqrt()
         clean = objective.encoder.builder.view(protein).pos
-        return truth[0] * (edge_lengths(graph, clean) - edge_lengths(graph, pos)) / sigma
+        return [truth[0] * (edge_lengths(graph, clean) - edge_lengths(graph, pos)) / sigma]
 
-    monkeypatch.setattr(objective, "edge_scores", scores)
+    monkeypatch.setattr(report.kernels, "edge_scores", scores)
     for factor in (0.0, 1.0):
         truth[:] = [factor]
         clean, noised, back = report.denoise(objective, protein, 30, generator(0))
