@@ -76,8 +76,12 @@ def stages(epochs) -> list[int]:
 
 def flag(name: str, *values) -> str:
     """An option as it is given on the command line."""
-    numbers = [x for value in values for x in (value if isinstance(value, list | tuple) else [value])]
-    return " ".join(["--" + name.replace("_", "-"), *map(str, numbers)])
+    return " ".join(["--" + name.replace("_", "-"), *map(shown, values)])
+
+
+def shown(value) -> str:
+    """A value as it is given on the command line."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def pick(given, preset):
@@ -121,9 +125,7 @@ class RunConfig:
     device: str = option("auto", "where to train", free=True, choices=("auto", "cpu", "cuda"))
     threads: int | None = option(None, "CPU threads per process (default: torch's choice)", free=True)
     deterministic: bool = option(False, "deterministic algorithms on the GPU too, slower", free=True)
-    plugin: tuple[str, ...] = option(
-        (), "Python files (or modules) that add an objective, a task or an encoder: docs/extending.md", free=True
-    )
+    plugin: tuple[str, ...] = option((), "files or modules that add a method, a task or an encoder", free=True)
     dry_run: bool = option(False, "print the resolved options and sizes, then exit", free=True)
 
     def __post_init__(self):
@@ -139,8 +141,7 @@ class RunConfig:
         `level`, `size` and `preset`, and of a fine-tuned model its `task` and `seeds`, as far as known."""
         for name in ("task", "seeds", "encoder", "level", "size", "preset"):
             if name in source and getattr(self, name) != source[name]:
-                held = flag("", source[name]).removeprefix("-- ")
-                raise ConfigError(f"{flag(name, getattr(self, name))}, but {file} holds: {held}")
+                raise ConfigError(f"{flag(name, getattr(self, name))}, but {file} holds: {shown(source[name])}")
 
     def _with_batches(self, world_size: int, batch_size: int) -> RunConfig:
         """The same with batch sizes, for `world_size` processes. Raises ConfigError where they do not fit."""
@@ -196,13 +197,9 @@ class PretrainConfig(RunConfig):
     ablation: str = option("none", "what is left out (Sec. 5.3, App. G)")
     head_dim: int | None = option(None, "diffpret, siamdiff: width of the heads (default: that of what they read)")
 
-    data: str | None = option(
-        None, "folder, tar or file of structures, or a built store (default: the bundled demo set)"
-    )
+    data: str | None = option(None, "folder, tar or file of structures, or a store (default: the bundled demo set)")
     store: str | None = option(None, "where the store that is built from --data goes (default: beside it)", free=True)
-    valid_fraction: float = option(
-        0.05, "share of the proteins held out for validation; the demo set has a split of its own"
-    )
+    valid_fraction: float = option(0.05, "share held out for validation; the demo set has a split of its own")
     max_length: int | None = option(None, "residues kept of each protein (default: Table 5)")
     stages: str = option("both", "noise levels to train on, large (1) before small (2)", choices=("both", "1", "2"))
     epochs: tuple[int, ...] | None = option(
@@ -290,9 +287,7 @@ class FinetuneConfig(RunConfig):
         choices=SIZES,
     )
     data: str | None = option(None, "folder of the ATOM3D or EC set (default: a demo set from the bundled structures)")
-    max_residues: int | None = option(
-        None, "MSP: residues kept, nearest to the mutation (default: 400 at atom level)", only="msp"
-    )
+    max_residues: int | None = option(None, "MSP: residues kept, the nearest (default: 400 at atom level)", only="msp")
     cutoff: int = option(95, "EC: the test split's largest identity to training, in %", choices=CUTOFFS, only="ec")
     ids: str | None = option(None, "EC: text file with the ids to use", only="ec")
 
@@ -382,8 +377,8 @@ def parse(
     for f in fields(kind):
         if f.metadata.get("hidden"):
             continue
-        shown = "" if f.default in (None, False, ()) else f" (default: {f.default})"
-        argument = {"dest": f.name, "help": (f.metadata["help"] + shown).replace("%", "%%")}  # argparse formats it
+        text = f.metadata["help"] + ("" if f.default in (None, False, ()) else f" (default: {f.default})")
+        argument = {"dest": f.name, "help": text.replace("%", "%%")}  # argparse formats it
         of = f.type.removesuffix(" | None")
         if of == "bool":
             argument["action"] = "store_true"

@@ -80,7 +80,7 @@ class Ranks:
 
     def still(self, text: Callable[[], str]) -> None:
         """Print a sign of life if nothing was printed for QUIET seconds, and no bar moves on a terminal."""
-        if not sys.stderr.isatty() and time.monotonic() - self.said > QUIET:
+        if self.rank == 0 and not sys.stderr.isatty() and time.monotonic() - self.said > QUIET:
             self.say(text())
 
 
