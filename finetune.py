@@ -2,6 +2,7 @@
 
     python finetune.py --task psr                                           # a laptop, a demo set
     python finetune.py --task psr --data FOLDER --init-from ENCODER.pt --seeds 0 1 2
+    python finetune.py --task table --labels labels.tsv --data FOLDER       # labels of your own
     python finetune.py --eval-only OUT/seed-0/best.pt --data FOLDER         # score a model
     python finetune.py --eval-only OUT/seed-0/best.pt --predict STRUCTURES  # apply it
 
@@ -20,7 +21,8 @@ from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.demo import demo_set
 from siamdiff_min.data.ec import ec_set
 from siamdiff_min.data.samples import DATASETS, Samples, Unlabelled, pack_samples
-from siamdiff_min.downstream.tasks import TASKS, Task
+from siamdiff_min.data.table import table_set
+from siamdiff_min.downstream.tasks import METRICS, TASKS, Task
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError, SiamDiffError
 from siamdiff_min.training import checkpoint, engine, results
@@ -29,13 +31,14 @@ from siamdiff_min.training.ranks import Ranks, launch
 
 SPLITS = ("train", "valid", "test")
 OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # README, row 21
-PREDICTABLE = ("ec", "psr")  # a structure is all they need
+PREDICTABLE = ("ec", "psr", "table")  # a structure is all they need
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status, 128 + n after signal n."""
     # 1. Options. What is not given comes from the model or the encoder file, then from the preset.
-    config = parse(argv, {"task": TASKS, "encoder": ENCODERS}, __doc__.splitlines()[0], FinetuneConfig)
+    choices = {"task": TASKS, "encoder": ENCODERS, "kind": METRICS, "metric": dict.fromkeys(sum(METRICS.values(), ()))}
+    config = parse(argv, choices, __doc__.splitlines()[0], FinetuneConfig)
     ranks = launch(config.device, config.threads, config.deterministic)
     model = checkpoint.load_model_file(Path(config.eval_only)) if config.eval_only else None
     source = model or (checkpoint.load_encoder_file(Path(config.init_from)) if config.init_from else {})
@@ -44,11 +47,11 @@ def main(argv: list[str] | None = None) -> int:
         raise ConfigError(f"--predict is for {' and '.join(PREDICTABLE)}; {config.task} needs more than a structure")
 
     # 2. Data: none are needed to apply a model.
-    datasets, labels = {}, tuple(model["labels"]) if model else ()
+    datasets, (labels, options) = {}, (tuple(model["labels"]), model.get("options", {})) if model else ((), {})
     if not (model and config.predict):
-        datasets, labels = open_data(config, ranks, model)
+        datasets, labels, options = open_data(config, ranks, model)
     if config.dry_run:
-        build(config.for_seed(config.seeds[0]), datasets, labels, ranks)
+        build(config.for_seed(config.seeds[0]), datasets, labels, options, ranks)
         ranks.say(str(config))
         return 0
 
@@ -57,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     with ranks.connected(), ranks.alone_in(config.out):
         for seed in config.seeds:
             run = config.for_seed(seed)
-            task = build(run, datasets, labels, ranks)
+            task = build(run, datasets, labels, options, ranks)
             if not model:
                 stopped = train(run, task, datasets, labels, ranks)
                 if stopped:
@@ -71,7 +74,8 @@ def main(argv: list[str] | None = None) -> int:
                     results.write_predictions(Path(run.out) / "predictions.tsv", predictions, task.columns(labels))
         if config.predict:  # with the last seed's model
             store = ranks.first("predict", lambda: open_store(config.predict, workers=config.num_workers or 1))
-            predictions = results.predict(task, everything(Unlabelled(store)), run, ranks)
+            unlabelled = Unlabelled(store, residues=options.get("residues", False))
+            predictions = results.predict(task, everything(unlabelled), run, ranks)
             path = Path(config.out) / "predicted.tsv"
             if ranks.rank == 0:
                 results.write_predictions(path, predictions, task.columns(labels))
@@ -81,19 +85,25 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def open_data(config: FinetuneConfig, ranks: Ranks, model: dict | None) -> tuple[dict[str, Samples], tuple[str, ...]]:
-    """The samples of every split, and the names of their labels. Raises ConfigError if a model has others.
+def open_data(config: FinetuneConfig, ranks: Ranks, model: dict | None) -> tuple[dict[str, Samples], tuple, dict]:
+    """The samples of every split, names of their labels, options of the task. Raises ConfigError if a model has others.
 
     Every split is converted once to a memory-mapped store, by the first process. A dry run writes none.
     """
     needed = SPLITS[-1:] if model else SPLITS  # a model is scored on the test split
-    if config.data is None:
+    if config.task == "table":
+        if not config.labels or not config.data:
+            raise ConfigError("--task table needs --labels, a file, and --data, the structures that it names")
+        data = table_set(config.labels, config.data, config.kind)
+    elif config.data is None:
         data = demo_set(config.task)
     elif config.task == "ec":
         data = ec_set(config.data, config.cutoff, config.ids, needed)
     else:
         data = atom3d_set(config.data, config.task, needed)
-    if model and data.labels != tuple(model["labels"]):
+    more = {**data.options, "metric": config.metric} if data.options else {}
+    more = model.get("options", {}) if model else more
+    if model and (data.labels != tuple(model["labels"]) or not data.options.items() <= more.items()):
         raise ConfigError(f"{config.eval_only} was trained on other labels than those of {config.data or 'the demo'}")
     origins, options = [getattr(data, split) for split in needed], {"workers": config.num_workers or 1}
     stores = ranks.first("data", lambda: [open_origin(x, **options, build=not config.dry_run) for x in origins])
@@ -104,7 +114,7 @@ def open_data(config: FinetuneConfig, ranks: Ranks, model: dict | None) -> tuple
     ranks.say(f"labels      {data.about}")
     samples = ", ".join(f"{split} {len(x)}" for split, x in datasets.items()) or "not converted to a store yet"
     ranks.say(f"samples     {samples}")
-    return datasets, data.labels
+    return datasets, data.labels, more
 
 
 def everything(dataset: Samples) -> tuple:
@@ -112,11 +122,11 @@ def everything(dataset: Samples) -> tuple:
     return dataset, pack_samples, range(len(dataset))
 
 
-def build(config: FinetuneConfig, datasets: dict[str, Samples], labels: tuple[str, ...], ranks: Ranks) -> Task:
+def build(config: FinetuneConfig, datasets: dict[str, Samples], labels: tuple, more: dict, ranks: Ranks) -> Task:
     """Encoder and head: from scratch, or with the encoder of --init-from."""
     torch.manual_seed(config.seed)
     encoder = checkpoint.new_encoder(config, ranks.say)
-    task = TASKS[config.task](encoder, **({"num_outputs": len(labels)} if labels else {}))
+    task = TASKS[config.task](encoder, **({"num_outputs": len(labels)} if labels else {}), **more)
     if config.init_from:
         checkpoint.initialise(task, Path(config.init_from), ranks.say, encoder_only=True)
     if config.freeze:
@@ -149,7 +159,8 @@ def train(
 
     def score(epochs: float, values: dict[str, float]) -> float:
         """The score the next epoch must beat. Not counted: a nan metric, or an epoch cut short by --max-steps."""
-        return values[task.metric] if epochs == int(epochs) and np.isfinite(values[task.metric]) else -np.inf
+        value = values[task.metric] if task.best == "max" else -values[task.metric]
+        return value if epochs == int(epochs) and np.isfinite(value) else -np.inf
 
     path = Path(config.out) / "best.pt"
     best, identity = -np.inf, {name: getattr(config, name) for name in ("task", *checkpoint.IDENTITY)}
@@ -164,13 +175,13 @@ def train(
         if score(epochs, values) > best or best == -np.inf:
             best = score(epochs, values)
             if ranks.rank == 0:
-                about = {"labels": list(labels), "seed": config.seed, "epochs": epochs, "valid": values}
-                checkpoint.save_model_file(path, task, identity, max_residues=config.max_residues, **about)
+                about = {"seed": config.seed, "epochs": epochs, "valid": values, "max_residues": config.max_residues}
+                checkpoint.save_model_file(path, task, identity, labels=list(labels), options=task.options, **about)
         return values
 
     if config.freeze and not config.init_from:
         calibrate(config, task, datasets["train"], ranks)
-    plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else (task.metric, "max")
+    plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else (task.metric, task.best)
     return engine.train(config, task, everything(datasets["train"]), validate, ranks, plateau, unit="samples")
 
 

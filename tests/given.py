@@ -54,6 +54,9 @@ def entries(task: str, num: int) -> list[Given]:
         scores = [round(1 - 0.8 * i / max(num - 1, 1), 3) for i in range(num)]
         notes = [write_note({"target": f"t{i % 2}", "gdt_ts": score}) for i, score in enumerate(scores)]
         return [Given(f"m{i}", structure(noise=0.5 * i, seed=i, note=note)) for i, note in enumerate(notes)]
+    if task == "table":
+        notes = [write_note({"kind": "regression", "values": [round(1 - 0.8 * i / num, 3)]}) for i in range(num)]
+        return [Given(f"v{i}", structure(noise=0.5 * i, seed=i, note=note)) for i, note in enumerate(notes)]
     if task == "msp":
         made = []
         for i in range(num):

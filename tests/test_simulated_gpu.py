@@ -34,6 +34,7 @@ MOST = {  # waits of the host in one step, at most, in this order
     "msp": (12, 9, 42, 48),
     "res": (12, 9),
     "psr": (12, 9, 42, 48),
+    "table": (12, 9, 42, 48),
 }
 CASES = [(name, *of, most) for name, numbers in MOST.items() for of, most in zip(ENCODED, numbers)]
 CELLS = {"_to_copy", "div", "floor"}  # of the search of neighbours, where float32 is not exact

@@ -190,7 +190,7 @@ def _atoms(item: dict, name: str) -> _Atoms:
     return _Atoms(list(rows), model, subunit)
 
 
-def _positions(structure: Structure) -> list[tuple[str, int, str]]:
+def positions(structure: Structure) -> list[tuple[str, int, str]]:
     """Chain, number and insertion code of every residue."""
     protein = structure.protein
     chains = [structure.chain_names[chain] for chain in protein.chain.tolist()]
@@ -236,7 +236,7 @@ def _read_msp(label: str, item: dict) -> Structure:
     if stabilised not in ("0", "1"):
         raise ValueError(f"label is {stabilised!r:.20}")
     sides = [_atoms(item, f"{side}_atoms").structure(label) for side in ("original", "mutated")]
-    places = [{key: row for row, key in enumerate(_positions(side))} for side in sides]
+    places = [{key: row for row, key in enumerate(positions(side))} for side in sides]
     mutated: list[list[int]] = [[], []]
     for text in name.rpartition("_")[2].split(","):
         match = _MUTATION.fullmatch(text)
@@ -275,7 +275,7 @@ def _read_pip(label: str, item: dict) -> Structure:
     keys = []
     for name, side in zip(subunits, sides):
         model = atoms.model[atoms.subunit.index(name)]
-        keys += [(name, model, chain, number) for chain, number, _ in _positions(side)]
+        keys += [(name, model, chain, number) for chain, number, _ in positions(side)]
     place = {key: row for row, key in reversed([*enumerate(keys)])}  # the first of several residues
     often, found, dropped = Counter(keys), set(), Counter()
     for one, other in pairs:
@@ -302,14 +302,14 @@ def _read_res(label: str, item: dict) -> Structure:
     atoms, lists = _atoms(item, "atoms"), item["subunit_indices"]
     (names,) = _columns(item, "labels", ["subunit"])
     structure = atoms.structure(label)
-    protein, positions = structure.protein, _positions(structure)
+    protein, place_of = structure.protein, positions(structure)
     owner, atom_name = protein.atom_residue.numpy(), protein.atom_name.numpy()
-    atom = {(*positions[r], name): i for i, (r, name) in enumerate(zip(owner.tolist(), atom_name.tolist()))}
+    atom = {(*place_of[r], name): i for i, (r, name) in enumerate(zip(owner.tolist(), atom_name.tolist()))}
     # The place of every row of the frame in the protein, -1 for those that the parsing policy leaves out.
     place = np.array([atom.get((*row[:3], _atom_index(row)), -1) for row in atoms.rows])
     place[[model != atoms.model[0] for model in atoms.model]] = -1
     numbered: dict[tuple[str, int], list[int]] = {}
-    for row, (chain, number, _) in enumerate(positions):
+    for row, (chain, number, _) in enumerate(place_of):
         numbered.setdefault((chain, number), []).append(row)
     environments, dropped = {}, Counter()
     for name, indices in zip(names, lists, strict=True):

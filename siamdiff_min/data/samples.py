@@ -12,13 +12,14 @@ and the demo sets all write the same ones. Rows count the residues, or atoms, of
     pip   first: number of residues of the first protein; ambiguous: rows of residues    the positive pairs, two
           never taken for negatives                                                      rows each
     res   residues: rows of the central residues; counts: number of atoms around each    rows of these atoms
+    table kind, values; of residues also places: chain and number of each                rows of these residues
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -41,6 +42,7 @@ class LabelledData:
     test: Origin | None
     labels: tuple[str, ...] = ()  # names of the classes (EC)
     about: str = ""  # where the labels come from, for the user
+    options: Mapping = field(default_factory=dict)  # of the task (table)
 
 
 @dataclass(frozen=True)
@@ -131,10 +133,20 @@ class Samples(torch.utils.data.Dataset):
 
 
 class Unlabelled(Samples):
-    """Structures to predict for: any store, no labels."""
+    """Structures to predict for: any store, no labels. With `residues` the names are those of all residues."""
+
+    def __init__(self, store: ProteinStore, residues: bool = False):
+        super().__init__(store)
+        self.residues = residues
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
-        return self.whole(key[1], torch.full((1,), torch.nan), "")
+        sample = self.whole(key[1], torch.full((1,), torch.nan), "")
+        if not self.residues:
+            return sample
+        p, (name,) = sample.protein, sample.names
+        places = zip(p.chain.tolist(), p.residue_number.tolist(), map(chr, p.insertion_code.tolist()))
+        names = tuple(f"{name}:{chain}:{number}{code.strip()}" for chain, number, code in places)
+        return replace(sample, target=sample.target.expand(len(names)), names=names, groups=(name,) * len(names))
 
 
 class EnzymeSamples(Samples):
@@ -289,10 +301,38 @@ def _with_atoms(protein: Protein, keep: Tensor, centre: int) -> tuple[Protein, T
     return protein.select_atoms(keep).select_residues(kept), focus[kept]
 
 
+class TableSamples(Samples):
+    """Labels of the user's own: a structure and its value, or K residues of it and theirs."""
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        values, rows = self.note(key[1])
+        name, target = self.store.names[key[1]], torch.from_numpy(self.target(values))
+        sample = self.whole(key[1], target, name)
+        if "places" not in values:
+            return sample
+        focus = torch.zeros_like(sample.focus)
+        focus[torch.from_numpy(rows.astype(np.int64))] = True
+        names = tuple(f"{name}:{place}" for place in values["places"])
+        return replace(sample, focus=focus, names=names, groups=(name,) * len(names))
+
+    def target(self, values: dict) -> np.ndarray:
+        """The values in a note: (K,) numbers or indices of classes, (K, C) 0 or 1 for several labels at once."""
+        if values["kind"] == "classes":
+            return np.array([self.label_index[name] for name in values["values"]])
+        if values["kind"] != "labels":
+            return np.array(values["values"], dtype=np.float32)
+        return np.array([[name in given for name in self.label_index] for given in values["values"]], dtype=np.float32)
+
+    def targets(self) -> np.ndarray:
+        """The values of all structures or residues."""
+        return np.concatenate([self.target(self.note(i)[0]) for i in range(len(self))])
+
+
 DATASETS = {
     "ec": EnzymeSamples,
     "pip": InterfaceSamples,
     "msp": MutationSamples,
     "res": EnvironmentSamples,
     "psr": RankingSamples,
+    "table": TableSamples,
 }

@@ -73,11 +73,9 @@ def spearman(score: np.ndarray, target: np.ndarray) -> float:
     says the same of everything ranks nothing, which must not look better than ranking badly.
     """
     score, target = _float(score), _float(target)
-    if not (np.isfinite(score).all() and np.isfinite(target).all()) or len(np.unique(target)) < 2:
+    if not (np.isfinite(score).all() and np.isfinite(target).all()):
         return NAN
-    x, y = (rank - rank.mean() for rank in (_ranks(score), _ranks(target)))
-    norm = np.sqrt((x @ x) * (y @ y))
-    return float(x @ y / norm) if norm > 0 else 0.0
+    return pearson(_ranks(score), _ranks(target))
 
 
 def mean_spearman(score: np.ndarray, target: np.ndarray, group: Sequence[str]) -> float:
@@ -90,6 +88,26 @@ def mean_spearman(score: np.ndarray, target: np.ndarray, group: Sequence[str]) -
     groups = [member == i for i in range(member.max(initial=-1) + 1)]
     rho = [spearman(score[g], target[g]) for g in groups if len(np.unique(target[g])) > 1]
     return float(np.mean(rho)) if rho else NAN
+
+
+def pearson(score: np.ndarray, target: np.ndarray) -> float:
+    """Pearson's correlation (K,), (K,) -> [-1, 1]; nan and 0 as for Spearman's rho."""
+    score, target = _float(score), _float(target)
+    if not (np.isfinite(score).all() and np.isfinite(target).all()) or len(np.unique(target)) < 2:
+        return NAN
+    x, y = score - score.mean(), target - target.mean()
+    norm = np.sqrt((x @ x) * (y @ y))
+    return float(x @ y / norm) if norm > 0 else 0.0
+
+
+def rmse(score: np.ndarray, target: np.ndarray) -> float:
+    """Root of the mean squared error, in the units of the target."""
+    return float(np.sqrt(np.mean((_float(score) - _float(target)) ** 2))) if len(score) else NAN
+
+
+def mae(score: np.ndarray, target: np.ndarray) -> float:
+    """Mean absolute error, in the units of the target."""
+    return float(np.mean(np.abs(_float(score) - _float(target)))) if len(score) else NAN
 
 
 def accuracy(score: np.ndarray, target: np.ndarray) -> float:

@@ -6,7 +6,7 @@ fine-tunes. The head is an MLP of three layers, as wide as the output of the enc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from ..data.samples import Sample
 from ..encoders.gearnet import Encoding
 from ..encoders.ops import MLP, segment_sum
+from ..files import ConfigError
 from ..protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
 from ..protein.protein import Protein
 from . import metrics
@@ -30,7 +31,9 @@ class Task(nn.Module):
     """
 
     structures = 1  # per sample; the representations of two are concatenated
-    metric: str  # the one that decides which epoch is the best; more is better
+    metric: str  # the one that decides which epoch is the best
+    best = "max"  # more of it is better, or less: "min"
+    options: Mapping = {}  # what a model file keeps beside the labels, to build the task again
 
     def __init__(self, encoder: nn.Module, num_outputs: int = 1):
         super().__init__()
@@ -171,7 +174,7 @@ class ResidueIdentity(Task):
         return F.cross_entropy(output, target, reduction="none")
 
     def constant(self, target: Tensor) -> Tensor:
-        return F.one_hot(target, NUM_RESIDUE_TYPES).sum(0)[None]
+        return F.one_hot(target, self.head.layers[-1].out_features).sum(0)[None]
 
     def score(self, output: Tensor) -> Tensor:
         return output.softmax(-1)
@@ -214,10 +217,70 @@ class StructureRanking(Task):
         }
 
 
+LIKE = {  # kind of label -> the task of the paper with such a target
+    "regression": StructureRanking,
+    "binary": InterfacePrediction,
+    "classes": ResidueIdentity,
+    "labels": EnzymeCommission,
+}
+METRICS = {  # the first is the default
+    "regression": ("spearman", "pearson", "rmse", "mae"),
+    "binary": ("auroc", "auprc", "accuracy"),
+    "classes": ("accuracy",),
+    "labels": ("fmax", "auprc"),
+}
+
+
+class TableTask(Task):
+    """Labels of the user's own (docs/extending.md): a number, 0 or 1, one name or several, as the task in `LIKE` has.
+
+    Args:
+        kind: a key of `LIKE`.
+        residues: whether they belong to residues, not to the whole structure.
+        metric: which one decides; by default the first of `METRICS`.
+
+    Raises:
+        ConfigError: the metric is none of this kind of label.
+    """
+
+    def __init__(self, encoder, num_outputs: int = 1, kind: str = "regression", residues: bool = False, metric=None):
+        super().__init__(encoder, num_outputs)
+        self.metric = metric or METRICS[kind][0]
+        if self.metric not in METRICS[kind]:
+            raise ConfigError(f"--metric {metric} is not for {kind}, which has {', '.join(METRICS[kind])}")
+        self.kind, self.residues, self.best = kind, residues, "min" if metric in ("rmse", "mae") else "max"
+        self.options = {"kind": kind, "residues": residues, "metric": self.metric}
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("std", torch.ones(()))
+
+    def fit(self, targets: np.ndarray, size: str) -> None:
+        LIKE[self.kind].fit(self, targets, size)
+
+    def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
+        return encoding.residue[sample.focus] if self.residues else encoding.graph
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return LIKE[self.kind].loss(self, output, target)
+
+    def constant(self, target: Tensor) -> Tensor:
+        return LIKE[self.kind].constant(self, target)
+
+    def score(self, output: Tensor) -> Tensor:
+        return LIKE[self.kind].score(self, output)
+
+    def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        if self.kind == "labels":
+            return EnzymeCommission.metrics(score, target, groups)
+        values = {name: getattr(metrics, name) for name in METRICS[self.kind]}
+        two = np.stack([1 - score, score], 1) if self.kind == "binary" else score
+        return {name: function(two if name == "accuracy" else score, target) for name, function in values.items()}
+
+
 TASKS = {
     "ec": EnzymeCommission,
     "pip": InterfacePrediction,
     "msp": MutationStability,
     "res": ResidueIdentity,
     "psr": StructureRanking,
+    "table": TableTask,
 }

@@ -265,6 +265,7 @@ TABLE_6 = {  # task -> level -> settings; Adam with lr 1e-4 throughout
     "msp": {"residue": TaskSettings(1, 4, 50), "atom": TaskSettings(8, 1, 50)},
     "res": {"atom": TaskSettings(64, 4, 10)},
     "psr": {"residue": TaskSettings(8, 4, 50), "atom": TaskSettings(8, 1, 50)},
+    "table": {"residue": TaskSettings(8, 1, 50), "atom": TaskSettings(8, 1, 50)},  # ours, as PSR
 }
 OFFICIAL_EPOCHS = {"res": 5}  # README, row 22
 MAX_RESIDUES = {("msp", "atom"): 400}  # nearest to the mutation
@@ -290,6 +291,9 @@ class FinetuneConfig(RunConfig):
     max_residues: int | None = option(None, "MSP: residues kept, the nearest (default: 400 at atom level)", only="msp")
     cutoff: int = option(95, "EC: the test split's largest identity to training, in %", choices=CUTOFFS, only="ec")
     ids: str | None = option(None, "EC: text file with the ids to use", only="ec")
+    labels: str | None = option(None, "table: file of labels for the structures of --data", only="table")
+    kind: str | None = option(None, "table: what the labels are (default: what they look like)", only="table")
+    metric: str | None = option(None, "table: decides which epoch is the best (default: by kind)", only="table")
 
     seeds: tuple[int, ...] | None = option(
         None, "seeds of weights and order (default: 0); results are mean and std over them", free=True

@@ -1,0 +1,179 @@
+"""A task of the user's own: structures, and a table of labels for them or for their residues (docs/extending.md).
+
+    name    value           name    chain   number  value
+    1abc    3.2             1abc    A       52      0.7
+    2def    -1.5            1abc    A       52A     0.1
+
+The table is text with tabs. A column `split` may say train, valid or test; otherwise a hash of the name does.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..files import StructureError, sha256, structure_errors
+from ..protein.structure import Structure
+from .atom3d import positions
+from .samples import LabelledData, write_note
+from .structures import Listing, Origin, Source, find_structures, fingerprint, kind_of
+
+COLUMNS = {  # where the first line does not name them
+    2: ("name", "value"),
+    3: ("name", "value", "split"),
+    4: ("name", "chain", "number", "value"),
+    5: ("name", "chain", "number", "value", "split"),
+}
+SPLITS = {"train": "train", "valid": "valid", "val": "valid", "test": "test", "": ""}
+HELD_OUT = 10  # a tenth of the structures each for validation and test
+
+
+def table_set(labels, data, kind: str | None = None) -> LabelledData:
+    """The three splits of the structures in `data` that the table `labels` names.
+
+    Args:
+        kind: "regression", "binary" (0 or 1), "classes" (one name each) or "labels" (any number of names, with commas);
+            by default what the values look like.
+
+    Raises:
+        StructureError: the table is malformed, or names a structure that is not in `data`.
+    """
+    rows = read_table(labels)
+    kind, classes, rows = _values(labels, rows, kind)
+    residues = "number" in rows[0]
+    found, sources = find_structures(data), {}
+    for source in found.sources:
+        sources[source.name] = source
+    listed: dict[str, list[dict]] = {}
+    for row in rows:
+        suffix = kind_of(row["name"]) or ""
+        listed.setdefault(row["name"][: len(row["name"]) - len(suffix)], []).append(row)
+    if missing := [name for name in listed if name not in sources]:
+        names, there = (", ".join(sorted(n)[:3]) for n in (missing, sources))
+        detail = f"{len(missing)} of {len(listed)}, e.g. {names}; {data} has {len(sources)}, e.g. {there}"
+        raise StructureError(labels, "names that match no structure", detail)
+    skipped = [*found.skipped, *((sources[name].label, "no label in the table") for name in sources.keys() - listed)]
+    content = f"{fingerprint(data)} {sha256(Path(labels))} {kind}"
+    digest, origins = hashlib.sha256(content.encode()).hexdigest(), {}
+    splits = _splits(labels, listed)
+    for split in ("train", "valid", "test"):
+        chosen = [
+            Labelled(name, sources[name], kind, [(r.get("chain"), r.get("number"), r["value"]) for r in listed[name]])
+            for name in sorted(listed)
+            if splits[name] == split
+        ]
+        listing = Listing(chosen, skipped if split == "train" else [])
+        variant = f"labels-{digest[:8]}-{split}"
+        origins[split] = Origin(Path(data), f"{digest} {split}", lambda listing=listing: listing, variant=variant)
+    what = f"{len(rows)} residues of {len(listed)}" if residues else f"{len(listed)}"
+    about = f"{kind} on {what} structures, {labels}" + (f"; {len(classes)} names" if classes else "")
+    return LabelledData(**origins, labels=classes, about=about, options={"kind": kind, "residues": residues})
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A structure and its labels."""
+
+    name: str
+    source: Source
+    kind: str
+    rows: list[tuple]  # (chain, number with insertion code, value); for a whole structure both are None
+
+    @property
+    def path(self) -> str:
+        return self.source.path
+
+    def read(self) -> Structure:
+        """Parse the structure and find the labelled residues. Raises StructureError."""
+        structure = self.source.read()
+        if self.rows[0][1] is None:
+            return replace(structure, note=write_note({"kind": self.kind, "values": [self.rows[0][2]]}))
+        place = {(chain, f"{n}{code}".strip()): row for row, (chain, n, code) in enumerate(positions(structure))}
+        found = sorted((place[row[:2]], *row) for row in self.rows if row[:2] in place)
+        if not found:
+            chain, number, _ = self.rows[0]
+            raise StructureError(self.source.label, "no labelled residue in it", f"e.g. chain {chain}, number {number}")
+        values = {"kind": self.kind, "values": [v for *_, v in found], "places": [f"{c}:{n}" for _, c, n, _ in found]}
+        dropped = Counter({"labels of residues that are not in the structure": len(self.rows) - len(found)})
+        note = write_note(values, [row for row, *_ in found])
+        return replace(structure, dropped=structure.dropped + dropped, note=note)
+
+
+def read_table(path) -> list[dict[str, str]]:
+    """The rows of a table of labels as text, by column. Raises StructureError."""
+    with structure_errors(path, "malformed table"):
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            lines = [line for line in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if any(line)]
+        if not lines:
+            raise ValueError("it is empty")
+        header = lines.pop(0) if "name" in lines[0] else COLUMNS.get(len(lines[0]), ())
+        if set(header) - {"split"} not in ({"name", "value"}, {"name", "chain", "number", "value"}):
+            raise ValueError(f"columns {header!r:.100}, expected name, value; of residues name, chain, number, value")
+        rows, seen = [], set()
+        for number, line in enumerate(lines, 1):
+            if len(line) != len(header):
+                raise ValueError(f"row {number} has {len(line)} columns of {len(header)}: {line!r:.100}")
+            row = {column: text.strip() for column, text in zip(header, line)}
+            key = row["name"], row.get("chain"), row.get("number")
+            if key in seen:
+                raise ValueError(f"row {number} is a second one of {' '.join(filter(None, key)):.100}")
+            if not re.fullmatch("-?[0-9]+[A-Za-z]?", row.get("number", "0")):
+                raise ValueError(f"row {number}: {row['number']!r:.50} is no residue number")
+            if row.get("split", "") not in SPLITS:
+                raise ValueError(f"row {number}: {row['split']!r:.50} is no split, expected train, valid or test")
+            seen.add(key)
+            rows.append(row)
+        if not rows:
+            raise ValueError("no rows in it")
+    return rows
+
+
+def _values(path, rows: list[dict], kind: str | None) -> tuple[str, tuple[str, ...], list[dict]]:
+    """The kind of the labels, the names of the classes, and the rows with values of that kind."""
+    with structure_errors(path, "malformed table"):
+        texts = [row["value"] for row in rows]
+        if kind is None:
+            kind = _looks_like(texts)
+        if kind in ("classes", "labels"):
+            values = texts if kind == "classes" else [[t for t in text.split(",") if t] for text in texts]
+            names = sorted({*values} if kind == "classes" else {name for value in values for name in value})
+            if len(names) < 2:
+                raise ValueError(f"one class only: {names}")
+        else:
+            names, values = [], [float(text) for text in texts]
+            allowed = {0.0, 1.0} if kind == "binary" else None
+            for number, value in enumerate(values, 1):
+                if not math.isfinite(value) or (allowed and value not in allowed):
+                    raise ValueError(f"row {number}: {value} is no value for {kind}")
+    return kind, tuple(names), [row | {"value": value} for row, value in zip(rows, values)]
+
+
+def _looks_like(texts: Sequence[str]) -> str:
+    try:
+        numbers = {float(text) for text in texts}
+    except ValueError:
+        return "labels" if any("," in text for text in texts) else "classes"
+    return "binary" if numbers == {0, 1} else "regression"
+
+
+def _splits(path, listed: dict[str, list[dict]]) -> dict[str, str]:
+    """The split of every structure. Raises StructureError if it has several, or a split has none."""
+    given = {name: {SPLITS[row.get("split", "")] for row in rows} for name, rows in listed.items()}
+    several = [name for name, splits in given.items() if len(splits) > 1]
+    if several:
+        raise StructureError(path, "malformed table", f"{several[0]:.100} is in several splits")
+    splits = {name: split for name, (split,) in given.items() if split}
+    rest = sorted((hashlib.sha256(name.encode()).digest(), name) for name in listed if name not in splits)
+    size = max(1, len(rest) // HELD_OUT) if not splits else len(rest) // HELD_OUT
+    for place, (_, name) in enumerate(rest):
+        splits[name] = "test" if place < size else "valid" if place < 2 * size else "train"
+    if empty := {"train", "valid", "test"} - {*splits.values()}:
+        detail = f"{len(listed)} structures leave none for {' and '.join(sorted(empty))}"
+        raise StructureError(path, "a split without structures", detail)
+    return splits

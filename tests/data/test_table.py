@@ -1,0 +1,275 @@
+"""Labels of the user's own: tables that are read or refused, splits, residues that are found, samples, the recipe."""
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import real_protein
+
+from siamdiff_min.data import table
+from siamdiff_min.data.build import open_origin
+from siamdiff_min.data.samples import DATASETS, pack_samples
+from siamdiff_min.data.table import read_table, table_set
+from siamdiff_min.downstream.tasks import METRICS, TASKS
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.files import ConfigError, StructureError
+from siamdiff_min.protein.write import write_pdb
+
+ROOT = Path(__file__).parents[2]
+NAMES = [f"p{i}" for i in range(6)]
+PROTEIN = real_protein("1LCD_A", torch.float32)
+PROTEIN = replace(PROTEIN, chain=torch.zeros_like(PROTEIN.chain))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Six structures, the last in a folder of its own; and a file without a label."""
+    for i, name in enumerate([*NAMES, "other"]):
+        path = tmp_path / "data" / ("x" if i == 5 else "") / f"{name}.pdb"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "w") as file:
+            write_pdb(file, PROTEIN.crop(i, 10 + i))
+    return tmp_path
+
+
+def write(folder, *lines):
+    path = folder / "labels.tsv"
+    path.write_text("".join("\t".join(map(str, line)) + "\n" for line in lines))
+    return path
+
+
+def labelled(folder, values, **options):
+    path = write(folder, ("name", "value"), *zip(NAMES, values))
+    data = table_set(path, folder / "data", **options)
+    stores = [open_origin(getattr(data, split), workers=1) for split in ("train", "valid", "test")]
+    return data, [DATASETS["table"](store, labels=data.labels) for store in stores]
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def test_columns_by_name_or_by_number(tmp_path):
+    expected = [{"name": "a", "value": "1"}, {"name": "b c", "value": "x"}]
+    for text in ("name\tvalue\na\t1\nb c\tx\n", "a\t1\nb c\tx", "\ufeffvalue\tname\r\n1\ta\r\n\r\nx\tb c\r\n"):
+        (tmp_path / "t").write_text(text, encoding="utf-8")
+        assert read_table(tmp_path / "t") == expected
+    (tmp_path / "t").write_text("a\tA\t52A\t1\ttest\n")
+    assert read_table(tmp_path / "t") == [{"name": "a", "chain": "A", "number": "52A", "value": "1", "split": "test"}]
+
+
+@pytest.mark.parametrize("text, reason", [
+    ("", "it is empty"), ("name\tvalue\n", "no rows"), ("name\tlabel\na\t1", "expected name, value"),
+    ("name\tchain\tvalue\na\tA\t1", "of residues name, chain, number, value"), ("a\n", r"columns \(\)"),
+    ("name\tvalue\na\t1\t2", "row 1 has 3 columns of 2"), ("name\tvalue\na\t1\na\t2", "row 2 is a second one of a"),
+    ("a\tA\t5\t1\na\tA\t5\t2", "row 2 is a second one of a A 5"), ("a\tA\tfive\t1", "'five' is no residue number"),
+    ("a\t1\ttraining", "'training' is no split"),
+])  # fmt: skip
+def test_malformed_tables(tmp_path, text, reason):
+    (tmp_path / "t.tsv").write_text(text)
+    with pytest.raises(StructureError, match=rf"t\.tsv: malformed table \(.*{reason}"):
+        read_table(tmp_path / "t.tsv")
+    with pytest.raises(StructureError, match=r"malformed table .*No such file"):
+        read_table(tmp_path / "nothing")
+
+
+KINDS = {  # values, kind that they look like, names, targets
+    "regression": (["1", "2.5", "-3e1", "0", "7", "8"], (), torch.float32),
+    "binary": (["1", "0", "1", "0.0", "1", "0"], (), torch.float32),
+    "classes": (["b", "a", "b", "a", "c", "b"], ("a", "b", "c"), torch.long),
+    "labels": (["b", "a,b", "", "c", "a", "b,c,"], ("a", "b", "c"), torch.float32),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds(folder, kind):
+    values, names, dtype = KINDS[kind]
+    data, sets = labelled(folder, values)
+    assert data.options == {"kind": kind, "residues": False} and data.labels == names
+    assert data.about.startswith(f"{kind} on 6 structures")
+    found = {}
+    for samples in sets:
+        for i in range(len(samples)):
+            sample = samples[0, i]
+            assert sample.target.dtype == dtype and sample.focus.all() and len(sample.names) == 1
+            found[sample.names[0]] = sample.target[0]
+    assert sorted(found) == NAMES and [len(samples) for samples in sets] == [4, 1, 1]
+    for name, text in zip(NAMES, values):
+        if kind in ("regression", "binary"):
+            assert found[name] == float(text)
+        elif kind == "classes":
+            assert names[found[name]] == text
+        else:
+            assert [n for n, there in zip(names, found[name]) if there] == [t for t in text.split(",") if t]
+
+
+@pytest.mark.parametrize("values, kind, reason", [
+    ("1 2 3 4 5 6", "binary", "row 2: 2.0 is no value for binary"), ("1 2 3 nan 5 6", None, "row 4: nan is no value"),
+    ("a b c d e f", "regression", "could not convert"), ("a a a a a a", None, "one class only"),
+])  # fmt: skip
+def test_values_of_another_kind(folder, values, kind, reason):
+    with pytest.raises(StructureError, match=reason):
+        labelled(folder, values.split(), kind=kind)
+
+
+def test_numbers_are_classes_if_one_says_so(folder):
+    assert labelled(folder, ["1", "2", "3", "1", "2", "3"], kind="classes")[0].labels == ("1", "2", "3")
+
+
+# ---- structures ------------------------------------------------------------------------------------------------------
+
+
+def test_names_that_match_nothing_are_named(folder):
+    path = write(folder, ("name", "value"), ("p0", 1), ("p9.pdb", 2), ("nothing", 3))
+    with pytest.raises(StructureError, match=r"labels\.tsv: names that match no structure \(2 of 3, e.g. nothing, p9;"):
+        table_set(path, folder / "data")
+
+
+def test_names_may_have_extensions_and_files_without_labels_are_listed(folder):
+    path = write(folder, ("name", "value"), *((f"{name}.pdb", i) for i, name in enumerate(NAMES)))
+    data = table_set(path, folder / "data")
+    assert data.train.listing().reasons == {"no label in the table": 1}
+    assert not data.test.listing().skipped
+
+
+def test_splits_by_column(folder):
+    lines = [(name, 1 + i, split) for i, (name, split) in enumerate(zip(NAMES, ["train", "val", "test"] * 2))]
+    data = table_set(write(folder, *lines), folder / "data")
+    listed = [[s.name for s in getattr(data, split).listing().sources] for split in ("train", "valid", "test")]
+    assert listed == [["p0", "p3"], ["p1", "p4"], ["p2", "p5"]]
+    with pytest.raises(StructureError, match="4 structures leave none for valid"):
+        table_set(write(folder, *[line for line in lines if line[2] != "val"]), folder / "data")
+    lines = [("p0", "A", 1, 0.5, "train"), ("p0", "A", 2, 0.5, "test")]
+    with pytest.raises(StructureError, match="p0 is in several splits"):
+        table_set(write(folder, *lines), folder / "data")
+
+
+def test_splits_by_hash_are_the_same_every_time_and_a_tenth_each():
+    listed = {f"x{i}": [{"value": 0}] for i in range(200)}
+    one, two = table._splits("t", listed), table._splits("t", dict(reversed(listed.items())))
+    assert one == two and sorted(map(list(one.values()).count, ("train", "valid", "test"))) == [20, 20, 160]
+
+
+def test_another_table_is_another_store(folder):
+    one, two = (labelled(folder, values)[0].train for values in ("123456", "123457"))
+    assert one.fingerprint != two.fingerprint and one.variant != two.variant
+
+
+def test_residues_are_found_by_chain_number_and_insertion_code(folder):
+    numbers = PROTEIN.residue_number.tolist()
+    chain = "A"
+    lines = [("name", "chain", "number", "value")]
+    for i, name in enumerate(NAMES):
+        own = [n for n in numbers[i : i + 10 + i]]
+        lines += [(name, chain, own[7], 0.7), (name, chain, own[2], 0.2), (name, chain, 999, 9), (name, "Z", own[2], 9)]
+    data = table_set(write(folder, *lines), folder / "data")
+    assert data.options == {"kind": "regression", "residues": True} and "24 residues of 6 structures" in data.about
+    store = open_origin(data.train, workers=1)
+    samples = DATASETS["table"](store)
+    sample = samples[0, 0]
+    assert sample.focus.nonzero().flatten().tolist() == [2, 7] and torch.allclose(
+        sample.target, torch.tensor([0.2, 0.7])
+    )
+    name = store.names[0]
+    first = numbers[NAMES.index(name) + 2]
+    assert sample.names[0] == f"{name}:A:{first}" and sample.groups == (name, name)
+    assert store.meta["report"]["dropped"] == {"labels of residues that are not in the structure": 8}
+    batch, names = pack_samples([samples[0, i] for i in range(3)])
+    assert len(names) == 6 == len(batch.target) == batch.focus.sum() and batch.protein.num_graphs == 3
+    assert samples.targets().shape == (8,)
+
+
+def test_a_structure_without_its_labelled_residues_fails(folder):
+    numbers = [900, *[int(PROTEIN.residue_number[8])] * 5]
+    lines = [(name, "A", number, i) for i, (name, number) in enumerate(zip(NAMES, numbers))]
+    data = table_set(write(folder, *lines), folder / "data")
+    listed = [s for split in ("train", "valid", "test") for s in getattr(data, split).listing().sources]
+    (bad,) = [source for source in listed if source.name == "p0"]
+    with pytest.raises(StructureError, match=r"no labelled residue in it .e\.g\. chain A, number 900"):
+        bad.read()
+
+
+# ---- the task --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+@pytest.mark.parametrize("residues", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_learnt_by_heart(folder, kind, residues, level):
+    torch.manual_seed(0)
+    texts = KINDS[kind][0]
+    texts = [text or "a" for text in texts]
+    if residues:
+        numbers = PROTEIN.residue_number.tolist()
+        lines = [(n, "A", numbers[i + 5 + k], texts[(i + k) % 6]) for i, n in enumerate(NAMES) for k in range(3)]
+    else:
+        lines = list(zip(NAMES, texts))
+    data = table_set(write(folder, *lines), folder / "data", kind)
+    samples = DATASETS["table"](open_origin(data.train, workers=1), labels=data.labels)
+    batch, _ = pack_samples([samples[0, i] for i in range(4)])
+    outputs = {"num_outputs": len(data.labels)} if data.labels else {}
+    task = TASKS["table"](ENCODERS["gearnet"](level, "tiny"), **outputs, **data.options)
+    task.fit(samples.targets(), "tiny")
+    optimizer, losses = torch.optim.Adam(task.parameters(), lr=3e-3), []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss, logs = task(batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if loss.item() < 0.1 * losses[0]:
+            break
+    assert losses[-1] < 0.1 * losses[0] and "loss_constant" in logs
+    score = task.score(task.predict(batch)).detach().double().numpy()
+    values = task.metrics(score, batch.target.numpy(), batch.groups)
+    assert set(METRICS[kind]) <= values.keys() and values[task.metric] > 0.8
+
+
+def test_a_metric_of_another_kind_is_refused():
+    encoder = ENCODERS["gearnet"]("residue", "tiny")
+    with pytest.raises(ConfigError, match="--metric rmse is not for binary, which has auroc, auprc, accuracy"):
+        TASKS["table"](encoder, kind="binary", metric="rmse")
+    assert TASKS["table"](encoder, metric="mae").best == "min" and TASKS["table"](encoder).metric == "spearman"
+
+
+# ---- the recipe, as printed ------------------------------------------------------------------------------------------
+
+
+def run(folder, *command, status=0):
+    result = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=600)
+    assert result.returncode == status, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+@pytest.mark.slow
+def test_the_recipe_runs_as_printed(tmp_path):
+    """docs/extending.md; shorter by --max-steps, and with fewer structures."""
+    text = (ROOT / "docs" / "extending.md").read_text()
+    script = re.search(r"<!-- run: own.py -->\n```python\n(.*?)```", text, re.S)[1]
+    commands = re.search(r"<!-- run -->\n```bash\n(.*?)```", text, re.S)[1]
+    shutil.copytree(ROOT / "siamdiff_min", tmp_path / "siamdiff_min", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "finetune.py", tmp_path)
+    (tmp_path / "own.py").write_text(script)
+    run(tmp_path, "own.py")
+    for name in ("labels.tsv", "residues.tsv"):
+        header, *lines = (tmp_path / name).read_text().splitlines()
+        few = sorted({line.split("\t")[0] for line in lines})[:10]
+        kept = [line for line in lines if line.split("\t")[0] in few]
+        (tmp_path / name).write_text("\n".join([header, *kept]) + "\n")
+    said = []
+    for command in commands.splitlines():
+        program, *arguments = command.split()
+        assert program == "python"
+        more = ["--num-workers", "0", "--device", "cpu", "--threads", "1"]
+        more += [] if "--eval-only" in command else ["--max-steps", "2"]
+        said.append(run(tmp_path, *arguments, *more))
+    assert "regression on 10 structures" in said[0] and "pearson" in said[0]
+    assert re.search(r"regression on \d{4} residues of 10 structures", said[1])
+    predicted = (tmp_path / "runs/neighbours/seed-0/eval/predicted.tsv").read_text().splitlines()
+    assert len(predicted) == 90 and predicted[1].startswith("1A19_A:0:1\t1A19_A\t")
+    said = run(tmp_path, "finetune.py", "--task", "table", "--labels", "labels.tsv", status=1)
+    assert said.startswith("error: --task table needs --labels") and "Traceback" not in said
