@@ -79,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
             path = Path(config.out) / "predicted.tsv"
             if ranks.rank == 0:
                 results.write_predictions(path, predictions, task.columns(labels))
-            ranks.say(f"predicted   {len(predictions.names)} structures: {path}")
+            ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
     if tested and ranks.rank == 0:
         ranks.say(results.report(Path(config.out) / "results.json", config, tested))
     return 0

@@ -1,9 +1,7 @@
 """Labels of the user's own: tables that are read or refused, splits, residues that are found, samples, the recipe."""
 
 import re
-import shutil
-import subprocess
-import sys
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 import torch
 from conftest import real_protein
 
+import finetune
 from siamdiff_min.data import table
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS, pack_samples
@@ -239,22 +238,15 @@ def test_a_metric_of_another_kind_is_refused():
 # ---- the recipe, as printed ------------------------------------------------------------------------------------------
 
 
-def run(folder, *command, status=0):
-    result = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=600)
-    assert result.returncode == status, result.stdout + result.stderr
-    return result.stdout + result.stderr
-
-
 @pytest.mark.slow
-def test_the_recipe_runs_as_printed(tmp_path):
+def test_the_recipe_runs_as_printed(tmp_path, monkeypatch, capsys):
     """docs/extending.md; shorter by --max-steps, and with fewer structures."""
     text = (ROOT / "docs" / "extending.md").read_text()
     script = re.search(r"<!-- run: own.py -->\n```python\n(.*?)```", text, re.S)[1]
     commands = re.search(r"<!-- run -->\n```bash\n(.*?)```", text, re.S)[1]
-    shutil.copytree(ROOT / "siamdiff_min", tmp_path / "siamdiff_min", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "finetune.py", tmp_path)
-    (tmp_path / "own.py").write_text(script)
-    run(tmp_path, "own.py")
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(script)
+    runpy.run_path("own.py")
     for name in ("labels.tsv", "residues.tsv"):
         header, *lines = (tmp_path / name).read_text().splitlines()
         few = sorted({line.split("\t")[0] for line in lines})[:10]
@@ -262,14 +254,20 @@ def test_the_recipe_runs_as_printed(tmp_path):
         (tmp_path / name).write_text("\n".join([header, *kept]) + "\n")
     said = []
     for command in commands.splitlines():
-        program, *arguments = command.split()
-        assert program == "python"
-        more = ["--num-workers", "0", "--device", "cpu", "--threads", "1"]
-        more += [] if "--eval-only" in command else ["--max-steps", "2"]
-        said.append(run(tmp_path, *arguments, *more))
+        program, file, *arguments = command.split()
+        assert (program, file) == ("python", "finetune.py")
+        more = ["--num-workers", "0", "--device", "cpu"] + ([] if "--eval-only" in command else ["--max-steps", "2"])
+        assert finetune.main([*arguments, *more]) == 0
+        said.append(capsys.readouterr().out)
     assert "regression on 10 structures" in said[0] and "pearson" in said[0]
-    assert re.search(r"regression on \d{4} residues of 10 structures", said[1])
-    predicted = (tmp_path / "runs/neighbours/seed-0/eval/predicted.tsv").read_text().splitlines()
-    assert len(predicted) == 90 and predicted[1].startswith("1A19_A:0:1\t1A19_A\t")
-    said = run(tmp_path, "finetune.py", "--task", "table", "--labels", "labels.tsv", status=1)
-    assert said.startswith("error: --task table needs --labels") and "Traceback" not in said
+    assert re.search(r"regression on \d{3,4} residues of 10 structures", said[1])
+    predicted = Path("runs/neighbours/seed-0/eval/predicted.tsv").read_text().splitlines()
+    assert len(predicted) == 90 and predicted[1].startswith("1A19_A:0:1\t1A19_A\t") and "predicted   1 struc" in said[2]
+    model = ["--eval-only", "runs/neighbours/seed-0/best.pt", "--data", "structures", "--device", "cpu"]
+    assert finetune.main([*model, "--labels", "residues.tsv", "--num-workers", "0"]) == 0
+    with pytest.raises(ConfigError, match="was trained on other labels than those of structures"):
+        finetune.main([*model, "--labels", "labels.tsv"])
+    with pytest.raises(ConfigError, match="--task table needs --labels, a file, and --data"):
+        finetune.main(["--task", "table", "--labels", "labels.tsv", "--device", "cpu"])
+    with pytest.raises(ConfigError, match="--labels is for table, not for psr"):
+        finetune.main(["--task", "psr", "--labels", "labels.tsv", "--device", "cpu"])
