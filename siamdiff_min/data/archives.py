@@ -20,6 +20,7 @@ MAX_MEMBERS = 50_000
 MAX_UNPACKED = 2**38  # of all files together
 MAX_RATIO = 100  # unpacked to packed: structure files shrink to a fifth, zeros to a thousandth
 SLACK = 2**20  # bytes that may come out whatever the ratio, for small archives of nearly empty files
+MAX_NAME = 1000  # characters; a table of names takes the width of the longest
 BLOCK = 2**18  # bytes read at once; no header may be larger
 
 
@@ -70,7 +71,7 @@ def tar_members(path: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, 
             if member.size < 0 or member.offset <= last:  # it would be listed without end
                 raise StructureError(path, "damaged archive", f"a member of {member.size} bytes")
             last = member.offset
-            reason = refused(member)
+            reason = refused(member) or ("name too long" if len(member.name) > MAX_NAME else None)
             if reason is None:
                 members.append((member.name, member.offset_data, member.size))
             elif not member.isdir():

@@ -20,18 +20,11 @@ from ..files import StructureError
 from ..protein.parse import MAX_BYTES, read_structure
 from ..protein.structure import Structure
 from .archives import tar_members
+from .store import has_format, is_store
 from .worker import run
 
-KINDS = (
-    ".pdb",
-    ".ent",
-    ".cif",
-    ".mmcif",
-    ".pdb.gz",
-    ".ent.gz",
-    ".cif.gz",
-    ".mmcif.gz",
-)  # the first is taken where a structure has several
+# The first is taken if a structure has several.
+KINDS = (".pdb", ".ent", ".cif", ".mmcif", ".pdb.gz", ".ent.gz", ".cif.gz", ".mmcif.gz")
 STORE_SUFFIX = ".store"
 
 
@@ -108,11 +101,15 @@ def list_files(path) -> list[str]:
         raise StructureError(path, "cannot be opened", "no such file or folder")
     files = []
     for folder, subfolders, names in os.walk(path, onerror=lambda error: files.append(error.filename)):
-        # A store that was built inside this folder is not data of this folder.
-        subfolders[:] = [name for name in subfolders if STORE_SUFFIX not in Path(name).suffixes]
+        subfolders[:] = [name for name in subfolders if not _is_built(Path(folder, name))]
         files.extend(os.path.join(folder, name) for name in names)
         files.extend(link for name in subfolders if os.path.islink(link := os.path.join(folder, name)))
     return sorted(files)
+
+
+def _is_built(folder: Path) -> bool:
+    """True for a store, finished or not, which was built among the data and is none of them."""
+    return STORE_SUFFIX in folder.suffixes and (is_store(folder) or has_format(folder / "plan.json"))
 
 
 def fingerprint(path) -> str:

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -136,18 +136,22 @@ def _serve(connection: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
-    connection.send(True)
-    while True:
-        path, function, *arguments = connection.recv()
-        _limit()
-        try:
-            connection.send(function(*arguments))
-        except StructureError as error:
-            connection.send(error)
-        except MemoryError:
-            connection.send(StructureError(path, "too large", "memory ran out"))
-        except BaseException as error:
-            connection.send(StructureError(path, "unreadable", f"{type(error).__name__}: {error}"[:200]))
+    with contextlib.suppress(EOFError, OSError):  # the process that sent the tasks has ended
+        connection.send(True)
+        while True:
+            _do(connection, *connection.recv())
+
+
+def _do(connection: Connection, path: str, function: Callable, *arguments) -> None:
+    _limit()
+    try:
+        connection.send(function(*arguments))
+    except StructureError as error:
+        connection.send(error)
+    except MemoryError:
+        connection.send(StructureError(path, "too large", "memory ran out"))
+    except BaseException as error:
+        connection.send(StructureError(path, "unreadable", f"{type(error).__name__}: {error}"[:200]))
 
 
 def _limit() -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import os
 import tarfile
 from collections import Counter
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from siamdiff_min.data import structures
+from siamdiff_min.data.store import FORMAT
 from siamdiff_min.data.structures import Source, bundle_index, bundle_path, find_structures, fingerprint
 from siamdiff_min.files import StructureError
 
@@ -39,12 +41,16 @@ def names(listing):
 
 
 def test_a_folder_is_searched_recursively_and_sorted(tmp_path):
-    for file in ("b.pdb", "a.cif", "x/c.ent", "x/y/d.pdb.gz", "x/Z.CIF.gz", "readme.txt", ".pdb", "data.store/e.pdb"):
+    for file in ("b.pdb", "a.cif", "x/c.ent", "x/y/d.pdb.gz", "x/Z.CIF.gz", "readme.txt", ".pdb", "my.store/f.pdb"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_bytes(TEXT)
+    for folder, file in (("data.store", "meta.json"), ("data.store.partial", "plan.json")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "e.pdb").write_bytes(TEXT)
+        (tmp_path / folder / file).write_text(json.dumps({"format": FORMAT}))
     listing = find_structures(tmp_path)
-    assert names(listing) == ["Z", "a", "b", "c", "d"]
-    assert listing.reasons == {"not a structure file": 2}  # a finished store is not searched at all
+    assert names(listing) == ["Z", "a", "b", "c", "d", "f"]
+    assert listing.reasons == {"not a structure file": 2}  # a store of ours is not searched, a folder called so is
 
 
 def test_equal_file_names_get_their_folder(tmp_path):
@@ -95,13 +101,19 @@ def test_hostile_members_are_skipped_counted_and_write_nothing(tmp_path):
         (special("fifo.pdb", tarfile.FIFOTYPE), b""),
         (special("folder.pdb", tarfile.DIRTYPE), b""),
         ("good.pdb", TEXT),
+        ("long/" * 200 + "a.pdb", TEXT),
         ("malware.exe", b"MZ"),
     ]
     inside = tmp_path / "deep" / "er"
     inside.mkdir(parents=True)
     listing = find_structures(tar(inside / "x.tar", members))
     assert names(listing) == ["good"] and listing.sources[0].read().protein.num_residues == 3
-    assert listing.reasons == {"path outside the archive": 3, "not a regular file": 4, "not a structure file": 1}
+    assert listing.reasons == {
+        "path outside the archive": 3,
+        "not a regular file": 4,
+        "not a structure file": 1,
+        "name too long": 1,
+    }
     assert [p.name for p in tmp_path.rglob("*")] == ["deep", "er", "x.tar"]
 
 
