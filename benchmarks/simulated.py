@@ -51,9 +51,35 @@ class Backend(getattr(backends, "_DummyBackendModule", object)):
         return [torch.bfloat16]
 
 
+AUTOCAST = {  # what CUDA's autocast does to the operations that occur here
+    torch.bfloat16: ["linear", "matmul", "mm", "addmm", "bmm", "scaled_dot_product_attention"],
+    torch.float32: ["layer_norm", "softmax.int", "log_softmax.int", "cross_entropy_loss", "cumsum", "sum"],
+}
+
+
+def cast(name: str, dtype: torch.dtype):
+    """An operation under autocast: its floats come in one type."""
+    name, _, overload = name.partition(".")
+    function = getattr(getattr(torch.ops.aten, name), overload or "default")
+
+    def to(x):
+        return x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype in AUTOCAST else x
+
+    def run(*args, **kwargs):
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+            return function(*tree_map(to, args), **tree_map(to, kwargs))
+
+    return run
+
+
 if POSSIBLE:
     backends._setup_privateuseone_for_python_backend("simgpu", backend_module=Backend())
     DEVICE = torch.device("simgpu", 0)
+    FALLBACK, OPERATIONS = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")  # while they live
+    FALLBACK.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    for kind, names in AUTOCAST.items():
+        for name in names:
+            OPERATIONS.impl(name, cast(name, kind), "AutocastPrivateUse1")
 
 
 class Far(torch.Tensor):

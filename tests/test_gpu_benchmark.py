@@ -42,3 +42,11 @@ def test_a_run_of_the_training_script():
     options = ["--max-steps", "2", "--batch-size", "2", "--num-workers", "0", "--level", "residue"]
     first, second = (gpu.train("cpu", "tiny", *options, timeout=300) for _ in range(2))
     assert first["weights"] == second["weights"] and first["proteins_per_second"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_fifty_steps_in_bfloat16_lose_as_much_as_in_float32(level):
+    both = [gpu.losses(level, "tiny", kind, "cpu") for kind in ("float32", "bf16")]
+    assert all(low == pytest.approx(full, rel=0.02) for full, low in zip(*both, strict=True))
+    assert sum(both[0][-10:]) < 0.95 * sum(both[0][:10])  # it learns

@@ -15,11 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..protein.geometry import length
-from .ops import MLP, Links, norms, raised, segment_sum
+from .ops import MLP, Links, norms, segment_sum
 
 
 def lowered(x: Tensor) -> Tensor:
-    """x in the type of matrix products under autocast."""
+    """x in the type of matrix products under autocast.
+
+    In bfloat16 are then products, their rows, and what `embedding_bag`, which adds in float32, makes of them. In
+    float32 stay coordinates, lengths and angles, the tables of `ScalarLayers`, `segment_sum`, the statistics of batch
+    norm, softmax and losses.
+    """
     device = x.device.type
     return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
@@ -44,8 +49,8 @@ class Gather:
         return Gather(*_grouped(source, target, num_targets), *_grouped(target, source, num_sources))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Sum rows of x (num_sources, d) into (num_targets, d), in float32 or better also under autocast."""
-        return _RowSum.apply(raised(x), self)
+        """Sum rows of x (num_sources, d) into (num_targets, d)."""
+        return _RowSum.apply(x, self)
 
     def add_up(self, x: Tensor) -> Tensor:
         """The same without a gradient."""
@@ -92,15 +97,15 @@ class _SumThenMap(torch.autograd.Function):
     def forward(ctx, x: Tensor, gather: Gather, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.gather = gather
         ctx.save_for_backward(x, weight)
-        return F.linear(gather.add_up(x).view(-1, weight.shape[1]).to(weight.dtype), weight, bias)
+        return F.linear(gather.add_up(x).view(-1, weight.shape[1]), weight, bias)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor]:
         x, weight = ctx.saved_tensors
-        grad_weight = grad.t() @ ctx.gather.add_up(x).view(-1, weight.shape[1]).to(weight.dtype)
+        grad_weight = grad.t() @ ctx.gather.add_up(x).view(-1, weight.shape[1])
         grad_x = None
         if ctx.needs_input_grad[0]:
-            grad_x = ctx.gather.spread((grad @ weight).view(-1, x.shape[1]).to(x.dtype))
+            grad_x = ctx.gather.spread((grad @ weight).view(-1, x.shape[1]))
         return grad_x, None, grad_weight, grad.sum(0)
 
 
@@ -130,21 +135,21 @@ class _MapThenSum(torch.autograd.Function):
         for columns in _MapThenSum.columns(x, weight):
             part = weight[:, columns]
             rows = x @ part.flatten(0, 1).t()
-            sums.append(gather.add_up(raised(rows.view(-1, part.shape[1]))))
+            sums.append(gather.add_up(rows.view(-1, part.shape[1])))
         return sums[0] if len(sums) == 1 else torch.cat(sums, dim=1)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, None, Tensor]:
         x, weight = ctx.saved_tensors
-        grad_x = torch.zeros_like(x, dtype=grad.dtype) if ctx.needs_input_grad[0] else None
+        grad_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
         grad_weight = torch.empty_like(weight)
         for columns in _MapThenSum.columns(x, weight):
             part = weight[:, columns].flatten(0, 1)
-            rows = ctx.gather.spread(grad[:, columns].contiguous()).view(len(x), len(part)).to(x.dtype)
+            rows = ctx.gather.spread(grad[:, columns].contiguous()).view(len(x), len(part))
             grad_weight[:, columns] = (rows.t() @ x).view_as(grad_weight[:, columns])
             if grad_x is not None:
                 grad_x += rows @ part
-        return grad_x if grad_x is None else grad_x.to(x.dtype), None, grad_weight
+        return grad_x, None, grad_weight
 
 
 # ---- the score of a pair ---------------------------------------------------------------------------------------------
@@ -174,6 +179,13 @@ def pair_linear(x: Tensor, i: Tensor, j: Tensor, weight: Tensor) -> Tensor:
     return _PairLinear.apply(lowered(x), i, j, lowered(weight))
 
 
+def sums_so_far(x: Tensor) -> Tensor:
+    """Of every row of x (h, d) the sum with all rows above. A GPU has no deterministic `cumsum` of floats."""
+    if x.device.type != "cpu" and torch.are_deterministic_algorithms_enabled():
+        return x.new_ones(len(x), len(x)).tril() @ x
+    return x.cumsum(0)
+
+
 @dataclass(frozen=True)
 class ScalarLayers:
     """second(relu(first(x))) of numbers x, without a product per number.
@@ -195,9 +207,9 @@ class ScalarLayers:
             weight, bias, rows = weight[order], bias[order], second.weight.t()[order]  # (h,), (h,), (h, d)
             on = (weight < 0) | ((weight == 0) & (bias > 0))  # at minus infinity; at its knot a unit changes
             change = torch.where(on, -1.0, 1.0).to(weight.dtype)
-            slope = torch.cat([((weight * on) @ rows)[None], (weight * change)[:, None] * rows]).cumsum(0)
-            offset = torch.cat([((bias * on) @ rows + second.bias)[None], (bias * change)[:, None] * rows]).cumsum(0)
-            return ScalarLayers(knot, slope, offset)
+            slope = torch.cat([((weight * on) @ rows)[None], (weight * change)[:, None] * rows])
+            offset = torch.cat([((bias * on) @ rows + second.bias)[None], (bias * change)[:, None] * rows])
+            return ScalarLayers(knot, sums_so_far(slope), sums_so_far(offset))
 
     def relu_linear(self, x: Tensor, weight: Tensor) -> Tensor:
         """relu(second(relu(first(x)))) W^T of numbers x (P,) that need no gradient, weight (out, d): (P, out)."""
@@ -265,7 +277,7 @@ def relational_sum(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
             linear.bias
         )
     gather = _prepared(links, by_target_and_relation)
-    return _SumThenMap.apply(raised(x), gather, lowered(linear.weight), lowered(linear.bias))
+    return _SumThenMap.apply(lowered(x), gather, lowered(linear.weight), lowered(linear.bias))
 
 
 def gvp_mean(node: tuple, edge: tuple, links: Links, layers: nn.ModuleList) -> tuple[Tensor, Tensor]:

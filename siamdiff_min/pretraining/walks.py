@@ -22,12 +22,12 @@ def sample_walks(graph: Graph, node_graph: Tensor, num: int, edges: int, generat
     n, src, dst = graph.num_nodes, graph.src, graph.dst
     if not graph.num_edges:
         return src.new_zeros(0, edges)
-    on = (src != dst).double()  # self edges lead nowhere
+    on = (src != dst).long()  # self edges lead nowhere
     order = src.argsort(stable=True)
     first = torch.searchsorted(src[order], torch.arange(n + 1, device=src.device))  # edges of every node in that order
-    ways, count = [], torch.ones(n, dtype=torch.float64, device=src.device)
-    for _ in range(edges):  # number of walks that begin with an edge; exact in float64 below 2^53
-        ways.append((on * count[dst])[order].cumsum(0))
+    ways, count = [], torch.ones(n, dtype=torch.long, device=src.device)
+    for _ in range(edges):  # number of walks that begin with an edge; float64 holds all below 2^53
+        ways.append((on * count[dst])[order].cumsum(0).double())
         count = segment_sum(on * count[dst], src, n)
     start = torch.searchsorted(node_graph, torch.arange(int(node_graph[-1]) + 2, device=src.device))
     low, high = first[start[:-1]], first[start[1:]]  # edges of every protein, nodes being sorted by protein

@@ -429,11 +429,11 @@ def test_nothing_is_drawn_without_a_generator(monkeypatch, method):
 
 
 def test_bf16_stays_close():
-    objective = tiny("siamdiff", "atom").float().eval()
+    objective = tiny("siamdiff", "atom").float().train()  # in evaluation nothing normalises what an untrained net makes
     protein = replace(batch(), pos=batch().pos.float())
     exact = objective(protein, generator())[0].item()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss, _ = objective(protein, generator())
     loss.backward()
-    assert loss.dtype == torch.float32 and loss.item() == pytest.approx(exact, rel=0.02)
+    assert loss.dtype == torch.float32 and loss.item() == pytest.approx(exact, rel=0.005)
     assert all(p.grad.isfinite().all() for p in objective.parameters() if p.grad is not None)
