@@ -204,7 +204,8 @@ def denoise(objective: SiamDiff, protein: Protein, t: int, generator: torch.Gene
     pos, graph = noisy.protein.pos, noisy.graph
     score = kernels.edge_scores([(a, graph, pos)], objective.dist_mlp, objective.struct_mlp)[0]
     towards = edges_to_vectors(score, pos, graph.src, graph.dst)  # -eps_theta
-    return [views[0].pos, pos, pos + ((1 - noisy.alpha_bar) / noisy.alpha_bar).sqrt()[:, None] * towards]
+    alpha_bar = objective.alpha_bar[t - 1]
+    return [views[0].pos, pos, pos + ((1 - alpha_bar) / alpha_bar).sqrt() * towards]
 
 
 def bonds(protein: Protein, pos: torch.Tensor) -> torch.Tensor:

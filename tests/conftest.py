@@ -11,7 +11,9 @@ import torch
 from siamdiff_min.data.structures import bundle_path, find_structures
 from siamdiff_min.encoders import kernels
 from siamdiff_min.encoders.graph import Graph
+from siamdiff_min.protein.conformer import chi_atoms
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX
+from siamdiff_min.protein.geometry import dihedral
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.protein.write import write_pdb
 
@@ -75,6 +77,13 @@ def real_protein(name: str = "1LCD_A", dtype: torch.dtype = torch.float64) -> Pr
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Largest deviation relative to the largest magnitude of `expected`."""
     return float((actual.detach() - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+
+
+def chi_angles(protein: Protein) -> tuple[torch.Tensor, torch.Tensor]:
+    """Side-chain torsions chi 1..4 (R, 4) in radian, 0 where undefined, and `defined` (R, 4)."""
+    index, defined = chi_atoms(protein)
+    a, b, c, d = protein.pos[index.clamp(min=0)].unbind(2)
+    return dihedral(a, b, c, d).masked_fill(~defined, 0.0), defined
 
 
 def generator(seed: int = 0) -> torch.Generator:

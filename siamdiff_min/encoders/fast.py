@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..protein.geometry import length
-from .ops import MLP, Links, norms, segment_sum
+from .ops import MLP, Links, segment_sum
 
 
 def lowered(x: Tensor) -> Tensor:
@@ -289,7 +289,7 @@ def gvp_mean(node: tuple, edge: tuple, links: Links, layers: nn.ModuleList) -> t
     first, second, last = layers
     s, v = second(*_first_gvp(node, edge, _prepared(links, by_both_ends), first))
     h = last.wh(v)  # (E, 3, vectors)
-    x = torch.cat([s, norms(h)], dim=-1)  # (E, scalars + vectors)
+    x = torch.cat([s, last.norms(h)], dim=-1)  # (E, scalars + vectors)
     gate = F.linear(x, last.wsv.weight @ last.ws.weight, last.wsv(last.ws.bias)).sigmoid()
     message = torch.cat([x, (last.wv(h) * gate[:, None]).flatten(1)], dim=-1)
     into_nodes = _prepared(links, by_target)
@@ -310,7 +310,7 @@ def _first_gvp(node: tuple, edge: tuple, both_ends: Gather, gvp: nn.Module) -> t
     ]
     s, h = both_ends(torch.cat(parts)).split([gvp.out_scalars, 3 * hidden], dim=-1)  # (E, ...)
     h = h.unflatten(-1, (3, -1)) + F.linear(edge[1], h_edge)
-    own = torch.cat([edge[0], norms(h)], dim=-1)
+    own = torch.cat([edge[0], gvp.norms(h)], dim=-1)
     return gvp.activate(s + F.linear(own, torch.cat([s_edge, s_norm], dim=1), gvp.ws.bias), h)
 
 

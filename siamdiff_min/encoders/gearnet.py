@@ -76,13 +76,11 @@ class GearNet(Encoder):
         dims: list[int],
         num_angle_bins: int = 8,
         readout: str = "mean",
-        concat: bool = True,
         node_dim: int | None = None,
     ):
         super().__init__()
-        self.builder, self.num_angle_bins, self.concat = builder, num_angle_bins, concat
+        self.builder, self.num_angle_bins, self.layer_dims = builder, num_angle_bins, dims
         self.readout = {"mean": segment_mean, "sum": segment_sum}[readout]
-        self.layer_dims = dims if concat else dims[-1:]
         node = [node_dim or builder.node_dim, *dims]
         self.layers = nn.ModuleList(RelationalConv(a, b, builder.num_relations) for a, b in pairwise(node))
         if num_angle_bins:
@@ -111,7 +109,7 @@ class GearNet(Encoder):
                 h = h + F.relu(kernels.relational_sum(m, into_nodes, conv.linear), inplace=True)
             x = norm(h)
             hidden.append(x)
-        node = torch.cat(hidden, dim=-1) if self.concat else x
+        node = torch.cat(hidden, dim=-1)
         return Encoding(
             node=node,
             residue=segment_mean(node, protein.atom_residue, protein.num_residues),

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ..conventions import PAPER, Conventions
 from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
-from ..protein.geometry import histogram, length, nearest_neighbors, radius_pairs, ranges
+from ..protein.geometry import length, nearest_neighbors, radius_neighbors, ranges
 from ..protein.protein import Protein
 from .ops import Links
 
@@ -35,6 +35,10 @@ class Graph:
     length: Tensor | None = None  # (E,) angstrom   shown in place of the lengths at the coordinates
 
     @property
+    def num_nodes(self) -> int:
+        return len(self.node_feature)
+
+    @property
     def num_edges(self) -> int:
         return len(self.src)
 
@@ -50,12 +54,9 @@ class Graph:
 
     def select_edges(self, keep: Tensor) -> Graph:
         """Keep the edges where `keep` (E,) is True. Nodes stay, even those that lose every edge."""
-        edges = {name: getattr(self, name)[keep] for name in ("src", "dst", "relation", "edge_feature")}
-        return replace(self, **edges, length=None if self.length is None else self.length[keep])
-
-    @property
-    def num_nodes(self) -> int:
-        return len(self.node_feature)
+        kept = keep.nonzero().squeeze(1)
+        edges = {name: getattr(self, name)[kept] for name in ("src", "dst", "relation", "edge_feature")}
+        return replace(self, **edges, length=None if self.length is None else self.length[kept])
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class GraphBuilder:
 
     @property
     def num_offsets(self) -> int:
-        return 2 * self.max_offset + 1 if self.max_offset >= 0 else 0
+        return max(0, 2 * self.max_offset + 1)
 
     @property
     def num_relations(self) -> int:
@@ -93,62 +94,46 @@ class GraphBuilder:
 
     def __call__(self, protein: Protein) -> Graph:
         """The graph of a batch; no edge joins two proteins."""
-        kinds = []  # (src, dst, relation) of every kind of edge
-        if self.num_offsets:
-            kinds.append(self.sequential_edges(protein))
-        spatial = [self.radius_edges(protein)]
+        pos, of = protein.pos, protein.atom_graph
+        spatial = [radius_neighbors(pos, of, self.radius, self.conventions.max_neighbors)]
         if self.num_neighbors:
-            spatial.append(nearest_neighbors(protein.pos, protein.atom_graph, protein.num_graphs, self.num_neighbors))
-        for k, (src, dst) in enumerate(spatial):
-            far = self.sequence_distance(protein, src, dst) >= self.min_sequence_distance
-            src, dst = src[far], dst[far]
-            kinds.append((src, dst, torch.full_like(src, self.num_offsets + k)))
+            spatial.append(nearest_neighbors(pos, of, protein.num_graphs, self.num_neighbors))
+        kinds = [self.sequential_edges(protein)] if self.num_offsets else []  # (src, dst, relation) of each
+        kinds += [(src, dst, torch.full_like(src, self.num_offsets + k)) for k, (src, dst) in enumerate(spatial)]
         src, dst, relation = (torch.cat(x) for x in zip(*kinds))
+        far = self.sequence_distance(protein, src, dst) >= self.min_sequence_distance
+        kept = (far | (relation < self.num_offsets)).nonzero().squeeze(1)
         key = (dst * self.num_relations + relation) * protein.num_atoms + src
-        order = key.argsort()
+        order = kept[key[kept].argsort()]
         src, dst, relation = src[order], dst[order], relation[order]
         edge_feature = self.edge_feature(protein, src, dst, relation)
         return Graph(src, dst, relation, edge_feature, self.node_feature(protein), self.num_relations)
-
-    def radius_edges(self, protein: Protein) -> tuple[Tensor, Tensor]:
-        """Both directions of every pair closer than the radius: (src, dst)."""
-        i, j = radius_pairs(protein.pos, protein.atom_graph, self.radius)
-        src, dst = torch.cat([i, j]), torch.cat([j, i])
-        most = self.conventions.max_neighbors
-        if most is None:
-            return src, dst
-        order = length(protein.pos[src] - protein.pos[dst]).argsort(stable=True)
-        order = order[dst[order].argsort(stable=True)]  # by destination, nearest first
-        count = histogram(dst, protein.num_atoms)
-        rank = torch.arange(len(dst), device=dst.device) - (count.cumsum(0) - count)[dst[order]]
-        order = order[rank < most]
-        return src[order], dst[order]
 
     def sequential_edges(self, protein: Protein) -> tuple[Tensor, Tensor, Tensor]:
         """Residues of one chain at offset -max_offset .. max_offset, one relation each, offset 0 being the self edge.
 
         Only for the residue-level view, where node i is residue i.
         """
-        edges, row = [], torch.arange(protein.num_residues, device=protein.pos.device)
-        for shift in range(-self.max_offset, self.max_offset + 1):
-            src = row[max(0, -shift) : max(0, len(row) - max(0, shift))]
-            dst = src + shift
-            offset = self._offset(protein, src, dst)
-            near = same_chain(protein, src, dst) & (offset.abs() <= self.max_offset)
-            edges.append((src[near], dst[near], offset[near] + self.max_offset))
-        return tuple(torch.cat(x) for x in zip(*edges))
+        row = torch.arange(protein.num_residues, device=protein.pos.device)
+        shift = torch.arange(-self.max_offset, self.max_offset + 1, device=row.device)
+        src, dst = row.repeat(len(shift)), (row + shift[:, None]).flatten()
+        there = dst == dst.clamp(0, max(0, len(row) - 1))
+        dst = dst.where(there, src)
+        offset = self.offset(protein, src, dst)
+        near = (there & same_chain(protein, src, dst) & (offset.abs() <= self.max_offset)).nonzero().squeeze(1)
+        return src[near], dst[near], offset[near] + self.max_offset
 
-    def _offset(self, protein: Protein, i: Tensor, j: Tensor) -> Tensor:
-        """Signed distance along the chain from residue i to residue j, or in rows of the batch (README, row 16)."""
-        return j - i if self.conventions.rows_as_distance else protein.residue_index[j] - protein.residue_index[i]
+    def offset(self, protein: Protein, i: Tensor, j: Tensor) -> Tensor:
+        """Signed distance along the chain from residue i to residue j. Other chains are far (README, row 16)."""
+        if self.conventions.rows_as_distance:
+            return j - i
+        offset = protein.residue_index[j] - protein.residue_index[i]
+        return offset.masked_fill(~same_chain(protein, i, j), MAX_SEQUENCE_DISTANCE)
 
     def sequence_distance(self, protein: Protein, src: Tensor, dst: Tensor) -> Tensor:
-        """|i - j| of the residues of two nodes, cut at 10; residues of different chains are far (README, row 16)."""
-        i, j = protein.atom_residue[src], protein.atom_residue[dst]
-        distance = self._offset(protein, i, j).abs().clamp(max=MAX_SEQUENCE_DISTANCE)
-        if self.conventions.rows_as_distance:
-            return distance
-        return distance.masked_fill(~same_chain(protein, i, j), MAX_SEQUENCE_DISTANCE)
+        """|i - j| of the residues of two nodes, cut at 10."""
+        offset = self.offset(protein, protein.atom_residue[src], protein.atom_residue[dst])
+        return offset.abs().clamp(max=MAX_SEQUENCE_DISTANCE)
 
     def node_feature(self, protein: Protein) -> Tensor:
         """One-hot element (atom level) and residue type, the latter all zeros where masked: (N, node_dim)."""

@@ -15,10 +15,11 @@ from ..protein.protein import Protein
 from . import kernels
 from .gearnet import Encoder, Encoding
 from .graph import Graph, GraphBuilder, edge_lengths
-from .ops import SHORTEST, Links, norms, segment_mean
+from .ops import Links, segment_mean
 
 Pair = tuple[Tensor, Tensor]  # scalars and vectors
 Dims = tuple[int, int]  # numbers of scalar and of vector channels
+SHORTEST = 1e-4  # lengths are clamped from below: the gradient of a norm has no value at zero
 
 
 class GVP(nn.Module):
@@ -39,12 +40,17 @@ class GVP(nn.Module):
                 self.wv = nn.Linear(hidden, self.out_vectors, bias=False)
                 self.wsv = nn.Linear(self.out_scalars, self.out_vectors)
 
+    @staticmethod
+    def norms(v: Tensor) -> Tensor:
+        """Lengths (K, c) of vectors (K, 3, c)."""
+        return v.square().sum(-2).clamp(min=SHORTEST**2).sqrt()
+
     def forward(self, s: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """(K, scalars), (K, 3, vectors) -> the same of the output widths."""
         if v is None:
             return self.activate(self.ws(s), None)
         h = self.wh(v)  # (K, 3, hidden)
-        return self.activate(self.ws(torch.cat([s, norms(h)], dim=-1)), h)
+        return self.activate(self.ws(torch.cat([s, self.norms(h)], dim=-1)), h)
 
     def activate(self, s: Tensor, h: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """What follows the two linear maps: W_s [s, |h|] + b (K, out_scalars) and h = W_h V (K, 3, hidden)."""

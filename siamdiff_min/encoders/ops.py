@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-SHORTEST = 1e-4  # lengths are clamped from below: the gradient of a norm has no value at zero
-
 
 def raised(x: Tensor) -> Tensor:
     """x in float32 or better: sums of many rows go astray in bfloat16, which cannot count beyond 256."""
@@ -31,11 +29,6 @@ def segment_mean(x: Tensor, index: Tensor, size: int) -> Tensor:
     sums = segment_sum(x, index, size)
     count = segment_sum(torch.ones_like(index, dtype=sums.dtype), index, size).clamp(min=1)
     return sums / count.view(-1, *[1] * (x.dim() - 1))
-
-
-def norms(v: Tensor) -> Tensor:
-    """Lengths (K, c) of vectors (K, 3, c)."""
-    return v.square().sum(-2).clamp(min=SHORTEST**2).sqrt()
 
 
 class MLP(nn.Module):

@@ -15,7 +15,7 @@ from .ops import MLP, Links, segment_mean, segment_sum
 def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:
     """m_ij = MLP(cat(a_i * a_j, MLP(d_ij))) of every edge: Eq. 5 (README, row 7).
 
-    Of every view representations a (N, d), its graph, and coordinates (N, 3): scores (E,).
+    A view is (representations a (N, d), graph, coordinates (N, 3)); scores (E,) of each.
     """
     scores = []
     for a, graph, pos in views:
@@ -36,10 +36,7 @@ def relational_sum(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
 
 
 def gvp_mean(node: tuple, edge: tuple, links: Links, layers: nn.ModuleList) -> tuple[Tensor, Tensor]:
-    """The mean over the edges j -> i of GVP(GVP(GVP(s_j, e_ji, s_i))), App. H: scalars and vectors of every node i.
-
-    node (N, .), (N, 3, .) and edge (E, .), (E, 3, .) -> (N, .), (N, 3, .); nodes without edges receive zeros.
-    """
+    """The mean over the edges j -> i of GVP(GVP(GVP(s_j, e_ji, s_i))), App. H: scalars and vectors of every node i."""
     s, v = (torch.cat([x[links.source], e, x[links.target]], dim=-1) for x, e in zip(node, edge))
     for layer in layers:
         s, v = layer(s, v)

@@ -17,7 +17,7 @@ from ..encoders.ops import MLP
 from ..protein.constants import NUM_RESIDUE_TYPES
 from ..protein.geometry import angle, dihedral, length
 from ..protein.protein import Protein
-from .diffusion import hide_residues, random_mask, random_mask_official
+from .diffusion import hide_residues, random_mask
 from .objective import Objective, class_counts, mean_or_zero, sum_and_count
 from .walks import sample_walks, walk_nodes
 
@@ -40,8 +40,7 @@ class ResidueTypes(nn.Module):
     def hide(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, Tensor]:
         """The protein without these types, and the residues (M,) that have lost theirs."""
         rate = torch.full((protein.num_graphs,), MASK_RATE, device=protein.pos.device)
-        draw = random_mask_official if self.conventions.mask_with_replacement else random_mask
-        masked = draw(protein, rate, generator)
+        masked = random_mask(protein, rate, generator, self.conventions.mask_with_replacement)
         return hide_residues(protein, masked, self.conventions.backbone), masked
 
     def loss(self, target: Tensor, h: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -85,7 +84,7 @@ class Geometry(nn.Module):
         output = self.mlp(a.flatten(1)).float()
         if self.kind == "distance":
             loss = (output.squeeze(-1) - target).square()
-            sums = torch.stack([target.sum(), target.new_tensor(len(target)), target.square().sum()])
+            sums = torch.stack([target.sum(), target.new_full((), len(target)), target.square().sum()])
             return mean_or_zero(loss), {
                 "distance_squared_error": sum_and_count(loss),
                 "distance_squared_error_constant": sums,

@@ -22,19 +22,10 @@ def sigmoid_betas(steps: int, low: float, high: float, dtype: torch.dtype = torc
     return torch.linspace(-6, 6, steps, dtype=dtype).sigmoid() * (high - low) + low
 
 
-def linear_betas(steps: int, low: float, high: float, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Variances beta_1 .. beta_T (T,) in equal steps from low to high."""
-    return torch.linspace(low, high, steps, dtype=dtype)
-
-
-BETAS = {"sigmoid": sigmoid_betas, "linear": linear_betas}
-
-
 @dataclass(frozen=True)
 class Schedule:
     """One stage of pre-training: the noise levels it draws from, and how its losses are weighed."""
 
-    betas: str  # key of BETAS
     steps: int  # T
     low: float  # smallest and largest variance
     high: float
@@ -46,7 +37,7 @@ class Schedule:
     @property
     def alpha_bar(self) -> Tensor:
         """prod_{s <= t} (1 - beta_s) for t = 1 .. T at the indices 0 .. T - 1: (T,)."""
-        return (1 - BETAS[self.betas](self.steps, self.low, self.high, self.dtype)).cumprod(0)
+        return (1 - sigmoid_betas(self.steps, self.low, self.high, self.dtype)).cumprod(0)
 
     def mask_rate(self, t: Tensor) -> Tensor:
         """Cumulative probability of [MASK] at step t (B,), linear in t (App. D)."""
@@ -70,34 +61,31 @@ class Schedule:
 
 SCHEDULES = {  # preset -> stage -> schedule (README, rows 1, 2, 11)
     "paper": {
-        1: Schedule("sigmoid", 100, 1e-4, 0.1, levels=(10, 100)),
-        2: Schedule("sigmoid", 100, 1e-4, 0.1, levels=(1, 9)),
+        1: Schedule(100, 1e-4, 0.1, levels=(10, 100)),
+        2: Schedule(100, 1e-4, 0.1, levels=(1, 9)),
     },
     "official": {
-        1: Schedule("sigmoid", 100, 1e-3, 0.1, (1, 100), 0.5, 0.5, dtype=torch.float32),
-        2: Schedule("linear", 5, 1e-4, 1e-4, (1, 5), weight_structure=0.2, weight_sequence=0.8, dtype=torch.float32),
+        1: Schedule(100, 1e-3, 0.1, (1, 100), 0.5, 0.5, dtype=torch.float32),
+        2: Schedule(5, 1e-4, 1e-4, (1, 5), weight_structure=0.2, weight_sequence=0.8, dtype=torch.float32),
     },
 }
 
 
-def random_mask(protein: Protein, rate: Tensor, generator: torch.Generator) -> Tensor:
+def random_mask(protein: Protein, rate: Tensor, generator: torch.Generator, with_replacement: bool = False) -> Tensor:
     """random_mask(S, rho) of Eq. 3: every residue independently with its protein's rate (B,), at least one per protein.
 
-    Returns the residues to mask (M,), increasing.
+    Returns the residues to mask (M,), increasing. With replacement floor(n rate) are drawn, so residues may repeat
+    (README, row 3).
     """
+    graph, size = protein.residue_graph, protein.residues_per_graph
+    if with_replacement:
+        draws = (size * rate.float()).long().clamp(min=1)
+        graph = torch.arange(len(size), device=rate.device).repeat_interleave(draws)
+        u = torch.rand(len(graph), generator=generator, device=rate.device)
+        return (u * size[graph]).long() + (size.cumsum(0) - size)[graph]
     u = torch.rand(protein.num_residues, generator=generator, device=rate.device)
-    graph = protein.residue_graph
     smallest = u.new_ones(protein.num_graphs).scatter_reduce_(0, graph, u, "amin")
     return ((u < rate[graph]) | (u == smallest[graph])).nonzero().squeeze(1)
-
-
-def random_mask_official(protein: Protein, rate: Tensor, generator: torch.Generator) -> Tensor:
-    """The released code's mask (README, row 3): floor(n rate) draws *with* replacement, so residues may repeat (M,)."""
-    count = protein.residues_per_graph
-    draws = (count * rate.float()).long().clamp(min=1)
-    graph = torch.arange(protein.num_graphs, device=rate.device).repeat_interleave(draws)
-    u = torch.rand(len(graph), generator=generator, device=rate.device)
-    return (u * count[graph]).long() + (count.cumsum(0) - count)[graph]
 
 
 def perturb(pos: Tensor, alpha_bar: Tensor, generator: torch.Generator) -> Tensor:

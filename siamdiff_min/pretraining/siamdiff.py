@@ -14,10 +14,10 @@ from ..conventions import PAPER, Conventions
 from ..encoders import kernels
 from ..encoders.graph import Graph, edge_lengths
 from ..encoders.ops import MLP, raised, segment_mean
-from ..protein.conformer import Conformer
+from ..protein.conformer import GaussianConformer, TorsionalConformer
 from ..protein.constants import NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
 from ..protein.protein import Protein
-from .diffusion import Schedule, edges_to_vectors, hide_residues, perturb, random_mask, random_mask_official
+from .diffusion import Schedule, edges_to_vectors, hide_residues, perturb, random_mask
 from .objective import Objective, class_counts, sum_and_count
 
 
@@ -27,8 +27,7 @@ class Noisy:
 
     protein: Protein  # P^t: coordinates R^t, sequence S^t
     graph: Graph  # edges of the clean structure (README, row 5)
-    alpha_bar: Tensor  # (N,)
-    clean_length: Tensor  # (E,) angstrom, in R^0
+    target: Tensor  # (E,) the noise on every distance (README, row 6)
 
 
 class SiamDiff(Objective):
@@ -41,7 +40,7 @@ class SiamDiff(Objective):
     def __init__(
         self,
         encoder: nn.Module,
-        conformer: Conformer | None,
+        conformer: TorsionalConformer | GaussianConformer | None,
         stages: dict[int, Schedule],
         conventions: Conventions = PAPER,
         head_dim: int | None = None,
@@ -96,8 +95,7 @@ class SiamDiff(Objective):
         """Residues that are [MASK] at step t (M,): none without sequence diffusion."""
         if not self.schedule.weight_sequence:
             return t.new_zeros(0)
-        draw = random_mask_official if self.conventions.mask_with_replacement else random_mask
-        return draw(protein, self.schedule.mask_rate(t), generator)
+        return random_mask(protein, self.schedule.mask_rate(t), generator, self.conventions.mask_with_replacement)
 
     def add_noise(self, protein: Protein, t: Tensor, masked: Tensor, generator: torch.Generator) -> Noisy:
         """q(P^t | P^0) of Eq. 2-3: mask the sequence, build the graph, then move the atoms."""
@@ -107,10 +105,12 @@ class SiamDiff(Objective):
             elements = graph.node_feature[:, :-NUM_RESIDUE_CHANNELS]  # README, row 10
             graph = replace(graph, node_feature=F.pad(elements, (0, NUM_RESIDUE_CHANNELS)))
         clean_length = edge_lengths(graph, protein.pos)
-        alpha_bar = self.alpha_bar[t - 1][protein.atom_graph]
+        alpha_bar = self.alpha_bar[t - 1][protein.atom_graph]  # (N,)
         if self.schedule.weight_structure:
             protein = replace(protein, pos=perturb(protein.pos, alpha_bar, generator))
-        return Noisy(protein, graph, alpha_bar, clean_length)
+        alpha_bar = alpha_bar[graph.src]
+        target = (clean_length - edge_lengths(graph, protein.pos)) * (alpha_bar / (1 - alpha_bar)).sqrt()
+        return Noisy(protein, graph, target)
 
     def structure_loss(self, noisy: Noisy, score: Tensor) -> Tensor:
         """|eps - eps_theta|^2 of Eq. 10 per protein (B,), averaged over its atoms; score (E,) is m_ij of Eq. 5.
@@ -118,11 +118,9 @@ class SiamDiff(Objective):
         The noise is decomposed into pairwise distances by the chain rule of GeoDiff, so prediction and target are both
         turned from edges into vectors (README, row 6).
         """
-        pos, graph = noisy.protein.pos, noisy.graph
-        alpha_bar = noisy.alpha_bar[graph.src]
-        target = (noisy.clean_length - edge_lengths(graph, pos)) * (alpha_bar / (1 - alpha_bar)).sqrt()  # (E,)
-        error = edges_to_vectors(score - target, pos, graph.src, graph.dst).square().sum(-1)  # (N,)
-        return segment_mean(error, noisy.protein.atom_graph, noisy.protein.num_graphs)
+        graph, protein = noisy.graph, noisy.protein
+        vectors = edges_to_vectors(score - noisy.target, protein.pos, graph.src, graph.dst)  # (N, 3)
+        return segment_mean(vectors.square().sum(-1), protein.atom_graph, protein.num_graphs)
 
     def sequence_loss(self, protein: Protein, masked: Tensor, logits: Tensor) -> Tensor:
         """CE(s_i^0, p(s_i^0 | P^t)) of Eq. 11 per protein (B,), averaged over its masked residues, logits (M, 20)."""

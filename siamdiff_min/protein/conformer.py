@@ -4,9 +4,9 @@ Atom level: torsional perturbation of the side chains, with regeneration of thos
 CA atoms are left: Gaussian noise on the coordinates.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from .constants import (
     RESIDUE_INDEX,
     RESIDUES,
 )
-from .geometry import dihedral, length, radius_pairs, rotate_about_axis
+from .geometry import length, radius_pairs, rotate_about_axis
 from .protein import Protein
 
 # Bondi (1964), J. Phys. Chem. 68:441: van der Waals radii in angstrom of C, N, O, S, by atomic number.
@@ -54,13 +54,6 @@ def chi_atoms(protein: Protein) -> tuple[Tensor, Tensor]:
     return index, (index >= 0).all(-1).cumprod(1).bool()
 
 
-def chi_angles(protein: Protein) -> tuple[Tensor, Tensor]:
-    """Side-chain torsions chi 1..4 (R, 4) in radian, 0 where undefined, and `defined` (R, 4)."""
-    index, defined = chi_atoms(protein)
-    a, b, c, d = protein.pos[index.clamp(min=0)].unbind(2)
-    return dihedral(a, b, c, d).masked_fill(~defined, 0.0), defined
-
-
 def rotate_side_chains(protein: Protein, angles: Tensor, conventions: Conventions = PAPER) -> Protein:
     """perturb(R, eps) of Sec. 4.1: turn chi k of every residue by angles[:, k] (R, 4), radian.
 
@@ -85,34 +78,20 @@ def rotate_side_chains(protein: Protein, angles: Tensor, conventions: Convention
     return replace(protein, pos=pos[protein.atom_residue, protein.atom_name])
 
 
-def clashing_pairs(protein: Protein, pos: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Pairs of atoms of different residues whose spheres overlap by more than CLASH_OVERLAP, each once.
-
-    Bonded neighbours along the backbone are among them: compare with another conformer to find the *new* clashes.
-    """
-    pos = protein.pos if pos is None else pos
-    i, j = radius_pairs(pos, protein.atom_graph, 2 * max(VDW_RADIUS.values()) - CLASH_OVERLAP)
-    clash = _overlaps(protein, pos, i, j) & (protein.atom_residue[i] != protein.atom_residue[j])
-    return i[clash], j[clash]
-
-
 def new_clashes(native: Protein, pos: Tensor) -> Tensor:
     """Residues (R,) bool whose side chain, at coordinates `pos` (N, 3), runs into something it did not touch before.
 
-    Only atoms that moved are blamed; where both did, both residues are.
+    Two atoms of different residues clash if their spheres overlap by more than CLASH_OVERLAP. Only atoms that moved are
+    blamed; if both did, both residues are.
     """
-    i, j = clashing_pairs(native, pos)
-    fresh = ~_overlaps(native, native.pos, i, j)
-    atom = torch.cat([i[fresh], j[fresh]])
-    atom = atom[(pos[atom] != native.pos[atom]).any(-1)]
-    blamed = torch.zeros(native.num_residues, dtype=torch.bool, device=pos.device)
-    return blamed.index_fill(0, native.atom_residue[atom], True)
-
-
-def _overlaps(protein: Protein, pos: Tensor, i: Tensor, j: Tensor) -> Tensor:
     _, _, radius = _tables(pos.device)
-    reach = radius[protein.atom_name[i]] + radius[protein.atom_name[j]] - CLASH_OVERLAP
-    return length(pos[i] - pos[j]) < reach
+    i, j = radius_pairs(pos, native.atom_graph, 2 * max(VDW_RADIUS.values()) - CLASH_OVERLAP)
+    reach = radius[native.atom_name[i]] + radius[native.atom_name[j]] - CLASH_OVERLAP
+    now, before = (length(x[i] - x[j]) < reach for x in (pos, native.pos))
+    fresh = now & ~before & (native.atom_residue[i] != native.atom_residue[j])
+    atom, moved = torch.cat([i, j]), (pos != native.pos).any(-1)
+    blamed = fresh.repeat(2) & moved[atom]
+    return torch.zeros_like(native.masked).index_put((native.atom_residue[atom],), blamed, accumulate=True)
 
 
 @dataclass(frozen=True)
@@ -133,33 +112,26 @@ class TorsionalConformer:
     def __call__(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, dict[str, Tensor]]:
         """The conformer, and what to log, each a tensor (count, residues): residues with new clashes as first drawn and
         in the end, and residues put back to their native side chain."""
-        angles = self.draw(protein, self.std, generator)
-        conformer = rotate_side_chains(protein, angles, self.conventions)
-        if not self.check:
-            return conformer, {}
-        drawn = clashing = new_clashes(protein, conformer.pos)
-        std = torch.full((protein.num_residues, 1), self.std, device=protein.pos.device)
-        for _ in range(self.attempts):
+        angles = protein.pos.new_zeros(protein.num_residues, MAX_CHI)
+        std, clashing, rounds = torch.full_like(angles[:, :1], self.std), torch.ones_like(protein.masked), []
+        for attempt in count():  # ends: one put back may disturb a neighbour, but the native state has no new clash
+            fresh = self.draw(protein, std, generator) if attempt <= self.attempts else torch.zeros_like(angles)
+            angles = torch.where(clashing[:, None], fresh, angles)
+            conformer = rotate_side_chains(protein, angles, self.conventions)
+            if not self.check:
+                return conformer, {}
+            rounds.append(clashing := new_clashes(protein, conformer.pos))
             if not clashing.any():
                 break
             std = torch.where(clashing[:, None], std * self.shrink, std)
-            angles = torch.where(clashing[:, None], self.draw(protein, std, generator), angles)
-            conformer = rotate_side_chains(protein, angles, self.conventions)
-            clashing = new_clashes(protein, conformer.pos)
-        while clashing.any():  # ends: one put back may disturb a neighbour, but the native state has no new clash
-            angles = angles.masked_fill(clashing[:, None], 0.0)
-            conformer = rotate_side_chains(protein, angles, self.conventions)
-            clashing = new_clashes(protein, conformer.pos)
-        rates = {"clash_rate_drawn": drawn, "clash_rate": clashing, "native_side_chains": (angles == 0).all(1)}
-        return conformer, {
-            name: torch.stack([x.sum(), x.new_full((), len(x), dtype=torch.long)]) for name, x in rates.items()
-        }
+        rates = {"clash_rate_drawn": rounds[0], "clash_rate": clashing, "native_side_chains": (angles == 0).all(1)}
+        size = clashing.new_full((), len(clashing), dtype=torch.long)
+        return conformer, {name: torch.stack([x.sum(), size]) for name, x in rates.items()}
 
     def draw(self, protein: Protein, std: float | Tensor, generator: torch.Generator) -> Tensor:
         """Wrapped normal noise (R, 4) in [0, 2 pi) for every chi."""
-        noise = torch.randn(
-            protein.num_residues, MAX_CHI, generator=generator, device=protein.pos.device, dtype=protein.pos.dtype
-        )
+        shape, pos = (protein.num_residues, MAX_CHI), protein.pos
+        noise = torch.randn(shape, generator=generator, device=pos.device, dtype=pos.dtype)
         return (noise * std) % (2 * torch.pi)
 
 
@@ -174,6 +146,3 @@ class GaussianConformer:
         pos = protein.pos
         noise = torch.randn(pos.shape, generator=generator, device=pos.device, dtype=pos.dtype)
         return replace(protein, pos=pos + self.std * noise), {}
-
-
-Conformer = Callable[[Protein, torch.Generator], tuple[Protein, dict[str, Tensor]]]

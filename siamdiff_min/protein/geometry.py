@@ -66,6 +66,20 @@ def radius_pairs(pos: Tensor, graph: Tensor, radius: float) -> tuple[Tensor, Ten
     return i.index_select(0, near), j.index_select(0, near)
 
 
+def radius_neighbors(pos: Tensor, graph: Tensor, radius: float, most: int | None) -> tuple[Tensor, Tensor]:
+    """Both directions of every pair of `radius_pairs`: (neighbour, point), of every point the `most` nearest."""
+    i, j = radius_pairs(pos, graph, radius)
+    neighbour, point = torch.cat([i, j]), torch.cat([j, i])
+    if most is None:
+        return neighbour, point
+    order = length(pos[neighbour] - pos[point]).argsort(stable=True)
+    order = order[point[order].argsort(stable=True)]  # by point, nearest first
+    count = histogram(point, len(pos))
+    rank = torch.arange(len(point), device=pos.device) - (count.cumsum(0) - count)[point[order]]
+    order = order[rank < most]
+    return neighbour[order], point[order]
+
+
 def ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     """Write out the half-open ranges first[k] .. last[k] (K,): for every element its k and its value."""
     count = last - first

@@ -53,11 +53,6 @@ class Protein:
         """Number of residues of every protein (B,)."""
         return histogram(self.residue_graph, self.num_graphs)
 
-    @property
-    def atoms_per_graph(self) -> Tensor:
-        """Number of atoms of every protein (B,)."""
-        return histogram(self.atom_graph, self.num_graphs)
-
     def map(self, function) -> Protein:
         """Apply `function` to every tensor."""
         return replace(self, **{name: function(getattr(self, name)) for name in TENSOR_FIELDS})
@@ -72,14 +67,15 @@ class Protein:
 
     def select_atoms(self, keep: Tensor) -> Protein:
         """Keep the atoms where `keep` (N,) is True. Residues stay, even those that lose every atom."""
-        return replace(self, **{name: getattr(self, name)[keep] for name in ATOM_FIELDS})
+        kept = keep.nonzero().squeeze(1)
+        return replace(self, **{name: getattr(self, name)[kept] for name in ATOM_FIELDS})
 
     def select_residues(self, keep: Tensor) -> Protein:
         """Keep the residues where `keep` (R,) is True, with their atoms. Proteins stay, even empty ones."""
-        new_index = keep.cumsum(0) - 1
+        new_index, kept = keep.cumsum(0) - 1, keep.nonzero().squeeze(1)
         atoms = self.select_atoms(keep[self.atom_residue])
-        kept = {name: getattr(self, name)[keep] for name in RESIDUE_FIELDS}
-        return replace(atoms, atom_residue=new_index[atoms.atom_residue], **kept)
+        residues = {name: getattr(self, name)[kept] for name in RESIDUE_FIELDS}
+        return replace(atoms, atom_residue=new_index[atoms.atom_residue], **residues)
 
     def crop(self, start: int, length: int) -> Protein:
         """The residues start .. start + length - 1 (rows of a single protein, file order)."""
@@ -111,16 +107,8 @@ class Protein:
 
     def unpack(self) -> list[Protein]:
         """The inverse of `pack`: a list of B single proteins."""
-        singles, residue = [], 0
-        residues, atoms = self.residues_per_graph.tolist(), self.atoms_per_graph.tolist()
-        per_residue = {name: getattr(self, name).split(residues) for name in RESIDUE_FIELDS}
-        per_atom = {name: getattr(self, name).split(atoms) for name in ATOM_FIELDS}
-        for b in range(self.num_graphs):
-            p = Protein(**{name: x[b] for name, x in (per_residue | per_atom).items()})
-            p = replace(p, atom_residue=p.atom_residue - residue, residue_graph=torch.zeros_like(p.residue_graph))
-            singles.append(p)
-            residue += residues[b]
-        return singles
+        singles = [self.select_residues(self.residue_graph == b) for b in range(self.num_graphs)]
+        return [replace(p, residue_graph=torch.zeros_like(p.residue_graph), num_graphs=1) for p in singles]
 
 
 TENSOR_FIELDS = tuple(f.name for f in fields(Protein) if f.name != "num_graphs")

@@ -30,7 +30,7 @@ from siamdiff_min.encoders.gvp import (
     TupleNorm,
     radial_basis,
 )
-from siamdiff_min.encoders.ops import Links, norms
+from siamdiff_min.encoders.ops import Links
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import TABLE_6
@@ -229,7 +229,7 @@ def test_vectors_inside_the_network_turn_with_the_protein():
     net(protein)
     net(replace(protein, pos=protein.pos @ rotation.T + shift))
     assert relative_error(seen[1], rotation @ seen[0].detach()) < 1e-9
-    assert (norms(seen[0]) > 0.01).any()
+    assert (GVP.norms(seen[0]) > 0.01).any()
 
 
 def test_packing_equals_encoding_singly():

@@ -11,23 +11,23 @@ from siamdiff_min.files import ConfigError
 
 
 def test_the_context_chooses_and_goes_back_after_an_error():
-    assert kernels._chosen() is kernels.fast
+    assert kernels.edge_scores is kernels.fast.edge_scores
     with pytest.raises(KeyError), kernels.use("plain"):
-        assert kernels._chosen() is kernels.plain
+        assert kernels.edge_scores is kernels.plain.edge_scores
         with kernels.use("fast"):
-            assert kernels._chosen() is kernels.fast
+            assert kernels.edge_scores is kernels.fast.edge_scores
         raise KeyError
-    assert kernels._chosen() is kernels.fast
+    assert kernels.edge_scores is kernels.fast.edge_scores
     with (
         kernels.use("quick"),
         pytest.raises(ConfigError, match="SIAMDIFF_KERNELS is 'quick'; there are plain and fast"),
     ):
-        kernels.edge_scores([], None, None)
+        _ = kernels.edge_scores
 
 
 @pytest.mark.parametrize("form", kernels.FORMS)
 def test_the_environment_chooses(form):
-    code = "from siamdiff_min.encoders import kernels; print(kernels._chosen().__name__)"
+    code = "from siamdiff_min.encoders import kernels; print(kernels.edge_scores.__module__)"
     environment = {**os.environ, "SIAMDIFF_KERNELS": form}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == f"siamdiff_min.encoders.{form}"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from Bio.PDB.vectors import Vector, calc_angle, calc_dihedral
-from conftest import generator, load_golden, move, real_protein, relative_error, rigid_motion
+from conftest import chi_angles, generator, load_golden, move, real_protein, relative_error, rigid_motion
 from torch import nn
 
 import train
@@ -22,7 +22,7 @@ from siamdiff_min.pretraining.contrast import MultiviewContrast, ball, info_nce,
 from siamdiff_min.pretraining.denoising import noise_levels
 from siamdiff_min.pretraining.objective import Objective
 from siamdiff_min.pretraining.walks import sample_walks, walk_nodes
-from siamdiff_min.protein.conformer import chi_angles, chi_atoms
+from siamdiff_min.protein.conformer import chi_atoms
 from siamdiff_min.protein.constants import CA, RESIDUE_INDEX
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training import checkpoint

@@ -158,7 +158,7 @@ def test_stage_2_of_the_released_code(level, variant, near_zero_relus):
 
     g = generator(1)
     t = torch.randint(1, 6, (protein.num_graphs,), generator=g)
-    masked = diffusion.random_mask_official(protein, 0.85 * t / 5 + 0.15, g)
+    masked = diffusion.random_mask(protein, 0.85 * t / 5 + 0.15, g, with_replacement=True)
     size = diffusion.hide_residues(views[0], masked, backbone=3).num_atoms
     noise = [torch.randn(size, 3, generator=g) for _ in views]
     alphas = (1 - torch.linspace(1e-4, 1e-4, 5)).cumprod(0)
@@ -335,8 +335,8 @@ def test_each_view_is_denoised_from_the_other(method, partner, monkeypatch):
     objective = tiny(method, "residue").eval()
     encoded, used = [], []
     objective.encoder.register_forward_hook(lambda _, __, out: encoded.append(out.node))
-    edge_scores = kernels.edge_scores
-    monkeypatch.setattr(kernels, "edge_scores", lambda v, *heads: used.extend(v) or edge_scores(v, *heads))
+    edge_scores = kernels.fast.edge_scores
+    monkeypatch.setattr(kernels.fast, "edge_scores", lambda v, *heads: used.extend(v) or edge_scores(v, *heads))
     objective(batch(), generator())
     assert len(encoded) == len(partner) and all(a is encoded[k] for (a, *_), k in zip(used, partner, strict=True))
 

@@ -16,7 +16,7 @@ def test_unpack_undoes_pack():
     batch = Protein.pack(singles)
     assert batch.num_graphs == 3
     assert batch.residues_per_graph.tolist() == [p.num_residues for p in singles]
-    assert batch.atoms_per_graph.tolist() == [p.num_atoms for p in singles]
+    assert batch.atom_graph.bincount().tolist() == [p.num_atoms for p in singles]
     assert all(same(a, b) for a, b in zip(batch.unpack(), singles))
     assert same(Protein.pack([Protein.pack(singles[:2]), singles[2]]), batch)
 
