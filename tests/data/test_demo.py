@@ -1,8 +1,9 @@
 """Demo sets: their labels by brute force, their splits by protein, nothing that gives the answer away."""
 
 import json
+import re
 from collections import Counter
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import pytest
 import torch
@@ -150,3 +151,12 @@ def test_models_and_mutations_are_those_of_the_script(task, script):
     if task == "psr":
         made = [recipe | {"gdt_ts": pytest.approx(make_demo.score(recipe, entry.source), abs=0.01)} for recipe in made]
     assert sorted(made, key=lambda recipe: recipe["name"]) == listed and len(made) >= 4
+
+
+def test_every_file_of_data_goes_into_the_wheel():
+    root = Path(demo.__file__).parents[2]
+    globs = re.search(r"package-data = \{ siamdiff_min = \[(.*?)\]", (root / "pyproject.toml").read_text())[1]
+    packed = {path for glob in re.findall('"(.*?)"', globs) for path in (root / "siamdiff_min").glob(glob)}
+    ignored = ("__pycache__", ".store")
+    files = [path for path in (root / "siamdiff_min").rglob("*.*") if path.is_file() and path.suffix != ".py"]
+    assert [f for f in files if f not in packed and not any(part in str(f) for part in ignored)] == []
