@@ -30,7 +30,7 @@ def note_of(structure):
     return values, rows.tolist()
 
 
-@pytest.mark.parametrize("task", TABLE_6)
+@pytest.mark.parametrize("task", [task for task in TABLE_6 if task != "table"])
 def test_splits_are_by_protein(task):
     group = {row["file"].split("/")[1].removesuffix(".pdb.gz"): row["group30"] for row in bundle_index()}
     groups = {split: {group[e.source.name] for e in entries(task, split)} for split in SPLITS}

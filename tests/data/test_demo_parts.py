@@ -17,6 +17,8 @@ from siamdiff_min.protein.constants import ATOM_INDEX, CA, RESIDUE_INDEX, C, N, 
 from siamdiff_min.protein.geometry import dihedral, length
 from siamdiff_min.protein.protein import TENSOR_FIELDS
 
+TASKS = [task for task in DATASETS if task != "table"]  # which is of the user's own data
+
 
 def entries(task: str) -> list[demo.Made]:
     return demo.demo_set(task).valid.listing().sources[:2]
@@ -26,9 +28,9 @@ def test_a_change_of_task_split_or_file_makes_another_store(monkeypatch, tmp_pat
     def states(task: str) -> list[str]:
         return [getattr(demo.demo_set(task), split).fingerprint for split in ("train", "valid", "test")]
 
-    before = {task: states(task) for task in DATASETS}
-    assert before == {task: states(task) for task in DATASETS} and len({x for s in before.values() for x in s}) == 15
-    places = [getattr(demo.demo_set(task), split).path for task in DATASETS for split in ("train", "valid", "test")]
+    before = {task: states(task) for task in TASKS}
+    assert before == {task: states(task) for task in TASKS} and len({x for s in before.values() for x in s}) == 15
+    places = [getattr(demo.demo_set(task), split).path for task in TASKS for split in ("train", "valid", "test")]
     assert len(set(places)) == len(places)
     text = (demo.FOLDER / "ec.json").read_text()
     (tmp_path / "ec.json").write_text(text.replace('"valid"', '"test"', 1))
@@ -38,7 +40,7 @@ def test_a_change_of_task_split_or_file_makes_another_store(monkeypatch, tmp_pat
     assert before["ec"] == states("ec")
 
 
-@pytest.mark.parametrize("task", DATASETS)
+@pytest.mark.parametrize("task", TASKS)
 def test_entries_are_the_same_in_another_process_and_can_be_learnt_from(task, tmp_path):
     made = entries(task)
     one, two = made[0].read(), pickle.loads(pickle.dumps(made[0])).read()
