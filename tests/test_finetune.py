@@ -28,7 +28,7 @@ TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 
 
 def finetune(*argv, launcher=(), status=0) -> str:
     command = [sys.executable, *launcher, "finetune.py", *map(str, argv)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert result.returncode == status, result.stdout + result.stderr
     return result.stdout + result.stderr
 

@@ -27,6 +27,7 @@ from siamdiff_min.files import SiamDiffError, write_file
 from siamdiff_min.training import checkpoint, engine, ranks
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = 300  # seconds until what has not happened never will: busy machines are slow, collectives wait for 600
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["train", "finetune", "siamdiff_min.embed", "torch._dynamo", "sklearn.metrics"])
 
@@ -216,7 +217,7 @@ def start(log: Path, world: int, *command, **environment) -> list:
     return children
 
 
-def finish(children: list, timeout: float = 60) -> list[int | None]:
+def finish(children: list, timeout: float = PATIENCE) -> list[int | None]:
     """Wait for processes; their exit codes, None for those that had to be killed because they did not end."""
     end = time.monotonic() + timeout
     for process in children:

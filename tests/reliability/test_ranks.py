@@ -11,7 +11,7 @@ import time
 import processes
 import pytest
 import torch
-from processes import finish, start, torchrun
+from processes import PATIENCE, finish, start, torchrun
 from standin import assert_equal_weights, lines
 
 SOAK = pytest.mark.soak
@@ -21,7 +21,7 @@ PLACES = ("step", "validation", "save", "data", "start")
 @pytest.mark.parametrize("world, rounds", [(2, 1), pytest.param(2, 6, marks=SOAK), pytest.param(3, 1, marks=SOAK)])
 @pytest.mark.parametrize("place", PLACES[:3])
 def test_a_dying_rank_ends_the_others(place, world, rounds, tmp_path, record_property):
-    """They end within seconds, and in vain; the traceback is printed; what was saved is resumed, all bit-equal."""
+    """They end by themselves, and in vain; the traceback is printed; what was saved is resumed, all bit-equal."""
     options = "--epochs", "1", "--save-every", "2"
     reference, log, slowest, deaths = tmp_path / "reference", tmp_path / "log", 0.0, 0
     assert finish(start(log, world, "stand-in", reference, *options)) == [0] * world
@@ -30,9 +30,9 @@ def test_a_dying_rank_ends_the_others(place, world, rounds, tmp_path, record_pro
         out = tmp_path / f"{place}-{number}"
         log.write_text("")
         children = start(log, world, "stand-in", out, *options, DIE=f"{rank}:{place}:{how}")
-        children[int(rank)].join(60)
+        children[int(rank)].join(PATIENCE)
         begin = time.monotonic()
-        codes = finish(children, 20)
+        codes = finish(children)
         slowest, deaths = max(slowest, time.monotonic() - begin), deaths + 1
         assert codes == [-9 if how == "killed" and str(r) == rank else 1 for r in range(world)], log.read_text()
         assert how == "killed" or "RuntimeError: dies on purpose" in log.read_text()
@@ -58,10 +58,9 @@ def test_torchrun_starts_all_again_after_a_death(place, how, rounds, tmp_path, r
     for number in range(rounds):
         out = tmp_path / str(number)
         command = "--max-restarts", "1", processes.__file__, "stand-in", out, "--epochs", "1", "--save-every", "2"
-        begin = time.monotonic()
         process = torchrun(2, *command, DIE=f"{rank}:{place}:{how}")
-        said, _ = process.communicate(timeout=100)
-        assert process.returncode == 0 and time.monotonic() - begin < 90, said
+        said, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, said
         assert ("RuntimeError: dies on purpose" if how == "raises" else "exitcode: -9") in said, said
         assert place != "step" or "at step 4" in said, said
         for name in ("weights-0.pt", "weights-1.pt"):
@@ -71,7 +70,7 @@ def test_torchrun_starts_all_again_after_a_death(place, how, rounds, tmp_path, r
 
 def test_torchrun_without_restart_ends_with_the_traceback(tmp_path):
     process = torchrun(2, processes.__file__, "stand-in", tmp_path, DIE="1:step:raises")
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1 and "RuntimeError: dies on purpose" in said
 
 

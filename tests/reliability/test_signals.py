@@ -10,7 +10,7 @@ from pathlib import Path
 
 import processes
 import pytest
-from processes import finish, start, torchrun
+from processes import PATIENCE, finish, start, torchrun
 from runs import RUNS
 from standin import lines
 
@@ -62,8 +62,8 @@ def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzym
                 with suppress(ProcessLookupError):  # it has ended by itself, or is not yet a group
                     os.killpg(process.pid, number)
             monitor.unlink(missing_ok=True)
-            end = time.monotonic() + 20
-            codes = finish(children, 20)
+            end = time.monotonic() + PATIENCE
+            codes = finish(children)
             assert None not in codes, log.read_text()
             while any(members(process.pid) for process in children):
                 assert time.monotonic() < end, log.read_text()
@@ -137,7 +137,7 @@ def test_signals_to_torchrun(number, group, tmp_path):
         assert process.poll() is None
         time.sleep(0.05)
     os.killpg(process.pid, number) if group else process.send_signal(number)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode and f"stopped by {number.name} after step" in said, said
     step = int(re.search(r"after step (\d+)", said)[1])
     assert checkpoint.latest(out)[1]["step"] == step and not members(process.pid)
