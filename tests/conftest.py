@@ -55,7 +55,7 @@ def load_golden(name: str) -> Golden:
         return Golden((k, torch.from_numpy(a) if a.dtype.kind in "fiub" else a) for k, a in arrays.items())
 
 
-def golden_graph(golden: Golden, dtype: torch.dtype = torch.float32) -> tuple[Protein, Graph]:
+def golden_graph(golden: Golden, dtype: torch.dtype = torch.float32, device: str = "cpu") -> tuple[Protein, Graph]:
     """The fixture's nodes and edges as they were given to the official network."""
     x, edges = golden["in_node_feature"].to(dtype), golden["in_edge_list"].long()
     none = torch.zeros(len(x), dtype=torch.long)
@@ -65,7 +65,8 @@ def golden_graph(golden: Golden, dtype: torch.dtype = torch.float32) -> tuple[Pr
     protein = Protein(pos, none, none, own, none, none.bool(), none, none, own, none, graph_of, int(graph_of[-1]) + 1)
     feature = golden["in_edge_feature"][:, :-1].to(dtype) if "in_edge_feature" in golden else None
     graph = Graph(edges[:, 0], edges[:, 1], edges[:, 2], feature, x, int(golden["num_relation"]))
-    return protein, graph
+    moved = {name: x.to(device) for name, x in vars(graph).items() if isinstance(x, torch.Tensor)}
+    return protein.to(device), replace(graph, **moved)
 
 
 def real_protein(name: str = "1LCD_A", dtype: torch.dtype = torch.float64) -> Protein:
@@ -74,9 +75,18 @@ def real_protein(name: str = "1LCD_A", dtype: torch.dtype = torch.float64) -> Pr
     return replace(protein, pos=protein.pos.to(dtype))
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request) -> str:
+    """Every device there is. Numbers of the official code hold on a GPU to 5e-5, in float32 without TF32."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    return request.param
+
+
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Largest deviation relative to the largest magnitude of `expected`."""
-    return float((actual.detach() - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+    actual = actual.detach().to(expected.device)
+    return float((actual - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
 
 
 def chi_angles(protein: Protein) -> tuple[torch.Tensor, torch.Tensor]:

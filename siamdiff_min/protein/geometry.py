@@ -55,8 +55,8 @@ def radius_pairs(pos: Tensor, graph: Tensor, radius: float) -> tuple[Tensor, Ten
     size = cell.amax(0) + 2
     key = ((graph * size[0] + cell[:, 0]) * size[1] + cell[:, 1]) * size[2] + cell[:, 2]
     key, order = key.sort(stable=True)
-    sides = torch.tensor([[0, 1], [1, -1], [1, 0], [1, 1]], device=pos.device)
-    column = key[:, None] + (sides[:, 0] * size[1] + sides[:, 1]) * size[2]  # (N, 4)
+    line, layer = size[2], size[1] * size[2]
+    column = key[:, None] + torch.stack([line, layer - line, layer, layer + line])  # (N, 4)
     row = torch.arange(len(pos), device=pos.device)[:, None]
     first = torch.cat([row + 1, torch.searchsorted(key, column - 1)], dim=1)  # (N, 5) ranges of candidates
     last = torch.searchsorted(key, torch.cat([key[:, None] + 1, column + 1], dim=1), right=True)
@@ -108,8 +108,8 @@ def nearest_neighbors(pos: Tensor, graph: Tensor, num_graphs: int, k: int) -> tu
         valid = (column < count[graph[row]][:, None]) & (other != row[:, None])
         distance = length(pos[row][:, None] - pos[other.clamp(max=len(pos) - 1)]).masked_fill(~valid, torch.inf)
         nearest = distance.topk(min(k, width), largest=False)
-        found = nearest.values.isfinite()
+        found = nearest.values.isfinite().nonzero(as_tuple=True)
         neighbour.append(other.gather(1, nearest.indices)[found])
-        point.append(row[:, None].expand_as(found)[found])
+        point.append(row[found[0]])
     empty = [graph.new_zeros(0)]
     return torch.cat(neighbour or empty), torch.cat(point or empty)

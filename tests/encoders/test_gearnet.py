@@ -30,16 +30,16 @@ CASES = {  # fixture -> the network it was made with
 @pytest.mark.usefixtures("kernel_form")
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("name", ["gearnet_res_6x32", "gearnet_atom_6x128"])
-def test_golden_output(name, mode):
-    golden = load_golden(name)
-    net = GearNet(*CASES[name])
+def test_golden_output(name, mode, device):
+    golden, tolerance = load_golden(name), {"cpu": 1e-5, "cuda": 5e-5}[device]
+    net = GearNet(*CASES[name]).to(device)
     net.load_state_dict(golden.state(), strict=True)
-    encoding = net.train(mode == "train")(*golden_graph(golden))
-    assert relative_error(encoding.node, golden[f"out32/{mode}/node_feature"]) < 1e-5
-    assert relative_error(encoding.graph, golden[f"out32/{mode}/graph_feature"]) < 1e-5
-    double = GearNet(*CASES[name]).double()
+    encoding = net.train(mode == "train")(*golden_graph(golden, device=device))
+    assert relative_error(encoding.node, golden[f"out32/{mode}/node_feature"]) < tolerance
+    assert relative_error(encoding.graph, golden[f"out32/{mode}/graph_feature"]) < tolerance
+    double = GearNet(*CASES[name]).double().to(device)
     double.load_state_dict(golden.state())
-    encoding = double.train(mode == "train")(*golden_graph(golden, torch.float64))
+    encoding = double.train(mode == "train")(*golden_graph(golden, torch.float64, device))
     assert relative_error(encoding.graph, golden[f"out64/{mode}/graph_feature"]) < 1e-7
 
 

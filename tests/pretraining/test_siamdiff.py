@@ -25,27 +25,27 @@ VARIANTS = {  # fixture -> (two views?, ablation)
 }
 
 
-def official(level: str, variant: str, inputs: Golden) -> tuple[SiamDiff, Protein]:
+def official(level: str, variant: str, inputs: Golden, device: str = "cpu") -> tuple[SiamDiff, Protein]:
     """The task of the fixture with its weights, and its input."""
     siamese, ablation = VARIANTS[variant]
     builder = replace({"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level], conventions=OFFICIAL)
     net = GearNet(builder, {"atom": [24] * 6, "residue": [32] * 6}[level], 8, {"atom": "mean", "residue": "sum"}[level])
-    protein = inputs.protein("graph1_")
-    second = builder.view(replace(protein, pos=inputs["graph2_node_position"]))
+    protein = inputs.protein("graph1_").to(device)
+    second = builder.view(replace(protein, pos=inputs["graph2_node_position"].to(device)))
     stages = {k: s.only(**ABLATIONS[ablation]) for k, s in SCHEDULES["official"].items()}
     objective = SiamDiff(net, (lambda *_: (second, {})) if siamese else None, stages, OFFICIAL)
     weights = {k.replace("model.", "encoder.", 1): v for k, v in inputs.state().items() if k != "alphas"}
     objective.load_state_dict(weights, strict=True)
-    return objective, protein
+    return objective.to(device), protein
 
 
 @pytest.fixture
 def replay(monkeypatch):
     """Let the recorded draws of a fixture come out of torch's random functions, in order."""
 
-    def start(golden: Golden) -> None:
+    def start(golden: Golden, device: str = "cpu") -> None:
         names = sorted((k for k in golden if k.startswith("draw")), key=lambda k: int(k[4 : k.index("_")]))
-        draws = iter([golden[name] for name in names])
+        draws = iter([golden[name].to(device) for name in names])
         # The official levels count from 0, t counts from 1.
         monkeypatch.setattr(torch, "randint", lambda low, *_, **__: next(draws) + low)
         monkeypatch.setattr(torch, "rand", lambda *_, **__: next(draws))
@@ -92,6 +92,18 @@ def test_golden_loss_gradients_and_adam_step(level, variant, replay, near_zero_r
     replay(golden)
     after, _ = objective(protein, generator())
     assert after.item() == pytest.approx(golden["out32/loss_after_adam_step"].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_golden_loss_on_every_device(level, replay, device):
+    golden, tolerance = load_golden(f"siamdiff_{level}_siamdiff_s1"), {"cpu": 1e-6, "cuda": 5e-5}[device]
+    objective, protein = official(level, "siamdiff_s1", golden, device)
+    for name in ("out32/loss", "out32/loss_after_adam_step"):
+        replay(golden, device)
+        loss, _ = objective(protein, generator())
+        assert loss.item() == pytest.approx(golden[name].item(), rel=10 * tolerance if "after" in name else tolerance)
+        loss.backward()
+        torch.optim.Adam(objective.parameters(), lr=1e-4).step()
 
 
 def released_loss(objective: SiamDiff, views: list[Protein], t, masked, noise, alphas, gamma) -> torch.Tensor:
