@@ -22,10 +22,19 @@ def sigmoid_betas(steps: int, low: float, high: float, dtype: torch.dtype = torc
     return torch.linspace(-6, 6, steps, dtype=dtype).sigmoid() * (high - low) + low
 
 
+def linear_betas(steps: int, low: float, high: float, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Variances beta_1 .. beta_T (T,) in equal steps from low to high."""
+    return torch.linspace(low, high, steps, dtype=dtype)
+
+
+BETAS = {"sigmoid": sigmoid_betas, "linear": linear_betas}
+
+
 @dataclass(frozen=True)
 class Schedule:
     """One stage of pre-training: the noise levels it draws from, and how its losses are weighed."""
 
+    betas: str  # key of BETAS
     steps: int  # T
     low: float  # smallest and largest variance
     high: float
@@ -37,7 +46,7 @@ class Schedule:
     @property
     def alpha_bar(self) -> Tensor:
         """prod_{s <= t} (1 - beta_s) for t = 1 .. T at the indices 0 .. T - 1: (T,)."""
-        return (1 - sigmoid_betas(self.steps, self.low, self.high, self.dtype)).cumprod(0)
+        return (1 - BETAS[self.betas](self.steps, self.low, self.high, self.dtype)).cumprod(0)
 
     def mask_rate(self, t: Tensor) -> Tensor:
         """Cumulative probability of [MASK] at step t (B,), linear in t (App. D)."""
@@ -61,12 +70,12 @@ class Schedule:
 
 SCHEDULES = {  # preset -> stage -> schedule (README, rows 1, 2, 11)
     "paper": {
-        1: Schedule(100, 1e-4, 0.1, levels=(10, 100)),
-        2: Schedule(100, 1e-4, 0.1, levels=(1, 9)),
+        1: Schedule("sigmoid", 100, 1e-4, 0.1, levels=(10, 100)),
+        2: Schedule("sigmoid", 100, 1e-4, 0.1, levels=(1, 9)),
     },
     "official": {
-        1: Schedule(100, 1e-3, 0.1, (1, 100), 0.5, 0.5, dtype=torch.float32),
-        2: Schedule(5, 1e-4, 1e-4, (1, 5), weight_structure=0.2, weight_sequence=0.8, dtype=torch.float32),
+        1: Schedule("sigmoid", 100, 1e-3, 0.1, (1, 100), 0.5, 0.5, dtype=torch.float32),
+        2: Schedule("linear", 5, 1e-4, 1e-4, (1, 5), 0.2, 0.8, dtype=torch.float32),
     },
 }
 

@@ -10,6 +10,7 @@ from conftest import generator, load_golden, move, real_protein, relative_error,
 
 from siamdiff_min.pretraining import ABLATIONS, SCHEDULES
 from siamdiff_min.pretraining.diffusion import (
+    BETAS,
     edges_to_vectors,
     hide_residues,
     perturb,
@@ -27,14 +28,15 @@ def test_sigmoid_betas_closed_form():
     assert betas[0] == pytest.approx(3.47e-4, rel=1e-3)  # README, row 1
 
 
-def test_betas_from_a_value_to_itself_are_constant():
-    assert sigmoid_betas(5, 1e-4, 1e-4).tolist() == [1e-4] * 5
+def test_linear_betas_closed_form():
+    assert torch.allclose(BETAS["linear"](5, 0.1, 0.5), torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5], dtype=torch.float64))
+    assert BETAS["linear"](5, 1e-4, 1e-4).tolist() == [1e-4] * 5
 
 
 def test_alpha_bar_is_the_running_product():
     for schedule in SCHEDULES["paper"].values():
         product = 1.0
-        betas = sigmoid_betas(schedule.steps, schedule.low, schedule.high)
+        betas = BETAS[schedule.betas](schedule.steps, schedule.low, schedule.high)
         for beta, alpha_bar in zip(betas, schedule.alpha_bar, strict=True):
             product *= 1 - beta.item()
             assert alpha_bar == pytest.approx(product, rel=1e-12)
