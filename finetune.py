@@ -30,7 +30,7 @@ from siamdiff_min.training.config import FinetuneConfig, parse
 from siamdiff_min.training.ranks import Ranks, launch
 
 SPLITS = ("train", "valid", "test")
-OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # README, row 21
+OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # differences.md, row 21
 PREDICTABLE = ("ec", "psr", "table")  # a structure is all they need
 
 

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 class Conventions:
     """The values are those of the paper."""
 
-    mask_with_replacement: bool = False  # README, row 3: a residue may be drawn twice
-    mask_is_glycine: bool = False  # README, row 8: what edge one-hots show of a masked residue
-    backbone: int = 4  # README, row 9: atoms that a masked residue keeps, the first of N, CA, C, O
-    hide_all_types: bool = False  # README, row 10: atoms of residues that are not masked lose their one-hots too
-    clash_check: bool = True  # README, row 12: side chains that clash are drawn again
-    max_neighbors: int | None = None  # README, row 15: of a node within the radius, the nearest ones
-    rows_as_distance: bool = False  # README, row 16: sequence distance counts rows of the batch, through all chains
-    proline_turns: bool = False  # README, row 17: its ring opens
-    missing_at_origin: bool = False  # README, row 18: side-chain atoms that are not there count as (0, 0, 0)
-    last_window: bool = True  # README, row 19: a random crop may be the last window
-    hide_repetitions: bool = True  # README, row 26: a hidden edge takes those between the same nodes with it
-    contrast_all_views: bool = True  # README, row 28: all other views are negatives, not the second ones alone
-    radial_basis: float = 4.5  # README, row 31: longest centre of GVP's basis, angstrom
+    mask_with_replacement: bool = False  # differences.md, row 3: a residue may be drawn twice
+    mask_is_glycine: bool = False  # differences.md, row 8: what edge one-hots show of a masked residue
+    backbone: int = 4  # differences.md, row 9: atoms that a masked residue keeps, the first of N, CA, C, O
+    hide_all_types: bool = False  # differences.md, row 10: atoms of other residues lose their one-hots too
+    clash_check: bool = True  # differences.md, row 12: side chains that clash are drawn again
+    max_neighbors: int | None = None  # differences.md, row 15: of a node within the radius, the nearest ones
+    rows_as_distance: bool = False  # differences.md, row 16: sequence distance counts rows, through all chains
+    proline_turns: bool = False  # differences.md, row 17: its ring opens
+    missing_at_origin: bool = False  # differences.md, row 18: side-chain atoms that are not there count as (0, 0, 0)
+    last_window: bool = True  # differences.md, row 19: a random crop may be the last window
+    hide_repetitions: bool = True  # differences.md, row 26: a hidden edge takes those between the same nodes with it
+    contrast_all_views: bool = True  # differences.md, row 28: all other views are negatives, not the second ones alone
+    radial_basis: float = 4.5  # differences.md, row 31: longest centre of GVP's basis, angstrom
 
 
 PAPER = Conventions()

@@ -86,16 +86,17 @@ def test_every_row_of_the_readmes_map_exists():
 
 
 def test_every_cited_row_of_the_readme_exists():
-    """Where paper and released code differ is a row of docs/differences.md, cited as in `README, rows 8, 16`."""
+    """Where paper and released code differ is a row of docs/differences.md; the code cites it by its number."""
     rows = set(re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "differences.md").read_text(), flags=re.M))
     files = [*FILES, *ROOT.glob("*.py"), *(path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__))]
     cited = {}
     for path in files:
         text = path.read_text()
         assert not re.search(r"\bMETHOD\b", text), f"{path} cites a file that is not here"
-        for numbers in re.findall(r"README, rows? (\d+(?:, \d+)*)", text):
+        for numbers in re.findall(r"differences.md, rows? (\d+(?:, \d+)*)", text):
             cited |= dict.fromkeys(numbers.split(", "), path)
-        assert len(re.findall(r"README(?:,|'s)? rows?\b", text)) == len(re.findall(r"README, rows? \d", text)), path
+        mentions = len(re.findall(r"(?:README|differences)(?:\.md)?(?:,|'s)? rows?\b", text))
+        assert mentions == len(re.findall(r"differences\.md, rows? \d", text)), path
     assert len(cited) > 15
     assert cited.keys() <= rows, {row: str(path) for row, path in cited.items() if row not in rows}
 

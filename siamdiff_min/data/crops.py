@@ -25,7 +25,7 @@ class Crops(torch.utils.data.Dataset):
         max_length: residues; None for whole proteins.
         seed: not negative.
         draw_last_window: False for the official code's behaviour, which never draws the last window of a protein
-            (README, row 19); every window is equally likely either way.
+            (differences.md, row 19); every window is equally likely either way.
     """
 
     def __init__(self, store: ProteinStore, max_length: int | None, seed: int, draw_last_window: bool = True):

@@ -212,7 +212,7 @@ class MutationSamples(Samples):
 class EnvironmentSamples(Samples):
     """RES: the surroundings of a residue whose type is hidden, and its type.
 
-    Of the residue itself only the backbone is there (README, row 24: a CB would tell glycine apart).
+    Of the residue itself only the backbone is there (differences.md, row 24: a CB would tell glycine apart).
     """
 
     def count(self, index: int) -> int:

@@ -44,7 +44,7 @@ def build_gearnet(level: str, size: str = "paper", preset: str = "paper") -> Gea
 
 
 def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
-    """GVP of App. H. The radial basis covers the graph's 4.5 angstrom (Jing et al. 2022), or 20 (README, row 31).
+    """GVP of App. H. The radial basis covers 4.5 angstrom (Jing et al. 2022), or 20 (differences.md, row 31).
 
     Raises ConfigError at residue level.
     """

@@ -2,7 +2,7 @@
 edges, the edge features of GearNet, and the line graph with its angle bins (Zhang et al. 2022, Sec. 3.2-3.3).
 
 A graph knows nothing of edge lengths, unless an objective shows other ones (score matching): SiamDiff builds it from
-the clean structure and reads it with noised coordinates (README, row 5), so lengths and angles are those at hand.
+the clean structure and reads it with noised coordinates (differences.md, row 5), so lengths and angles are noised too.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class GraphBuilder:
         return src[near], dst[near], offset[near] + self.max_offset
 
     def offset(self, protein: Protein, i: Tensor, j: Tensor) -> Tensor:
-        """Signed distance along the chain from residue i to residue j. Other chains are far (README, row 16)."""
+        """Signed distance along the chain from residue i to j. Other chains are far (differences.md, row 16)."""
         if self.conventions.rows_as_distance:
             return j - i
         offset = protein.residue_index[j] - protein.residue_index[i]
@@ -146,7 +146,7 @@ class GraphBuilder:
     def edge_feature(self, protein: Protein, src: Tensor, dst: Tensor, relation: Tensor) -> Tensor:
         """One-hots of the residue types of both ends, the relation and the sequence distance: (E, edge_dim - 1).
 
-        No bit depends on the type of a masked residue: zeros, or those of glycine (README, row 8).
+        No bit depends on the type of a masked residue: zeros, or those of glycine (differences.md, row 8).
         """
         residue = one_hot(protein.residue_type.masked_fill(protein.masked, 0), NUM_RESIDUE_TYPES, protein.pos.dtype)
         if not self.conventions.mask_is_glycine:

@@ -13,7 +13,7 @@ from .ops import MLP, Links, segment_mean, segment_sum
 
 
 def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:
-    """m_ij = MLP(cat(a_i * a_j, MLP(d_ij))) of every edge: Eq. 5 (README, row 7).
+    """m_ij = MLP(cat(a_i * a_j, MLP(d_ij))) of every edge: Eq. 5 (differences.md, row 7).
 
     A view is (representations a (N, d), graph, coordinates (N, 3)); scores (E,) of each.
     """

@@ -59,7 +59,7 @@ class Geometry(nn.Module):
     """Distances (2 atoms), angles (3) or dihedrals (4) along walks whose edges are hidden, from their atoms' a_i.
 
     (d - MLP(a_1, a_2))^2, or CE over 8 bins of the angle or of the absolute dihedral. Where an edge is hidden, so are
-    its reverse and its repetitions in other relations, which show the same length, or not (README, row 26).
+    its reverse and its repetitions in other relations, which show the same length, or not (differences.md, row 26).
     """
 
     def __init__(self, d: int, kind: str, conventions: Conventions = PAPER):

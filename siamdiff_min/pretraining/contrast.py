@@ -43,7 +43,7 @@ def info_nce(z: Tensor, other: Tensor, all_views: bool = True) -> tuple[Tensor, 
 
     z and other are (B, d), two views of the same proteins. Returns the loss of every view (2B,), and whether the right
     one was the most similar (2B,). Similarity is the cosine over the temperature (Chen et al. 2020, SimCLR). Without
-    `all_views` the loss is that of the first views, among the second views alone: (B,) (README, row 28).
+    `all_views` the loss is that of the first views, among the second views alone: (B,) (differences.md, row 28).
     """
     views = F.normalize(torch.cat([z, other]).float(), dim=-1)  # (2B, d)
     similarity = (views @ views.T / TEMPERATURE).fill_diagonal_(-torch.inf)

@@ -67,7 +67,7 @@ class TorsionalDiffusion(Objective):
 
     A random chi of every residue that has one turns by a normal angle of variance (1 - abar_t) / abar_t, that of the
     noise of Eq. 3 on coordinates, wrapped to (-pi, pi]; what is predicted is that angle over its standard deviation.
-    Proline does not turn. The graph is that of the clean structure, as in DiffPreT (README, row 5).
+    Proline does not turn. The graph is that of the clean structure, as in DiffPreT (differences.md, row 5).
     """
 
     def __init__(self, encoder: nn.Module, schedule: Schedule):

@@ -68,7 +68,7 @@ class Schedule:
         )
 
 
-SCHEDULES = {  # preset -> stage -> schedule (README, rows 1, 2, 11)
+SCHEDULES = {  # preset -> stage -> schedule (differences.md, rows 1, 2, 11)
     "paper": {
         1: Schedule("sigmoid", 100, 1e-4, 0.1, levels=(10, 100)),
         2: Schedule("sigmoid", 100, 1e-4, 0.1, levels=(1, 9)),
@@ -84,7 +84,7 @@ def random_mask(protein: Protein, rate: Tensor, generator: torch.Generator, with
     """random_mask(S, rho) of Eq. 3: every residue independently with its protein's rate (B,), at least one per protein.
 
     Returns the residues to mask (M,), increasing. With replacement floor(n rate) are drawn, so residues may repeat
-    (README, row 3).
+    (differences.md, row 3).
     """
     graph, size = protein.residue_graph, protein.residues_per_graph
     if with_replacement:
@@ -100,7 +100,7 @@ def random_mask(protein: Protein, rate: Tensor, generator: torch.Generator, with
 def perturb(pos: Tensor, alpha_bar: Tensor, generator: torch.Generator) -> Tensor:
     """R^t = R + sqrt((1 - abar) / abar) eps: q(R^t | R^0) of Eq. 3 divided by sqrt(abar), as in GeoDiff.
 
-    README, row 4. pos (N, 3) and alpha_bar (N,) -> (N, 3): lengths keep their scale in angstrom.
+    differences.md, row 4. pos (N, 3) and alpha_bar (N,) -> (N, 3): lengths keep their scale in angstrom.
     """
     noise = torch.randn(pos.shape, generator=generator, device=pos.device, dtype=pos.dtype)
     return pos + ((1 - alpha_bar) / alpha_bar).sqrt()[:, None] * noise

@@ -1,7 +1,7 @@
 """DiffPreT and SiamDiff: pre-training by sequence-structure diffusion (Sec. 3 and 4, App. B).
 
 Read `SiamDiff.forward` next to Algorithm 1; everything it calls is one equation. DiffPreT is the case of one view.
-Neither the encoder nor the heads are told the noise level t (README, row 20).
+Neither the encoder nor the heads are told the noise level t (differences.md, row 20).
 """
 
 from dataclasses import dataclass, replace
@@ -26,8 +26,8 @@ class Noisy:
     """One conformer at step t of its trajectory."""
 
     protein: Protein  # P^t: coordinates R^t, sequence S^t
-    graph: Graph  # edges of the clean structure (README, row 5)
-    target: Tensor  # (E,) the noise on every distance (README, row 6)
+    graph: Graph  # edges of the clean structure (differences.md, row 5)
+    target: Tensor  # (E,) the noise on every distance (differences.md, row 6)
 
 
 class SiamDiff(Objective):
@@ -102,7 +102,7 @@ class SiamDiff(Objective):
         protein = hide_residues(protein, masked, self.conventions.backbone)
         graph = self.encoder.builder(protein)
         if self.conventions.hide_all_types and self.schedule.weight_sequence and self.encoder.builder.with_elements:
-            elements = graph.node_feature[:, :-NUM_RESIDUE_CHANNELS]  # README, row 10
+            elements = graph.node_feature[:, :-NUM_RESIDUE_CHANNELS]  # differences.md, row 10
             graph = replace(graph, node_feature=F.pad(elements, (0, NUM_RESIDUE_CHANNELS)))
         clean_length = edge_lengths(graph, protein.pos)
         alpha_bar = self.alpha_bar[t - 1][protein.atom_graph]  # (N,)
@@ -116,7 +116,7 @@ class SiamDiff(Objective):
         """|eps - eps_theta|^2 of Eq. 10 per protein (B,), averaged over its atoms; score (E,) is m_ij of Eq. 5.
 
         The noise is decomposed into pairwise distances by the chain rule of GeoDiff, so prediction and target are both
-        turned from edges into vectors (README, row 6).
+        turned from edges into vectors (differences.md, row 6).
         """
         graph, protein = noisy.graph, noisy.protein
         vectors = edges_to_vectors(score - noisy.target, protein.pos, graph.src, graph.dst)  # (N, 3)

@@ -59,7 +59,7 @@ def rotate_side_chains(protein: Protein, angles: Tensor, conventions: Convention
 
     Every chi turns all atoms beyond its bond rigidly, chi 1 first, so bond lengths and bond angles stay and each chi
     changes by exactly its angle. A chi with a missing atom does not turn, nor do the later ones; proline does not turn
-    (its ring would open). Conventions may differ in both (README, rows 17, 18).
+    (its ring would open). Conventions may differ in both (differences.md, rows 17, 18).
     """
     chi, greek, _ = _tables(protein.pos.device)
     names = chi[protein.residue_type]  # (R, 4, 4)
@@ -100,7 +100,7 @@ class TorsionalConformer:
 
     A residue whose side chain makes a new clash is drawn again with `shrink` times its standard deviation, up to
     `attempts` times; what still clashes keeps its native side chain. `check=False` takes the first draw as it is
-    (README, row 12).
+    (differences.md, row 12).
     """
 
     std: float = 0.1 * torch.pi

@@ -44,7 +44,7 @@ TABLE_5 = {  # method -> level -> settings; the optimizer is Adam throughout
 CUTOFFS = (30, 40, 50, 70, 95)  # sequence identities of the EC test splits, in %
 STAGED = ("diffpret", "siamdiff")  # trained in two stages (Sec. 3.4), the others in one
 SIZES = ("paper", "small", "tiny")
-EPOCHS = {"paper": (25, 25), "official": (25, 50)}  # of stages 1 and 2 (README, row 2); without stages 50
+EPOCHS = {"paper": (25, 25), "official": (25, 50)}  # of stages 1 and 2 (differences.md, row 2); without stages 50
 SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny" ends within 5 minutes on 2 cores
     ("tiny", "atom"): {"batch_size": 2, "epochs": (5, 6), "lr": 2e-3},
     ("tiny", "residue"): {"batch_size": 4, "epochs": (12, 12), "lr": 2e-3},
@@ -267,7 +267,7 @@ TABLE_6 = {  # task -> level -> settings; Adam with lr 1e-4 throughout
     "psr": {"residue": TaskSettings(8, 4, 50), "atom": TaskSettings(8, 1, 50)},
     "table": {"residue": TaskSettings(8, 1, 50), "atom": TaskSettings(8, 1, 50)},  # ours, as PSR
 }
-OFFICIAL_EPOCHS = {"res": 5}  # README, row 22
+OFFICIAL_EPOCHS = {"res": 5}  # differences.md, row 22
 MAX_RESIDUES = {("msp", "atom"): 400}  # nearest to the mutation
 SMALL_TASK = {"lr": 1e-3, "epochs": 8, "batch_size": 8}  # for the small sizes; the paper's batch where smaller
 

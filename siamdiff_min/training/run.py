@@ -24,7 +24,7 @@ class Run:
         num_train: how many items there are to train on.
         checksum: of the data set; a run is not resumed on another one.
         plateau: (measure of the validation, or "loss" for the training loss; "max" or "min"): the learning rate falls
-            to 0.6 of itself after six epochs in a row without a better one (README, row 21).
+            to 0.6 of itself after six epochs in a row without a better one (differences.md, row 21).
 
     Raises CheckpointError, and ConfigError if the checkpoint does not fit the options or the data.
     """

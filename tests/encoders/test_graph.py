@@ -54,7 +54,7 @@ def test_presets_agree_on_one_unbroken_chain():
 
 
 def test_chains_are_far_from_each_other():
-    """README, row 16: pairs of different chains are in the last distance class, never sequential, never filtered."""
+    """differences.md, row 16: pairs of other chains are in the last distance class, never sequential or filtered."""
     protein = real_protein("2BEG").alpha_carbons()
     graph = RESIDUE_GRAPH(protein)
     across = protein.chain[graph.src] != protein.chain[graph.dst]
@@ -165,4 +165,4 @@ def test_a_masked_residue_shows_no_bit_of_its_type(level):
     assert torch.equal(graphs[0].edge_feature, graphs[1].edge_feature)
     hidden = protein.masked[protein.atom_residue]
     assert graphs[0].node_feature[hidden, -21:].sum() == 0
-    assert graphs[0].edge_feature[hidden[graphs[0].src], :20].sum() == 0  # and not glycine either (README, row 8)
+    assert graphs[0].edge_feature[hidden[graphs[0].src], :20].sum() == 0  # no glycine either (differences.md, row 8)

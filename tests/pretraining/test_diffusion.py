@@ -25,7 +25,7 @@ def test_sigmoid_betas_closed_form():
     for k in range(100):
         x = -6 + 12 * k / 99
         assert betas[k] == pytest.approx(1e-4 + (0.1 - 1e-4) / (1 + math.exp(-x)), rel=1e-12)
-    assert betas[0] == pytest.approx(3.47e-4, rel=1e-3)  # README, row 1
+    assert betas[0] == pytest.approx(3.47e-4, rel=1e-3)  # differences.md, row 1
 
 
 def test_linear_betas_closed_form():
@@ -100,7 +100,7 @@ def test_official_mask_draws_with_replacement():
     assert len(mask) == 130
     masks = [random_mask(protein, torch.tensor([1.0]), generator(k), with_replacement=True) for k in range(50)]
     share = sum(mask.unique().numel() for mask in masks) / (130 * 50)
-    assert share == pytest.approx(1 - math.exp(-1), abs=0.02)  # 63 % (README, row 3)
+    assert share == pytest.approx(1 - math.exp(-1), abs=0.02)  # 63 % (differences.md, row 3)
 
 
 @pytest.mark.parametrize("t", [1, 9, 10, 50, 100])

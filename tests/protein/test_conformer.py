@@ -25,7 +25,7 @@ def test_golden_rotation(name):
     double = replace(protein, pos=protein.pos.double())
     turned = rotate_side_chains(double, golden[f"angle/{name}"].double(), OFFICIAL)
     assert relative_error(turned.pos, golden[f"out64/{name}"]) < 1e-9
-    # The paper preset differs in proline alone (README, row 17).
+    # The paper preset differs in proline alone (differences.md, row 17).
     paper = rotate_side_chains(double, golden[f"angle/{name}"].double())
     proline = (protein.residue_type == RESIDUE_INDEX["PRO"])[protein.atom_residue]
     assert relative_error(paper.pos[~proline], golden[f"out64/{name}"][~proline]) < 1e-9

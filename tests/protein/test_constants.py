@@ -32,7 +32,7 @@ def test_counts():
         assert all(atom in ATOM_INDEX for atom in RESIDUE_ATOMS[residue])
     assert set(PARENT.values()) <= set(RESIDUES)
     assert [ELEMENTS[e] for e in ATOM_ELEMENT] == [name[0] for name in ATOM_NAMES]
-    assert ELEMENTS.index("C") == 6 and ELEMENTS.index("S") == 16  # atomic numbers (README, row 13)
+    assert ELEMENTS.index("C") == 6 and ELEMENTS.index("S") == 16  # atomic numbers (differences.md, row 13)
 
 
 def test_backbone_comes_first():
