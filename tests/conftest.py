@@ -1,6 +1,7 @@
 """Helpers shared by the tests: the fixtures made with the official implementation, random rigid motions, a small EC
 set; and a report of what the long tests tried."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,22 @@ from siamdiff_min.protein.protein import Protein
 from siamdiff_min.protein.write import write_pdb
 
 GOLDEN = Path(__file__).parent / "golden"
+if "PYTEST_XDIST_WORKER" in os.environ:  # several threads in each of several processes would wait for one another
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start
+    torch.set_num_threads(1)
 ENZYMES = ("1.1.1.-", "2.7.11.1", "3.4.21.5")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of a parametrised test that is marked `repeats`, the default run keeps the first case; the others are `full`."""
+    seen = set()
+    for item in items:
+        if item.get_closest_marker("repeats") and not item.get_closest_marker("soak"):
+            test = item.path, item.originalname
+            if test in seen:
+                item.add_marker(pytest.mark.full)
+            seen.add(test)
 
 
 class Golden(dict):

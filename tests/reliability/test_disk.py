@@ -32,6 +32,7 @@ def assert_ends_well_or_says_why(run, place, log, reason, expected, **harm):
     return codes == [0]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("disk, number", [("full", errno.ENOSPC), ("read-only", errno.EROFS)])
 @pytest.mark.parametrize(
     "name, often", [*((name, False) for name in QUICK), *(pytest.param(name, True, marks=SOAK) for name in SCRIPTS)]
@@ -52,6 +53,7 @@ def test_a_disk_that_fails_from_some_operation_on(name, often, disk, number, tmp
     record_property("failures, each said and made good", failed)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     "name, limits",
     [

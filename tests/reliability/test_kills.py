@@ -42,6 +42,7 @@ def killed_until_done(begin, monitor: Path, patience: float, most: int) -> Count
         monitor.unlink(missing_ok=True)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     "name, world, kills",
     [
@@ -72,6 +73,7 @@ def test_killed_at_random_moments(name, world, kills, tmp_path, enzymes, record_
     record_property("runs ended bit-equal", count["runs"])
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     "name, every", [*((name, False) for name in QUICK), *(pytest.param(name, True, marks=SOAK) for name in RUNS)]
 )

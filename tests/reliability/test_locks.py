@@ -11,6 +11,7 @@ from runs import RUNS
 from siamdiff_min.files import SiamDiffError, lock
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name, world", [("pre-training", 1), ("pre-training", 2), ("fine-tuning", 1)])
 def test_the_second_run_in_a_folder_is_refused(name, world, tmp_path, enzymes):
     run, log, place = RUNS[name](tmp_path, enzymes), tmp_path / "log", tmp_path / "out"

@@ -18,6 +18,7 @@ SOAK = pytest.mark.soak
 PLACES = ("step", "validation", "save", "data", "start")
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("world, rounds", [(2, 1), pytest.param(2, 6, marks=SOAK), pytest.param(3, 1, marks=SOAK)])
 @pytest.mark.parametrize("place", PLACES[:3])
 def test_a_dying_rank_ends_the_others(place, world, rounds, tmp_path, record_property):
@@ -44,6 +45,7 @@ def test_a_dying_rank_ends_the_others(place, world, rounds, tmp_path, record_pro
     record_property("s until the others had ended, at most", f"{slowest:.1f}")
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     "place, how, rounds",
     [

@@ -32,6 +32,7 @@ def members(group: int) -> list[str]:
     return found
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("name, world, signals", [
     ("training", 1, 3), ("conversion", 1, 1),
@@ -86,6 +87,7 @@ def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzym
     record_property("of them in the loop, after a checkpoint", saved)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     "below, numbers",
     [("/seed-3/checkpoint-000000004", (1, 3)), pytest.param("", range(2, 100, 3), marks=SOAK)],
@@ -119,6 +121,7 @@ def test_sigterm_to_one_rank_ends_both_after_a_checkpoint(tmp_path):
     assert 1 <= step < 20 and lines(tmp_path / "out")[-1]["step"] == step
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     "number, group",
     [
