@@ -30,7 +30,9 @@ def pytest_collection_modifyitems(items):
     """Of a parametrised test that is marked `repeats`, the default run keeps the first case; the others are `full`."""
     seen = set()
     for item in items:
-        if item.get_closest_marker("repeats") and not item.get_closest_marker("soak"):
+        if getattr(item, "callspec", None) and item.callspec.params.get("kernel_form") == "plain":
+            item.add_marker(pytest.mark.full)  # test_kernels.py compares the forms
+        elif item.get_closest_marker("repeats") and not item.get_closest_marker("soak"):
             test = item.path, item.originalname
             if test in seen:
                 item.add_marker(pytest.mark.full)

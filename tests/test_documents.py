@@ -22,6 +22,7 @@ def test_every_recipe_has_a_command():
     assert all(any(f"--plugin {name}" in command for command in COMMANDS) for name in FILES)
 
 
+@pytest.mark.repeats
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_recipe_runs_as_printed(command, tmp_path):

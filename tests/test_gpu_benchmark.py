@@ -44,6 +44,7 @@ def test_a_run_of_the_training_script():
     assert first["weights"] == second["weights"] and first["proteins_per_second"] > 0
 
 
+@pytest.mark.repeats
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["atom", "residue"])
 def test_fifty_steps_in_bfloat16_lose_as_much_as_in_float32(level):

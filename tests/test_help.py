@@ -1,6 +1,7 @@
 """`--help` of every file that can be run: train.py, finetune.py, `python -m siamdiff_min...` and the benchmarks."""
 
 import runpy
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -21,7 +22,13 @@ def test_the_entry_points_are_found():
     assert expected | {"siamdiff_min.data.download", "benchmarks.step"} <= set(MODULES)
 
 
-@pytest.mark.parametrize("module", MODULES)
+def test_help_of_a_module_that_registers_a_device_with_torch():
+    """Once per process, so not in this one."""
+    command = [sys.executable, "-m", "benchmarks.simulated", "--help"]
+    assert "usage: " in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module != "benchmarks.simulated"])
 def test_help(module, monkeypatch, capsys):
     monkeypatch.syspath_prepend(ROOT)
     monkeypatch.setattr(sys, "argv", [module, "--help"])

@@ -189,6 +189,7 @@ def test_the_family_that_matters_most():
     assert study_results.metrics("msp", answers)[0] == pytest.approx(18 / 25)
 
 
+@pytest.mark.full
 def test_results_and_tables_of_a_study(tmp_path, monkeypatch, capsys):
     """Two methods on MSP, one that orders all mutants right: what is copied, and every table."""
     made = []

@@ -54,6 +54,7 @@ def test_interrupted_and_resumed_as_documented(tmp_path, store):
     checkpoint.load_weights(encoder, content["state"], "encoder.pt")
 
 
+@pytest.mark.repeats
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "method, level, more",

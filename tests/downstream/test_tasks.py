@@ -33,6 +33,7 @@ def test_tasks_datasets_and_table_6_name_the_same():
     assert TASKS.keys() == DATASETS.keys() == TABLE_6.keys()
 
 
+@pytest.mark.repeats
 @pytest.mark.slow
 @pytest.mark.parametrize("task, level", CASES)
 def test_overfits_four_samples(task, level, tmp_path):

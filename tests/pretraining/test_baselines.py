@@ -463,6 +463,7 @@ def test_edges_that_do_not_exist_cannot_be_removed_twice():
     assert without(graph, torch.tensor([0, 0])).num_edges < graph.num_edges
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", BASELINES)
 def test_training_lowers_every_loss_on_one_batch(name):
     level = "atom" if name == "torsional" else "residue"

@@ -243,7 +243,9 @@ def test_weights_with_a_flipped_byte_are_refused(encoder_file):
     data = bytearray(encoder_file.read_bytes())
     data[data.index(weight)] ^= 1
     encoder_file.write_bytes(data)
-    with pytest.raises(CheckpointError, match=r"encoder\.pt cannot be read as a torch file: the checksum of .*/data/"):
+    with pytest.raises(
+        CheckpointError, match=r"encoder\.pt cannot be read .*, or is damaged: the checksum of .*/data/"
+    ):
         checkpoint.load_encoder_file(encoder_file)
 
 
@@ -259,7 +261,7 @@ def test_weights_marked_as_a_folder_are_refused(encoder_file):
 def test_an_empty_file_of_weights(encoder_file):
     """torch's error has no message: IndexError."""
     encoder_file.write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"encoder\.pt cannot be read as a torch file: it is empty"):
+    with pytest.raises(CheckpointError, match=r"encoder\.pt cannot be read .*, or is damaged: it is empty"):
         checkpoint.load_encoder_file(encoder_file)
 
 
