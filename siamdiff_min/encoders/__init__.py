@@ -45,6 +45,7 @@ def build_gearnet(level: str, size: str = "paper", preset: str = "paper") -> Gea
 
 def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
     """GVP of App. H. The radial basis covers 4.5 angstrom (Jing et al. 2022), or 20 (differences.md, row 31).
+    Norms, initial weights and dropout are those of Jing et al. in the official preset only (differences.md, row 34).
 
     Raises ConfigError at residue level.
     """
@@ -52,7 +53,10 @@ def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
         raise ConfigError(f"the encoder gvp exists at atom level only (App. H), not at {level} level")
     sizes = {"paper": {}, "small": {"dims": (64, 16), "num_layers": 4}, "tiny": {"dims": (32, 8), "num_layers": 3}}
     conventions = CONVENTIONS[preset]
-    return GVPGNN(replace(ATOM_GRAPH, conventions=conventions), longest=conventions.radial_basis, **sizes[size])
+    options = {"longest": conventions.radial_basis, **sizes[size]}
+    if conventions.spread:
+        options |= {"spread": True, "dropout": 0.0}
+    return GVPGNN(replace(ATOM_GRAPH, conventions=conventions), **options)
 
 
 def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper", esm: str = "") -> ESMGearNet:
