@@ -1,7 +1,7 @@
 """Small labelled sets from two real structures: 1LCD chain A (51 residues) and the five chains of 2BEG (130)."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,24 +10,13 @@ from conftest import generator, real_protein
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS, write_note
 from siamdiff_min.data.structures import Listing, Origin
+from siamdiff_min.embed import Given
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.protein.constants import CA, RESIDUE_INDEX
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.structure import Structure, join
 
 LABELS = ("1", "2", "3")
-
-
-@dataclass(frozen=True)
-class Given:
-    """A source that holds what it is asked for."""
-
-    name: str
-    structure: Structure
-    path: str = "given"
-
-    def read(self) -> Structure:
-        return self.structure
 
 
 def structure(name="1LCD_A", noise=0.0, seed=0, note=b"") -> Structure:
