@@ -129,3 +129,4 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_its_loaders(tmp_path, store)
     options = ["--method", "diffpret", "--store", store, "--lr", 1e30, "--max-steps", 9, "--num-workers", 2]
     said = train(*options, "--out", tmp_path, status=1)
     assert "the loss or its gradient is not finite. Proteins: loss" in said
+    assert "error: step " in said and "Traceback" not in said

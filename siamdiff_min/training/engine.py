@@ -190,7 +190,7 @@ def train(
         unit: what the items are, in the plural.
 
     Returns 0 when the run is complete, or the number of the signal that ended it after a checkpoint; one that came
-    during the last validation or save counts too. Raises FloatingPointError on a non-finite loss, WriteError when a
+    during the last validation or save counts too. Raises SiamDiffError on a non-finite loss, WriteError when a
     file cannot be written, ConfigError where there is nothing to train on or --out is of another run.
     """
     dataset, collate, indices = data

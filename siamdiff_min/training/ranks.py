@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from tqdm import tqdm
 
-from ..files import ConfigError, lock, printable, tolerant_output
+from ..files import ConfigError, SiamDiffError, lock, printable, tolerant_output
 
 QUIET = 25.0  # seconds
 Record = dict[str, Tensor]  # name -> sums over the items of a batch, see `means`
@@ -198,7 +198,7 @@ class Flags:
         self.ranks, self.lag, self.pending = ranks, int(ranks.device.type == "cuda"), deque()
 
     def agree(self, step: int, bad: Tensor, stop: int, parts: list[tuple[list[str], Tensor]], everything: bool) -> int:
-        """The number of the signal to stop for, or 0. Raises FloatingPointError, on all ranks, that names the proteins.
+        """The number of the signal to stop for, or 0. Raises SiamDiffError, on all ranks, that names the proteins.
 
         Args:
             bad: (), and `stop`, a signal's number or 0: those of this process.
@@ -223,5 +223,8 @@ class Flags:
                 parts = gather([(names, float(loss)) for names, loss in parts], self.ranks.world)
                 named = [part for part in parts if not math.isfinite(part[1])] or parts
                 listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in named)
-                raise FloatingPointError(f"step {step}: the loss or its gradient is not finite. Proteins: {listing}")
+                raise SiamDiffError(
+                    f"step {step}: the loss or its gradient is not finite. Proteins: {listing}. "
+                    "Lower --lr, or leave them out"
+                )
         return agreed

@@ -14,6 +14,7 @@ import torch
 from sklearn.metrics import log_loss
 from standin import assert_equal_weights, configure, lines, train
 
+from siamdiff_min.files import SiamDiffError
 from siamdiff_min.pretraining.objective import class_counts
 from siamdiff_min.training import checkpoint, engine, ranks
 from siamdiff_min.training.log import Log, summary
@@ -149,7 +150,7 @@ def test_evaluation_does_not_depend_on_the_number_of_ranks(tmp_path, monkeypatch
 
 def test_a_loss_that_is_not_finite_names_the_proteins(tmp_path):
     config = configure(tmp_path, "--save-every", 1, "--batch-size", 2, "--global-batch-size", 4)
-    with pytest.raises(FloatingPointError, match=r"not finite.*protein-13") as error:
+    with pytest.raises(SiamDiffError, match=r"not finite.*protein-13") as error:
         train(config, bad=13)
     assert str(error.value).count("protein-") == 2  # the part of the batch that is to blame
     path, state = checkpoint.latest(tmp_path) or (None, {"objective": {}})
@@ -164,7 +165,7 @@ def test_a_gradient_that_is_not_finite_stops_too(tmp_path, monkeypatch):
         return loss + (self.structure.weight.sum() * 0).sqrt(), logs
 
     monkeypatch.setattr(standin.Objective, "forward", infinite_slope)
-    with pytest.raises(FloatingPointError, match=r"step 1: the loss or its gradient is not finite.*protein-"):
+    with pytest.raises(SiamDiffError, match=r"step 1: the loss or its gradient is not finite.*protein-"):
         train(configure(tmp_path))
 
 
