@@ -1,8 +1,9 @@
-"""Representations of a user's own structures: `siamdiff-embed STRUCTURES... --checkpoint FILE`.
+"""Representations of a user's own structures: `siamdiff-embed STRUCTURES...`.
 
-In Python, `siamdiff_min.load_encoder(FILE).embed("1abc.cif.gz")`. FILE is anything with the weights of an encoder:
-encoder.pt, a checkpoint, a fine-tuned model, or a released file. Representations of a structure depend on nothing but
-the structure: neither on what else is in its batch, nor on the order.
+In Python, `siamdiff_min.load_encoder("siamdiff-atom").embed("1abc.cif.gz")`. An encoder is one of those that come with
+the package, or any file with the weights of one: encoder.pt, a checkpoint, a fine-tuned model, a released file.
+Representations of a structure depend on nothing but the structure: neither on what else is in its batch, nor on the
+order.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from .data.store import is_store
 from .data.structures import Listing, Source, find_structures, fingerprint
 from .data.worker import read_all
 from .embeddings import GROUP, INCLUDE, Embedding, check_place, read_outcome, save, start_or_continue, write_index
+from .encoders.weights import find_weights
 from .files import ConfigError, SiamDiffError, StructureError, lock, printable, sha256, tolerant_output
 from .protein.constants import ATOM_NAMES, ONE_LETTER
 from .protein.parse import read_structure
@@ -107,7 +109,7 @@ class Embedder:
 
 
 def load_encoder(path, device: str = "auto", batch_nodes: int = 8000, layers: Sequence[int] = ()) -> Embedder:
-    """The encoder in a file of weights (see the module's first lines), ready to embed.
+    """The encoder of a name or in a file of weights (see the module's first lines), ready to embed.
 
     Raises CheckpointError for another file, ConfigError for a GPU or layers that are not there.
     """
@@ -222,6 +224,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("a .csv holds --include mean only")
     check_place(out, folder)
     embedder = load_encoder(args.checkpoint, args.device, args.batch_nodes, args.layers)
+    print(f"encoder {printable(args.checkpoint)}: {printable(str(find_weights(args.checkpoint)))}", flush=True)
     listings = [find_files(path) for path in args.structures]
     sources = [source for listing in listings for source in listing.sources]
     names = ids(sources)
@@ -235,7 +238,7 @@ def run(args: argparse.Namespace) -> int:
         finished = {}
         if folder:
             stack.enter_context(lock(out / "lock", busy=f"another process writes to {out}"))
-            plan = {"checkpoint": sha256(args.checkpoint), "layers": args.layers, "include": args.include}
+            plan = {"checkpoint": sha256(find_weights(args.checkpoint)), "layers": args.layers, "include": args.include}
             start_or_continue(out, plan | {"structures": [fingerprint(path) for path in args.structures]})
             finished = {path: outcome for path in groups if (outcome := read_outcome(path))}
         todo = [sources[i] for path, group in groups.items() if path not in finished for i in group]
@@ -275,7 +278,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command line; 1 if one of its paths gave no embedding, or a structure failed with --fail-fast."""
     parser = argparse.ArgumentParser(prog="siamdiff-embed", description=__doc__.splitlines()[0])
     parser.add_argument("structures", nargs="+", help="files, folders and tars of PDB or mmCIF files, also .gz")
-    parser.add_argument("--checkpoint", required=True, help="encoder.pt, checkpoint, fine-tuned model, released file")
+    text = "siamdiff-residue, or a file: encoder.pt, checkpoint, fine-tuned model, released (default: siamdiff-atom)"
+    parser.add_argument("--checkpoint", default="siamdiff-atom", help=text)
     parser.add_argument("--out", default="embeddings.npz", help="X.npz, X.csv (means only), or for large sets a folder")
     parser.add_argument("--include", nargs="+", choices=INCLUDE, default=["mean"], help="what of it (default: mean)")
     parser.add_argument("--layers", nargs="+", type=int, default=[], help="of which layers, from 1 (default: all)")

@@ -1,4 +1,5 @@
-"""Reading what `torch.save` wrote: no code in the file is run, and a flipped byte does not become another weight.
+"""Finding files of weights, and reading what `torch.save` wrote: no code in the file is run, and a flipped byte does
+not become another weight.
 
 Files of torch are zips with a checksum for each tensor, which torch writes but does not compare. Before torch 1.6 they
 were something else, without checksums.
@@ -6,16 +7,30 @@ were something else, without checksums.
 
 from __future__ import annotations
 
+import os
 import zipfile
+from pathlib import Path
 from typing import IO
 
 import torch
 
 from ..files import CheckpointError
 
+BOX = Path(__file__).parents[1] / "weights"  # the encoders that come with the package, NAME.pt
 _ZIP = b"PK\3\4"
 _BEFORE_1_6 = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _FOLDER = 16  # among the attributes of a member
+
+
+def find_weights(given) -> Path:
+    """The file at a path or, if there is nothing, the encoder of that name in the package. Raises CheckpointError."""
+    if os.path.exists(given):
+        return Path(given)
+    boxed = {path.stem: path for path in BOX.glob("*.pt")}
+    if str(given) not in boxed:
+        names = ", ".join(sorted(boxed))
+        raise CheckpointError(f"could not read {given}: No such file; encoders of the package are {names}")
+    return boxed[str(given)]
 
 
 def read_weights(file: IO[bytes], allow: tuple = ()):

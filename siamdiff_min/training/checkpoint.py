@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH, ESMGearNet
-from ..encoders.weights import read_weights
+from ..encoders.weights import find_weights, read_weights
 from ..files import CheckpointError, ConfigError, SiamDiffError, write_file
 from .config import RunConfig
 
@@ -89,10 +89,10 @@ def latest(folder: Path, report: Callable[[str], None] = print) -> tuple[Path, d
 def read(path: Path) -> tuple[str, dict]:
     """What a file is (one of KINDS) and its content, tensors on the CPU; released weights are made an encoder.
 
-    Raises CheckpointError if it is damaged or something else.
+    `path` may be the name of an encoder of the package. Raises CheckpointError if it is damaged or something else.
     """
     try:
-        content = Path(path).read_bytes()
+        content = find_weights(path).read_bytes()
     except OSError as error:
         raise CheckpointError(f"could not read {path}: {error.strerror or error}") from error
     resumable = content.startswith(MAGIC)

@@ -111,7 +111,7 @@ class RunConfig:
     )
     weight_decay: float = option(0.0, "weight decay of Adam", least=0)
     amp: str = option("off", "autocast to bfloat16", choices=("off", "bf16"))
-    init_from: str | None = option(None, "start from the weights of an encoder.pt or of a checkpoint")
+    init_from: str | None = option(None, "start from siamdiff-atom, siamdiff-residue, an encoder.pt or a checkpoint")
     esm: str | None = option(None, "esm-gearnet: weights of ESM-2, a file of fair-esm", free=True)
     freeze_esm: bool = option(False, "esm-gearnet: leave ESM-2 as it is; otherwise it learns at a tenth of --lr")
 

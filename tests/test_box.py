@@ -1,0 +1,99 @@
+"""The encoders that come with the package: loaded by name, without a network, with the numbers that were stored."""
+
+import json
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import finetune
+import siamdiff_min
+from benchmarks import box
+from siamdiff_min.embed import main
+from siamdiff_min.encoders import ENCODERS, weights
+from siamdiff_min.files import CheckpointError, sha256
+from siamdiff_min.protein.write import write_pdb
+from siamdiff_min.training.checkpoint import describe, save_encoder_file
+from siamdiff_min.training.config import PretrainConfig
+
+NAMES = ("siamdiff-atom", "siamdiff-residue")
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_encoder_of_the_package_gives_the_stored_vector(name, offline):
+    """`python -m benchmarks.box` writes both the encoder and the vector."""
+    file = weights.BOX / f"{name}.pt"
+    if not file.exists():
+        pytest.skip("not pre-trained yet")
+    stored = json.loads(box.RECORD.read_text())[name]
+    assert file.stat().st_size < 4e6 and sha256(file) == stored["sha256"]
+    embedder, source = siamdiff_min.load_encoder(name, "cpu"), box.smallest()
+    embedding = embedder.embed(source.read())
+    assert source.name == stored["structure"] and len(embedding.mean) == sum(embedder.encoder.layer_dims)
+    assert np.allclose(embedding.mean, stored["mean"], rtol=1e-3, atol=1e-3 * np.abs(embedding.mean).max())
+    assert f"level                   {name.split('-')[1]}" in describe(Path(name))
+
+
+@pytest.fixture
+def boxed(tmp_path, monkeypatch) -> dict[str, Path]:
+    """Stand-ins with random weights, put into a box of their own."""
+    monkeypatch.setattr(weights, "BOX", tmp_path / "box")
+    monkeypatch.chdir(tmp_path)
+    for level in ("atom", "residue"):
+        torch.manual_seed(1)
+        options = PretrainConfig(level=level, size="tiny").resolve().plain()
+        encoder = ENCODERS["gearnet"](level, "tiny")
+        file = tmp_path / "run" / "encoder.pt"
+        save_encoder_file(file, encoder, "gearnet", level, "tiny", "paper", method="siamdiff", config=options)
+        (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 7}\n{"step": 8}\n')
+        box.put(file, f"siamdiff-{level}", "a few chains", tmp_path / "box.json")
+    return {name: tmp_path / "box" / f"{name}.pt" for name in NAMES}
+
+
+def test_what_is_put_into_the_box_says_where_it_comes_from(boxed):
+    said = describe(Path("siamdiff-atom")).splitlines()
+    about = dict(line.split(maxsplit=1) for line in said[1:-1])
+    assert about["data"] == "a few chains" and about["steps"] == "8" and about["method"] == "siamdiff"
+    assert about["version"] == siamdiff_min.__version__ and not any("config" in line for line in said)
+    entries = json.loads(Path("box.json").read_text())
+    assert {name: entries[name]["sha256"] for name in NAMES} == {name: sha256(path) for name, path in boxed.items()}
+    mean = siamdiff_min.load_encoder("siamdiff-atom", "cpu").embed(box.smallest().read()).mean
+    assert np.allclose(mean, entries["siamdiff-atom"]["mean"], rtol=1e-5, atol=1e-5)
+
+
+def test_embeddings_without_a_checkpoint(boxed, tmp_path, capsys):
+    file = tmp_path / "mine.pdb"
+    write_pdb(file, box.smallest().read().protein)
+    for argv, name in (([], "siamdiff-atom"), (["--checkpoint", "siamdiff-residue"], "siamdiff-residue")):
+        assert main([str(file), *argv, "--out", f"{name}.npz", "--device", "cpu"]) == 0
+        assert f"encoder {name}: {boxed[name]}" in capsys.readouterr().out
+        with np.load(f"{name}.npz") as arrays:
+            expected = siamdiff_min.load_encoder(boxed[name], "cpu").embed(file)
+            assert np.allclose(arrays["mean"], [expected.mean], rtol=1e-5, atol=1e-6)
+
+
+def test_fine_tuning_starts_from_a_name(boxed, capsys):
+    assert finetune.main(["--task", "psr", "--init-from", "siamdiff-atom", "--dry-run", "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "loaded from siamdiff-atom: encoder.layers" in said and "size tiny, from siamdiff-atom" in said
+
+
+def test_a_file_wins_and_an_unknown_name_lists_the_known(boxed):
+    boxed["siamdiff-residue"].rename("siamdiff-atom")
+    widths = siamdiff_min.load_encoder("siamdiff-atom", "cpu").encoder.layer_dims
+    assert widths == ENCODERS["gearnet"]("residue", "tiny").layer_dims != ENCODERS["gearnet"]("atom", "tiny").layer_dims
+    with pytest.raises(
+        CheckpointError, match=r"siamdiff-other: No such file; encoders of the package are siamdiff-atom"
+    ):
+        siamdiff_min.load_encoder("siamdiff-other")
