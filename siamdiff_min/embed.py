@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import io
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -275,7 +276,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command line; 1 if one of its paths gave no embedding, or a structure failed with --fail-fast."""
+    """Run one command line; returns 1 if one of its paths gave no embedding, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="siamdiff-embed", description=__doc__.splitlines()[0])
     parser.add_argument("structures", nargs="+", help="files, folders and tars of PDB or mmCIF files, also .gz")
     text = "siamdiff-residue, or a file: encoder.pt, checkpoint, fine-tuned model, released (default: siamdiff-atom)"
@@ -293,6 +294,15 @@ def main(argv: list[str] | None = None) -> int:
         return run(args)
     except SiamDiffError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        made = len(list(Path(args.out).glob("embeddings-*.npz")))
+        kept = (
+            f"{made} files are kept in {args.out}, and the same command goes on"
+            if made
+            else "nothing is kept; --out FOLDER keeps what is made"
+        )
+        print(printable(f"stopped: {kept}"), file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import gzip
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -238,9 +239,10 @@ def test_a_folder_is_written_as_it_is_made_and_continued(weights, tmp_path, file
         save(path, *rest)
 
     out = tmp_path / "large"
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(embed, "save", killed)
-        embed_here(*given, *options, out)
+        assert embed_here(*given, *options, out) == 130
+    assert f"stopped: 2 files are kept in {out}, and the same command goes on" in capsys.readouterr().err
     assert sorted(path.name for path in out.glob("*.npz")) == ["embeddings-000000.npz", "embeddings-000001.npz"]
     (out / "embeddings-000000.npz").write_bytes(b"a crash of the machine")
     before = (out / "embeddings-000001.npz").stat().st_mtime_ns
@@ -261,6 +263,28 @@ def test_a_folder_is_written_as_it_is_made_and_continued(weights, tmp_path, file
     assert (out / "failures.tsv").read_text().splitlines() == [
         "file\treason", f"{tmp_path / 'bad.pdb'}\tno atoms in it", f"{tmp_path / 'worse.pdb'}\tempty"
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals there are others")
+@pytest.mark.parametrize("place", ["out", "out.npz"])
+def test_ctrl_c_ends_with_one_line(weights, tmp_path, files, place):
+    (tmp_path / "many").mkdir()
+    for i in range(400):
+        os.link(files[0], tmp_path / "many" / f"{i}.pdb.gz")
+    command = [sys.executable, "-m", "siamdiff_min.embed", "many", "--checkpoint", weights, "--out", place]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    options = {"cwd": tmp_path, "env": environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell switches it off for what it starts with &
+    process = subprocess.Popen([*map(str, command), "--device", "cpu"], **options)
+    signal.signal(signal.SIGINT, before)
+    with process:
+        assert process.stdout.readline().startswith("encoder ")  # it has begun
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=600)[1]
+    assert process.returncode == 130 and "Traceback" not in said
+    assert said.splitlines()[-1] == "stopped: nothing is kept; --out FOLDER keeps what is made"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker does not inherit what a test changes")
