@@ -35,13 +35,12 @@ def build_siamdiff(
     siamese: bool = True,
 ) -> SiamDiff:
     """SiamDiff (Sec. 4): two conformers, each denoised from the other's representations; DiffPreT (Sec. 3) has one."""
-    conventions, unchecked = CONVENTIONS[preset], ablation == "no-clash-check"
-    if unchecked and not (siamese and level == "atom"):
-        raise ConfigError(
-            "--ablation no-clash-check is for siamdiff at atom level: nothing else draws side chains that may clash"
-        )
-    torsional = TorsionalConformer(check=conventions.clash_check and not unchecked, conventions=conventions)
-    conformers = {"atom": torsional, "residue": GaussianConformer()}
+    conventions = CONVENTIONS[preset]
+    if ablation == "no-clash-check":
+        if not siamese or level != "atom":
+            raise ConfigError(f"--ablation {ablation} is for siamdiff at atom level: only there side chains may clash")
+        conventions = replace(conventions, clash_check=False)
+    conformers = {"atom": TorsionalConformer(conventions=conventions), "residue": GaussianConformer()}
     stages = {stage: schedule.only(**ABLATIONS[ablation]) for stage, schedule in SCHEDULES[preset].items()}
     return SiamDiff(encoder, conformers[level] if siamese else None, stages, conventions, head_dim)
 

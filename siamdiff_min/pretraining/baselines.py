@@ -1,24 +1,22 @@
-"""The self-prediction objectives the paper compares with (App. D, F): hide a part, encode the rest, predict the part.
+"""The self-prediction objectives of Tables 1 and 2 (App. D) and App. F: hide a part, encode the rest, predict the part.
 
-Residue types (Hu et al. 2020; Zhang et al. 2022), distances, angles and dihedrals (Zhang et al. 2022, App. C). They
-differ in what they hide and what they predict of it; `SelfPrediction.forward` is the skeleton of all, and of their
-combinations. None of them is trained in stages.
+Residue types (Hu et al. 2020), distances, angles and dihedrals (Zhang et al. 2022). They differ in what they hide;
+`SelfPrediction.forward` is the skeleton of all, and of their combinations.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..conventions import PAPER, Conventions
 from ..encoders.graph import Graph
-from ..encoders.ops import MLP
+from ..encoders.ops import MLP, raised
 from ..protein.constants import NUM_RESIDUE_TYPES
 from ..protein.geometry import angle, dihedral, length
 from ..protein.protein import Protein
 from .diffusion import hide_residues, random_mask
-from .objective import Objective, class_counts, mean_or_zero, sum_and_count
+from .objective import LossAndLogs, Objective, cross_entropy, mean_or_zero, sum_and_count
 from .walks import sample_walks, walk_nodes
 
 MASK_RATE = 0.15  # App. D
@@ -43,23 +41,16 @@ class ResidueTypes(nn.Module):
         masked = random_mask(protein, rate, generator, self.conventions.mask_with_replacement)
         return hide_residues(protein, masked, self.conventions.backbone), masked
 
-    def loss(self, target: Tensor, h: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, target: Tensor, h: Tensor) -> LossAndLogs:
         """Types (M,) from representations (M, d)."""
-        logits = self.mlp(h).float()  # (M, 20)
-        loss = F.cross_entropy(logits, target, reduction="none")
-        correct = (logits.argmax(-1) == target).float()
-        return mean_or_zero(loss), {
-            "residue_type_loss": sum_and_count(loss),
-            "residue_type_loss_constant": class_counts(target, NUM_RESIDUE_TYPES),
-            "residue_type_accuracy": sum_and_count(correct),
-        }
+        return cross_entropy("residue_type", self.mlp(h), target)
 
 
 class Geometry(nn.Module):
-    """Distances (2 atoms), angles (3) or dihedrals (4) along walks whose edges are hidden, from their atoms' a_i.
+    """(d - MLP(a_1, a_2))^2 of two atoms, or CE over 8 bins of the angle of three or the |dihedral| of four.
 
-    (d - MLP(a_1, a_2))^2, or CE over 8 bins of the angle or of the absolute dihedral. Where an edge is hidden, so are
-    its reverse and its repetitions in other relations, which show the same length, or not (differences.md, row 26).
+    These atoms follow each other on walks along the graph whose edges are hidden. With an edge go its reverse and its
+    repetitions in other relations, which show the same length; conventions may keep them (differences.md, row 26).
     """
 
     def __init__(self, d: int, kind: str, conventions: Conventions = PAPER):
@@ -79,23 +70,15 @@ class Geometry(nn.Module):
             return length(points[:, 1] - points[:, 0])
         return (self.measure(*points.unbind(1)).abs() * (NUM_BINS / torch.pi)).long().clamp(max=NUM_BINS - 1)
 
-    def loss(self, target: Tensor, a: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, target: Tensor, a: Tensor) -> LossAndLogs:
         """Targets (M,) from the representations of all atoms of a walk (M, edges + 1, d)."""
-        output = self.mlp(a.flatten(1)).float()
-        if self.kind == "distance":
-            loss = (output.squeeze(-1) - target).square()
-            sums = torch.stack([target.sum(), target.new_full((), len(target)), target.square().sum()])
-            return mean_or_zero(loss), {
-                "distance_squared_error": sum_and_count(loss),
-                "distance_squared_error_constant": sums,
-            }
-        loss = F.cross_entropy(output, target, reduction="none")
-        correct = (output.argmax(-1) == target).float()
-        return mean_or_zero(loss), {
-            f"{self.kind}_loss": sum_and_count(loss),
-            f"{self.kind}_loss_constant": class_counts(target, NUM_BINS),
-            f"{self.kind}_accuracy": sum_and_count(correct),
-        }
+        output = self.mlp(a.flatten(1))
+        if self.kind != "distance":
+            return cross_entropy(self.kind, output, target)
+        loss = (raised(output).squeeze(-1) - target).square()
+        sums = torch.stack([target.sum(), target.new_full((), len(target)), target.square().sum()])
+        logs = {"distance_squared_error": sum_and_count(loss), "distance_squared_error_constant": sums}
+        return mean_or_zero(loss), logs
 
 
 class SelfPrediction(Objective):
@@ -105,8 +88,8 @@ class SelfPrediction(Objective):
         super().__init__(encoder)
         self.types, self.geometry = types, geometry
 
-    def forward(self, protein: Protein, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch, and what to log as tensors (total, count)."""
+    def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
+        """The loss of a batch, and what to log."""
         protein = left = self.encoder.builder.view(protein)
         if self.types is not None:
             left, masked = self.types.hide(protein, generator)

@@ -11,7 +11,7 @@ from ..encoders.graph import Graph
 from ..encoders.ops import MLP
 from ..protein.geometry import length
 from ..protein.protein import Protein
-from .objective import Objective, sum_and_count
+from .objective import LossAndLogs, Objective, sum_and_count
 
 MAX_RESIDUES = 50  # of a subsequence
 RADIUS = 15.0  # angstrom, of a ball around a residue
@@ -64,8 +64,8 @@ class MultiviewContrast(Objective):
         self.all_views = conventions.contrast_all_views
         self.mlp = MLP(encoder.out_dim, encoder.out_dim, encoder.out_dim)
 
-    def forward(self, protein: Protein, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch, and what to log as tensors (total, count). One protein alone has nothing to contrast."""
+    def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
+        """The loss of a batch, and what to log. One protein alone has nothing to contrast."""
         ca = protein.alpha_carbons().pos
         protein = self.encoder.builder.view(protein)
         views = [self.view(protein, ca, generator) for _ in range(2)]

@@ -13,9 +13,10 @@ from ..encoders.graph import edge_lengths
 from ..encoders.ops import MLP
 from ..protein.conformer import chi_atoms, rotate_side_chains
 from ..protein.constants import RESIDUE_INDEX
+from ..protein.geometry import normal_like
 from ..protein.protein import Protein
 from .diffusion import Schedule
-from .objective import Objective, mean_or_zero, sum_and_count
+from .objective import LossAndLogs, Objective, mean_or_zero, sum_and_count
 
 NOISE_LEVELS = 50
 SMALLEST, LARGEST = 0.01, 10.0  # angstrom
@@ -41,16 +42,15 @@ class ScoreMatching(Objective):
         self.dist_mlp, self.mlp = MLP(1, d, d), MLP(2 * d, d, 1)
         self.register_buffer("sigma", noise_levels(), persistent=False)
 
-    def forward(self, protein: Protein, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch, and what to log as tensors (total, count)."""
+    def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
+        """The loss of a batch, and what to log."""
         protein = self.encoder.builder.view(protein)
         graph, n = self.encoder.builder(protein), protein.num_atoms
         pair, of_edge = torch.unique(graph.pair, return_inverse=True)
         i, j = pair // n, pair % n
         level = torch.randint(NOISE_LEVELS, (protein.num_graphs,), generator=generator, device=pair.device)
         sigma = self.sigma.to(protein.pos)[level][protein.atom_graph[i]]  # (P,)
-        noise = torch.randn(len(pair), generator=generator, device=pair.device, dtype=protein.pos.dtype)
-        noise = noise.masked_fill(i == j, 0.0)  # a self edge has no length to be noised
+        noise = normal_like(sigma, generator).masked_fill(i == j, 0.0)  # a self edge has no length to be noised
         noised = edge_lengths(graph, protein.pos) + (sigma * noise)[of_edge]  # (E,)
         a = self.encoder(protein, replace(graph, length=noised)).node
         shown = torch.zeros_like(noise).index_copy_(0, of_edge, noised)[:, None]  # (P, 1) any edge of a pair
@@ -76,8 +76,8 @@ class TorsionalDiffusion(Objective):
         self.mlp = MLP(4 * encoder.out_dim, encoder.out_dim, 1)
         self.register_buffer("alpha_bar", schedule.alpha_bar, persistent=False)
 
-    def forward(self, protein: Protein, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch, and what to log as tensors (total, count)."""
+    def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
+        """The loss of a batch, and what to log."""
         graph = self.encoder.builder(protein)
         t = self.schedule.draw_level(protein.num_graphs, generator)
         abar = self.alpha_bar.to(protein.pos)[t - 1][protein.residue_graph]
@@ -86,7 +86,7 @@ class TorsionalDiffusion(Objective):
         defined = defined & (protein.residue_type != RESIDUE_INDEX["PRO"])[:, None]
         u = torch.rand(defined.shape, generator=generator, device=abar.device)
         chi = u.masked_fill(~defined, -1.0).argmax(1)  # (R,) one of the defined, all equally likely
-        turned = std * torch.randn(std.shape, generator=generator, device=abar.device, dtype=abar.dtype)
+        turned = std * normal_like(std, generator)
         turned = torch.pi - torch.remainder(torch.pi - turned, 2 * torch.pi)  # (-pi, pi]
         row = torch.arange(len(chi), device=chi.device)
         angles = torch.zeros_like(protein.pos[:1, :1]).expand(*defined.shape).clone()

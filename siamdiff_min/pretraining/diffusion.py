@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..encoders.ops import segment_mean
+from ..protein.geometry import normal_like
 from ..protein.protein import Protein
 
 MASK_RATE = (0.15, 1.0)  # at t = 0 and t = T (App. D)
@@ -102,8 +103,7 @@ def perturb(pos: Tensor, alpha_bar: Tensor, generator: torch.Generator) -> Tenso
 
     differences.md, row 4. pos (N, 3) and alpha_bar (N,) -> (N, 3): lengths keep their scale in angstrom.
     """
-    noise = torch.randn(pos.shape, generator=generator, device=pos.device, dtype=pos.dtype)
-    return pos + ((1 - alpha_bar) / alpha_bar).sqrt()[:, None] * noise
+    return pos + ((1 - alpha_bar) / alpha_bar).sqrt()[:, None] * normal_like(pos, generator)
 
 
 def hide_residues(protein: Protein, masked: Tensor, backbone: int) -> Protein:

@@ -1,10 +1,16 @@
 """What all objectives share. An objective is a module (Protein, generator) -> (loss, logs).
 
-Logs are sums and counts as tensors, not means, so that means over batches and over processes are exact.
+Logs are sums and counts as tensors, not means, so that means over batches and over processes are exact. Beside each
+loss stands its `..._constant`: that of the best prediction that looks at nothing, or enough to compute it.
 """
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..encoders.ops import raised
+
+LossAndLogs = tuple[Tensor, dict[str, Tensor]]
 
 
 class Objective(nn.Module):
@@ -15,7 +21,7 @@ class Objective(nn.Module):
         self.encoder = encoder
 
     def set_stage(self, stage: int) -> None:
-        """Stage 1 or 2 begins: nothing changes, but in DiffPreT and SiamDiff (Sec. 3.4)."""
+        """Stage 1 or 2 begins (Sec. 3.4). Only DiffPreT and SiamDiff have stages."""
 
 
 def mean_or_zero(x: Tensor) -> Tensor:
@@ -32,3 +38,13 @@ def sum_and_count(x: Tensor) -> Tensor:
 def class_counts(target: Tensor, size: int) -> Tensor:
     """How often each of `size` classes is the target (1, size): logged, it gives the loss of the best constant."""
     return torch.zeros(size, device=target.device).index_add_(0, target, torch.ones_like(target.float()))[None]
+
+
+def cross_entropy(name: str, logits: Tensor, target: Tensor) -> LossAndLogs:
+    """The mean over target (M,), a class each, of its cross-entropy under logits (M, classes). Logged with accuracy."""
+    loss = F.cross_entropy(raised(logits), target, reduction="none")
+    return mean_or_zero(loss), {
+        f"{name}_loss": sum_and_count(loss),
+        f"{name}_loss_constant": class_counts(target, logits.shape[-1]),
+        f"{name}_accuracy": sum_and_count((logits.argmax(-1) == target).float()),
+    }

@@ -1,7 +1,8 @@
 """DiffPreT and SiamDiff: pre-training by sequence-structure diffusion (Sec. 3 and 4, App. B).
 
-Read `SiamDiff.forward` next to Algorithm 1; everything it calls is one equation. DiffPreT is the case of one view.
-Neither the encoder nor the heads are told the noise level t (differences.md, row 20).
+Read `SiamDiff.forward` next to Alg. 1; everything it calls is one equation. DiffPreT is the case of one view. Neither
+the encoder nor the heads are told the noise level t (differences.md, row 20). Eq. 1, Eq. 4, Eq. 6, Eq. 8, Eq. 9, Eq. 13
+and App. C derive the losses from the reverse process. Pre-training never runs it, so they have no code.
 """
 
 from dataclasses import dataclass, replace
@@ -12,13 +13,14 @@ from torch.nn import functional as F
 
 from ..conventions import PAPER, Conventions
 from ..encoders import kernels
+from ..encoders.gearnet import Encoding
 from ..encoders.graph import Graph, edge_lengths
 from ..encoders.ops import MLP, raised, segment_mean
 from ..protein.conformer import GaussianConformer, TorsionalConformer
 from ..protein.constants import NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
 from ..protein.protein import Protein
 from .diffusion import Schedule, edges_to_vectors, hide_residues, perturb, random_mask
-from .objective import Objective, class_counts, sum_and_count
+from .objective import LossAndLogs, Objective, class_counts, sum_and_count
 
 
 @dataclass(frozen=True)
@@ -59,46 +61,32 @@ class SiamDiff(Objective):
         self.schedule = self.stages[stage]
         self.alpha_bar = self.schedule.alpha_bar.to(self.alpha_bar)
 
-    def forward(self, protein: Protein, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """Algorithm 1, lines 2-11, on a batch: the loss, and what to log."""
-        schedule, views, clashes = self.schedule, [self.encoder.builder.view(protein)], {}
+    def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
+        """Alg. 1, lines 2-11, on a batch: the loss, and what to log."""
+        views, logs = [self.encoder.builder.view(protein)], {}  # line 2
         if self.conformer is not None:
-            conformer, clashes = self.conformer(views[0], generator)  # lines 2-3
+            conformer, logs = self.conformer(views[0], generator)  # line 3
             views.append(conformer)
-        t = schedule.draw_level(protein.num_graphs, generator)  # line 4: one level per protein, for both views
-        masked = self.draw_mask(protein, t, generator)  # line 7: one mask, for both views
+        t = self.schedule.draw_level(protein.num_graphs, generator)  # line 4: one level per protein, for both views
+        masked = t.new_zeros(0)
+        if self.schedule.weight_sequence:  # line 7: one mask, for both views
+            rate = self.schedule.mask_rate(t)
+            masked = random_mask(protein, rate, generator, self.conventions.mask_with_replacement)
         noisy = [self.add_noise(view, t, masked, generator) for view in views]  # lines 5-7
         h = [self.encoder(n.protein, n.graph) for n in noisy]  # lines 8-9
         other = h[::-1]  # each view is denoised from the other one; the only one from itself
 
-        loss, logs = 0.0, dict(clashes)
-        if schedule.weight_structure:  # line 10
-            inputs = [(o.node, n.graph, n.protein.pos) for n, o in zip(noisy, other)]
-            scores = kernels.edge_scores(inputs, self.dist_mlp, self.struct_mlp)  # m_ij of Eq. 5, (E,) for each view
-            structure = torch.stack([self.structure_loss(n, m) for n, m in zip(noisy, scores)]).mean(0)  # (B,)
-            zero = torch.stack([self.structure_loss(n, m.new_zeros(())) for n, m in zip(noisy, scores)]).mean(0)
-            loss = loss + schedule.weight_structure * structure.mean()
-            logs |= {"structure_loss": sum_and_count(structure), "structure_loss_constant": sum_and_count(zero)}
-        if schedule.weight_sequence:  # line 11
-            target = protein.residue_type[masked]  # (M,)
-            logits = torch.stack([self.seq_mlp(o.residue[masked]) for o in other])  # p(s_i^0 | P^t), (views, M, 20)
-            sequence = torch.stack([self.sequence_loss(protein, masked, x) for x in logits]).mean(0)  # (B,)
-            loss = loss + schedule.weight_sequence * sequence.mean()
-            logs |= {
-                "sequence_loss": sum_and_count(sequence),
-                "sequence_loss_constant": class_counts(target, NUM_RESIDUE_TYPES),
-                "sequence_accuracy": sum_and_count((logits.argmax(-1) == target).float()),
-            }
+        loss = 0.0
+        if self.schedule.weight_structure:
+            structure, found = self.structure_loss(noisy, other)  # line 10
+            loss, logs = loss + self.schedule.weight_structure * structure, logs | found
+        if self.schedule.weight_sequence:
+            sequence, found = self.sequence_loss(protein, masked, other)  # line 11
+            loss, logs = loss + self.schedule.weight_sequence * sequence, logs | found
         return loss, logs
 
-    def draw_mask(self, protein: Protein, t: Tensor, generator: torch.Generator) -> Tensor:
-        """Residues that are [MASK] at step t (M,): none without sequence diffusion."""
-        if not self.schedule.weight_sequence:
-            return t.new_zeros(0)
-        return random_mask(protein, self.schedule.mask_rate(t), generator, self.conventions.mask_with_replacement)
-
     def add_noise(self, protein: Protein, t: Tensor, masked: Tensor, generator: torch.Generator) -> Noisy:
-        """q(P^t | P^0) of Eq. 2-3: mask the sequence, build the graph, then move the atoms."""
+        """q(P^t | P^0) of Eq. 2 and Eq. 3: mask the sequence, build the graph, then move the atoms."""
         protein = hide_residues(protein, masked, self.conventions.backbone)
         graph = self.encoder.builder(protein)
         if self.conventions.hide_all_types and self.schedule.weight_sequence and self.encoder.builder.with_elements:
@@ -112,17 +100,33 @@ class SiamDiff(Objective):
         target = (clean_length - edge_lengths(graph, protein.pos)) * (alpha_bar / (1 - alpha_bar)).sqrt()
         return Noisy(protein, graph, target)
 
-    def structure_loss(self, noisy: Noisy, score: Tensor) -> Tensor:
-        """|eps - eps_theta|^2 of Eq. 10 per protein (B,), averaged over its atoms; score (E,) is m_ij of Eq. 5.
+    def structure_loss(self, noisy: list[Noisy], other: list[Encoding]) -> LossAndLogs:
+        """|eps - eps_theta|^2 of Eq. 10: the mean over atoms, views, then proteins. And what to log."""
+        views = [(o.node, n.graph, n.protein.pos) for n, o in zip(noisy, other)]
+        # Eq. 5: m_ij = MLP(a_i * a_j, MLP(|r_i - r_j|)) of every edge, a from the other view, r from this one
+        scores = kernels.edge_scores(views, self.dist_mlp, self.struct_mlp)
+        loss = torch.stack([noise_error(n, m) for n, m in zip(noisy, scores)]).mean(0)  # (B,)
+        zero = torch.stack([noise_error(n, torch.zeros_like(m)) for n, m in zip(noisy, scores)]).mean(0)
+        return loss.mean(), {"structure_loss": sum_and_count(loss), "structure_loss_constant": sum_and_count(zero)}
 
-        The noise is decomposed into pairwise distances by the chain rule of GeoDiff, so prediction and target are both
-        turned from edges into vectors (differences.md, row 6).
-        """
-        graph, protein = noisy.graph, noisy.protein
-        vectors = edges_to_vectors(score - noisy.target, protein.pos, graph.src, graph.dst)  # (N, 3)
-        return segment_mean(vectors.square().sum(-1), protein.atom_graph, protein.num_graphs)
+    def sequence_loss(self, protein: Protein, masked: Tensor, other: list[Encoding]) -> LossAndLogs:
+        """CE(s_i^0, p(s_i^0 | P^t)) of Eq. 11: the mean over masked residues, views, then proteins. And what to log."""
+        target, of_protein = protein.residue_type[masked], protein.residue_graph[masked]  # (M,)
+        logits = [raised(self.seq_mlp(o.residue[masked])) for o in other]  # Eq. 7: p = softmax(MLP(h_i)), (M, 20)
+        each = [F.cross_entropy(x, target, reduction="none") for x in logits]
+        loss = torch.stack([segment_mean(x, of_protein, protein.num_graphs) for x in each]).mean(0)  # (B,)
+        return loss.mean(), {
+            "sequence_loss": sum_and_count(loss),
+            "sequence_loss_constant": class_counts(target, NUM_RESIDUE_TYPES),
+            "sequence_accuracy": sum_and_count((torch.stack(logits).argmax(-1) == target).float()),
+        }
 
-    def sequence_loss(self, protein: Protein, masked: Tensor, logits: Tensor) -> Tensor:
-        """CE(s_i^0, p(s_i^0 | P^t)) of Eq. 11 per protein (B,), averaged over its masked residues, logits (M, 20)."""
-        loss = F.cross_entropy(raised(logits), protein.residue_type[masked], reduction="none")
-        return segment_mean(loss, protein.residue_graph[masked], protein.num_graphs)
+
+def noise_error(noisy: Noisy, score: Tensor) -> Tensor:
+    """|eps - eps_theta|^2 per protein (B,), averaged over its atoms; score (E,) is m_ij of Eq. 5.
+
+    Noise and prediction are both numbers of edges, and become vectors in one go (differences.md, row 6).
+    """
+    protein, graph = noisy.protein, noisy.graph
+    difference = edges_to_vectors(score - noisy.target, protein.pos, graph.src, graph.dst)  # (N, 3)
+    return segment_mean(difference.square().sum(-1), protein.atom_graph, protein.num_graphs)

@@ -6,23 +6,13 @@ CA atoms are left: Gaussian noise on the coordinates.
 
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import count
 
 import torch
 from torch import Tensor
 
 from ..conventions import PAPER, Conventions
-from .constants import (
-    ATOM_ELEMENT,
-    ATOM_INDEX,
-    ATOM_NAMES,
-    CHI_ATOMS,
-    GREEK_RANK,
-    MAX_CHI,
-    RESIDUE_INDEX,
-    RESIDUES,
-)
-from .geometry import length, radius_pairs, rotate_about_axis
+from .constants import ATOM_ELEMENT, ATOM_INDEX, ATOM_NAMES, CHI_ATOMS, GREEK_RANK, MAX_CHI, RESIDUE_INDEX, RESIDUES
+from .geometry import length, normal_like, radius_pairs, rotate_about_axis
 from .protein import Protein
 
 # Bondi (1964), J. Phys. Chem. 68:441: van der Waals radii in angstrom of C, N, O, S, by atomic number.
@@ -99,39 +89,39 @@ class TorsionalConformer:
     """Random rotamers: wrapped normal noise of `std` radian on chi 1..4 of every residue (Sec. 4.1, App. D).
 
     A residue whose side chain makes a new clash is drawn again with `shrink` times its standard deviation, up to
-    `attempts` times; what still clashes keeps its native side chain. `check=False` takes the first draw as it is
-    (differences.md, row 12).
+    `attempts` times. One that still clashes keeps its native side chain. Without the clash check of the conventions the
+    first draw is the conformer (differences.md, row 12).
     """
 
     std: float = 0.1 * torch.pi
     attempts: int = 4
     shrink: float = 0.5
-    check: bool = True
     conventions: Conventions = PAPER
 
     def __call__(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, dict[str, Tensor]]:
-        """The conformer, and what to log, each a tensor (count, residues): residues with new clashes as first drawn and
-        in the end, and residues put back to their native side chain."""
-        angles = protein.pos.new_zeros(protein.num_residues, MAX_CHI)
-        std, clashing, rounds = torch.full_like(angles[:, :1], self.std), torch.ones_like(protein.masked), []
-        for attempt in count():  # ends: one put back may disturb a neighbour, but the native state has no new clash
+        """The conformer, and logs, each a tensor (count, R): residues with new clashes as first drawn and in the end,
+        and residues that keep their native side chain."""
+        std = protein.pos.new_full((protein.num_residues, 1), self.std)
+        angles = self.draw(protein, std, generator)
+        conformer = rotate_side_chains(protein, angles, self.conventions)
+        if not self.conventions.clash_check:
+            return conformer, {}
+        clashing = drawn = new_clashes(protein, conformer.pos)
+        attempt = 0
+        while clashing.any():  # this ends: if all side chains were native, there would be no new clash
+            attempt += 1
+            std = torch.where(clashing[:, None], std * self.shrink, std)
             fresh = self.draw(protein, std, generator) if attempt <= self.attempts else torch.zeros_like(angles)
             angles = torch.where(clashing[:, None], fresh, angles)
             conformer = rotate_side_chains(protein, angles, self.conventions)
-            if not self.check:
-                return conformer, {}
-            rounds.append(clashing := new_clashes(protein, conformer.pos))
-            if not clashing.any():
-                break
-            std = torch.where(clashing[:, None], std * self.shrink, std)
-        rates = {"clash_rate_drawn": rounds[0], "clash_rate": clashing, "native_side_chains": (angles == 0).all(1)}
+            clashing = new_clashes(protein, conformer.pos)
+        rates = {"clash_rate_drawn": drawn, "clash_rate": clashing, "native_side_chains": (angles == 0).all(1)}
         size = clashing.new_full((), len(clashing), dtype=torch.long)
         return conformer, {name: torch.stack([x.sum(), size]) for name, x in rates.items()}
 
     def draw(self, protein: Protein, std: float | Tensor, generator: torch.Generator) -> Tensor:
         """Wrapped normal noise (R, 4) in [0, 2 pi) for every chi."""
-        shape, pos = (protein.num_residues, MAX_CHI), protein.pos
-        noise = torch.randn(shape, generator=generator, device=pos.device, dtype=pos.dtype)
+        noise = normal_like(protein.pos.new_empty(protein.num_residues, MAX_CHI), generator)
         return (noise * std) % (2 * torch.pi)
 
 
@@ -143,6 +133,4 @@ class GaussianConformer:
 
     def __call__(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, dict[str, Tensor]]:
         """The conformer; it has nothing to log."""
-        pos = protein.pos
-        noise = torch.randn(pos.shape, generator=generator, device=pos.device, dtype=pos.dtype)
-        return replace(protein, pos=pos + self.std * noise), {}
+        return replace(protein, pos=protein.pos + self.std * normal_like(protein.pos, generator)), {}

@@ -1,4 +1,4 @@
-"""Distances, angles, dihedrals, rotations about an axis, and exact neighbour search.
+"""Distances, angles, dihedrals, rotations about an axis, normal noise, and exact neighbour search.
 
 All functions work on the last dimension of coordinates in angstrom and return angles in radian. `torch.cdist` is never
 used for cutoffs: its default mode goes through a matrix product and misplaces pairs near the cutoff.
@@ -37,6 +37,11 @@ def rotate_about_axis(point: Tensor, start: Tensor, end: Tensor, theta: Tensor) 
     along = axis * (axis * r).sum(-1, keepdim=True)
     moved = end + along + (r - along) * cos + torch.linalg.cross(axis, r) * sin
     return torch.where((axis == 0).all(-1, keepdim=True), point, moved)
+
+
+def normal_like(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Standard normal noise in the shape, type and place of x."""
+    return torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
 
 
 def radius_pairs(pos: Tensor, graph: Tensor, radius: float) -> tuple[Tensor, Tensor]:
