@@ -71,12 +71,7 @@ class GearNet(Encoder):
     """
 
     def __init__(
-        self,
-        builder: GraphBuilder,
-        dims: list[int],
-        num_angle_bins: int = 8,
-        readout: str = "mean",
-        node_dim: int | None = None,
+        self, builder: GraphBuilder, dims: list[int], num_angle_bins: int = 8, readout: str = "mean", node_dim: int = 0
     ):
         super().__init__()
         self.builder, self.num_angle_bins, self.layer_dims = builder, num_angle_bins, dims

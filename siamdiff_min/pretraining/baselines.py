@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..conventions import PAPER, Conventions
 from ..encoders.graph import Graph
@@ -16,7 +17,7 @@ from ..protein.constants import NUM_RESIDUE_TYPES
 from ..protein.geometry import angle, dihedral, length
 from ..protein.protein import Protein
 from .diffusion import hide_residues, random_mask
-from .objective import LossAndLogs, Objective, cross_entropy, mean_or_zero, sum_and_count
+from .objective import LossAndLogs, Objective, class_counts, mean_or_zero, sum_and_count
 from .walks import sample_walks, walk_nodes
 
 MASK_RATE = 0.15  # App. D
@@ -26,6 +27,16 @@ GEOMETRY = {  # what is measured, along how many edges, how often per protein (A
     "angle": (angle, 2, 512),
     "dihedral": (dihedral, 3, 512),
 }
+
+
+def cross_entropy(name: str, logits: Tensor, target: Tensor) -> LossAndLogs:
+    """The mean cross-entropy of the classes target (M,) under logits (M, classes); logged with the accuracy."""
+    loss = F.cross_entropy(raised(logits), target, reduction="none")
+    return mean_or_zero(loss), {
+        f"{name}_loss": sum_and_count(loss),
+        f"{name}_loss_constant": class_counts(target, logits.shape[-1]),
+        f"{name}_accuracy": sum_and_count((logits.argmax(-1) == target).float()),
+    }
 
 
 class ResidueTypes(nn.Module):

@@ -60,13 +60,11 @@ class Schedule:
         return torch.randint(first, last + 1, (num,), generator=generator, device=generator.device)
 
     def only(self, structure: bool = True, sequence: bool = True, level: int | None = None) -> Schedule:
-        """The ablations of Sec. 5.3: one of the two diffusions alone, or one fixed noise level t."""
-        return replace(
-            self,
-            levels=self.levels if level is None else (min(level, self.steps), min(level, self.steps)),
-            weight_structure=(self.weight_structure if sequence else 1.0) if structure else 0.0,
-            weight_sequence=(self.weight_sequence if structure else 1.0) if sequence else 0.0,
-        )
+        """The ablations of Table 3: one of the two diffusions alone, with weight 1, or one fixed noise level t."""
+        levels = self.levels if level is None else (min(level, self.steps),) * 2
+        if structure and sequence:
+            return replace(self, levels=levels)
+        return replace(self, levels=levels, weight_structure=float(structure), weight_sequence=float(sequence))
 
 
 SCHEDULES = {  # preset -> stage -> schedule (differences.md, rows 1, 2, 11)

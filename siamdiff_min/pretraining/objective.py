@@ -6,9 +6,6 @@ loss stands its `..._constant`: that of the best prediction that looks at nothin
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-
-from ..encoders.ops import raised
 
 LossAndLogs = tuple[Tensor, dict[str, Tensor]]
 
@@ -38,13 +35,3 @@ def sum_and_count(x: Tensor) -> Tensor:
 def class_counts(target: Tensor, size: int) -> Tensor:
     """How often each of `size` classes is the target (1, size): logged, it gives the loss of the best constant."""
     return torch.zeros(size, device=target.device).index_add_(0, target, torch.ones_like(target.float()))[None]
-
-
-def cross_entropy(name: str, logits: Tensor, target: Tensor) -> LossAndLogs:
-    """The mean over target (M,), a class each, of its cross-entropy under logits (M, classes). Logged with accuracy."""
-    loss = F.cross_entropy(raised(logits), target, reduction="none")
-    return mean_or_zero(loss), {
-        f"{name}_loss": sum_and_count(loss),
-        f"{name}_loss_constant": class_counts(target, logits.shape[-1]),
-        f"{name}_accuracy": sum_and_count((logits.argmax(-1) == target).float()),
-    }

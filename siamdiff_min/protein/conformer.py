@@ -11,24 +11,17 @@ import torch
 from torch import Tensor
 
 from ..conventions import PAPER, Conventions
-from .constants import ATOM_ELEMENT, ATOM_INDEX, ATOM_NAMES, CHI_ATOMS, GREEK_RANK, MAX_CHI, RESIDUE_INDEX, RESIDUES
+from .constants import ATOM_NAMES, ATOM_RADIUS, CHI_ATOM_INDEX, GREEK_RANK, MAX_CHI, RESIDUE_INDEX, VDW_RADIUS
 from .geometry import length, normal_like, radius_pairs, rotate_about_axis
 from .protein import Protein
 
-# Bondi (1964), J. Phys. Chem. 68:441: van der Waals radii in angstrom of C, N, O, S, by atomic number.
-VDW_RADIUS = {6: 1.70, 7: 1.55, 8: 1.52, 16: 1.80}
 CLASH_OVERLAP = 0.8  # angstrom; spheres overlapping by more clash. Hydrogen bonds (about 0.5) do not.
 
 
 @cache
 def _tables(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Names of the atoms of every chi (20, 4, 4), -1 where there is none; Greek rank and vdW radius by atom name."""
-    chi = torch.full((len(RESIDUES), MAX_CHI, 4), -1)
-    for r, name in enumerate(RESIDUES):
-        for k, atoms in enumerate(CHI_ATOMS[name]):
-            chi[r, k] = torch.tensor([ATOM_INDEX[a] for a in atoms.split()])
-    radius = torch.tensor([VDW_RADIUS[e] for e in ATOM_ELEMENT])
-    return chi.to(device), torch.tensor(GREEK_RANK, device=device), radius.to(device)
+    """Atom names of every chi (20, 4, 4), -1 where there is none; Greek rank and radius of every atom name (37,)."""
+    return tuple(torch.tensor(x, device=device) for x in (CHI_ATOM_INDEX, GREEK_RANK, ATOM_RADIUS))
 
 
 def chi_atoms(protein: Protein) -> tuple[Tensor, Tensor]:

@@ -61,3 +61,13 @@ CHI_ATOMS = {
     "ARG": ["N CA CB CG", "CA CB CG CD", "CB CG CD NE", "CG CD NE CZ"],
 }  # fmt: skip
 MAX_CHI = 4
+_NO_CHI = [-1] * 4
+CHI_ATOM_INDEX = [
+    [[ATOM_INDEX[a] for a in chi.split()] for chi in CHI_ATOMS[r]] + [_NO_CHI] * (MAX_CHI - len(CHI_ATOMS[r]))
+    for r in RESIDUES
+]
+"""CHI_ATOMS as a table (20, 4, 4) of indices into ATOM_NAMES, -1 where a residue has no such chi."""
+
+# Bondi (1964), J. Phys. Chem. 68:441: van der Waals radii in angstrom of C, N, O, S, by atomic number.
+VDW_RADIUS = {6: 1.70, 7: 1.55, 8: 1.52, 16: 1.80}
+ATOM_RADIUS = [VDW_RADIUS[e] for e in ATOM_ELEMENT]
