@@ -22,8 +22,7 @@ from siamdiff_min.data.demo import demo_set
 from siamdiff_min.data.ec import ec_set
 from siamdiff_min.data.samples import DATASETS, Samples, Unlabelled, pack_samples
 from siamdiff_min.data.table import table_set
-from siamdiff_min.downstream.tasks import METRICS, TASKS, Task
-from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.downstream.tasks import TASKS, Task
 from siamdiff_min.files import ConfigError, SiamDiffError
 from siamdiff_min.training import checkpoint, engine, results
 from siamdiff_min.training.config import FinetuneConfig, parse
@@ -31,20 +30,16 @@ from siamdiff_min.training.ranks import Ranks, launch
 
 SPLITS = ("train", "valid", "test")
 OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # differences.md, row 21
-PREDICTABLE = ("ec", "psr", "table")  # a structure is all they need
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status, 128 + n after signal n."""
     # 1. Options. What is not given comes from the model or the encoder file, then from the preset.
-    choices = {"task": TASKS, "encoder": ENCODERS, "kind": METRICS, "metric": dict.fromkeys(sum(METRICS.values(), ()))}
-    config = parse(argv, choices, __doc__.splitlines()[0], FinetuneConfig)
+    config = parse(argv, FinetuneConfig, __doc__.splitlines()[0])
     ranks = launch(config.device, config.threads, config.deterministic)
     model = checkpoint.load_model_file(Path(config.eval_only)) if config.eval_only else None
     source = model or (checkpoint.load_encoder_file(Path(config.init_from)) if config.init_from else {})
     config = config.resolve(ranks.world, {**source, "seeds": (model["seed"],)} if model else source)
-    if config.predict and config.task not in PREDICTABLE:
-        raise ConfigError(f"--predict is for {' and '.join(PREDICTABLE)}; {config.task} needs more than a structure")
 
     # 2. Data: none are needed to apply a model.
     datasets, (labels, options) = {}, (tuple(model["labels"]), model.get("options", {})) if model else ((), {})

@@ -14,9 +14,8 @@ import torch
 from siamdiff_min.conventions import CONVENTIONS
 from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
-from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError
-from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES
+from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.config import PretrainConfig, parse
 from siamdiff_min.training.log import summary
@@ -26,8 +25,7 @@ from siamdiff_min.training.ranks import Ranks, launch
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status, 128 + n after signal n."""
     # 1. Options. What is not given comes from the encoder file, then from the preset.
-    choices = {"method": OBJECTIVES, "encoder": ENCODERS, "ablation": ABLATIONS}
-    config = parse(argv, choices, __doc__.splitlines()[0], PretrainConfig)
+    config = parse(argv, PretrainConfig, __doc__.splitlines()[0])
     ranks = launch(config.device, config.threads, config.deterministic)
     source = checkpoint.load_encoder_file(Path(config.init_from)) if config.init_from else {}
     config = config.resolve(ranks.world, source)
@@ -90,7 +88,7 @@ def build(config: PretrainConfig, ranks: Ranks) -> torch.nn.Module:
     if config.init_from:
         checkpoint.initialise(objective, Path(config.init_from), ranks.say)
     count, part = (sum(p.numel() for p in module.parameters()) for module in (objective, encoder))
-    ranks.say(f"objective   {config.method}, {config.level} level: {count:,} parameters")
+    ranks.say(f"objective   {config.method}, {config.level} level, preset {config.preset}: {count:,} parameters")
     ranks.say(f"encoder     {config.encoder}, size {config.size}: {part:,} parameters")
     return objective
 

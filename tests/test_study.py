@@ -18,9 +18,6 @@ from benchmarks.study import Pool, Run
 from benchmarks.study_results import Answers
 from siamdiff_min.data.samples import LabelledData, Sample
 from siamdiff_min.data.structures import Listing, Origin
-from siamdiff_min.downstream.tasks import TASKS
-from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import FinetuneConfig, PretrainConfig, parse
 
@@ -31,10 +28,8 @@ CONFIG = json.loads(study.CONFIG.read_text())
 def options(run: Run):
     script, *argv = run.command
     if script == "train.py":
-        return parse(
-            argv, {"method": OBJECTIVES, "encoder": ENCODERS, "ablation": ABLATIONS}, "", PretrainConfig
-        ).resolve()
-    return parse(argv, {"task": TASKS, "encoder": ENCODERS}, "", FinetuneConfig).resolve()
+        return parse(argv, PretrainConfig).resolve()
+    return parse(argv, FinetuneConfig).resolve()
 
 
 def test_every_command_is_accepted_and_trains_as_long_as_the_others():

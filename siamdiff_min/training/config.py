@@ -9,14 +9,19 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from ..encoders import ONE_LEVEL
+from ..conventions import CONVENTIONS
+from ..downstream.tasks import METRICS, TASKS
+from ..encoders import ENCODERS, ONE_LEVEL
 from ..files import ConfigError
+from ..pretraining import ABLATIONS, OBJECTIVES
 
 
 class Settings(NamedTuple):
@@ -25,6 +30,14 @@ class Settings(NamedTuple):
     max_length: int | None  # residues kept of each protein, None: all
     batch_size: int  # per process; the paper used four
     lr: float
+
+
+class TaskSettings(NamedTuple):
+    """One task at one level in Table 6, and its number of epochs (Sec. 5.1)."""
+
+    batch_size: int  # per process
+    processes: int  # the paper's
+    epochs: int
 
 
 TABLE_5 = {  # method -> level -> settings; the optimizer is Adam throughout
@@ -41,23 +54,40 @@ TABLE_5 = {  # method -> level -> settings; the optimizer is Adam throughout
     "diffpret": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 64, 1e-4)},
     "siamdiff": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 32, 1e-4)},
 }
-CUTOFFS = (30, 40, 50, 70, 95)  # sequence identities of the EC test splits, in %
+TABLE_6 = {  # task -> level -> settings; Adam with lr 1e-4 throughout
+    "ec": {"residue": TaskSettings(2, 4, 50)},
+    "pip": {"atom": TaskSettings(8, 1, 10)},
+    "msp": {"residue": TaskSettings(1, 4, 50), "atom": TaskSettings(8, 1, 50)},
+    "res": {"atom": TaskSettings(64, 4, 10)},
+    "psr": {"residue": TaskSettings(8, 4, 50), "atom": TaskSettings(8, 1, 50)},
+    "table": {"residue": TaskSettings(8, 1, 50), "atom": TaskSettings(8, 1, 50)},  # ours, as PSR
+}
 STAGED = ("diffpret", "siamdiff")  # trained in two stages (Sec. 3.4), the others in one
-SIZES = ("paper", "small", "tiny")
 EPOCHS = {"paper": (25, 25), "official": (25, 50)}  # of stages 1 and 2 (differences.md, row 2); without stages 50
+OFFICIAL_EPOCHS = {"res": 5}  # differences.md, row 22
+MAX_RESIDUES = {("msp", "atom"): 400}  # nearest to the mutation
 SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny" ends within 5 minutes on 2 cores
     ("tiny", "atom"): {"batch_size": 2, "epochs": (5, 6), "lr": 2e-3},
     ("tiny", "residue"): {"batch_size": 4, "epochs": (12, 12), "lr": 2e-3},
     ("small", "atom"): {"batch_size": 4, "epochs": (25, 25), "lr": 1e-3},
     ("small", "residue"): {"batch_size": 8, "epochs": (25, 25), "lr": 1e-3},
+    ("tiny", "atom", "multiview"): {"batch_size": 8, "epochs": (6, 6)},  # it needs others to contrast with
+    ("tiny", "residue", "multiview"): {"batch_size": 8, "epochs": (20, 20)},
 }
-TINY_CONTRAST = {"atom": {"batch_size": 8, "epochs": (6, 6)}, "residue": {"batch_size": 8, "epochs": (20, 20)}}
+SMALL_TASK = {"lr": 1e-3, "epochs": 8, "batch_size": 8}  # for the small sizes; the paper's batch where smaller
+SIZES = ("paper", "small", "tiny")
+CUTOFFS = (30, 40, 50, 70, 95)  # sequence identities of the EC test splits, in %
+PREDICTABLE = ("ec", "psr", "table")  # tasks that need a structure only
+FROM_FILE = ("task", "seeds", "encoder", "level", "size", "preset")  # options that a file of weights may settle
 
 
-def option(default, help: str, free: bool = False, **more):
-    """A field. `free`: it does not alter the course of a run and may change when it is resumed; `only`: of one task;
-    `least`: the smallest number allowed, 1 for integers where nothing is said."""
-    return field(default=default, metadata={"help": help, "free": free, **more})
+def option(help: str, default=None, **more):
+    """A field. `only`: the methods or tasks that have it; `least`: the smallest number, 1 for integers where nothing is
+    said; `choices`; `free`: it does not alter the course of a run, and may change when it is resumed."""
+    return field(default=default, metadata={"help": help, **more})
+
+
+free = partial(option, free=True)
 
 
 def settings(table: Mapping, option: str, name: str, level: str) -> tuple:
@@ -70,7 +100,7 @@ def settings(table: Mapping, option: str, name: str, level: str) -> tuple:
 
 def stages(epochs) -> list[int]:
     """The stage of every epoch."""
-    numbers = epochs if isinstance(epochs, list | tuple) else [epochs]
+    numbers = epochs if isinstance(epochs, list) else [epochs]
     return [stage for stage, number in enumerate(numbers, 1) for _ in range(number)]
 
 
@@ -84,49 +114,51 @@ def shown(value) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def pick(given, preset):
-    """The first of the two that says something."""
-    return preset if given is None else given
-
-
 @dataclass(frozen=True)
 class RunConfig:
     """What pre-training and fine-tuning have in common."""
 
     level: str | None = option(
-        None,
-        "what the nodes of the graph are (default: what --encoder, its file or --task leave, or atom)",
-        choices=("atom", "residue"),
+        "what the nodes are (default: what --encoder, its file or --task leave, or atom)", choices=("atom", "residue")
     )
-    preset: str = option("paper", "what the paper says, or what the released code does", choices=tuple(EPOCHS))
-    encoder: str | None = option(None, "which encoder is trained")
-    batch_size: int | None = option(None, "samples per process and forward pass (default: preset)")
-    global_batch_size: int | None = option(None, "samples per step of the optimizer (default: processes x batch size)")
+    preset: str | None = option(
+        "follow the paper, or the released code (default: that of --init-from, or paper)", choices=CONVENTIONS
+    )
+    encoder: str | None = option(
+        "which encoder is trained (default: that of --init-from, or gearnet)", choices=ENCODERS
+    )
+    size: str | None = option(
+        "the paper's encoder, or a smaller one for laptops (default: that of --init-from, or paper; fine-tuned on demo "
+        "data tiny)",
+        choices=SIZES,
+    )
+    batch_size: int | None = option("samples per process and forward pass (default: preset)")
+    global_batch_size: int | None = option("samples per step of the optimizer (default: processes x batch size)")
     batch_nodes: int | None = option(
-        None, "atoms (residue level: residues) computed at once; larger batches are cut and their gradients added up"
+        "atoms (residue level: residues) computed at once; larger batches are cut and their gradients added up"
     )
-    lr: float | None = option(None, "learning rate of Adam (default: preset)")
+    lr: float | None = option("learning rate of Adam (default: preset)")
     lr_decay: str = option(
-        "none", "none keeps --lr, as the paper; cosine lowers it to 0 over the epochs", choices=("none", "cosine")
+        "none keeps --lr, as the paper; cosine lowers it to 0 over the epochs", "none", choices=("none", "cosine")
     )
-    weight_decay: float = option(0.0, "weight decay of Adam", least=0)
-    amp: str = option("off", "autocast to bfloat16", choices=("off", "bf16"))
-    init_from: str | None = option(None, "start from siamdiff-atom, siamdiff-residue, an encoder.pt or a checkpoint")
-    esm: str | None = option(None, "esm-gearnet: weights of ESM-2, a file of fair-esm", free=True)
-    freeze_esm: bool = option(False, "esm-gearnet: leave ESM-2 as it is; otherwise it learns at a tenth of --lr")
+    weight_decay: float = option("weight decay of Adam", 0.0, least=0)
+    amp: str = option("autocast to bfloat16", "off", choices=("off", "bf16"))
+    init_from: str | None = option("start from siamdiff-atom, siamdiff-residue, an encoder.pt or a checkpoint")
+    esm: str | None = free("esm-gearnet: weights of ESM-2, a file of fair-esm")
+    freeze_esm: bool = option("esm-gearnet: leave ESM-2 as it is; otherwise it learns at a tenth of --lr", False)
 
-    out: str | None = option(None, "folder of the run", free=True)
-    resume: str = option("auto", "auto (newest whole checkpoint of --out, if any), never, or a checkpoint", free=True)
-    max_steps: int | None = option(None, "end after that many steps in all", free=True)
-    save_every: int = option(1000, "steps between checkpoints; one is written after every epoch too", free=True)
-    keep: int = option(2, "checkpoints kept", free=True)
-    log_every: int = option(20, "steps between lines of metrics.jsonl", free=True)
-    num_workers: int | None = option(None, "loader processes per process (default: up to 4)", free=True, least=0)
-    device: str = option("auto", "where to train", free=True, choices=("auto", "cpu", "cuda"))
-    threads: int | None = option(None, "CPU threads per process (default: torch's choice)", free=True)
-    deterministic: bool = option(False, "deterministic algorithms on the GPU too, slower", free=True)
-    plugin: tuple[str, ...] = option((), "files or modules that add a method, a task or an encoder", free=True)
-    dry_run: bool = option(False, "print the resolved options and sizes, then exit", free=True)
+    out: str | None = free("folder of the run")
+    resume: str = free("auto (newest whole checkpoint of --out, if any), never, or a checkpoint", "auto")
+    max_steps: int | None = free("end after that many steps in all")
+    save_every: int = free("steps between checkpoints; one is written after every epoch too", 1000)
+    keep: int = free("checkpoints kept", 2)
+    log_every: int = free("steps between lines of metrics.jsonl", 20)
+    num_workers: int | None = free("loader processes per process (default: up to 4)", least=0)
+    device: str = free("where to train", "auto", choices=("auto", "cpu", "cuda"))
+    threads: int | None = free("CPU threads per process (default: torch's choice)")
+    deterministic: bool = free("deterministic algorithms on the GPU too, slower", False)
+    plugin: tuple[str, ...] = free("files or modules that add a method, a task or an encoder", ())
+    dry_run: bool = free("print the resolved options and sizes, then exit", False)
 
     def __post_init__(self):
         for f in fields(self):
@@ -136,24 +168,38 @@ class RunConfig:
         if self.lr is not None and not self.lr > 0:
             raise ConfigError(f"--lr must be above 0, got {self.lr}")
 
-    def check_source(self, source: Mapping, file: str | None) -> None:
-        """Raise ConfigError if the options ask for something else than `file` holds: `source` says its `encoder`,
-        `level`, `size` and `preset`, and of a fine-tuned model its `task` and `seeds`, as far as known."""
-        for name in ("task", "seeds", "encoder", "level", "size", "preset"):
-            if name in source and getattr(self, name) != source[name]:
-                raise ConfigError(f"{flag(name, getattr(self, name))}, but {file} holds: {shown(source[name])}")
+    def _filled(self, *sources: Mapping):
+        """The same, with what is None from the first of `sources` that says it."""
+        known = {name: value for source in reversed(sources) for name, value in source.items() if value is not None}
+        empty = [f.name for f in fields(self) if getattr(self, f.name) is None]
+        return replace(self, **{name: known[name] for name in empty if name in known})
 
-    def _with_batches(self, world_size: int, batch_size: int) -> RunConfig:
-        """The same with batch sizes, for `world_size` processes. Raises ConfigError where they do not fit."""
-        batch_size = pick(self.batch_size, batch_size)
-        global_batch_size = pick(self.global_batch_size, world_size * batch_size)
-        if global_batch_size % (world_size * batch_size):
+    def _from_file(self, source: Mapping, file: str | None, name: str, **defaults):
+        """The same for the method or task `name`, with what is None from `source`, which `file` says of itself, or from
+        `defaults`. Raises ConfigError for what the file contradicts, and for options of other methods or tasks."""
+        for f in fields(self):
+            only = f.metadata.get("only", (name,))
+            if name not in only and getattr(self, f.name) != f.default:
+                raise ConfigError(f"{flag(f.name)} is for {' and '.join(only)}, not for {name}")
+        known = {option: source[option] for option in FROM_FILE if option in source}
+        config = self._filled(known, defaults, {"encoder": "gearnet", "preset": "paper", "size": "paper"})
+        config = config._filled({"level": ONE_LEVEL.get(config.encoder, "residue" if name == "ec" else "atom")})
+        for option, value in known.items():
+            if getattr(config, option) != value:
+                raise ConfigError(f"{flag(option, getattr(config, option))}, but {file} holds: {shown(value)}")
+        return config
+
+    def _batched(self, world_size: int):
+        """The same with all batch sizes, for `world_size` processes. Raises ConfigError where they do not fit."""
+        together = world_size * self.batch_size
+        workers = min(4, max(1, (os.cpu_count() or 1) // world_size))
+        config = self._filled({"global_batch_size": together, "num_workers": workers})
+        if config.global_batch_size % together:
             raise ConfigError(
-                f"--global-batch-size {global_batch_size} is not a multiple of {world_size} processes x --batch-size "
-                f"{batch_size} = {world_size * batch_size}"
+                f"--global-batch-size {config.global_batch_size} is not a multiple of {world_size} processes x "
+                f"--batch-size {self.batch_size} = {together}"
             )
-        workers = pick(self.num_workers, min(4, max(1, (os.cpu_count() or 1) // world_size)))
-        return replace(self, batch_size=batch_size, global_batch_size=global_batch_size, num_workers=workers)
+        return config
 
     def __str__(self) -> str:
         return "\n".join(f"{name:18}  {value}" for name, value in self.plain().items())
@@ -177,7 +223,7 @@ class RunConfig:
         changed = [
             f"{flag(f.name)} was {before.get(f.name)!r}, is {now[f.name]!r}"
             for f in fields(self)
-            if not f.metadata["free"] or (f.name == "epochs" and self.lr_decay != "none")
+            if not f.metadata.get("free") or (f.name == "epochs" and self.lr_decay != "none")
             if before.get(f.name, f.default) != now[f.name]  # older runs lack newer options
         ]
         if changed:
@@ -191,21 +237,17 @@ class RunConfig:
 class PretrainConfig(RunConfig):
     """Options of `train.py`."""
 
-    method: str = option("siamdiff", "what is minimised")
-    size: str = option("paper", "the paper's encoder, or a smaller one for laptops", choices=SIZES)
-    encoder: str = option("gearnet", "which encoder is trained")
-    ablation: str = option("none", "what is left out (Sec. 5.3, App. G)")
-    head_dim: int | None = option(None, "diffpret, siamdiff: width of the heads (default: that of what they read)")
+    method: str = option("what is minimised", "siamdiff", choices=OBJECTIVES)
+    ablation: str = option("what is left out (Sec. 5.3, App. G)", "none", choices=ABLATIONS)
+    head_dim: int | None = option("width of the heads (default: that of what they read)", only=STAGED)
 
-    data: str | None = option(None, "folder, tar or file of structures, or a store (default: the bundled demo set)")
-    store: str | None = option(None, "where the store that is built from --data goes (default: beside it)", free=True)
-    valid_fraction: float = option(0.05, "share held out for validation; the demo set has a split of its own")
-    max_length: int | None = option(None, "residues kept of each protein (default: Table 5)")
-    stages: str = option("both", "noise levels to train on, large (1) before small (2)", choices=("both", "1", "2"))
-    epochs: tuple[int, ...] | None = option(
-        None, "epochs of each stage, one number or two (default: preset); may grow when a run is resumed", free=True
-    )
-    seed: int = option(0, "seed of weights, crops, order and noise", least=0)
+    data: str | None = option("folder, tar or file of structures, or a store (default: the bundled demo set)")
+    store: str | None = free("where the store that is built from --data goes (default: beside it)")
+    valid_fraction: float = option("share held out for validation; the demo set has a split of its own", 0.05)
+    max_length: int | None = option("residues kept of each protein (default: Table 5)")
+    stages: str = option("noise levels to train on, large (1) before small (2)", "both", choices=("both", "1", "2"))
+    epochs: tuple[int, ...] | None = free("of each stage, one number or two (default: preset); may grow on resuming")
+    seed: int = option("seed of weights, crops, order and noise", 0, least=0)
 
     def __post_init__(self):
         super().__post_init__()
@@ -215,140 +257,83 @@ class PretrainConfig(RunConfig):
     def resolve(self, world_size: int = 1, source: Mapping | None = None) -> PretrainConfig:
         """The same options with every None that has a preset filled in, for `world_size` processes.
 
-        Raises ConfigError if the options contradict `source` (see `check_source`) or one another.
+        `source` is what the file of --init-from says of itself. Raises ConfigError if the options contradict it or one
+        another.
         """
-        source = source or {}
-        level = pick(self.level, source.get("level", ONE_LEVEL.get(self.encoder, "atom")))
-        replace(self, level=level).check_source(source, self.init_from)
-        table = settings(TABLE_5, "method", self.method, level)
-        small = SMALLER.get((self.size, level), {})
-        if (self.size, self.method) == ("tiny", "multiview"):  # it needs others to contrast with
-            small = small | TINY_CONTRAST[level]
-        if self.head_dim is not None and self.method not in STAGED:
-            raise ConfigError(f"--head-dim is for {' and '.join(STAGED)}")
-        epochs = pick(self.epochs, small.get("epochs", EPOCHS[self.preset]))
+        config = self._from_file(source or {}, self.init_from, self.method)
+        row, at = settings(TABLE_5, "method", self.method, config.level), (config.size, config.level)
+        small = SMALLER.get(at, {}) | SMALLER.get((*at, self.method), {})
+        epochs = self.epochs or small.get("epochs", EPOCHS[config.preset])
         if len(epochs) > 2 or min(epochs) < 0:
             raise ConfigError(f"--epochs takes one number or two (stage 1, stage 2), got {list(epochs)}")
-        if self.method in STAGED:
-            first, last = epochs[0], epochs[-1]  # one number counts for both
-            epochs = (first if self.stages != "2" else 0, last if self.stages != "1" else 0)
-        elif (len(epochs) > 1 and self.epochs is not None) or self.stages != "both":
+        if self.method in STAGED:  # one number counts for both
+            epochs = (epochs[0] if self.stages != "2" else 0, epochs[-1] if self.stages != "1" else 0)
+        elif len(self.epochs or (1,)) > 1 or self.stages != "both":
             raise ConfigError(f"{self.method} is not trained in stages: --epochs takes one number, --stages is none")
-        elif self.epochs is None:
-            epochs = (sum(small["epochs"]) if small else 50,)
+        elif not self.epochs:
+            epochs = (sum(epochs) if small else 50,)
         if not sum(epochs):
             raise ConfigError("no epochs: --epochs and --stages leave nothing to train")
-        config = self._with_batches(world_size, small.get("batch_size", table.batch_size))
+        out = {"out": f"runs/{self.method}-{config.level}-{config.size}"}
+        config = replace(config, epochs=epochs)._filled(small, row._asdict(), out)._batched(world_size)
         if self.method == "multiview" and config.batch_size == 1:
             raise ConfigError("multiview contrasts the proteins of a batch: --batch-size must be at least 2")
-        return replace(
-            config,
-            level=level,
-            max_length=pick(self.max_length, table.max_length),
-            epochs=epochs,
-            lr=pick(self.lr, small.get("lr", table.lr)),
-            out=pick(self.out, f"runs/{self.method}-{level}-{self.size}"),
-        )
-
-
-class TaskSettings(NamedTuple):
-    """One task at one level in Table 6, and its number of epochs (Sec. 5.1)."""
-
-    batch_size: int  # per process
-    processes: int  # the paper's
-    epochs: int
-
-
-TABLE_6 = {  # task -> level -> settings; Adam with lr 1e-4 throughout
-    "ec": {"residue": TaskSettings(2, 4, 50)},
-    "pip": {"atom": TaskSettings(8, 1, 10)},
-    "msp": {"residue": TaskSettings(1, 4, 50), "atom": TaskSettings(8, 1, 50)},
-    "res": {"atom": TaskSettings(64, 4, 10)},
-    "psr": {"residue": TaskSettings(8, 4, 50), "atom": TaskSettings(8, 1, 50)},
-    "table": {"residue": TaskSettings(8, 1, 50), "atom": TaskSettings(8, 1, 50)},  # ours, as PSR
-}
-OFFICIAL_EPOCHS = {"res": 5}  # differences.md, row 22
-MAX_RESIDUES = {("msp", "atom"): 400}  # nearest to the mutation
-SMALL_TASK = {"lr": 1e-3, "epochs": 8, "batch_size": 8}  # for the small sizes; the paper's batch where smaller
+        return config
 
 
 @dataclass(frozen=True)
 class FinetuneConfig(RunConfig):
     """Options of `finetune.py`."""
 
-    task: str | None = option(None, "what is predicted (default: that of --eval-only, or psr)")
-    preset: str | None = option(
-        None,
-        "what the paper says, or what the released code does (default: that of --init-from, or paper)",
-        choices=tuple(EPOCHS),
+    task: str | None = option("what is predicted (default: that of --eval-only, or psr)", choices=TASKS)
+    data: str | None = option("folder of the ATOM3D or EC set (default: a demo set from the bundled structures)")
+    max_residues: int | None = option("residues kept, the nearest (default: 400 at atom level)", only=("msp",))
+    cutoff: int = option("the test split's largest identity to training, in %", 95, choices=CUTOFFS, only=("ec",))
+    ids: str | None = option("text file with the ids to use", only=("ec",))
+    labels: str | None = option("file of labels for the structures of --data", only=("table",))
+    kind: str | None = option("what the labels are (default: what they look like)", choices=METRICS, only=("table",))
+    metric: str | None = option(
+        "decides which epoch is the best (default: by kind)", choices=sum(METRICS.values(), ()), only=("table",)
     )
-    size: str | None = option(
-        None,
-        "the paper's encoder, or a smaller one for laptops (default: that of --init-from; tiny on demo data)",
-        choices=SIZES,
-    )
-    data: str | None = option(None, "folder of the ATOM3D or EC set (default: a demo set from the bundled structures)")
-    max_residues: int | None = option(None, "MSP: residues kept, the nearest (default: 400 at atom level)", only="msp")
-    cutoff: int = option(95, "EC: the test split's largest identity to training, in %", choices=CUTOFFS, only="ec")
-    ids: str | None = option(None, "EC: text file with the ids to use", only="ec")
-    labels: str | None = option(None, "table: file of labels for the structures of --data", only="table")
-    kind: str | None = option(None, "table: what the labels are (default: what they look like)", only="table")
-    metric: str | None = option(None, "table: decides which epoch is the best (default: by kind)", only="table")
 
-    seeds: tuple[int, ...] | None = option(
-        None, "seeds of weights and order (default: 0); results are mean and std over them", free=True
-    )
-    seed: int = option(0, "the one of a single run", hidden=True, least=0)
-    epochs: int | None = option(None, "epochs (default: preset); may grow when a run is resumed", free=True)
-    freeze: bool = option(False, "train the head only")
-    save_predictions: bool = option(False, "write OUT/seed-S/predictions.tsv for the test split", free=True)
-    eval_only: str | None = option(None, "do not train: score this model (OUT/seed-S/best.pt)", free=True)
-    predict: str | None = option(None, "structures to apply the model to, written to OUT/predicted.tsv", free=True)
+    seeds: tuple[int, ...] | None = free("of weights and order (default: 0); results are mean and std over them")
+    seed: int = option("the one of a single run", 0, hidden=True, least=0)
+    epochs: int | None = free("epochs (default: preset); may grow when a run is resumed")
+    freeze: bool = option("train the head only", False)
+    save_predictions: bool = free("write OUT/seed-S/predictions.tsv for the test split", False)
+    eval_only: str | None = free("do not train: score this model (OUT/seed-S/best.pt)")
+    predict: str | None = free("structures to apply the model to, written to OUT/predicted.tsv", only=PREDICTABLE)
 
     def __post_init__(self):
         super().__post_init__()
-        seeds = pick(self.seeds, (0,))
+        seeds = (0,) if self.seeds is None else self.seeds
         if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
             raise ConfigError(f"--seeds must be different and not negative, got {list(self.seeds)}")
 
     def resolve(self, world_size: int = 1, source: Mapping | None = None) -> FinetuneConfig:
         """The same options with every None that has a preset filled in, for `world_size` processes.
 
-        `source` (see `check_source`) counts where the options say nothing. Raises ConfigError if they contradict it or
-        one another.
+        `source` is what the file of --init-from or --eval-only says of itself. Raises ConfigError if the options
+        contradict it or one another.
         """
         source = source or {}
-        task = pick(self.task, source.get("task", "psr"))
-        for f in fields(self):
-            if f.metadata.get("only", task) != task and getattr(self, f.name) != f.default:
-                raise ConfigError(f"{flag(f.name)} is for {f.metadata['only']}, not for {task}")
-        encoder = pick(self.encoder, source.get("encoder", "gearnet"))
-        default = "residue" if task == "ec" else "atom"
-        level = pick(self.level, source.get("level", ONE_LEVEL.get(encoder, default)))
-        table = settings(TABLE_6, "task", task, level)
-        size = pick(self.size, source.get("size", "tiny" if self.data is None else "paper"))
-        preset = pick(self.preset, source.get("preset", "paper"))
-        seeds = pick(self.seeds, source.get("seeds", (0,)))
-        given = {"task": task, "level": level, "size": size, "encoder": encoder, "preset": preset, "seeds": seeds}
-        replace(self, **given).check_source(source, self.eval_only or self.init_from)
-        default = f"runs/{task}-{level}-{size}-{'pretrained' if self.init_from else 'scratch'}"
-        small = SMALL_TASK if size != "paper" else {}
-        official = OFFICIAL_EPOCHS if preset == "official" else {}
-        return replace(
-            self._with_batches(world_size, min(table.batch_size, small.get("batch_size", table.batch_size))),
-            **given,
-            max_residues=pick(self.max_residues, pick(source.get("max_residues"), MAX_RESIDUES.get((task, level)))),
-            epochs=pick(self.epochs, small.get("epochs", official.get(task, table.epochs))),
-            lr=pick(self.lr, small.get("lr", 1e-4)),
-            out=pick(self.out, os.path.join(os.path.dirname(self.eval_only), "eval") if self.eval_only else default),
-        )
+        task = self.task or source.get("task", "psr")
+        size = "tiny" if self.data is None else "paper"
+        config = self._from_file(source, self.eval_only or self.init_from, task, task=task, size=size, seeds=(0,))
+        level, size = config.level, config.size
+        row = settings(TABLE_6, "task", task, level)
+        small = {} if size == "paper" else SMALL_TASK | {"batch_size": min(row.batch_size, SMALL_TASK["batch_size"])}
+        official = {"epochs": OFFICIAL_EPOCHS.get(task)} if config.preset == "official" else {}
+        out = f"runs/{task}-{level}-{size}-{'pretrained' if self.init_from else 'scratch'}"
+        if self.eval_only:
+            out = os.path.join(os.path.dirname(self.eval_only), "eval")
+        kept = {"max_residues": source.get("max_residues")}
+        default = {"max_residues": MAX_RESIDUES.get((task, level)), "lr": 1e-4, "out": out}
+        return config._filled(kept, small, official, row._asdict(), default)._batched(world_size)
 
     def for_seed(self, seed: int) -> FinetuneConfig:
         """The options of the run of one seed, with a folder of its own."""
         return replace(self, seed=seed, out=os.path.join(self.out, f"seed-{seed}"))
-
-
-TYPES = {"int": int, "float": float, "str": str}
 
 
 def load_plugins(argv: list[str] | None) -> None:
@@ -369,29 +354,22 @@ def load_plugins(argv: list[str] | None) -> None:
             raise ConfigError(f"--plugin {path}: no such file")
 
 
-def parse(
-    argv: list[str] | None,
-    choices: Mapping[str, Collection[str]],
-    description: str = "",
-    kind: type[RunConfig] = PretrainConfig,
-) -> RunConfig:
-    """Read a command line; `choices` says what may follow --method and the like (the keys of the dispatch dicts)."""
+def parse(argv: list[str] | None, kind: type[RunConfig] = PretrainConfig, description: str = "") -> RunConfig:
+    """Read a command line."""
     load_plugins(argv)
     parser = argparse.ArgumentParser(description=description)
     for f in fields(kind):
-        if f.metadata.get("hidden"):
-            continue
-        text = f.metadata["help"] + ("" if f.default in (None, False, ()) else f" (default: {f.default})")
-        argument = {"dest": f.name, "help": text.replace("%", "%%")}  # argparse formats it
-        of = f.type.removesuffix(" | None")
+        about, of = f.metadata, re.sub(r"tuple\[|, \.\.\.]| \| None", "", f.type)
         if of == "bool":
-            argument["action"] = "store_true"
+            argument = {"action": "store_true"}
         else:
-            argument["type"] = TYPES[of.removeprefix("tuple[").removesuffix(", ...]")]
-            argument["nargs"] = "+" if of.startswith("tuple") else None
-            argument["choices"] = tuple(choices.get(f.name, f.metadata.get("choices", ()))) or None
-            argument["default"] = f.default
-        parser.add_argument(flag(f.name), *["--stage"] * (f.name == "stages"), **argument)
+            argument = {"type": {"int": int, "float": float, "str": str}[of], "default": f.default}
+            argument["nargs"] = "+" if f.type.startswith("tuple") else None
+            argument["choices"] = tuple(dict.fromkeys(about.get("choices", ()))) or None
+        text = about["help"] + ("" if f.default in (None, False, ()) else f" (default: {f.default})")
+        text = f"{', '.join(about['only'])}: {text}" if "only" in about else text
+        if "hidden" not in about:
+            parser.add_argument(flag(f.name), help=text.replace("%", "%%"), **argument)  # argparse formats the help
     values = vars(parser.parse_args(argv))
     try:
         return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
