@@ -85,8 +85,6 @@ def test_dry_run_and_errors(tmp_path, store):
     said = train("--dry-run", "--store", store, "--out", tmp_path / "none", "--lr", 0.25)
     assert "parameters" in said and "per epoch" in said and not (tmp_path / "none").exists()
     assert any(line.split() == ["lr", "0.25"] for line in said.splitlines())
-    said = train("--dry-run", "--method", "distance", "--head-dim", 8, status=1)
-    assert "error: --head-dim is for diffpret and siamdiff, not for distance" in said
     said = train("--dry-run", "--store", store, "--encoder", "esm-gearnet")
     assert ["level", "residue"] in [line.split() for line in said.splitlines()]
     assert "is not a multiple" in train("--global-batch-size", 3, status=1)
