@@ -70,7 +70,7 @@ def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; {len(structures)} structures, {atoms} atoms")
 
     def run(embedder) -> None:
-        list(embedder.stream((str(i), structure) for i, structure in enumerate(structures)))
+        embedder.embed(structures)
 
     with tempfile.TemporaryDirectory() as folder:
         checkpoint, out = Path(folder) / "encoder.pt", Path(folder) / "embeddings.npz"

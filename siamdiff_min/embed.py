@@ -1,23 +1,25 @@
 """Representations of a user's own structures: `siamdiff-embed STRUCTURES...`.
 
 In Python, `siamdiff_min.load_encoder("siamdiff-atom").embed("1abc.cif.gz")`. An encoder is one of those that come with
-the package, or any file with the weights of one: encoder.pt, a checkpoint, a fine-tuned model, a released file.
-Representations of a structure depend on nothing but the structure: neither on what else is in its batch, nor on the
-order.
+the package, or any file with the weights of one: encoder.pt, a checkpoint, a fine-tuned model, a released file. The
+representations of a structure do not depend on the other structures of the command, nor on their order.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import io
+import json
 import os
 import signal
 import sys
+import tempfile
+import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -27,18 +29,37 @@ from Bio.PDB.mmcifio import MMCIFIO
 from torch import nn
 from tqdm import tqdm
 
+from . import files
 from .data.store import is_store
 from .data.structures import Listing, Source, find_structures, fingerprint
 from .data.worker import read_all
-from .embeddings import GROUP, INCLUDE, Embedding, check_place, read_outcome, save, start_or_continue, write_index
 from .encoders.weights import find_weights
-from .files import ConfigError, SiamDiffError, StructureError, lock, printable, sha256, tolerant_output
+from .files import ConfigError, SiamDiffError, StructureError, escape, printable
 from .protein.constants import ATOM_NAMES, ONE_LETTER
 from .protein.parse import read_structure
 from .protein.protein import Protein
 from .protein.structure import Structure
 from .training.checkpoint import build_encoder, load_encoder_file
 from .training.ranks import choose_device
+
+INCLUDE = ("mean", "per_residue", "per_atom")
+GROUP = 256  # structures read before they are embedded, in batches of similar size; also those of a file in a folder
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Representations of one structure, and whose they are. What was not asked for has no rows."""
+
+    id: str
+    mean: np.ndarray  # (d,)    mean over the residues
+    per_residue: np.ndarray  # (R, d)
+    per_atom: np.ndarray  # (N, d)   at residue level the atoms are the CA, so N = R
+    chain: list[str]  # (R,)   author chain
+    number: np.ndarray  # (R,) int   author residue number
+    insertion_code: list[str]  # (R,)   "" where there is none
+    sequence: str  # (R,)   one letter each
+    atom_name: list[str]  # (N,)
+    atom_residue: np.ndarray  # (N,) int   row in per_residue
 
 
 class Embedder:
@@ -67,46 +88,42 @@ class Embedder:
         Raises StructureError for what cannot be read, TypeError for what no structure can be made of.
         """
         sources = find(list(structures))
-        results = list(self.stream((name, source.read()) for name, source in zip(ids(sources), sources)))
+        items, results = list(zip(ids(sources), sources)), []
+        for i in range(0, len(items), GROUP):
+            results += self.embed_group([(name, source.read()) for name, source in items[i : i + GROUP]])
         return results[0] if len(structures) == 1 and not _is_many(structures[0]) else results
 
-    def stream(self, structures: Iterable[tuple[str, Structure]], include: Sequence[str] = INCLUDE):
-        """Embeddings of (id, structure), in order. Batches are made of structures of similar size."""
-        structures = iter(structures)
-        while window := list(islice(structures, GROUP)):
-            yield from self._window(window, include)
-
-    def _window(self, items: list[tuple[str, Structure]], include: Sequence[str]) -> list[Embedding]:
-        views = [self.encoder.builder.view(structure.protein) for _, structure in items]
-        by_size = sorted(range(len(items)), key=lambda i: views[i].num_atoms)
-        results: dict[int, Embedding] = {}
-        while by_size:
-            batch = [by_size.pop()]
-            nodes = views[batch[0]].num_atoms
-            while by_size and nodes + views[by_size[-1]].num_atoms <= self.batch_nodes:
-                batch.append(by_size.pop())
-                nodes += views[batch[-1]].num_atoms
-            results |= zip(batch, self._batch([items[i] for i in batch], [views[i] for i in batch], include))
-        return [results[i] for i in range(len(items))]
-
     @torch.inference_mode()
-    def _batch(self, items: list[tuple[str, Structure]], views: list[Protein], include) -> Iterator[Embedding]:
-        encoding = self.encoder(Protein.pack(views).to(self.device))
-        per_atom = encoding.node.float().cpu()[:, self.columns].split([view.num_atoms for view in views])
-        per_residue = encoding.residue.float().cpu()[:, self.columns].split([view.num_residues for view in views])
-        for (name, structure), view, atoms, residues in zip(items, views, per_atom, per_residue):
-            yield Embedding(
-                id=name,
-                mean=residues.mean(0).numpy(),
-                per_residue=residues.numpy() if "per_residue" in include else np.zeros((0, len(self.columns))),
-                per_atom=atoms.numpy() if "per_atom" in include else np.zeros((0, len(self.columns))),
-                chain=[structure.chain_names[c] for c in view.chain.tolist()],
-                number=view.residue_number.numpy(),
-                insertion_code=[chr(c).strip() for c in view.insertion_code.tolist()],
-                sequence="".join(ONE_LETTER[t] for t in view.residue_type.tolist()),
-                atom_name=[ATOM_NAMES[a] for a in view.atom_name.tolist()],
-                atom_residue=view.atom_residue.numpy(),
-            )
+    def embed_group(self, structures: list[tuple[str, Structure]], include: Sequence[str] = INCLUDE) -> list[Embedding]:
+        """Embeddings of (id, structure), in order. Batches are made of structures of similar size."""
+        views = [self.encoder.builder.view(structure.protein) for _, structure in structures]
+        batches, room = [], 0
+        for i in sorted(range(len(views)), key=lambda i: -views[i].num_atoms):
+            if views[i].num_atoms > room:
+                batches.append([])
+                room = self.batch_nodes
+            batches[-1].append(i)
+            room -= views[i].num_atoms
+        results, nothing = {}, np.zeros((0, len(self.columns)), np.float32)
+        for batch in batches:
+            encoding = self.encoder(Protein.pack([views[i] for i in batch]).to(self.device))
+            atoms = encoding.node.float().cpu()[:, self.columns].split([views[i].num_atoms for i in batch])
+            residues = encoding.residue.float().cpu()[:, self.columns].split([views[i].num_residues for i in batch])
+            for i, of_atoms, of_residues in zip(batch, atoms, residues):
+                (name, structure), view = structures[i], views[i]
+                results[i] = Embedding(
+                    id=name,
+                    mean=of_residues.mean(0).numpy(),
+                    per_residue=of_residues.numpy() if "per_residue" in include else nothing,
+                    per_atom=of_atoms.numpy() if "per_atom" in include else nothing,
+                    chain=[structure.chain_names[c] for c in view.chain.tolist()],
+                    number=view.residue_number.numpy(),
+                    insertion_code=[chr(c).strip() for c in view.insertion_code.tolist()],
+                    sequence="".join(ONE_LETTER[t] for t in view.residue_type.tolist()),
+                    atom_name=[ATOM_NAMES[a] for a in view.atom_name.tolist()],
+                    atom_residue=view.atom_residue.numpy(),
+                )
+        return [results[i] for i in range(len(views))]
 
 
 def load_encoder(path, device: str = "auto", batch_nodes: int = 8000, layers: Sequence[int] = ()) -> Embedder:
@@ -138,7 +155,7 @@ def find(given) -> list[Source | Given]:
     if isinstance(given, list):
         return [source for item in given for source in find(item)]
     if isinstance(given, str | os.PathLike):
-        listing = find_files(given)
+        listing = find_structures(given)
         if not listing.sources:
             raise nothing_in(given, listing)
         return listing.sources
@@ -157,21 +174,14 @@ def find(given) -> list[Source | Given]:
         given = Structure(given, chains, Counter())
     if isinstance(given, Structure):
         return [Given("", given)]
-    raise TypeError(
-        "embed takes paths, (name, bytes), structures of Biopython, Structures, Proteins and lists of these, "
-        f"not {type(given).__name__}"
-    )
-
-
-def find_files(path) -> Listing:
-    """The structures at a path of a user's. Raises StructureError if there is nothing, or a store."""
-    if is_store(path):
-        raise StructureError(path, "a store", "embeddings are made from structure files")
-    return find_structures(path)
+    kinds = "paths, (name, bytes), structures, Proteins and lists of these"
+    raise TypeError(f"embed takes {kinds}, not {type(given).__name__}")
 
 
 def nothing_in(path, listing: Listing) -> StructureError:
     """Why there is no structure at a path: itself no structure file, or a folder or tar without any."""
+    if is_store(path):
+        return StructureError(path, "a store", "embeddings are made from structure files")
     alone = len(listing.skipped) == 1 and not os.path.isdir(path)
     return StructureError(path, listing.skipped[0][1] if alone else "no structure in it")
 
@@ -189,90 +199,172 @@ def ids(sources: Sequence[Source | Given]) -> list[str]:
     return [name if source.name else str(i) for i, (name, source) in enumerate(zip(names, sources))]
 
 
+# ---- files of embeddings -------------------------------------------------------------------------------------------
+
+
+def save(path: Path, embeddings: list[Embedding], width: int, include: Sequence[str], failures: Sequence) -> None:
+    """Write a .csv of the means, or an .npz without pickles. Rows of structure i in an .npz: `residue_offset[i]` to
+    `residue_offset[i + 1]`. Raises WriteError; an older file is then unchanged."""
+
+    def rows(name: str) -> np.ndarray:
+        return np.concatenate([np.zeros((0, width), np.float32), *(getattr(e, name) for e in embeddings)])
+
+    def column(name: str, kind: type = str) -> np.ndarray:
+        return np.array([x for e in embeddings for x in getattr(e, name)], dtype=kind)
+
+    arrays = {"id": np.array([e.id for e in embeddings], dtype=str)}
+    if "mean" in include:
+        arrays["mean"] = np.array([e.mean for e in embeddings], dtype=np.float32).reshape(-1, width)
+    if "per_residue" in include or "per_atom" in include:
+        arrays["residue_offset"] = np.cumsum([0, *(len(e.number) for e in embeddings)])
+        arrays["residue_chain"] = column("chain")
+        arrays["residue_number"] = column("number", np.int64)
+        arrays["residue_insertion_code"] = column("insertion_code")
+        arrays["residue_type"] = column("sequence")
+    if "per_residue" in include:
+        arrays["per_residue"] = rows("per_residue")
+    if "per_atom" in include:
+        arrays["atom_offset"] = np.cumsum([0, *(len(e.atom_name) for e in embeddings)])
+        arrays["atom_name"] = column("atom_name")
+        arrays["atom_residue"] = column("atom_residue", np.int64)  # counted within the structure
+        arrays["per_atom"] = rows("per_atom")
+    arrays["failed"] = np.array([error.path for error in failures], dtype=str)
+    arrays["failed_reason"] = np.array([error.reason for error in failures], dtype=str)
+    with files.replacing(path) as file:
+        if path.suffix == ".csv":
+            text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+            table = csv.writer(text)
+            table.writerow(["id", *range(width)])
+            table.writerows([escape(e.id), *(f"{x:.9g}" for x in e.mean.tolist())] for e in embeddings)
+            text.detach()
+        else:
+            np.savez(file, **arrays)
+
+
+Outcome = tuple[list[str], list[StructureError]]  # ids and failures in a file
+
+
+def read_outcome(path: Path) -> Outcome | None:
+    """What is in a file of a folder; None if it is not there, or damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            failed = zip(arrays["failed"].tolist(), arrays["failed_reason"].tolist())
+            return arrays["id"].tolist(), [StructureError(*pair) for pair in failed]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+def check_writable(file: Path) -> None:
+    """Make the folder of a file. Raises WriteError if nothing can be written there."""
+    with files.writing(file):
+        if file.is_dir():
+            raise IsADirectoryError(f"{file} is a folder")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=file.parent).close()
+
+
+@contextlib.contextmanager
+def continued(folder: Path, plan: dict) -> Iterator[None]:
+    """Lock a folder, and note in it what its embeddings are made of, and how. Raises ConfigError if it holds anything
+    else."""
+    file = folder / "plan.json"
+    begun = {"lock", "plan.json.tmp"}  # what a kill leaves behind before there is a plan
+    with files.writing(folder):
+        if folder.exists() and {path.name for path in folder.iterdir()} - begun and not file.is_file():
+            raise ConfigError(f"{folder} is not empty and not a folder of embeddings; choose another --out")
+    with files.lock(folder / "lock", busy=f"another process writes to {folder}"):
+        try:
+            before = json.loads(file.read_bytes()) if file.exists() else plan
+            other = [name for name in plan if before[name] != plan[name]]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            raise ConfigError(f"{file} is not one of siamdiff-embed; choose another --out") from error
+        if other:
+            raise ConfigError(f"{folder} holds embeddings of another run ({', '.join(other)}); choose another --out")
+        files.write_file(file, json.dumps(plan, indent=1).encode())
+        yield
+
+
+def write_index(folder: Path, outcomes: dict[Path, Outcome]) -> None:
+    """Write `index.tsv` (id, file, row in it) and `failures.tsv` (structure file, reason) of a finished folder."""
+    with files.replacing(folder / "index.tsv") as index, files.replacing(folder / "failures.tsv") as failures:
+        index.write(b"id\tfile\trow\n")
+        failures.write(b"file\treason\n")
+        for path, (names, failed) in outcomes.items():
+            for row, name in enumerate(names):
+                index.write(f"{escape(name)}\t{path.name}\t{row}\n".encode())
+            for error in failed:
+                failures.write(f"{escape(error.path)}\t{escape(error.reason)}\n".encode())
+
+
 # ---- the command line ------------------------------------------------------------------------------------------------
-
-
-def write(path: Path, embedder: Embedder, read: Iterable, args: argparse.Namespace, bar: tqdm) -> tuple[list, list]:
-    """Embed what was read, pairs (id, `Structure` or StructureError), into one file; returns ids and failures.
-
-    Raises the first failure with --fail-fast. A single file that would hold nothing is not written.
-    """
-    failed: list[StructureError] = []
-
-    def good() -> Iterator[tuple[str, Structure]]:
-        for name, result in read:
-            if isinstance(result, Structure):
-                yield name, result
-            elif args.fail_fast:
-                raise result
-            else:
-                failed.append(result)
-            bar.update()
-
-    embeddings = list(embedder.stream(good(), args.include))
-    if embeddings or path != Path(args.out):
-        save(path, embeddings, len(embedder.columns), args.include, failed)
-    return [embedding.id for embedding in embeddings], failed
 
 
 def run(args: argparse.Namespace) -> int:
     """Embed the structures of a command line; returns 1 if one of its paths gave no embedding."""
     out = Path(args.out)
     folder = out.suffix not in (".npz", ".csv")
-    if args.num_workers < 0 or args.batch_nodes < 1:
-        raise ConfigError("--num-workers must not be negative, --batch-nodes must be at least 1")
     if out.suffix == ".csv" and args.include != ["mean"]:
         raise ConfigError("a .csv holds --include mean only")
-    check_place(out, folder)
-    embedder = load_encoder(args.checkpoint, args.device, args.batch_nodes, args.layers)
-    print(f"encoder {printable(args.checkpoint)}: {printable(str(find_weights(args.checkpoint)))}", flush=True)
-    listings = [find_files(path) for path in args.structures]
+    weights = find_weights(args.checkpoint)
+    embedder = load_encoder(weights, args.device, args.batch_nodes, args.layers)
+    print(f"encoder {printable(args.checkpoint)}: {printable(str(weights))}", flush=True)
+    listings = [find_structures(path) for path in args.structures]
     sources = [source for listing in listings for source in listing.sources]
-    names = ids(sources)
-    size = GROUP if folder else max(len(sources), 1)
-    groups = {
-        out / f"embeddings-{i // size:06d}.npz" if folder else out: range(i, min(i + size, len(sources)))
-        for i in range(0, len(sources), size)
-    }
+    names, width = ids(sources), len(embedder.columns)
 
     with contextlib.ExitStack() as stack:
-        finished = {}
         if folder:
-            stack.enter_context(lock(out / "lock", busy=f"another process writes to {out}"))
-            plan = {"checkpoint": sha256(find_weights(args.checkpoint)), "layers": args.layers, "include": args.include}
-            start_or_continue(out, plan | {"structures": [fingerprint(path) for path in args.structures]})
-            finished = {path: outcome for path in groups if (outcome := read_outcome(path))}
-        todo = [sources[i] for path, group in groups.items() if path not in finished for i in group]
-        results = stack.enter_context(contextlib.closing(read_all(todo, args.num_workers or 1)))
+            plan = {"checkpoint": files.sha256(weights), "layers": args.layers, "include": args.include}
+            plan["structures"] = [fingerprint(path) for path in args.structures]
+            stack.enter_context(continued(out, plan))
+        else:
+            check_writable(out)
+        groups = {out / f"embeddings-{i // GROUP:06d}.npz": slice(i, i + GROUP) for i in range(0, len(names), GROUP)}
+        outcomes = {path: read_outcome(path) if folder else None for path in groups}
+        todo = [source for path in groups if not outcomes[path] for source in sources[groups[path]]]
+        results = stack.enter_context(contextlib.closing(read_all(todo, max(args.num_workers, 1))))
         bar = stack.enter_context(tqdm(total=len(todo), unit="protein", disable=None))
 
-        embedded, failures = [], []
-        for path, group in groups.items():
-            if path not in finished:
-                read = zip((names[i] for i in group), results)
-                finished[path] = write(path, embedder, read, args, bar)
-            embedded += finished[path][0]
-            failures += finished[path][1]
+        embeddings = []
+        for path in [path for path in groups if not outcomes[path]]:
+            good, failed = [], []
+            for name, result in zip(names[groups[path]], results):
+                if isinstance(result, Structure):
+                    good.append((name, result))
+                elif args.fail_fast:
+                    raise result
+                else:
+                    failed.append(result)
+                bar.update()
+            embeddings += embedder.embed_group(good, args.include)
+            outcomes[path] = [name for name, _ in good], failed
+            if folder:
+                save(path, embeddings, width, args.include, failed)
+                embeddings = []
+        embedded = [name for made, _ in outcomes.values() for name in made]
+        failures = [error for _, failed in outcomes.values() for error in failed]
         if folder:
-            write_index(out, list(groups))
+            write_index(out, outcomes)
+        elif embeddings:
+            save(out, embeddings, width, args.include, failures)
 
     for error in failures:
         print(f"failed: {error}", file=sys.stderr)
     skipped = sum((listing.reasons for listing in listings), Counter())
     for reason, count in sorted(skipped.items()):
         print(f"skipped: {reason} {count}", file=sys.stderr)
-    left, named, complete = set(names) - set(embedded), iter(names), True
     for path, listing in zip(args.structures, listings):
-        if left.issuperset(islice(named, len(listing.sources))):
-            complete = False
-            if not listing.sources:
-                print(f"skipped: {nothing_in(path, listing)}", file=sys.stderr)
+        if not listing.sources:
+            print(f"skipped: {nothing_in(path, listing)}", file=sys.stderr)
     seen = len(sources) + skipped.total()
     print(f"seen {seen} = embedded {len(embedded)} + skipped {skipped.total()} + failed {len(failures)}")
     if not embedded:
         raise SiamDiffError("no structure could be read")
-    print(f"{printable(args.out)}: {', '.join(args.include)}, {len(embedder.columns)} numbers each")
-    return int(not complete)
+    print(f"{printable(args.out)}: {', '.join(args.include)}, {width} numbers each")
+    done = set(embedded)
+    origin = [path for path, listing in zip(args.structures, listings) for _ in listing.sources]
+    fruitful = {path for path, name in zip(origin, names) if name in done}
+    return int(not fruitful.issuperset(args.structures))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -289,7 +381,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first structure that cannot be read")
     args = parser.parse_args(argv)
-    tolerant_output()
+    files.tolerant_output()
     try:
         return run(args)
     except SiamDiffError as error:

@@ -369,7 +369,6 @@ def test_errors_are_clear(weights, tmp_path):
             [x, *options[:3], tmp_path / "d.npz"],
             f"could not write {tmp_path / 'd.npz'}: {tmp_path / 'd.npz'} is a folder",
         ),
-        ([x, *options, "--batch-nodes", "0"], "--batch-nodes must be at least 1"),
         ([x, *options, "--fail-fast"], f"{x}: no atoms in it"),
     ):
         with pytest.raises(SystemExit, match=f"^error: .*{re.escape(said)}"):
