@@ -31,7 +31,7 @@ from tqdm import tqdm
 
 from . import files
 from .data.store import is_store
-from .data.structures import Listing, Source, find_structures, fingerprint
+from .data.structures import ARCHIVES, Listing, Source, find_structures, fingerprint
 from .data.worker import read_all
 from .encoders.weights import find_weights
 from .files import ConfigError, SiamDiffError, StructureError, escape, printable
@@ -188,7 +188,7 @@ def nothing_in(path, listing: Listing) -> StructureError:
 
 def _is_many(given) -> bool:
     if isinstance(given, str | os.PathLike):
-        return os.path.isdir(given) or os.fspath(given).endswith(".tar")
+        return os.path.isdir(given) or os.fspath(given).endswith(ARCHIVES)
     return isinstance(given, list)
 
 

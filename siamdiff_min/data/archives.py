@@ -1,6 +1,6 @@
 """Archives from elsewhere: which of their members are read at all, and how one is unpacked without trusting it.
 
-Structure archives are read in place (`structures.py`, `ec.py`), there a hostile member is skipped. `unpack` is for the
+Structure archives are read in place (`structures.py`), there a hostile member is skipped. `unpack` is for the
 archives of the labelled sets: all files as they were packed, or a refusal of the whole archive.
 """
 
@@ -34,6 +34,8 @@ def refused(member: tarfile.TarInfo | zipfile.ZipInfo) -> str | None:
         return "not a regular file"
     if _outside(name):
         return "path outside the archive"
+    if len(name) > MAX_NAME:
+        return "name too long"
     if isinstance(member, zipfile.ZipInfo):
         if member.flag_bits & 1:
             return "encrypted"
@@ -71,8 +73,7 @@ def tar_members(path: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, 
             if member.size < 0 or member.offset <= last:  # it would be listed without end
                 raise StructureError(path, "damaged archive", f"a member of {member.size} bytes")
             last = member.offset
-            reason = refused(member) or ("name too long" if len(member.name) > MAX_NAME else None)
-            if reason is None:
+            if (reason := refused(member)) is None:
                 members.append((member.name, member.offset_data, member.size))
             elif not member.isdir():
                 skipped.append((f"{path}:{member.name}", reason))
@@ -81,6 +82,14 @@ def tar_members(path: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, 
         if archive.fileobj.read(512).strip(b"\0"):
             raise StructureError(path, "damaged archive", f"no valid header at byte {archive.offset}")
     return members, skipped
+
+
+def zip_members(path: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
+    """The same of a `.zip`. Its members are read by name, so their offsets are 0."""
+    with structure_errors(path, "damaged archive"), zipfile.ZipFile(path) as archive:
+        listed = [(member, refused(member)) for member in archive.infolist() if not member.filename.endswith("/")]
+    members = [(member.filename, 0, member.file_size) for member, reason in listed if reason is None]
+    return members, [(f"{path}:{member.filename}", reason) for member, reason in listed if reason]
 
 
 # ---- unpacking -------------------------------------------------------------------------------------------------------

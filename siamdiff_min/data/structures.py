@@ -1,4 +1,4 @@
-"""Finding structure files: in a folder, in `.tar` archives (read in place, nothing is unpacked), or a single file.
+"""Finding structure files: in a folder, in a `.tar` or `.zip` (read in place, nothing is unpacked), or a single file.
 
 What is found is a list of `Source`, cheap to send to another process and readable on its own: for a member of an
 archive it remembers where the bytes lie. Nothing here ever writes, so a hostile archive gains nothing by its names.
@@ -10,32 +10,34 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
-from ..files import StructureError
+from ..files import StructureError, structure_errors
 from ..protein.parse import MAX_BYTES, read_structure
 from ..protein.structure import Structure
-from .archives import tar_members
+from .archives import tar_members, zip_members
 from .store import has_format, is_store
 from .worker import run
 
 # The first is taken if a structure has several.
 KINDS = (".pdb", ".ent", ".cif", ".mmcif", ".pdb.gz", ".ent.gz", ".cif.gz", ".mmcif.gz")
+ARCHIVES = (".tar", ".zip")
 STORE_SUFFIX = ".store"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One structure file, on its own or inside a tar."""
+    """One structure file, on its own or inside an archive."""
 
     name: str  # of the protein: the file name without extensions, with its folder where that alone is not unique
     path: str  # the file, or the archive
     member: str | None = None  # name inside the archive
-    offset: int = 0  # of the member's first byte in the archive
+    offset: int = 0  # of the member's first byte in a tar
     size: int = 0  # of the member, bytes
     problem: StructureError | None = None  # of an archive whose members cannot be listed
 
@@ -52,6 +54,10 @@ class Source:
             return read_structure(self.path, model=model)
         if self.size > MAX_BYTES:
             raise StructureError(self.label, "too large", f"{self.size} bytes")
+        if self.path.endswith(".zip"):
+            with structure_errors(self.label, "damaged archive"):
+                data = _opened(self.path, os.stat(self.path).st_mtime_ns).read(self.member)  # compares the checksum
+            return read_structure(self.label, data, model=model)
         try:
             with open(self.path, "rb") as archive:
                 archive.seek(self.offset)
@@ -61,6 +67,11 @@ class Source:
         if len(data) < self.size:
             raise StructureError(self.label, "truncated", f"{len(data)} of {self.size} bytes")
         return read_structure(self.label, data, model=model)
+
+
+@lru_cache(maxsize=4)  # of each process: reading the list of contents takes a while
+def _opened(path: str, changed: int) -> zipfile.ZipFile:
+    return zipfile.ZipFile(path)
 
 
 @dataclass(frozen=True)
@@ -120,7 +131,7 @@ def fingerprint(path) -> str:
     """
     digest = hashlib.sha256()
     for file in list_files(path):
-        if kind_of(file) is not None or file.endswith(".tar"):
+        if kind_of(file) is not None or file.endswith(ARCHIVES):
             status = os.lstat(file) if os.path.islink(file) and not os.path.exists(file) else os.stat(file)
             entry = os.path.relpath(file, path), status.st_size, status.st_mtime_ns
             digest.update(f"{entry}\n".encode("utf-8", "surrogateescape"))
@@ -134,7 +145,7 @@ def structure_files(path=None) -> Origin:
 
 
 def find_structures(path) -> Listing:
-    """List the structures under a folder (recursively), in a `.tar`, or in a single file.
+    """List the structures under a folder (recursively), in an archive, or in a single file.
 
     An archive in the folder that cannot be listed becomes a source that cannot be read, and so a failure.
 
@@ -144,8 +155,9 @@ def find_structures(path) -> Listing:
     found: list[tuple[tuple[str, str, int], Source]] = []
     skipped: list[tuple[str, str]] = []
     files = list_files(path)
-    archives = [file for file in files if file.endswith(".tar") and os.path.isfile(file)]
-    content = dict(zip(archives, run([(file, tar_members, file) for file in archives])))
+    archives = [file for file in files if file.endswith(ARCHIVES) and os.path.isfile(file)]
+    tasks = [(file, zip_members if file.endswith(".zip") else tar_members, file) for file in archives]
+    content = dict(zip(archives, run(tasks)))
     for file in files:
         relative = os.path.relpath(file, path)  # "." where `path` is the file itself
         if not os.path.isfile(file):
@@ -160,7 +172,7 @@ def find_structures(path) -> Listing:
             members, refused = content[file]
             skipped += refused
             for member, offset, size in members:
-                inside = os.path.join(relative.removesuffix(".tar"), member)
+                inside = os.path.join(os.path.splitext(relative)[0], member)
                 _add(inside, Source("", file, member, offset, size), found, skipped)
     return Listing(_named(found, skipped), skipped)
 

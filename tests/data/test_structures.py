@@ -5,6 +5,7 @@ import io
 import json
 import os
 import tarfile
+import zipfile
 from collections import Counter
 
 import pytest
@@ -85,7 +86,12 @@ def test_a_folder_of_archives_and_a_single_file(tmp_path):
     tar(tmp_path / "one.tar", [("a.pdb", TEXT)])
     tar(tmp_path / "two.tar", [("a.pdb", TEXT), ("b.pdb", TEXT)])
     (tmp_path / "c.pdb").write_bytes(TEXT)
-    assert names(find_structures(tmp_path)) == ["b", "c", "one/a", "two/a"]
+    before = fingerprint(tmp_path)
+    with zipfile.ZipFile(tmp_path / "six.zip", "w") as archive:
+        archive.writestr("sub/d.pdb", TEXT)
+    listing = find_structures(tmp_path)
+    assert names(listing) == ["b", "c", "d", "one/a", "two/a"] and fingerprint(tmp_path) != before
+    assert listing.sources[2].read().protein.num_residues == 3
     assert names(find_structures(tmp_path / "c.pdb")) == ["c"]
     assert find_structures(tmp_path / "c.pdb").sources[0].read().protein.num_residues == 3
 
