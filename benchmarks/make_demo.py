@@ -5,6 +5,7 @@
 Their structures are those bundled with the package, their labels follow from the structures themselves (EC: from the
 headers of the entries). They are split by protein, as the bundle is. Everything drawn depends on the name of an entry
 alone. A file has what the labels are, then one line for each entry: what is to be done with which bundled structure.
+In the bundled complexes the second side follows the first, so rows count both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import hashlib
 import itertools
 import json
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path, PurePath
 
@@ -20,13 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siamdiff_min.data.demo import FOLDER, SHAKE, model, sides
+from siamdiff_min.data.demo import FOLDER, SHAKE, model
 from siamdiff_min.data.structures import Source, bundle_index, bundle_path, find_structures
 from siamdiff_min.files import write_file
 from siamdiff_min.protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_INDEX, C, N, O
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.protein.structure import join
+from siamdiff_min.protein.structure import Structure, join
 
 from .superpose import gdt_ts
 
@@ -61,8 +63,8 @@ def make(task: str) -> dict:
         names = {split: sorted({e["structure"] for e in entries if e["split"] == split})[:20] for split in SPLITS}
         entries = [entry for entry in entries if entry["structure"] in names[entry["split"]]]
         for entry in entries:
-            entry["gdt_ts"] = score(entry, sources[entry["structure"]])
-    labels = sorted({label for entry in entries for label in entry.get("ec", [])})
+            entry["note"]["gdt_ts"] = score(entry, sources[entry["structure"]])
+    labels = sorted({label for entry in entries for label in entry.get("note", {}).get("ec", [])})
     return {"about": ABOUT[task], "labels": labels, "entries": sorted(entries, key=lambda entry: entry["name"])}
 
 
@@ -90,7 +92,7 @@ def atoms_named(protein: Protein, name: int) -> Tensor:
 
 
 def _ec(source: Source, row: dict) -> list[dict]:
-    return [{"ec": [row["ec"].rpartition("=")[2][0]]}] if row["ec"] else []
+    return [{"note": {"ec": [row["ec"].rpartition("=")[2][0]]}}] if row["ec"] else []
 
 
 # ---- PSR -------------------------------------------------------------------------------------------------------------
@@ -111,9 +113,8 @@ def _psr(source: Source, row: dict) -> list[dict]:
             scale = np.radians(3.0 * 1.7**number)  # 5 to 120 degrees
             angles = {(int(r), str(random.choice(["phi", "psi"]))): scale * random.standard_normal() for r in hinges}
             turns = [turn_of(protein, *bond, angle) for bond, angle in angles.items()]
-        made.append(
-            {"name": name, "turns": [turn for turn in turns if turn], "noise": [seed, numbers_drawn(seed, random)]}
-        )
+        noise, note = [seed, numbers_drawn(seed, random)], {"target": source.name}
+        made.append({"name": name, "turns": [turn for turn in turns if turn], "noise": noise, "note": note})
     return made
 
 
@@ -181,11 +182,23 @@ def _res(source: Source, row: dict) -> list[dict]:
 INTERFACE = 6.0  # angstrom between heavy atoms, PIP
 
 
+def sides(structure: Structure, partners: str) -> list[Structure]:
+    """The two sides of a complex; `partners` names their chains, as in "A:B"."""
+    parts = []
+    for names in partners.split(":"):
+        chosen = torch.tensor([name in names for name in structure.chain_names])
+        protein = structure.protein.select_residues(chosen[structure.protein.chain])
+        protein = replace(protein, chain=protein.chain.unique(return_inverse=True)[1])  # counted from 0
+        parts.append(Structure(protein, tuple(n for n in structure.chain_names if n in names), structure.dropped))
+    return parts
+
+
 def _pip(source: Source, row: dict) -> list[dict]:
     one, two = (side.protein for side in sides(source.read(), row["partners"]))
     near = (length(one.pos[:, None] - two.pos) < INTERFACE).nonzero()
     pairs = torch.stack([one.atom_residue[near[:, 0]], two.atom_residue[near[:, 1]] + one.num_residues], 1)
-    return [{"partners": row["partners"], "pairs": pairs.unique(dim=0).flatten().tolist()}]
+    note = {"first": one.num_residues, "ambiguous": []}
+    return [{"note": note, "rows": pairs.unique(dim=0).flatten().tolist()}]
 
 
 def behind_cb(protein: Protein) -> Tensor:
@@ -228,10 +241,8 @@ def _msp(source: Source, row: dict) -> list[dict]:
     return [
         {
             "name": f"{source.name}_{ONE_LETTER[protein.residue_type[residue]]}{residue}A",
-            "partners": row["partners"],
-            "residue": residue,
+            "note": {"first": len(side), "mutated": [[residue], [len(side) + residue]], "label": label},
             "cut": (behind_cb(protein) & (protein.atom_residue == residue)).nonzero().flatten().tolist(),
-            "label": label,
         }
         for residue, label in chosen
     ]

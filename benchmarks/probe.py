@@ -39,8 +39,8 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import update_bn
 
 from benchmarks import residue_labels
+from benchmarks.make_demo import sides
 from benchmarks.residue_labels import atoms_of, labels_of
-from siamdiff_min.data.demo import sides
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.ops import segment_mean
 from siamdiff_min.files import ConfigError, SiamDiffError, write_file

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import sqrt
 from pathlib import Path
@@ -21,8 +21,8 @@ from ..files import sha256
 from ..protein.constants import RESIDUE_INDEX, O
 from ..protein.geometry import length, rotate_about_axis
 from ..protein.structure import Structure, join
-from .samples import LabelledData, write_note
-from .structures import Listing, Origin, Source, bundle_path, find_structures, fingerprint
+from .samples import SPLITS, Labelled, LabelledData, write_note
+from .structures import Listing, Origin, bundle_path, find_structures, fingerprint
 
 FOLDER = Path(__file__).parent / "demo_sets"
 SHAKE = 0.2  # angstrom, of every coordinate of a model (PSR)
@@ -34,52 +34,35 @@ def demo_set(task: str) -> LabelledData:
     content = json.loads((FOLDER / f"{task}.json").read_text(encoding="utf-8"))
     state = f"{fingerprint(bundle_path())} {sha256(FOLDER / f'{task}.json')}"
     origins = {}
-    for split in ("train", "valid", "test"):
+    for split in SPLITS:
         version = hashlib.sha256(f"{state} {split}".encode()).hexdigest()
-        recipes = [recipe for recipe in content["entries"] if recipe["split"] == split]
-        listing = partial(_listing, task, recipes)
+        listing = partial(_listing, [entry for entry in content["entries"] if entry["split"] == split])
         origins[split] = Origin(bundle_path() / f"demo-{task}-{split}", version, listing, in_cache=True)
     return LabelledData(**origins, labels=tuple(content["labels"]), about=content["about"])
 
 
-def _listing(task: str, recipes: list[dict]) -> Listing:
+def _listing(entries: list[dict]) -> Listing:
     sources = {source.name: source for source in find_structures(bundle_path()).sources}
-    return Listing([Made(recipe["name"], task, sources[recipe["structure"]], recipe) for recipe in recipes], [])
+    return Listing([Labelled(e["name"], sources[e["structure"]], partial(make, e)) for e in entries], [])
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """One entry of a demo set."""
-
-    name: str
-    task: str
-    source: Source  # the bundled structure
-    recipe: dict  # what `demo_sets` says of it
-
-    @property
-    def path(self) -> str:
-        return f"{self.source.path}:{self.source.member}"
-
-    def read(self) -> Structure:
-        """Make it. Raises StructureError if the bundle is damaged."""
-        return _MAKERS[self.task](self.source.read(), self.recipe)
+def make(entry: dict, structure: Structure) -> Structure:
+    """The structure of an entry: as bundled, bent (PSR), or followed by its mutant (MSP); and its note."""
+    if "turns" in entry:
+        pos = model(structure.protein.pos, entry).float()
+        structure = replace(structure, protein=replace(structure.protein, pos=pos))
+    if "cut" in entry:
+        structure = join([structure, _alanine(structure, entry["note"]["mutated"][0], entry["cut"])])
+    if "centres" in entry:
+        return _with_environments(structure, entry["centres"])
+    return replace(structure, note=write_note(entry["note"], entry.get("rows", [])))
 
 
-def _ec(structure: Structure, recipe: dict) -> Structure:
-    return replace(structure, note=write_note({"ec": recipe["ec"]}))
-
-
-def _psr(structure: Structure, recipe: dict) -> Structure:
-    protein = replace(structure.protein, pos=model(structure.protein.pos, recipe).float())
-    note = write_note({"target": recipe["structure"], "gdt_ts": recipe["gdt_ts"]})
-    return replace(structure, protein=protein, note=note)
-
-
-def model(pos: Tensor, recipe: dict) -> Tensor:
+def model(pos: Tensor, entry: dict) -> Tensor:
     """Coordinates (N, 3) bent and shaken, float64. The noise begins so many numbers after the seed of the generator."""
-    seed, drawn = recipe["noise"]
+    seed, drawn = entry["noise"]
     random = np.random.Generator(np.random.PCG64(seed).advance(drawn))
-    return bend(pos, recipe["turns"]) + SHAKE * torch.from_numpy(random.standard_normal(pos.shape))
+    return bend(pos, entry["turns"]) + SHAKE * torch.from_numpy(random.standard_normal(pos.shape))
 
 
 def bend(pos: Tensor, turns: list[list]) -> Tensor:
@@ -96,43 +79,21 @@ def bend(pos: Tensor, turns: list[list]) -> Tensor:
     return pos
 
 
-def _res(structure: Structure, recipe: dict) -> Structure:
+def _alanine(structure: Structure, residues: list[int], cut: list[int]) -> Structure:
+    """The same with some residues cut down to alanine, by the rows of the atoms that go."""
+    protein = structure.protein
+    kinds, keep = protein.residue_type.clone(), torch.ones(protein.num_atoms, dtype=torch.bool)
+    kinds[residues], keep[cut] = RESIDUE_INDEX["ALA"], False
+    return replace(structure, protein=replace(protein.select_atoms(keep), residue_type=kinds))
+
+
+def _with_environments(structure: Structure, centres: list[list]) -> Structure:
+    """The structure with a note of the atoms around some residues: of each its row, and its ideal CB (angstrom)."""
     protein, residues, counts, rows = structure.protein, [], [], []
-    for residue, *ideal_cb in recipe["centres"]:
-        own = protein.atom_residue == residue
+    for residue, *ideal_cb in centres:
         near = length(protein.pos - torch.tensor(ideal_cb)) <= ENVIRONMENT_RADIUS
-        near = torch.where(own, protein.atom_name <= O, near)
+        near = torch.where(protein.atom_residue == residue, protein.atom_name <= O, near)
         residues.append(residue)
         counts.append(int(near.sum()))
         rows += near.nonzero().flatten().tolist()
     return replace(structure, note=write_note({"residues": residues, "counts": counts}, rows))
-
-
-def sides(structure: Structure, partners: str) -> list[Structure]:
-    """The two sides of a complex; `partners` names their chains, as in "A:B"."""
-    parts = []
-    for names in partners.split(":"):
-        chosen = torch.tensor([name in names for name in structure.chain_names])
-        protein = structure.protein.select_residues(chosen[structure.protein.chain])
-        protein = replace(protein, chain=protein.chain.unique(return_inverse=True)[1])  # counted from 0
-        parts.append(Structure(protein, tuple(n for n in structure.chain_names if n in names), structure.dropped))
-    return parts
-
-
-def _pip(structure: Structure, recipe: dict) -> Structure:
-    one, two = sides(structure, recipe["partners"])
-    return join([one, two], write_note({"first": one.protein.num_residues, "ambiguous": []}, recipe["pairs"]))
-
-
-def _msp(structure: Structure, recipe: dict) -> Structure:
-    """A complex, and with one residue cut down to alanine."""
-    wild, residue = join(sides(structure, recipe["partners"])), recipe["residue"]
-    kinds, keep = wild.protein.residue_type.clone(), torch.ones(wild.protein.num_atoms, dtype=torch.bool)
-    kinds[residue], keep[recipe["cut"]] = RESIDUE_INDEX["ALA"], False
-    mutant = replace(wild.protein.select_atoms(keep), residue_type=kinds)
-    size = wild.protein.num_residues
-    note = write_note({"first": size, "mutated": [[residue], [size + residue]], "label": recipe["label"]})
-    return join([wild, replace(wild, protein=mutant)], note)
-
-
-_MAKERS = {"ec": _ec, "psr": _psr, "res": _res, "pip": _pip, "msp": _msp}

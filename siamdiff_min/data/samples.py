@@ -1,7 +1,8 @@
 """Labelled samples of the downstream tasks: from a store and the notes beside its proteins to `Sample`s (Sec. 5.1).
 
-A sample is a pure function of (epoch, index). A note is one line of JSON, then int32 numbers; the readers of ATOM3D, EC
-and the demo sets all write the same ones. Rows count the residues, or atoms, of the entry from 0:
+A sample is a pure function of (epoch, index). A labelled set lists structures with what turns each into its labels
+(`Labelled`), and a store keeps the labels as a note beside the protein. A note is one line of JSON, then int32 numbers.
+Rows count the residues, or atoms, of the entry from 0:
 
     task  keys of the JSON                                                               numbers
     ec    ec: labels of the protein; test split: cutoffs, identities (%) it is below     -
@@ -18,31 +19,61 @@ and the demo sets all write the same ones. Rows count the residues, or atoms, of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..files import StoreError
+from ..files import StoreError, StructureError
 from ..protein.constants import CA, O
 from ..protein.geometry import length
 from ..protein.protein import Protein
+from ..protein.structure import Structure
 from .store import ProteinStore
-from .structures import Origin
+from .structures import Origin, Source
+
+SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # and how files and tables call them
 
 
 @dataclass(frozen=True)
 class LabelledData:
-    """A downstream set: what its three splits are made from; None where a split was not asked for."""
+    """A downstream set: what its three splits are made from; None for a split that was not asked for."""
 
-    train: Origin | None
-    valid: Origin | None
-    test: Origin | None
+    train: Origin | None = None
+    valid: Origin | None = None
+    test: Origin | None = None
     labels: tuple[str, ...] = ()  # names of the classes (EC)
     about: str = ""  # where the labels come from, for the user
     options: Mapping = field(default_factory=dict)  # of the task (table)
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One entry of a labelled set, which a store is built from."""
+
+    name: str
+    source: Source
+    label: Callable[[Structure], Structure]  # adds the note; can be pickled
+
+    @property
+    def path(self) -> str:
+        return self.source.label
+
+    def read(self) -> Structure:
+        """Parse the structure and find its labels. Raises StructureError."""
+        return self.label(self.source.read())
+
+
+def find_part(root, folders: Sequence[str], names: Sequence[str], what: str) -> Path:
+    """The first of these files or folders, in the first of these folders of a set. Raises StructureError."""
+    for place in (Path(root, folder, name) for folder in folders for name in names):
+        if place.exists():
+            return place
+    detail = f"expected {' or '.join(names)} there or in {folders[-1]}"
+    raise StructureError(root, f"no {what}", detail)
 
 
 @dataclass(frozen=True)
@@ -125,6 +156,10 @@ class Samples(torch.utils.data.Dataset):
         """The targets of all samples (K, ...), if the task prepares for them; else nothing."""
         return np.zeros(0)
 
+    def sides(self, index: int, first: int) -> list[Protein]:
+        """The two structures of an entry: its `first` residues, and the others."""
+        return [self.store.read(index, 0, first), self.store.read(index, first)]
+
     def whole(self, index: int, target: Tensor, group: str) -> Sample:
         """A sample that is one whole structure."""
         protein = self.store.read(index)
@@ -149,54 +184,58 @@ class Unlabelled(Samples):
         return replace(sample, target=sample.target.expand(len(names)), names=names, groups=(name,) * len(names))
 
 
-class EnzymeSamples(Samples):
+class TableSamples(Samples):
+    """Labels of the user's own: a structure and its value, or K residues of it and theirs."""
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        values, rows = self.note(key[1])  # one sample per entry
+        name, target = self.store.names[key[1]], torch.tensor(self.target(values).tolist())
+        sample = self.whole(key[1], target, values.get("target", name))
+        if "places" not in values:
+            return sample
+        focus = torch.zeros_like(sample.focus)
+        focus[torch.from_numpy(rows.astype(np.int64))] = True
+        names = tuple(f"{name}:{place}" for place in values["places"])
+        return replace(sample, focus=focus, names=names, groups=(name,) * len(names))
+
+    def target(self, values: dict) -> np.ndarray:
+        """The values in a note: (K,) numbers or indices of classes, (K, C) 0 or 1 for several labels at once."""
+        if values["kind"] == "classes":
+            return np.array([self.label_index[name] for name in values["values"]])
+        if values["kind"] != "labels":
+            return np.array(values["values"], dtype=np.float32)
+        return np.array([[name in given for name in self.label_index] for given in values["values"]], dtype=np.float32)
+
+    def targets(self) -> np.ndarray:
+        """The values of all structures or residues."""
+        return np.concatenate([self.target(self.note(i)[0]) for i in range(len(self))])
+
+
+class EnzymeSamples(TableSamples):
     """EC: a protein and which of the labels it has (1, C)."""
 
-    def __getitem__(self, key: tuple[int, int]) -> Sample:
-        values, _ = self.note(key[1])  # one sample per entry
-        return self.whole(key[1], torch.from_numpy(self.labels(values)), self.store.names[key[1]])
-
-    def labels(self, values: dict) -> np.ndarray:
-        """The labels in a note (1, C), 0 or 1."""
-        target = np.zeros((1, len(self.label_index)), dtype=np.float32)
-        target[0, [self.label_index[label] for label in values["ec"]]] = 1
-        return target
-
-    def targets(self) -> np.ndarray:
-        """Labels of all proteins (K, C)."""
-        return np.concatenate([self.labels(self.note(i)[0]) for i in range(len(self))])
+    def target(self, values: dict) -> np.ndarray:
+        return super().target({"kind": "labels", "values": [values["ec"]]})
 
 
-class RankingSamples(Samples):
+class RankingSamples(TableSamples):
     """PSR: a model of a protein and its GDT_TS in [0, 1]."""
 
-    def __getitem__(self, key: tuple[int, int]) -> Sample:
-        values, _ = self.note(key[1])
-        return self.whole(key[1], torch.tensor([values["gdt_ts"]]), values["target"])
-
-    def targets(self) -> np.ndarray:
-        """GDT_TS of all models (K,)."""
-        return np.array([self.note(i)[0]["gdt_ts"] for i in range(len(self))])
+    def target(self, values: dict) -> np.ndarray:
+        return np.array([values["gdt_ts"]])
 
 
 class MutationSamples(Samples):
     """MSP: a complex and its mutant, and whether the mutation stabilises it (1.0) or not."""
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
-        index = key[1]
-        values, _ = self.note(index)
-        first, size = values["first"], self.store.num_residues(index)
-        sides = []
-        for start, stop, rows in zip((0, first), (first, size), values["mutated"]):
-            protein = self.store.read(index, start, stop - start)
+        values, _ = self.note(key[1])
+        first, name, sides = values["first"], self.store.names[key[1]], []
+        for protein, start, rows in zip(self.sides(key[1], first), (0, first), values["mutated"]):
             focus = torch.zeros(protein.num_residues, dtype=torch.bool)
             focus[torch.tensor(rows) - start] = True
             sides.append(self._around(protein, focus))
-        proteins, focus = zip(*sides)
-        name = self.store.names[index]
-        return Sample(
-            Protein.pack(list(proteins)), torch.cat(focus), torch.tensor([float(values["label"])]), (name,), (name,)
-        )
+        return _pair(sides, values["label"], name, name)
 
     def _around(self, protein: Protein, focus: Tensor) -> tuple[Protein, Tensor]:
         """The `max_residues` residues nearest to those in focus (by CA), file order."""
@@ -280,17 +319,19 @@ class InterfaceSamples(Samples):
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         index, place = int(self.entry[key[1]]), int(self.place[key[1]])
         pairs, touch = self.pairs(key[0], index)
-        first, size = self.note(index)[0]["first"], self.store.num_residues(index)
+        (one, two), first, name = pairs[place].tolist(), self.note(index)[0]["first"], self.store.names[index]
         sides = []
-        for residue, start, stop in zip(pairs[place].tolist(), (0, first), (first, size)):
-            protein = self.store.read(index, start, stop - start)
-            ca = protein.pos[(protein.atom_residue == residue - start) & (protein.atom_name == CA)]
-            sides.append(_with_atoms(protein, length(protein.pos - ca) <= self.radius, residue - start))
-        proteins, focus = zip(*sides)
-        name = self.store.names[index]
-        pair = "-".join(map(str, pairs[place].tolist()))
-        target = torch.tensor([touch[place]], dtype=torch.float32)
-        return Sample(Protein.pack(list(proteins)), torch.cat(focus), target, (f"{name}:{pair}",), (name,))
+        for protein, residue in zip(self.sides(index, first), (one, two - first)):
+            ca = protein.pos[(protein.atom_residue == residue) & (protein.atom_name == CA)]
+            sides.append(_with_atoms(protein, length(protein.pos - ca) <= self.radius, residue))
+        return _pair(sides, touch[place], f"{name}:{one}-{two}", name)
+
+
+def _pair(sides: list[tuple[Protein, Tensor]], target: float, name: str, group: str) -> Sample:
+    """A sample of two structures, each with its residues in focus."""
+    proteins, focus = zip(*sides)
+    target = torch.tensor([float(target)])
+    return Sample(Protein.pack(list(proteins)), torch.cat(focus), target, (name,), (group,))
 
 
 def _with_atoms(protein: Protein, keep: Tensor, centre: int) -> tuple[Protein, Tensor]:
@@ -299,33 +340,6 @@ def _with_atoms(protein: Protein, keep: Tensor, centre: int) -> tuple[Protein, T
     kept = torch.zeros(protein.num_residues, dtype=torch.bool)
     kept[protein.atom_residue[keep]] = True
     return protein.select_atoms(keep).select_residues(kept), focus[kept]
-
-
-class TableSamples(Samples):
-    """Labels of the user's own: a structure and its value, or K residues of it and theirs."""
-
-    def __getitem__(self, key: tuple[int, int]) -> Sample:
-        values, rows = self.note(key[1])
-        name, target = self.store.names[key[1]], torch.from_numpy(self.target(values))
-        sample = self.whole(key[1], target, name)
-        if "places" not in values:
-            return sample
-        focus = torch.zeros_like(sample.focus)
-        focus[torch.from_numpy(rows.astype(np.int64))] = True
-        names = tuple(f"{name}:{place}" for place in values["places"])
-        return replace(sample, focus=focus, names=names, groups=(name,) * len(names))
-
-    def target(self, values: dict) -> np.ndarray:
-        """The values in a note: (K,) numbers or indices of classes, (K, C) 0 or 1 for several labels at once."""
-        if values["kind"] == "classes":
-            return np.array([self.label_index[name] for name in values["values"]])
-        if values["kind"] != "labels":
-            return np.array(values["values"], dtype=np.float32)
-        return np.array([[name in given for name in self.label_index] for given in values["values"]], dtype=np.float32)
-
-    def targets(self) -> np.ndarray:
-        """The values of all structures or residues."""
-        return np.concatenate([self.target(self.note(i)[0]) for i in range(len(self))])
 
 
 DATASETS = {

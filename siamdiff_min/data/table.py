@@ -15,14 +15,15 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ..files import StructureError, sha256, structure_errors
 from ..protein.structure import Structure
 from .atom3d import positions
-from .samples import LabelledData, write_note
-from .structures import Listing, Origin, Source, find_structures, fingerprint, kind_of
+from .samples import SPLITS, Labelled, LabelledData, write_note
+from .structures import Listing, Origin, find_structures, fingerprint, kind_of
 
 COLUMNS = {  # where the first line does not name them
     2: ("name", "value"),
@@ -30,7 +31,7 @@ COLUMNS = {  # where the first line does not name them
     4: ("name", "chain", "number", "value"),
     5: ("name", "chain", "number", "value", "split"),
 }
-SPLITS = {"train": "train", "valid": "valid", "val": "valid", "test": "test", "": ""}
+SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
 HELD_OUT = 10  # a tenth of the structures each for validation and test
 
 
@@ -44,29 +45,24 @@ def table_set(labels, data, kind: str | None = None) -> LabelledData:
     Raises:
         StructureError: the table is malformed, or names a structure that is not in `data`.
     """
-    rows = read_table(labels)
-    kind, classes, rows = _values(labels, rows, kind)
-    residues = "number" in rows[0]
-    found, sources = find_structures(data), {}
-    for source in found.sources:
-        sources[source.name] = source
-    listed: dict[str, list[dict]] = {}
+    kind, classes, rows = _values(labels, read_table(labels), kind)
+    residues, found, listed = "number" in rows[0], find_structures(data), {}
     for row in rows:
-        suffix = kind_of(row["name"]) or ""
-        listed.setdefault(row["name"][: len(row["name"]) - len(suffix)], []).append(row)
-    if missing := [name for name in listed if name not in sources]:
+        name = row["name"]
+        listed.setdefault(name[: len(name) - len(kind_of(name) or "")], []).append(row)
+    sources = {source.name: source for source in found.sources}
+    if missing := listed.keys() - sources.keys():
         names, there = (", ".join(sorted(n)[:3]) for n in (missing, sources))
         detail = f"{len(missing)} of {len(listed)}, e.g. {names}; {data} has {len(sources)}, e.g. {there}"
         raise StructureError(labels, "names that match no structure", detail)
     skipped = [*found.skipped, *((sources[name].label, "no label in the table") for name in sources.keys() - listed)]
     content = f"{fingerprint(data)} {sha256(Path(labels))} {kind}"
-    digest, origins = hashlib.sha256(content.encode()).hexdigest(), {}
-    splits = _splits(labels, listed)
-    for split in ("train", "valid", "test"):
+    digest, origins, split_of = hashlib.sha256(content.encode()).hexdigest(), {}, _splits(labels, listed)
+    for split in SPLITS:
         chosen = [
-            Labelled(name, sources[name], kind, [(r.get("chain"), r.get("number"), r["value"]) for r in listed[name]])
+            Labelled(name, sources[name], partial(_label, sources[name].label, kind, listed[name]))
             for name in sorted(listed)
-            if splits[name] == split
+            if split_of[name] == split
         ]
         listing = Listing(chosen, skipped if split == "train" else [])
         variant = f"labels-{digest[:8]}-{split}"
@@ -76,33 +72,19 @@ def table_set(labels, data, kind: str | None = None) -> LabelledData:
     return LabelledData(**origins, labels=classes, about=about, options={"kind": kind, "residues": residues})
 
 
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """A structure and its labels."""
-
-    name: str
-    source: Source
-    kind: str
-    rows: list[tuple]  # (chain, number with insertion code, value); for a whole structure both are None
-
-    @property
-    def path(self) -> str:
-        return self.source.path
-
-    def read(self) -> Structure:
-        """Parse the structure and find the labelled residues. Raises StructureError."""
-        structure = self.source.read()
-        if self.rows[0][1] is None:
-            return replace(structure, note=write_note({"kind": self.kind, "values": [self.rows[0][2]]}))
-        place = {(chain, f"{n}{code}".strip()): row for row, (chain, n, code) in enumerate(positions(structure))}
-        found = sorted((place[row[:2]], *row) for row in self.rows if row[:2] in place)
-        if not found:
-            chain, number, _ = self.rows[0]
-            raise StructureError(self.source.label, "no labelled residue in it", f"e.g. chain {chain}, number {number}")
-        values = {"kind": self.kind, "values": [v for *_, v in found], "places": [f"{c}:{n}" for _, c, n, _ in found]}
-        dropped = Counter({"labels of residues that are not in the structure": len(self.rows) - len(found)})
-        note = write_note(values, [row for row, *_ in found])
-        return replace(structure, dropped=structure.dropped + dropped, note=note)
+def _label(path: str, kind: str, rows: list[dict], structure: Structure) -> Structure:
+    """Add the value of a structure, or those of its residues. Raises StructureError if it has none of these."""
+    if "number" not in rows[0]:
+        return replace(structure, note=write_note({"kind": kind, "values": [rows[0]["value"]]}))
+    place = {(chain, f"{n}{code}".strip()): row for row, (chain, n, code) in enumerate(positions(structure))}
+    keys = [(row["chain"], row["number"], row["value"]) for row in rows]
+    found = sorted((place[key[:2]], *key) for key in keys if key[:2] in place)
+    if not found:
+        raise StructureError(path, "no labelled residue in it", "e.g. chain {}, number {}".format(*keys[0]))
+    values = {"kind": kind, "values": [v for *_, v in found], "places": [f"{c}:{n}" for _, c, n, _ in found]}
+    dropped = Counter({"labels of residues that are not in the structure": len(rows) - len(found)})
+    note = write_note(values, [row for row, *_ in found])
+    return replace(structure, dropped=structure.dropped + dropped, note=note)
 
 
 def read_table(path) -> list[dict[str, str]]:
@@ -125,7 +107,7 @@ def read_table(path) -> list[dict[str, str]]:
                 raise ValueError(f"row {number} is a second one of {' '.join(filter(None, key)):.100}")
             if not re.fullmatch("-?[0-9]+[A-Za-z]?", row.get("number", "0")):
                 raise ValueError(f"row {number}: {row['number']!r:.50} is no residue number")
-            if row.get("split", "") not in SPLITS:
+            if row.get("split", "") not in SPLIT_OF:
                 raise ValueError(f"row {number}: {row['split']!r:.50} is no split, expected train, valid or test")
             seen.add(key)
             rows.append(row)
@@ -136,21 +118,21 @@ def read_table(path) -> list[dict[str, str]]:
 
 def _values(path, rows: list[dict], kind: str | None) -> tuple[str, tuple[str, ...], list[dict]]:
     """The kind of the labels, the names of the classes, and the rows with values of that kind."""
+    values, names = [row["value"] for row in rows], []
     with structure_errors(path, "malformed table"):
-        texts = [row["value"] for row in rows]
-        if kind is None:
-            kind = _looks_like(texts)
-        if kind in ("classes", "labels"):
-            values = texts if kind == "classes" else [[t for t in text.split(",") if t] for text in texts]
-            names = sorted({*values} if kind == "classes" else {name for value in values for name in value})
-            if len(names) < 2:
-                raise ValueError(f"one class only: {names}")
+        kind = kind or _looks_like(values)
+        if kind == "classes":
+            names = sorted({*values})
+        elif kind == "labels":
+            values = [[name for name in text.split(",") if name] for text in values]
+            names = sorted(set().union(*values))
         else:
-            names, values = [], [float(text) for text in texts]
-            allowed = {0.0, 1.0} if kind == "binary" else None
+            values = [float(text) for text in values]
             for number, value in enumerate(values, 1):
-                if not math.isfinite(value) or (allowed and value not in allowed):
+                if not math.isfinite(value) or (kind == "binary" and value not in (0, 1)):
                     raise ValueError(f"row {number}: {value} is no value for {kind}")
+        if kind in ("classes", "labels") and len(names) < 2:
+            raise ValueError(f"one class only: {names}")
     return kind, tuple(names), [row | {"value": value} for row, value in zip(rows, values)]
 
 
@@ -164,16 +146,16 @@ def _looks_like(texts: Sequence[str]) -> str:
 
 def _splits(path, listed: dict[str, list[dict]]) -> dict[str, str]:
     """The split of every structure. Raises StructureError if it has several, or a split has none."""
-    given = {name: {SPLITS[row.get("split", "")] for row in rows} for name, rows in listed.items()}
-    several = [name for name, splits in given.items() if len(splits) > 1]
-    if several:
-        raise StructureError(path, "malformed table", f"{several[0]:.100} is in several splits")
-    splits = {name: split for name, (split,) in given.items() if split}
-    rest = sorted((hashlib.sha256(name.encode()).digest(), name) for name in listed if name not in splits)
-    size = max(1, len(rest) // HELD_OUT) if not splits else len(rest) // HELD_OUT
+    splits = {}
+    for name, rows in listed.items():
+        splits[name], *others = {SPLIT_OF[row.get("split", "")] for row in rows}
+        if others:
+            raise StructureError(path, "malformed table", f"{name:.100} is in several splits")
+    rest = sorted((hashlib.sha256(name.encode()).digest(), name) for name in splits if not splits[name])
+    size = len(rest) // HELD_OUT or int(len(rest) == len(splits))
     for place, (_, name) in enumerate(rest):
         splits[name] = "test" if place < size else "valid" if place < 2 * size else "train"
-    if empty := {"train", "valid", "test"} - {*splits.values()}:
+    if empty := SPLITS.keys() - splits.values():
         detail = f"{len(listed)} structures leave none for {' and '.join(sorted(empty))}"
         raise StructureError(path, "a split without structures", detail)
     return splits

@@ -118,7 +118,8 @@ def test_msp_rule_by_brute_force():
         assert torch.equal(wild.residue_type.index_fill(0, torch.tensor([residue]), 0),
                            mutant.residue_type.index_fill(0, torch.tensor([residue]), 0))  # fmt: skip
         assert int((~keep[1]).sum()) == len(RESIDUE_ATOMS["ALA"])
-        one, _ = demo.sides(entry.source.read(), entry.recipe["partners"])
+        (row,) = [row for row in bundle_index() if PurePath(row["file"]).name == f"{entry.source.name}.pdb.gz"]
+        one, _ = make_demo.sides(entry.source.read(), row["partners"])
         other = (torch.arange(first) >= one.protein.num_residues) == (residue < one.protein.num_residues)
         across = wild.pos[other[wild.atom_residue]]
         lost = 0
@@ -146,10 +147,12 @@ def test_the_files_are_those_that_the_script_writes(task):
 def test_models_and_mutations_are_those_of_the_script(task, script):
     entry = min(entries(task), key=lambda e: e.source.size)
     (row,) = [row for row in bundle_index() if PurePath(row["file"]).name == f"{entry.source.name}.pdb.gz"]
-    listed = [e.recipe for e in entries(task) if e.source.name == entry.source.name]
+    content = json.loads((demo.FOLDER / f"{task}.json").read_text())
+    listed = [e for e in content["entries"] if e["structure"] == entry.source.name]
     made = [{"name": "", "split": "valid", "structure": entry.source.name} | r for r in script(entry.source, row)]
     if task == "psr":
-        made = [recipe | {"gdt_ts": pytest.approx(make_demo.score(recipe, entry.source), abs=0.01)} for recipe in made]
+        for recipe in made:
+            recipe["note"]["gdt_ts"] = pytest.approx(make_demo.score(recipe, entry.source), abs=0.01)
     assert sorted(made, key=lambda recipe: recipe["name"]) == listed and len(made) >= 4
 
 

@@ -11,7 +11,7 @@ from conftest import real_protein
 from benchmarks import make_demo
 from siamdiff_min.data import demo
 from siamdiff_min.data.build import open_origin
-from siamdiff_min.data.samples import DATASETS
+from siamdiff_min.data.samples import DATASETS, Labelled
 from siamdiff_min.data.structures import Listing, Origin
 from siamdiff_min.protein.constants import ATOM_INDEX, CA, RESIDUE_INDEX, C, N, O
 from siamdiff_min.protein.geometry import dihedral, length
@@ -20,7 +20,7 @@ from siamdiff_min.protein.protein import TENSOR_FIELDS
 TASKS = [task for task in DATASETS if task != "table"]  # which is of the user's own data
 
 
-def entries(task: str) -> list[demo.Made]:
+def entries(task: str) -> list[Labelled]:
     return demo.demo_set(task).valid.listing().sources[:2]
 
 

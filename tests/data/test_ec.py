@@ -14,10 +14,11 @@ import pytest
 import torch
 from conftest import real_protein
 
-from siamdiff_min.data import ec
+from siamdiff_min.data import structures
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.ec import chain_id, ec_set
 from siamdiff_min.data.samples import DATASETS, read_note
+from siamdiff_min.data.structures import find_structures
 from siamdiff_min.files import StructureError
 from siamdiff_min.protein.write import write_pdb
 
@@ -87,13 +88,8 @@ def names(origin):
     return [source.name for source in origin.listing().sources]
 
 
-def read(file):
-    """A file of a zip."""
-    return ec.Chain(file.name, file, b"").read()
-
-
 def note(source):
-    return read_note(np.frombuffer(source.note, np.uint8))[0]
+    return read_note(np.frombuffer(source.read().note, np.uint8))[0]
 
 
 # ---- the set ---------------------------------------------------------------------------------------------------------
@@ -115,8 +111,7 @@ def test_splits_and_labels(tmp_path, zipped, year):
     assert data.test.listing().reasons == {"identity to the training split not below 95 %": 1}
     for origin in (data.train, data.valid, data.test):
         for source in origin.listing().sources:
-            structure = source.read()
-            assert structure.protein.num_residues == 5 and structure.note == source.note
+            assert source.read().protein.num_residues == 5
     assert "4 labels, 7 chains with labels" in data.about and "without a file" not in data.about
 
 
@@ -315,19 +310,19 @@ def test_hostile_members_are_skipped_and_nothing_is_written(tmp_path):
     members = [*outside, *special, "readme.md", ".pdb", "__MACOSX/._1ABC-A.pdb", "empty/", "x/1ABC-A.pdb"]
     path = pack(tmp_path / "a.zip", [(name, TEXT) for name in members])
     before = sorted(tmp_path.parent.iterdir())
-    listing = ec._find_in_zip(path)
+    listing = find_structures(path)
     assert [(file.name, file.member) for file in listing.sources] == [
         ("._1ABC-A", "__MACOSX/._1ABC-A.pdb"), ("1ABC-A", "x/1ABC-A.pdb")
     ]  # fmt: skip
     assert listing.reasons == {"path outside the archive": 4, "not a regular file": 3, "not a structure file": 2}
-    assert read(listing.sources[1]).protein.num_residues == 5 and sorted(tmp_path.parent.iterdir()) == before
+    assert listing.sources[1].read().protein.num_residues == 5 and sorted(tmp_path.parent.iterdir()) == before
 
 
 def test_one_kind_of_file_is_taken_of_each_chain(tmp_path):
     files = {**FILES, "train": ["1ABC-A.cif.gz", "1ABC-A.pdb.gz", "1ABC-A.pdb", "1ABC-A.ent"]}
     listing = ec_set(layout(tmp_path / "s", files, zipped=("train",))).train.listing()
-    assert [source.file.member for source in listing.sources] == ["train/1ABC-A.pdb"]
-    assert listing.reasons == {"another file of the same chain": 3}
+    assert [source.source.member for source in listing.sources] == ["train/1ABC-A.pdb"]
+    assert listing.reasons == {"another file of the same structure": 3}
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -339,8 +334,8 @@ def test_members_are_read_where_they_lie(tmp_path, compression):
         for name, text in texts.items():
             with archive.open(f"{name}.pdb", "w", force_zip64=name.endswith("C")) as out:  # with an extra field
                 out.write(text)
-    for file in reversed(ec._find_in_zip(path).sources):
-        assert read(file).protein.num_residues == 3 + "ABCD".index(file.name[-1])
+    for file in reversed(find_structures(path).sources):
+        assert file.read().protein.num_residues == 3 + "ABCD".index(file.name[-1])
 
 
 def test_encrypted_and_unknown_compression(tmp_path):
@@ -351,38 +346,41 @@ def test_encrypted_and_unknown_compression(tmp_path):
     second = data.index(b"PK\1\2", first + 1)
     struct.pack_into("<H", data, second + 10, 99)
     path.write_bytes(data)
-    assert ec._find_in_zip(path).reasons == {"encrypted": 1, "unknown compression": 1}
+    assert find_structures(path).reasons == {"encrypted": 1, "unknown compression": 1}
 
 
 def test_a_member_without_a_name(tmp_path):
     """Zipfile itself fails to say whether that is a folder."""
     path = pack(tmp_path / "a.zip", [("x.pdb", TEXT), ("1ABC-A.pdb", TEXT)])
     path.write_bytes(path.read_bytes().replace(b"x.pdb", b"\0.pdb"))
-    listing = ec._find_in_zip(path)
+    listing = find_structures(path)
     assert [file.name for file in listing.sources] == ["1ABC-A"] and listing.reasons == {"not a structure file": 1}
 
 
 def test_bombs_are_refused(tmp_path, monkeypatch):
     bomb = b"\n" * 10**6
     path = pack(tmp_path / "a.zip", [("1ABC-A.pdb", bomb), ("1ABC-B.pdb.gz", gzip.compress(bomb))])
-    monkeypatch.setattr(ec, "MAX_BYTES", 10**5)
+    monkeypatch.setattr(structures, "MAX_BYTES", 10**5)
     monkeypatch.setattr("siamdiff_min.protein.parse.MAX_BYTES", 10**5)
-    listing = ec._find_in_zip(path)
-    assert listing.skipped == [(f"{path}:1ABC-A.pdb", "too large")]  # as the archive says
-    with pytest.raises(StructureError, match="too large"):
-        read(listing.sources[0])
+    listing = find_structures(path)
+    for source in listing.sources:  # as the archive says, as gzip says
+        with pytest.raises(StructureError, match="too large"):
+            source.read()
+    path = pack(tmp_path / "b.zip", [("1ABC-A.pdb", bomb)])
     data = bytearray(path.read_bytes())  # one that lies about its size
     struct.pack_into("<I", data, data.index(b"PK\1\2") + 24, 100)
     path.write_bytes(data)
     with pytest.raises(StructureError, match=r"damaged archive \(BadZipFile: Bad CRC-32"):
-        read(ec._find_in_zip(path).sources[0])
+        find_structures(path).sources[0].read()
 
 
-def test_every_damage_to_a_zip_is_noticed(tmp_path):
+def test_every_damage_to_a_zip_is_noticed(tmp_path, monkeypatch):
     """Cuts, flips and splices: the same structure, a member that is skipped, or the one exception."""
+    here = lambda tasks: [function(*arguments) for _, function, *arguments in tasks]  # noqa: E731
+    monkeypatch.setattr(structures, "run", here)  # 600 processes would take their time
     path = pack(tmp_path / "a.zip", [(f"1ABC-{chain}.pdb", pdb(3)) for chain in "AB"])
     whole, draw, outcomes = path.read_bytes(), random.Random(0), Counter()
-    expected = read(ec._find_in_zip(path).sources[0]).protein
+    expected = find_structures(path).sources[0].read().protein
     for trial in range(600):
         data, place = bytearray(whole), draw.randrange(len(whole))
         if trial % 3 == 0:
@@ -393,14 +391,14 @@ def test_every_damage_to_a_zip_is_noticed(tmp_path):
             data[place:place] = data[draw.randrange(len(data)) :][: draw.randrange(40)]
         path.write_bytes(data)
         try:
-            sources = ec._find_in_zip(path).sources
+            sources = find_structures(path).sources
         except StructureError as error:
             assert error.reason == "damaged archive"
             outcomes["archive"] += 1
             continue
         for file in sources:
             try:
-                protein = read(file).protein
+                protein = file.read().protein
             except StructureError as error:
                 outcomes[error.reason] += 1
             else:
