@@ -67,7 +67,7 @@ def open_store(path=None, store=None, workers: int | None = None, build: bool = 
     """Open the store of some data, and build it first where there is none or the data have changed.
 
     Args:
-        path: a folder, `.tar`, `.zip`, structure file or finished store; None for the structures bundled with the package.
+        path: a folder, archive, structure file or finished store; None for the structures bundled with the package.
         store: folder of the store. By default `<path>.store` beside the data, or in the cache where that cannot be
             written (always for the bundle): `$SIAMDIFF_CACHE`, by default `~/.cache/siamdiff_min`.
         workers: processes that read; the result does not depend on it. By default one for fewer than 1,000 structures,
