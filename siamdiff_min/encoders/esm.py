@@ -217,6 +217,8 @@ class ESM2(nn.Module):
 class ESMGearNet(Encoder):
     """GearNet-Edge whose node input are ESM's representations of the residues; the output is both, side by side."""
 
+    has_esm = True
+
     def __init__(self, builder: GraphBuilder, dims: list[int], esm: ESM2):
         super().__init__()
         self.builder, self.esm = builder, esm

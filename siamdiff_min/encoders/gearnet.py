@@ -31,6 +31,7 @@ class Encoder(nn.Module):
 
     builder: GraphBuilder
     layer_dims: list[int]  # widths of the layers, side by side in the output
+    has_esm = False  # whether there is an ESM-2 inside, called `esm`
 
     @property
     def out_dim(self) -> int:

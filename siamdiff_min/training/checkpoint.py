@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
+import itertools
 import re
 import sys
 from collections import Counter
@@ -20,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH, ESMGearNet
+from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH
 from ..encoders.weights import find_weights, read_weights
 from ..files import CheckpointError, ConfigError, SiamDiffError, write_file
 from .config import RunConfig
@@ -29,7 +30,6 @@ MAGIC = b"siamdiff_min ckpt 1\n"
 CHECKPOINT, ENCODER, MODEL = "siamdiff_min checkpoint", "siamdiff_min encoder 1", "siamdiff_min model 1"
 KINDS = {CHECKPOINT: "a checkpoint to resume from", ENCODER: "an encoder", MODEL: "a fine-tuned model"}
 IDENTITY = ("encoder", "level", "size", "preset")  # what is needed to build an encoder again
-_WRAPPERS = ("module.", "_orig_mod.")  # what DistributedDataParallel and torch.compile put before every name
 
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
 
@@ -39,8 +39,7 @@ def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
 
     Those of later steps go too: they are damaged, or of a course that was abandoned by resuming from an earlier one.
     """
-    payload = _to_bytes(state)
-    path = folder / f"checkpoint-{step:09d}.pt"
+    path, payload = folder / f"checkpoint-{step:09d}.pt", _to_bytes(state)
     write_file(path, MAGIC + hashlib.sha256(payload).digest() + payload)
     kept = [old for old in checkpoints(folder) if old.name <= path.name][:keep]
     for old in folder.glob("checkpoint-*"):
@@ -50,14 +49,6 @@ def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
             except OSError as error:  # no reason to end a run
                 print(f"could not remove {old}: {error.strerror or error}")
     return path
-
-
-def load(path: Path) -> dict:
-    """Read a checkpoint, tensors on the CPU. Raises CheckpointError."""
-    kind, content = read(path)
-    if kind != CHECKPOINT:
-        raise CheckpointError(f"{path} is not a checkpoint of siamdiff_min")
-    return content
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -106,43 +97,25 @@ def read(path: Path) -> tuple[str, dict]:
         raise CheckpointError(f"{path} cannot be read as a torch file, or is damaged: {error}") from error
     if resumable:
         return CHECKPOINT, content
-    if isinstance(content, dict) and content.get("format") in (ENCODER, MODEL):
+    fields = content if isinstance(content, dict) else {}
+    if fields.get("format") in (ENCODER, MODEL):
         return content["format"], content
-    if isinstance(content, dict) and content and all(isinstance(v, Tensor) for v in content.values()):
+    if fields and all(isinstance(name, str) and isinstance(x, Tensor) for name, x in fields.items()):
         return ENCODER, _released(content, path)
     raise CheckpointError(f"{path} is neither an encoder file nor a checkpoint nor a dict of tensors")
 
 
-def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, size: str, preset: str, **about) -> None:
-    """Write `encoder.pt`: the weights, what is needed to build the module again (`ENCODERS[name](level, size,
-    preset)`), and `about`, plain values that tell where it comes from. `torch.load` reads it."""
-    _save(path, ENCODER, encoder, dict(zip(IDENTITY, (name, level, size, preset))) | about)
-
-
-def save_model_file(path: Path, task: nn.Module, identity: dict, **about) -> None:
-    """Write a fine-tuned model: the weights of a downstream task, IDENTITY and the task's name and labels in
-    `identity`, and `about`, plain values."""
-    _save(path, MODEL, task, identity | about)
-
-
-def _save(path: Path, kind: str, module: nn.Module, about: dict) -> None:
-    write_file(
-        path, _to_bytes({"format": kind, **about, "state": {k: v.cpu() for k, v in module.state_dict().items()}})
-    )
-
-
-def _to_bytes(content: dict) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    return buffer.getvalue()
+def load(path: Path, kind: str = CHECKPOINT) -> dict:
+    """Read a file that has to be of this kind, tensors on the CPU. Raises CheckpointError."""
+    found, content = read(path)
+    if found != kind:
+        raise CheckpointError(f"{path} is not {KINDS[kind]} of siamdiff_min, but {KINDS[found]}")
+    return content
 
 
 def load_model_file(path: Path) -> dict:
-    """Read what `save_model_file` wrote. Raises CheckpointError where it is something else."""
-    kind, content = read(path)
-    if kind != MODEL:
-        raise CheckpointError(f"{path} is not a fine-tuned model (best.pt) of siamdiff_min")
-    return content
+    """Read what `save_model_file` wrote. Raises CheckpointError."""
+    return load(path, MODEL)
 
 
 def load_encoder_file(path: Path) -> dict:
@@ -158,16 +131,34 @@ def _encoder_of(kind: str, content: dict) -> dict:
     return {"format": ENCODER, **{name: about[name] for name in IDENTITY if name in about}, "state": state}
 
 
+def save_model_file(path: Path, module: nn.Module, identity: dict, kind: str = MODEL, **about) -> None:
+    """Write the weights of a task, `identity` (its name and IDENTITY) and `about`, plain values that tell where they
+    come from. `torch.load` reads it."""
+    state = {name: tensor.cpu() for name, tensor in module.state_dict().items()}
+    write_file(path, _to_bytes({"format": kind, **identity, **about, "state": state}))
+
+
+def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, size: str, preset: str, **about) -> None:
+    """Write `encoder.pt`: the same of an encoder, which `ENCODERS[name](level, size, preset)` builds again."""
+    save_model_file(path, encoder, dict(zip(IDENTITY, (name, level, size, preset))), ENCODER, **about)
+
+
+def _to_bytes(content: dict) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
 # ---- encoders --------------------------------------------------------------------------------------------------------
 
 
 def _released(state: dict[str, Tensor], path: Path) -> dict:
-    """The encoder in the weights of torchdrug's GearNet, alone or inside a task (`model.`), wrapped or not.
+    """The encoder in the weights of torchdrug's GearNet, alone or inside a task (`model.`), wrapped or not by
+    DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`).
 
     Level and size are told from the shapes, never from the name of the file: the released links are swapped.
     """
-    while len({name.split(".")[0] for name in state}) == 1 and next(iter(state)).startswith(_WRAPPERS):
-        state = {name.split(".", 1)[1]: tensor for name, tensor in state.items()}
+    state = {re.sub(r"^((module|_orig_mod)\.)+", "", name): tensor for name, tensor in state.items()}
     inside = {name.removeprefix("model."): t for name, t in state.items() if name.startswith("model.")}
     heads = sorted({name.split(".")[0] for name in state if not name.startswith("model.")}) if inside else []
     state = inside or state
@@ -175,15 +166,14 @@ def _released(state: dict[str, Tensor], path: Path) -> dict:
     if not shapes or any(len(shape) != 2 for shape in shapes):
         found = ", ".join(list(state)[:3])
         raise CheckpointError(f"{path} holds no GearNet: no layers.0.self_loop.weight, but {found}, ...")
-    widths = {"atom": ATOM_GRAPH.node_dim, "residue": RESIDUE_GRAPH.node_dim}
-    for level, width in widths.items():
-        for size, dims in GEARNET_DIMS.items():
-            if shapes[0][1] == width and [shape[0] for shape in shapes] == dims[level]:
-                identity = dict(zip(IDENTITY, ("gearnet", level, size, "official")))
-                return {"format": ENCODER, **identity, "state": state, "not_loaded": heads}
+    inputs, found = {"atom": ATOM_GRAPH.node_dim, "residue": RESIDUE_GRAPH.node_dim}, [shape[0] for shape in shapes]
+    for level, size in itertools.product(inputs, GEARNET_DIMS):
+        if shapes[0][1] == inputs[level] and found == GEARNET_DIMS[size][level]:
+            identity = dict(zip(IDENTITY, ("gearnet", level, size, "official")))
+            return {"format": ENCODER, **identity, "state": state, "not_loaded": heads}
     raise CheckpointError(
-        f"{path} holds a GearNet with input {shapes[0][1]} and widths {[shape[0] for shape in shapes]}; "
-        f"known are input {widths} and widths {GEARNET_DIMS}"
+        f"{path} holds a GearNet with input {shapes[0][1]} and widths {found}; "
+        f"known are input {inputs} and widths {GEARNET_DIMS}"
     )
 
 
@@ -193,7 +183,7 @@ def new_encoder(config: RunConfig, report: Callable[[str], None] = print) -> nn.
     Raises ConfigError if there is no such encoder at this level, or the options are for another one.
     """
     encoder = ENCODERS[config.encoder](config.level, config.size, config.preset)
-    if isinstance(encoder, ESMGearNet):
+    if encoder.has_esm:
         if config.esm or not config.init_from:
             report(encoder.esm.load(config.esm) if config.esm else f"note        {RANDOM_ESM}: --esm")
         if config.freeze_esm:
@@ -221,22 +211,17 @@ def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> No
 
     Raises CheckpointError that names every missing, unexpected and mis-shaped tensor; the module is then unchanged.
     """
-    own = module.state_dict()
-    problems = [f"missing: {name} {tuple(own[name].shape)}" for name in own if name not in state]
-    problems += [f"unexpected: {name} {tuple(state[name].shape)}" for name in state if name not in own]
-    problems += [
-        f"shape of {name}: expected {tuple(own[name].shape)}, found {tuple(state[name].shape)}"
-        for name in own
-        if name in state and own[name].shape != state[name].shape
-    ]
+    own, found = ({name: tuple(x.shape) for name, x in s.items()} for s in (module.state_dict(), state))
+    problems = [f"missing: {name} {own[name]}" for name in own if name not in found]
+    problems += [f"unexpected: {name} {found[name]}" for name in found if name not in own]
+    other = [name for name in own if name in found and own[name] != found[name]]
+    problems += [f"shape of {name}: expected {own[name]}, found {found[name]}" for name in other]
     if problems:
         raise CheckpointError(f"the weights of {source} do not fit:\n  " + "\n  ".join(problems))
     module.load_state_dict(state)
 
 
-def initialise(
-    module: nn.Module, path: Path, report: Callable[[str], None] = print, encoder_only: bool = False
-) -> None:
+def initialise(module: nn.Module, path: Path, report: Callable = print, encoder_only: bool = False) -> None:
     """Start from the weights in `path`: of the whole objective (a checkpoint) or of its encoder (an encoder file, or
     any with `encoder_only`).
 
@@ -272,9 +257,7 @@ def describe(path: Path) -> str:
 
 def _groups(names: list[str]) -> str:
     """Names of tensors counted by the module they belong to: 'encoder.layers (36 tensors), ...'."""
-    count = Counter(
-        ".".join(name.split(".")[:2] if name.startswith("encoder.") else name.split(".")[:1]) for name in names
-    )
+    count = Counter(re.match(r"(encoder\.)?[^.]*", name)[0] for name in names)
     return ", ".join(f"{group} ({n} tensor{'s' * (n > 1)})" for group, n in count.items())
 
 

@@ -73,6 +73,10 @@ def test_what_does_not_fit_is_named(tmp_path):
         load_encoder_file(written(tmp_path, narrow))
     with pytest.raises(CheckpointError, match="holds no GearNet"):
         load_encoder_file(written(tmp_path, {"weight": torch.ones(3)}))
+    for nothing in ({}, [], {1: torch.ones(3)}, {"weight": 1}, torch.ones(3)):
+        torch.save(nothing, tmp_path / "nothing.pt")
+        with pytest.raises(CheckpointError, match="neither an encoder file nor a checkpoint nor a dict of tensors"):
+            load_encoder_file(tmp_path / "nothing.pt")
 
 
 class Evil:
