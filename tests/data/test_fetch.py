@@ -18,6 +18,7 @@ import pytest
 
 from siamdiff_min.data import fetch as module
 from siamdiff_min.data.fetch import DownloadError, fetch
+from siamdiff_min.files import WriteError
 
 BODY = random.Random(1).randbytes(300_000)
 
@@ -26,7 +27,7 @@ class Site(ThreadingHTTPServer):
     """A server of files. `plan` has one entry for each coming request, how it is to misbehave; then it behaves.
 
     cut: bytes after which the connection breaks; reset: by an RST; length: announced, or None for none; status, type,
-    body, etag, modified: in place of the true ones; ranges: False where they are ignored; stall: nothing is sent.
+    body, range: in place of the true ones; ranges: False where they are ignored; stall: nothing is sent.
     """
 
     daemon_threads = True
@@ -34,7 +35,7 @@ class Site(ThreadingHTTPServer):
     def __init__(self, files):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files, self.plan, self.requests, self.sent = files, [], [], 0
-        self.always = {"etag": '"1"', "modified": "Sat, 21 Nov 2026 10:00:00 GMT"}
+        self.always = {}
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.over = threading.Event()
 
@@ -54,19 +55,18 @@ class Handler(BaseHTTPRequestHandler):
         body = step.get("body", site.files.get(self.path.lstrip("/")))
         status = step.get("status", 404 if body is None else 200)
         start, total = 0, len(body or b"")
-        wanted, condition = self.headers.get("Range"), self.headers.get("If-Range")
-        fresh = step.get("blind") or condition in (None, step["etag"], step["modified"])
-        if status == 200 and wanted and step.get("ranges", True) and fresh:
+        wanted = self.headers.get("Range")
+        if status == 200 and wanted and step.get("ranges", True):
             start = int(wanted.removeprefix("bytes=").removesuffix("-"))
             status = 206 if start < total else 416
         data = (body or b"")[start:] if status in (200, 206) else step.get("body", b"no")
         self.send_response(status)
-        for name, value in (("ETag", step["etag"]), ("Last-Modified", step["modified"]), *step.get("headers", ())):
-            if value:
-                self.send_header(name, value)
+        for name, value in step.get("headers", ()):
+            self.send_header(name, value)
         self.send_header("Content-Type", step.get("type", "application/octet-stream"))
-        if status == 206:
-            self.send_header("Content-Range", step.get("range", f"bytes {start}-{total - 1}/{total}"))
+        if status in (206, 416):
+            place = f"{start}-{total - 1}" if status == 206 else "*"
+            self.send_header("Content-Range", step.get("range", f"bytes {place}/{total}"))
         length = step.get("length", len(data))
         if length is not None:
             self.send_header("Content-Length", str(length))
@@ -115,15 +115,11 @@ def starts(site):
 
 # ---- connections that break ------------------------------------------------------------------------------------------
 
-VERSIONS = [{}, {"etag": ""}, {"modified": ""}, {"etag": "", "modified": ""}]
 
-
-@pytest.mark.parametrize("version", VERSIONS, ids=["both", "modified", "etag", "neither"])
 @pytest.mark.parametrize("reset", [False, True])
-def test_cut_at_many_places(site, tmp_path, version, reset):
+def test_cut_at_many_places(site, tmp_path, reset):
     """Connections that end early go on from there: every byte arrives, and few of them twice."""
-    draw = random.Random(len(version) + reset)
-    site.always |= version
+    draw = random.Random(reset)
     cuts = sorted(draw.sample(range(len(BODY)), 40))
     site.plan = [{"cut": stop - start, "reset": reset} for start, stop in zip([0, *cuts], cuts)]
     assert got(site, tmp_path) == BODY
@@ -132,8 +128,6 @@ def test_cut_at_many_places(site, tmp_path, version, reset):
     assert site.sent < 2 * len(BODY)
     if not reset:  # where the connection is reset, bytes that had arrived may be lost
         assert asked == [0, *cuts] and site.sent == len(BODY)
-    conditions = {request.get("If-Range") for request in site.requests[1:]}
-    assert conditions == {site.always["etag"] or site.always["modified"] or None}
 
 
 def test_ranges_that_are_ignored(site, tmp_path):
@@ -144,16 +138,9 @@ def test_ranges_that_are_ignored(site, tmp_path):
     assert starts(site) == [0, 1000, 0, 200_000, 7]
 
 
-def test_weak_versions_are_compared_but_not_sent(site, tmp_path):
-    site.always["etag"] = 'W/"1"'
-    site.plan = [{"cut": 1000}, {"etag": 'W/"2"', "cut": 500}]
-    assert got(site, tmp_path) == BODY
-    assert not any("If-Range" in request for request in site.requests) and starts(site) == [0, 1000, 0]
-
-
 def test_bounded_attempts(site, tmp_path):
     site.plan = [{"cut": 1000}] + [{"cut": 0}] * 50
-    with pytest.raises(DownloadError, match=r"x\.tar: given up after 8 attempts .*1000 bytes are kept"):
+    with pytest.raises(DownloadError, match=r"x\.tar: 1000 of 300000 bytes; 1000 bytes are kept, the same command"):
         got(site, tmp_path)
     assert len(site.requests) == 8
     site.plan = []
@@ -170,7 +157,7 @@ def test_nobody_listens(site, tmp_path):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/x.tar"
-        with pytest.raises(DownloadError, match=r"given up after 8 attempts .*refused"):
+        with pytest.raises(DownloadError, match=r"x\.tar: .*refused"):
             fetch(url, tmp_path / "x.part")
     with pytest.raises(DownloadError, match="neither https"):
         fetch("file:///etc/passwd", tmp_path / "x.part")
@@ -180,10 +167,9 @@ def test_nobody_listens(site, tmp_path):
 
 
 def test_more_is_announced_than_there_is(site, tmp_path):
+    """The server itself then says where the file ends."""
     site.always["length"] = len(BODY) + 100
-    with pytest.raises(DownloadError, match=r"given up after 8 attempts"):
-        got(site, tmp_path)
-    assert len(site.requests) < 20
+    assert got(site, tmp_path) == BODY and starts(site) == [0, len(BODY)]
 
 
 def test_more_comes_than_is_announced(site, tmp_path):
@@ -201,14 +187,10 @@ def test_less_is_announced_than_there_is(site, tmp_path):
 
 
 def test_without_a_length(site, tmp_path):
-    """What is complete cannot be told from what is not, so it never goes on from there."""
-    site.plan = [{"length": None}]
-    assert got(site, tmp_path) == BODY
-    site.plan = [{"length": None}]
-    assert got(site, tmp_path) == BODY and starts(site) == [0, 0]
-    for nonsense in ("-5", "many"):
-        site.plan = [{"length": nonsense}]
-        assert got(site, tmp_path) == BODY
+    for length in (None, "-5", "many"):
+        site.plan = [{"length": length}]
+        assert got(site, tmp_path) == BODY and starts(site)[-1] == 0
+        (tmp_path / "x.part").unlink()
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
@@ -217,7 +199,7 @@ def test_without_a_length(site, tmp_path):
 @pytest.mark.parametrize("status", [204, 400, 401, 403, 404, 410])
 def test_refusals_are_final(site, tmp_path, status):
     site.plan = [{"cut": 1000}, {"status": status}]
-    with pytest.raises(DownloadError, match=rf"x\.tar: the server answers {status}"):
+    with pytest.raises(DownloadError, match=rf"x\.tar: .* {status}.*"):
         got(site, tmp_path)
     assert len(site.requests) == 2 and (tmp_path / "x.part").read_bytes() == BODY[:1000]
 
@@ -226,14 +208,12 @@ def test_troubles_pass(site, tmp_path, monkeypatch):
     pauses = []
     monkeypatch.setattr(module, "PAUSES", (1, 2, 4, 8, 16, 32, 60))
     monkeypatch.setattr(time, "sleep", pauses.append)
-    later = [("Retry-After", "30")], [("Retry-After", "99999")], [("Retry-After", "Sat, 21 Nov 2026 10:00:00 GMT")]
-    site.plan = [{"status": 500}, {"status": 429, "headers": later[0]}, {"status": 503}]
-    site.plan += [{"status": 503, "headers": later[1]}, {"status": 502, "headers": later[2]}, {"cut": 9}, {"cut": 1}]
+    site.plan = [{"status": status} for status in (500, 429, 503, 503, 502)] + [{"cut": 9}, {"cut": 1}]
     assert got(site, tmp_path) == BODY
-    assert pauses == [1, 30, 4, 300, 16, 1, 1]  # counted anew where bytes have come
+    assert pauses == [1, 2, 4, 8, 16, 1, 1]  # counted anew where bytes have come
     site.plan = [{"status": 500}] * 50
     (tmp_path / "x.part").unlink()
-    with pytest.raises(DownloadError, match=r"given up after 8 attempts .* 500"):
+    with pytest.raises(DownloadError, match=r"x\.tar: HTTP Error 500"):
         got(site, tmp_path)
     assert pauses[7:] == [1, 2, 4, 8, 16, 32, 60]
 
@@ -269,7 +249,7 @@ def secure(site):
 def test_a_certificate_that_is_not_valid_is_final(site, tmp_path, monkeypatch):
     secure(site)
     monkeypatch.setattr(time, "sleep", lambda pause: pytest.fail("a second attempt"))
-    with pytest.raises(DownloadError, match=r"x\.tar: the server's certificate is not valid: self.signed certificate"):
+    with pytest.raises(DownloadError, match=r"x\.tar: .*certificate verify failed: self.signed certificate"):
         got(site, tmp_path)
     assert site.requests == []
 
@@ -292,32 +272,12 @@ def test_redirects_do_not_leave_https(site, tmp_path, monkeypatch, start, target
 OTHER = random.Random(2).randbytes(len(BODY))
 
 
-@pytest.mark.parametrize("blind", [False, True], ids=["If-Range is obeyed", "If-Range is ignored"])
-@pytest.mark.parametrize("change", [{"etag": '"2"'}, {"modified": "Sun, 22 Nov 2026 10:00:00 GMT", "etag": ""}])
-def test_two_versions_are_never_joined(site, tmp_path, blind, change):
-    site.plan = [{"cut": 1000, **({"etag": ""} if change["etag"] == "" else {})}]
-    site.always["blind"] = blind
+def test_a_file_that_has_become_shorter_begins_anew(site, tmp_path):
+    site.plan = [{"cut": 1000}, {"status": 404}]
     with pytest.raises(DownloadError):
-        fetch_once(site, tmp_path)
-    site.files["x.tar"] = OTHER
-    site.always |= change
-    assert got(site, tmp_path) == OTHER
-
-
-def fetch_once(site, tmp_path):
-    """An attempt after which the server is gone for a while."""
-    site.plan += [{"status": 404}]
-    got(site, tmp_path)
-
-
-@pytest.mark.parametrize("body", [OTHER[:-1], OTHER + b"x", OTHER[:500]], ids=["shorter", "longer", "much shorter"])
-def test_without_versions_the_length_tells(site, tmp_path, body):
-    site.always |= {"etag": "", "modified": ""}
-    site.plan = [{"cut": 1000}]
-    with pytest.raises(DownloadError):
-        fetch_once(site, tmp_path)
-    site.files["x.tar"] = body
-    assert got(site, tmp_path) == body
+        got(site, tmp_path)
+    site.files["x.tar"] = OTHER[:500]
+    assert got(site, tmp_path) == OTHER[:500] and starts(site) == [0, 1000, 1000, 0]
 
 
 def test_an_answer_to_another_question(site, tmp_path):
@@ -327,16 +287,9 @@ def test_an_answer_to_another_question(site, tmp_path):
         (tmp_path / "x.part").unlink()
 
 
-def test_a_part_of_another_place_or_of_unknown_origin(site, tmp_path):
-    site.plan = [{"cut": 1000}]
-    with pytest.raises(DownloadError):
-        fetch_once(site, tmp_path)
-    site.files["y.tar"] = OTHER
-    assert got(site, tmp_path, "y.tar") == OTHER and starts(site)[-1] == 0
-    (tmp_path / "x.part.json").unlink()
-    (tmp_path / "x.part").write_bytes(b"whatever")
-    assert got(site, tmp_path) == BODY and starts(site)[-1] == 0
-    assert got(site, tmp_path) == BODY and len(site.requests) == 4  # it is whole, nobody is asked
+def test_a_whole_part_is_not_sent_again(site, tmp_path):
+    assert got(site, tmp_path) == BODY and got(site, tmp_path) == BODY
+    assert starts(site) == [0, len(BODY)] and site.sent == len(BODY) + len(b"no")
 
 
 # ---- the disk, and the end of the process ----------------------------------------------------------------------------
@@ -347,7 +300,7 @@ def test_a_full_disk(site, tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(WriteError, match=r"could not write .*x\.part: File too large"):
             got(site, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -5,7 +5,7 @@ import torch
 from given import real_protein
 
 from siamdiff_min.data import crops, samples
-from siamdiff_min.data.pieces import cut
+from siamdiff_min.data.crops import cut
 from siamdiff_min.data.samples import Sample
 
 NAMES = ["1LCD_A", "2BEG", "1LCD_A", "2BEG", "1LCD_A"]
