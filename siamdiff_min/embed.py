@@ -254,15 +254,6 @@ def read_outcome(path: Path) -> Outcome | None:
         return None
 
 
-def check_writable(file: Path) -> None:
-    """Make the folder of a file. Raises WriteError if nothing can be written there."""
-    with files.writing(file):
-        if file.is_dir():
-            raise IsADirectoryError(f"{file} is a folder")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=file.parent).close()
-
-
 @contextlib.contextmanager
 def continued(folder: Path, plan: dict) -> Iterator[None]:
     """Lock a folder, and note in it what its embeddings are made of, and how. Raises ConfigError if it holds anything
@@ -286,14 +277,12 @@ def continued(folder: Path, plan: dict) -> Iterator[None]:
 
 def write_index(folder: Path, outcomes: dict[Path, Outcome]) -> None:
     """Write `index.tsv` (id, file, row in it) and `failures.tsv` (structure file, reason) of a finished folder."""
-    with files.replacing(folder / "index.tsv") as index, files.replacing(folder / "failures.tsv") as failures:
-        index.write(b"id\tfile\trow\n")
-        failures.write(b"file\treason\n")
-        for path, (names, failed) in outcomes.items():
-            for row, name in enumerate(names):
-                index.write(f"{escape(name)}\t{path.name}\t{row}\n".encode())
-            for error in failed:
-                failures.write(f"{escape(error.path)}\t{escape(error.reason)}\n".encode())
+    index, failures = ["id\tfile\trow\n"], ["file\treason\n"]
+    for path, (names, failed) in outcomes.items():
+        index += [f"{escape(name)}\t{path.name}\t{row}\n" for row, name in enumerate(names)]
+        failures += [f"{escape(error.path)}\t{escape(error.reason)}\n" for error in failed]
+    files.write_file(folder / "index.tsv", "".join(index).encode())
+    files.write_file(folder / "failures.tsv", "".join(failures).encode())
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------
@@ -305,6 +294,8 @@ def run(args: argparse.Namespace) -> int:
     folder = out.suffix not in (".npz", ".csv")
     if out.suffix == ".csv" and args.include != ["mean"]:
         raise ConfigError("a .csv holds --include mean only")
+    if out.is_dir() and not folder:
+        raise ConfigError(f"--out {out} is a folder")
     weights = find_weights(args.checkpoint)
     embedder = load_encoder(weights, args.device, args.batch_nodes, args.layers)
     print(f"encoder {printable(args.checkpoint)}: {printable(str(weights))}", flush=True)
@@ -318,7 +309,9 @@ def run(args: argparse.Namespace) -> int:
             plan["structures"] = [fingerprint(path) for path in args.structures]
             stack.enter_context(continued(out, plan))
         else:
-            check_writable(out)
+            with files.writing(out):  # to be told now, not after hours
+                out.parent.mkdir(parents=True, exist_ok=True)
+                tempfile.TemporaryFile(dir=out.parent).close()
         groups = {out / f"embeddings-{i // GROUP:06d}.npz": slice(i, i + GROUP) for i in range(0, len(names), GROUP)}
         outcomes = {path: read_outcome(path) if folder else None for path in groups}
         todo = [source for path in groups if not outcomes[path] for source in sources[groups[path]]]
@@ -388,11 +381,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         made = len(list(Path(args.out).glob("embeddings-*.npz")))
-        kept = (
-            f"{made} files are kept in {args.out}, and the same command goes on"
-            if made
-            else "nothing is kept; --out FOLDER keeps what is made"
-        )
+        kept = f"{made} files in {args.out} are kept, the same command goes on" if made else "nothing is kept"
         print(printable(f"stopped: {kept}"), file=sys.stderr)
         return 128 + signal.SIGINT
 
