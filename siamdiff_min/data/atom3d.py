@@ -12,10 +12,11 @@ import contextlib
 import gzip
 import hashlib
 import json
+import operator
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -26,16 +27,15 @@ from ..files import StructureError, structure_errors
 from ..protein.constants import ATOM_INDEX, ONE_LETTER, PARENT, PARENT_ATOM, RESIDUE_INDEX, O
 from ..protein.protein import Protein
 from ..protein.structure import AtomRow, Structure, assemble, join
-from .samples import LabelledData, write_note
+from .samples import SPLITS, LabelledData, find_part, write_note
 from .structures import Listing, Origin
 
-LAYOUT = {  # folder of the splits in the official archives
+LAYOUT = {  # folder of the splits in an official archive
     "psr": "split-by-year/data",
     "msp": "split-by-sequence-identity-30/data",
     "pip": "DIPS-split/data",
     "res": "split-by-cath-topology/data",
 }
-SPLITS = {"train": ("train",), "valid": ("val", "valid"), "test": ("test",)}
 
 
 def atom3d_set(root, task: str, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:
@@ -49,38 +49,31 @@ def atom3d_set(root, task: str, needed: Sequence[str] = tuple(SPLITS)) -> Labell
     Raises:
         StructureError: a split is missing. Whether it can be read shows when a store is built from it.
     """
-    root = Path(root)
-    places = [root, root / "data", root / Path(LAYOUT[task]).name, root / LAYOUT[task]]
-    place = next((p for p in places if any((p / name).is_dir() for name in sum(SPLITS.values(), ()))), root)
-    origins = dict.fromkeys(SPLITS)
-    for split, names in ((split, SPLITS[split]) for split in needed):
-        folder = next((place / name for name in names if (place / name / "data.mdb").is_file()), None)
-        if folder is None:
-            expected = f"expected {' or '.join(f'{name}/data.mdb' for name in names)} there or in {LAYOUT[task]}"
-            raise StructureError(place, f"no {split} split of {task.upper()}", expected)
-        status = (folder / "data.mdb").stat()
+    origins = {}
+    for split in needed:
+        names = [f"{name}/data.mdb" for name in SPLITS[split]]
+        file = find_part(root, ("", "data", LAYOUT[task]), names, f"{split} split of {task.upper()}")
+        status = file.stat()
         state = f"atom3d {task} {status.st_size} {status.st_mtime_ns}"
-        origins[split] = Origin(folder, hashlib.sha256(state.encode()).hexdigest(), partial(list_items, folder, task))
-    return LabelledData(**origins, about=f"ATOM3D {task.upper()}, {place}")
+        listing = partial(list_items, file.parent, task)
+        origins[split] = Origin(file.parent, hashlib.sha256(state.encode()).hexdigest(), listing)
+    return LabelledData(**origins, about=f"ATOM3D {task.upper()}, {root}")
 
 
 def list_items(folder: Path, task: str) -> Listing:
     """The items of an LMDB folder, in its order. Raises StructureError."""
     path = str(folder)
     kind = _get(path, "serialization_format").decode("latin-1")
-    if kind == "pkl":
-        raise StructureError(path, "pickled", "unpickling runs whatever code the file holds; take the set as JSON")
     if kind != "json":
-        advice = "convert it with ATOM3D's make_lmdb_dataset(..., serialization_format='json')"
+        advice = "nothing is unpickled; ATOM3D's make_lmdb_dataset(..., serialization_format='json') converts it"
         raise StructureError(path, "not JSON", f"serialization_format {kind[:20]!r}; {advice}")
     with structure_errors(path, "malformed set"):
         count, entries = int(_get(path, "num_examples")), _environment(path).stat()["entries"]
         if not 0 <= count <= entries:
             raise ValueError(f"num_examples is {count}, there are {entries} entries")
-        names = [str(index) for index in range(count)]  # where the set lists no ids
-        for name, index in json.loads(_get(path, "id_to_idx", b"{}")).items():
-            if type(index) is int and 0 <= index < count:
-                names[index] = "/".join(_target_and_decoy(name)) if task == "psr" else _utf8(name)
+        ids = json.loads(_get(path, "id_to_idx", b"{}"))
+        named = {i: "/".join(_target_and_decoy(name)) if task == "psr" else _utf8(name) for name, i in ids.items()}
+    names = [named.get(index, str(index)) for index in range(count)]
     often = Counter(names)
     names = [name if often[name] == 1 else f"{name}#{index}" for index, name in enumerate(names)]
     return Listing([Item(name, path, index, task) for index, name in enumerate(names)], [])
@@ -154,40 +147,23 @@ def _columns(item: dict, name: str, wanted: Sequence[str]) -> list[tuple]:
     return [table[column] for column in wanted]
 
 
-def _numbers(values: Sequence, kinds: str) -> list:
-    """The values, if numpy takes them for numbers of these kinds: i whole, f with decimals."""
-    array = np.array(list(values))
-    if array.size and array.dtype.kind not in kinds:
-        raise ValueError(f"{array.dtype} in place of numbers")
-    return array.tolist()
-
-
-@dataclass(frozen=True)
-class _Atoms:
-    """A frame of atoms by position."""
-
-    rows: list[AtomRow]
-    model: tuple
-    subunit: tuple
-
-    def structure(self, label: str, subunit=None) -> Structure:
-        """The protein of the first model, of one subunit or of all rows."""
-        places = [i for i, name in enumerate(self.subunit) if subunit is None or name == subunit]
-        if not places:
-            raise StructureError(label, "no atoms in it", "" if subunit is None else f"subunit {subunit!r:.100}")
-        first = self.model[places[0]]
-        return assemble(label, [self.rows[i] for i in places if self.model[i] == first], Counter())
-
-
-def _atoms(item: dict, name: str) -> _Atoms:
-    """A frame of atoms in the form that the parsing policy takes."""
+def _atoms(item: dict, name: str) -> list[tuple]:
+    """A frame of atoms: of every row an `AtomRow`, its model and its subunit."""
     *texts, number, occupancy, element, x, y, z, model, subunit = _columns(item, name, _TEXTS + _VALUES)
     chain, code, residue, atom, altloc = (list(map(str.strip, column)) for column in texts)
-    number, code = _numbers(number, "i"), [text or " " for text in code]
-    occupancy = _numbers([1.0 if value is None else value for value in occupancy], "if")
-    xyz, element = zip(*(_numbers(axis, "if") for axis in (x, y, z))), [(text or "").upper() for text in element]
+    number, code = map(operator.index, number), [text or " " for text in code]
+    occupancy = [1.0 if value is None else float(value) for value in occupancy]
+    xyz, element = zip(*(map(float, axis) for axis in (x, y, z))), [(text or "").upper() for text in element]
     rows = map(AtomRow, chain, number, code, residue, atom, altloc, occupancy, xyz, element)
-    return _Atoms(list(rows), model, subunit)
+    return list(zip(rows, model, subunit))
+
+
+def _structure(label: str, atoms: list[tuple], subunit=None) -> Structure:
+    """The protein of the first model, of one subunit or of all rows."""
+    chosen = [(row, model) for row, model, name in atoms if subunit is None or name == subunit]
+    if not chosen:
+        raise StructureError(label, "no atoms in it", "" if subunit is None else f"subunit {subunit!r:.100}")
+    return assemble(label, [row for row, model in chosen if model == chosen[0][1]], Counter())
 
 
 def positions(structure: Structure) -> list[tuple[str, int, str]]:
@@ -195,6 +171,14 @@ def positions(structure: Structure) -> list[tuple[str, int, str]]:
     protein = structure.protein
     chains = [structure.chain_names[chain] for chain in protein.chain.tolist()]
     return list(zip(chains, protein.residue_number.tolist(), map(chr, protein.insertion_code.tolist())))
+
+
+def _rows_of(keys: Iterable) -> dict[tuple, list[int]]:
+    """The rows of every key: residues with insertion codes share a number."""
+    rows = {}
+    for row, key in enumerate(keys):
+        rows.setdefault(key, []).append(row)
+    return rows
 
 
 def _utf8(text: str) -> str:
@@ -220,7 +204,7 @@ def _read_psr(label: str, item: dict) -> Structure:
     (target, _), score = _target_and_decoy(item["id"]), float(item["scores"]["gdt_ts"])
     if not 0 <= score <= 1:  # also refuses NaN
         raise ValueError(f"gdt_ts is {score}, not between 0 and 1")
-    return replace(_atoms(item, "atoms").structure(label), note=write_note({"target": target, "gdt_ts": score}))
+    return replace(_structure(label, _atoms(item, "atoms")), note=write_note({"target": target, "gdt_ts": score}))
 
 
 _MUTATION = re.compile(r"([A-Z])(\S)(-?[0-9]{1,9})([A-Za-z]?)([A-Z])")  # wild type, chain, number, code, mutant
@@ -235,7 +219,7 @@ def _read_msp(label: str, item: dict) -> Structure:
     name, stabilised = item["id"], str(item["label"])
     if stabilised not in ("0", "1"):
         raise ValueError(f"label is {stabilised!r:.20}")
-    sides = [_atoms(item, f"{side}_atoms").structure(label) for side in ("original", "mutated")]
+    sides = [_structure(label, _atoms(item, f"{side}_atoms")) for side in ("original", "mutated")]
     places = [{key: row for row, key in enumerate(positions(side))} for side in sides]
     mutated: list[list[int]] = [[], []]
     for text in name.rpartition("_")[2].split(","):
@@ -262,32 +246,26 @@ def _read_pip(label: str, item: dict) -> Structure:
     without positive pairs, or whose pairs name other than two subunits, fails: no sample could be drawn from it. A pair
     knows no insertion codes: it means the first residue with that number.
     """
-    atoms = _atoms(item, "atoms_pairs")
-    *ends, labels = _columns(item, "atoms_neighbors", [*_PAIR_COLUMNS, "label"])
-    ends[2], ends[6] = map(str.strip, ends[2]), map(str.strip, ends[6])  # the chains
-    pairs = [pair for *pair, positive in zip(zip(*ends[:4]), zip(*ends[4:]), labels) if positive == 1]
+    atoms, table = _atoms(item, "atoms_pairs"), _columns(item, "atoms_neighbors", [*_PAIR_COLUMNS, "label"])
+    pairs = [[(s, m, c.strip(), n) for s, m, c, n in (row[:4], row[4:8])] for row in zip(*table) if row[8] == 1]
     subunits = list(dict.fromkeys(end[0] for pair in pairs for end in pair))
-    if not pairs:
-        raise StructureError(label, "no positive pairs")
     if len(subunits) != 2:
-        raise StructureError(label, "pairs of other than two subunits", f"{subunits!r:.200}")
-    sides = [atoms.structure(label, name) for name in subunits]
-    keys = []
+        raise StructureError(label, "positive pairs of other than two subunits", f"{subunits!r:.200}")
+    sides, keys = [_structure(label, atoms, name) for name in subunits], []
     for name, side in zip(subunits, sides):
-        model = atoms.model[atoms.subunit.index(name)]
+        model = next(model for _, model, subunit in atoms if subunit == name)
         keys += [(name, model, chain, number) for chain, number, _ in positions(side)]
-    place = {key: row for row, key in reversed([*enumerate(keys)])}  # the first of several residues
-    often, found, dropped = Counter(keys), set(), Counter()
+    rows, found, dropped = _rows_of(keys), set(), Counter()
     for one, other in pairs:
         if one[0] == other[0]:
             dropped["pairs within one subunit"] += 1
-        elif one not in place or other not in place:
+        elif one not in rows or other not in rows:
             dropped["pairs of a residue that is not in the protein"] += 1
         else:
-            found.add(tuple(sorted((place[one], place[other]))))
+            found.add(tuple(sorted((rows[one][0], rows[other][0]))))
     if not found:
         raise StructureError(label, "no positive pairs", f"{dropped.total()} of residues that are not in the protein")
-    ambiguous = [row for row, key in enumerate(keys) if often[key] > 1]
+    ambiguous = [row for row, key in enumerate(keys) if len(rows[key]) > 1]
     values = {"first": sides[0].protein.num_residues, "ambiguous": ambiguous}
     joined = join(sides, write_note(values, [row for pair in sorted(found) for row in pair]))
     return replace(joined, dropped=joined.dropped + dropped)
@@ -301,19 +279,18 @@ def _read_res(label: str, item: dict) -> Structure:
     """
     atoms, lists = _atoms(item, "atoms"), item["subunit_indices"]
     (names,) = _columns(item, "labels", ["subunit"])
-    structure = atoms.structure(label)
+    structure = _structure(label, atoms)
     protein, place_of = structure.protein, positions(structure)
     owner, atom_name = protein.atom_residue.numpy(), protein.atom_name.numpy()
     atom = {(*place_of[r], name): i for i, (r, name) in enumerate(zip(owner.tolist(), atom_name.tolist()))}
     # The place of every row of the frame in the protein, -1 for those that the parsing policy leaves out.
-    place = np.array([atom.get((*row[:3], _atom_index(row)), -1) for row in atoms.rows])
-    place[[model != atoms.model[0] for model in atoms.model]] = -1
-    numbered: dict[tuple[str, int], list[int]] = {}
-    for row, (chain, number, _) in enumerate(place_of):
-        numbered.setdefault((chain, number), []).append(row)
+    names_of = [ATOM_INDEX.get(PARENT_ATOM.get((row.residue, row.atom), row.atom)) for row, *_ in atoms]
+    keys = [(*row[:3], name) if model == atoms[0][1] else None for (row, model, _), name in zip(atoms, names_of)]
+    place = np.array([atom.get(key, -1) for key in keys])
+    numbered = _rows_of(key[:2] for key in place_of)
     environments, dropped = {}, Counter()
     for name, indices in zip(names, lists, strict=True):
-        rows = np.array(_numbers(indices, "i"), dtype=np.int64)
+        rows = np.fromiter(map(operator.index, indices), np.int64)
         if rows.min(initial=0) < 0:
             raise ValueError("negative subunit_indices")
         near = place[rows]
@@ -330,10 +307,6 @@ def _read_res(label: str, item: dict) -> Structure:
     values = {"residues": list(environments), "counts": [len(near) for near in environments.values()]}
     note = write_note(values, [i for near in environments.values() for i in near])
     return replace(structure, dropped=structure.dropped + dropped, note=note)
-
-
-def _atom_index(row: AtomRow) -> int | None:
-    return ATOM_INDEX.get(PARENT_ATOM.get((row.residue, row.atom), row.atom))
 
 
 def _centre(name: str, numbered: dict, protein: Protein) -> tuple[int, str]:
