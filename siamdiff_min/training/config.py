@@ -90,14 +90,6 @@ def option(help: str, default=None, **more):
 free = partial(option, free=True)
 
 
-def settings(table: Mapping, option: str, name: str, level: str) -> tuple:
-    """The row of Table 5 or 6. Raises ConfigError if there is none at this level."""
-    if level not in table.get(name, {}):
-        levels = " and ".join(table.get(name, ())) or "no"
-        raise ConfigError(f"--{option} {name} exists at {levels} level, not at {level} level")
-    return table[name][level]
-
-
 def stages(epochs) -> list[int]:
     """The stage of every epoch."""
     numbers = epochs if isinstance(epochs, list) else [epochs]
@@ -174,20 +166,28 @@ class RunConfig:
         empty = [f.name for f in fields(self) if getattr(self, f.name) is None]
         return replace(self, **{name: known[name] for name in empty if name in known})
 
-    def _from_file(self, source: Mapping, file: str | None, name: str, **defaults):
-        """The same for the method or task `name`, with what is None from `source`, which `file` says of itself, or from
-        `defaults`. Raises ConfigError for what the file contradicts, and for options of other methods or tasks."""
-        for f in fields(self):
-            only = f.metadata.get("only", (name,))
-            if name not in only and getattr(self, f.name) != f.default:
-                raise ConfigError(f"{flag(f.name)} is for {' and '.join(only)}, not for {name}")
-        known = {option: source[option] for option in FROM_FILE if option in source}
+    def _started(self, source: Mapping, file: str | None, kind: str, table: Mapping, **defaults) -> tuple:
+        """The same, with what is None from `source`, which `file` says of itself, or from `defaults`; and the row of
+        `table` for this method or task (`kind`).
+
+        Raises ConfigError for what the file contradicts, for options of other methods or tasks, and without such a row.
+        """
+        known = {name: source[name] for name in FROM_FILE if name in source}
         config = self._filled(known, defaults, {"encoder": "gearnet", "preset": "paper", "size": "paper"})
-        config = config._filled({"level": ONE_LEVEL.get(config.encoder, "residue" if name == "ec" else "atom")})
-        for option, value in known.items():
-            if getattr(config, option) != value:
-                raise ConfigError(f"{flag(option, getattr(config, option))}, but {file} holds: {shown(value)}")
-        return config
+        chosen = getattr(config, kind)
+        for f in fields(self):
+            only = f.metadata.get("only", (chosen,))
+            if chosen not in only and getattr(self, f.name) != f.default:
+                raise ConfigError(f"{flag(f.name)} is for {' and '.join(only)}, not for {chosen}")
+        config = config._filled({"level": ONE_LEVEL.get(config.encoder, "residue" if chosen == "ec" else "atom")})
+        for name, value in known.items():
+            if getattr(config, name) != value:
+                raise ConfigError(f"{flag(name, getattr(config, name))}, but {file} holds: {shown(value)}")
+        rows = table.get(chosen, {})
+        if config.level not in rows:
+            levels = " and ".join(rows) or "no"
+            raise ConfigError(f"{flag(kind, chosen)} exists at {levels} level, not at {config.level} level")
+        return config, rows[config.level]
 
     def _batched(self, world_size: int):
         """The same with all batch sizes, for `world_size` processes. Raises ConfigError where they do not fit."""
@@ -260,15 +260,15 @@ class PretrainConfig(RunConfig):
         `source` is what the file of --init-from says of itself. Raises ConfigError if the options contradict it or one
         another.
         """
-        config = self._from_file(source or {}, self.init_from, self.method)
-        row, at = settings(TABLE_5, "method", self.method, config.level), (config.size, config.level)
+        config, row = self._started(source or {}, self.init_from, "method", TABLE_5)
+        at = config.size, config.level
         small = SMALLER.get(at, {}) | SMALLER.get((*at, self.method), {})
         epochs = self.epochs or small.get("epochs", EPOCHS[config.preset])
         if len(epochs) > 2 or min(epochs) < 0:
             raise ConfigError(f"--epochs takes one number or two (stage 1, stage 2), got {list(epochs)}")
         if self.method in STAGED:  # one number counts for both
             epochs = (epochs[0] if self.stages != "2" else 0, epochs[-1] if self.stages != "1" else 0)
-        elif len(self.epochs or (1,)) > 1 or self.stages != "both":
+        elif self.stages != "both" or (self.epochs and len(epochs) > 1):
             raise ConfigError(f"{self.method} is not trained in stages: --epochs takes one number, --stages is none")
         elif not self.epochs:
             epochs = (sum(epochs) if small else 50,)
@@ -316,12 +316,10 @@ class FinetuneConfig(RunConfig):
         `source` is what the file of --init-from or --eval-only says of itself. Raises ConfigError if the options
         contradict it or one another.
         """
-        source = source or {}
-        task = self.task or source.get("task", "psr")
-        size = "tiny" if self.data is None else "paper"
-        config = self._from_file(source, self.eval_only or self.init_from, task, task=task, size=size, seeds=(0,))
-        level, size = config.level, config.size
-        row = settings(TABLE_6, "task", task, level)
+        source, file = source or {}, self.eval_only or self.init_from
+        defaults = {"task": "psr", "size": "tiny" if self.data is None else "paper", "seeds": (0,)}
+        config, row = self._started(source, file, "task", TABLE_6, **defaults)
+        task, level, size = config.task, config.level, config.size
         small = {} if size == "paper" else SMALL_TASK | {"batch_size": min(row.batch_size, SMALL_TASK["batch_size"])}
         official = {"epochs": OFFICIAL_EPOCHS.get(task)} if config.preset == "official" else {}
         out = f"runs/{task}-{level}-{size}-{'pretrained' if self.init_from else 'scratch'}"

@@ -49,12 +49,11 @@ def epoch_batches(num: int, size: int, seed: int, epoch: int) -> np.ndarray:
 def train_keys(config: RunConfig, indices: Sequence[int], steps: range, rank: int, world: int) -> Iterator[list]:
     """For every part of every step that is ours, the keys (epoch, index) of its proteins."""
     per_epoch = max(1, len(indices) // config.global_batch_size)
-    epoch, batches = -1, None
     for step in steps:
-        if step // per_epoch != epoch:
-            epoch = step // per_epoch
+        epoch, place = divmod(step, per_epoch)
+        if place == 0 or step == steps[0]:
             batches = epoch_batches(len(indices), config.global_batch_size, config.seed, epoch)
-        for part in batches[step % per_epoch].reshape(-1, config.batch_size)[rank::world]:
+        for part in batches[place].reshape(-1, config.batch_size)[rank::world]:
             yield [(epoch, int(indices[i])) for i in part]
 
 

@@ -89,13 +89,11 @@ class Log:
     def write(self, **values) -> None:
         """One line of metrics.jsonl; `step` counts those that are done."""
         if self.file:
-            at = {"step": self.run.step, "epoch": self.run.epoch} | (
-                {"stage": self.run.stage} if self.run.staged else {}
-            )
+            stage = {"stage": self.run.stage} if self.run.staged else {}
+            line = {"step": self.run.step, "epoch": self.run.epoch, **stage, **values}
+            line["seconds"] = time.perf_counter() - self.start
             with writing(self.path):
-                self.file.write(
-                    (json.dumps({**at, **values, "seconds": time.perf_counter() - self.start}) + "\n").encode()
-                )
+                self.file.write((json.dumps(line) + "\n").encode())
                 self.file.flush()  # for those who watch the file
 
     def sync(self) -> int:

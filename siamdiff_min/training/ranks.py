@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -64,12 +65,10 @@ class Ranks:
         gc.collect()  # DDP holds on to the group, whose threads have to end before the interpreter does
         dist.destroy_process_group()
 
-    @contextmanager
     def alone_in(self, out: str):
         """Keep other runs from writing to the folder `out`. Raises SiamDiffError if one does."""
         busy = f"another run is writing to {out}: wait for its end, or choose another --out"
-        with nullcontext() if self.rank else lock(Path(out) / "lock", busy):
-            yield
+        return nullcontext() if self.rank else lock(Path(out) / "lock", busy)
 
     def say(self, text: str) -> None:
         """Print once."""
@@ -149,12 +148,12 @@ def means(records: list[Record], world: int) -> dict[str, float]:
     (total, count) gives the mean. The other two say what the best constant prediction costs: (total, count, squares)
     of the targets gives their variance, counts (C, k) of k classes give the entropy, averaged over C.
     """
-    names = sorted({name for record in records for name in record})
-    sums = {name: torch.stack([r[name].double() for r in records if name in r]).cpu().tolist() for name in names}
-    everyone = gather([sums], world)
-    result = {}
+    names = {name for record in records for name in record}
+    mine = {name: torch.stack([r[name].double() for r in records if name in r]).cpu().numpy() for name in names}
+    everyone, result = gather([mine], world), {}
     for name in sorted({name for one in everyone for name in one}):
-        sums = _add([entry for one in everyone for entry in one.get(name, [])])
+        entries = np.concatenate([one[name] for one in everyone if name in one])
+        sums = np.apply_along_axis(math.fsum, 0, entries).tolist()
         if isinstance(sums[0], list):
             entropies = [sum(-n / sum(row) * math.log(n / sum(row)) for n in row if n) for row in sums]
             if any(map(sum, sums)):
@@ -163,11 +162,6 @@ def means(records: list[Record], world: int) -> dict[str, float]:
             mean = sums[0] / sums[1]
             result[name] = mean if len(sums) == 2 else sums[2] / sums[1] - mean**2
     return result
-
-
-def _add(entries: list) -> list:
-    """Sums of lists of numbers, or of lists of lists, place by place."""
-    return [_add(place) if isinstance(place[0], list) else math.fsum(place) for place in map(list, zip(*entries))]
 
 
 @contextmanager
@@ -210,8 +204,7 @@ class Flags:
             dist.all_reduce(flags, dist.ReduceOp.MAX)
         flags, event = flags.to("cpu", non_blocking=True), None
         if self.lag:
-            event = torch.cuda.Event()
-            event.record()
+            event = torch.cuda.current_stream().record_event()
         self.pending.append((step, flags, event, parts))
         agreed = 0
         while len(self.pending) > (0 if everything or agreed else self.lag):

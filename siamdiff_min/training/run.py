@@ -6,14 +6,13 @@ import math
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..files import ConfigError
 from . import checkpoint
 from .config import RunConfig
-from .ranks import Ranks
+from .ranks import Ranks, gather
 
 
 class Run:
@@ -59,7 +58,7 @@ class Run:
         self.step = 0  # those that are done
         self.stage = self.epoch = None  # of the step that is being done or was done last
         self.epoch_loss = 0.0  # sum over the steps of this epoch
-        self.metrics_size = 0  # bytes of metrics.jsonl
+        self.metrics_size = 0  # bytes of metrics.jsonl when the checkpoint was written
         self.restore()
 
         self.model = self.objective
@@ -74,14 +73,13 @@ class Run:
 
     def save(self, metrics_size: int) -> None:
         """Write a checkpoint; rank 0 does."""
-        self.metrics_size = metrics_size
         if self.ranks.rank == 0:
             state = {
                 "config": self.config.plain(),
                 "step": self.step,
                 "num_train": self.num_train,
                 "data": self.checksum,
-                "metrics_size": self.metrics_size,
+                "metrics_size": metrics_size,
                 "objective": self.objective.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "scheduler": self.scheduler and self.scheduler.state_dict(),
@@ -121,11 +119,9 @@ class Run:
                 raise ConfigError(f"{out} holds checkpoints of another run: choose another --out or remove them")
             elif resume != "never":
                 found = Path(resume), checkpoint.load(Path(resume))
-        if self.ranks.world > 1:
-            paths = [found and found[0]]
-            dist.broadcast_object_list(paths, 0)
-            if self.ranks.rank and paths[0]:
-                found = paths[0], checkpoint.load(paths[0])
+        path = gather([found and found[0]], self.ranks.world)[0]
+        if self.ranks.rank and path:
+            found = path, checkpoint.load(path)
         return found
 
     # ---- step by step ------------------------------------------------------------------------------------------------
