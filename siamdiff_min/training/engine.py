@@ -70,8 +70,7 @@ def record(loss: Tensor, logs: Record, size: int) -> Record:
 
 
 def _ignore_signals(worker: int) -> None:
-    """Ctrl-C, and SIGTERM from a batch system, reach the loader's processes too; they end with the run, after its
-    checkpoint."""
+    """Ctrl-C, and SIGTERM of a batch system, reach the loader's processes too. They end after the run's checkpoint."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -146,7 +145,7 @@ def evaluate(objective: nn.Module, data: tuple, config: RunConfig, ranks: Ranks)
 def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> tuple[list[Record], list, Tensor]:
     """One step of the optimizer, from our parts of the global batch; gradients are added up over parts and pieces.
 
-    Returns the records of all pieces, their (names, loss), and whether the gradient or a loss is not finite: ().
+    Returns the records of all pieces, their (names, loss), and () bool: whether the gradient or a loss is not finite.
     """
     config, device = run.config, run.ranks.device
     parts = range(run.ranks.rank, config.global_batch_size // config.batch_size, run.ranks.world)

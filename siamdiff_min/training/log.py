@@ -24,10 +24,9 @@ NO_MEASURE = {"step", "epoch", "stage", "split", "seconds", "lr", "peak_memory_m
 
 
 class Log:
-    """The metrics of a run, as a context. Lines that were written after the checkpoint that is resumed go.
+    """The metrics of a run, as a context; `unit` is what the items are, in the plural.
 
-    Args:
-        unit: what the items are, in the plural.
+    On resuming, the lines that were written after the checkpoint are removed.
     """
 
     def __init__(self, run: Run, unit: str):

@@ -40,10 +40,8 @@ class Ranks:
     said: float = field(default_factory=time.monotonic)  # when the last line was printed, seconds
 
     def first(self, name: str, build: Callable):
-        """`build()` on rank 0, then on the others: whatever it leaves on the disk is built once. No time limit.
-
-        `name` tells the uses of this within a run apart.
-        """
+        """`build()` on rank 0, then on the others: whatever it leaves on the disk is built once. Every use in a run has
+        a `name` of its own."""
         if self.rank:
             self.store.wait([name], timedelta(days=30))
         result = build()
@@ -185,7 +183,8 @@ def catch_signals():
 class Flags:
     """What all processes have to agree on after every step: has one gone non-finite, has one been told to stop.
 
-    Read at once on the CPU; on a GPU one step later, so that no step waits for the device. Nothing is saved unread.
+    On a CPU they are read at once. On a GPU they are read one step later, so that no step waits for the device; before
+    a save all are read.
     """
 
     def __init__(self, ranks: Ranks):
@@ -195,16 +194,16 @@ class Flags:
         """The number of the signal to stop for, or 0. Raises SiamDiffError, on all ranks, that names the proteins.
 
         Args:
-            bad: (), and `stop`, a signal's number or 0: those of this process.
-            parts: its proteins and their losses.
-            everything: wait for the flags of the last step.
+            bad: () bool, whether a loss or the gradient of this process is not finite.
+            stop: the number of the signal that this process has received, or 0.
+            parts: the proteins of this process and their losses.
+            everything: read the flags of this step too.
         """
         flags = torch.stack([bad.float(), torch.full_like(bad, stop, dtype=torch.float32)])
         if self.ranks.world > 1:
             dist.all_reduce(flags, dist.ReduceOp.MAX)
-        flags, event = flags.to("cpu", non_blocking=True), None
-        if self.lag:
-            event = torch.cuda.current_stream().record_event()
+        flags = flags.to("cpu", non_blocking=True)
+        event = torch.cuda.current_stream().record_event() if self.lag else None
         self.pending.append((step, flags, event, parts))
         agreed = 0
         while len(self.pending) > (0 if everything or agreed else self.lag):
@@ -216,8 +215,6 @@ class Flags:
                 parts = gather([(names, float(loss)) for names, loss in parts], self.ranks.world)
                 named = [part for part in parts if not math.isfinite(part[1])] or parts
                 listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in named)
-                raise SiamDiffError(
-                    f"step {step}: the loss or its gradient is not finite. Proteins: {listing}. "
-                    "Lower --lr, or leave them out"
-                )
+                problem = f"step {step}: the loss or its gradient is not finite. Proteins: {listing}"
+                raise SiamDiffError(f"{problem}. Lower --lr, or leave them out")
         return agreed
