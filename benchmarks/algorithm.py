@@ -9,7 +9,6 @@ import torch
 from siamdiff_min.data.structures import bundle_path, find_structures
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import build_siamdiff
-from siamdiff_min.report import bonds
 
 LEVEL, MASK_EVERY = 36, 4  # step t of the noise (0.4 angstrom), and which residues are masked
 COLOURS = "#1b6ca8", "#c8541b"  # of the two conformers
@@ -47,7 +46,7 @@ def draw_algorithm(out: Path) -> None:
         axes = figure.add_axes((left, bottom, 0.2, 0.36))
         axes.axis("off")
         xy = ((shown.pos - protein.pos.mean(0)) @ plane).numpy()
-        pairs = bonds(bonded, bonded.pos).numpy()
+        pairs = (torch.cdist(bonded.pos, bonded.pos) < 2).triu(1).nonzero().numpy()  # bonds
         hidden = shown.masked[shown.atom_residue].numpy()[pairs].all(1)
         for chosen, ink in ((~hidden, colour), (hidden, "#9a9a9a")):
             x, y = np.insert(xy[pairs[chosen]], 2, np.nan, axis=1).reshape(-1, 2).T

@@ -18,7 +18,6 @@ from siamdiff_min.encoders.graph import edge_lengths
 from siamdiff_min.files import SiamDiffError, StructureError, escape, unescape
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import RESIDUES
-from siamdiff_min.report import SPLITS
 from siamdiff_min.training.checkpoint import save
 from siamdiff_min.training.config import FinetuneConfig, PretrainConfig
 from siamdiff_min.training.results import Predictions, write_predictions
@@ -31,6 +30,7 @@ SCORES = {
     "res": (RNG.integers(20, size=40), RNG.random((40, 20)), RESIDUES),
     "pip": (np.arange(10) % 2.0, RNG.random(10), ()),
     "msp": (np.arange(10) % 2.0, RNG.random(10), ()),
+    "table": (RNG.normal(size=10), RNG.normal(size=10), ()),
 }
 
 
@@ -63,13 +63,17 @@ def test_pretraining_curves_with_stages(tmp_path):
 def test_losses_come_first_beside_a_constant_and_clash_rates_last(tmp_path):
     pytest.importorskip("matplotlib")
     values = {"clash_rate": 0.0, "native_side_chains": 0.0, "sequence_accuracy": 0.125, "loss": 3.0, "x_loss": 2.0}
-    lines = [{"step": s, "epoch": s, "split": k, **values, "x_loss_constant": 2.5} for s in (1, 2) for k in SPLITS]
+    lines = [
+        {"step": s, "epoch": s, "split": k, **values, "x_loss_constant": 2.5}
+        for s in (1, 2)
+        for k in ("train", "valid")
+    ]
     write_lines(tmp_path, [*lines[:-1], {**lines[-1], "x_loss": 1.75}])
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 3, "epo')  # just being written
     page = report.report(tmp_path).read_text()
-    order = ["loss", "x_loss", "sequence_accuracy", "clash_rate", "native_side_chains"]
-    assert report.measures(lines) == order
+    order = ["loss", "sequence_accuracy", "x_loss", "clash_rate", "native_side_chains"]
+    assert report.read_metrics(tmp_path / "metrics.jsonl")[0] == order
     (drawn,) = images(tmp_path / "report.html")
     comments = re.findall(r"<!-- (.*?) -->", drawn)
     titles = [text for text in comments if text in [name.replace("_", " ") for name in order]]
@@ -90,6 +94,9 @@ def test_a_protein_is_drawn_from_the_checkpoint(tmp_path, method, level):
     _, drawn = images(tmp_path / "report.html")
     text = " ".join(re.findall(r"<!-- (.*?) -->", drawn))
     assert "clean" in text and "noised (t = 59)" in text and "one step back" in text
+    write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0, "stage": 2}])
+    _, drawn = images(report.report(tmp_path))  # what it was trained on last
+    assert "noised (t = 9)" in " ".join(re.findall(r"<!-- (.*?) -->", drawn))
     (tmp_path / "checkpoint-000000001.pt").write_bytes(b"damaged")
     page = report.report(tmp_path).read_text()
     assert len(images(tmp_path / "report.html")) == 1 and "no drawing of a protein: none of the 1 checkpoints" in page
@@ -173,7 +180,7 @@ def test_nothing_of_results_json_is_live_in_the_page(tmp_path):
     assert "<script" not in report.report(tmp_path).read_text()
     for broken in ("{", "[" * 10**5, "[]", '{"config": {"task": "ec"}, "test": 3}'):
         (tmp_path / "results.json").write_text(broken)
-        with pytest.raises(report.ReportError, match=r"results\.json"):
+        with pytest.raises(SiamDiffError, match=r"results\.json"):
             report.report(tmp_path)
 
 
@@ -181,16 +188,16 @@ def test_what_is_no_run(tmp_path, capsys):
     with pytest.raises(SystemExit) as exit_:
         report.main([str(tmp_path)])
     assert "is no run: there is no metrics.jsonl" in str(exit_.value)
-    for content, said in (("", "is empty"), ("{}\n", "is empty, or not"), ("[" * 10**5 + "\n", "is damaged")):
+    for content, said in (("", "or not one of"), ("{}\n", "or not one of"), ("[" * 10**5 + "\n", "is damaged")):
         (tmp_path / "metrics.jsonl").write_text(content)
-        with pytest.raises(report.ReportError, match=said):
+        with pytest.raises(SiamDiffError, match=said):
             report.report(tmp_path)
 
 
 def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0}])
-    with pytest.raises(report.ReportError, match="pip install matplotlib"):
+    with pytest.raises(SiamDiffError, match="pip install matplotlib"):
         report.report(tmp_path)
 
 
