@@ -59,7 +59,7 @@ def esm(repeats: int, size: str, lengths: list[int]) -> None:
     import esm as fair
 
     torch.manual_seed(0)
-    theirs, ours = fair.ESM2(*ESM_SIZES[size]).eval(), ESM2(*ESM_SIZES[size], head=True).eval()
+    theirs, ours = fair.ESM2(*ESM_SIZES[size]).eval(), ESM2(*ESM_SIZES[size]).eval()
     ours.load_state_dict({name: theirs.state_dict()[name] for name in ours.state_dict()})
     lengths = sorted(lengths)
     rows = torch.full((len(lengths), lengths[-1] + 2), VOCABULARY.index("<pad>"))

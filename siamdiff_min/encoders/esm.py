@@ -38,7 +38,7 @@ ESM_SIZES = {  # published models -> layers, width, attention heads
     "3B": (36, 2560, 40),
     "15B": (48, 5120, 40),
 }
-ESM_LR_FACTOR = 0.1  # learning rate of ESM relative to the rest where it is fine-tuned
+ESM_LR_FACTOR = 0.1  # learning rate of ESM-2 over that of the rest
 RANDOM_ESM = "the ESM-2 part has random weights; give it a fair-esm file, as in the paper"
 
 
@@ -57,9 +57,9 @@ def tokenise(protein: Protein, dtype: torch.dtype = torch.float32) -> Tokens:
     """Every chain is a sequence of its own; masked residues are <mask>.
 
     A chain of more than 1,022 residues is cut into consecutive windows of equal size (to one residue), as few as
-    possible. Positions are counted by `residue_index`: residues that a selection left out leave a gap between
-    positions, those missing from the structure do not. ESM-2 was trained with embeddings of <mask> set to zero and the
-    others scaled up, as dropout does, so embeddings are scaled by (1 - 0.12) / (1 - share of <mask>) of their sequence.
+    possible. Positions count by `residue_index`: residues that a selection left out leave a gap, residues that are
+    missing from the structure do not. In training the embeddings of <mask> were set to zero, a share of 0.12. So that
+    their sum stays as large, the others are scaled by (1 - 0.12) / (1 - share of <mask> in the sequence).
     """
     chains = torch.stack([protein.residue_graph, protein.chain])
     _, chain, size = chains.unique_consecutive(dim=1, return_inverse=True, return_counts=True)
@@ -142,28 +142,15 @@ class Block(nn.Module):
         return x + self.fc2(F.gelu(self.fc1(self.final_layer_norm(x))))
 
 
-class MaskedHead(nn.Module):
-    """Logits of the vocabulary; the last matrix is that of the embeddings."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.dense, self.layer_norm = nn.Linear(width, width), nn.LayerNorm(width)
-        self.bias = nn.Parameter(torch.zeros(len(VOCABULARY)))
-
-    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        return F.linear(self.layer_norm(F.gelu(self.dense(x))), embedding, self.bias)
-
-
 class ESM2(nn.Module):
-    """ESM-2 without dropout, as it was trained; `head` adds the one that predicts residue types."""
+    """ESM-2 without dropout, as it was trained, and without its heads."""
 
-    def __init__(self, num_layers: int, width: int, heads: int, head: bool = False):
+    def __init__(self, num_layers: int, width: int, heads: int):
         super().__init__()
         self.width, self.heads = width, heads
         self.embed_tokens = nn.Embedding(len(VOCABULARY), width)
         self.layers = nn.ModuleList(Block(width, heads) for _ in range(num_layers))
         self.emb_layer_norm_after = nn.LayerNorm(width)
-        self.lm_head = MaskedHead(width) if head else None
 
     def forward(self, protein: Protein) -> Tensor:
         """Representations of all residues (R, width)."""
@@ -178,40 +165,28 @@ class ESM2(nn.Module):
             x = layer(x, rotation, tokens.groups)
         return self.emb_layer_norm_after(x)
 
-    def logits(self, x: Tensor) -> Tensor:
-        """Of representations (K, width): the language model's prediction of every token (K, 33)."""
-        return self.lm_head(x, self.embed_tokens.weight)
-
     def load(self, path: str) -> str:
         """Read a weight file of fair-esm (`esm2_t33_650M_UR50D.pt` and the like); returns what was read, in words.
 
         Raises CheckpointError if the file is damaged, no ESM-2, or of another size; the module is then unchanged.
         """
-        # Left out are constants, the prediction of contacts, the embeddings a second time, and a head that is not here.
-        left_out = r".*rot_emb\.inv_freq|contact_head\..*|lm_head\.weight"
-        if self.lm_head is None:
-            left_out += r"|lm_head\..*"
+        size = f"ESM-2 with {len(self.layers)} layers of {self.width}"
+        left_out = r".*rot_emb\.inv_freq|contact_head\..*|lm_head\..*"  # constants, and heads that are not here
         try:
             with open(path, "rb") as file:
-                content = read_weights(file, allow=(argparse.Namespace,))  # the options of the training run
-        except (OSError, CheckpointError) as error:
+                content = read_weights(file, allow=(argparse.Namespace,))["model"]  # beside it the options of training
+            found = {re.sub(r"^encoder\.(sentence_encoder\.)?", "", name): x for name, x in content.items()}
+            state = {name: x for name, x in found.items() if not re.fullmatch(left_out, name)}
+            shapes = {(name, x.shape) for name, x in state.items()}
+        except (OSError, CheckpointError, LookupError, TypeError, AttributeError) as error:  # or no dict of tensors
             reason = getattr(error, "strerror", None) or error
             raise CheckpointError(f"{path} is not a weight file of fair-esm: {reason}") from error
-        content = content.get("model") if isinstance(content, dict) else None
-        if not isinstance(content, dict) or {(type(k), type(x)) for k, x in content.items()} - {(str, Tensor)}:
-            raise CheckpointError(f"{path} is not a weight file of fair-esm: no dict of tensors called 'model'")
-        found = {re.sub(r"^encoder\.(sentence_encoder\.)?", "", name): x for name, x in content.items()}
-        state = {name: x for name, x in found.items() if not re.fullmatch(left_out, name)}
-        own = {name: x.shape for name, x in self.state_dict().items()}
-        wrong = list(own.keys() ^ state.keys())
-        wrong += [name for name in own.keys() & state.keys() if own[name] != state[name].shape]
+        wrong = {name for name, _ in shapes ^ {(name, x.shape) for name, x in self.state_dict().items()}}
         if wrong:
-            raise CheckpointError(
-                f"{path} does not fit ESM-2 with {len(self.layers)} layers of {self.width}: "
-                f"{len(wrong)} tensors are missing, unexpected or of another shape, e.g. {min(wrong)}"
-            )
+            kind = "tensors are missing, unexpected or of another shape"
+            raise CheckpointError(f"{path} does not fit {size}: {len(wrong)} {kind}, e.g. {min(wrong)}")
         self.load_state_dict(state)
-        return f"ESM-2 with {len(self.layers)} layers of {self.width} from {path} ({len(state)} tensors)"
+        return f"{size} from {path} ({len(state)} tensors)"
 
 
 class ESMGearNet(Encoder):
