@@ -10,6 +10,8 @@ import string
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +23,9 @@ from .protein import Protein
 
 MAX_COORDINATE = 1e5  # angstrom; float32 still resolves 0.01 angstrom there
 MAX_CHAIN_ID = 32  # characters; the longest of the PDB has four, a table of ids takes the width of the longest
-WATER = frozenset(["HOH", "WAT", "DOD", "H2O", "TIP", "TP3", "SOL", "SPC"])
-NUCLEOTIDES = frozenset([*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"])
+_NUCLEOTIDES = [*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"]
+_NOT_A_RESIDUE = dict.fromkeys(["HOH", "WAT", "DOD", "H2O", "TIP", "TP3", "SOL", "SPC"], "waters")
+_NOT_A_RESIDUE |= dict.fromkeys(_NUCLEOTIDES, "nucleotides")
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ def assemble(path: str, rows: Iterable[AtomRow], dropped: Counter) -> Structure:
         StructureError: no protein in the rows, or numbers that no structure has.
     """
     chains = _apply_policy(rows, dropped)
+    dropped = +dropped  # without zeros
     if not chains:
         found = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()))
         raise StructureError(path, "no protein in it", f"skipped: {found}" if found else "")
@@ -87,51 +91,33 @@ for (_name, _atom), _parent_atom in PARENT_ATOM.items():
 
 
 def _apply_policy(rows: list[AtomRow], dropped: Counter) -> dict[str, list]:
-    """Residues of every chain as (number, code, type, {atom: xyz}), in file order; what is left out goes to `dropped`.
+    """Residues of every chain as (number, code, type, {atom: xyz}), in file order; counts what it leaves out.
 
     All rows with the same chain, number and insertion code are one position, wherever they stand in the file and
     whatever their record type: alternative residues at one position cannot become two residues.
     """
-    chains: dict[str, dict[tuple, dict[str, list[AtomRow]]]] = {}
-    last, group = None, []
-    for row in rows:
-        key = row[:4]
-        if key != last:
-            position = chains.setdefault(row.chain, {}).setdefault((row.number, row.code), {})
-            last, group = key, position.setdefault(row.residue, [])
-        group.append(row)
+    positions: dict[tuple, dict[str, list[AtomRow]]] = {}  # chain, number, code -> name of the residue -> its rows
+    for (*position, residue), group in groupby(rows, key=itemgetter(0, 1, 2, 3)):
+        positions.setdefault(tuple(position), {}).setdefault(residue, []).extend(group)
 
-    kept = {}
-    for chain, positions in chains.items():
-        residues = []
-        for (number, code), names in positions.items():
-            candidates = []
-            for name, group in names.items():
-                if name not in _PARENT:
-                    dropped[_not_a_residue(name)] += 1
-                    continue
-                atoms = _one_conformation(group, _ATOMS[name], dropped)
-                if CA in atoms:
-                    candidates.append((name, atoms))
-                else:
-                    dropped["residues without CA"] += 1
-            if candidates:
-                name, atoms = max(candidates, key=lambda c: _number(c[1][CA].occupancy))  # the first of equals
-                dropped["alternative residues"] += len(candidates) - 1
-                xyz = {index: row.xyz for index, row in atoms.items()}
-                residues.append((number, code, RESIDUE_INDEX[_PARENT[name]], xyz))
-        if residues:
-            kept[chain] = residues
-    for reason in [reason for reason, count in dropped.items() if count == 0]:
-        del dropped[reason]
-    return kept
-
-
-def _not_a_residue(name: str) -> str:
-    """What a residue is called that is not an amino acid of this package."""
-    if name in WATER:
-        return "waters"
-    return "nucleotides" if name in NUCLEOTIDES else "ligands and unknown residues"
+    chains: dict[str, list] = {chain: [] for chain, _, _ in positions}
+    for (chain, number, code), names in positions.items():
+        candidates = []
+        for name, group in names.items():
+            if name not in _PARENT:
+                dropped[_NOT_A_RESIDUE.get(name, "ligands and unknown residues")] += 1
+                continue
+            atoms = _one_conformation(group, _ATOMS[name], dropped)
+            if CA in atoms:
+                candidates.append((name, atoms))
+            else:
+                dropped["residues without CA"] += 1
+        if candidates:
+            name, atoms = max(candidates, key=lambda c: _number(c[1][CA].occupancy))  # the first of equals
+            dropped["alternative residues"] += len(candidates) - 1
+            xyz = {index: row.xyz for index, row in atoms.items()}
+            chains[chain].append((number, code, RESIDUE_INDEX[_PARENT[name]], xyz))
+    return {chain: residues for chain, residues in chains.items() if residues}
 
 
 def _one_conformation(group: list[AtomRow], known: dict[str, int], dropped: Counter) -> dict[int, AtomRow]:
