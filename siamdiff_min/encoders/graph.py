@@ -121,8 +121,8 @@ class GraphBuilder:
         dst = end.clamp(0, len(row) - 1)
         offset = self.offset(protein, src, dst)
         near = (dst == end) & same_chain(protein, src, dst) & (offset.abs() <= self.max_offset)
-        src, dst, offset = (x[near.nonzero().squeeze(1)] for x in (src, dst, offset))
-        return src, dst, offset + self.max_offset
+        kept = near.nonzero().squeeze(1)
+        return src[kept], dst[kept], offset[kept] + self.max_offset
 
     def offset(self, protein: Protein, i: Tensor, j: Tensor) -> Tensor:
         """Signed distance along the chain from residue i to j. Other chains are far (differences.md, row 16)."""
