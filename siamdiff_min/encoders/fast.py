@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..protein.geometry import length
-from .ops import MLP, Links, segment_sum
+from .ops import MLP, Links, segment_mean, segment_sum
 
 
 def lowered(x: Tensor) -> Tensor:
@@ -66,12 +66,9 @@ class Gather:
 
 def _grouped(values: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
     """`values` in the order of `key`, and where every key begins (num_keys + 1,), int32."""
-    # Edges and line graphs come sorted by destination: a CPU spares that sort. A GPU would wait for the answer.
-    if key.device.type != "cpu" or (key[1:] < key[:-1]).any():
-        key, order = key.int().sort(stable=True)
-        values = values.index_select(0, order)
-    count = segment_sum(torch.ones_like(key, dtype=torch.int32), key, num_keys)
-    return values.int(), F.pad(count.cumsum(0, dtype=torch.int32), (1, 0))
+    key, order = key.int().sort(stable=True)
+    count = segment_sum(torch.ones_like(key), key, num_keys)
+    return values.index_select(0, order).int(), F.pad(count.cumsum(0, dtype=torch.int32), (1, 0))
 
 
 class _RowSum(torch.autograd.Function):
@@ -85,28 +82,6 @@ class _RowSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
         return ctx.gather.spread(grad.contiguous()), None
-
-
-class _SumThenMap(torch.autograd.Function):
-    """Rows added up, r = in / d sums side by side, then a linear map (out, in): (num_targets / r, out).
-
-    The sums are computed again in the backward pass, not kept until then.
-    """
-
-    @staticmethod
-    def forward(ctx, x: Tensor, gather: Gather, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.gather = gather
-        ctx.save_for_backward(x, weight)
-        return F.linear(gather.add_up(x).view(-1, weight.shape[1]), weight, bias)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor]:
-        x, weight = ctx.saved_tensors
-        grad_weight = grad.t() @ ctx.gather.add_up(x).view(-1, weight.shape[1])
-        grad_x = None
-        if ctx.needs_input_grad[0]:
-            grad_x = ctx.gather.spread((grad @ weight).view(-1, x.shape[1]))
-        return grad_x, None, grad_weight, grad.sum(0)
 
 
 class _MapThenSum(torch.autograd.Function):
@@ -272,12 +247,11 @@ def relational_sum(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
     goes through memory. From edges to nodes, or with one relation, the sums come first."""
     r = links.num_relations
     if r > 1 and links.num_sources <= links.num_targets:
+        gather = _prepared(links, by_source_and_relation)
         weight = linear.weight.view(len(linear.weight), r, -1).transpose(0, 1)  # (r, out, in)
-        return _MapThenSum.apply(lowered(x), _prepared(links, by_source_and_relation), lowered(weight)).add_(
-            linear.bias
-        )
+        return _MapThenSum.apply(lowered(x), gather, lowered(weight)).add_(linear.bias)
     gather = _prepared(links, by_target_and_relation)
-    return _SumThenMap.apply(lowered(x), gather, lowered(linear.weight), lowered(linear.bias))
+    return F.linear(gather(lowered(x)).view(links.num_targets, -1), lowered(linear.weight), lowered(linear.bias))
 
 
 def gvp_mean(node: tuple, edge: tuple, links: Links, layers: nn.ModuleList) -> tuple[Tensor, Tensor]:
@@ -291,11 +265,10 @@ def gvp_mean(node: tuple, edge: tuple, links: Links, layers: nn.ModuleList) -> t
     h = last.wh(v)  # (E, 3, vectors)
     x = torch.cat([s, last.norms(h)], dim=-1)  # (E, scalars + vectors)
     gate = F.linear(x, last.wsv.weight @ last.ws.weight, last.wsv(last.ws.bias)).sigmoid()
-    message = torch.cat([x, (last.wv(h) * gate[:, None]).flatten(1)], dim=-1)
-    into_nodes = _prepared(links, by_target)
-    count = into_nodes.offsets.diff()[:, None]  # (N, 1)
-    x, v = (into_nodes(message) / count.clamp(min=1)).tensor_split([x.shape[-1]], dim=-1)
-    return last.ws(x) * (count > 0), v.unflatten(-1, (3, -1))
+    message = torch.cat([x, (last.wv(h) * gate[:, None]).flatten(1), torch.ones_like(x[:, :1])], dim=-1)
+    mean = segment_mean(message, links.target, links.num_targets)
+    x, v, reached = mean.tensor_split([x.shape[-1], -1], dim=-1)  # `reached` is 0 of a node without edges
+    return last.ws(x) * reached, v.unflatten(-1, (3, -1))
 
 
 def _first_gvp(node: tuple, edge: tuple, both_ends: Gather, gvp: nn.Module) -> tuple[Tensor, Tensor]:
@@ -338,9 +311,3 @@ def by_both_ends(links: Links) -> Gather:
     ends = torch.stack([links.source, links.target + links.num_sources], dim=1).flatten()
     link = torch.arange(len(links.source), device=ends.device).repeat_interleave(2)
     return Gather.build(ends, link, links.num_sources + links.num_targets, len(links.source))
-
-
-def by_target(links: Links) -> Gather:
-    """Sums over the links themselves."""
-    link = torch.arange(len(links.target), device=links.target.device)
-    return Gather.build(link, links.target, len(link), links.num_targets)
