@@ -297,7 +297,8 @@ def curves(config: dict, out: Path) -> None:
         stages = {line["step"]: line["stage"] for line in lines}
         options = checkpoint.load_encoder_file(folder / "encoder.pt")["config"]
         run = PretrainConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
-        objective = OBJECTIVES[run.method](ENCODERS[run.encoder](level, run.size), level, run.preset, run.ablation)
+        more = {} if run.ablation == "none" else {"ablation": run.ablation}
+        objective = OBJECTIVES[run.method](ENCODERS[run.encoder](level, run.size), level, run.preset, **more)
         points[title] = []
         for path in sorted(folder.glob("checkpoint-*.pt")):
             state = checkpoint.load(path)

@@ -46,46 +46,32 @@ def build_siamdiff(
 
 
 def build_self_prediction(
-    encoder: nn.Module,
-    level: str,
-    preset: str = "paper",
-    ablation: str = "none",
-    types: bool = False,
-    geometry: str | None = None,
+    encoder: nn.Module, level: str, preset: str = "paper", types: bool = False, geometry: str | None = None
 ) -> SelfPrediction:
     """Residue type, distance, angle or dihedral prediction, and their combinations (App. D, F)."""
-    _without_ablation(ablation)
     d, conventions = encoder.out_dim, CONVENTIONS[preset]
     first = ResidueTypes(d, conventions) if types else None
     return SelfPrediction(encoder, first, Geometry(d, geometry, conventions) if geometry else None)
 
 
-def build_multiview(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none") -> MultiviewContrast:
+def build_multiview(encoder: nn.Module, level: str, preset: str = "paper") -> MultiviewContrast:
     """Multiview contrast (App. D)."""
-    _without_ablation(ablation)
     return MultiviewContrast(encoder, CONVENTIONS[preset])
 
 
-def build_score_matching(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none"):
+def build_score_matching(encoder: nn.Module, level: str, preset: str = "paper"):
     """Denoising score matching on distances (App. D)."""
-    _without_ablation(ablation)
     return ScoreMatching(encoder)
 
 
-def build_torsional(encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none"):
+def build_torsional(encoder: nn.Module, level: str, preset: str = "paper"):
     """Torsional diffusion of side chains (App. G), at all levels of the schedule of DiffPreT."""
-    _without_ablation(ablation)
     if level != "atom":
         raise ConfigError("torsional diffusion exists at atom level only: CA atoms alone have no side-chain torsions")
     return TorsionalDiffusion(encoder, replace(SCHEDULES[preset][1], levels=(1, 100)))
 
 
-def _without_ablation(ablation: str) -> None:
-    if ablation != "none":
-        raise ConfigError(f"--ablation {ablation} is for diffpret and siamdiff")
-
-
-OBJECTIVES = {  # name -> (encoder, level, preset, ablation) -> objective
+OBJECTIVES = {  # name -> (encoder, level, preset) -> objective; the first two take more
     "diffpret": partial(build_siamdiff, siamese=False),
     "siamdiff": build_siamdiff,
     "residue-type": partial(build_self_prediction, types=True),

@@ -238,7 +238,7 @@ class PretrainConfig(RunConfig):
     """Options of `train.py`."""
 
     method: str = option("what is minimised", "siamdiff", choices=OBJECTIVES)
-    ablation: str = option("what is left out (Sec. 5.3, App. G)", "none", choices=ABLATIONS)
+    ablation: str = option("what is left out (Sec. 5.3, App. G)", "none", choices=ABLATIONS, only=STAGED)
     head_dim: int | None = option("width of the heads (default: that of what they read)", only=STAGED)
 
     data: str | None = option("folder, tar or file of structures, or a store (default: the bundled demo set)")

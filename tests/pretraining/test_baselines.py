@@ -50,8 +50,6 @@ def test_every_row_of_the_papers_tables_has_settings():
     assert OBJECTIVES.keys() == TABLE_5.keys()
     with pytest.raises(ValueError, match="CA atoms alone have no side-chain torsions"):
         build("torsional", "residue")
-    with pytest.raises(ValueError, match="--ablation no-sequence is for diffpret and siamdiff"):
-        OBJECTIVES["angle"](ENCODERS["gearnet"]("atom", "tiny"), "atom", "paper", "no-sequence")
 
 
 @pytest.mark.parametrize("name, level", CASES)
@@ -505,7 +503,7 @@ def store(tmp_path_factory):
 class Toy(Objective):
     """The recipe of the README: the mean distance of a residue's atoms from its CA."""
 
-    def __init__(self, encoder, level, preset="paper", ablation="none"):
+    def __init__(self, encoder, level, preset="paper"):
         super().__init__(encoder)
         self.head = nn.Linear(encoder.out_dim, 1)
 

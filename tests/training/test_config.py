@@ -135,6 +135,8 @@ def test_a_method_without_settings_at_a_level_is_a_sentence(monkeypatch):
 def test_options_of_other_methods_and_tasks_are_refused():
     with pytest.raises(ConfigError, match="--head-dim is for diffpret and siamdiff, not for distance"):
         PretrainConfig(method="distance", head_dim=8).resolve()
+    with pytest.raises(ConfigError, match="--ablation is for diffpret and siamdiff, not for angle"):
+        PretrainConfig(method="angle", ablation="no-sequence").resolve()
     with pytest.raises(ConfigError, match="--predict is for ec and psr and table, not for msp"):
         FinetuneConfig(task="msp", predict="x").resolve()
 
