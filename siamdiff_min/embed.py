@@ -203,7 +203,7 @@ def ids(sources: Sequence[Source | Given]) -> list[str]:
 
 
 def save(path: Path, embeddings: list[Embedding], width: int, include: Sequence[str], failures: Sequence) -> None:
-    """Write a .csv of the means, or an .npz without pickles. Rows of structure i in an .npz: `residue_offset[i]` to
+    """Write a .csv of the means, or an .npz without pickles, in which structure i has the rows `residue_offset[i]` to
     `residue_offset[i + 1]`. Raises WriteError; an older file is then unchanged."""
 
     def rows(name: str) -> np.ndarray:
@@ -256,8 +256,8 @@ def read_outcome(path: Path) -> Outcome | None:
 
 @contextlib.contextmanager
 def continued(folder: Path, plan: dict) -> Iterator[None]:
-    """Lock a folder, and note in it what its embeddings are made of, and how. Raises ConfigError if it holds anything
-    else."""
+    """Hold the lock of a folder of embeddings, whose plan.json says what they are made of. Raises ConfigError if it
+    holds anything else, or embeddings of another plan."""
     file = folder / "plan.json"
     begun = {"lock", "plan.json.tmp"}  # what a kill leaves behind before there is a plan
     with files.writing(folder):
@@ -298,7 +298,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--out {out} is a folder")
     weights = find_weights(args.checkpoint)
     embedder = load_encoder(weights, args.device, args.batch_nodes, args.layers)
-    print(f"encoder {printable(args.checkpoint)}: {printable(str(weights))}", flush=True)
+    print(f"encoder {printable(str(weights))}", flush=True)
     listings = [find_structures(path) for path in args.structures]
     sources = [source for listing in listings for source in listing.sources]
     names, width = ids(sources), len(embedder.columns)
