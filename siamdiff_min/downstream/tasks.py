@@ -27,19 +27,22 @@ class Task(nn.Module):
 
     Args:
         encoder: from `ENCODERS`.
-        num_outputs: numbers predicted for a sample.
+        num_outputs: numbers predicted for a sample; by default those of the paper's task.
     """
 
+    num_outputs = 1
     structures = 1  # per sample; the representations of two are concatenated
-    metric: str  # the one that decides which epoch is the best
-    best = "max"  # more of it is better, or less: "min"
+    only_ca: bool | None = None  # the head sees CA of the residues in focus, all their atoms, or (None) the whole
+    metric: str  # of `downstream.metrics`; it decides which epoch is the best
+    also: Sequence[str] = ()  # metrics that are reported too
+    best = "max"  # more of the metric is better, or less: "min"
     options: Mapping = {}  # what a model file keeps beside the labels, to build the task again
 
-    def __init__(self, encoder: nn.Module, num_outputs: int = 1):
+    def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
         super().__init__()
         self.encoder, self.frozen = encoder, False
         d = encoder.out_dim
-        self.head = MLP(self.structures * d, d, d, num_outputs)
+        self.head = MLP(self.structures * d, d, d, num_outputs or self.num_outputs)
 
     def forward(self, sample: Sample, generator: torch.Generator | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Mean loss of a batch, and what to log. Nothing is drawn: only objectives of pre-training need a generator."""
@@ -56,8 +59,8 @@ class Task(nn.Module):
         """Prepare for the targets of the training split; `size` is that of the encoder. By default nothing."""
 
     def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
-        """What the head sees of every structure (structures * B, d): by default the whole."""
-        return encoding.graph
+        """What the head sees of every structure (structures * B, d)."""
+        return encoding.graph if self.only_ca is None else focused(sample, protein, encoding, self.only_ca)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Loss of every sample (B,)."""
@@ -72,10 +75,10 @@ class Task(nn.Module):
         """What users see of the output of the head: probabilities, or values in the units of the target."""
         return output.sigmoid().squeeze(-1)
 
-    @staticmethod
-    def metrics(score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+    @classmethod
+    def metrics(cls, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
         """What the paper reports, over a whole split."""
-        raise NotImplementedError
+        return {name: getattr(metrics, name)(score, target) for name in (cls.metric, *cls.also)}
 
     def columns(self, labels: Sequence[str]) -> Sequence[str]:
         """Names of the numbers that are predicted, where they are several; `labels` are those of the data set."""
@@ -131,41 +134,22 @@ class EnzymeCommission(Task):
 class InterfacePrediction(Task):
     """PIP: do two residues touch? From the CA of both, each encoded in its own surroundings. AUROC."""
 
-    structures = 2
-    metric = "auroc"
-
-    def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
-        return focused(sample, protein, encoding, only_ca=True)
+    structures, only_ca, metric = 2, True, "auroc"
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(output.squeeze(-1), target, reduction="none")
-
-    @staticmethod
-    def metrics(score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        return {"auroc": metrics.auroc(score, target)}
 
 
 class MutationStability(InterfacePrediction):
     """MSP: does a mutation stabilise a complex? From all atoms mutated, before and after. AUROC and AUPRC."""
 
-    def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
-        return focused(sample, protein, encoding, only_ca=False)
-
-    @staticmethod
-    def metrics(score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        return {"auroc": metrics.auroc(score, target), "auprc": metrics.auprc(score, target)}
+    only_ca, also = False, ("auprc",)
 
 
 class ResidueIdentity(Task):
     """RES: which amino acid fits into these surroundings? From the CA of the residue that is hidden. Accuracy."""
 
-    metric = "accuracy"
-
-    def __init__(self, encoder: nn.Module, num_outputs: int = NUM_RESIDUE_TYPES):
-        super().__init__(encoder, num_outputs)
-
-    def represent(self, sample: Sample, protein: Protein, encoding: Encoding) -> Tensor:
-        return focused(sample, protein, encoding, only_ca=True)
+    num_outputs, only_ca, metric = NUM_RESIDUE_TYPES, True, "accuracy"
 
     def columns(self, labels: Sequence[str]) -> Sequence[str]:
         return RESIDUES
@@ -179,17 +163,13 @@ class ResidueIdentity(Task):
     def score(self, output: Tensor) -> Tensor:
         return output.softmax(-1)
 
-    @staticmethod
-    def metrics(score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        return {"accuracy": metrics.accuracy(score, target)}
-
 
 class StructureRanking(Task):
     """PSR: the GDT_TS of a model. Global Spearman's rho, and its mean over the proteins that the models are of."""
 
     metric = "global_spearman"
 
-    def __init__(self, encoder: nn.Module, num_outputs: int = 1):
+    def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
         super().__init__(encoder, num_outputs)
         self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("std", torch.ones(()))
@@ -211,10 +191,8 @@ class StructureRanking(Task):
 
     @staticmethod
     def metrics(score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        return {
-            "global_spearman": metrics.spearman(score, target),
-            "mean_spearman": metrics.mean_spearman(score, target, groups),
-        }
+        mean = metrics.mean_spearman(score, target, groups)
+        return {"global_spearman": metrics.spearman(score, target), "mean_spearman": mean}
 
 
 LIKE = {  # kind of label -> the task of the paper with such a target
@@ -231,7 +209,7 @@ METRICS = {  # the first is the default
 }
 
 
-class TableTask(Task):
+class TableTask(StructureRanking):
     """Labels of the user's own (docs/extending.md): a number, 0 or 1, one name or several, as the task in `LIKE` has.
 
     Args:
@@ -243,15 +221,13 @@ class TableTask(Task):
         ConfigError: the metric is none of this kind of label.
     """
 
-    def __init__(self, encoder, num_outputs: int = 1, kind: str = "regression", residues: bool = False, metric=None):
+    def __init__(self, encoder, num_outputs=None, kind: str = "regression", residues: bool = False, metric=None):
         super().__init__(encoder, num_outputs)
         self.metric = metric or METRICS[kind][0]
         if self.metric not in METRICS[kind]:
             raise ConfigError(f"--metric {metric} is not for {kind}, which has {', '.join(METRICS[kind])}")
         self.kind, self.residues, self.best = kind, residues, "min" if metric in ("rmse", "mae") else "max"
         self.options = {"kind": kind, "residues": residues, "metric": self.metric}
-        self.register_buffer("mean", torch.zeros(()))
-        self.register_buffer("std", torch.ones(()))
 
     def fit(self, targets: np.ndarray, size: str) -> None:
         LIKE[self.kind].fit(self, targets, size)
@@ -271,9 +247,9 @@ class TableTask(Task):
     def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
         if self.kind == "labels":
             return EnzymeCommission.metrics(score, target, groups)
-        values = {name: getattr(metrics, name) for name in METRICS[self.kind]}
-        two = np.stack([1 - score, score], 1) if self.kind == "binary" else score
-        return {name: function(two if name == "accuracy" else score, target) for name, function in values.items()}
+        both = np.stack([1 - score, score], 1) if self.kind == "binary" else score
+        scores = {name: both if name == "accuracy" else score for name in METRICS[self.kind]}
+        return {name: getattr(metrics, name)(values, target) for name, values in scores.items()}
 
 
 TASKS = {
