@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
+from sklearn import metrics
 
 from .data.structures import bundle_path, find_structures
 from .encoders import ENCODERS, kernels
@@ -151,21 +151,16 @@ def draw_predictions(title: str, columns: dict[str, np.ndarray]) -> str:
     made, axes = figure(1, 1, (6.3, 6) if prediction.ndim > target.ndim else (4.2, 3.4))
     axis = axes[0, 0]
     if target.ndim == 2:
-        precision, recall, _ = precision_recall_curve(target.ravel(), prediction.ravel())
-        axis.plot(recall, precision)
-        axis.set(xlabel="recall", ylabel="precision, all labels together", ylim=(0, 1.02))
+        metrics.PrecisionRecallDisplay.from_predictions(target.ravel(), prediction.ravel(), ax=axis)
     elif prediction.ndim == 2:
-        matrix = confusion_matrix(target, prediction.argmax(1), labels=range(len(names)), normalize="true")
-        made.colorbar(axis.imshow(matrix, cmap="Blues", vmin=0), ax=axis, label="share of the true type")
-        axis.set(xlabel="predicted", ylabel="true")
-        axis.set_xticks(range(len(names)), names, rotation=90)
-        axis.set_yticks(range(len(names)), names)
+        shares = metrics.confusion_matrix(target, prediction.argmax(1), labels=range(len(names)), normalize="true")
+        display = metrics.ConfusionMatrixDisplay(shares, display_labels=names)
+        display.plot(include_values=False, cmap="Blues", xticks_rotation="vertical", ax=axis)
     elif set(target) <= {0.0, 1.0}:
-        axis.plot(*roc_curve(target, prediction)[:2])
-        axis.set(xlabel="false positive rate", ylabel="true positive rate")
+        metrics.RocCurveDisplay.from_predictions(target, prediction, ax=axis)
     else:
-        axis.plot(target, prediction, ".", alpha=0.5)
-        axis.set(xlabel="true", ylabel="predicted")
+        style = {"kind": "actual_vs_predicted", "subsample": None}
+        metrics.PredictionErrorDisplay.from_predictions(target, prediction, **style, ax=axis)
     axis.set_title(title)
     return as_html(made)
 
