@@ -12,24 +12,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import json
 import os
-import re
 import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from tqdm import tqdm
 
-from ..files import SiamDiffError, StoreError, lock, sync_folder, tolerant_output, write_file, writing
-from .growing import GrowingStore
-from .store import ARRAYS, FILES, FORMAT, VERSION, ProteinStore, encode_name, has_format, is_store, write_checked
-from .structures import STORE_SUFFIX, Listing, Origin, structure_files
+from ..files import SiamDiffError, StoreError, lock, sync_folder, tolerant_output, writing
+from .growing import NAMES, GrowingStore
+from .store import ARRAYS, FORMAT, VERSION, ProteinStore, encode_name, has_format, is_store, write_checked
+from .structures import STORE_SUFFIX, Origin, structure_files
 from .worker import read_all
 
-_UNFINISHED = re.compile(r"(plan|progress)\.json(\.tmp)?|merged|outdated|shard-[0-9]+\.npz(\.[0-9]+\.tmp)?")
+_PARTS = {name + end for name in (*NAMES, "meta.json", "progress.json") for end in ("", ".tmp")}
 
 
 @dataclass(frozen=True)
@@ -137,78 +134,49 @@ def _reopen(store: Path, origin: Origin) -> tuple[ProteinStore | None, str]:
     return opened, ""
 
 
-# ---- what may be replaced --------------------------------------------------------------------------------------------
+# ---- building --------------------------------------------------------------------------------------------------------
 
 
-def _check_replaceable(store: Path) -> None:
-    """Raise StoreError if there is anything at `store` that is not a store, or in it that is not a part of one."""
-    if not store.exists():
+def _check_replaceable(folder: Path) -> None:
+    """Raise StoreError if at `folder` is anything but a store, finished or not, or in it what is no part of one."""
+    if not os.path.lexists(folder):
         return
-    if not is_store(store):
-        raise StoreError(f"{store} exists and is not a store, or a damaged one; it is not overwritten")
-    foreign = sorted(child.name for child in store.iterdir() if child.name not in FILES)
-    if foreign:
-        raise StoreError(f"{store} holds {foreign[0]}, which is not part of a store; it is not overwritten")
+    children = sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else [folder]
+    for child in children:
+        if child.name not in _PARTS or child.is_symlink() or not child.is_file():
+            raise StoreError(f"{folder} is not a store or holds {child.name}, no part of one; it is not overwritten")
+    names = {child.name for child in children}
+    begun = names <= {"progress.json.tmp"}  # killed before it had a first note
+    if not (begun or names >= {*NAMES} or any(has_format(folder / name) for name in ("meta.json", "progress.json"))):
+        raise StoreError(f"{folder} exists and is not a store, or a damaged one; it is not overwritten")
 
 
 def _remove_store(folder: Path) -> None:
-    """Delete the files of a store by name, and then the folder: it stays, with an OSError, if there is more in it."""
-    for name in FILES:
+    """Delete the files of a store by name, those that say what it is last: what a kill leaves can be told as ours."""
+    for name in sorted(_PARTS, key=lambda name: name in ("meta.json", "progress.json")):
         (folder / name).unlink(missing_ok=True)
     folder.rmdir()
 
 
-def _clear(partial: Path) -> None:
-    """Delete an unfinished store, the plan last: whatever is left after a kill can still be told as ours."""
-    for child in sorted(partial.iterdir(), key=lambda child: child.name == "plan.json"):
-        if child.is_dir():
-            _remove_store(child)
-        else:
-            child.unlink()
-    partial.rmdir()
-
-
-def _start_or_continue(partial: Path, plan: dict) -> None:
-    """Keep what an interrupted build of the same plan has done; begin anew if the plan is another."""
-    file, text = partial / "plan.json", json.dumps(plan)
-    if os.path.lexists(partial):
-        names = {child.name for child in partial.iterdir()} if partial.is_dir() else {"a file"}
-        begun = names <= {"plan.json.tmp"}  # killed before it had a plan
-        links = [path for path in (partial, *partial.rglob("*")) if path.is_symlink()]
-        if links or not all(map(_UNFINISHED.fullmatch, names)) or not (begun or has_format(file)):
-            raise StoreError(f"{partial} is not an unfinished store; remove it or choose another place")
-        if not begun and file.read_text(encoding="utf-8") == text:
-            return
-        _clear(partial)
-    partial.mkdir()
-    write_file(file, text.encode())
-
-
-# ---- building --------------------------------------------------------------------------------------------------------
-
-
 def _build(origin: Origin, store: Path, workers: int | None) -> None:
-    listing, partial = origin.listing(), Path(f"{store}.partial")
-    names = hashlib.sha256(b"\n".join(encode_name(source.name) for source in listing.sources)).hexdigest()
-    _start_or_continue(partial, {"format": FORMAT, "version": VERSION, "source": origin.fingerprint, "names": names})
-    merged, outdated = partial / "merged", partial / "outdated"
-    if not is_store(merged):  # otherwise a build was killed after it had done everything but give the store its name
-        _fill(merged, origin, listing, workers)
-    # The old store is gone before the new one has its name: from then on nobody would look for leftovers.
+    partial = Path(f"{store}.partial")
+    _check_replaceable(partial)
+    if _reopen(partial, origin)[0] is None:  # otherwise a build was killed that had only to give the store its name
+        _fill(partial, origin, workers)
+    (partial / "progress.json").unlink(missing_ok=True)
+    _check_replaceable(store)
     if store.exists():
-        _check_replaceable(store)
-        os.rename(store, outdated)
-    if outdated.exists():
-        _remove_store(outdated)
-    os.rename(merged, store)
+        _remove_store(store)
+    os.rename(partial, store)
     sync_folder(store.parent)
-    _clear(partial)
     print(f"{store}: {report_of(ProteinStore(store))}", file=sys.stderr)
 
 
-def _fill(folder: Path, origin: Origin, listing: Listing, workers: int | None) -> None:
+def _fill(folder: Path, origin: Origin, workers: int | None) -> None:
     """Write the files of a store, or go on where a build that was killed noted it was; `meta.json` comes last."""
-    with contextlib.closing(GrowingStore(folder)) as growing:
+    listing = origin.listing()
+    names = hashlib.sha256(b"\n".join(encode_name(source.name) for source in listing.sources)).hexdigest()
+    with contextlib.closing(GrowingStore(folder, f"{origin.fingerprint} {names}")) as growing:
         todo, count = listing.sources[growing.done :], len(listing.sources)
         workers = workers or (1 if count < 1000 else min(os.cpu_count() or 1, 8))
         with (
@@ -221,14 +189,12 @@ def _fill(folder: Path, origin: Origin, listing: Listing, workers: int | None) -
         for file, reason in listing.skipped:
             growing.row("", "skipped", reason, file, "")
         growing.sync()
-    rows = {name: growing.sizes[f"{name}.bin"] // np.dtype(kind).itemsize for name, kind in ARRAYS.items()}
+        rows = {name: growing.rows(name) for name in ARRAYS}
     used, residues, atoms = rows["atom_offset"] - 1, rows["residue_type"], rows["atom_name"]
     report = BuildReport(used, residues, atoms, listing.reasons, growing.failed, growing.dropped)
     path = origin.path.resolve()
     if used == 0:
-        first = (folder / "failures.tsv").read_text(encoding="utf-8").splitlines()[1:2] if report.failed else []
-        example = "".join(f", e.g. {file}: {reason}" for _, _, reason, file, _ in (row.split("\t") for row in first))
-        raise StoreError(f"no protein that can be read in {path}: {report}{example}")
+        raise StoreError(f"no protein that can be read in {path}: {report}; {folder / 'failures.tsv'} names the files")
     meta = {
         "format": FORMAT,
         "version": VERSION,

@@ -19,39 +19,41 @@ NOTE_EVERY = 512  # structures; a build that is killed reads no more than these 
 
 
 class GrowingStore:
-    """Appends structures to the arrays, and failures to their table; their sizes and checksums are noted at times.
+    """Appends structures to the arrays, and failures to their table; notes at times how long and what they are.
 
-    Opening it again goes on from the last note. If a file does not have the checksum that is noted, because the machine
-    crashed, say, all is made anew. `done` counts the sources, `failed` and `dropped` are those of `BuildReport`.
+    Opening it again goes on from the last note if the `plan` is the same. If a file does not have the checksum that is
+    noted, because the machine crashed, say, all is made anew. `done` counts the sources, `failed` and `dropped` are
+    those of `BuildReport`.
     """
 
-    def __init__(self, folder: Path):
-        self.folder, self.notes = folder, folder.with_name("progress.json")
+    def __init__(self, folder: Path, plan: str):
+        self.folder, self.plan, self.notes = folder, plan, folder / "progress.json"
         folder.mkdir(exist_ok=True)
         try:
-            self._go_on(read_checked(self.notes))
-        except (StoreError, OSError):
-            nothing = [0, hashlib.sha256().hexdigest()]
-            self._go_on({"done": 0, "failed": {}, "dropped": {}, "files": dict.fromkeys(NAMES, nothing)})
+            noted = read_checked(self.notes)
+            if noted["plan"] != plan:
+                raise StoreError(f"{folder} is of other data")
+            self.digests = {name: _cut_back(folder / name, *noted["files"][name]) for name in NAMES}
+        except StoreError:
+            nothing = 0, hashlib.sha256().hexdigest()
+            noted = {"done": 0, "failed": {}, "dropped": {}, "files": dict.fromkeys(NAMES, nothing)}
+            write_checked(self.notes, {"format": FORMAT, "version": VERSION, "plan": plan, **noted})
+            (folder / "meta.json").unlink(missing_ok=True)
+            self.digests = {name: _cut_back(folder / name, *nothing) for name in NAMES}
+        self.done, self.failed, self.dropped = noted["done"], Counter(noted["failed"]), Counter(noted["dropped"])
         self.files = {name: open(folder / name, "ab") for name in NAMES}  # noqa: SIM115
-        if not self.done and not self.sizes["failures.tsv"]:
+        if not self.files["failures.tsv"].tell():
             self.row("name", "outcome", "reason", "file", "detail")
             for name in OFFSETS:
                 self.append(f"{name}.bin", bytes(8))
 
-    def _go_on(self, noted: dict) -> None:
-        self.done, self.failed, self.dropped = noted["done"], Counter(noted["failed"]), Counter(noted["dropped"])
-        self.sizes, self.digests = {}, {}
-        for name in NAMES:
-            self.sizes[name], expected = noted["files"][name]
-            self.digests[name] = _digest_of_start(self.folder / name, self.sizes[name])
-            if self.digests[name].hexdigest() != expected:
-                raise StoreError(f"{self.folder / name} is damaged (its checksum differs)")
+    def rows(self, name: str) -> int:
+        """Length of an array: of `pos` in numbers, else in rows."""
+        return self.files[f"{name}.bin"].tell() // np.dtype(ARRAYS[name]).itemsize
 
     def append(self, name: str, data: bytes) -> None:
         self.files[name].write(data)
         self.digests[name].update(data)
-        self.sizes[name] += len(data)
 
     def row(self, *cells: str) -> None:
         """A line of the table of what is not in the store."""
@@ -69,7 +71,7 @@ class GrowingStore:
             for name, values in _columns(source.name, structure).items():
                 self.append(f"{name}.bin", values.astype(ARRAYS[name]).tobytes())
             for name, counted in OFFSETS.items():
-                self.append(f"{name}.bin", np.array(self.sizes[f"{counted}.bin"], ARRAYS[name]).tobytes())
+                self.append(f"{name}.bin", np.array(self.rows(counted), ARRAYS[name]).tobytes())
         self.done += 1
         if self.done % NOTE_EVERY == 0:
             self.note()
@@ -83,23 +85,25 @@ class GrowingStore:
     def note(self) -> None:
         """Write down how far the files are whole."""
         self.sync()
-        files = {name: [self.sizes[name], self.digests[name].hexdigest()] for name in NAMES}
-        counted = {"done": self.done, "failed": self.failed, "dropped": self.dropped}
-        write_checked(self.notes, {"format": FORMAT, "version": VERSION, **counted, "files": files})
+        files = {name: [file.tell(), self.digests[name].hexdigest()] for name, file in self.files.items()}
+        noted = {"done": self.done, "failed": self.failed, "dropped": self.dropped, "files": files}
+        write_checked(self.notes, {"format": FORMAT, "version": VERSION, "plan": self.plan, **noted})
 
     def close(self) -> None:
         for file in self.files.values():
             file.close()
 
 
-def _digest_of_start(file: Path, size: int):
-    """SHA-256 of the first `size` bytes of a file, which is cut off behind them; there need not be such a file."""
+def _cut_back(file: Path, size: int, expected: str):
+    """SHA-256 of the first `size` bytes of a file, which is cut off behind them. Raises StoreError if it is another."""
     digest = hashlib.sha256()
     with open(file, "a+b") as content:
         content.truncate(size)
         content.seek(0)
         while piece := content.read(2**22):
             digest.update(piece)
+    if digest.hexdigest() != expected:
+        raise StoreError(f"{file} is damaged (its checksum differs)")
     return digest
 
 

@@ -45,7 +45,6 @@ OFFSETS = {  # and the array of which they count the rows
     "name_offset": "names",
     "note_offset": "notes",
 }
-FILES = ("meta.json", "meta.json.tmp", "failures.tsv", "failures.tsv.tmp", *(f"{name}.bin" for name in ARRAYS))
 _ELEMENT = torch.tensor(ATOM_ELEMENT)
 
 

@@ -120,7 +120,7 @@ def list_files(path) -> list[str]:
 
 def _is_built(folder: Path) -> bool:
     """True for a store, finished or not, which was built among the data and is none of them."""
-    return STORE_SUFFIX in folder.suffixes and (is_store(folder) or has_format(folder / "plan.json"))
+    return STORE_SUFFIX in folder.suffixes and (is_store(folder) or has_format(folder / "progress.json"))
 
 
 def fingerprint(path) -> str:

@@ -51,15 +51,17 @@ def run(tasks: Sequence[Task], processes: int = 1) -> Iterator:
 
     Raises SiamDiffError if no process can be started.
     """
-    workers = [_Worker() for _ in range(min(processes, len(tasks)))]
-    idle, busy, started, done = list(workers), {}, 0, {}
+    workers, busy, done, begun = [], {}, {}, 0
     try:
+        workers += (_Worker() for _ in range(min(processes, len(tasks))))
+        idle = [*workers]
         for number in range(len(tasks)):
             while True:
-                while idle and started < min(len(tasks), number + AHEAD):
+                while idle and begun < min(len(tasks), number + AHEAD):
                     worker = idle.pop()
-                    busy[worker.begin(tasks[started])] = worker, started
-                    started += 1
+                    worker.begin(tasks[begun])
+                    busy[worker.connection] = worker, begun
+                    begun += 1
                 if number in done:
                     break
                 for connection in wait(list(busy)):
@@ -79,25 +81,24 @@ class _Worker:
         self.start()
 
     def start(self) -> None:
-        """Start the process. Whether it came up shows in `begin`, so that several come up at once."""
+        """Start the process and wait until it is ready."""
         context = multiprocessing.get_context(START)
         self.connection, theirs = context.Pipe()
-        self.process, self.ready = context.Process(target=_serve, args=(theirs,), daemon=True), False
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, of a fork next to threads
             self.process.start()
         theirs.close()
-
-    def begin(self, task: Task) -> Connection:
-        """Send a task; the connection that is returned is readable once `result` does not have to wait."""
-        self.task = task
         try:
-            self.ready = self.ready or self.connection.recv()
+            self.connection.recv()
         except (EOFError, OSError) as error:
             raise SiamDiffError(f"no process can be started to read files (exit status {self.end()})") from error
+
+    def begin(self, task: Task) -> None:
+        """Send a task; `connection` is readable once `result` does not have to wait."""
+        self.task = task
         with contextlib.suppress(OSError):  # it may be dead: then `result` finds out
             self.connection.send(task)
-        return self.connection
 
     def result(self):
         """What the task returned, or a StructureError.
@@ -159,13 +160,10 @@ def _limit() -> None:
     if resource is None:
         return
     used = resource.getrusage(resource.RUSAGE_SELF)
-    _lower(resource.RLIMIT_CORE, 0)
-    _lower(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + MAX_SECONDS)
+    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: math.ceil(used.ru_utime + used.ru_stime) + MAX_SECONDS}
     with contextlib.suppress(OSError):  # only Linux counts memory that is written to: not a mapped file, say of LMDB
         pages = int(Path("/proc/self/statm").read_text().split()[5])
-        _lower(resource.RLIMIT_DATA, pages * resource.getpagesize() + MAX_MEMORY)
-
-
-def _lower(kind: int, limit: int) -> None:
-    hard = resource.getrlimit(kind)[1]
-    resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+        limits[resource.RLIMIT_DATA] = pages * resource.getpagesize() + MAX_MEMORY
+    for kind, limit in limits.items():
+        hard = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))

@@ -45,7 +45,7 @@ def test_a_folder_is_searched_recursively_and_sorted(tmp_path):
     for file in ("b.pdb", "a.cif", "x/c.ent", "x/y/d.pdb.gz", "x/Z.CIF.gz", "readme.txt", ".pdb", "my.store/f.pdb"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_bytes(TEXT)
-    for folder, file in (("data.store", "meta.json"), ("data.store.partial", "plan.json")):
+    for folder, file in (("data.store", "meta.json"), ("data.store.partial", "progress.json")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "e.pdb").write_bytes(TEXT)
         (tmp_path / folder / file).write_text(json.dumps({"format": FORMAT}))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -330,27 +331,28 @@ def unfinished(folder: Path) -> Target:
     whole, partial = _store(folder), folder / "s.partial"
     origin = structures.structure_files(folder / "data")
     listing = origin.listing()
-    (partial / "merged").mkdir(parents=True)
-    with contextlib.closing(growing.GrowingStore(partial / "merged")) as store:
+    names = hashlib.sha256(b"\n".join(source.name.encode() for source in listing.sources)).hexdigest()
+    with contextlib.closing(growing.GrowingStore(partial, f"{origin.fingerprint} {names}")) as store:
         for source, structure in zip(listing.sources[:2], read_all(listing.sources)):
             store.add(source, structure)
         store.note()
-    left = {file: file.read_bytes() for file in (partial / "progress.json", *sorted((partial / "merged").iterdir()))}
+        assert store.done == 2
+    left = {file: file.read_bytes() for file in sorted(partial.iterdir())}
     expected = {name: (whole / name).read_bytes() for name in growing.NAMES}
 
     def read(name, damaged):
         for file, data in left.items():
-            file.write_bytes(damaged if str(file.relative_to(partial)) == name else data)
+            file.write_bytes(damaged if file.name == name else data)
         here = mock.patch.object(build, "read_all", lambda todo, _: (_read(source) for source in todo))
         with here, mock.patch.object(os, "fsync"):  # which takes most of the time, and changes no byte
-            build._fill(partial / "merged", origin, listing, 1)
-        (partial / "merged" / "meta.json").unlink()
-        return {file.name: file.read_bytes() for file in (partial / "merged").iterdir()}
+            build._fill(partial, origin, 1)
+        (partial / "meta.json").unlink()
+        return {file.name: file.read_bytes() for file in partial.iterdir() if file.name != "progress.json"}
 
     def check(name, damaged, result):
         assert result == expected, "not what was put into it"
 
-    files = {str(file.relative_to(partial)): data for file, data in left.items() if data}
+    files = {file.name: data for file, data in left.items() if data}
     return Target(files, (), read, check, BINARY)
 
 

@@ -219,7 +219,7 @@ def test_a_name_in_a_tar_that_claims_to_be_large(tmp_path):
     archive[148:156] = b" " * 8
     archive[148:156] = b"%06o\0 " % sum(archive[:512])
     (tmp_path / "x.tar").write_bytes(archive)
-    with pytest.raises(StructureError, match=r"x\.tar: damaged archive \(ReadError: a header of 1099511627776 bytes"):
+    with pytest.raises(StructureError, match=r"x\.tar: too large \(memory ran out\)"):
         find_structures(tmp_path / "x.tar")
 
 
