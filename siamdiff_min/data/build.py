@@ -144,7 +144,9 @@ def _check_replaceable(folder: Path) -> None:
     children = sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else [folder]
     for child in children:
         if child.name not in _PARTS or child.is_symlink() or not child.is_file():
-            raise StoreError(f"{folder} is not a store or holds {child.name}, no part of one; it is not overwritten")
+            raise StoreError(
+                f"{child} is no part of a store: {folder} is not overwritten; remove it or choose another place"
+            )
     names = {child.name for child in children}
     begun = names <= {"progress.json.tmp"}  # killed before it had a first note
     if not (begun or names >= {*NAMES} or any(has_format(folder / name) for name in ("meta.json", "progress.json"))):
