@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..files import StoreError, write_file
+from ..files import StoreError, sha256, write_file
 from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import Protein
 
@@ -77,9 +77,7 @@ class ProteinStore(torch.utils.data.Dataset):
         return self.meta["proteins"]
 
     def __getitem__(self, index: int) -> Protein:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"protein {index} of a store of {len(self)}")
-        return self.read(int(index) % len(self))
+        return self.read(range(len(self))[index])
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_maps": {}}
@@ -141,11 +139,7 @@ class ProteinStore(torch.utils.data.Dataset):
     def verify(self) -> None:
         """Read everything and compare the checksums. Raises StoreError that names the first damaged array."""
         for name, entry in self.meta["arrays"].items():
-            digest = hashlib.sha256()
-            with open(self.path / f"{name}.bin", "rb") as file:
-                while piece := file.read(2**22):
-                    digest.update(piece)
-            if digest.hexdigest() != entry["sha256"]:
+            if sha256(self.path / f"{name}.bin") != entry["sha256"]:
                 raise StoreError(f"{self.path}: array {name} is damaged (its checksum differs)")
 
     def _map(self, name: str) -> np.ndarray:
@@ -185,22 +179,14 @@ class _Names(Sequence):
         return len(self.offset) - 1
 
     def __getitem__(self, index):
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"name {index} of {len(self)}")
-        index = index % len(self)
-        return decode_name(self.text[self.offset[index] : self.offset[index + 1]].tobytes())
+        index = range(len(self))[index]
+        name = self.text[self.offset[index] : self.offset[index + 1]].tobytes()
+        return name.decode("utf-8", "surrogateescape")  # see `encode_name`
 
 
 def encode_name(name: str) -> bytes:
     """File names need not be valid UTF-8: their odd bytes pass through."""
     return name.encode("utf-8", "surrogateescape")
-
-
-def decode_name(data: bytes) -> str:
-    """The inverse of `encode_name`."""
-    return data.decode("utf-8", "surrogateescape")
 
 
 def memory() -> int:

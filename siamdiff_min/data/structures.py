@@ -132,7 +132,7 @@ def fingerprint(path) -> str:
     digest = hashlib.sha256()
     for file in list_files(path):
         if kind_of(file) is not None or file.endswith(ARCHIVES):
-            status = os.lstat(file) if os.path.islink(file) and not os.path.exists(file) else os.stat(file)
+            status = os.stat(file, follow_symlinks=os.path.exists(file))
             entry = os.path.relpath(file, path), status.st_size, status.st_mtime_ns
             digest.update(f"{entry}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
@@ -152,7 +152,7 @@ def find_structures(path) -> Listing:
     Raises:
         StructureError: nothing at `path`, or it is itself an archive that is damaged or truncated.
     """
-    found: list[tuple[tuple[str, str, int], Source]] = []
+    found: list[tuple[str, Source]] = []  # and the path inside the folder, or inside folder and archive
     skipped: list[tuple[str, str]] = []
     files = list_files(path)
     archives = [file for file in files if file.endswith(ARCHIVES) and os.path.isfile(file)]
@@ -163,17 +163,16 @@ def find_structures(path) -> Listing:
         if not os.path.isfile(file):
             skipped.append((file, "folder that is not entered" if os.path.isdir(file) else "not a regular file"))
         elif file not in content:
-            _add(os.path.basename(file) if relative == "." else relative, Source("", file), found, skipped)
+            found.append((os.path.basename(file) if relative == "." else relative, Source("", file)))
         elif isinstance(problem := content[file], StructureError):
             if relative == ".":
                 raise problem
-            found.append(((*os.path.split(relative), 0), Source("", file, problem=problem)))
+            found.append((relative, Source("", file, problem=problem)))
         else:
             members, refused = content[file]
             skipped += refused
-            for member, offset, size in members:
-                inside = os.path.join(os.path.splitext(relative)[0], member)
-                _add(inside, Source("", file, member, offset, size), found, skipped)
+            inside = os.path.splitext(relative)[0]
+            found += ((os.path.join(inside, m), Source("", file, m, offset, size)) for m, offset, size in members)
     return Listing(_named(found, skipped), skipped)
 
 
@@ -182,20 +181,18 @@ def kind_of(file: str) -> str | None:
     return next((kind for kind in reversed(KINDS) if file.lower().endswith(kind)), None)
 
 
-def _add(relative: str, source: Source, found: list, skipped: list) -> None:
-    """Sort one file under its (folder, name without extensions), or among the skipped."""
-    folder, base = os.path.split(os.path.normpath(relative))
-    kind = kind_of(base)
-    if kind is None or len(base) == len(kind):
-        skipped.append((source.label, "not a structure file"))
-    else:
-        found.append(((folder, base[: -len(kind)], KINDS.index(kind)), source))
-
-
-def _named(found: list, skipped: list) -> list[Source]:
-    """One source for every structure, each with a name of its own, sorted by it."""
+def _named(found: list[tuple[str, Source]], skipped: list[tuple[str, str]]) -> list[Source]:
+    """One source for every structure, each with a name of its own, sorted by it; the others are added to `skipped`."""
+    kinds: list[tuple[str, str, int, Source]] = []  # folder, name without extensions, which of KINDS
+    for relative, source in found:
+        folder, base = os.path.split(os.path.normpath(relative))
+        kind = "" if source.problem else kind_of(base)
+        if kind is None or len(kind) == len(base):
+            skipped.append((source.label, "not a structure file"))
+        else:
+            kinds.append((folder, base[: len(base) - len(kind)], [*KINDS, ""].index(kind), source))
     chosen: dict[tuple[str, str], Source] = {}
-    for (folder, stem, _), source in sorted(found, key=lambda item: (item[0], item[1].offset)):
+    for folder, stem, _, source in sorted(kinds, key=lambda item: (*item[:3], item[3].offset)):
         if (folder, stem) in chosen:
             skipped.append((source.label, "another file of the same structure"))
         else:
