@@ -111,7 +111,8 @@ class RunConfig:
     """What pre-training and fine-tuning have in common."""
 
     level: str | None = option(
-        "what the nodes are (default: what --encoder, its file or --task leave, or atom)", choices=("atom", "residue")
+        "what the nodes are (default: that of --init-from, the only one of --encoder or --task, or atom)",
+        choices=("atom", "residue"),
     )
     preset: str | None = option(
         "follow the paper, or the released code (default: that of --init-from, or paper)", choices=CONVENTIONS
@@ -120,8 +121,8 @@ class RunConfig:
         "which encoder is trained (default: that of --init-from, or gearnet)", choices=ENCODERS
     )
     size: str | None = option(
-        "the paper's encoder, or a smaller one for laptops (default: that of --init-from, or paper; fine-tuned on demo "
-        "data tiny)",
+        "the paper's encoder, or a smaller one for laptops (default: that of --init-from, or paper; tiny to fine-tune "
+        "on a demo set)",
         choices=SIZES,
     )
     batch_size: int | None = option("samples per process and forward pass (default: preset)")
@@ -161,16 +162,16 @@ class RunConfig:
             raise ConfigError(f"--lr must be above 0, got {self.lr}")
 
     def _filled(self, *sources: Mapping):
-        """The same, with what is None from the first of `sources` that says it."""
+        """The same options; what is None is taken from the first of `sources` that has it."""
         known = {name: value for source in reversed(sources) for name, value in source.items() if value is not None}
         empty = [f.name for f in fields(self) if getattr(self, f.name) is None]
         return replace(self, **{name: known[name] for name in empty if name in known})
 
     def _started(self, source: Mapping, file: str | None, kind: str, table: Mapping, **defaults) -> tuple:
-        """The same, with what is None from `source`, which `file` says of itself, or from `defaults`; and the row of
-        `table` for this method or task (`kind`).
+        """The same options, and the row of `table` for this method or task (`kind`). What is None is taken from
+        `source`, which is what `file` says of itself, or from `defaults`.
 
-        Raises ConfigError for what the file contradicts, for options of other methods or tasks, and without such a row.
+        Raises ConfigError if the file holds something else, for options of other methods or tasks, and without a row.
         """
         known = {name: source[name] for name in FROM_FILE if name in source}
         config = self._filled(known, defaults, {"encoder": "gearnet", "preset": "paper", "size": "paper"})
