@@ -1,8 +1,8 @@
 """The ATOM3D sets PSR, MSP, PIP and RES (Sec. 5.1, App. D; Townshend et al., 2021): LMDB folders of compressed JSON.
 
-An item is a data frame of atoms and its labels. The atoms pass through the parsing policy of every other format. The
-labels become a note beside the protein (`samples.py` lists the notes). An item that lacks a field, or holds something
-else in it, fails as a whole. Rows of a frame are counted by position, its index is not used. Nothing is unpickled.
+An item holds labels and data frames of atoms, which pass through the parsing policy of every other format. The labels
+become a note beside the protein (`samples.py` lists the notes). An item that lacks a field, or holds something else in
+it, fails as a whole. Rows of a frame are counted by position; its index is not used. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from ..files import StructureError, structure_errors
-from ..protein.constants import ATOM_INDEX, ONE_LETTER, PARENT, PARENT_ATOM, RESIDUE_INDEX, O
+from ..protein.constants import ATOM_INDEX, ONE_LETTER, PARENT, PARENT_ATOM, RESIDUE_INDEX
 from ..protein.protein import Protein
 from ..protein.structure import AtomRow, Structure, assemble, join
 from .samples import SPLITS, LabelledData, find_part, write_note
@@ -134,7 +134,7 @@ def _get(path: str, key: str, default: bytes | None = None) -> bytes:
 
 _TEXTS = ["chain", "insertion_code", "resname", "name", "altloc"]
 _VALUES = ["residue", "occupancy", "element", "x", "y", "z", "model", "subunit"]
-_PAIR_COLUMNS = [f"{name}{end}" for end in (0, 1) for name in ("subunit", "model", "chain", "residue")]
+_ENDS = [[f"{name}{end}" for name in ("subunit", "model", "chain", "residue")] for end in (0, 1)]
 
 
 def _columns(item: dict, name: str, wanted: Sequence[str]) -> list[tuple]:
@@ -246,8 +246,12 @@ def _read_pip(label: str, item: dict) -> Structure:
     without positive pairs, or whose pairs name other than two subunits, fails: no sample could be drawn from it. A pair
     knows no insertion codes: it means the first residue with that number.
     """
-    atoms, table = _atoms(item, "atoms_pairs"), _columns(item, "atoms_neighbors", [*_PAIR_COLUMNS, "label"])
-    pairs = [[(s, m, c.strip(), n) for s, m, c, n in (row[:4], row[4:8])] for row in zip(*table) if row[8] == 1]
+    atoms, (labels,) = _atoms(item, "atoms_pairs"), _columns(item, "atoms_neighbors", ["label"])
+    ends = []
+    for columns in _ENDS:
+        subunit, model, chain, number = _columns(item, "atoms_neighbors", columns)
+        ends.append(zip(subunit, model, map(str.strip, chain), number))
+    pairs = [pair for *pair, positive in zip(*ends, labels) if positive == 1]
     subunits = list(dict.fromkeys(end[0] for pair in pairs for end in pair))
     if len(subunits) != 2:
         raise StructureError(label, "positive pairs of other than two subunits", f"{subunits!r:.200}")
@@ -272,35 +276,33 @@ def _read_pip(label: str, item: dict) -> Structure:
 
 
 def _read_res(label: str, item: dict) -> Structure:
-    """Residue identity: a structure, residues of it whose type is to be told, and the atoms around each.
+    """Residue identity: a structure, residues of it whose type is to be told, and the atoms listed around each.
 
-    Of the residue itself only N, CA, C and O belong to its environment, whatever the item lists: a CB would tell
-    glycine apart.
+    Whatever is listed of the residue itself, a sample shows its backbone only (`samples.EnvironmentSamples`).
     """
     atoms, lists = _atoms(item, "atoms"), item["subunit_indices"]
     (names,) = _columns(item, "labels", ["subunit"])
     structure = _structure(label, atoms)
     protein, place_of = structure.protein, positions(structure)
-    owner, atom_name = protein.atom_residue.numpy(), protein.atom_name.numpy()
-    atom = {(*place_of[r], name): i for i, (r, name) in enumerate(zip(owner.tolist(), atom_name.tolist()))}
-    # The place of every row of the frame in the protein, -1 for those that the parsing policy leaves out.
-    names_of = [ATOM_INDEX.get(PARENT_ATOM.get((row.residue, row.atom), row.atom)) for row, *_ in atoms]
-    keys = [(*row[:3], name) if model == atoms[0][1] else None for (row, model, _), name in zip(atoms, names_of)]
-    place = np.array([atom.get(key, -1) for key in keys])
+    owners = zip(protein.atom_residue.tolist(), protein.atom_name.tolist())
+    atom = {(*place_of[residue], name): i for i, (residue, name) in enumerate(owners)}
+    place = np.full(len(atoms), -1)  # of every row in the protein; the parsing policy leaves some out
+    for i, (row, model, _) in enumerate(atoms):
+        if model == atoms[0][1]:
+            name = ATOM_INDEX.get(PARENT_ATOM.get((row.residue, row.atom), row.atom))
+            place[i] = atom.get((row.chain, row.number, row.code, name), -1)
     numbered = _rows_of(key[:2] for key in place_of)
     environments, dropped = {}, Counter()
     for name, indices in zip(names, lists, strict=True):
         rows = np.fromiter(map(operator.index, indices), np.int64)
         if rows.min(initial=0) < 0:
             raise ValueError("negative subunit_indices")
-        near = place[rows]
+        near = np.unique(place[rows])
         centre, reason = _centre(name, numbered, protein)
         if reason or centre in environments:
             dropped[f"environments {reason or 'listed before'}"] += 1
         else:
-            backbone = np.flatnonzero((owner == centre) & (atom_name <= O))
-            others = near[(near >= 0) & (owner[near] != centre)]
-            environments[centre] = np.union1d(backbone, others).tolist()
+            environments[centre] = near[near >= 0].tolist()
     if not environments:
         found = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()))
         raise StructureError(label, "no environments", found)

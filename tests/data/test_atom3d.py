@@ -579,12 +579,12 @@ def test_res_of_the_centre_only_the_backbone(tmp_path):
     """Whatever the file lists of the residue itself: everything, or nothing."""
     own = (PROTEIN.atom_residue == 5).nonzero().flatten().tolist()
     others = (PROTEIN.atom_residue == 9).nonzero().flatten().tolist()
-    item = res([5], indices=[others + own])
-    everything = environments(*read(tmp_path / "a", "res", item))[5]
-    nothing = environments(*read(tmp_path / "b", "res", res([5], indices=[others])))[5]
     backbone = [i for i in own if PROTEIN.atom_name[i] <= O]
     assert len(backbone) == 4 < len(own)
-    assert everything.tolist() == nothing.tolist() == sorted(backbone + others)
+    for name, listed in (("a", others + own), ("b", others), ("c", others + own[:1])):
+        data = dataset(tmp_path / name, "res", [res([5], indices=[listed])])
+        sample = DATASETS["res"](open_origin(data.train, workers=1))[0, 0]
+        assert torch.equal(sample.protein.pos, PROTEIN.pos[sorted(backbone + others)])
 
 
 def test_res_positions_are_those_of_the_frame(tmp_path):
