@@ -46,10 +46,11 @@ def table_set(labels, data, kind: str | None = None) -> LabelledData:
         StructureError: the table is malformed, or names a structure that is not in `data`.
     """
     kind, classes, rows = _values(labels, read_table(labels), kind)
-    residues, found, listed = "number" in rows[0], find_structures(data), {}
+    residues, listed = "number" in rows[0], {}
     for row in rows:
         name = row["name"]
         listed.setdefault(name[: len(name) - len(kind_of(name) or "")], []).append(row)
+    found = find_structures(data)
     sources = {source.name: source for source in found.sources}
     if missing := listed.keys() - sources.keys():
         names, there = (", ".join(sorted(n)[:3]) for n in (missing, sources))
@@ -57,7 +58,8 @@ def table_set(labels, data, kind: str | None = None) -> LabelledData:
         raise StructureError(labels, "names that match no structure", detail)
     skipped = [*found.skipped, *((sources[name].label, "no label in the table") for name in sources.keys() - listed)]
     content = f"{fingerprint(data)} {sha256(Path(labels))} {kind}"
-    digest, origins, split_of = hashlib.sha256(content.encode()).hexdigest(), {}, _splits(labels, listed)
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    origins, split_of = {}, _splits(labels, listed)
     for split in SPLITS:
         chosen = [
             Labelled(name, sources[name], partial(_label, sources[name].label, kind, listed[name]))
@@ -80,7 +82,8 @@ def _label(path: str, kind: str, rows: list[dict], structure: Structure) -> Stru
     keys = [(row["chain"], row["number"], row["value"]) for row in rows]
     found = sorted((place[key[:2]], *key) for key in keys if key[:2] in place)
     if not found:
-        raise StructureError(path, "no labelled residue in it", "e.g. chain {}, number {}".format(*keys[0]))
+        chain, number, _ = keys[0]
+        raise StructureError(path, "no labelled residue in it", f"e.g. chain {chain}, number {number}")
     values = {"kind": kind, "values": [v for *_, v in found], "places": [f"{c}:{n}" for _, c, n, _ in found]}
     dropped = Counter({"labels of residues that are not in the structure": len(rows) - len(found)})
     note = write_note(values, [row for row, *_ in found])

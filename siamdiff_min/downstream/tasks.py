@@ -23,7 +23,7 @@ from . import metrics
 
 
 class Task(nn.Module):
-    """What all tasks share; each says what it reads from the encoder, its loss, and its metrics.
+    """What all tasks share. Every output is a binary problem, unless the task has another loss.
 
     Args:
         encoder: from `ENCODERS`.
@@ -64,7 +64,7 @@ class Task(nn.Module):
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Loss of every sample (B,)."""
-        raise NotImplementedError
+        return F.binary_cross_entropy_with_logits(output, target.view(output.shape), reduction="none").mean(-1)
 
     def constant(self, target: Tensor) -> Tensor:
         """Sums over a batch that tell `means` the loss of the best constant prediction: counts of 0 and 1 (C, 2)."""
@@ -119,9 +119,6 @@ class EnzymeCommission(Task):
             with torch.no_grad():
                 self.head.layers[-1].bias.copy_(frequency.logit())
 
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(output, target, reduction="none").mean(-1)
-
     def score(self, output: Tensor) -> Tensor:
         return output.sigmoid()
 
@@ -135,9 +132,6 @@ class InterfacePrediction(Task):
     """PIP: do two residues touch? From the CA of both, each encoded in its own surroundings. AUROC."""
 
     structures, only_ca, metric = 2, True, "auroc"
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(output.squeeze(-1), target, reduction="none")
 
 
 class MutationStability(InterfacePrediction):

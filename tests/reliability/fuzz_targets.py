@@ -111,7 +111,11 @@ def check_note(task: str, structure: Structure) -> None:
         assert rows.min() >= 0 and rows.max() < size and all(0 <= row < size for row in values["ambiguous"])
     else:
         assert len(values["residues"]) == len(values["counts"]) > 0 and sum(values["counts"]) == len(rows)
-        assert all(0 <= row < size for row in values["residues"]) and rows.min(initial=0) >= 0 and rows.max(initial=0) < atoms
+        assert (
+            all(0 <= row < size for row in values["residues"])
+            and rows.min(initial=0) >= 0
+            and rows.max(initial=0) < atoms
+        )
 
 
 def same_structure(a: Structure, b: Structure) -> bool:
