@@ -16,9 +16,9 @@ from .siamdiff import SiamDiff
 
 __all__ = ["ABLATIONS", "OBJECTIVES", "SCHEDULES", "Schedule", "SiamDiff"]
 
-ABLATIONS = {  # Sec. 5.3 and App. G, as arguments of Schedule.only
+ABLATIONS = {  # Table 3 (Sec. 5.3) and App. G, as arguments of Schedule.only
     "none": {},
-    "no-clash-check": {},  # ours: nothing of the schedules; build_siamdiff leaves out the check of Sec. 4.1
+    "no-clash-check": {},  # ours: the schedule stays, build_siamdiff leaves out the check of Sec. 4.1
     "no-sequence": {"sequence": False},
     "no-structure": {"structure": False},
     "small-noise": {"level": 1},

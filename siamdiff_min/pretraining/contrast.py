@@ -19,31 +19,34 @@ EDGE_MASK_RATE = 0.15
 TEMPERATURE = 0.07
 
 
+def draw_below(number: Tensor, generator: torch.Generator) -> Tensor:
+    """One of 0 .. n - 1 for every n of `number` (B,), all equally likely."""
+    u = torch.rand(len(number), generator=generator, device=number.device)
+    return (u * number).long().clamp(max=number - 1)
+
+
 def subsequence(protein: Protein, generator: torch.Generator) -> Tensor:
     """Residues (R,) bool of a random window of at most 50 residues of every protein, every window equally likely."""
     size = protein.residues_per_graph
-    first = size.cumsum(0) - size
     windows = (size - MAX_RESIDUES).clamp(min=0) + 1
-    u = torch.rand(protein.num_graphs, generator=generator, device=protein.pos.device)
-    start = (u * windows).long().clamp(max=windows - 1)  # (B,)
-    row = torch.arange(protein.num_residues, device=u.device) - (first + start)[protein.residue_graph]
-    return (row >= 0) & (row < MAX_RESIDUES)
+    start = size.cumsum(0) - size + draw_below(windows, generator)  # (B,)
+    place = torch.arange(protein.num_residues, device=start.device) - start[protein.residue_graph]
+    return (place >= 0) & (place < MAX_RESIDUES)
 
 
 def ball(protein: Protein, ca: Tensor, generator: torch.Generator) -> Tensor:
     """Residues (R,) bool whose CA is within 15 angstrom of that of a random residue of their protein; ca is (R, 3)."""
     size = protein.residues_per_graph
-    u = torch.rand(protein.num_graphs, generator=generator, device=protein.pos.device)
-    centre = (size.cumsum(0) - size) + (u * size).long().clamp(max=size - 1)  # (B,)
+    centre = size.cumsum(0) - size + draw_below(size, generator)  # (B,)
     return length(ca - ca[centre][protein.residue_graph]) <= RADIUS
 
 
 def info_nce(z: Tensor, other: Tensor, all_views: bool = True) -> tuple[Tensor, Tensor]:
-    """-log softmax of the similarity to the other view of the same protein, among all views of the batch but itself.
+    """InfoNCE as in SimCLR (Chen et al. 2020): each view is told from all other views by its own protein's other view.
 
-    z and other are (B, d), two views of the same proteins. Returns the loss of every view (2B,), and whether the right
-    one was the most similar (2B,). Similarity is the cosine over the temperature (Chen et al. 2020, SimCLR). Without
-    `all_views` the loss is that of the first views, among the second views alone: (B,) (differences.md, row 28).
+    z and other are (B, d), two views of the same proteins. Returns the loss of every view (2B,), -log softmax of the
+    cosine over the temperature, and whether the right view was the most similar (2B,). Without `all_views` only first
+    views are told, among the second views: (B,) (differences.md, row 28).
     """
     views = F.normalize(torch.cat([z, other]).float(), dim=-1)  # (2B, d)
     similarity = (views @ views.T / TEMPERATURE).fill_diagonal_(-torch.inf)
@@ -54,9 +57,9 @@ def info_nce(z: Tensor, other: Tensor, all_views: bool = True) -> tuple[Tensor, 
 
 
 class MultiviewContrast(Objective):
-    """InfoNCE on projections of two views, each a crop of the protein from which 15 % of the edges may be missing.
+    """InfoNCE between two views of every protein. A view is a subsequence or a ball, with all edges or 85 % of them.
 
-    For every protein and view a coin decides between subsequence and ball, and another whether edges are hidden.
+    Two coins per protein and view decide.
     """
 
     def __init__(self, encoder: nn.Module, conventions: Conventions = PAPER):
@@ -84,13 +87,13 @@ class MultiviewContrast(Objective):
         return view, self.hide_edges(view, self.encoder.builder(view), generator)
 
     def crop(self, protein: Protein, ca: Tensor, generator: torch.Generator) -> Protein:
-        """Of every protein either a subsequence or a ball."""
+        """A subsequence or a ball of every protein."""
         coin = torch.rand(protein.num_graphs, generator=generator, device=ca.device) < 0.5
         window, near = subsequence(protein, generator), ball(protein, ca, generator)
         return protein.select_residues(torch.where(coin[protein.residue_graph], window, near))
 
     def hide_edges(self, protein: Protein, graph: Graph, generator: torch.Generator) -> Graph:
-        """A coin per protein says whether each of its edges is hidden, with probability 0.15, or none."""
+        """Hide each edge with probability 0.15, in the half of the proteins that a coin picks."""
         coin = torch.rand(protein.num_graphs, generator=generator, device=graph.src.device) < 0.5
         u = torch.rand(graph.num_edges, generator=generator, device=graph.src.device)
         keep = (u >= EDGE_MASK_RATE) | coin[protein.atom_graph[graph.dst]]

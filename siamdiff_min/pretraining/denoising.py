@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..encoders.graph import edge_lengths
 from ..encoders.ops import MLP
 from ..protein.conformer import chi_atoms, rotate_side_chains
-from ..protein.constants import RESIDUE_INDEX
+from ..protein.constants import MAX_CHI, RESIDUE_INDEX
 from ..protein.geometry import normal_like
 from ..protein.protein import Protein
 from .diffusion import Schedule
@@ -30,10 +31,10 @@ def noise_levels() -> Tensor:
 class ScoreMatching(Objective):
     """|sigma s(d~) - (d - d~) / sigma|^2 over the edges: the noise on every distance, from the noised distances.
 
-    The score of d~ = d + sigma eps is -eps / sigma; sigma times it is predicted, so all levels weigh the same. The
-    graph is that of the clean structure and shows d~ in place of its lengths; an edge, its reverse and its repetitions
-    show the same. Only lengths are noised: angles (GearNet) and directions (GVP) are those of the clean structure.
-    One sigma per protein, which the network is not told. Predicting zero costs 1.
+    The score of d~ = d + sigma eps is -eps / sigma. The head predicts sigma times it, so that all levels weigh the same
+    and predicting zero costs 1. There is one sigma per protein, which the network is not told. The graph is that of the
+    clean structure and shows d~ instead of its lengths: the same for an edge, its reverse and its repetitions. Angles
+    (GearNet) and directions (GVP) stay clean.
     """
 
     def __init__(self, encoder: nn.Module):
@@ -53,7 +54,7 @@ class ScoreMatching(Objective):
         noise = normal_like(sigma, generator).masked_fill(i == j, 0.0)  # a self edge has no length to be noised
         noised = edge_lengths(graph, protein.pos) + (sigma * noise)[of_edge]  # (E,)
         a = self.encoder(protein, replace(graph, length=noised)).node
-        shown = torch.zeros_like(noise).index_copy_(0, of_edge, noised)[:, None]  # (P, 1) any edge of a pair
+        shown = torch.zeros_like(noise).index_copy_(0, of_edge, noised)[:, None]  # (P, 1) edges of a pair agree
         predicted = self.mlp(torch.cat([a[i] * a[j], self.dist_mlp(shown)], dim=-1)).squeeze(-1).to(noise.dtype)
         loss, zero = (predicted + noise).square()[i != j], noise.square()[i != j]
         return mean_or_zero(loss), {
@@ -65,8 +66,8 @@ class ScoreMatching(Objective):
 class TorsionalDiffusion(Objective):
     """(eps - MLP(a_1, a_2, a_3, a_4))^2: the noise on one side-chain torsion of every residue, from its four atoms.
 
-    A random chi of every residue that has one turns by a normal angle of variance (1 - abar_t) / abar_t, that of the
-    noise of Eq. 3 on coordinates, wrapped to (-pi, pi]; what is predicted is that angle over its standard deviation.
+    One random chi of every residue that has any turns by a normal angle of variance (1 - abar_t) / abar_t, that of
+    the noise on coordinates in Eq. 3, wrapped to (-pi, pi]. The head predicts that angle over its standard deviation.
     Proline does not turn. The graph is that of the clean structure, as in DiffPreT (differences.md, row 5).
     """
 
@@ -88,11 +89,9 @@ class TorsionalDiffusion(Objective):
         chi = u.masked_fill(~defined, -1.0).argmax(1)  # (R,) one of the defined, all equally likely
         turned = std * normal_like(std, generator)
         turned = torch.pi - torch.remainder(torch.pi - turned, 2 * torch.pi)  # (-pi, pi]
-        row = torch.arange(len(chi), device=chi.device)
-        angles = torch.zeros_like(protein.pos[:1, :1]).expand(*defined.shape).clone()
-        angles[row, chi] = turned
-        a = self.encoder(rotate_side_chains(protein, angles * defined), graph).node
-        chosen = defined.any(1)
+        angles = turned[:, None] * F.one_hot(chi, MAX_CHI) * defined
+        a = self.encoder(rotate_side_chains(protein, angles), graph).node
+        chosen, row = defined.any(1), torch.arange(len(chi), device=chi.device)
         of_torsion = a[atoms[row, chi][chosen]].flatten(1)  # (M, 4 d)
         loss = (self.mlp(of_torsion).squeeze(-1).to(abar.dtype) - (turned / std)[chosen]).square()
         return mean_or_zero(loss), {

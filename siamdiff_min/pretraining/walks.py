@@ -1,4 +1,4 @@
-"""Random walks along the edges of a graph: what distance, angle and dihedral prediction measure (1, 2 or 3 edges)."""
+"""Random walks of 1, 2 or 3 edges: the atoms whose distance, angle or dihedral is predicted (App. D)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..encoders.ops import segment_sum
 def sample_walks(graph: Graph, node_graph: Tensor, num: int, edges: int, generator: torch.Generator) -> Tensor:
     """Walks of `edges` steps from one node to another, no node twice: edge ids (M, edges).
 
-    For every protein `num` are drawn, with replacement, uniformly among all walks of that many steps; those that come
+    `num` per protein are drawn with replacement, all walks of that many steps being equally likely. Those that come
     back to one of their nodes are then left out, so M is a little less than num * B for more than one step.
     node_graph (N,) is the protein of every node.
 
-    Walks need not be listed, of which there are 14 million in a batch of atom graphs: the number of walks that go on
-    from a node follows step by step, and a walk is drawn by them, edge after edge.
+    A batch of atom graphs has 14 million walks, too many to list. So count the walks that begin with each edge, step by
+    step, and draw edge after edge in proportion to these counts.
     """
     n, src, dst = graph.num_nodes, graph.src, graph.dst
     if not graph.num_edges:
