@@ -1,8 +1,7 @@
 """What the tables of the paper report: Fmax, AUPR, AUROC, Spearman's rho and accuracy (Sec. 5.1, App. D).
 
-Numpy arrays in, Python floats out, computed in float64. Nothing here raises for want of data: where a metric is not
-defined (an empty split, one class only, scores that are not finite) it is nan, so that a first epoch on a tiny split
-does not end a run.
+Numpy arrays in, Python floats out, computed in float64. A metric that is not defined (an empty split, one class only,
+scores that are not finite) is nan, not an error, so that a first epoch on a tiny split does not end a run.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ NAN = float("nan")
 
 
 def fmax(score: np.ndarray, target: np.ndarray) -> tuple[float, float]:
-    """Protein-centric maximum F-score (Eq. 29-31) and the largest threshold that attains it.
+    """Protein-centric maximum F-score (Eq. 29, Eq. 30, Eq. 31) and the largest threshold that attains it.
 
-    Every distinct score is a threshold t, and all scores >= t are predictions. Going down the labels of one protein,
-    sorted by score, its precision and recall change by one step each; the steps of all proteins in the order of their
-    scores, summed up, are the averages of Eq. 30. Sums are read off after the last of equal scores only: between equal
-    scores there is no threshold, and the maximum over such places, as torchdrug takes it, is too high.
+    Every distinct score is a threshold t, and all scores >= t are predictions. As t falls past a score of one protein,
+    the precision and recall of this protein change by a step. The steps of all proteins, sorted by score and summed up,
+    are the averages of Eq. 30. They are read only after the last of equal scores: there is no threshold between equal
+    scores, and torchdrug's maximum, which takes such places in, is too high.
 
     A protein without labels has recall 0/0 in Eq. 29; it counts as 0, and the protein counts in N.
 

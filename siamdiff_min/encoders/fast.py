@@ -21,9 +21,9 @@ from .ops import MLP, Links, segment_mean, segment_sum
 def lowered(x: Tensor) -> Tensor:
     """x in the type of matrix products under autocast.
 
-    In bfloat16 are then products, their rows, and what `embedding_bag`, which adds in float32, makes of them. In
-    float32 stay coordinates, lengths and angles, the tables of `ScalarLayers`, `segment_sum`, the statistics of batch
-    norm, softmax and losses.
+    Under bf16, products and the rows they are made of are bfloat16. `embedding_bag` adds such rows in float32, then
+    rounds. Coordinates, lengths, angles, the tables of `ScalarLayers`, `segment_sum`, the statistics of batch norm,
+    softmax and losses stay in float32.
     """
     device = x.device.type
     return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
@@ -34,9 +34,9 @@ def lowered(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Gather:
-    """Which rows are added up into which sums, prepared once and used by every layer, forward and backward.
+    """Sums of rows: sum t adds the rows source[k] for which target[k] = t. Its transpose is the backward pass.
 
-    Built by `Gather.build(source, target, num_sources, num_targets)`: sum t adds the rows source[k] with target[k] = t.
+    `Gather.build` sorts these pairs once; every layer uses them, forward and backward.
     """
 
     source: Tensor  # (K,) int32  rows to read, sorted by target
@@ -53,14 +53,11 @@ class Gather:
         return _RowSum.apply(x, self)
 
     def add_up(self, x: Tensor) -> Tensor:
-        """The same without a gradient."""
+        """`__call__` without a gradient."""
         return F.embedding_bag(self.source, x, self.offsets, mode="sum", include_last_offset=True)
 
     def spread(self, grad: Tensor) -> Tensor:
-        """The backward pass of `add_up`, (num_targets, d) -> (num_sources, d): the same over the transposed index.
-
-        torch's own backward pass takes ten times as long.
-        """
+        """The transpose of `add_up`, (num_targets, d) -> (num_sources, d); torch's own takes ten times as long."""
         return F.embedding_bag(self.target, grad, self.offsets_back, mode="sum", include_last_offset=True)
 
 
@@ -85,11 +82,11 @@ class _RowSum(torch.autograd.Function):
 
 
 class _MapThenSum(torch.autograd.Function):
-    """r linear maps, weight (r, out, in), of every row of x (S, in); their results, rows r s .. r s + r - 1, added up.
+    """Apply r linear maps, weight (r, out, in), to every row of x (S, in), then sum the results that share a target.
 
-    They are made and used some columns at a time. The 8 maps of every edge of a batch would take 200 MB, fresh pages
-    each time. In blocks that stay in the cache and are used again, forward and backward take 170 ms instead of 242 ms
-    (128 wide), 400 instead of 483 (512 wide), on 2 cores.
+    The results of row s are the rows r s .. r s + r - 1. A CPU computes a few columns of them at a time: all 8 maps of
+    every edge would take 200 MB of fresh memory, a block stays in the cache. Forward and backward take 170 ms, not 242
+    (128 wide), and 400 ms, not 483 (512 wide), on 2 cores.
     """
 
     block = 48 << 20  # bytes
@@ -131,7 +128,7 @@ class _MapThenSum(torch.autograd.Function):
 
 
 class _PairLinear(torch.autograd.Function):
-    """(x_i * x_j) W^T; the products (P, d) are computed again in the backward pass, not kept until then."""
+    """(x_i * x_j) W^T. The products (P, d) are not kept for the backward pass but computed again there."""
 
     @staticmethod
     def forward(ctx, x: Tensor, i: Tensor, j: Tensor, weight: Tensor) -> Tensor:
@@ -165,9 +162,9 @@ def sums_so_far(x: Tensor) -> Tensor:
 class ScalarLayers:
     """second(relu(first(x))) of numbers x, without a product per number.
 
-    It is piecewise linear in x, with a knot where each of the h hidden units turns on or off. A table of slopes and one
-    of offsets, a row for every piece, cost a cumulative sum over the units; after that a number is looked up. Forward
-    and backward of 16,000 numbers and 768 units take 0.08 s where the product takes 0.47 s (one core).
+    It is piecewise linear in x: at a knot one of the h hidden units turns on or off. A cumulative sum over the units
+    gives the slope and the offset of every piece; then each number is looked up. Forward and backward of 16,000 numbers
+    and 768 units take 0.08 s, the product 0.47 s (one core).
     """
 
     knot: Tensor  # (h,)
@@ -192,7 +189,7 @@ class ScalarLayers:
 
 
 class _LookedUpLinear(torch.autograd.Function):
-    """relu(slope_k x + offset_k) W^T, k the piece of x; what is looked up (P, d) is not kept for the backward pass."""
+    """relu(slope_k x + offset_k) W^T, k the piece of x. What is looked up (P, d) is not kept but looked up again."""
 
     @staticmethod
     def look_up(x: Tensor, piece: Tensor, slope: Tensor, offset: Tensor, kind: torch.dtype) -> Tensor:
@@ -219,9 +216,9 @@ class _LookedUpLinear(torch.autograd.Function):
 
 
 def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:
-    """The score is symmetric and the same for all relations: it is computed once per unordered pair, and scattered.
+    """The score is symmetric and the same for all relations: compute it once per unordered pair, then copy it.
 
-    The head is most of a training step. Per pair three products of d x d are left, of five as it is published: a lookup
+    This head is most of a training step. Three of the published five products of d x d per pair are left: a lookup
     table replaces the first two layers of dist_mlp, and its third is folded into the first layer of struct_mlp, since
     no activation separates them. Both are made once for all views.
     """
@@ -243,8 +240,10 @@ def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tens
 
 
 def relational_sum(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
-    """Between edges all maps come first: with 8 relations between 17 times more links than edges, an eighth of the sums
-    goes through memory. From edges to nodes, or with one relation, the sums come first."""
+    """Between edges the maps come before the sums, which then need one row per edge, not one per edge and relation.
+
+    From edges to nodes, or with one relation, the sums come first.
+    """
     r = links.num_relations
     if r > 1 and links.num_sources <= links.num_targets:
         gather = _prepared(links, by_source_and_relation)
@@ -255,10 +254,10 @@ def relational_sum(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
 
 
 def gvp_mean(node: tuple, edge: tuple, links: Links, layers: nn.ModuleList) -> tuple[Tensor, Tensor]:
-    """Only products that need an edge of their own are computed per edge: there are 15 times more of them than atoms.
+    """There are 15 times more edges than atoms, so only what needs an edge of its own is computed per edge.
 
-    The first perceptron's products are sums over source, edge and target. The last scalars are linear: their map
-    follows the mean, and meets that of the gate, which is needed per edge.
+    The first perceptron's products are sums of a part per source, edge and target. The last scalars are linear, so
+    their map comes after the mean; only the gate needs them per edge, and joins their map with its own.
     """
     first, second, last = layers
     s, v = second(*_first_gvp(node, edge, _prepared(links, by_both_ends), first))

@@ -39,7 +39,7 @@ class Encoder(nn.Module):
         return sum(self.layer_dims)
 
     def seen(self, protein: Protein, graph: Graph | None) -> tuple[Protein, Graph]:
-        """Protein and graph as they are given; without a graph this level's view of the protein, and its graph."""
+        """The protein and graph as given; without a graph, this level's view of the protein and the graph of that."""
         if graph is None:
             protein = self.builder.view(protein)
             graph = self.builder(protein)
@@ -85,8 +85,7 @@ class GearNet(Encoder):
         self.batch_norms = nn.ModuleList(BatchNorm(d) for d in dims)
 
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
-        """Encode a batch. `graph` (default: built from the builder's view of the protein) gives edges and one-hots,
-        and lengths if it has them; other lengths, and all angles, are those of `protein.pos`."""
+        """Encode a batch: edges and one-hots of `graph` (default: the builder's), lengths and angles at `protein.pos`."""
         protein, graph = self.seen(protein, graph)
         between_nodes, num_edges = graph.links, graph.num_edges
         if self.num_angle_bins:

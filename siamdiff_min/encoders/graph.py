@@ -169,7 +169,7 @@ def same_chain(protein: Protein, i: Tensor, j: Tensor) -> Tensor:
 
 
 def edge_lengths(graph: Graph, pos: Tensor) -> Tensor:
-    """Lengths (E,) of the edges at the coordinates pos (N, 3), angstrom, unless the graph says which to show."""
+    """Lengths (E,) of the edges at the coordinates pos (N, 3), angstrom, unless the graph has lengths of its own."""
     return length(pos[graph.src] - pos[graph.dst]) if graph.length is None else graph.length
 
 

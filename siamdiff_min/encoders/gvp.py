@@ -132,8 +132,8 @@ def radial_basis(length: Tensor, longest: float, number: int) -> Tensor:
 
 
 def spread_out(module: nn.Module) -> None:
-    """Linear maps that keep the variance of what they are given through a ReLU, of 2 / width (He et al. 2015), and
-    scalars normed over the rows of a batch."""
+    """Weights of variance 2 / width, so that features keep their variance through a ReLU (He et al. 2015); batch norm
+    of the scalars."""
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=(2 / module.in_features) ** 0.5)
         if module.bias is not None:
@@ -143,11 +143,11 @@ def spread_out(module: nn.Module) -> None:
 
 
 class GVPGNN(Encoder):
-    """GVPs on the atom graph; a node starts from the embeddings of its element and of its residue type (App. H).
+    """GVPs on the atom graph (App. H). A node starts from the embeddings of its element and of its residue type.
 
-    PyTorch's initial weights shrink every message, and layer norm leaves the part that all atoms share: features of
-    masked residues differ by 1 % of their size, a tenth of the noise of dropout. With `spread` weights are larger and
-    layer norm is batch norm, which takes the shared part away, as in GearNet (differences.md, row 34).
+    PyTorch's initial weights shrink every message, and layer norm keeps what all atoms share. So the features of masked
+    residues differ by only 1 % of their size, a tenth of the noise of dropout. With `spread` the weights are larger,
+    and batch norm removes the shared part, as in GearNet (differences.md, row 34).
     """
 
     def __init__(
@@ -173,8 +173,7 @@ class GVPGNN(Encoder):
             self.apply(spread_out)
 
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
-        """Encode a batch. `graph` (default: built from the protein) gives edges and one-hots; edge vectors are always
-        those of `protein.pos`."""
+        """Encode a batch: edges and one-hots of `graph` (default: the builder's), edge vectors at `protein.pos`."""
         protein, graph = self.seen(protein, graph)
         links = graph.links
         element, residue = graph.node_feature.split([NUM_ELEMENTS, NUM_RESIDUE_CHANNELS], dim=-1)

@@ -1,9 +1,7 @@
 """The one door to the formulas that cost most: `kernels.edge_scores`, `kernels.relational_sum`, `kernels.gvp_mean`.
 
-They are those of `plain.py`, as published, or of `fast.py`, the same numbers faster and the default.
-`SIAMDIFF_KERNELS=plain` in the environment chooses, and so does
-
-    with kernels.use("plain"): ...
+By default they are those of `fast.py`. SIAMDIFF_KERNELS=plain in the environment, or `with kernels.use("plain"):` in
+Python, takes those of `plain.py`, as published.
 """
 
 import os
@@ -18,7 +16,7 @@ _form = os.environ.get("SIAMDIFF_KERNELS", "fast")
 
 @contextmanager
 def use(form: str):
-    """Within this context all formulas have this form."""
+    """Take all formulas in this form, `plain` or `fast`, within the context."""
     global _form
     before, _form = _form, form
     try:

@@ -45,8 +45,8 @@ class MLP(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch norm of any number of rows. One row, or none, has no variance: it is normalised by the running statistics,
-    as in evaluation, and leaves them as they are."""
+    """Batch norm that also takes one row or none. These have no variance, so they are normalised by the running
+    statistics, as in evaluation, and do not change them."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and len(x) < 2:

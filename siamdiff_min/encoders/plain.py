@@ -1,6 +1,6 @@
-"""The formulas that cost most, as they are published. `fast.py` has the same numbers, `kernels.py` says which of both.
+"""The formulas that cost most, as published. `fast.py` computes the same numbers faster; `kernels.py` chooses.
 
-Nothing is saved here: every message is stored, every edge is a row of its own.
+Here every edge has a row of its own and every message is stored.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from .ops import MLP, Links, segment_mean, segment_sum
 
 
 def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:
-    """m_ij = MLP(cat(a_i * a_j, MLP(d_ij))) of every edge: Eq. 5 (differences.md, row 7).
+    """m_ij = MLP(cat(a_i * a_j, MLP(|r_i - r_j|))) of every edge: Eq. 5 (differences.md, row 7).
 
-    A view is (representations a (N, d), graph, coordinates (N, 3)); scores (E,) of each.
+    A view is (representations a (N, d), graph, coordinates r (N, 3)). Returns the scores (E,) of each view.
     """
     scores = []
     for a, graph, pos in views:

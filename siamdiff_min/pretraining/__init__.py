@@ -1,4 +1,8 @@
-"""What is minimised in pre-training. `OBJECTIVES` is the choice of `--method`, `ABLATIONS` that of `--ablation`."""
+"""What is minimised in pre-training. `OBJECTIVES` is the choice of `--method`, `ABLATIONS` that of `--ablation`.
+
+Table 1 and Table 2 compare the objectives, Table 3 the ablations. App. A (related work) and App. E (less data) need no
+code of their own.
+"""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""The self-prediction objectives of Tables 1 and 2 (App. D) and App. F: hide a part, encode the rest, predict the part.
+"""The self-prediction objectives of the paper (App. D) and App. F: hide a part, encode the rest, predict the part.
 
 Residue types (Hu et al. 2020), distances, angles and dihedrals (Zhang et al. 2022). They differ in what they hide;
 `SelfPrediction.forward` is the skeleton of all, and of their combinations.

@@ -1,4 +1,4 @@
-"""The forward process q(P^t | P^0) (Sec. 3.2, Eq. 2-3) and the two-stage noise schedule (Sec. 3.4, App. D).
+"""The forward process q(P^t | P^0) (Sec. 3.2, Eq. 2, Eq. 3) and the two-stage noise schedule (Sec. 3.4, App. D).
 
 Time steps t run from 1 to T as in the paper. Structure: Gaussian noise on the coordinates. Sequence: residues are
 replaced by [MASK] with a cumulative probability that grows linearly in t.
@@ -55,7 +55,7 @@ class Schedule:
         return low + (high - low) * t / self.steps
 
     def draw_level(self, num: int, generator: torch.Generator) -> Tensor:
-        """One time step t per protein (B,), uniform over the levels of this stage (Alg. 1)."""
+        """One time step t per protein (B,), uniform over the levels of this stage (Alg. 1, line 4)."""
         first, last = self.levels
         return torch.randint(first, last + 1, (num,), generator=generator, device=generator.device)
 
@@ -80,10 +80,10 @@ SCHEDULES = {  # preset -> stage -> schedule (differences.md, rows 1, 2, 11)
 
 
 def random_mask(protein: Protein, rate: Tensor, generator: torch.Generator, with_replacement: bool = False) -> Tensor:
-    """random_mask(S, rho) of Eq. 3: every residue independently with its protein's rate (B,), at least one per protein.
+    """random_mask(S, rho) of Eq. 3 (Alg. 1, line 7): each residue with its protein's rate (B,), at least one of each.
 
-    Returns the residues to mask (M,), increasing. With replacement floor(n rate) are drawn, so residues may repeat
-    (differences.md, row 3).
+    Returns the residues to mask (M,), increasing. With replacement, floor(n rate) of n residues are drawn, and some may
+    be drawn twice (differences.md, row 3).
     """
     graph, size = protein.residue_graph, protein.residues_per_graph
     if with_replacement:
@@ -97,9 +97,9 @@ def random_mask(protein: Protein, rate: Tensor, generator: torch.Generator, with
 
 
 def perturb(pos: Tensor, alpha_bar: Tensor, generator: torch.Generator) -> Tensor:
-    """R^t = R + sqrt((1 - abar) / abar) eps: q(R^t | R^0) of Eq. 3 divided by sqrt(abar), as in GeoDiff.
+    """R^t = R + sqrt((1 - abar) / abar) eps (Alg. 1, lines 5-6): Eq. 3 divided by sqrt(abar), as in GeoDiff.
 
-    differences.md, row 4. pos (N, 3) and alpha_bar (N,) -> (N, 3): lengths keep their scale in angstrom.
+    So lengths keep their scale in angstrom (differences.md, row 4). pos (N, 3) and alpha_bar (N,) -> (N, 3).
     """
     return pos + ((1 - alpha_bar) / alpha_bar).sqrt()[:, None] * normal_like(pos, generator)
 
@@ -115,9 +115,10 @@ def hide_residues(protein: Protein, masked: Tensor, backbone: int) -> Protein:
 
 
 def edges_to_vectors(score: Tensor, pos: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-    """One invariant score per edge (E,) -> one equivariant vector per atom (N, 3): Eq. 5 by the chain rule of GeoDiff.
+    """The sum over neighbours in Eq. 5: one invariant score per edge (E,) -> one equivariant vector per atom (N, 3).
 
-    The gradient of a distance is the unit vector along the edge; each atom averages over the edges at either end.
+    By the chain rule of GeoDiff: the gradient of a distance is the unit vector along the edge. Each atom takes the mean
+    over the edges that leave it minus the mean over those that reach it (differences.md, row 6).
     """
     direction = torch.nn.functional.normalize(pos[src] - pos[dst], dim=-1, eps=1e-10) * score[:, None]
     return segment_mean(direction, src, len(pos)) - segment_mean(direction, dst, len(pos))

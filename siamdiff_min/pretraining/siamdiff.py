@@ -74,7 +74,7 @@ class SiamDiff(Objective):
             masked = random_mask(protein, rate, generator, self.conventions.mask_with_replacement)
         noisy = [self.add_noise(view, t, masked, generator) for view in views]  # lines 5-7
         h = [self.encoder(n.protein, n.graph) for n in noisy]  # lines 8-9
-        other = h[::-1]  # each view is denoised from the other one; the only one from itself
+        other = h[::-1]  # App. B.1: each view is denoised from the other one; a single view from itself
 
         loss = 0.0
         if self.schedule.weight_structure:

@@ -38,11 +38,11 @@ def chi_atoms(protein: Protein) -> tuple[Tensor, Tensor]:
 
 
 def rotate_side_chains(protein: Protein, angles: Tensor, conventions: Conventions = PAPER) -> Protein:
-    """perturb(R, eps) of Sec. 4.1: turn chi k of every residue by angles[:, k] (R, 4), radian.
+    """perturb(R, eps) of Sec. 4.1 (Alg. 1, line 3): turn chi k of every residue by angles[:, k] (R, 4), radian.
 
-    Every chi turns all atoms beyond its bond rigidly, chi 1 first, so bond lengths and bond angles stay and each chi
-    changes by exactly its angle. A chi with a missing atom does not turn, nor do the later ones; proline does not turn
-    (its ring would open). Conventions may differ in both (differences.md, rows 17, 18).
+    Each chi turns all atoms beyond its bond as one body, chi 1 first. So bond lengths and bond angles stay, and every
+    chi changes by exactly its angle. A chi with a missing atom does not turn, nor do the later ones. Proline does not
+    turn: its ring would open. Conventions may differ in both (differences.md, rows 17, 18).
     """
     chi, greek, _ = _tables(protein.pos.device)
     names = chi[protein.residue_type]  # (R, 4, 4)
