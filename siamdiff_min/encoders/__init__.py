@@ -10,21 +10,7 @@ from .gearnet import Encoder, Encoding, GearNet
 from .graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, GraphBuilder
 from .gvp import GVPGNN
 
-__all__ = [
-    "ATOM_GRAPH",
-    "ENCODERS",
-    "ESM2",
-    "GVPGNN",
-    "ONE_LEVEL",
-    "RANDOM_ESM",
-    "RESIDUE_GRAPH",
-    "ESMGearNet",
-    "Encoder",
-    "Encoding",
-    "GearNet",
-    "Graph",
-    "GraphBuilder",
-]
+__all__ = ["ENCODERS", "RANDOM_ESM", "Encoder", "Encoding", "Graph", "GraphBuilder"]
 
 GEARNET_DIMS = {  # size -> level -> hidden widths (App. D); "small" and "tiny" are this project's, for laptops
     "paper": {"atom": [128] * 6, "residue": [512] * 6},
