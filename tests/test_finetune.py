@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ENZYMES
+from processes import ROOT, run
 from standin import lines
 
 from siamdiff_min.data import ec
@@ -20,17 +21,20 @@ from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.training import checkpoint
 
-ROOT = Path(__file__).parents[1]
 SMALL = ["--size", "tiny", "--batch-size", "2", "--epochs", "3", "--lr", "0.003"]
 SMALL += ["--num-workers", "0", "--device", "cpu", "--threads", "1"]
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 
 
-def finetune(*argv, launcher=(), status=0) -> str:
+def finetune(*argv, **how) -> str:
+    return run("finetune", *argv, **how)
+
+
+def from_a_shell(*launcher, argv) -> str:
     command = [sys.executable, *launcher, "finetune.py", *map(str, argv)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert result.returncode == status, result.stdout + result.stderr
-    return result.stdout + result.stderr
+    result = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert result.returncode == 0, result.stdout
+    return result.stdout
 
 
 def table(path: Path) -> list[dict]:
@@ -41,10 +45,8 @@ def table(path: Path) -> list[dict]:
 @pytest.fixture(scope="module")
 def trained(enzymes, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("trained")
-    said = finetune(
-        "--task", "ec", "--data", enzymes, *SMALL, "--seeds", 3, 4, "--out", out, "--save-predictions",
-        "--predict", enzymes / "test",
-    )  # fmt: skip
+    options = ["--task", "ec", "--data", enzymes, *SMALL, "--seeds", 3, 4, "--out", out, "--save-predictions"]
+    said = from_a_shell(argv=[*options, "--predict", enzymes / "test"])
     assert "samples     train 8, valid 3, test 5" in said and "from scratch" in said and "16 chains with labels" in said
     assert "mean" in said and str(out / "results.json") in said
     return out
@@ -90,7 +92,7 @@ def test_a_saved_model_scores_the_same(trained, enzymes, tmp_path):
     finetune("--eval-only", model, *options, "--out", tmp_path / "eval")
     again = json.loads((tmp_path / "eval" / "results.json").read_text())
     assert again["test"] == {"3": results["test"]["3"]}
-    finetune("--eval-only", model, *options, "--out", tmp_path / "two", launcher=TWO_RANKS)
+    from_a_shell(*TWO_RANKS, argv=["--eval-only", model, *options, "--out", tmp_path / "two"])
     assert json.loads((tmp_path / "two" / "results.json").read_text())["test"] == again["test"]
     said = finetune("--eval-only", model, *options, "--out", tmp_path / "fewer", "--cutoff", 50)
     assert "test 3" in said  # rows with a 1 below 50 %
@@ -125,7 +127,7 @@ def test_two_ranks_from_a_pretrained_encoder_frozen(enzymes, tmp_path):
     checkpoint.save_encoder_file(source, encoder, "gearnet", "residue", "tiny", "paper")
     said = finetune(
         "--task", "ec", "--data", enzymes, *SMALL[2:], "--max-steps", 2, "--init-from", source, "--freeze",
-        "--out", tmp_path / "run", launcher=TWO_RANKS,
+        "--out", tmp_path / "run", world=2,
     )  # fmt: skip
     assert f"loaded from {source}: encoder.layers" in said and "initial values kept: head (6 tensors)" in said
     assert said.count("samples     train") == 1

@@ -36,7 +36,12 @@ MOST = {  # waits of the host in one step, at most, in this order
     "psr": (4, 3, 11, 16),
     "table": (4, 3, 11, 16),
 }
-CASES = [(name, *of, most) for name, numbers in MOST.items() for of, most in zip(ENCODED, numbers)]
+EVERYWHERE = "siamdiff", "angle", "psr"  # the others with one encoder by default
+CASES = [
+    pytest.param(name, *of, most, marks=[] if of == ENCODED[0] or name in EVERYWHERE else [pytest.mark.full])
+    for name, numbers in MOST.items()
+    for of, most in zip(ENCODED, numbers)
+]
 CELLS = {"_to_copy", "div", "floor"}  # of the search of neighbours, where float32 is not exact
 WALKS = {name for name in OBJECTIVES if name.endswith(("distance", "angle", "dihedral"))}  # counted in float64
 

@@ -125,6 +125,12 @@ def test_links_to_the_data_in_the_layouts_that_are_read(tmp_path):
     assert json.loads((out / "data/families.json").read_text()) == related
 
 
+@pytest.fixture
+def fewer_draws(monkeypatch):
+    monkeypatch.setattr(study_results, "DRAWS", 200)
+    study_results.redrawn.cache_clear()
+
+
 def predictions(out: Path, method: str, task: str, rows: list[tuple[str, float, float]], seeds: int = 1) -> None:
     """What a study holds of a method whose fine-tuned seeds all predicted `rows` (group, target, score)."""
     lines = [f"{i}\t{group}\t{target}\t{score}" for i, (group, target, score) in enumerate(rows)]
@@ -140,7 +146,7 @@ def families(out: Path, related: dict[str, str]) -> None:
     (out / "data/families.json").write_text(json.dumps(related))
 
 
-def test_tests_are_redrawn_by_whole_families(tmp_path):
+def test_tests_are_redrawn_by_whole_families(tmp_path, fewer_draws):
     """Two families of mutants, one ordered right and one wrong: AUROC 1, 0, and 3/4 where both are drawn."""
     rows = [("1ABC_A_B_X1", 1, 0.9), ("1ABC_A_B_X2", 0, 0.1), ("2DEF_A_B_X1", 1, 0.2), ("3DEF_A_B_X2", 0, 0.8)]
     families(tmp_path, {f"msp/{name}": "first" if name.startswith("1") else "second" for name, *_ in rows})
@@ -151,7 +157,7 @@ def test_tests_are_redrawn_by_whole_families(tmp_path):
     assert auroc.tolist() == [0, 0.75, 1] and counts.min() > study_results.DRAWS / 5
 
 
-def test_a_family_that_is_redrawn_keeps_its_proteins_apart(tmp_path):
+def test_a_family_that_is_redrawn_keeps_its_proteins_apart(tmp_path, fewer_draws):
     """Each target of PSR ordered right, but not one against the other: the mean over targets stays 1."""
     rows = [("1ABC", 0.1, 5), ("1ABC", 0.2, 6), ("2ABC", 0.3, 1), ("2ABC", 0.4, 2)]
     families(tmp_path, {"psr/1ABC": "family", "psr/2ABC": "family"})
@@ -159,7 +165,7 @@ def test_a_family_that_is_redrawn_keeps_its_proteins_apart(tmp_path):
     assert np.allclose(study_results.redrawn(tmp_path, "scratch", "psr-residue")[:, 0], [-0.6, 1])
 
 
-def test_intervals_are_of_the_same_draws(tmp_path):
+def test_intervals_are_of_the_same_draws(tmp_path, fewer_draws):
     random = np.random.default_rng(0)
     rows = [(f"{i // 4}", float(x), float(x + n)) for i, (x, n) in enumerate(zip(*random.normal(size=(2, 40))))]
     families(tmp_path, {})

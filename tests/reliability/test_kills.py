@@ -46,6 +46,7 @@ def killed_until_done(begin, monitor: Path, patience: float, most: int) -> Count
 @pytest.mark.parametrize(
     "name, world, kills",
     [
+        ("training", 1, 6),
         ("training", 1, 12),
         ("training", 2, 4),
         ("fine-tuning", 1, 4),

@@ -19,7 +19,9 @@ PLACES = ("step", "validation", "save", "data", "start")
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize("world, rounds", [(2, 1), pytest.param(2, 6, marks=SOAK), pytest.param(3, 1, marks=SOAK)])
+@pytest.mark.parametrize(
+    "world, rounds", [(2, 0), (2, 1), pytest.param(2, 6, marks=SOAK), pytest.param(3, 1, marks=SOAK)]
+)
 @pytest.mark.parametrize("place", PLACES[:3])
 def test_a_dying_rank_ends_the_others(place, world, rounds, tmp_path, record_property):
     """They end by themselves, and in vain; the traceback is printed; what was saved is resumed, all bit-equal."""
@@ -27,7 +29,8 @@ def test_a_dying_rank_ends_the_others(place, world, rounds, tmp_path, record_pro
     reference, log, slowest, deaths = tmp_path / "reference", tmp_path / "log", 0.0, 0
     assert finish(start(log, world, "stand-in", reference, *options)) == [0] * world
     dying = ["0"] if place == "save" else ["0", "1"]  # the first one saves; a third one has nothing held out
-    for number, (rank, how) in enumerate([*itertools.product(dying, ("raises", "killed"))] * rounds):
+    deaths_of = [*itertools.product(dying, ("killed", "raises"))]
+    for number, (rank, how) in enumerate(deaths_of * rounds or [deaths_of[0], deaths_of[-1]]):
         out = tmp_path / f"{place}-{number}"
         log.write_text("")
         children = start(log, world, "stand-in", out, *options, DIE=f"{rank}:{place}:{how}")
@@ -70,6 +73,7 @@ def test_torchrun_starts_all_again_after_a_death(place, how, rounds, tmp_path, r
     record_property("deaths under torchrun, restarted and bit-equal", rounds)
 
 
+@pytest.mark.full
 def test_torchrun_without_restart_ends_with_the_traceback(tmp_path):
     process = torchrun(2, processes.__file__, "stand-in", tmp_path, DIE="1:step:raises")
     said, _ = process.communicate(timeout=PATIENCE)
@@ -101,7 +105,8 @@ def test_a_loss_left_out_does_not_stop_two_ranks(tmp_path):
     assert_equal_weights(torch.load(tmp_path / "weights-0.pt"), torch.load(tmp_path / "weights-1.pt"))
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.repeats
+@pytest.mark.parametrize("world", [3, 1, 2])
 def test_uneven_and_empty_shards(world, tmp_path):
     """Five proteins, one held out: three processes have no held-out one, and go round the others to have a batch."""
     options = "--batch-size", "2", "--global-batch-size", "12", "--epochs", "1", "--max-steps", "2"
@@ -129,17 +134,19 @@ def test_held_out_samples_are_counted_once(tmp_path, record_property):
     record_property("sets of 0 to 101 samples x 1, 2, 3 processes, identical means", len(numbers))
 
 
-def test_a_model_is_scored_the_same_by_any_number_of_processes(tmp_path, enzymes):
-    """Five samples in three batches, and in one: two of three processes then have none."""
+@pytest.mark.repeats
+@pytest.mark.parametrize("worlds, batches", [((1, 2), [8]), ((1, 2, 3), [2, 8])])
+def test_a_model_is_scored_the_same_by_any_number_of_processes(worlds, batches, tmp_path, enzymes):
+    """Five samples in three batches, and in one: all processes but one then have none."""
     options = "--task", "ec", "--data", enzymes, "--device", "cpu", "--threads", "1", "--num-workers", "0"
-    out, log, tables = tmp_path / "out", tmp_path / "log", []
+    out, log, tables = tmp_path / "out", tmp_path / "log", {}
     first = "--size", "tiny", "--max-steps", "1", "--out", out
     assert finish(start(log, 1, "finetune", *options, *first)) == [0], log.read_text()
-    for world, batch in itertools.product((1, 2, 3), (2, 8)):
+    for world, batch in itertools.product(worlds, batches):
         place = tmp_path / f"{world}-{batch}"
         more = "--eval-only", out / "seed-0" / "best.pt", "--batch-size", batch, "--save-predictions", "--out", place
         assert finish(start(log, world, "finetune", *options, *more)) == [0] * world, log.read_text()
         metrics = json.loads((place / "results.json").read_text())["test"]
-        tables.append((metrics, (place / "seed-0" / "predictions.tsv").read_text()))
-    assert tables[0] == tables[2] == tables[4] and tables[1] == tables[3] == tables[5]
-    assert [table.count("\n") for _, table in tables] == [6] * 6
+        tables[world, batch] = metrics, (place / "seed-0" / "predictions.tsv").read_text()
+    assert all(table == tables[1, batch] for (_, batch), table in tables.items())
+    assert {table.count("\n") for _, table in tables.values()} == {6}

@@ -90,8 +90,7 @@ def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzym
 @pytest.mark.repeats
 @pytest.mark.parametrize(
     "below, numbers",
-    [("/seed-3/checkpoint-000000004", (1, 3)), pytest.param("", range(2, 100, 3), marks=SOAK)],
-    ids=["two", "many"],
+    [*(("/seed-3/checkpoint-000000004", [n]) for n in (1, 3)), pytest.param("", range(2, 100, 3), marks=SOAK)],
 )
 def test_a_signal_is_never_forgotten(below, numbers, tmp_path, enzymes, record_property):
     """At operations of fine-tuning on the disk; above all in the last save of the first of two seeds: the second must

@@ -1,4 +1,4 @@
-"""Real processes for the fault tests: started in a tenth of a second, and harmed at a moment that a test chooses.
+"""Real processes, started in a tenth of a second, and harmed at a moment that a test chooses.
 
 Children come from a fork server that has imported torch already. What they run is one of PROGRAMS; what happens to
 them is read from the environment by `harm`, so that `torchrun processes.py PROGRAM ...` does the same.
@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from siamdiff_min.data import build, ec, growing
 from siamdiff_min.files import SiamDiffError, write_file
 from siamdiff_min.training import checkpoint, engine, ranks
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PATIENCE = 300  # seconds until what has not happened never will: busy machines are slow, collectives wait for 600
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["train", "finetune", "siamdiff_min.embed", "torch._dynamo", "sklearn.metrics"])
@@ -90,6 +91,7 @@ def child(log: str, program: str, *argv: str, **environment: str) -> None:
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells that start us in the background switch it off
     os.environ.update(environment)
+    os.chdir(ROOT)
     with open(log, "a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -203,14 +205,14 @@ def die_in(place: str, how: str) -> None:
 
 
 def start(log: Path, world: int, *command, **environment) -> list:
-    """The processes of one run, as torchrun would start them."""
+    """The processes of one run: several as torchrun would start them, one as from a command line."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     children = []
     for rank in range(world):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        settings = {k: str(v) for k, v in (environment | place).items()}
+        settings = {k: str(v) for k, v in (environment | (place if world > 1 else {})).items()}
         process = CONTEXT.Process(target=child, args=(str(log), *map(str, command)), kwargs=settings)
         process.start()
         children.append(process)
@@ -225,6 +227,15 @@ def finish(children: list, timeout: float = PATIENCE) -> list[int | None]:
     codes = [process.exitcode for process in children]
     kill(children)
     return codes
+
+
+def run(program: str, *argv, world: int = 1, status: int = 0, **environment) -> str:
+    """What a run of a program prints. It must end with `status`."""
+    with tempfile.TemporaryDirectory() as folder:
+        codes = finish(start(log := Path(folder) / "log", world, program, *argv, **environment))
+        said = log.read_text()
+    assert codes == [status] * world, said
+    return said
 
 
 def kill(children: list) -> None:
