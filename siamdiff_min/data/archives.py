@@ -13,7 +13,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-from ..files import SiamDiffError, structure_errors, writing
+from ..files import SiamDiffError, StructureError, structure_errors, writing
 
 MAX_MEMBERS = 50_000
 MAX_RATIO = 100  # unpacked to packed: structure files shrink to a fifth, zeros to a thousandth
@@ -22,7 +22,7 @@ MAX_NAME = 1000  # characters
 
 
 def refused(member: tarfile.TarInfo | zipfile.ZipInfo) -> str | None:
-    """Why a member is not read, None where it is (or is a folder)."""
+    """Why a member is not read; None if it is, or is a folder."""
     if isinstance(member, tarfile.TarInfo):
         name, plain = member.name, member.isdir() or (member.isreg() and not member.issparse())
     else:
@@ -96,8 +96,10 @@ def unpack(path: Path, folder: Path) -> None:
                     archive.extract(member, folder, **({} if zipped else {"filter": "data"}))
             if not number:
                 raise ValueError("no file in it")
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, MemoryError):  # tarfile reads as much of a header as that says it has
+            raise StructureError(path, "damaged or refused", "memory ran out") from error
         raise
 
 

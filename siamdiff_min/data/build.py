@@ -138,7 +138,7 @@ def _reopen(store: Path, origin: Origin) -> tuple[ProteinStore | None, str]:
 
 
 def _check_replaceable(folder: Path) -> None:
-    """Raise StoreError if at `folder` is anything but a store, finished or not, or in it what is no part of one."""
+    """Raise StoreError unless `folder` is a store, finished or not, with nothing else in it, or there is none."""
     if not os.path.lexists(folder):
         return
     children = sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else [folder]
@@ -154,7 +154,7 @@ def _check_replaceable(folder: Path) -> None:
 
 
 def _remove_store(folder: Path) -> None:
-    """Delete the files of a store by name, those that say what it is last: what a kill leaves can be told as ours."""
+    """Delete a store file by file; last those that say what it is, so that what a kill leaves is known as ours."""
     for name in sorted(_PARTS, key=lambda name: name in ("meta.json", "progress.json")):
         (folder / name).unlink(missing_ok=True)
     folder.rmdir()
@@ -166,7 +166,6 @@ def _build(origin: Origin, store: Path, workers: int | None) -> None:
     if _reopen(partial, origin)[0] is None:  # otherwise a build was killed that had only to give the store its name
         _fill(partial, origin, workers)
     (partial / "progress.json").unlink(missing_ok=True)
-    _check_replaceable(store)
     if store.exists():
         _remove_store(store)
     os.rename(partial, store)

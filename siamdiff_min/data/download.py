@@ -23,6 +23,7 @@ from tqdm import tqdm
 from ..files import SiamDiffError, StructureError, lock, sha256, structure_errors, sync_folder, write_file, writing
 from .archives import tar_members, unpack
 from .fetch import DownloadError, fetch
+from .worker import run
 
 ALPHAFOLD = "https://ftp.ebi.ac.uk/pub/databases/alphafold"
 ZENODO = "https://zenodo.org/records"
@@ -140,7 +141,9 @@ def check(path: Path, remote: Remote) -> None:
     if remote.md5 not in (None, md5.hexdigest()):
         raise StructureError(path, "damaged or another version", f"MD5 {md5.hexdigest()}, expected {remote.md5}")
     if remote.name.endswith(".tar"):
-        tar_members(str(path))
+        (listed,) = run([(str(path), tar_members, str(path))])
+        if isinstance(listed, StructureError):
+            raise listed
         with open(path, "rb") as file:  # one that was cut between two members lacks the zeros at its end
             file.seek(-512, os.SEEK_END)
             if file.read().strip(b"\0"):

@@ -159,6 +159,15 @@ def test_a_header_that_claims_a_gigabyte(tmp_path):
         refuses(tmp_path / kind.decode(), tmp_path / "x.tar.gz", "damaged or refused")
 
 
+def test_a_header_that_claims_more_than_memory(tmp_path):
+    header = bytearray(special("a", tarfile.GNUTYPE_LONGNAME).tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = b"\x80" + (2**60).to_bytes(11, "big")
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / "x.tar.gz").write_bytes(gzip.compress(bytes(header) + b"\0" * 2048))
+    refuses(tmp_path / "root", tmp_path / "x.tar.gz", "memory ran out")
+
+
 def test_headers_of_headers(tmp_path):
     """Each announces a longer name for the next: tarfile follows them by recursion."""
     info = special("././@LongLink", tarfile.GNUTYPE_LONGNAME)
