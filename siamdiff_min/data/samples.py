@@ -35,7 +35,7 @@ from ..protein.structure import Structure
 from .store import ProteinStore
 from .structures import Origin, Source
 
-SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # and how files and tables call them
+SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # and how data sets call them
 
 
 @dataclass(frozen=True)
@@ -259,12 +259,11 @@ class EnvironmentSamples(Samples):
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         index, place = int(self.entry[key[1]]), int(self.place[key[1]])
-        values, atoms = self.note(index)
-        start = sum(values["counts"][:place])
-        centre = values["residues"][place]
+        values, rows = self.note(index)
+        centre, listed = values["residues"][place], np.split(rows, np.cumsum(values["counts"]))[place]
         protein = self.store.read(index)
         near = torch.zeros(protein.num_atoms, dtype=torch.bool)
-        near[torch.from_numpy(atoms[start : start + values["counts"][place]].astype(np.int64))] = True
+        near[torch.from_numpy(listed.astype(np.int64))] = True
         central = protein.atom_residue == centre
         protein, focus = _with_atoms(protein, torch.where(central, protein.atom_name <= O, near), centre)
         target = protein.residue_type[focus]

@@ -155,7 +155,7 @@ def _splits(path, listed: dict[str, list[dict]]) -> dict[str, str]:
         if others:
             raise StructureError(path, "malformed table", f"{name:.100} is in several splits")
     rest = sorted((hashlib.sha256(name.encode()).digest(), name) for name in splits if not splits[name])
-    size = len(rest) // HELD_OUT or int(len(rest) == len(splits))
+    size = len(rest) // HELD_OUT or int(len(rest) == len(splits))  # one at least, if the table has no splits
     for place, (_, name) in enumerate(rest):
         splits[name] = "test" if place < size else "valid" if place < 2 * size else "train"
     if empty := SPLITS.keys() - splits.values():
