@@ -45,9 +45,11 @@ def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLIT
     cutoffs, listed = _read_cutoffs(table, cutoff), None if ids is None else _read_ids(ids)
     known = hashlib.sha256(annotation.read_bytes() + repr(listed and sorted(listed)).encode()).hexdigest()
     identity = hashlib.sha256(table.read_bytes()).hexdigest() + f" {cutoff}"
-    chosen, origins, seen = annotated if listed is None else listed, {}, Counter()
+    chosen = annotated if listed is None else listed
+    origins, seen = {}, Counter()
     for split in needed:
-        test, names = split == "test", [f"{name}{kind}" for kind in ("", ".zip") for name in SPLITS[split]]
+        test = split == "test"
+        names = [f"{name}{kind}" for kind in ("", ".zip") for name in SPLITS[split]]
         place = find_part(root, FOLDERS, names, f"{split} split of EC")
         digest = hashlib.sha256(f"ec {fingerprint(place)} {known} {identity if test else ''}".encode()).hexdigest()
         listing, chains = _listing(place, annotated, chosen, cutoffs if test else None, cutoff)
@@ -65,9 +67,12 @@ def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLIT
 
 
 def _listing(place: Path, annotated: dict, chosen, cutoffs: dict | None, cutoff: int) -> tuple[Listing, set[str]]:
-    """The chains of a split that are to be used, sorted by name; and all that have a file."""
-    found, used, seen, test = find_structures(place), [], set(), cutoffs is not None
-    skipped = list(found.skipped)
+    """The chains of a split that are to be used, sorted by name, and all chains that have a file.
+
+    `cutoffs` are those of the test split; for the others it is None.
+    """
+    found, test = find_structures(place), cutoffs is not None
+    used, skipped, seen = [], list(found.skipped), set()
     for file in found.sources:
         name = chain_id(file.name.rpartition("/")[2])
         reasons = {
