@@ -1,7 +1,7 @@
 """Archives from elsewhere: which of their members are read at all, and how one is unpacked without trusting it.
 
-Structure archives are read in place (`structures.py`), there a hostile member is skipped. `unpack` is for the
-archives of the labelled sets, which are refused as a whole.
+Archives of structures are read in place (`structures.py`), and their hostile members are skipped. Archives of labelled
+sets are unpacked; a single hostile member refuses the whole archive.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def refused(member: tarfile.TarInfo | zipfile.ZipInfo) -> str | None:
 
 
 def tar_members(path: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
-    """The regular files of a `.tar` as (name, offset, size), and as (archive:member, reason) all else but folders.
+    """The regular files of a `.tar` as (name, offset, size); all else but folders as (archive:member, reason).
 
-    Only the bytes of a member are ever used, its name is but a label. Raises StructureError where it is damaged.
+    Only the bytes of a member are ever used; its name is a mere label. Raises StructureError if the tar is damaged.
     """
     members, skipped, last = [], [], -1
     with structure_errors(path, "damaged archive"), tarfile.open(path, "r:") as archive:

@@ -1,8 +1,8 @@
 """The paper's data from where they are published: `python -m siamdiff_min.data.download psr --out DIR`.
 
-A file is `NAME.part` until it is whole and checked: its checksum if one is published, and that it is the archive it
-should be. An interrupted download goes on when it is started again. Archives of AlphaFold models stay as they are,
-those of the labelled sets are unpacked. `verify DIR` reads all of it again.
+`published.tsv` says where. A file is called `NAME.part` until it is whole and checked: that it is an archive, and has
+the published checksum if there is one. The same command continues an interrupted download. Archives of AlphaFold models
+stay as they are, those of the labelled sets are unpacked. `verify DIR` reads all of it again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Remote:
 
     set: str  # "afdb" or the task
     url: str
-    folder: str  # for `--data`: of the archive itself (AlphaFold), or of the files in it
+    folder: str  # what to give to `--data`: holds the archive itself (AlphaFold), or the files that were in it
     md5: str | None
 
     @property
@@ -85,7 +85,8 @@ def download(remote: Remote, out, base_url: str | None = None, from_file=None) -
         The folder for `--data`.
 
     Raises:
-        DownloadError: see there. What was damaged is removed, what was incomplete stays, to go on from there.
+        DownloadError: the server refuses, or what came is damaged or not the published archive. A damaged file is
+            removed, an incomplete one stays.
         WriteError: the disk is full or cannot be written.
     """
     out, packed = Path(out), remote.set == "afdb"
@@ -133,7 +134,7 @@ def download(remote: Remote, out, base_url: str | None = None, from_file=None) -
 
 
 def check(path: Path, remote: Remote) -> None:
-    """Raise StructureError if a file is not the archive that it should be. `unpack` reads the content of one."""
+    """Raise StructureError if a file is not the published archive; those that are unpacked are read there."""
     md5 = hashlib.md5(usedforsecurity=False)
     with open(path, "rb") as file:
         while remote.md5 and (piece := file.read(2**20)):
@@ -182,7 +183,7 @@ def verify(out) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command line; 1 where a file could not be downloaded, or one that was is damaged."""
+    """Run one command line. Returns 1 if a download failed, or `verify` found something damaged."""
     parser = argparse.ArgumentParser(prog="siamdiff-data download", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="what", required=True)
     for name in ("afdb", *LABELLED):

@@ -19,11 +19,11 @@ NOTE_EVERY = 512  # structures; a build that is killed reads no more than these 
 
 
 class GrowingStore:
-    """Appends structures to the arrays, and failures to their table; notes at times how long and what they are.
+    """Appends structures to the arrays and failures to their table, and notes now and then how far it is.
 
-    Opening it again goes on from the last note if the `plan` is the same. If a file does not have the checksum that is
-    noted, because the machine crashed, say, all is made anew. `done` counts the sources, `failed` and `dropped` are
-    those of `BuildReport`.
+    A note has the length and checksum of every file. Opening the same folder again with the same `plan` goes on from
+    the last note; if a checksum differs, after a crash of the machine, say, it begins anew. `done` counts the sources;
+    `failed` and `dropped` are those of `BuildReport`.
     """
 
     def __init__(self, folder: Path, plan: str):
@@ -48,7 +48,7 @@ class GrowingStore:
                 self.append(f"{name}.bin", bytes(8))
 
     def rows(self, name: str) -> int:
-        """Length of an array: of `pos` in numbers, else in rows."""
+        """Rows of an array; of `pos`, three for each atom."""
         return self.files[f"{name}.bin"].tell() // np.dtype(ARRAYS[name]).itemsize
 
     def append(self, name: str, data: bytes) -> None:
@@ -83,7 +83,7 @@ class GrowingStore:
             os.fsync(file.fileno())
 
     def note(self) -> None:
-        """Write down how far the files are whole."""
+        """Write down how long the files are, once everything up to there is on the disk."""
         self.sync()
         files = {name: [file.tell(), self.digests[name].hexdigest()] for name, file in self.files.items()}
         noted = {"done": self.done, "failed": self.failed, "dropped": self.dropped, "files": files}

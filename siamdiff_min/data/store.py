@@ -109,7 +109,7 @@ class ProteinStore(torch.utils.data.Dataset):
         Equal to `store[index].crop(start, length)`, but reads no more than that from disk.
 
         Raises:
-            ValueError: where the protein has no such residues.
+            ValueError: the protein has no such residues.
         """
         size = self.num_residues(index)
         length = size - start if length is None else length

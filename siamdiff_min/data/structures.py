@@ -104,7 +104,7 @@ def list_files(path) -> list[str]:
     Folders that are not entered, because they are links or cannot be opened, are in the list themselves.
 
     Raises:
-        StructureError: where there is nothing at `path`.
+        StructureError: there is nothing at `path`.
     """
     if os.path.isfile(path):
         return [str(path)]
@@ -126,8 +126,8 @@ def _is_built(folder: Path) -> bool:
 def fingerprint(path) -> str:
     """SHA-256 over names, sizes and modification times of all structure files and archives under `path`.
 
-    It changes where a store built from `path` is out of date, unless a file changed at equal size and time. No file is
-    opened, so it is cheap for a large archive.
+    If it changes, a store built from `path` is out of date. A file that changes at equal size and time is not noticed.
+    No file is opened, so it is cheap for a large archive.
     """
     digest = hashlib.sha256()
     for file in list_files(path):
