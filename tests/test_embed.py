@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 import torch
 from Bio.PDB import MMCIFIO, PDBParser
@@ -113,10 +114,7 @@ def embed_here(*argv) -> int:
 
 
 def run(*argv, status=0):
-    command = [sys.executable, "-m", "siamdiff_min.embed", *map(str, argv), "--device", "cpu", "--num-workers", "0"]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
-    assert result.returncode == status, result.stdout + result.stderr
-    return result.stdout + result.stderr
+    return processes.run("embed", *argv, "--device", "cpu", "--num-workers", "0", status=status)
 
 
 def test_a_folder_a_tar_and_a_file_some_of_them_broken(checkpoint, tmp_path, files):
@@ -266,6 +264,7 @@ def test_a_folder_is_written_as_it_is_made_and_continued(weights, tmp_path, file
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals there are others")
+@pytest.mark.repeats
 @pytest.mark.parametrize("place", ["out", "out.npz"])
 def test_ctrl_c_ends_with_one_line(weights, tmp_path, files, place):
     (tmp_path / "many").mkdir()

@@ -25,6 +25,7 @@ def test_the_context_chooses_and_goes_back_after_an_error():
         _ = kernels.edge_scores
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("form", kernels.FORMS)
 def test_the_environment_chooses(form):
     code = "from siamdiff_min.encoders import kernels; print(kernels.edge_scores.__module__)"

@@ -479,7 +479,7 @@ def test_training_lowers_every_loss_on_one_batch(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", [pytest.param(x, marks=pytest.mark.full if "+" in x else ()) for x in BASELINES])
 def test_exact_resume(name, tmp_path, store, capsys):
     level = "atom" if name == "torsional" else "residue"
     options = (
