@@ -109,7 +109,7 @@ def test_sizes_and_names_are_those_of_the_released_encoders(level, short):
 @pytest.mark.parametrize("block", [1, 48 << 20])  # bytes: 16 columns at a time, the last fewer; all at once
 def test_relational_sums_equal_the_plain_formula_and_a_double_loop(monkeypatch, block, sources, relations):
     """Values and gradients in both forms."""
-    monkeypatch.setattr(fast._MapThenSum, "block", block)
+    monkeypatch.setattr(fast, "BLOCK", block)
     linear = torch.nn.Linear(6 * relations, 40).double()
     source, target, relation = (
         torch.randint(0, size, (40,), generator=generator(k)) for k, size in enumerate((sources, 9, relations))
