@@ -8,7 +8,6 @@ import os
 import pickle
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -17,8 +16,10 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 import torch
+from processes import CONTEXT, PATIENCE, run
 
 from siamdiff_min.data import build, growing
 from siamdiff_min.data.build import BuildReport, open_store, report_of
@@ -155,31 +156,31 @@ def interrupt(*args):
     raise KeyboardInterrupt
 
 
-SLOW_BUILD = """
-import sys, time
-from siamdiff_min.data import build, growing
-growing.NOTE_EVERY = 1
-place, name = {"read": (growing.GrowingStore, "add"), "describe": (build, "write_checked")}[sys.argv[3]]
-function = getattr(place, name)
-def slow(*args):
-    time.sleep(0.05 if name == "add" else 60)
-    return function(*args)
-setattr(place, name, slow)
-build.open_store(sys.argv[1], sys.argv[2], workers=1)
-"""
+def slow_build(data, store, phase):
+    """A build that lasts: between two files, or before it describes itself."""
+    growing.NOTE_EVERY = 1
+    place, name = {"read": (growing.GrowingStore, "add"), "describe": (build, "write_checked")}[phase]
+    function = getattr(place, name)
+
+    def slow(*args):
+        time.sleep(0.05 if name == "add" else PATIENCE)
+        return function(*args)
+
+    setattr(place, name, slow)
+    build.open_store(data, store, workers=1)
 
 
 @pytest.mark.parametrize("phase, done", [("read", 3), ("describe", 13)])
 def test_a_build_that_is_killed_goes_on_and_gives_the_same_bytes(folder, tmp_path, phase, done, monkeypatch):
     open_store(folder, tmp_path / "whole")
     store, partial = tmp_path / "s", tmp_path / "s.partial"
-    process = subprocess.Popen([sys.executable, "-c", SLOW_BUILD, str(folder), str(store), phase])
-    deadline = time.monotonic() + 60
+    process = CONTEXT.Process(target=slow_build, args=(str(folder), str(store), phase))
+    process.start()
     while not (partial / "progress.json").exists() or read_checked(partial / "progress.json")["done"] < done:
-        assert process.poll() is None and time.monotonic() < deadline
+        assert process.is_alive()
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     assert not store.exists()
     with pytest.raises(StoreError, match="not a store"):
         ProteinStore(partial)
@@ -205,7 +206,7 @@ def test_the_processes_of_a_killed_build_end_too(tmp_path):
     code = "import sys; from siamdiff_min.data import build, growing; growing.NOTE_EVERY = 4"
     code += "; build.open_store(*sys.argv[1:], 2)"
     process = subprocess.Popen([sys.executable, "-c", code, bundle_path(), tmp_path / "s"], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     notes = tmp_path / "s.partial" / "progress.json"
     while not notes.exists() or not read_checked(notes)["done"]:
         assert process.poll() is None and time.monotonic() < deadline
@@ -445,14 +446,14 @@ def test_without_data_the_bundle_is_used_and_said(bundle, cache, capsys, monkeyp
 
 
 def test_two_processes_that_open_at_once(folder, tmp_path):
-    code = "import sys; from siamdiff_min.data.build import open_store; open_store(sys.argv[1]).verify()"
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code, str(folder)], stderr=subprocess.PIPE, text=True) for _ in "ab"
-    ]
-    messages = [process.communicate()[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], messages
+    logs = [tmp_path / "a.log", tmp_path / "b.log"]
+    both = [child for log in logs for child in processes.start(log, 1, "convert", folder, tmp_path / "s")]
+    codes, messages = processes.finish(both), [log.read_text() for log in logs]
+    assert codes == [0, 0], messages
     assert sum("seen 14" in message for message in messages) == 1  # one built, the other waited
-    assert len(open_store(folder)) == 10
+    store = open_store(folder, tmp_path / "s")
+    store.verify()
+    assert len(store) == 10
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -524,15 +525,14 @@ def test_every_flipped_byte_is_detected(folder):
 
 def test_a_store_is_built_and_checked_from_the_command_line(folder):
     command = [sys.executable, "-m", "siamdiff_min.data.build", str(folder)]
-    for first in (True, False):
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0 and ("seen 14" in done.stderr) == first, done.stderr
-        assert done.stdout.startswith(f"{folder}.store: seen 14 = used 10 + ") and "checksums are right" in done.stdout
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "seen 14" in done.stderr, done.stderr
+    assert done.stdout.startswith(f"{folder}.store: seen 14 = used 10 + ") and "checksums are right" in done.stdout
+    assert run("module", "siamdiff_min.data.build", folder) == done.stdout  # nothing is read again
     file = Path(f"{folder}.store/pos.bin")
     file.write_bytes(bytes(len(file.read_bytes())))
-    done = subprocess.run([*command[:-1], f"{folder}.store"], capture_output=True, text=True)
-    assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr == f"error: {folder}.store: array pos is damaged (its checksum differs)\n"
+    said = run("module", "siamdiff_min.data.build", f"{folder}.store", status=1)
+    assert said == f"error: {folder}.store: array pos is damaged (its checksum differs)\n"
 
 
 @pytest.mark.parametrize("used", [False, True])
