@@ -29,7 +29,7 @@ def fmax(score: np.ndarray, target: np.ndarray) -> tuple[float, float]:
         target: (B, C) 1 where the protein has the label, else 0.
 
     Returns:
-        (nan, nan) where no protein has a label.
+        (nan, nan) if no protein has a label.
     """
     score, target = _float(score), _float(target)
     if not target.any() or not np.isfinite(score).all():
@@ -55,21 +55,21 @@ def fmax(score: np.ndarray, target: np.ndarray) -> tuple[float, float]:
 def auprc(score: np.ndarray, target: np.ndarray) -> float:
     """Area under the precision-recall curve over all entries alike (micro average), as average precision.
 
-    score and target have the same shape: (B,), or (B, C) for EC. nan where all targets are of one class.
+    score and target have the same shape: (B,), or (B, C) for EC. nan if all targets are of one class.
     """
     return _binary(average_precision_score, score, target)
 
 
 def auroc(score: np.ndarray, target: np.ndarray) -> float:
-    """Area under the ROC curve over all entries alike; equal scores count half. nan where there is one class only."""
+    """Area under the ROC curve over all entries alike; equal scores count half. nan if there is one class only."""
     return _binary(roc_auc_score, score, target)
 
 
 def spearman(score: np.ndarray, target: np.ndarray) -> float:
     """Spearman's rho (K,), (K,) -> [-1, 1]: the correlation of the ranks, equal values sharing their mean rank.
 
-    nan where the target is constant or has fewer than two values. 0 where only the score is constant: a model that
-    says the same of everything ranks nothing, which must not look better than ranking badly.
+    nan if the target is constant or has fewer than two values. 0 if only the score is constant: a model that says the
+    same of everything ranks nothing, and must not look better than one that ranks badly.
     """
     score, target = _float(score), _float(target)
     if not (np.isfinite(score).all() and np.isfinite(target).all()):

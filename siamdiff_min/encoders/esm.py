@@ -190,7 +190,7 @@ class ESM2(nn.Module):
 
 
 class ESMGearNet(Encoder):
-    """GearNet-Edge whose node input are ESM's representations of the residues; the output is both, side by side."""
+    """GearNet-Edge with ESM's representations of the residues as node features. The output is both, side by side."""
 
     has_esm = True
 
@@ -205,8 +205,10 @@ class ESMGearNet(Encoder):
         return {f"esm.{name}": ESM_LR_FACTOR for name, _ in self.esm.named_parameters()}
 
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
-        """Encode a batch. `graph` (default: built from the alpha carbons) gives edges; its node one-hots are not used.
-        The protein's representation is GearNet's sum beside ESM's mean."""
+        """Encode a batch. `graph` (default: the builder's) gives edges; its node one-hots are not used.
+
+        The vector of a protein is GearNet's sum beside ESM's mean (differences.md, row 33).
+        """
         protein, graph = self.seen(protein, graph)
         h = self.esm(protein)  # (R, width)
         structure = self.gearnet(protein, replace(graph, node_feature=h[protein.atom_residue]))

@@ -1,8 +1,8 @@
 """The formulas of `plain.py`, faster and in less memory; numbers differ by rounding alone.
 
-`edge_scores`, `relational_sum` and `gvp_mean` come last. Three ideas: a sum of rows is read through sorted indices, so
-that no message is stored (`Gather`); what is cheap to compute is computed again in the backward pass; a linear map is
-applied where there are fewest rows.
+`edge_scores`, `relational_sum` and `gvp_mean` come last. They rest on three ideas: add rows up through sorted indices,
+so that no message is stored (`Gather`); compute what is cheap again in the backward pass; apply a linear map to as few
+rows as possible.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ def by_target_and_relation(links: Links) -> Gather:
 
 
 def by_both_ends(links: Links) -> Gather:
-    """For every link the row of its source plus that of its target, which come after those of all sources."""
+    """For every link the row of its source plus the row of its target. The rows of targets follow those of sources."""
     ends = torch.stack([links.source, links.target + links.num_sources], dim=1).flatten()
     link = torch.arange(len(links.source), device=ends.device).repeat_interleave(2)
     return Gather.build(ends, link, links.num_sources + links.num_targets, len(links.source))

@@ -85,7 +85,7 @@ class GearNet(Encoder):
         self.batch_norms = nn.ModuleList(BatchNorm(d) for d in dims)
 
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
-        """Encode a batch: edges and one-hots of `graph` (default: the builder's), lengths, angles at `protein.pos`."""
+        """Encode a batch. `graph` (or the builder's) gives edges and one-hots, `protein.pos` lengths and angles."""
         protein, graph = self.seen(protein, graph)
         between_nodes, num_edges = graph.links, graph.num_edges
         if self.num_angle_bins:

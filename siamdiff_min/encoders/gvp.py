@@ -173,7 +173,7 @@ class GVPGNN(Encoder):
             self.apply(spread_out)
 
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
-        """Encode a batch: edges and one-hots of `graph` (default: the builder's), edge vectors at `protein.pos`."""
+        """Encode a batch. `graph` (default: the builder's) gives edges and one-hots, `protein.pos` the edge vectors."""
         protein, graph = self.seen(protein, graph)
         links = graph.links
         element, residue = graph.node_feature.split([NUM_ELEMENTS, NUM_RESIDUE_CHANNELS], dim=-1)

@@ -1,7 +1,7 @@
 """Conformer simulation (Sec. 4.1, App. B.3): the second view of SiamDiff.
 
-Atom level: torsional perturbation of the side chains, with regeneration of those that clash. Residue level, where only
-CA atoms are left: Gaussian noise on the coordinates.
+At atom level side chains turn by random angles, and those that clash are drawn again. At residue level only CA atoms
+are left, and their coordinates get Gaussian noise.
 """
 
 from dataclasses import dataclass, replace

@@ -31,7 +31,7 @@ def read_structure(path_or_name, data: bytes | None = None, model: int = 0) -> S
 
     Args:
         path_or_name: the file; with `data`, only its name for error messages.
-        data: the bytes of the file, where they have been read already.
+        data: the bytes of the file, if they have been read already.
         model: which model to take, counted from 0 in file order.
 
     Raises:
@@ -88,7 +88,7 @@ def _lines(content: bytes) -> Iterable[str]:
 
 
 def _is_mmcif(content: bytes) -> bool:
-    """True where the first line that is neither blank nor a comment opens a data block."""
+    """Whether the first line that is neither blank nor a comment opens a data block."""
     for line in _lines(content):
         if line.strip() and not line.startswith("#"):
             return line.lower().startswith("data_")
@@ -147,9 +147,9 @@ _NOTHING: deque = deque(maxlen=0)  # stays empty, whatever is appended
 
 
 class _AtomSite(MMCIF2Dict):
-    """Biopython's parser, which keeps the columns of `_atom_site` only, under their names as written and in lower case.
+    """Biopython's parser, but it keeps only the columns of `_atom_site`, by their names as written and in lower case.
 
-    It has a short cut for lines without quotes or comments, i.e. nearly all.
+    Lines without quotes or comments, nearly all, take a short cut.
     """
 
     def __setitem__(self, key, value):

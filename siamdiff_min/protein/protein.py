@@ -87,7 +87,7 @@ class Protein:
     def alpha_carbons(self) -> Protein:
         """Residue-level view (App. B.3): CA atoms only, so that atom i is residue i.
 
-        Raises ValueError where a residue has no CA or several.
+        Raises ValueError if a residue has no CA or several.
         """
         view = self.select_atoms(self.atom_name == CA)
         if not torch.equal(view.atom_residue, torch.arange(self.num_residues, device=self.pos.device)):

@@ -35,7 +35,7 @@ class Structure:
     protein: Protein
     chain_names: tuple[str, ...]  # author chain ids, in the order of `protein.chain`
     dropped: Counter  # reason -> number of atoms or residues in the file that are not in `protein`
-    note: bytes = b""  # what is to be kept beside the protein in a store: the labels of a downstream sample
+    note: bytes = b""  # kept beside the protein in a store: the labels of a downstream sample
 
 
 class AtomRow(NamedTuple):
@@ -123,8 +123,8 @@ def _apply_policy(rows: list[AtomRow], dropped: Counter) -> dict[str, list]:
 def _one_conformation(group: list[AtomRow], known: dict[str, int], dropped: Counter) -> dict[int, AtomRow]:
     """One row for every known atom of a residue: the altloc with the highest occupancy, ties by order.
 
-    The altloc is chosen once for the residue (mean over the atoms that have a choice), so that conformations are not
-    mixed; an atom that lacks it takes its own highest.
+    The altloc is chosen once for the residue, by the mean over the atoms that have a choice, so that conformations do
+    not mix. An atom that lacks it takes its own highest.
     """
     options: dict[int, dict[str, AtomRow]] = {}
     for row in group:

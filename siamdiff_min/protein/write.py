@@ -15,7 +15,7 @@ def write_pdb(path_or_file, protein: Protein, chain_names: tuple[str, ...] | Non
     """Write one protein as a PDB file. `read_structure` gives it back with coordinates rounded to 0.001 angstrom.
 
     Residues that lost their CA are written, but not read back. `chain_names` are single characters, one for every value
-    of `protein.chain`; A, B, C, ... where it is not given.
+    of `protein.chain`; by default A, B, C, ...
 
     Raises:
         ValueError: for a batch, and for values that the fixed columns of the format cannot hold.
