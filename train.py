@@ -15,9 +15,8 @@ from siamdiff_min.conventions import CONVENTIONS
 from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.files import SiamDiffError
-from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.training import checkpoint, engine
-from siamdiff_min.training.config import STAGED, PretrainConfig, parse
+from siamdiff_min.training.config import PretrainConfig, parse
 from siamdiff_min.training.log import summary
 from siamdiff_min.training.ranks import Ranks, launch
 
@@ -83,8 +82,7 @@ def build(config: PretrainConfig, ranks: Ranks) -> torch.nn.Module:
     """Encoder and objective: from scratch, or with the weights of --init-from."""
     torch.manual_seed(config.seed)
     encoder = checkpoint.new_encoder(config, ranks.say)
-    more = {"ablation": config.ablation, "head_dim": config.head_dim} if config.method in STAGED else {}
-    objective = OBJECTIVES[config.method](encoder, config.level, config.preset, **more)
+    objective = checkpoint.new_objective(encoder, config.plain())
     if config.init_from:
         checkpoint.initialise(objective, Path(config.init_from), ranks.say)
     count, part = (sum(p.numel() for p in module.parameters()) for module in (objective, encoder))

@@ -31,9 +31,7 @@ from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.crops import Crops, collate
 from siamdiff_min.data.samples import DATASETS, LabelledData, Sample
 from siamdiff_min.downstream.tasks import TASKS
-from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
-from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES
 from siamdiff_min.report import figure, read_predictions
 from siamdiff_min.training import checkpoint, engine
@@ -297,14 +295,12 @@ def curves(config: dict, out: Path) -> None:
         stages = {line["step"]: line["stage"] for line in lines}
         options = checkpoint.load_encoder_file(folder / "encoder.pt")["config"]
         run = PretrainConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
-        more = {} if run.ablation == "none" else {"ablation": run.ablation}
-        objective = OBJECTIVES[run.method](ENCODERS[run.encoder](level, run.size), level, run.preset, **more)
         points[title] = []
         for path in sorted(folder.glob("checkpoint-*.pt")):
             state = checkpoint.load(path)
             if state["step"] * budget["epochs"] % max(stages):
                 continue  # within an epoch
-            objective.load_state_dict(state["objective"])
+            objective = checkpoint.load_objective(state, str(path))
             objective.set_stage(stages[state["step"]])
             crops = Crops(store, run.max_length, run.seed)  # and masks and noise: the same after every epoch
             measured = engine.evaluate(objective, (crops, collate, range(len(store))), run, ranks)

@@ -23,9 +23,8 @@ import torch
 from sklearn import metrics
 
 from .data.structures import bundle_path, find_structures
-from .encoders import ENCODERS, kernels
+from .encoders import kernels
 from .files import SiamDiffError, printable, tolerant_output, unescape, write_file
-from .pretraining import OBJECTIVES
 from .pretraining.diffusion import edges_to_vectors
 from .pretraining.siamdiff import SiamDiff
 from .protein.constants import CA
@@ -165,17 +164,6 @@ def draw_predictions(title: str, columns: dict[str, np.ndarray]) -> str:
     return as_html(made)
 
 
-def load_objective(state: dict) -> SiamDiff:
-    """The objective of a checkpoint of train.py, for evaluation. Raises CheckpointError, or KeyError for another."""
-    config = state["config"]
-    encoder = ENCODERS[config["encoder"]](config["level"], config["size"], config["preset"])
-    heads = {"head_dim": config["head_dim"]} if config["head_dim"] else {}
-    make = OBJECTIVES[config["method"]]
-    objective = make(encoder, config["level"], config["preset"], config["ablation"], **heads)
-    checkpoint.load_weights(objective, state["objective"], "the checkpoint")
-    return objective.eval()
-
-
 @torch.no_grad()
 def denoise(objective: SiamDiff, protein: Protein, t: int, generator: torch.Generator) -> list[torch.Tensor]:
     """Coordinates (N, 3) of a protein: R^0, R^t, and R^t - sqrt((1 - abar) / abar) eps_theta, one step back from it.
@@ -236,12 +224,12 @@ def report(run: Path) -> Path:
         if (folder / "predictions.tsv").is_file():
             with reading(folder / "predictions.tsv"):
                 columns = read_predictions(folder / "predictions.tsv")
-            figures.append(draw_predictions(str(config.get("task", "")), columns))
+                figures.append(draw_predictions(str(config.get("task", "")), columns))
     try:
         state = (checkpoint.latest(folders[-1], lambda _: None) or (None, {}))[1]
         config = config or state.get("config", {})
         if config.get("method") in ("diffpret", "siamdiff") and state:
-            figures.append(draw_denoising(load_objective(state), 1 if switch is None else 2))
+            figures.append(draw_denoising(checkpoint.load_objective(state), 1 if switch is None else 2))
     except (SiamDiffError, KeyError, ValueError) as error:
         figures.append(table([[f"no drawing of a protein: {error}"]]))
     tables.append(table([["option", "value"], *([k, v if v is None else str(v)] for k, v in config.items())]))

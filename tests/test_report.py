@@ -192,6 +192,12 @@ def test_what_is_no_run(tmp_path, capsys):
         (tmp_path / "metrics.jsonl").write_text(content)
         with pytest.raises(SiamDiffError, match=said):
             report.report(tmp_path)
+    pytest.importorskip("matplotlib")
+    write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0}])
+    for content in ("", "id\tgroup\ttarget\tprediction\n", "id\tgroup\tprediction\na\ta\t0.5\n"):
+        (tmp_path / "predictions.tsv").write_text(content)
+        with pytest.raises(SiamDiffError, match=r"predictions\.tsv is damaged"):
+            report.report(tmp_path)
 
 
 def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ import itertools
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH
 from ..encoders.weights import find_weights, read_weights
 from ..files import CheckpointError, ConfigError, SiamDiffError, write_file
-from .config import RunConfig
+from ..pretraining import OBJECTIVES
+from .config import STAGED, RunConfig
 
 MAGIC = b"siamdiff_min ckpt 1\n"
 CHECKPOINT, ENCODER, MODEL = "siamdiff_min checkpoint", "siamdiff_min encoder 1", "siamdiff_min model 1"
@@ -149,7 +150,7 @@ def _to_bytes(content: dict) -> bytes:
     return buffer.getvalue()
 
 
-# ---- encoders --------------------------------------------------------------------------------------------------------
+# ---- encoders and objectives -----------------------------------------------------------------------------------------
 
 
 def _released(state: dict[str, Tensor], path: Path) -> dict:
@@ -204,6 +205,19 @@ def build_encoder(content: dict, source: str) -> nn.Module:
         raise CheckpointError(f"{source} is of an encoder that is not known: {error}") from error
     load_weights(encoder, content["state"], source)
     return encoder.eval()
+
+
+def new_objective(encoder: nn.Module, options: Mapping) -> nn.Module:
+    """The objective that the options of a run (as `config.plain()`) ask for, with initial weights."""
+    more = {name: options[name] for name in ("ablation", "head_dim") if options["method"] in STAGED}
+    return OBJECTIVES[options["method"]](encoder, options["level"], options["preset"], **more)
+
+
+def load_objective(state: dict, source: str = "the checkpoint") -> nn.Module:
+    """The objective of a checkpoint of train.py, with its weights, in evaluation mode. Raises CheckpointError."""
+    objective = new_objective(build_encoder(_encoder_of(CHECKPOINT, state), source), state["config"])
+    load_weights(objective, state["objective"], source)
+    return objective.eval()
 
 
 def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> None:

@@ -158,6 +158,10 @@ class RunConfig:
             value, least = getattr(self, f.name), f.metadata.get("least", 1 if f.type.startswith("int") else None)
             if None not in (value, least) and not value >= least:
                 raise ConfigError(f"{flag(f.name)} must be at least {least}, got {value}")
+            choices = f.metadata.get("choices", (value,))
+            if value is not None and value not in choices:
+                known = ", ".join(map(str, choices))
+                raise ConfigError(f"{flag(f.name, value)} is none of {known}. Does it come from a --plugin?")
         if self.lr is not None and not self.lr > 0:
             raise ConfigError(f"--lr must be above 0, got {self.lr}")
 

@@ -11,8 +11,10 @@ import pytest
 import standin
 import torch
 
+from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import CheckpointError, WriteError
 from siamdiff_min.training import checkpoint
+from siamdiff_min.training.config import PretrainConfig
 
 STATE = {"step": 7, "name": "x", "list": [1, 2.5, None], "weights": {"a": torch.arange(5.0), "b": torch.ones(2, 3)}}
 
@@ -34,6 +36,18 @@ def test_round_trip_and_keep(tmp_path):
     assert found == path
     assert_same(state, STATE)
     assert checkpoint.latest(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize(
+    "more", [{"method": "diffpret", "ablation": "no-structure", "head_dim": 8}, {"method": "angle"}]
+)
+def test_an_objective_comes_back_from_the_options_of_its_run(more):
+    options = PretrainConfig(level="residue", size="tiny", preset="official", **more).resolve().plain()
+    objective = checkpoint.new_objective(ENCODERS["gearnet"]("residue", "tiny", "official"), options)
+    again = checkpoint.load_objective({"config": options, "objective": objective.state_dict()})
+    assert type(again) is type(objective) and not again.training
+    assert getattr(again, "stages", 0) == getattr(objective, "stages", 0)
+    standin.assert_equal_weights(again.state_dict(), objective.state_dict())
 
 
 def test_saving_an_earlier_step_abandons_later_ones(tmp_path):

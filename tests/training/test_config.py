@@ -127,9 +127,17 @@ def test_the_level_follows_from_the_encoder():
 
 
 def test_a_method_without_settings_at_a_level_is_a_sentence(monkeypatch):
+    monkeypatch.setitem(OBJECTIVES, "toy", OBJECTIVES["angle"])
     monkeypatch.setitem(TABLE_5, "toy", {"atom": TABLE_5["angle"]["atom"]})
     with pytest.raises(ConfigError, match="--method toy exists at atom level, not at residue level"):
         PretrainConfig(method="toy", level="residue").resolve()
+
+
+def test_what_a_file_holds_that_is_not_known_is_a_sentence():
+    """As the encoder of a plugin, without --plugin."""
+    for name, value in (("encoder", "mine"), ("size", "huge"), ("preset", "mine"), ("level", "mine"), ("task", "mine")):
+        with pytest.raises(ConfigError, match=f"--{name} {value} is none of "):
+            FinetuneConfig(init_from="e.pt").resolve(1, {name: value})
 
 
 def test_options_of_other_methods_and_tasks_are_refused():
