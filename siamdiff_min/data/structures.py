@@ -56,7 +56,8 @@ class Source:
             raise StructureError(self.label, "too large", f"{self.size} bytes")
         if self.path.endswith(".zip"):
             with structure_errors(self.label, "damaged archive"):
-                data = _opened(self.path, os.stat(self.path).st_mtime_ns).read(self.member)  # compares the checksum
+                archive = _opened(self.path, os.stat(self.path).st_mtime_ns, os.getpid())
+                data = archive.read(self.member)  # compares the checksum
             return read_structure(self.label, data, model=model)
         try:
             with open(self.path, "rb") as archive:
@@ -69,8 +70,8 @@ class Source:
         return read_structure(self.label, data, model=model)
 
 
-@lru_cache(maxsize=4)  # of each process: reading the list of contents takes a while
-def _opened(path: str, changed: int) -> zipfile.ZipFile:
+@lru_cache(maxsize=4)  # reading the list of contents takes a while; forked processes would share a place in the file
+def _opened(path: str, changed: int, process: int) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 

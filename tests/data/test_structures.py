@@ -14,6 +14,7 @@ import torch
 from siamdiff_min.data import structures
 from siamdiff_min.data.store import FORMAT
 from siamdiff_min.data.structures import Source, bundle_index, bundle_path, find_structures, fingerprint
+from siamdiff_min.data.worker import read_all
 from siamdiff_min.files import StructureError
 
 TEXT = b"".join(
@@ -94,6 +95,16 @@ def test_a_folder_of_archives_and_a_single_file(tmp_path):
     assert listing.sources[2].read().protein.num_residues == 3
     assert names(find_structures(tmp_path / "c.pdb")) == ["c"]
     assert find_structures(tmp_path / "c.pdb").sources[0].read().protein.num_residues == 3
+
+
+def test_processes_that_read_a_zip_at_once_do_not_move_each_others_place(tmp_path):
+    """Also if the process that they are forked from has read it before."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for i in range(300):
+            archive.writestr(f"{i}.pdb", b"REMARK %d\n" % i * 1000 + TEXT)
+    sources = find_structures(tmp_path / "a.zip").sources
+    sources[0].read()
+    assert [str(x) for x in read_all(sources, 2) if isinstance(x, StructureError)] == []
 
 
 def test_hostile_members_are_skipped_counted_and_write_nothing(tmp_path):
