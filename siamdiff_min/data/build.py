@@ -94,9 +94,9 @@ def open_origin(origin: Origin, store=None, workers: int | None = None, build: b
     if store.is_symlink():
         store = store.resolve()  # the folder is replaced, not the link to it
     opened, _ = _reopen(store, origin)  # without the lock, so that a store on a read-only disk can be used
-    if opened is None:
+    if opened is None and not build:
         _check_replaceable(store)
-    if opened is None and build:
+    elif opened is None:
         with writing(store), lock(Path(f"{store}.lock")):
             opened, reason = _reopen(store, origin)  # another process may have built it in the meantime
             if opened is None:
@@ -162,7 +162,8 @@ def _remove_store(folder: Path) -> None:
 
 def _build(origin: Origin, store: Path, workers: int | None) -> None:
     partial = Path(f"{store}.partial")
-    _check_replaceable(partial)
+    for folder in (store, partial):
+        _check_replaceable(folder)
     if _reopen(partial, origin)[0] is None:  # otherwise a build was killed that had only to give the store its name
         _fill(partial, origin, workers)
     (partial / "progress.json").unlink(missing_ok=True)
@@ -219,7 +220,7 @@ def _fill(folder: Path, origin: Origin, workers: int | None) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run one command line."""
     parser = argparse.ArgumentParser(prog="siamdiff-data build", description="Build and check stores.")
-    parser.add_argument("path", nargs="+", help="folder, tar or file of structures (its store is built), or a store")
+    parser.add_argument("path", nargs="+", help="structures (their store is built), or a store")
     args = parser.parse_args(argv)
     tolerant_output()
     try:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -454,6 +454,20 @@ def test_two_processes_that_open_at_once(folder, tmp_path):
     store = open_store(folder, tmp_path / "s")
     store.verify()
     assert len(store) == 10
+
+
+def test_files_are_looked_at_only_while_no_other_process_replaces_them(folder, tmp_path, monkeypatch):
+    held, lock, check = [], build.lock, build._check_replaceable
+
+    @contextmanager
+    def noted(path, busy=""):
+        with lock(path, busy):
+            held.append(path)
+            yield
+
+    monkeypatch.setattr(build, "lock", noted)
+    monkeypatch.setattr(build, "_check_replaceable", lambda path: check(path) if held else pytest.fail("too early"))
+    assert len(open_store(folder, tmp_path / "s")) == 10
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
