@@ -8,6 +8,7 @@ stay as they are, those of the labelled sets are unpacked. `verify DIR` reads al
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import hashlib
 import json
@@ -102,7 +103,8 @@ def download(remote: Remote, out, base_url: str | None = None, from_file=None) -
         raise DownloadError(f"{folder}: is there, but not from here ({out / 'manifest.json'} does not list it)")
     archive.parent.mkdir(parents=True, exist_ok=True)
     if source != archive and from_file:
-        shutil.copyfile(from_file, source)
+        with contextlib.suppress(shutil.SameFileError):
+            shutil.copyfile(from_file, source)
     elif source != archive:
         fetch(url, source)
     try:

@@ -380,6 +380,10 @@ def test_from_a_file(tmp_path, monkeypatch, capsys):
     assert main(["pip", "--from-file", str(mine), "--out", str(tmp_path / "other")]) == 1
     assert f"{mine}: damaged or refused" in capsys.readouterr().err
     assert mine.exists() and found(tmp_path / "other") == []
+    (tmp_path / "begun").mkdir()
+    begun = tmp_path / "begun" / f"{archive.name}.part"  # by a download, and finished by other means
+    packed("pip", source, tmp_path).rename(begun)
+    assert main(["pip", "--from-file", str(begun), "--out", str(begun.parent)]) == 0 and verify(begun.parent) == []
 
 
 def test_a_proteome_from_a_file(tmp_path):
