@@ -28,7 +28,7 @@ def find_weights(given) -> Path:
         return Path(given)
     boxed = {path.stem: path for path in BOX.glob("*.pt")}
     if str(given) not in boxed:
-        names = ", ".join(sorted(boxed))
+        names = ", ".join(sorted(boxed)) or "none"
         raise CheckpointError(f"could not read {given}: No such file; encoders of the package are {names}")
     return boxed[str(given)]
 

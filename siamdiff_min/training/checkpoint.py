@@ -110,7 +110,7 @@ def load(path: Path, kind: str = CHECKPOINT) -> dict:
     """Read a file that has to be of this kind, tensors on the CPU. Raises CheckpointError."""
     found, content = read(path)
     if found != kind:
-        raise CheckpointError(f"{path} is not {KINDS[kind]} of siamdiff_min, but {KINDS[found]}")
+        raise CheckpointError(f"{path} is {KINDS[found]}, not {KINDS[kind]}")
     return content
 
 

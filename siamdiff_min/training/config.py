@@ -347,14 +347,14 @@ def load_plugins(argv: list[str] | None) -> None:
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--plugin", nargs="+", default=[])
     for path in map(Path, first.parse_known_args(argv)[0].plugin):
-        if path.suffix != ".py":
+        if path.suffix != ".py" and importlib.util.find_spec(str(path).partition(".")[0]):
             importlib.import_module(str(path))
-        elif path.is_file():
+        elif path.suffix == ".py" and path.is_file():
             spec = importlib.util.spec_from_file_location(path.stem, path)
             sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
         else:
-            raise ConfigError(f"--plugin {path}: no such file")
+            raise ConfigError(f"--plugin {path}: no such file or module")
 
 
 def parse(argv: list[str] | None, kind: type[RunConfig] = PretrainConfig, description: str = "") -> RunConfig:

@@ -219,5 +219,6 @@ def test_a_plugin_adds_to_what_can_be_chosen(tmp_path):
     finally:
         OBJECTIVES.pop("mine", None)
         sys.modules.pop("a_plugin", None)
-    with pytest.raises(ConfigError, match=r"--plugin none\.py: no such file"):
-        parse(["--plugin", "none.py"])
+    for nothing in ("none.py", "no_such_module", "no_such_module.inside"):
+        with pytest.raises(ConfigError, match=f"--plugin {nothing}: no such file or module"):
+            parse(["--plugin", nothing])

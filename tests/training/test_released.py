@@ -105,7 +105,7 @@ def test_every_kind_of_file_gives_its_encoder_and_is_described(tmp_path, capsys)
         assert all(torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), encoder.state_dict().values()))
         assert words in describe(path) and "residue" in describe(path)
     assert load_model_file(model)["valid"] == {"rho": 0.5}
-    with pytest.raises(CheckpointError, match=r"encoder.pt is not a fine-tuned model"):
+    with pytest.raises(CheckpointError, match=r"encoder.pt is an encoder, not a fine-tuned model"):
         load_model_file(plain)
 
     command = [sys.executable, "-m", "siamdiff_min.training.checkpoint"]
