@@ -93,7 +93,10 @@ def unpack(path: Path, folder: Path) -> None:
                         reason = "two members in one place"
                     if reason:
                         raise ValueError(f"{name!r:.200}: {reason}")
-                    archive.extract(member, folder, **({} if zipped else {"filter": "data"}))
+                    try:
+                        archive.extract(member, folder, **({} if zipped else {"filter": "data"}))
+                    except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+                        raise ValueError(f"{name!r:.200}: two members in one place") from error
             if not number:
                 raise ValueError("no file in it")
     except BaseException as error:
