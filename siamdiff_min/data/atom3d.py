@@ -166,13 +166,6 @@ def _structure(label: str, atoms: list[tuple], subunit=None) -> Structure:
     return assemble(label, [row for row, model in chosen if model == chosen[0][1]], Counter())
 
 
-def positions(structure: Structure) -> list[tuple[str, int, str]]:
-    """Chain, number and insertion code of every residue."""
-    protein = structure.protein
-    chains = [structure.chain_names[chain] for chain in protein.chain.tolist()]
-    return list(zip(chains, protein.residue_number.tolist(), map(chr, protein.insertion_code.tolist())))
-
-
 def _rows_of(keys: Iterable) -> dict[tuple, list[int]]:
     """The rows of every key: residues with insertion codes share a number."""
     rows = {}
@@ -220,7 +213,7 @@ def _read_msp(label: str, item: dict) -> Structure:
     if stabilised not in ("0", "1"):
         raise ValueError(f"label is {stabilised!r:.20}")
     sides = [_structure(label, _atoms(item, f"{side}_atoms")) for side in ("original", "mutated")]
-    places = [{key: row for row, key in enumerate(positions(side))} for side in sides]
+    places = [{key: row for row, key in enumerate(side.positions)} for side in sides]
     mutated: list[list[int]] = [[], []]
     for text in name.rpartition("_")[2].split(","):
         match = _MUTATION.fullmatch(text)
@@ -258,7 +251,7 @@ def _read_pip(label: str, item: dict) -> Structure:
     sides, keys = [_structure(label, atoms, name) for name in subunits], []
     for name, side in zip(subunits, sides):
         model = next(model for _, model, subunit in atoms if subunit == name)
-        keys += [(name, model, chain, number) for chain, number, _ in positions(side)]
+        keys += [(name, model, chain, number) for chain, number, _ in side.positions]
     rows, found, dropped = _rows_of(keys), set(), Counter()
     for one, other in pairs:
         if one[0] == other[0]:
@@ -283,7 +276,7 @@ def _read_res(label: str, item: dict) -> Structure:
     atoms, lists = _atoms(item, "atoms"), item["subunit_indices"]
     (names,) = _columns(item, "labels", ["subunit"])
     structure = _structure(label, atoms)
-    protein, place_of = structure.protein, positions(structure)
+    protein, place_of = structure.protein, structure.positions
     owners = zip(protein.atom_residue.tolist(), protein.atom_name.tolist())
     atom = {(*place_of[residue], name): i for i, (residue, name) in enumerate(owners)}
     place = np.full(len(atoms), -1)  # of every row in the protein; the parsing policy leaves some out

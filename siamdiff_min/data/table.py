@@ -21,7 +21,6 @@ from pathlib import Path
 
 from ..files import StructureError, sha256, structure_errors
 from ..protein.structure import Structure
-from .atom3d import positions
 from .samples import SPLITS, Labelled, LabelledData, write_note
 from .structures import Listing, Origin, find_structures, fingerprint, kind_of
 
@@ -48,8 +47,7 @@ def table_set(labels, data, kind: str | None = None) -> LabelledData:
     kind, classes, rows = _values(labels, read_table(labels), kind)
     residues, listed = "number" in rows[0], {}
     for row in rows:
-        name = row["name"]
-        listed.setdefault(name[: len(name) - len(kind_of(name) or "")], []).append(row)
+        listed.setdefault(row["name"], []).append(row)
     found = find_structures(data)
     sources = {source.name: source for source in found.sources}
     if missing := listed.keys() - sources.keys():
@@ -78,7 +76,7 @@ def _label(path: str, kind: str, rows: list[dict], structure: Structure) -> Stru
     """Add the value of a structure, or those of its residues. Raises StructureError if it has none of these."""
     if "number" not in rows[0]:
         return replace(structure, note=write_note({"kind": kind, "values": [rows[0]["value"]]}))
-    place = {(chain, f"{n}{code}".strip()): row for row, (chain, n, code) in enumerate(positions(structure))}
+    place = {(chain, f"{n}{code}".strip()): row for row, (chain, n, code) in enumerate(structure.positions)}
     keys = [(row["chain"], row["number"], row["value"]) for row in rows]
     found = sorted((place[key[:2]], *key) for key in keys if key[:2] in place)
     if not found:
@@ -91,7 +89,7 @@ def _label(path: str, kind: str, rows: list[dict], structure: Structure) -> Stru
 
 
 def read_table(path) -> list[dict[str, str]]:
-    """The rows of a table of labels as text, by column. Raises StructureError."""
+    """The rows of a table of labels as text, by column; names without extensions. Raises StructureError."""
     with structure_errors(path, "malformed table"):
         with open(path, encoding="utf-8-sig", newline="") as file:
             lines = [line for line in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if any(line)]
@@ -105,6 +103,7 @@ def read_table(path) -> list[dict[str, str]]:
             if len(line) != len(header):
                 raise ValueError(f"row {number} has {len(line)} columns of {len(header)}: {line!r:.100}")
             row = {column: text.strip() for column, text in zip(header, line)}
+            row["name"] = row["name"][: len(row["name"]) - len(kind_of(row["name"]) or "")]
             key = row["name"], row.get("chain"), row.get("number")
             if key in seen:
                 raise ValueError(f"row {number} is a second one of {' '.join(filter(None, key)):.100}")

@@ -37,6 +37,12 @@ class Structure:
     dropped: Counter  # reason -> number of atoms or residues in the file that are not in `protein`
     note: bytes = b""  # kept beside the protein in a store: the labels of a downstream sample
 
+    @property
+    def positions(self) -> list[tuple[str, int, str]]:
+        """Chain, number and insertion code of every residue."""
+        chains = [self.chain_names[chain] for chain in self.protein.chain.tolist()]
+        return list(zip(chains, self.protein.residue_number.tolist(), map(chr, self.protein.insertion_code.tolist())))
+
 
 class AtomRow(NamedTuple):
     """One atom of a file, as it stands there."""

@@ -412,7 +412,7 @@ def test_open_builds_once_and_again_when_the_data_change(folder, capsys):
     write_pdb(folder / "new.pdb", protein(6, seed=99))
     assert len(open_store(folder)) == 11
     assert "the data have changed since it was built; it is built anew" in capsys.readouterr().err
-    assert not list(folder.parent.glob("*.outdated"))
+    assert not list(folder.parent.glob("*.partial"))
 
 
 def test_open_builds_anew_what_is_damaged_or_of_another_version(folder, capsys):

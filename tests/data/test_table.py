@@ -65,7 +65,7 @@ def test_columns_by_name_or_by_number(tmp_path):
     ("", "it is empty"), ("name\tvalue\n", "no rows"), ("name\tlabel\na\t1", "expected name, value"),
     ("name\tchain\tvalue\na\tA\t1", "of residues name, chain, number, value"), ("a\n", r"columns \(\)"),
     ("name\tvalue\na\t1\t2", "row 1 has 3 columns of 2"), ("name\tvalue\na\t1\na\t2", "row 2 is a second one of a"),
-    ("a\tA\t5\t1\na\tA\t5\t2", "row 2 is a second one of a A 5"), ("a\tA\tfive\t1", "'five' is no residue number"),
+    ("a\tA\t5\t1\na.pdb\tA\t5\t2", "row 2 is a second one of a A 5"), ("a\tA\tfive\t1", "'five' is no residue number"),
     ("a\t1\ttraining", "'training' is no split"),
 ])  # fmt: skip
 def test_malformed_tables(tmp_path, text, reason):
