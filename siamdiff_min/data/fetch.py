@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import ssl
 import sys
 import time
@@ -88,10 +89,11 @@ def _attempt(url: str, part: Path) -> None:
     with response:
         end = response.length
         if response.status == 206:
-            end = offset + (end or 0)
-            if response.headers.get("Content-Range") != f"bytes {offset}-{end - 1}/{end}":
+            place = re.fullmatch(rf"bytes {offset}-[0-9]+/([0-9]+)", response.headers.get("Content-Range", ""))
+            if place is None:
                 part.unlink()
                 raise ConnectionError("another part than the one asked for")
+            end = int(place[1])
         elif response.status != 200:
             raise DownloadError(f"{url}: the server answers {response.status} {response.reason}")
         elif end == 0 or response.headers.get_content_type() in ("text/html", "application/xhtml+xml"):
