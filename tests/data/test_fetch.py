@@ -74,8 +74,8 @@ class Handler(BaseHTTPRequestHandler):
         if step.get("stall"):
             site.over.wait(30)
         data = data[: step.get("cut", len(data))]
+        site.sent += len(data)  # before the reader, who may be done at once, goes on to look at it
         self.wfile.write(data)
-        site.sent += len(data)
         if "cut" in step and step.get("reset"):
             self.wfile.flush()
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
