@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -155,6 +156,26 @@ def test_a_loss_that_is_not_finite_names_the_proteins(tmp_path):
     assert str(error.value).count("protein-") == 2  # the part of the batch that is to blame
     path, state = checkpoint.latest(tmp_path) or (None, {"objective": {}})
     assert all(torch.isfinite(v).all() for v in state["objective"].values()), path
+
+
+def test_on_a_gpu_flags_are_read_one_step_later_but_all_before_a_save(monkeypatch):
+    waited = []
+
+    def record_event() -> SimpleNamespace:
+        return SimpleNamespace(synchronize=lambda: waited.append(1))
+
+    def step(number: int, bad: bool = False, stop: int = 0, everything: bool = False) -> int:
+        return flags.agree(number, torch.tensor(bad), stop, [([f"protein-{number}"], torch.ones(()))], everything)
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(record_event=record_event))
+    flags = ranks.Flags(ALONE)
+    flags.lag = 1
+    assert step(1, stop=15) == 0 and not waited
+    assert step(2) == 15 and len(waited) == 2  # the last ones too: a checkpoint follows
+    assert step(3, stop=2, everything=True) == 2 and not flags.pending
+    assert step(4, bad=True) == 0
+    with pytest.raises(SiamDiffError, match=r"step 4: .*protein-4"):
+        step(5)
 
 
 def test_a_gradient_that_is_not_finite_stops_too(tmp_path, monkeypatch):
