@@ -30,6 +30,7 @@ from .pretraining.siamdiff import SiamDiff
 from .protein.constants import CA
 from .protein.protein import Protein
 from .training import checkpoint
+from .training.config import STAGED
 from .training.log import NO_MEASURE, in_order
 
 SHOWN_NOISE = 1.5  # angstrom: standard deviation of the noise in the drawing
@@ -228,7 +229,7 @@ def report(run: Path) -> Path:
     try:
         state = (checkpoint.latest(folders[-1], lambda _: None) or (None, {}))[1]
         config = config or state.get("config", {})
-        if config.get("method") in ("diffpret", "siamdiff") and state:
+        if config.get("method") in STAGED and state:
             figures.append(draw_denoising(checkpoint.load_objective(state), 1 if switch is None else 2))
     except (SiamDiffError, KeyError, ValueError) as error:
         figures.append(table([[f"no drawing of a protein: {error}"]]))
