@@ -84,7 +84,8 @@ def read_metrics(path: Path) -> tuple[list[str], Series, float | None]:
     series = defaultdict(list)
     with reading(path):
         lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
-        per_epoch = max(1, lines[-1]["step"] // (lines[-1]["epoch"] + 1))
+        first = lines[0]["epoch"]  # the last line of an epoch is of its last step
+        per_epoch = max(1, max(line["step"] for line in lines if line["epoch"] == first) // (first + 1))
         for line in lines:
             for name in line.keys() - NO_MEASURE:
                 series[name, line["split"]].append((line["step"] / per_epoch, line[name]))

@@ -60,6 +60,12 @@ def test_pretraining_curves_with_stages(tmp_path):
     assert "structure loss" in text and "stage 2" in text and "per second" not in text
 
 
+def test_the_axis_is_right_before_an_epoch_has_ended(tmp_path):
+    begun = [{"step": s, "epoch": e, "split": "train", "loss": 1.0} for s, e in ((20, 0), (40, 0), (50, 1))]
+    write_lines(tmp_path, begun)
+    assert report.read_metrics(tmp_path / "metrics.jsonl")[1]["loss", "train"] == [(0.5, 1.0), (1.0, 1.0), (1.25, 1.0)]
+
+
 def test_losses_come_first_beside_a_constant_and_clash_rates_last(tmp_path):
     pytest.importorskip("matplotlib")
     values = {"clash_rate": 0.0, "native_side_chains": 0.0, "sequence_accuracy": 0.125, "loss": 3.0, "x_loss": 2.0}
