@@ -1,6 +1,5 @@
 """The wheel works in an environment of its own, without the checkout; what it needs is said in one way."""
 
-import importlib.util
 import os
 import re
 import shutil
@@ -9,7 +8,7 @@ import sys
 import sysconfig
 import tarfile
 import venv
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +53,11 @@ def run(*command, **options) -> str:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
     """The commands of an environment that has the wheel; libraries are those of this one."""
-    if not all(map(importlib.util.find_spec, ("pip", "setuptools"))) or int(version("setuptools").split(".")[0]) < 77:
+    try:
+        enough = version("pip") and int(version("setuptools").split(".")[0]) >= 77
+    except PackageNotFoundError:
+        enough = False
+    if not enough:
         pytest.skip("needs pip and setuptools 77: pip install -e '.[test]'")
     place = tmp_path_factory.mktemp("install")
     shutil.copytree(ROOT / "siamdiff_min", place / "source" / "siamdiff_min", ignore=shutil.ignore_patterns("__py*"))

@@ -342,7 +342,7 @@ def test_killed_before_every_call_that_matters(site, tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 0, result.stderr
     outs = sorted((tmp_path / "out").iterdir())
-    assert len(outs) > 20
+    assert len(outs) > 15  # Python 3.10 makes fewer calls than later ones
     for out in outs:
         assert content(out / "psr") == content(tmp_path / "source") and verify(out) == []
         assert sorted(os.listdir(out)) == [".lock", archive.name, "manifest.json", "psr"]
