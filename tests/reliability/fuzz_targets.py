@@ -162,7 +162,7 @@ def gz(folder: Path) -> Target:
 
 
 def here(tasks):
-    """`worker.run` in this process: a header that claims gigabytes is refused; what is really taken, the fuzzer sees."""
+    """`worker.run` in this process: a header that claims gigabytes is refused. The fuzzer sees what is really taken."""
     for path, function, *arguments in tasks:
         try:
             yield function(*arguments)
