@@ -30,6 +30,7 @@ from siamdiff_min.training import checkpoint, engine, ranks
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 300  # seconds until what has not happened never will: busy machines are slow, collectives wait for 600
+TWO_RANKS = "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"  # a launcher of `cold`
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["train", "finetune", "siamdiff_min.embed", "torch._dynamo", "sklearn.metrics"])
 
@@ -246,6 +247,14 @@ def run(program: str, *argv, world: int = 1, status: int = 0, **environment) -> 
         said = log.read_text()
     assert codes == [status] * world, said
     return said
+
+
+def cold(script: str, *argv, launcher=(), status: int = 0) -> str:
+    """What a script prints that a new interpreter runs, as a user's shell does. It must end with `status`."""
+    command = [sys.executable, *launcher, script, *map(str, argv)]
+    result = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert result.returncode == status, result.stdout
+    return result.stdout
 
 
 def kill(children: list) -> None:

@@ -3,15 +3,13 @@
 import csv
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import ENZYMES
-from processes import ROOT, run
+from processes import TWO_RANKS, cold, run
 from standin import lines
 
 from siamdiff_min.data import ec
@@ -23,18 +21,10 @@ from siamdiff_min.training import checkpoint
 
 SMALL = ["--size", "tiny", "--batch-size", "2", "--epochs", "3", "--lr", "0.003"]
 SMALL += ["--num-workers", "0", "--device", "cpu", "--threads", "1"]
-TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 
 
 def finetune(*argv, **how) -> str:
     return run("finetune", *argv, **how)
-
-
-def from_a_shell(*launcher, argv) -> str:
-    command = [sys.executable, *launcher, "finetune.py", *map(str, argv)]
-    result = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert result.returncode == 0, result.stdout
-    return result.stdout
 
 
 def table(path: Path) -> list[dict]:
@@ -46,7 +36,7 @@ def table(path: Path) -> list[dict]:
 def trained(enzymes, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("trained")
     options = ["--task", "ec", "--data", enzymes, *SMALL, "--seeds", 3, 4, "--out", out, "--save-predictions"]
-    said = from_a_shell(argv=[*options, "--predict", enzymes / "test"])
+    said = cold("finetune.py", *options, "--predict", enzymes / "test")
     assert "samples     train 8, valid 3, test 5" in said and "from scratch" in said and "16 chains with labels" in said
     assert "mean" in said and str(out / "results.json") in said
     return out
@@ -92,7 +82,7 @@ def test_a_saved_model_scores_the_same(trained, enzymes, tmp_path):
     finetune("--eval-only", model, *options, "--out", tmp_path / "eval")
     again = json.loads((tmp_path / "eval" / "results.json").read_text())
     assert again["test"] == {"3": results["test"]["3"]}
-    from_a_shell(*TWO_RANKS, argv=["--eval-only", model, *options, "--out", tmp_path / "two"])
+    cold("finetune.py", "--eval-only", model, *options, "--out", tmp_path / "two", launcher=TWO_RANKS)
     assert json.loads((tmp_path / "two" / "results.json").read_text())["test"] == again["test"]
     said = finetune("--eval-only", model, *options, "--out", tmp_path / "fewer", "--cutoff", 50)
     assert "test 3" in said  # rows with a 1 below 50 %

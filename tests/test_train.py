@@ -1,14 +1,12 @@
 """`train.py` as a user runs it: on one process and under torchrun, resumed, dry, and from an encoder file."""
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
-from processes import ROOT, run
+from processes import TWO_RANKS, cold, run
+from standin import lines
 
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.training import checkpoint
@@ -20,15 +18,8 @@ def train(*argv, **how) -> str:
     return run("train", *SMALL.split(), *argv, **how)
 
 
-def from_a_shell(*launcher, argv, status=0) -> str:
-    command = [sys.executable, *launcher, "train.py", *SMALL.split(), *map(str, argv)]
-    result = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert result.returncode == status, result.stdout
-    return result.stdout
-
-
-def lines(out) -> list[dict]:
-    return [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
+def train_cold(*argv, **how) -> str:
+    return cold("train.py", *SMALL.split(), *argv, **how)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +31,7 @@ def store(tmp_path_factory):
 @pytest.mark.slow
 def test_interrupted_and_resumed_as_documented(tmp_path, store):
     common = ["--method", "siamdiff", "--level", "residue", "--store", store]
-    said = from_a_shell(argv=[*common, "--max-steps", 2, "--out", tmp_path / "a"])
+    said = train_cold(*common, "--max-steps", 2, "--out", tmp_path / "a")
     assert "demo set" in said and "encoder.pt" in said
     train(*common, "--max-steps", 1, "--out", tmp_path / "b")
     said = train(*common, "--max-steps", 2, "--out", tmp_path / "b")
@@ -64,9 +55,8 @@ def test_interrupted_and_resumed_as_documented(tmp_path, store):
     [("diffpret", "atom", ["--ablation", "no-structure"]), ("siamdiff", "atom", ["--preset", "official"])],
 )
 def test_two_ranks_stay_in_step(tmp_path, store, method, level, more):
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     options = ["--method", method, "--level", level, "--store", store, "--out", tmp_path, "--save-every", 1, *more]
-    said = from_a_shell(*launcher, argv=[*options, "--max-steps", 1])
+    said = train_cold(*options, "--max-steps", 1, launcher=TWO_RANKS)
     assert "on 2 x cpu" in said and said.count("demo set") == 1
     assert "at step 1" in train(*options, "--max-steps", 2, world=2)
     assert [line["step"] for line in lines(tmp_path) if line["split"] == "train"] == [1, 2]
@@ -130,6 +120,6 @@ def test_nothing_held_out_is_a_warning(enzymes, tmp_path):
 def test_a_loss_that_is_not_finite_ends_the_run_and_its_loaders(tmp_path, store):
     """`train` fails after ten minutes: Python waits at its exit for processes that nobody ended."""
     options = ["--method", "diffpret", "--store", store, "--lr", 1e30, "--max-steps", 9, "--num-workers", 2]
-    said = from_a_shell(argv=[*options, "--out", tmp_path], status=1)
+    said = train_cold(*options, "--out", tmp_path, status=1)
     assert "the loss or its gradient is not finite. Proteins: loss" in said
     assert "error: step " in said and "Traceback" not in said

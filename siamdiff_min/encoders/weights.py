@@ -22,7 +22,7 @@ _BEFORE_1_6 = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _FOLDER = 16  # among the attributes of a member
 
 
-def find_weights(given) -> Path:
+def find_weights(given: str | Path) -> Path:
     """The file at a path or, if there is nothing, the encoder of that name in the package. Raises CheckpointError."""
     if os.path.exists(given):
         return Path(given)
