@@ -7,12 +7,14 @@ A run that was interrupted continues when the same command is given again. The r
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from siamdiff_min.conventions import CONVENTIONS
 from siamdiff_min.data.build import open_store
+from siamdiff_min.data.conformers import ConformerCrops, open_conformers
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.training import checkpoint, engine
@@ -65,8 +67,9 @@ def open_data(config: PretrainConfig, ranks: Ranks) -> tuple[Crops | None, list[
     Structures are converted once to a memory-mapped store, by the first process. A dry run writes none.
     """
     source = config.data or "demo set (bundled structures; --data for your own)"
-    options = {"workers": config.num_workers or 1, "build": not config.dry_run}
-    store = ranks.first("data", lambda: open_store(config.data, config.store, **options))
+    options = {"store": config.store, "workers": config.num_workers or 1, "build": not config.dry_run}
+    convert = open_store if config.conformers == "simulated" else partial(open_conformers, pairs=config.pairs)
+    store = ranks.first("data", lambda: convert(config.data, **options))
     if store is None:
         ranks.say(f"data        {source}: not converted to a store yet")
         return None, [], []
@@ -74,8 +77,12 @@ def open_data(config: PretrainConfig, ranks: Ranks) -> tuple[Crops | None, list[
     ranks.say(f"data        {source}: {len(train)} proteins to train on, {len(valid)} held out")
     if not valid:
         ranks.say("warning     no protein is held out, so there is no validation: --valid-fraction")
-    last_window = CONVENTIONS[config.preset].last_window
-    return Crops(store, config.max_length, config.seed, draw_last_window=last_window), train, valid
+    how = config.max_length, config.seed, CONVENTIONS[config.preset].last_window
+    if config.conformers == "simulated":
+        return Crops(store, *how), train, valid
+    crops = ConformerCrops(store, *how, both=config.conformers == "both")
+    ranks.say(f"conformers  {config.conformers}: {crops.having} of {len(crops)} proteins have others")
+    return crops, train, valid
 
 
 def build(config: PretrainConfig, ranks: Ranks) -> torch.nn.Module:
@@ -83,6 +90,7 @@ def build(config: PretrainConfig, ranks: Ranks) -> torch.nn.Module:
     torch.manual_seed(config.seed)
     encoder = checkpoint.new_encoder(config, ranks.say)
     objective = checkpoint.new_objective(encoder, config.plain())
+    objective.given = config.conformers != "simulated"
     if config.init_from:
         checkpoint.initialise(objective, Path(config.init_from), ranks.say)
     count, part = (sum(p.numel() for p in module.parameters()) for module in (objective, encoder))

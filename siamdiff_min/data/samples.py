@@ -14,6 +14,7 @@ Rows count the residues, or atoms, of the entry from 0:
           never taken for negatives                                                      rows each
     res   residues: rows of the central residues; counts: number of atoms around each    rows of these atoms
     table kind, values; of residues also places: chain and number of each                rows of these residues
+    -     conformers: number K of further conformers (data/conformers.py)                  their coordinates, float32
 """
 
 from __future__ import annotations

@@ -103,6 +103,11 @@ class ProteinStore(torch.utils.data.Dataset):
         first, last = self._map("residue_offset")[index : index + 2]
         return int(last - first)
 
+    def atoms_before(self, index: int, start: int) -> int:
+        """Number of atoms of a protein before its residue `start`."""
+        head = int(self._map("residue_offset")[index])
+        return int(self._map("residue_atoms")[head : head + start].sum(dtype=np.int64))
+
     def read(self, index: int, start: int = 0, length: int | None = None) -> Protein:
         """The residues start .. start + length - 1 of a protein (all from `start` on without a length).
 
@@ -117,9 +122,8 @@ class ProteinStore(torch.utils.data.Dataset):
             raise ValueError(f"residues {start} to {start + length} of {self.names[index]}, which has {size}")
         head = int(self._map("residue_offset")[index])
         residues = slice(head + start, head + start + length)
-        atoms_before = int(self._map("residue_atoms")[head : residues.start].sum(dtype=np.int64))
         residue_atoms = self._map("residue_atoms")[residues].astype(np.int64)
-        head = int(self._map("atom_offset")[index]) + atoms_before
+        head = int(self._map("atom_offset")[index]) + self.atoms_before(index, start)
         atoms = slice(head, head + int(residue_atoms.sum()))
         atom_name = self._long("atom_name", atoms)
         return Protein(

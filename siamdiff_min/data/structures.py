@@ -19,7 +19,6 @@ from pathlib import Path
 
 from ..files import StructureError, structure_errors
 from ..protein.parse import MAX_BYTES, read_structure
-from ..protein.structure import Structure
 from .archives import tar_members, zip_members
 from .store import has_format, is_store
 from .worker import run
@@ -46,19 +45,19 @@ class Source:
         """The file, or archive and member, for messages."""
         return self.path if self.member is None else f"{self.path}:{self.member}"
 
-    def read(self, model: int = 0) -> Structure:
-        """Parse the structure. Raises StructureError."""
+    def read(self, parse: Callable = read_structure):
+        """Parse the structure; `read_models` for all of its models. Raises StructureError."""
         if self.problem is not None:
             raise self.problem
         if self.member is None:
-            return read_structure(self.path, model=model)
+            return parse(self.path)
         if self.size > MAX_BYTES:
             raise StructureError(self.label, "too large", f"{self.size} bytes")
         if self.path.endswith(".zip"):
             with structure_errors(self.label, "damaged archive"):
                 archive = _opened(self.path, os.stat(self.path).st_mtime_ns, os.getpid())
                 data = archive.read(self.member)  # compares the checksum
-            return read_structure(self.label, data, model=model)
+            return parse(self.label, data)
         try:
             with open(self.path, "rb") as archive:
                 archive.seek(self.offset)
@@ -67,7 +66,7 @@ class Source:
             raise StructureError(self.path, "cannot be opened", error.strerror or str(error)) from error
         if len(data) < self.size:
             raise StructureError(self.label, "truncated", f"{len(data)} of {self.size} bytes")
-        return read_structure(self.label, data, model=model)
+        return parse(self.label, data)
 
 
 @lru_cache(maxsize=4)  # reading the list of contents takes a while; forked processes would share a place in the file

@@ -36,8 +36,10 @@ class SiamDiff(Objective):
     """The objective of Eq. 14 with `conformer`, of DiffPreT (Eq. 12) without one.
 
     `stages` holds the schedule of stage 1 and 2; a zero weight leaves that diffusion out altogether. Head names are
-    those of the released task checkpoints.
+    those of the released task checkpoints. With `given`, batches are those of `ConformerCrops` (ours, not the paper's).
     """
+
+    given = False
 
     def __init__(
         self,
@@ -63,9 +65,14 @@ class SiamDiff(Objective):
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
         """Alg. 1, lines 2-11, on a batch: the loss, and what to log."""
+        if self.given:
+            protein, other = two_views(protein)
         views, logs = [self.encoder.builder.view(protein)], {}  # line 2
         if self.conformer is not None:
             conformer, logs = self.conformer(views[0], generator)  # line 3
+            if self.given:
+                conformer, real = given_or_simulated(views[0], self.encoder.builder.view(other), conformer)
+                logs = logs | {"real_views": sum_and_count(real.float())}
             views.append(conformer)
         t = self.schedule.draw_level(protein.num_graphs, generator)  # line 4: one level per protein, for both views
         masked = t.new_zeros(0)
@@ -130,3 +137,16 @@ def noise_error(noisy: Noisy, score: Tensor) -> Tensor:
     protein, graph = noisy.protein, noisy.graph
     difference = edges_to_vectors(score - noisy.target, protein.pos, graph.src, graph.dst)  # (N, 3)
     return segment_mean(difference.square().sum(-1), protein.atom_graph, protein.num_graphs)
+
+
+def two_views(protein: Protein) -> list[Protein]:
+    """Graphs 0, 2, 4 ... and graphs 1, 3, 5 ... of a batch: B / 2 proteins each."""
+    sides = [protein.select_residues(protein.residue_graph % 2 == side) for side in (0, 1)]
+    return [replace(p, residue_graph=p.residue_graph // 2, num_graphs=p.num_graphs // 2) for p in sides]
+
+
+def given_or_simulated(first: Protein, given: Protein, simulated: Protein) -> tuple[Protein, Tensor]:
+    """The given conformers, but simulated ones where `given` is `first` itself; and (B,) where it is not."""
+    moved = first.atom_graph[(given.pos != first.pos).any(1)]
+    real = torch.zeros(first.num_graphs, dtype=torch.bool, device=moved.device).index_fill(0, moved, True)
+    return replace(first, pos=torch.where(real[first.atom_graph, None], given.pos, simulated.pos)), real

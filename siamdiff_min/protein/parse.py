@@ -14,7 +14,7 @@ import warnings
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from typing import IO
 
 import numpy as np
@@ -37,14 +37,30 @@ def read_structure(path_or_name, data: bytes | None = None, model: int = 0) -> S
     Raises:
         StructureError: whatever is wrong with the file, including that it does not exist or holds no protein.
     """
+    models = _models(path_or_name, data, model + 1 if model >= 0 else None)
+    if not 0 <= model < max(len(models), 1):
+        raise StructureError(str(path_or_name), "no such model", f"{len(models)} models, asked for number {model}")
+    rows, dropped = models[model] if models else ([], Counter())
+    if not rows:
+        raise StructureError(str(path_or_name), "no atoms in it")
+    return assemble(str(path_or_name), rows, dropped)
+
+
+def read_models(path_or_name, data: bytes | None = None) -> list[Structure]:
+    """All models of a file, in order; else as `read_structure`."""
+    models = _models(path_or_name, data) or [([], Counter())]
+    return [assemble(str(path_or_name), rows, dropped) for rows, dropped in models]
+
+
+def _models(path_or_name, data: bytes | None, number: int | None = None) -> list[tuple[list[AtomRow], Counter]]:
+    """The rows of the first `number` models, and what was left out of each."""
     path = str(path_or_name)
     content = _content(path, data)
-    dropped: Counter = Counter()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         with structure_errors(path, "unreadable"):
-            rows = _mmcif_rows(path, content, model, dropped) if _is_mmcif(content) else _pdb_rows(path, content, model)
-    return assemble(path, rows, dropped)
+            models = _mmcif_models(path, content) if _is_mmcif(content) else _pdb_models(path, content)
+            return list(islice(models, number))
 
 
 # ---- from bytes to rows ----------------------------------------------------------------------------------------------
@@ -98,29 +114,25 @@ def _is_mmcif(content: bytes) -> bool:
 # ---- PDB -------------------------------------------------------------------------------------------------------------
 
 
-def _pdb_rows(path: str, content: bytes, model: int) -> list[AtomRow]:
-    """Rows of one model of a PDB file."""
-    rows: list[AtomRow] = []
-    current, inside, explicit = -1, False, False
+def _pdb_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Counter]]:
+    """Rows of one model of a PDB file after the other. What comes after the last that is asked for is not read."""
+    rows: list[AtomRow] | None = None  # None between models
+    explicit = False
     for number, line in enumerate(_lines(content), 1):
         record = line[:6].rstrip()
         # From atom 100,000 on the serial number may run into the name of the record.
         if line.startswith("ATOM") or record == "HETATM":
-            if not inside:
-                current, inside = current + 1, True
-            if current == model:
-                rows.append(_pdb_row(path, number, line))
-        elif record == "MODEL":
-            current, inside, explicit = current + 1, True, True
-        elif record in ("ENDMDL", "END"):  # some programs separate models by END
-            inside = explicit = False
-    if explicit and current == model:
+            rows = [] if rows is None else rows
+            rows.append(_pdb_row(path, number, line))
+        elif record in ("MODEL", "ENDMDL", "END"):  # some programs separate models by END
+            if rows is not None:
+                yield rows, Counter()
+            explicit = record == "MODEL"
+            rows = [] if explicit else None
+    if explicit:
         raise StructureError(path, "truncated", "MODEL without ENDMDL")
-    if not rows:
-        if current < 0 or 0 <= model <= current:
-            raise StructureError(path, "no atoms in it")
-        raise StructureError(path, "no such model", f"{current + 1} models, asked for number {model}")
-    return rows
+    if rows is not None:
+        yield rows, Counter()
 
 
 def _pdb_row(path: str, number: int, line: str) -> AtomRow:
@@ -199,11 +211,12 @@ def _atom_columns(path: str, content: bytes, dropped: Counter) -> dict[str, list
     return chosen
 
 
-def _mmcif_rows(path: str, content: bytes, model: int, dropped: Counter) -> list[AtomRow]:
-    """Rows of one model of an mmCIF file, with the author's chain ids and residue numbers."""
-    table = _atom_columns(path, content, dropped)
+def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Counter]]:
+    """Rows of one model of an mmCIF file after the other, with the author's chain ids and residue numbers."""
+    left: Counter = Counter()
+    table = _atom_columns(path, content, left)
     if not table:
-        raise StructureError(path, "no atoms in it")
+        return
 
     def column(*names, default=None):
         for name in names:
@@ -218,8 +231,6 @@ def _mmcif_rows(path: str, content: bytes, model: int, dropped: Counter) -> list
     wrong = [name for name in order if not (name.isascii() and name.isdigit())]
     if wrong:
         raise StructureError(path, "unreadable", f"{wrong[0]!r:.50} is not the number of a model")
-    if not 0 <= model < len(order):
-        raise StructureError(path, "no such model", f"{len(order)} models, asked for number {model}")
     columns = (
         column("auth_asym_id", "label_asym_id"),
         column("auth_seq_id", "label_seq_id"),
@@ -234,17 +245,18 @@ def _mmcif_rows(path: str, content: bytes, model: int, dropped: Counter) -> list
         column("type_symbol", default="?"),
     )
     blank = {".": " ", "?": " "}
-    rows = []
-    for m, chain, number, code, residue, atom, altloc, occupancy, x, y, z, element in zip(models, *columns):
-        if m != order[model]:
-            continue
-        if number in blank:
-            dropped["atoms without a residue number"] += 1
-            continue
-        if "_" in f"{number}{x}{y}{z}{occupancy}":  # Python would read 1_2 as twelve
-            raise StructureError(path, "unreadable", f"a number with _ in residue {residue} {number}")
-        code, altloc = blank.get(code, code), blank.get(altloc, altloc)
-        occupancy = 1.0 if occupancy in blank else float(occupancy)
-        xyz = float(x), float(y), float(z)
-        rows.append(AtomRow(chain, int(number), code, residue, atom, altloc, occupancy, xyz, element.upper()))
-    return rows
+    for chosen in order:
+        rows, dropped = [], left.copy()
+        for m, chain, number, code, residue, atom, altloc, occupancy, x, y, z, element in zip(models, *columns):
+            if m != chosen:
+                continue
+            if number in blank:
+                dropped["atoms without a residue number"] += 1
+                continue
+            if "_" in f"{number}{x}{y}{z}{occupancy}":  # Python would read 1_2 as twelve
+                raise StructureError(path, "unreadable", f"a number with _ in residue {residue} {number}")
+            code, altloc = blank.get(code, code), blank.get(altloc, altloc)
+            occupancy = 1.0 if occupancy in blank else float(occupancy)
+            xyz = float(x), float(y), float(z)
+            rows.append(AtomRow(chain, int(number), code, residue, atom, altloc, occupancy, xyz, element.upper()))
+        yield rows, dropped

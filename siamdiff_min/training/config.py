@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..conventions import CONVENTIONS
+from ..data.conformers import CONFORMERS
 from ..downstream.tasks import METRICS, TASKS
 from ..encoders import ENCODERS, ONE_LEVEL
 from ..files import ConfigError
@@ -246,6 +247,14 @@ class PretrainConfig(RunConfig):
     ablation: str = option("what is left out (Sec. 5.3, App. G)", "none", choices=ABLATIONS, only=STAGED)
     head_dim: int | None = option("width of the heads (default: that of what they read)", only=STAGED)
 
+    conformers: str = option(
+        "second views: simulated as in the paper, other models of the protein where it has them, or both by turns",
+        "simulated",
+        choices=CONFORMERS,
+        only=("siamdiff",),
+    )
+    pairs: str | None = free("with --conformers: a table of structures that are conformers of one protein", None)
+
     data: str | None = option("folder, tar or file of structures, or a store (default: the bundled demo set)")
     store: str | None = free("where the store that is built from --data goes (default: beside it)")
     valid_fraction: float = option("share held out for validation; the demo set has a split of its own", 0.05)
@@ -258,6 +267,8 @@ class PretrainConfig(RunConfig):
         super().__post_init__()
         if not 0 <= self.valid_fraction < 1:
             raise ConfigError(f"--valid-fraction must be in [0, 1), got {self.valid_fraction}")
+        if self.pairs and self.conformers == "simulated":
+            raise ConfigError("--pairs is for --conformers models and both")
 
     def resolve(self, world_size: int = 1, source: Mapping | None = None) -> PretrainConfig:
         """The same options with every None that has a preset filled in, for `world_size` processes.

@@ -1,0 +1,264 @@
+"""Real conformers as second views: which are found, how they are matched, and that they reach the second view only."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import generator, real_protein, rigid_motion
+from processes import run
+
+from siamdiff_min.data.build import open_store, report_of
+from siamdiff_min.data.conformers import ConformerCrops, matched, open_conformers
+from siamdiff_min.data.crops import Crops, collate
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.files import ConfigError, StructureError
+from siamdiff_min.pretraining import OBJECTIVES
+from siamdiff_min.pretraining.siamdiff import SiamDiff
+from siamdiff_min.protein.constants import CA
+from siamdiff_min.protein.parse import read_models, read_structure
+from siamdiff_min.protein.protein import Protein
+from siamdiff_min.protein.write import write_pdb
+from siamdiff_min.training.config import parse
+
+
+def single(name: str = "1LCD_A") -> Protein:
+    protein = real_protein(name, torch.float32)
+    return replace(protein, chain=torch.zeros_like(protein.chain))
+
+
+def moved(protein: Protein, by: float) -> Protein:
+    return replace(protein, pos=protein.pos + by)
+
+
+def without(protein: Protein, residue: int, name: int) -> Protein:
+    return protein.select_atoms((protein.atom_residue != residue) | (protein.atom_name != name))
+
+
+def write_models(path, proteins: list[Protein]) -> None:
+    texts = []
+    for protein in proteins:
+        write_pdb(path, protein)
+        texts.append("\n".join(line for line in path.read_text().splitlines() if line[:4] in ("ATOM", "TER")))
+    path.write_text("".join(f"MODEL     {i:4d}\n{text}\nENDMDL\n" for i, text in enumerate(texts, 1)) + "END\n")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An ensemble of three models, a protein alone, and the two files of a pair, one of which lacks residues."""
+    data = tmp_path / "data"
+    data.mkdir()
+    one = single()
+    write_models(data / "nmr.pdb", [one, moved(one, 1.0), moved(one, 2.0)])
+    write_pdb(data / "alone.pdb", one)
+    write_pdb(data / "long.pdb", moved(one, 3.0))
+    write_pdb(data / "short.pdb", moved(one, 5.0).crop(2, one.num_residues - 4))
+    (tmp_path / "pairs.tsv").write_text("id_a\tid_b\nlong\tshort\n")
+    return data
+
+
+def views(crops: Crops, name: str, epoch: int = 0) -> list[Protein]:
+    protein, found = crops[epoch, list(crops.store.names).index(name)]
+    assert found == name
+    return protein.unpack()
+
+
+def test_the_models_of_a_file_are_its_conformers(folder, tmp_path):
+    crops = ConformerCrops(open_conformers(folder), None, 0)
+    assert crops.having == 1
+    drawn = set()
+    for epoch in range(20):
+        first, second = views(crops, "nmr", epoch)
+        assert torch.equal(first.pos, read_structure(folder / "nmr.pdb").protein.pos)
+        drawn.add(round((second.pos - first.pos).mean().item()))
+        alone = views(crops, "alone", epoch)
+        assert torch.equal(alone[0].pos, alone[1].pos)
+    assert drawn == {1, 2}
+
+
+@pytest.mark.parametrize("text", ["id_a\tid_b\nlong\tshort\n", "short\tlong\n"])
+def test_pairs_are_matched_and_what_one_lacks_is_left_out_of_both(folder, tmp_path, text):
+    (tmp_path / "pairs.tsv").write_text(text)
+    crops = ConformerCrops(open_conformers(folder, tmp_path / "pairs.tsv"), None, 0)
+    assert crops.having == 3
+    for name, difference in (("long", 2.0), ("short", -2.0)):
+        first, second = views(crops, name)
+        assert first.num_residues == second.num_residues == single().num_residues - 4
+        assert torch.equal(first.residue_type, second.residue_type)
+        assert torch.equal(first.atom_name, second.atom_name) and torch.equal(first.atom_residue, second.atom_residue)
+        assert (second.pos - first.pos - difference).abs().max() < 2e-3
+
+
+def test_a_crop_has_the_same_window_with_and_without_conformers(folder, tmp_path):
+    plain = Crops(open_store(folder), 12, 7)
+    crops = ConformerCrops(open_conformers(folder, tmp_path / "pairs.tsv"), 12, 7)
+    for epoch in range(30):
+        for index, name in enumerate(crops.store.names):
+            (expected, _), (first, second) = plain[epoch, index], views(crops, name, epoch)
+            rows = np.isin(expected.residue_number, first.residue_number)
+            assert torch.equal(expected.select_residues(torch.from_numpy(rows)).pos, first.pos)
+            shift = {"nmr": (1, 2), "alone": (0,), "long": (2,), "short": (-2,)}[name]
+            assert round((second.pos - first.pos).mean().item()) in shift
+            assert len(first.pos) > 60 or rows.sum() < 12
+
+
+def test_both_draws_either_and_never_depends_on_the_order(folder):
+    crops = ConformerCrops(open_conformers(folder), None, 3, both=True)
+    real = [not torch.equal(*(view.pos for view in views(crops, "nmr", epoch))) for epoch in range(200)]
+    assert 70 < sum(real) < 130
+    assert real[:5] == [not torch.equal(*(v.pos for v in views(crops, "nmr", e))) for e in (0, 1, 2, 3, 4)]
+
+
+def test_an_atom_or_a_ca_that_is_missing():
+    first = single()
+    atom, ca = matched(first, without(first, 3, CA + 1), "a", "b"), matched(first, without(first, 3, CA), "a", "b")
+    for found, name in ((atom, CA + 1), (ca, CA)):
+        lost = np.isnan(found[:, 0])
+        assert lost.sum() == 1 and first.atom_name[lost] == name and first.atom_residue[lost] == 3
+        assert np.array_equal(found[~lost], first.pos.numpy()[~lost])
+
+
+def test_unlike_structures_are_a_failure_with_a_reason_and_the_protein_stays(folder, tmp_path):
+    half = single().crop(0, single().num_residues // 2)
+    write_pdb(folder / "half.pdb", half)
+    (tmp_path / "pairs.tsv").write_text("long\thalf\n")
+    store = open_conformers(folder, tmp_path / "pairs.tsv")
+    assert len(store) == 5 and report_of(store).failed == {"a conformer of other residues": 2}
+    detail = f"shares {half.num_residues} residues of {single().num_residues} and {half.num_residues}"
+    assert detail in (store.path / "failures.tsv").read_text()
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("long\tshort\textra\n", "row 1 is not two different names"),
+        ("long\tlong\n", "row 1 is not two different names"),
+        ("id_a\tid_b\nlong\tnobody\n", "names that match no structure .1 of 2, e.g. nobody"),
+    ],
+)
+def test_a_table_that_cannot_be_used(folder, tmp_path, text, said):
+    (tmp_path / "pairs.tsv").write_text(text)
+    with pytest.raises(StructureError, match=said):
+        open_conformers(folder, tmp_path / "pairs.tsv")
+
+
+def test_without_any_conformer_or_with_a_table_for_a_store(folder, tmp_path):
+    with pytest.raises(ConfigError, match="no structure has another conformer"):
+        ConformerCrops(open_store(folder), None, 0)
+    with pytest.raises(ConfigError, match="finished store"):
+        open_conformers(open_conformers(folder).path, tmp_path / "pairs.tsv")
+    assert ConformerCrops(open_conformers(open_conformers(folder).path), None, 0).having == 1
+
+
+def test_stores_with_other_conformers_have_other_names_and_the_same_proteins(folder, tmp_path):
+    plain, models, pairs = (
+        open_store(folder),
+        open_conformers(folder),
+        open_conformers(folder, tmp_path / "pairs.tsv"),
+    )
+    assert (
+        len({store.path for store in (plain, models, pairs)}) == len({s.checksum for s in (plain, models, pairs)}) == 3
+    )
+    for index in range(len(plain)):
+        assert torch.equal(plain[index].pos, pairs[index].pos)
+
+
+def test_all_models_are_read_in_order_from_both_formats(folder):
+    found = read_models(folder / "nmr.pdb")
+    assert [round((s.protein.pos - found[0].protein.pos).mean().item()) for s in found] == [0, 1, 2]
+    columns = ("pdbx_PDB_model_num", "auth_asym_id", "auth_seq_id", "label_comp_id", "label_atom_id")
+    columns += ("Cartn_x", "Cartn_y", "Cartn_z")
+    table = "data_x\nloop_\n" + "".join(f"_atom_site.{column}\n" for column in columns)
+    table += "".join(f"{m} A 1 GLY CA {x} 0 0\n" for m, x in (("2", 5), ("7", 6)))
+    assert [s.protein.pos[0, 0].item() for s in read_models("x.cif", table.encode())] == [5, 6]
+
+
+# ---- the objective ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """The views that SiamDiff puts noise on, as they come."""
+    seen = []
+    add_noise = SiamDiff.add_noise
+
+    def record(self, protein, *args):
+        seen.append(protein)
+        return add_noise(self, protein, *args)
+
+    monkeypatch.setattr(SiamDiff, "add_noise", record)
+    return seen
+
+
+def objective(level: str) -> SiamDiff:
+    torch.manual_seed(0)
+    found = OBJECTIVES["siamdiff"](ENCODERS["gearnet"](level, "tiny"), level)
+    found.given = True
+    return found
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_the_other_model_reaches_the_second_view_only(level, recorded):
+    """Leakage: whatever the other conformer is, the first view and all that is drawn are the same."""
+    first = single()
+    seen = []
+    for by in (0.5, 4.0):
+        turn, shift = rigid_motion(int(by))
+        bent = replace(
+            first,
+            pos=(first.pos.double() @ turn + shift).float() + by * (first.residue_index > 9)[first.atom_residue, None],
+        )
+        recorded.clear()
+        pairs = [(Protein.pack([first, bent]), "a"), (Protein.pack([first, first]), "b")]
+        loss, logs = objective(level)(collate(pairs)[0], generator(1))
+        assert loss.isfinite() and logs["real_views"].tolist() == [1, 2]
+        seen.append([view.unpack() for view in recorded])
+        given = objective(level).encoder.builder.view(bent)
+        assert torch.equal(seen[-1][1][0].pos, given.pos)
+    (first_a, second_a), (first_b, second_b) = seen
+    assert torch.equal(first_a[0].pos, first_b[0].pos) and torch.equal(first_a[1].pos, first_b[1].pos)
+    assert not torch.equal(second_a[0].pos, second_b[0].pos)
+    assert torch.equal(second_a[1].pos, second_b[1].pos)  # simulated: neither model plays a part
+    assert not torch.equal(second_a[1].pos, first_a[1].pos)
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_gradients_reach_the_other_model_from_the_second_view_only(level, recorded):
+    first, other = single(), moved(single(), 2.0)
+    batch = Protein.pack([first, other])
+    batch = replace(batch, pos=batch.pos.requires_grad_())
+    objective(level)(batch, generator())
+    half = first.num_atoms
+    for view, own in zip(recorded, (slice(0, half), slice(half, None))):
+        (grad,) = torch.autograd.grad(view.pos.sum(), batch.pos, retain_graph=True)
+        outside = torch.ones(len(grad), dtype=torch.bool)
+        outside[own] = False
+        assert grad[own].any() and not grad[outside].any()
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_a_protein_without_other_conformers_has_the_loss_of_siamdiff(level):
+    first = single()
+    plain = objective(level)
+    plain.given = False
+    expected, _ = plain(first, generator(3))
+    loss, logs = objective(level)(Protein.pack([first, first]), generator(3))
+    assert torch.equal(loss, expected) and logs["real_views"].tolist() == [0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["models", "both"])
+def test_training_with_conformers(folder, tmp_path, kind):
+    options = "--level residue --size tiny --batch-size 2 --epochs 2 1 --valid-fraction 0 --device cpu --threads 1"
+    options += f" --num-workers 1 --data {folder} --pairs {tmp_path}/pairs.tsv --out {tmp_path}/run --conformers {kind}"
+    said = run("train", *options.split())
+    assert f"conformers  {kind}: 3 of 4 proteins have others" in said and "real_views" in said
+    assert (tmp_path / "run" / "encoder.pt").is_file()
+
+
+def test_options_that_do_not_go_together(capsys):
+    for argv in (["--pairs", "x.tsv"], ["--conformers", "models", "--method", "diffpret"]):
+        with pytest.raises((SystemExit, ConfigError)) as error:
+            parse(argv).resolve()
+        said = capsys.readouterr().err + str(error.value)
+        assert "--pairs is for --conformers" in said or "--conformers is for siamdiff" in said
