@@ -7,14 +7,13 @@ A run that was interrupted continues when the same command is given again. The r
 """
 
 import sys
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from siamdiff_min.conventions import CONVENTIONS
 from siamdiff_min.data.build import open_store
-from siamdiff_min.data.conformers import ConformerCrops, open_conformers
+from siamdiff_min.data.conformers import ConformerCrops
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.training import checkpoint, engine
@@ -67,9 +66,9 @@ def open_data(config: PretrainConfig, ranks: Ranks) -> tuple[Crops | None, list[
     Structures are converted once to a memory-mapped store, by the first process. A dry run writes none.
     """
     source = config.data or "demo set (bundled structures; --data for your own)"
-    options = {"store": config.store, "workers": config.num_workers or 1, "build": not config.dry_run}
-    convert = open_store if config.conformers == "simulated" else partial(open_conformers, pairs=config.pairs)
-    store = ranks.first("data", lambda: convert(config.data, **options))
+    real = config.conformers != "simulated"
+    options = {"workers": config.num_workers or 1, "build": not config.dry_run, "conformers": real}
+    store = ranks.first("data", lambda: open_store(config.data, config.store, pairs=config.pairs, **options))
     if store is None:
         ranks.say(f"data        {source}: not converted to a store yet")
         return None, [], []
@@ -78,10 +77,9 @@ def open_data(config: PretrainConfig, ranks: Ranks) -> tuple[Crops | None, list[
     if not valid:
         ranks.say("warning     no protein is held out, so there is no validation: --valid-fraction")
     how = config.max_length, config.seed, CONVENTIONS[config.preset].last_window
-    if config.conformers == "simulated":
-        return Crops(store, *how), train, valid
-    crops = ConformerCrops(store, *how, both=config.conformers == "both")
-    ranks.say(f"conformers  {config.conformers}: {crops.having} of {len(crops)} proteins have others")
+    crops = ConformerCrops(store, *how, both=config.conformers == "both") if real else Crops(store, *how)
+    if real:
+        ranks.say(f"conformers  {config.conformers}: {crops.having} of {len(crops)} proteins have others")
     return crops, train, valid
 
 

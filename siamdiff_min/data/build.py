@@ -20,7 +20,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ..files import SiamDiffError, StoreError, lock, sync_folder, tolerant_output, writing
+from ..files import ConfigError, SiamDiffError, StoreError, lock, sync_folder, tolerant_output, writing
+from .conformers import with_conformers
 from .growing import NAMES, GrowingStore
 from .store import ARRAYS, FORMAT, VERSION, ProteinStore, encode_name, has_format, is_store, write_checked
 from .structures import STORE_SUFFIX, Origin, structure_files
@@ -60,7 +61,9 @@ def report_of(store: ProteinStore) -> BuildReport:
     return BuildReport(meta["proteins"], meta["residues"], meta["atoms"], *counts)
 
 
-def open_store(path=None, store=None, workers: int | None = None, build: bool = True) -> ProteinStore | None:
+def open_store(
+    path=None, store=None, workers: int | None = None, build: bool = True, conformers: bool = False, pairs=None
+) -> ProteinStore | None:
     """Open the store of some data, and build it first where there is none or the data have changed.
 
     Args:
@@ -70,6 +73,7 @@ def open_store(path=None, store=None, workers: int | None = None, build: bool = 
         workers: processes that read; the result does not depend on it. By default one for fewer than 1,000 structures,
             else one per core up to 8. Where they cannot be forked (not on Linux), a script needs
             `if __name__ == "__main__":`.
+        conformers: keep all models of every structure; with those that the table `pairs` names, see `conformers.py`.
         build: False to change nothing on the disk: None where the store would have to be built.
 
     Files that cannot be read are counted, and listed in `failures.tsv` in the store; they do not stop the build, not
@@ -77,15 +81,21 @@ def open_store(path=None, store=None, workers: int | None = None, build: bool = 
     the others wait for it.
 
     Raises:
-        StructureError: nothing at `path`, or a damaged archive.
+        ConfigError: `pairs` for a finished store.
+        StructureError: nothing at `path`, or a damaged archive; a malformed table.
         StoreError: no readable protein, something at `store` that is not ours, or a disk that is full or cannot be
             written. What was done is kept, the next build goes on from there.
     """
     if path is None:
         print("no data given: the structures bundled with the package are used", file=sys.stderr)
     elif is_store(path):
+        if pairs is not None:
+            raise ConfigError(
+                f"{path} is a finished store: it has the conformers it was built with, not those of {pairs}"
+            )
         return ProteinStore(path)
-    return open_origin(structure_files(path), store, workers, build)
+    origin = structure_files(path)
+    return open_origin(with_conformers(origin, pairs) if conformers else origin, store, workers, build)
 
 
 def open_origin(origin: Origin, store=None, workers: int | None = None, build: bool = True) -> ProteinStore | None:

@@ -19,35 +19,20 @@ from ..protein.constants import ATOM_NAMES, CA, ONE_LETTER
 from ..protein.parse import read_models
 from ..protein.protein import Protein
 from ..protein.structure import Structure
-from .build import open_origin
 from .crops import Crops
 from .samples import read_note, write_note
-from .store import ProteinStore, is_store
-from .structures import Listing, Origin, Source, structure_files
+from .structures import Listing, Origin, Source
 
 CONFORMERS = ("simulated", "models", "both")
 LEAST_SHARED = 0.9  # of the residues of the longer one
 
 
-def open_conformers(path=None, pairs=None, store=None, workers: int | None = None, build: bool = True):
-    """`build.open_store`, with all conformers of every protein.
+def with_conformers(origin: Origin, pairs=None) -> Origin:
+    """The same structures, each with its other conformers.
 
-    Args:
-        pairs: a table of two columns, `id_a` and `id_b`: structures of `path` that are conformers of one protein.
-
-    Raises:
-        ConfigError: a table for a finished store.
-        StructureError, StoreError: as `open_store`; the table is malformed or names a structure that is not there.
+    `pairs` is a table of two columns, `id_a` and `id_b`: names of structures that are conformers of one protein. Raises
+    StructureError where it is malformed; its listing does, where a name matches no structure.
     """
-    if path is None or not is_store(path):
-        return open_origin(_with_conformers(structure_files(path), pairs), store, workers, build)
-    if pairs is not None:
-        raise ConfigError(f"--pairs {pairs}: {path} is a finished store; its conformers are those it was built with")
-    return ProteinStore(path)
-
-
-def _with_conformers(origin: Origin, pairs) -> Origin:
-    """The same structures, each with its other conformers. Raises StructureError for a malformed table."""
     partners, digest = ({}, "") if pairs is None else (_read_pairs(pairs), sha256(Path(pairs)))
 
     def listing() -> Listing:
@@ -56,7 +41,7 @@ def _with_conformers(origin: Origin, pairs) -> Origin:
         if missing := sorted(partners.keys() - sources.keys()):
             detail = f"{len(missing)} of {len(partners)}, e.g. {', '.join(missing[:3])}"
             raise StructureError(pairs, "names that match no structure", detail)
-        rows = [_Conformers(s.name, s, tuple(sources[n] for n in partners.get(s.name, ()))) for s in found.sources]
+        rows = [_Conformers(name, s, tuple(sources[n] for n in partners.get(name, ()))) for name, s in sources.items()]
         return Listing(rows, found.skipped)
 
     variant = "-".join(filter(None, ("conformers", digest[:8])))
@@ -107,23 +92,17 @@ def matched(first: Protein, other: Protein, path: str, label: str) -> np.ndarray
     StructureError if fewer than LEAST_SHARED of the residues are the same; `path` and `label` are for the message.
     """
     a, b = first.residue_type.numpy(), other.residue_type.numpy()
-    if np.array_equal(a, b):
-        rows_a = rows_b = np.arange(len(a))
-    else:
-        aligner = PairwiseAligner(match_score=2, mismatch_score=-1, open_gap_score=-4, extend_gap_score=-0.5)
-        blocks = aligner.align(*("".join(ONE_LETTER[t] for t in types) for types in (a, b)))[0].aligned
-        rows_a, rows_b = (np.concatenate([np.arange(*block) for block in side]) for side in blocks)
-        same = a[rows_a] == b[rows_b]
-        rows_a, rows_b = rows_a[same], rows_b[same]
-    if len(rows_a) < LEAST_SHARED * max(len(a), len(b)):
-        detail = f"{label} shares {len(rows_a)} residues of {len(a)} and {len(b)}"
+    aligner = PairwiseAligner(match_score=2, mismatch_score=-1, open_gap_score=-4, extend_gap_score=-0.5)
+    blocks = aligner.align(*("".join(ONE_LETTER[t] for t in types) for types in (a, b)))[0].aligned
+    rows_a, rows_b = (np.concatenate([np.arange(*block) for block in side]) for side in blocks)
+    same = a[rows_a] == b[rows_b]
+    if same.sum() < LEAST_SHARED * max(len(a), len(b)):
+        detail = f"{label} shares {same.sum()} residues of {len(a)} and {len(b)}"
         raise StructureError(path, "a conformer of other residues", detail)
-    residue = np.full(len(a), -1)  # of `other`; -1 is the last row of `atom`, which has no atoms
-    residue[rows_a] = rows_b
-    atom = np.full((len(b) + 1, len(ATOM_NAMES)), -1)  # of `other`, by residue and name; -1 is a row of NaN
-    atom[other.atom_residue, other.atom_name] = np.arange(other.num_atoms)
-    pos = np.concatenate([other.pos.numpy(), np.full((1, 3), np.nan, np.float32)])
-    return pos[atom[residue[first.atom_residue], first.atom_name]].astype("<f4")
+    slots = [np.full((len(types), len(ATOM_NAMES), 3), np.nan, "<f4") for types in (a, b)]  # by residue and atom name
+    slots[1][other.atom_residue, other.atom_name] = other.pos
+    slots[0][rows_a[same]] = slots[1][rows_b[same]]
+    return slots[0][first.atom_residue, first.atom_name]
 
 
 class ConformerCrops(Crops):
@@ -137,29 +116,30 @@ class ConformerCrops(Crops):
     def __init__(self, *args, both: bool = False, **options):
         super().__init__(*args, **options)
         self.both = both
-        self.having = sum(self.conformers(i)[0] > 0 for i in range(len(self)))  # proteins with other conformers
+        self.having = sum(len(self.conformers(i)) > 0 for i in range(len(self)))  # proteins with other conformers
         if not self.having:
             raise ConfigError(f"{self.store.path}: no structure has another conformer, so --conformers is simulated")
 
-    def conformers(self, index: int) -> tuple[int, np.ndarray]:
-        """Number K of further conformers of a protein, and their coordinates (K N 3,), a view of the file."""
+    def conformers(self, index: int) -> np.ndarray:
+        """Coordinates (K, N, 3) of a protein's K other conformers, a view of the file."""
         note = self.store.note(index)
         values, rows = read_note(note) if len(note) else ({}, note)
-        return values.get("conformers", 0), rows
+        return rows.view("<f4").reshape(values["conformers"], -1, 3) if "conformers" in values else np.zeros(0)
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[Protein, str]:
         protein, name = super().__getitem__(key)
         epoch, index = key
-        number, rows = self.conformers(index)
+        found, views = self.conformers(index), [protein, protein]
         random = np.random.default_rng(np.random.SeedSequence([self.seed, epoch, index, 1]))
-        views = [protein, protein]
-        if number and not (self.both and random.random() < 0.5):
+        if len(found) and not (self.both and random.random() < 0.5):
             first = self.store.atoms_before(index, self.window(epoch, index)[0])
-            pos = rows.view("<f4").reshape(number, -1, 3)[random.integers(number), first : first + protein.num_atoms]
-            other = replace(protein, pos=torch.tensor(pos))
-            there = ~other.pos[:, 0].isnan()
+            pos = torch.tensor(found[random.integers(len(found)), first : first + protein.num_atoms])
+            there = ~pos[:, 0].isnan()
             keep = torch.zeros(protein.num_residues, dtype=torch.bool)
             keep[protein.atom_residue[there & (protein.atom_name == CA)]] = True
             if keep.any():  # else the conformer has none of these residues
-                views = [view.select_atoms(there).select_residues(keep) for view in (protein, other)]
+                shared = (
+                    view.select_atoms(there).select_residues(keep) for view in (protein, replace(protein, pos=pos))
+                )
+                views = list(shared)
         return Protein.pack(views), name

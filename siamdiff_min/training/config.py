@@ -253,7 +253,7 @@ class PretrainConfig(RunConfig):
         choices=CONFORMERS,
         only=("siamdiff",),
     )
-    pairs: str | None = free("with --conformers: a table of structures that are conformers of one protein", None)
+    pairs: str | None = free("table of structures of --data that are conformers of one protein, for --conformers")
 
     data: str | None = option("folder, tar or file of structures, or a store (default: the bundled demo set)")
     store: str | None = free("where the store that is built from --data goes (default: beside it)")

@@ -9,7 +9,7 @@ from conftest import generator, real_protein, rigid_motion
 from processes import run
 
 from siamdiff_min.data.build import open_store, report_of
-from siamdiff_min.data.conformers import ConformerCrops, matched, open_conformers
+from siamdiff_min.data.conformers import ConformerCrops, matched
 from siamdiff_min.data.crops import Crops, collate
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError, StructureError
@@ -20,6 +20,10 @@ from siamdiff_min.protein.parse import read_models, read_structure
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.protein.write import write_pdb
 from siamdiff_min.training.config import parse
+
+
+def open_conformers(path, pairs=None):
+    return open_store(path, conformers=True, pairs=pairs)
 
 
 def single(name: str = "1LCD_A") -> Protein:
