@@ -1,6 +1,7 @@
 """Real conformers as second views: which are found, how they are matched, and that they reach the second view only."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -175,6 +176,18 @@ def test_all_models_are_read_in_order_from_both_formats(folder):
     table = "data_x\nloop_\n" + "".join(f"_atom_site.{column}\n" for column in columns)
     table += "".join(f"{m} A 1 GLY CA {x} 0 0\n" for m, x in (("2", 5), ("7", 6)))
     assert [s.protein.pos[0, 0].item() for s in read_models("x.cif", table.encode())] == [5, 6]
+
+
+def test_a_real_ensemble():
+    """1LCD of the PDB (CC0), three NMR models, as in the test files of Biopython 1.88."""
+    folder = Path(__file__).parent
+    models = read_models(folder / "1LCD.pdb.gz")
+    first, *others = (structure.protein for structure in models)
+    assert first.num_residues == 51 and len(others) == 2
+    for other in others:
+        same = matched(first, other, "", "")
+        assert np.array_equal(same, other.pos)  # the same atoms in the same order
+        assert 0.05 < (first.pos - other.pos).norm(dim=1).median() < 3
 
 
 # ---- the objective ---------------------------------------------------------------------------------------------------
