@@ -1,6 +1,6 @@
 """Tables, intervals and tests of what `benchmarks.probe` has kept, as docs/study.md stated them before.
 
-    python -m benchmarks.probe_report FOLDER...
+    python -m benchmarks.probe_report FOLDER... [--figure gains.png]
 
 FOLDERs hold NAME.npz, name METHOD-LEVEL-SIZE-SEED, or random-gearnet-LEVEL-SIZE-SEED (scratch), or a floor. Prints one
 part for every level and size.
@@ -199,13 +199,42 @@ def part(methods: dict[str, dict[int, Result]], level: str, size: str) -> list[s
     return [*lines, ""]
 
 
+def figure(path: Path, found: dict) -> None:
+    """What every method adds to a random encoder of its level and size, with the interval."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    rows = []
+    for (level, size), methods in sorted(found.items(), reverse=True):
+        names = [name for name in methods if name not in (*FLOORS, SCRATCH)] if SCRATCH in methods else []
+        compared = {name: difference(methods, name, SCRATCH, Result.skill)[:3] for name in names}
+        for name in sorted(names, key=lambda name: compared[name][0]):
+            text = f"encoder in the box ({size})" if name == "box" else f"{name}, {len(methods[name])} run(s)"
+            rows.append((f"{text}, {level}", compared[name], "C1" if name == "box" else "C0"))
+    canvas, axes = plt.subplots(figsize=(7, 0.6 + 0.27 * len(rows)), layout="constrained")
+    for place, (_, (value, low, high), colour) in enumerate(rows):
+        axes.plot([low, high], [place, place], color=colour)
+        axes.plot(value, place, "o", color=colour)
+    axes.axvline(0, color="0.6")
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
+    axes.set_xlabel("mean skill of six frozen probes, minus that of random weights")
+    canvas.savefig(path, dpi=110)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Print the report of one command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.probe_report", description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--figure", type=Path, help="draw it too (matplotlib)")
     args = parser.parse_args(argv)
-    for (level, size), methods in sorted(read_all(args.folders).items()):
+    found = read_all(args.folders)
+    for (level, size), methods in sorted(found.items()):
         print("\n".join(part(methods, level, size)))
+    if args.figure:
+        figure(args.figure, found)
 
 
 if __name__ == "__main__":
