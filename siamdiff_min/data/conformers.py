@@ -41,22 +41,23 @@ def with_conformers(origin: Origin, pairs=None) -> Origin:
         if missing := sorted(partners.keys() - sources.keys()):
             detail = f"{len(missing)} of {len(partners)}, e.g. {', '.join(missing[:3])}"
             raise StructureError(pairs, "names that match no structure", detail)
-        rows = [_Conformers(name, s, tuple(sources[n] for n in partners.get(name, ()))) for name, s in sources.items()]
+        rows = [_Conformers(n, s, tuple(sources[m] for m in sorted(partners.get(n, ())))) for n, s in sources.items()]
         return Listing(rows, found.skipped)
 
     variant = "-".join(filter(None, ("conformers", digest[:8])))
     return replace(origin, fingerprint=f"{origin.fingerprint} conformers {digest}", listing=listing, variant=variant)
 
 
-def _read_pairs(path) -> dict[str, list[str]]:
+def _read_pairs(path) -> dict[str, set[str]]:
     """The partners of every structure that a table names. Raises StructureError."""
-    partners: dict[str, list[str]] = {}
+    partners: dict[str, set[str]] = {}
     with structure_errors(path, "malformed table"), open(path, encoding="utf-8-sig", newline="") as file:
-        for number, row in enumerate(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE), 1):
+        rows = [row for row in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if any(row)]
+        for number, row in enumerate(rows, 1):
             if len(row) != 2 or row[0] == row[1]:
                 raise ValueError(f"row {number} is not two different names: {row!r:.100}")
             for a, b in (row, row[::-1]) if row != ["id_a", "id_b"] else ():
-                partners.setdefault(a, []).append(b)
+                partners.setdefault(a, set()).add(b)
     return partners
 
 

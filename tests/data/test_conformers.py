@@ -81,7 +81,7 @@ def test_the_models_of_a_file_are_its_conformers(folder, tmp_path):
     assert drawn == {1, 2}
 
 
-@pytest.mark.parametrize("text", ["id_a\tid_b\nlong\tshort\n", "short\tlong\n"])
+@pytest.mark.parametrize("text", ["id_a\tid_b\nlong\tshort\n", "\nshort\tlong\nlong\tshort\n"])
 def test_pairs_are_matched_and_what_one_lacks_is_left_out_of_both(folder, tmp_path, text):
     (tmp_path / "pairs.tsv").write_text(text)
     crops = ConformerCrops(open_conformers(folder, tmp_path / "pairs.tsv"), None, 0)
