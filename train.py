@@ -79,7 +79,7 @@ def open_data(config: PretrainConfig, ranks: Ranks) -> tuple[Crops | None, list[
     how = config.max_length, config.seed, CONVENTIONS[config.preset].last_window
     crops = ConformerCrops(store, *how, both=config.conformers == "both") if real else Crops(store, *how)
     if real:
-        ranks.say(f"conformers  {config.conformers}: {crops.having} of {len(crops)} proteins have others")
+        ranks.say(f"conformers  {config.conformers}: {crops.about}")
     return crops, train, valid
 
 

@@ -33,6 +33,7 @@ from siamdiff_min.files import SiamDiffError
 from siamdiff_min.protein.constants import CA
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.protein.structure import Structure
 
 LONGEST = 500  # residues
 NEAR = 10.0  # angstrom
@@ -41,10 +42,11 @@ FLOOR = 0.1  # angstrom, about the error of a coordinate
 RANDOM = "random-gearnet"
 
 
-def displacement(protein: Protein, other: Protein) -> np.ndarray:
+def displacement(structure: Structure, other: Structure, name: str = "", label: str = "") -> np.ndarray:
     """Distance of every CA to that of another conformer (R,) in angstrom, NaN where that one has no such residue."""
+    protein = structure.protein
     ca = protein.atom_name == CA
-    mine, theirs = protein.pos[ca], torch.from_numpy(matched(protein, other, "", ""))[ca]
+    mine, theirs = protein.pos[ca], torch.from_numpy(matched(structure, other, name, label))[ca]
     both = ~theirs[:, 0].isnan()
     rotation, shift = superpose(theirs[both].double(), mine[both].double())
     return (theirs.double() @ rotation.T + shift - mine).norm(dim=1).numpy()
@@ -57,10 +59,11 @@ def read_pairs(table: Path, folder: Path) -> tuple[list[Item], list[np.ndarray]]
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
             if max(int(row["n_a"]), int(row["n_b"])) > LONGEST:
                 continue
-            a, b = (read_structure(folder / row[key]).protein for key in ("file_a", "file_b"))
-            for name, own, other in ((row["file_a"], a, b), (row["file_b"], b, a)):
-                items.append(Item(name, row["split"], row["cluster"], row["cluster"], own))
-                labels.append(displacement(own, other))
+            files = row["file_a"], row["file_b"]
+            for name, partner in (files, files[::-1]):
+                own, other = (read_structure(folder / file) for file in (name, partner))
+                items.append(Item(name, row["split"], row["cluster"], row["cluster"], own.protein))
+                labels.append(displacement(own, other, name, partner))
     return items, labels
 
 
@@ -71,9 +74,10 @@ def neighbours(protein: Protein) -> np.ndarray:
 
 
 def rho(answers: list[np.ndarray], labels: list[np.ndarray]) -> np.ndarray:
-    """Spearman's correlation of every chain."""
+    """Spearman's correlation of every chain; 0 where all residues have one rank."""
     known = [~np.isnan(label) for label in labels]
-    return np.array([stats.spearmanr(a[k], y[k]).statistic for a, y, k in zip(answers, labels, known)])
+    ranks = [(stats.rankdata(a[k]), stats.rankdata(y[k])) for a, y, k in zip(answers, labels, known)]
+    return np.array([np.corrcoef(*pair)[0, 1] if min(map(np.ptp, pair)) else 0.0 for pair in ranks])
 
 
 @torch.inference_mode()
@@ -165,15 +169,15 @@ def main(argv: list[str] | None = None) -> None:
     if args.report:
         report(args.report)
         return
+    if not args.encoders:
+        parser.error("PAIRS.tsv, FOLDER and ENCODERs, or --report")
     torch.set_num_threads(1)
     items, labels = read_pairs(args.table, args.folder)
-    tested = [item for item in items if item.split == "test"]
+    tested = [(item, label) for item, label in zip(items, labels) if item.split == "test"]
+    tested, known = zip(*tested)
     about = {"item": np.array([item.name for item in tested]), "family": np.array([item.family for item in tested])}
     for name in args.encoders:
-        answers, known = (
-            predict(name, items, labels),
-            [labels[i] for i, item in enumerate(items) if item.split == "test"],
-        )
+        answers = predict(name, items, labels)
         if args.figure:
             figure(args.figure, tested, known, answers)
             continue

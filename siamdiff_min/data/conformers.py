@@ -6,8 +6,9 @@ They are the further models of a file, and other structures that a table of pair
 
 from __future__ import annotations
 
-import csv
+from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from .structures import Listing, Origin, Source
 
 CONFORMERS = ("simulated", "models", "both")
 LEAST_SHARED = 0.9  # of the residues of the longer one
+UNMATCHED = "conformers that do not match"
 
 
 def with_conformers(origin: Origin, pairs=None) -> Origin:
@@ -39,7 +41,7 @@ def with_conformers(origin: Origin, pairs=None) -> Origin:
         found = origin.listing()
         sources = {source.name: source for source in found.sources}
         if missing := sorted(partners.keys() - sources.keys()):
-            detail = f"{len(missing)} of {len(partners)}, e.g. {', '.join(missing[:3])}"
+            detail = f"{len(missing)} of {len(partners)}, e.g. {missing[0]!r}; there is {next(iter(sources), 'none')!r}"
             raise StructureError(pairs, "names that match no structure", detail)
         rows = [_Conformers(n, s, tuple(sources[m] for m in sorted(partners.get(n, ())))) for n, s in sources.items()]
         return Listing(rows, found.skipped)
@@ -51,13 +53,16 @@ def with_conformers(origin: Origin, pairs=None) -> Origin:
 def _read_pairs(path) -> dict[str, set[str]]:
     """The partners of every structure that a table names. Raises StructureError."""
     partners: dict[str, set[str]] = {}
-    with structure_errors(path, "malformed table"), open(path, encoding="utf-8-sig", newline="") as file:
-        rows = [row for row in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if any(row)]
-        for number, row in enumerate(rows, 1):
-            if len(row) != 2 or row[0] == row[1]:
-                raise ValueError(f"row {number} is not two different names: {row!r:.100}")
-            for a, b in (row, row[::-1]) if row != ["id_a", "id_b"] else ():
-                partners.setdefault(a, set()).add(b)
+    with structure_errors(path, "cannot be opened"):
+        text = Path(path).read_text(encoding="utf-8-sig")
+    for number, line in enumerate(text.splitlines(), 1):
+        row = line.split("\t")
+        if not line.strip() or row == ["id_a", "id_b"]:
+            continue
+        if len(row) != 2 or not all(row) or row[0] == row[1]:
+            raise StructureError(path, "malformed table", f"line {number} is not two different names: {line!r:.100}")
+        for a, b in (row, row[::-1]):
+            partners.setdefault(a, set()).add(b)
     return partners
 
 
@@ -74,36 +79,61 @@ class _Conformers:
         return self.source.path
 
     def read(self) -> Structure:
-        first, *models = self.source.read(read_models)
-        others = [(f"model {number}", lambda m=model: m) for number, model in enumerate(models, 2)]
-        found, failures = [], []
-        for label, read in others + [(partner.label, partner.read) for partner in self.partners]:
+        first, found, unmatched = self.source.read(), [], []
+        models = enumerate(islice(self.source.read(read_models), 1, None), 2)
+        for label, other in chain(((f"model {i}", m) for i, m in models), ((p.label, p) for p in self.partners)):
             try:
-                found.append(matched(first.protein, read().protein, self.source.label, label))
+                other = other.read() if isinstance(other, Source) else other
+                if isinstance(other, StructureError):
+                    raise other
+                found.append(matched(first, other, self.source.label, label))
             except StructureError as error:
-                failures.append(error)
+                unmatched.append(error)
         note = write_note({"conformers": len(found)}, np.stack(found).ravel().view("<i4")) if found else b""
-        return replace(first, note=note, failures=tuple(failures))
+        dropped = first.dropped + Counter({UNMATCHED: len(unmatched)})
+        return replace(first, note=note, dropped=dropped, unmatched=tuple(unmatched))
 
 
-def matched(first: Protein, other: Protein, path: str, label: str) -> np.ndarray:
+def matched(first: Structure, other: Structure, path: str, label: str) -> np.ndarray:
     """Coordinates in `other` of the atoms of `first`: (N, 3) float32, NaN for those that it lacks.
 
-    Residues are matched by a global alignment of the sequences, chains in file order, and atoms by their names. Raises
-    StructureError if fewer than LEAST_SHARED of the residues are the same; `path` and `label` are for the message.
+    Residues are matched by chain and number or, where these do not fit, by a global alignment of the sequences, chains
+    in file order. Atoms are matched by their names. Raises StructureError if fewer than LEAST_SHARED of the residues
+    are the same each way; `path` and `label` are for the message.
     """
-    a, b = first.residue_type.numpy(), other.residue_type.numpy()
-    aligner = PairwiseAligner(match_score=2, mismatch_score=-1, open_gap_score=-4, extend_gap_score=-0.5)
-    blocks = aligner.align(*("".join(ONE_LETTER[t] for t in types) for types in (a, b)))[0].aligned
-    rows_a, rows_b = (np.concatenate([np.arange(*block) for block in side]) for side in blocks)
-    same = a[rows_a] == b[rows_b]
-    if same.sum() < LEAST_SHARED * max(len(a), len(b)):
-        detail = f"{label} shares {same.sum()} residues of {len(a)} and {len(b)}"
+    a, b = first.protein.residue_type.numpy(), other.protein.residue_type.numpy()
+    shared = []
+    for match in (_by_number, _by_alignment):
+        rows = np.array(match(first, other), dtype=int).reshape(-1, 2)
+        rows = rows[a[rows[:, 0]] == b[rows[:, 1]]]
+        shared.append(len(rows))
+        if shared[-1] >= LEAST_SHARED * max(len(a), len(b)):
+            break
+    else:
+        detail = f"{label} shares {max(shared)} residues of {len(a)} and {len(b)}"
         raise StructureError(path, "a conformer of other residues", detail)
     slots = [np.full((len(types), len(ATOM_NAMES), 3), np.nan, "<f4") for types in (a, b)]  # by residue and atom name
-    slots[1][other.atom_residue, other.atom_name] = other.pos
-    slots[0][rows_a[same]] = slots[1][rows_b[same]]
-    return slots[0][first.atom_residue, first.atom_name]
+    slots[1][other.protein.atom_residue, other.protein.atom_name] = other.protein.pos
+    slots[0][rows[:, 0]] = slots[1][rows[:, 1]]
+    return slots[0][first.protein.atom_residue, first.protein.atom_name]
+
+
+def _by_number(first: Structure, other: Structure) -> list[tuple[int, int]]:
+    """Rows of residues with the same chain (the same place in the file, if its names differ), number and code."""
+    named = sorted(first.chain_names) == sorted(other.chain_names)
+    keys, others = (
+        [(name if named else place, *key) for place, (name, *key) in zip(s.protein.chain.tolist(), s.positions)]
+        for s in (first, other)
+    )
+    row_of = {key: row for row, key in enumerate(others)}
+    return [(row, row_of[key]) for row, key in enumerate(keys) if key in row_of]
+
+
+def _by_alignment(first: Structure, other: Structure) -> np.ndarray:
+    aligner = PairwiseAligner(match_score=2, mismatch_score=-1, open_gap_score=-4, extend_gap_score=-0.5)
+    texts = ("".join(ONE_LETTER[t] for t in s.protein.residue_type.tolist()) for s in (first, other))
+    blocks = aligner.align(*texts)[0].aligned
+    return np.array([np.concatenate([np.arange(*block) for block in side]) for side in blocks]).T
 
 
 class ConformerCrops(Crops):
@@ -117,9 +147,13 @@ class ConformerCrops(Crops):
     def __init__(self, *args, both: bool = False, **options):
         super().__init__(*args, **options)
         self.both = both
-        self.having = sum(len(self.conformers(i)) > 0 for i in range(len(self)))  # proteins with other conformers
-        if not self.having:
-            raise ConfigError(f"{self.store.path}: no structure has another conformer, so --conformers is simulated")
+        having = sum(len(self.conformers(i)) > 0 for i in range(len(self)))
+        if not having:
+            reason = "no structure has another conformer; was it built with --conformers simulated?"
+            raise ConfigError(f"{self.store.path}: {reason}")
+        unmatched = self.store.meta["report"]["dropped"].get(UNMATCHED, 0)
+        self.about = f"{having} of {len(self)} proteins have others; {unmatched} do not match"
+        self.about += f", see {self.store.path / 'failures.tsv'}" if unmatched else ""
 
     def conformers(self, index: int) -> np.ndarray:
         """Coordinates (K, N, 3) of a protein's K other conformers, a view of the file."""

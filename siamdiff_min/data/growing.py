@@ -63,11 +63,12 @@ class GrowingStore:
         """The next structure, or why there is none."""
         if isinstance(structure, Structure) and len(structure.chain_names) > np.iinfo(ARRAYS["chain"]).max:
             structure = StructureError(source.path, "too many chains", str(len(structure.chain_names)))
-        broken = isinstance(structure, StructureError)
-        for error in (structure,) if broken else structure.failures:
-            self.failed[error.reason] += 1
-            self.row(source.name, "failed", error.reason, error.path, error.detail)
-        if not broken:
+        if isinstance(structure, StructureError):
+            self.failed[structure.reason] += 1
+            self.row(source.name, "failed", structure.reason, structure.path, structure.detail)
+        else:
+            for error in structure.unmatched:
+                self.row(source.name, "no conformer", error.reason, error.path, error.detail)
             self.dropped += structure.dropped
             for name, values in _columns(source.name, structure).items():
                 self.append(f"{name}.bin", values.astype(ARRAYS[name]).tobytes())

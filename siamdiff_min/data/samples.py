@@ -119,7 +119,8 @@ def write_note(values: dict, rows: Sequence[int] = ()) -> bytes:
 
 def read_note(note: np.ndarray) -> tuple[dict, np.ndarray]:
     """The inverse of `write_note` for the bytes (uint8) of a store; the numbers are a view of them."""
-    end = int((note == ord("\n")).argmax())
+    ends = (note[i : i + 4096] == ord("\n") for i in range(0, len(note), 4096))  # it may be much longer than its JSON
+    end = next(4096 * i + int(found.argmax()) for i, found in enumerate(ends) if found.any())
     return json.loads(note[:end].tobytes()), note[end + 1 :].view("<i4")
 
 

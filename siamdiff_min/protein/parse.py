@@ -14,7 +14,8 @@ import warnings
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from itertools import groupby, islice
+from itertools import groupby
+from operator import itemgetter
 from typing import IO
 
 import numpy as np
@@ -37,30 +38,29 @@ def read_structure(path_or_name, data: bytes | None = None, model: int = 0) -> S
     Raises:
         StructureError: whatever is wrong with the file, including that it does not exist or holds no protein.
     """
-    models = _models(path_or_name, data, model + 1 if model >= 0 else None)
-    if not 0 <= model < max(len(models), 1):
-        raise StructureError(str(path_or_name), "no such model", f"{len(models)} models, asked for number {model}")
-    rows, dropped = models[model] if models else ([], Counter())
-    if not rows:
-        raise StructureError(str(path_or_name), "no atoms in it")
-    return assemble(str(path_or_name), rows, dropped)
+    for number, found in enumerate(read_models(path_or_name, data)):
+        if number == model:
+            if isinstance(found, StructureError):
+                raise found
+            return found
+    raise StructureError(str(path_or_name), "no such model", f"{number + 1} models, asked for number {model}")
 
 
-def read_models(path_or_name, data: bytes | None = None) -> list[Structure]:
-    """All models of a file, in order; else as `read_structure`."""
-    models = _models(path_or_name, data) or [([], Counter())]
-    return [assemble(str(path_or_name), rows, dropped) for rows, dropped in models]
-
-
-def _models(path_or_name, data: bytes | None, number: int | None = None) -> list[tuple[list[AtomRow], Counter]]:
-    """The rows of the first `number` models, and what was left out of each."""
-    path = str(path_or_name)
+def read_models(path_or_name, data: bytes | None = None) -> Iterator[Structure | StructureError]:
+    """All models of a file one after the other, an error in the place of what is not one. Else as `read_structure`."""
+    path, found, number = str(path_or_name), None, 0
     content = _content(path, data)
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        with structure_errors(path, "unreadable"):
-            models = _mmcif_models(path, content) if _is_mmcif(content) else _pdb_models(path, content)
-            return list(islice(models, number))
+    models = _mmcif_models(path, content) if _is_mmcif(content) else _pdb_models(path, content)
+    while found is not None or number == 0:
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"), structure_errors(path, "unreadable"):
+                warnings.simplefilter("ignore")
+                found = next(models, None)
+            if found is not None or number == 0:
+                yield assemble(path, *found) if found and any(found) else StructureError(path, "no atoms in it")
+        except StructureError as error:
+            yield error
+        number += 1
 
 
 # ---- from bytes to rows ----------------------------------------------------------------------------------------------
@@ -245,11 +245,12 @@ def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Co
         column("type_symbol", default="?"),
     )
     blank = {".": " ", "?": " "}
-    for chosen in order:
+    table = zip(models, *columns)
+    if sum(1 for _ in groupby(models)) > len(order):  # the rows of a model are not together
+        table = sorted(table, key=lambda row: order.index(row[0]))
+    for _, atoms in groupby(table, key=itemgetter(0)):
         rows, dropped = [], left.copy()
-        for m, chain, number, code, residue, atom, altloc, occupancy, x, y, z, element in zip(models, *columns):
-            if m != chosen:
-                continue
+        for _, chain, number, code, residue, atom, altloc, occupancy, x, y, z, element in atoms:
             if number in blank:
                 dropped["atoms without a residue number"] += 1
                 continue

@@ -36,7 +36,7 @@ class Structure:
     chain_names: tuple[str, ...]  # author chain ids, in the order of `protein.chain`
     dropped: Counter  # reason -> number of atoms or residues in the file that are not in `protein`
     note: bytes = b""  # kept beside the protein in a store: labels of a downstream sample, or other conformers
-    failures: tuple[StructureError, ...] = ()  # what should be there too, and could not be read
+    unmatched: tuple[StructureError, ...] = ()  # why others are not among its conformers
 
     @property
     def positions(self) -> list[tuple[str, int, str]]:

@@ -248,7 +248,7 @@ class PretrainConfig(RunConfig):
     head_dim: int | None = option("width of the heads (default: that of what they read)", only=STAGED)
 
     conformers: str = option(
-        "second views: simulated as in the paper, other models of the protein where it has them, or both by turns",
+        "second views: simulated as in the paper, other models of the protein where it has them, or either at random",
         "simulated",
         choices=CONFORMERS,
         only=("siamdiff",),
@@ -267,7 +267,7 @@ class PretrainConfig(RunConfig):
         super().__post_init__()
         if not 0 <= self.valid_fraction < 1:
             raise ConfigError(f"--valid-fraction must be in [0, 1), got {self.valid_fraction}")
-        if self.pairs and self.conformers == "simulated":
+        if self.pairs is not None and self.conformers == "simulated":
             raise ConfigError("--pairs is for --conformers models and both")
 
     def resolve(self, world_size: int = 1, source: Mapping | None = None) -> PretrainConfig:

@@ -1,5 +1,6 @@
 """Real conformers as second views: which are found, how they are matched, and that they reach the second view only."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from siamdiff_min.pretraining.siamdiff import SiamDiff
 from siamdiff_min.protein.constants import CA
 from siamdiff_min.protein.parse import read_models, read_structure
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.protein.structure import Structure
 from siamdiff_min.protein.write import write_pdb
 from siamdiff_min.training.config import parse
 
@@ -70,7 +72,7 @@ def views(crops: Crops, name: str, epoch: int = 0) -> list[Protein]:
 
 def test_the_models_of_a_file_are_its_conformers(folder, tmp_path):
     crops = ConformerCrops(open_conformers(folder), None, 0)
-    assert crops.having == 1
+    assert crops.about.startswith("1 of 4")
     drawn = set()
     for epoch in range(20):
         first, second = views(crops, "nmr", epoch)
@@ -85,7 +87,7 @@ def test_the_models_of_a_file_are_its_conformers(folder, tmp_path):
 def test_pairs_are_matched_and_what_one_lacks_is_left_out_of_both(folder, tmp_path, text):
     (tmp_path / "pairs.tsv").write_text(text)
     crops = ConformerCrops(open_conformers(folder, tmp_path / "pairs.tsv"), None, 0)
-    assert crops.having == 3
+    assert crops.about.startswith("3 of 4")
     for name, difference in (("long", 2.0), ("short", -2.0)):
         first, second = views(crops, name)
         assert first.num_residues == second.num_residues == single().num_residues - 4
@@ -114,13 +116,52 @@ def test_both_draws_either_and_never_depends_on_the_order(folder):
     assert real[:5] == [not torch.equal(*(v.pos for v in views(crops, "nmr", e))) for e in (0, 1, 2, 3, 4)]
 
 
+def as_structure(protein: Protein, names: str = "A") -> Structure:
+    return Structure(protein, tuple(names), Counter())
+
+
 def test_an_atom_or_a_ca_that_is_missing():
     first = single()
-    atom, ca = matched(first, without(first, 3, CA + 1), "a", "b"), matched(first, without(first, 3, CA), "a", "b")
-    for found, name in ((atom, CA + 1), (ca, CA)):
+    for name in (CA + 1, CA):
+        found = matched(as_structure(first), as_structure(without(first, 3, name)), "a", "b")
         lost = np.isnan(found[:, 0])
         assert lost.sum() == 1 and first.atom_name[lost] == name and first.atom_residue[lost] == 3
         assert np.array_equal(found[~lost], first.pos.numpy()[~lost])
+
+
+def test_residues_are_matched_by_number_then_by_sequence():
+    """In a run of equal residues an alignment cannot tell which one is missing."""
+    first = single()
+    first = replace(first, residue_type=torch.where(first.residue_index // 4 == 5, 0, first.residue_type))
+    left = torch.arange(first.num_residues) != 21
+    other = moved(first.select_residues(left), 1.0)
+    expected = np.where(left[first.atom_residue][:, None], first.pos.numpy() + 1, np.nan)
+    for names in ("A", "B"):  # the same chain, or another name for the only chain
+        found = matched(as_structure(first), as_structure(other, names), "a", "b")
+        assert np.allclose(found, expected, atol=1e-4, equal_nan=True)
+    renumbered = replace(moved(first, 1.0), residue_number=first.residue_number + 500)
+    assert np.allclose(matched(as_structure(first), as_structure(renumbered), "a", "b"), first.pos + 1, atol=1e-4)
+
+
+def test_chains_are_matched_by_name_in_whatever_order():
+    one = single()
+    two = replace(moved(one, 50.0), chain=torch.ones_like(one.chain))
+    pair = replace(Protein.pack([one, two]), residue_graph=torch.zeros(2 * one.num_residues).long(), num_graphs=1)
+    both = [replace(moved(p, 1.0), chain=torch.full_like(one.chain, i)) for i, p in enumerate((two, one))]
+    swapped = replace(Protein.pack(both), residue_graph=pair.residue_graph, num_graphs=1)
+    found = matched(as_structure(pair, "AB"), as_structure(swapped, "BA"), "a", "b")
+    assert np.allclose(found, pair.pos + 1, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "damage", ["MODEL        4\nENDMDL\n", "MODEL        4\nATOM  bad\nENDMDL\n", "MODEL        4\n"]
+)
+def test_a_damaged_further_model_costs_that_model_only(folder, damage):
+    text = (folder / "nmr.pdb").read_text().replace("END\n", "").replace("ENDMDLMODEL", "ENDMDL\nMODEL")
+    (folder / "nmr.pdb").write_text(text.replace("ENDMDL", "ENDMDL\n").replace("\n\n", "\n") + damage)
+    store = open_conformers(folder)
+    assert len(store) == 4 and report_of(store).dropped["conformers that do not match"] == 1
+    assert ConformerCrops(store, None, 0).conformers(list(store.names).index("nmr")).shape[0] == 2
 
 
 def test_unlike_structures_are_a_failure_with_a_reason_and_the_protein_stays(folder, tmp_path):
@@ -128,21 +169,27 @@ def test_unlike_structures_are_a_failure_with_a_reason_and_the_protein_stays(fol
     write_pdb(folder / "half.pdb", half)
     (tmp_path / "pairs.tsv").write_text("long\thalf\n")
     store = open_conformers(folder, tmp_path / "pairs.tsv")
-    assert len(store) == 5 and report_of(store).failed == {"a conformer of other residues": 2}
+    assert len(store) == 5 and report_of(store).dropped["conformers that do not match"] == 2
     detail = f"shares {half.num_residues} residues of {single().num_residues} and {half.num_residues}"
-    assert detail in (store.path / "failures.tsv").read_text()
+    rows = (store.path / "failures.tsv").read_text().splitlines()
+    assert [row.split("\t")[:3] for row in rows[1:]] == [
+        [name, "no conformer", "a conformer of other residues"] for name in ("half", "long")
+    ]
+    assert detail in rows[2] and report_of(store).seen == 5
 
 
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("long\tshort\textra\n", "row 1 is not two different names"),
-        ("long\tlong\n", "row 1 is not two different names"),
-        ("id_a\tid_b\nlong\tnobody\n", "names that match no structure .1 of 2, e.g. nobody"),
+        ("long\tshort\textra\n", "line 1 is not two different names"),
+        ("\nlong\tlong\n", "line 2 is not two different names"),
+        ("long\t\n", "line 1 is not two different names"),
+        ("id_a\tid_b\nlong\tnobody\n", "names that match no structure .1 of 2, e.g. 'nobody'; there is 'alone'"),
+        (None, "cannot be opened"),
     ],
 )
 def test_a_table_that_cannot_be_used(folder, tmp_path, text, said):
-    (tmp_path / "pairs.tsv").write_text(text)
+    (tmp_path / "pairs.tsv").unlink() if text is None else (tmp_path / "pairs.tsv").write_text(text)
     with pytest.raises(StructureError, match=said):
         open_conformers(folder, tmp_path / "pairs.tsv")
 
@@ -152,7 +199,7 @@ def test_without_any_conformer_or_with_a_table_for_a_store(folder, tmp_path):
         ConformerCrops(open_store(folder), None, 0)
     with pytest.raises(ConfigError, match="finished store"):
         open_conformers(open_conformers(folder).path, tmp_path / "pairs.tsv")
-    assert ConformerCrops(open_conformers(open_conformers(folder).path), None, 0).having == 1
+    assert ConformerCrops(open_conformers(open_conformers(folder).path), None, 0).about[0] == "1"
 
 
 def test_stores_with_other_conformers_have_other_names_and_the_same_proteins(folder, tmp_path):
@@ -169,7 +216,7 @@ def test_stores_with_other_conformers_have_other_names_and_the_same_proteins(fol
 
 
 def test_all_models_are_read_in_order_from_both_formats(folder):
-    found = read_models(folder / "nmr.pdb")
+    found = list(read_models(folder / "nmr.pdb"))
     assert [round((s.protein.pos - found[0].protein.pos).mean().item()) for s in found] == [0, 1, 2]
     columns = ("pdbx_PDB_model_num", "auth_asym_id", "auth_seq_id", "label_comp_id", "label_atom_id")
     columns += ("Cartn_x", "Cartn_y", "Cartn_z")
@@ -185,7 +232,7 @@ def test_a_real_ensemble():
     first, *others = (structure.protein for structure in models)
     assert first.num_residues == 51 and len(others) == 2
     for other in others:
-        same = matched(first, other, "", "")
+        same = matched(as_structure(first), as_structure(other), "", "")
         assert np.array_equal(same, other.pos)  # the same atoms in the same order
         assert 0.05 < (first.pos - other.pos).norm(dim=1).median() < 3
 
@@ -269,7 +316,7 @@ def test_training_with_conformers(folder, tmp_path, kind):
     options = "--level residue --size tiny --batch-size 2 --epochs 2 1 --valid-fraction 0 --device cpu --threads 1"
     options += f" --num-workers 1 --data {folder} --pairs {tmp_path}/pairs.tsv --out {tmp_path}/run --conformers {kind}"
     said = run("train", *options.split())
-    assert f"conformers  {kind}: 3 of 4 proteins have others" in said and "real_views" in said
+    assert f"conformers  {kind}: 3 of 4 proteins have others; 0 do not match" in said and "real_views" in said
     assert (tmp_path / "run" / "encoder.pt").is_file()
 
 
