@@ -1,6 +1,6 @@
 """Tables, intervals and tests of what `benchmarks.probe` has kept, as docs/study.md stated them before.
 
-    python -m benchmarks.probe_report FOLDER... [--figure gains.png]
+    python -m benchmarks.probe_report FOLDER... [--against METHOD] [--figure gains.png]
 
 FOLDERs hold NAME.npz, name METHOD-LEVEL-SIZE-SEED, or random-gearnet-LEVEL-SIZE-SEED (scratch), or a floor. Prints one
 part for every level and size.
@@ -171,8 +171,8 @@ def cell(runs: dict[int, Result], measure) -> str:
     return f"{np.mean(values):.3f}{spread}"
 
 
-def part(methods: dict[str, dict[int, Result]], level: str, size: str) -> list[str]:
-    """The lines of one level and size."""
+def part(methods: dict[str, dict[int, Result]], level: str, size: str, against: str = SCRATCH) -> list[str]:
+    """The lines of one level and size; differences are those from the method `against`."""
     lines = [f"### {level} level, {size}", ""]
     measures = {"mean skill": Result.skill}
     measures["without masked type"] = lambda run: run.skill([p for p in PROBES if p != "masked"])
@@ -184,12 +184,12 @@ def part(methods: dict[str, dict[int, Result]], level: str, size: str) -> list[s
     for name in dict.fromkeys(name for name in names if name in methods):
         cells = [cell(methods[name], measure) for measure in measures.values()]
         lines.append(f"| {name} | {len(methods[name])} | {' | '.join(cells)} |")
-    others = [name for name in methods if name not in (*FLOORS, SCRATCH)]
-    if SCRATCH in methods and others:
+    others = [name for name in methods if name not in (*FLOORS, SCRATCH, against)]
+    if against in methods and others:
         for title in ("mean skill", "without masked type"):
-            found = {name: difference(methods, name, SCRATCH, measures[title]) for name in others}
+            found = {name: difference(methods, name, against, measures[title]) for name in others}
             adjusted = holm({name: values[3] for name, values in found.items()})
-            lines += ["", f"| {title} | minus scratch | 95 % interval | p (Holm) |", "|---|---|---|---|"]
+            lines += ["", f"| {title} | minus {against} | 95 % interval | p (Holm) |", "|---|---|---|---|"]
             for name, (value, low, high, _) in found.items():
                 lines.append(f"| {name} | {value:+.3f} | {low:+.3f} .. {high:+.3f} | {adjusted[name]:.2g} |")
         if "siamdiff" in methods and "diffpret" in methods:
@@ -211,8 +211,8 @@ def figure(path: Path, found: dict) -> None:
         names = [name for name in methods if name not in (*FLOORS, SCRATCH)] if SCRATCH in methods else []
         compared = {name: difference(methods, name, SCRATCH, Result.skill)[:3] for name in names}
         for name in sorted(names, key=lambda name: compared[name][0]):
-            text = f"encoder in the box ({size})" if name == "box" else f"{name}, {len(methods[name])} run(s)"
-            rows.append((f"{text}, {level}", compared[name], "C1" if name == "box" else "C0"))
+            text = f"in the box: siamdiff, {level}, {size}" if name == "box" else f"{name}, {level}, {size}"
+            rows.append((f"{text} ({len(methods[name])})", compared[name], "C1" if name == "box" else "C0"))
     canvas, axes = plt.subplots(figsize=(7, 0.6 + 0.27 * len(rows)), layout="constrained")
     for place, (_, (value, low, high), colour) in enumerate(rows):
         axes.plot([low, high], [place, place], color=colour)
@@ -228,11 +228,12 @@ def main(argv: list[str] | None = None) -> None:
     """Print the report of one command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.probe_report", description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--against", default=SCRATCH, help="method that the others are compared with")
     parser.add_argument("--figure", type=Path, help="draw it too (matplotlib)")
     args = parser.parse_args(argv)
     found = read_all(args.folders)
     for (level, size), methods in sorted(found.items()):
-        print("\n".join(part(methods, level, size)))
+        print("\n".join(part(methods, level, size, args.against)))
     if args.figure:
         figure(args.figure, found)
 
