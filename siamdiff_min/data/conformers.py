@@ -149,7 +149,7 @@ class ConformerCrops(Crops):
         self.both = both
         having = sum(len(self.conformers(i)) > 0 for i in range(len(self)))
         if not having:
-            reason = "no structure has another conformer; was it built with --conformers simulated?"
+            reason = "no structure has another conformer (a store that was built without --conformers keeps none)"
             raise ConfigError(f"{self.store.path}: {reason}")
         unmatched = self.store.meta["report"]["dropped"].get(UNMATCHED, 0)
         self.about = f"{having} of {len(self)} proteins have others; {unmatched} do not match"
