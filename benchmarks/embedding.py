@@ -19,10 +19,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.write_pdb import write_pdb
 from siamdiff_min import embed, load_encoder
 from siamdiff_min.data.structures import bundle_path, find_structures
 from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.protein.write import write_pdb
 from siamdiff_min.training.checkpoint import save_encoder_file
 
 from .timing import timed

@@ -11,10 +11,10 @@ import torch
 import finetune
 import siamdiff_min
 from benchmarks import box
-from benchmarks.write_pdb import write_pdb
 from siamdiff_min.embed import main
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.files import CheckpointError, sha256
+from siamdiff_min.protein.write import write_pdb
 from siamdiff_min.training.checkpoint import describe, save_encoder_file
 from siamdiff_min.training.config import PretrainConfig
 

@@ -10,7 +10,6 @@ import torch
 from conftest import generator, real_protein, rigid_motion
 from processes import run
 
-from benchmarks.write_pdb import write_pdb
 from siamdiff_min.data.build import open_store, report_of
 from siamdiff_min.data.conformers import ConformerCrops, matched
 from siamdiff_min.data.crops import Crops, collate
@@ -22,6 +21,7 @@ from siamdiff_min.protein.constants import CA
 from siamdiff_min.protein.parse import read_models, read_structure
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.protein.structure import Structure
+from siamdiff_min.protein.write import write_pdb
 from siamdiff_min.training.config import parse
 
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 from conftest import real_protein
 
-from benchmarks.write_pdb import write_pdb
 from siamdiff_min.data import structures
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.ec import chain_id, ec_set
 from siamdiff_min.data.samples import DATASETS, read_note
 from siamdiff_min.data.structures import find_structures
 from siamdiff_min.files import StructureError
+from siamdiff_min.protein.write import write_pdb
 
 LABELS = ("1.1.1.-", "2.7.11.1", "3.4.21.n1", "4.2.1.1")
 CHAINS = {  # of the annotation

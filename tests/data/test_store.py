@@ -21,7 +21,6 @@ import pytest
 import torch
 from processes import CONTEXT, PATIENCE, run
 
-from benchmarks.write_pdb import write_pdb
 from siamdiff_min.data import build, growing
 from siamdiff_min.data.build import BuildReport, open_store, report_of
 from siamdiff_min.data.crops import Crops, collate, split
@@ -31,6 +30,7 @@ from siamdiff_min.data.worker import read_all
 from siamdiff_min.files import SiamDiffError, StoreError, WriteError
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
+from siamdiff_min.protein.write import write_pdb
 
 SIZES = (5, 1, 12, 30, 7, 9, 3, 4, 8, 2)
 

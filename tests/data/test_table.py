@@ -10,7 +10,6 @@ import torch
 from conftest import real_protein
 
 import finetune
-from benchmarks.write_pdb import write_pdb
 from siamdiff_min.data import table
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS, pack_samples
@@ -18,6 +17,7 @@ from siamdiff_min.data.table import read_table, table_set
 from siamdiff_min.downstream.tasks import METRICS, TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError, StructureError
+from siamdiff_min.protein.write import write_pdb
 
 ROOT = Path(__file__).parents[2]
 NAMES = [f"p{i}" for i in range(6)]

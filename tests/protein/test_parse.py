@@ -14,13 +14,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.write_pdb import write_pdb
 from siamdiff_min.data.structures import bundle_path, find_structures
 from siamdiff_min.protein import parse
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, CA, PARENT, RESIDUE_ATOMS, RESIDUES
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
 from siamdiff_min.protein.structure import MAX_COORDINATE, StructureError
+from siamdiff_min.protein.write import write_pdb
 
 
 def atom(name, residue, number, chain="A", code=" ", alt=" ", occ=1.0, x=0.0, het=False, element=None, model=1):

@@ -1,12 +1,12 @@
-"""Writing a protein as a PDB file: tests and benchmarks make their files with it."""
+"""Writing a protein as a PDB file."""
 
 from __future__ import annotations
 
 import string
 from pathlib import Path
 
-from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, ELEMENTS, RESIDUES
-from siamdiff_min.protein.protein import Protein
+from .constants import ATOM_ELEMENT, ATOM_NAMES, ELEMENTS, RESIDUES
+from .protein import Protein
 
 CHAIN_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
 
