@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from Bio.Align import PairwiseAligner
+from torch import Tensor
 
 from ..files import ConfigError, StructureError, sha256, structure_errors
 from ..protein.constants import ATOM_NAMES, CA, ONE_LETTER
@@ -173,8 +174,22 @@ class ConformerCrops(Crops):
             keep = torch.zeros(protein.num_residues, dtype=torch.bool)
             keep[protein.atom_residue[there & (protein.atom_name == CA)]] = True
             if keep.any():  # else the conformer has none of these residues
-                shared = (
-                    view.select_atoms(there).select_residues(keep) for view in (protein, replace(protein, pos=pos))
-                )
-                views = list(shared)
+                both = protein, replace(protein, pos=pos)
+                views = [view.select_atoms(there).select_residues(keep) for view in both]
         return Protein.pack(views), name
+
+
+# ---- in the objective ------------------------------------------------------------------------------------------------
+
+
+def two_views(protein: Protein) -> list[Protein]:
+    """First and second views of a batch of `ConformerCrops`: graphs 0, 2, 4 ... and graphs 1, 3, 5 ... (B / 2 each)."""
+    sides = [protein.select_residues(protein.residue_graph % 2 == side) for side in (0, 1)]
+    return [replace(p, residue_graph=p.residue_graph // 2, num_graphs=p.num_graphs // 2) for p in sides]
+
+
+def given_or_simulated(first: Protein, given: Protein, simulated: Protein) -> tuple[Protein, Tensor]:
+    """The given conformers, but simulated ones where `given` is `first` itself; and (B,) where it is not."""
+    moved = first.atom_graph[(given.pos != first.pos).any(1)]
+    real = torch.zeros(first.num_graphs, dtype=torch.bool, device=moved.device).index_fill(0, moved, True)
+    return replace(first, pos=torch.where(real[first.atom_graph, None], given.pos, simulated.pos)), real

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..conventions import PAPER, Conventions
+from ..data.conformers import given_or_simulated, two_views
 from ..encoders import kernels
 from ..encoders.gearnet import Encoding
 from ..encoders.graph import Graph, edge_lengths
@@ -137,16 +138,3 @@ def noise_error(noisy: Noisy, score: Tensor) -> Tensor:
     protein, graph = noisy.protein, noisy.graph
     difference = edges_to_vectors(score - noisy.target, protein.pos, graph.src, graph.dst)  # (N, 3)
     return segment_mean(difference.square().sum(-1), protein.atom_graph, protein.num_graphs)
-
-
-def two_views(protein: Protein) -> list[Protein]:
-    """Graphs 0, 2, 4 ... and graphs 1, 3, 5 ... of a batch: B / 2 proteins each."""
-    sides = [protein.select_residues(protein.residue_graph % 2 == side) for side in (0, 1)]
-    return [replace(p, residue_graph=p.residue_graph // 2, num_graphs=p.num_graphs // 2) for p in sides]
-
-
-def given_or_simulated(first: Protein, given: Protein, simulated: Protein) -> tuple[Protein, Tensor]:
-    """The given conformers, but simulated ones where `given` is `first` itself; and (B,) where it is not."""
-    moved = first.atom_graph[(given.pos != first.pos).any(1)]
-    real = torch.zeros(first.num_graphs, dtype=torch.bool, device=moved.device).index_fill(0, moved, True)
-    return replace(first, pos=torch.where(real[first.atom_graph, None], given.pos, simulated.pos)), real

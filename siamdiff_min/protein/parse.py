@@ -14,7 +14,7 @@ import warnings
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import count, groupby
 from operator import itemgetter
 from typing import IO
 
@@ -48,19 +48,19 @@ def read_structure(path_or_name, data: bytes | None = None, model: int = 0) -> S
 
 def read_models(path_or_name, data: bytes | None = None) -> Iterator[Structure | StructureError]:
     """All models of a file one after the other, an error in the place of what is not one. Else as `read_structure`."""
-    path, found, number = str(path_or_name), None, 0
+    path = str(path_or_name)
     content = _content(path, data)
     models = _mmcif_models(path, content) if _is_mmcif(content) else _pdb_models(path, content)
-    while found is not None or number == 0:
+    for number in count():
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"), structure_errors(path, "unreadable"):
                 warnings.simplefilter("ignore")
-                found = next(models, None)
-            if found is not None or number == 0:
-                yield assemble(path, *found) if found and any(found) else StructureError(path, "no atoms in it")
+                rows, dropped = next(models, (None, None))
+            if rows is None and number:
+                return
+            yield assemble(path, rows, dropped) if rows or dropped else StructureError(path, "no atoms in it")
         except StructureError as error:
             yield error
-        number += 1
 
 
 # ---- from bytes to rows ----------------------------------------------------------------------------------------------
