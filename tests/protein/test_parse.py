@@ -324,8 +324,8 @@ def test_mmcif_without_author_columns_and_with_values_over_several_lines():
 def test_files_on_disk_plain_and_compressed(tmp_path):
     expected = read_structure("x", as_pdb(PLAIN).encode()).protein
     (tmp_path / "a.pdb").write_text(as_pdb(PLAIN))
-    (tmp_path / "b.ent.gz").write_bytes(gzip.compress(as_pdb(PLAIN).encode()))
-    (tmp_path / "c.cif.gz").write_bytes(gzip.compress(as_mmcif(PLAIN).encode()))
+    (tmp_path / "b.ent.gz").write_bytes(gzip.compress(as_pdb(PLAIN).encode(), mtime=0))
+    (tmp_path / "c.cif.gz").write_bytes(gzip.compress(as_mmcif(PLAIN).encode(), mtime=0))
     for file in sorted(tmp_path.iterdir()):
         assert_equal(expected, read_structure(file).protein)
 
@@ -380,9 +380,9 @@ def packed_as(kind, text):
         (as_mmcif(residue("GLY", 1, code="AB")).encode(), "insertion code"),
         (as_mmcif(PLAIN).replace("Cartn_x", "Cartn_q").encode(), "no atoms"),
         (as_mmcif(PLAIN).replace("Cartn_y", "Cartn_q").encode(), "no column Cartn_y"),
-        (gzip.compress(PDB.encode())[:-30], "gzip"),
-        (gzip.compress(PDB.encode())[:10] + b"junk" * 20, "gzip"),
-        (gzip.compress(b""), "empty"),
+        (gzip.compress(PDB.encode(), mtime=0)[:-30], "gzip"),
+        (gzip.compress(PDB.encode(), mtime=0)[:10] + b"junk" * 20, "gzip"),
+        (gzip.compress(b"", mtime=0), "empty"),
         (bytes(range(256)) * 10, "not a text file"),
         (bytes(range(1, 256)) * 10, "no atoms"),
         (PDB.replace("A   1 ", "A1 23 ").encode(), "the atom in line 1: invalid literal"),
@@ -390,7 +390,7 @@ def packed_as(kind, text):
         (as_mmcif(residue("GLY", 1, chain="A" * 33)).encode(), r"chain id too long \(AAAA.* 33 characters"),
         (packed_as("tar", PDB), "not a text file"),
         (packed_as("zip", PDB), "not a text file"),
-        (gzip.compress(packed_as("tar", PDB)), "not a text file"),
+        (gzip.compress(packed_as("tar", PDB), mtime=0), "not a text file"),
     ],
 )
 def test_unreadable_files_raise_one_exception_that_names_file_and_reason(data, reason):
@@ -462,7 +462,7 @@ def test_a_file_that_is_missing_or_a_folder(tmp_path):
 
 def test_decompression_is_bounded(monkeypatch):
     monkeypatch.setattr(parse, "MAX_BYTES", 2**22)
-    bomb = gzip.compress(bytes(2**26))
+    bomb = gzip.compress(bytes(2**26), mtime=0)
     assert len(bomb) < 2**17
     with pytest.raises(StructureError, match="too large"):
         read_structure("bomb.pdb.gz", bomb)
