@@ -1,6 +1,6 @@
 """What the demo runs of the README reach on proteins they have not seen, next to the trivial predictors.
 
-    python -m benchmarks.demo [--level atom residue] [--method siamdiff ...] [--encoder gearnet] [--out runs/demo]
+    python -m benchmarks.demo [--level atom residue] [--method siamdiff ...] [--encoder gearnet] [--lr-decay none]
 
 Runs `train.py --size tiny` on the bundled structures for every level and method (runs that are complete in --out are
 not repeated), then prints two tables in markdown: of the methods with stages, and of the others. Training losses over
@@ -31,6 +31,7 @@ ROOT = Path(__file__).parent.parent
 RANKS = launch("cpu")
 
 
+DEFAULTS = ("gearnet", "none")  # left out of the names of runs
 DRAWS = 8  # crops, masks and noise of every held-out protein
 
 
@@ -38,7 +39,8 @@ def run(config: PretrainConfig) -> tuple[list[dict], float]:
     """The lines of metrics.jsonl of one complete run, and the minutes it took."""
     out = Path(config.out)
     command = [sys.executable, "train.py", "--size", "tiny", "--method", config.method, "--level", config.level]
-    command += ["--encoder", config.encoder, "--keep", "99", "--resume", "never", "--out", str(out.resolve())]
+    command += ["--encoder", config.encoder, "--lr-decay", config.lr_decay]
+    command += ["--keep", "99", "--resume", "never", "--out", str(out.resolve())]
     if not (out / "minutes.json").exists():
         started = time.perf_counter()
         subprocess.run(command, cwd=ROOT, check=True)
@@ -154,6 +156,7 @@ def main() -> None:
     parser.add_argument("--level", nargs="+", default=["atom", "residue"])
     parser.add_argument("--method", nargs="+", default=list(OBJECTIVES))
     parser.add_argument("--encoder", default="gearnet", choices=list(ENCODERS))
+    parser.add_argument("--lr-decay", default="none", choices=("none", "cosine"))
     parser.add_argument("--out", default=str(ROOT / "runs/demo"))
     args = parser.parse_args()
     staged, others = [], []
@@ -161,8 +164,9 @@ def main() -> None:
         for method in args.method:
             if (method, level) == ("torsional", "residue"):
                 continue  # there is no such thing
-            out = f"{args.out}/{method}-{level}" + f"-{args.encoder}" * (args.encoder != "gearnet")
-            config = PretrainConfig(method=method, level=level, encoder=args.encoder, size="tiny", out=out).resolve()
+            options = {"encoder": args.encoder, "lr_decay": args.lr_decay}
+            out = "-".join([f"{args.out}/{method}-{level}", *(v for v in options.values() if v not in DEFAULTS)])
+            config = PretrainConfig(method=method, level=level, size="tiny", out=out, **options).resolve()
             if method in STAGED:
                 staged += rows(config)
             else:

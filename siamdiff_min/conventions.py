@@ -26,7 +26,7 @@ class Conventions:
     hide_repetitions: bool = True  # differences.md, row 26: a hidden edge takes those between the same nodes with it
     contrast_all_views: bool = True  # differences.md, row 28: all other views are negatives, not the second ones alone
     radial_basis: float = 4.5  # differences.md, row 31: longest centre of GVP's basis, angstrom
-    spread: bool = True  # differences.md, row 34: GVP with batch norm and He's weights, without dropout; ours
+    spread: bool = True  # differences.md, row 34: GVP with batch norm, He's weights, all layers' scalars; ours
 
 
 PAPER = Conventions()

@@ -342,7 +342,7 @@ def test_single_layers(checkpoint, files):
     with pytest.raises(ConfigError, match="--layers 0: this encoder hands out 1 to "):
         siamdiff_min.load_encoder(checkpoint, "cpu", layers=[0])
     gvp = Embedder(ENCODERS["gvp"]("atom", "tiny"), layers=[1])
-    assert gvp.embed(files[0]).mean.shape == (gvp.encoder.out_dim,)
+    assert gvp.embed(files[0]).mean.shape == (32,) and gvp.encoder.out_dim == 96
 
 
 def test_csv_only_by_name(weights, tmp_path, files):

@@ -147,7 +147,8 @@ class GVPGNN(Encoder):
 
     PyTorch's initial weights shrink every message, and layer norm keeps what all atoms share. So the features of masked
     residues differ by only 1 % of their size, a tenth of the noise of dropout. With `spread` the weights are larger,
-    and batch norm removes the shared part, as in GearNet (differences.md, row 34).
+    batch norm removes the shared part, and the scalars of all layers are handed out side by side, as in GearNet: those
+    of the last layer alone begin to tell residues apart only after hundreds of steps (differences.md, row 34).
     """
 
     def __init__(
@@ -162,7 +163,8 @@ class GVPGNN(Encoder):
         spread: bool = False,
     ):
         super().__init__()
-        self.builder, self.num_basis, self.longest, self.layer_dims = builder, num_basis, longest, [dims[0]]
+        self.builder, self.num_basis, self.longest, self.spread = builder, num_basis, longest, spread
+        self.layer_dims = [dims[0]] * (num_layers if spread else 1)
         self.embedding = nn.Embedding(NUM_ELEMENTS, NUM_ELEMENTS)
         self.residue_embedding = nn.Linear(NUM_RESIDUE_CHANNELS, NUM_ELEMENTS, bias=False)
         self.W_v = nn.ModuleList([TupleNorm(NUM_ELEMENTS), GVP((NUM_ELEMENTS, 0), dims, relu=False)])
@@ -182,11 +184,14 @@ class GVPGNN(Encoder):
         edge = radial_basis(edge_lengths(graph, protein.pos), self.longest, self.num_basis), vector
         for node_layer, edge_layer in zip(self.W_v, self.W_e):
             node, edge = node_layer(*node), edge_layer(*edge)
+        hidden = []
         for layer in self.layers:
             node = layer(node, edge, links)
+            hidden.append(node[0])
         for layer in self.W_out:
             node = layer(*node)
-        node = node[0].to(protein.pos.dtype)  # bfloat16 under autocast, in which sums over many atoms go astray
+        node = torch.cat([*hidden[:-1], node[0]], dim=-1) if self.spread else node[0]
+        node = node.to(protein.pos.dtype)  # bfloat16 under autocast, in which sums over many atoms go astray
         return Encoding(
             node=node,
             residue=segment_mean(node, protein.atom_residue, protein.num_residues),

@@ -207,7 +207,9 @@ def small_net(preset: str = "paper") -> GVPGNN:
 @pytest.mark.parametrize("size, layers, dims", [("paper", 5, (100, 16)), ("tiny", 3, (32, 8))])
 def test_sizes_of_the_builder(size, layers, dims):
     net = ENCODERS["gvp"]("atom", size)
-    assert (len(net.layers), net.out_dim, net.layers[0].conv.message_func[2].wv.out_features) == (layers, *dims)
+    last = net.layers[0].conv.message_func[2]
+    assert (len(net.layers), last.ws.out_features, last.wv.out_features) == (layers, *dims)
+    assert (net.out_dim, ENCODERS["gvp"]("atom", size, "official").out_dim) == (layers * dims[0], dims[0])
     assert net.builder.radius == 4.5 and net.longest == 4.5 and net.layers[0].dropout.rate == 0
     official = ENCODERS["gvp"]("atom", size, "official")
     assert (
@@ -217,6 +219,14 @@ def test_sizes_of_the_builder(size, layers, dims):
     assert not [name for name in official.state_dict() if "running" in name]
     with pytest.raises(ValueError, match=r"gvp exists at atom level only .* not at residue level"):
         ENCODERS["gvp"]("residue", size)
+
+
+def test_the_scalars_of_all_layers_are_handed_out():
+    net, hidden = small_net(), []
+    for layer in (*net.layers, net.W_out[-1]):
+        layer.register_forward_hook(lambda module, given, output: hidden.append(output[0]))
+    node = net(real_protein("1LCD_A", torch.float64)).node
+    assert torch.equal(node, torch.cat([*hidden[:2], hidden[3]], dim=1)) and node.shape[1] == sum(net.layer_dims) == 96
 
 
 def masked_batch() -> tuple[Protein, torch.Tensor]:
