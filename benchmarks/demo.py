@@ -1,6 +1,7 @@
 """What the demo runs of the README reach on proteins they have not seen, next to the trivial predictors.
 
     python -m benchmarks.demo [--level atom residue] [--method siamdiff ...] [--encoder gearnet] [--lr-decay none]
+                             [--out runs/demo]
 
 Runs `train.py --size tiny` on the bundled structures for every level and method (runs that are complete in --out are
 not repeated), then prints two tables in markdown: of the methods with stages, and of the others. Training losses over
