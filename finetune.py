@@ -38,7 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     config = parse(argv, FinetuneConfig, __doc__.splitlines()[0])
     ranks = launch(config.device, config.threads, config.deterministic)
     model = checkpoint.load_model_file(Path(config.eval_only)) if config.eval_only else None
-    source = model or (checkpoint.load_encoder_file(Path(config.init_from)) if config.init_from else {})
+    start = config.start(config.seeds[0] if config.seeds else 0)
+    source = model or (checkpoint.load_encoder_file(Path(start)) if start else {})
     config = config.resolve(ranks.world, {**source, "seeds": (model["seed"],)} if model else source)
 
     # 2. Data: none are needed to apply a model.

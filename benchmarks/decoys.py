@@ -6,7 +6,8 @@ DATA/probe.tsv lists the chains (`benchmarks.probe_table`); one of every family 
 samples than another. A decoy is the chain after turns about backbone bonds, with every coordinate shaken alike (0.2
 angstrom), so that roughness tells nothing. The first is only shaken. Each of the others may have more and larger turns
 than the one before; half of the turns are followed by their opposite at the next residue (a crankshaft), which leaves
-the chain compact. GDT_TS is that of `benchmarks.superpose` for all CA against the chain. It needs the package lmdb.
+the chain compact. GDT_TS is that of `benchmarks.superpose` for all CA against the chain. OUT/index.tsv has
+the family of every chain. It needs the package lmdb.
 """
 
 import argparse
@@ -106,6 +107,8 @@ def main(argv: list[str] | None = None) -> None:
         of_split = [item for item in chains if item.split == split]
         number = write_split(args.out / split, samples_of(of_split, args.each))
         print(f"{split}: {number} decoys of {number // args.each} families", flush=True)
+    rows = dict.fromkeys(f"{item.name}\t{item.family}" for item in chains)
+    (args.out / "index.tsv").write_text("\n".join(["target\tcomponent", *rows]) + "\n")
 
 
 if __name__ == "__main__":

@@ -217,6 +217,8 @@ def collect(config: dict, out: Path) -> None:
             content = json.loads(run.done.read_text())
             if method != "scratch" and tested(out, "scratch", task):
                 content["minus_scratch"] = versus(out, method, "scratch", task)
+            if "encoders" in config:
+                np.savez_compressed(RESULTS / f"{run.name}.npz", redrawn(out, method, task).astype(np.float32))
         else:
             content = {"config": checkpoint.load_encoder_file(run.done)["config"]}
             content["last"] = json.loads((run.done.parent / "metrics.jsonl").read_text().splitlines()[-1])

@@ -46,6 +46,8 @@ def test_the_decoys_are_read_back_with_their_scores(tmp_path, capsys):
         [(sample.protein.pos[sample.protein.atom_name == CA] - natives["2GB1_A"]).std() for sample in read[:1]]
     )
     assert 0.15 < float(first) < 0.25
+    rows = ["target\tcomponent", "1EJG_A\ta", "5PTI_A\tb", "2GB1_A\tc", "4LZT_A\td"]
+    assert (out / "index.tsv").read_text().splitlines() == rows
     atom3d._environment.cache_clear()
     with pytest.raises(ConfigError, match="is there already"):
         decoys.main([str(tmp_path), str(out)])

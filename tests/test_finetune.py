@@ -113,11 +113,11 @@ def test_interrupted_and_resumed_it_is_the_same_run(trained, enzymes, tmp_path):
 @pytest.mark.slow
 def test_two_ranks_from_a_pretrained_encoder_frozen(enzymes, tmp_path):
     torch.manual_seed(1)
-    source, encoder = tmp_path / "encoder.pt", ENCODERS["gearnet"]("residue", "tiny")
+    source, encoder = tmp_path / "encoder-0.pt", ENCODERS["gearnet"]("residue", "tiny")
     checkpoint.save_encoder_file(source, encoder, "gearnet", "residue", "tiny", "paper")
     said = finetune(
-        "--task", "ec", "--data", enzymes, *SMALL[2:], "--max-steps", 2, "--init-from", source, "--freeze",
-        "--out", tmp_path / "run", world=2,
+        "--task", "ec", "--data", enzymes, *SMALL[2:], "--max-steps", 2, "--freeze",
+        "--init-from", tmp_path / "encoder-{seed}.pt", "--out", tmp_path / "run", world=2,
     )  # fmt: skip
     assert f"loaded from {source}: encoder.layers" in said and "initial values kept: head (6 tensors)" in said
     assert said.count("samples     train") == 1

@@ -44,6 +44,16 @@ def test_every_command_is_accepted_and_trains_as_long_as_the_others():
     assert all(len(budget) == 1 for budget in epochs.values())
 
 
+def test_every_seed_of_the_second_witness_starts_from_a_run_of_its_own():
+    config = json.loads(study.CONFIG.with_name("witness.json").read_text())
+    runs = {run.name: run for run in study.plan(config, OUT)}
+    assert all(run.command[0] == "finetune.py" for run in runs.values())
+    one = runs["siamdiff/ec-residue-mean"]
+    files = [options(one).for_seed(seed).init_from for seed in options(one).seeds]
+    assert files == [f"runs/pretrain/siamdiff-residue-tiny-{seed}/encoder.pt" for seed in range(3)]
+    assert one.needs == Path(files[-1]) and options(runs["scratch/ec-residue-mean"]).init_from is None
+
+
 def test_what_is_pre_trained_comes_before_it_is_needed():
     runs = study.plan(CONFIG, OUT)
     places = {run.done: i for i, run in enumerate(runs)}

@@ -346,8 +346,12 @@ class FinetuneConfig(RunConfig):
         return config._filled(kept, small, official, row._asdict(), default)._batched(world_size)
 
     def for_seed(self, seed: int) -> FinetuneConfig:
-        """The options of the run of one seed, with a folder of its own."""
-        return replace(self, seed=seed, out=os.path.join(self.out, f"seed-{seed}"))
+        """The options of the run of one seed, with a folder of its own and what --init-from names for this seed."""
+        return replace(self, seed=seed, out=os.path.join(self.out, f"seed-{seed}"), init_from=self.start(seed))
+
+    def start(self, seed: int) -> str | None:
+        """The file of --init-from for this seed, which stands in its name as {seed}."""
+        return self.init_from and self.init_from.replace("{seed}", str(seed))
 
 
 def load_plugins(argv: list[str] | None) -> None:
