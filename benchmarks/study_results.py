@@ -223,7 +223,9 @@ def collect(config: dict, out: Path) -> None:
             content = {"config": checkpoint.load_encoder_file(run.done)["config"]}
             content["last"] = json.loads((run.done.parent / "metrics.jsonl").read_text().splitlines()[-1])
         command = shlex.join(["python", *commands[run.name]])
-        content |= {"command": command, "cpu_minutes": round(cpu.get(run.name, 0), 1)}
+        content |= {"command": command}
+        if run.name in cpu:
+            content["cpu_minutes"] = round(cpu[run.name], 1)
         (RESULTS / method).mkdir(parents=True, exist_ok=True)
         (RESULTS / f"{run.name}.json").write_text(json.dumps(content, indent=1) + "\n")
     print(f"CPU hours: {sum(cpu.values()) / 60:.1f}; not run: {', '.join(missing) or 'nothing'}")
