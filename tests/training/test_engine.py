@@ -25,9 +25,10 @@ from siamdiff_min.training.run import Run
 ALONE = Ranks(0, 1, torch.device("cpu"), None)
 
 
-def assert_close_weights(a, b) -> None:
+def assert_close_weights(a, b, but=()) -> None:
     for (name, x), y in zip(a.state_dict().items(), b.state_dict().values()):
-        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5, msg=name)
+        if name not in but:
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5, msg=name)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -254,7 +255,9 @@ def test_a_checkpoint_of_version_0_2_is_resumed(tmp_path, reference):
     assert state["step"] == 13 and "data" not in state
     objective, _ = train(configure(tmp_path / "old", "--resume", old))
     if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13):  # which wrote it; 2.6 draws other numbers
-        assert_close_weights(objective, reference[0])  # bit-equal on the machine that wrote it
+        # Bit-equal on the machine that wrote it. Elsewhere but for a bias before batch norm: its gradient is rounding
+        # alone, of which Adam makes whole steps.
+        assert_close_weights(objective, reference[0], but=("encoder.linear.bias", "encoder.norm.running_mean"))
     new = checkpoint.save(tmp_path, 13, state | {"data": standin.Dataset(0).checksum})
     assert_equal_weights(train(configure(tmp_path / "new", "--resume", new))[0], objective)
 
