@@ -76,7 +76,7 @@ def test_golden_loss_gradients_and_adam_step(level, variant, replay, near_zero_r
 
     error()  # the loss is the same whatever the subgradients
     assert results["loss"].item() == pytest.approx(golden["out32/loss"].item(), rel=1e-6)
-    assert near_zero_relus(error) < 1e-5
+    assert near_zero_relus(error) < 5e-5  # float32: below 1e-5 on most processors, 3.5e-5 was seen on one
     names = {
         "structure_loss": "structure denoising loss",
         "sequence_loss": "sequence denoising loss",
