@@ -6,8 +6,8 @@ DATA/probe.tsv lists the chains (`benchmarks.probe_table`); one of every family 
 samples than another. A decoy is the chain after turns about backbone bonds, with every coordinate shaken alike (0.2
 angstrom), so that roughness tells nothing. The first is only shaken. Each of the others may have more and larger turns
 than the one before; half of the turns are followed by their opposite at the next residue (a crankshaft), which leaves
-the chain compact. GDT_TS is that of `benchmarks.superpose` for all CA against the chain. OUT/index.tsv has
-the family of every chain. It needs the package lmdb.
+the chain compact. GDT_TS is that of `benchmarks.superpose` for all CA against the chain. OUT/index.tsv has the family
+of every chain. It needs the package lmdb.
 """
 
 import argparse

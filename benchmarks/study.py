@@ -7,10 +7,10 @@ DATA holds `pretrain.tsv` (columns id, split) and `ec.tsv` (id, split, pdb_id, c
 splits being train, val and test; `chains/ID.pdb.gz`; `ec/`, of which the annotation table gives the list of labels; and
 `psr`, `msp`, `pip`, `res` as ATOM3D publishes them. Which proteins are related is said by the column cluster30 of
 these two tables, and by component of `psr/index.tsv` (by target), `msp/mutations.tsv` and `pip/index.tsv` (by id). The
-config says what is run: all methods see the same proteins for the same number of steps; `encoders` in it names those of
-`benchmarks.pretrain`, and then nothing is pre-trained here. Each run is a command of
-train.py or finetune.py, printed and kept in its results, and goes on where it was when the study is started again.
-`--jobs` of them run side by side.
+config says what is run: all methods see the same proteins for the same number of steps. `encoders` in it names those of
+`benchmarks.pretrain`, one for every seed; then nothing is pre-trained here. Each run is a command of train.py or
+finetune.py, printed and kept in its results, and goes on where it was when the study is started again. `--jobs` of them
+run side by side.
 """
 
 import argparse

@@ -213,12 +213,13 @@ def collect(config: dict, out: Path) -> None:
             missing.append(run.name)
             continue
         method, task = run.name.split("/")
+        (RESULTS / method).mkdir(parents=True, exist_ok=True)
         if run.done.name == "results.json":
             content = json.loads(run.done.read_text())
             if method != "scratch" and tested(out, "scratch", task):
                 content["minus_scratch"] = versus(out, method, "scratch", task)
-            if "encoders" in config:
-                np.savez_compressed(RESULTS / f"{run.name}.npz", redrawn(out, method, task).astype(np.float32))
+            if "encoders" in config:  # so that every interval can be computed again
+                np.savez_compressed(RESULTS / f"{run.name}.npz", draws=redrawn(out, method, task).astype(np.float32))
         else:
             content = {"config": checkpoint.load_encoder_file(run.done)["config"]}
             content["last"] = json.loads((run.done.parent / "metrics.jsonl").read_text().splitlines()[-1])
@@ -226,7 +227,6 @@ def collect(config: dict, out: Path) -> None:
         content |= {"command": command}
         if run.name in cpu:
             content["cpu_minutes"] = round(cpu[run.name], 1)
-        (RESULTS / method).mkdir(parents=True, exist_ok=True)
         (RESULTS / f"{run.name}.json").write_text(json.dumps(content, indent=1) + "\n")
     print(f"CPU hours: {sum(cpu.values()) / 60:.1f}; not run: {', '.join(missing) or 'nothing'}")
 
