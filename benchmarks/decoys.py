@@ -14,7 +14,8 @@ import argparse
 import gzip
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -82,33 +83,43 @@ def write_split(folder: Path, samples: Iterator[dict]) -> int:
     return len(ids)
 
 
-def samples_of(items: list[Item], each: int) -> Iterator[dict]:
-    """The decoys of the first chain of every family, as items of ATOM3D."""
+def one_of_each_family(items: list[Item]) -> list[Item]:
+    """The first chain of every family, in the order of the names."""
     first = {item.family: item for item in reversed(items)}
-    for item in sorted(first.values(), key=lambda item: item.name):
+    return sorted(first.values(), key=lambda item: item.name)
+
+
+def samples_of(items: list[Item], split: str, each: int) -> Iterator[dict]:
+    """The decoys of one chain of every family, as items of ATOM3D."""
+    for item in one_of_each_family(items):
         for number in range(each):
             protein, score = decoy(item, number)
             name = str((item.name, f"decoy{number}"))
             yield {"atoms": frame(protein), "id": name, "scores": {"gdt_ts": score}, "types": {"atoms": "DataFrame"}}
 
 
+def write_set(data: Path, out: Path, samples: Callable[[list[Item], str], Iterator[dict]], column: str) -> None:
+    """Write the three splits, and index.tsv with the name of every chain (`column`) and its family (component)."""
+    torch.set_num_threads(1)
+    chains = [item for item in read_items(data / "probe.tsv") if item.partner is None]
+    for split in ("train", "val", "test"):
+        if (out / split).exists():
+            raise ConfigError(f"{out / split} is there already; remove it to write it anew")
+        of_split = [item for item in chains if item.split == split]
+        number = write_split(out / split, samples(of_split, split))
+        print(f"{split}: {number} items of {len(one_of_each_family(of_split))} families", flush=True)
+    rows = dict.fromkeys(f"{item.name}\t{item.family}" for item in chains)
+    (out / "index.tsv").write_text("\n".join([f"{column}\tcomponent", *rows]) + "\n")
+
+
 def main(argv: list[str] | None = None) -> None:
-    """Write the three splits of one command line."""
+    """Write the set of one command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decoys", description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path, help="folder with probe.tsv")
     parser.add_argument("out", type=Path)
     parser.add_argument("--each", type=int, default=8, help="decoys of every chain (default: 8)")
     args = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    chains = [item for item in read_items(args.data / "probe.tsv") if item.partner is None]
-    for split in ("train", "val", "test"):
-        if (args.out / split).exists():
-            raise ConfigError(f"{args.out / split} is there already; remove it to write it anew")
-        of_split = [item for item in chains if item.split == split]
-        number = write_split(args.out / split, samples_of(of_split, args.each))
-        print(f"{split}: {number} decoys of {number // args.each} families", flush=True)
-    rows = dict.fromkeys(f"{item.name}\t{item.family}" for item in chains)
-    (args.out / "index.tsv").write_text("\n".join(["target\tcomponent", *rows]) + "\n")
+    write_set(args.data, args.out, partial(samples_of, each=args.each), "target")
 
 
 if __name__ == "__main__":

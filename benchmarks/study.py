@@ -6,11 +6,11 @@
 DATA holds `pretrain.tsv` (columns id, split) and `ec.tsv` (id, split, pdb_id, chain, ec: numbers with commas), the
 splits being train, val and test; `chains/ID.pdb.gz`; `ec/`, of which the annotation table gives the list of labels; and
 `psr`, `msp`, `pip`, `res` as ATOM3D publishes them. Which proteins are related is said by the column cluster30 of
-these two tables, and by component of `psr/index.tsv` (by target), `msp/mutations.tsv` and `pip/index.tsv` (by id). The
-config says what is run: all methods see the same proteins for the same number of steps. `encoders` in it names those of
-`benchmarks.pretrain`, one for every seed; then nothing is pre-trained here. Each run is a command of train.py or
-finetune.py, printed and kept in its results, and goes on where it was when the study is started again. `--jobs` of them
-run side by side.
+these two tables, and by component of `psr/index.tsv` (by target), `msp/mutations.tsv` and `pip/index.tsv` (by id); of
+`res/index.tsv` (by id) too, if it has that column. The config says what is run: all methods see the same proteins for
+the same number of steps. `encoders` in it names those of `benchmarks.pretrain`, one for every seed; then nothing is
+pre-trained here. Each run is a command of train.py or finetune.py, printed and kept in its results, and goes on where
+it was when the study is started again. `--jobs` of them run side by side.
 """
 
 import argparse
@@ -133,6 +133,10 @@ def families(data: Path) -> dict[str, str]:
     found |= {f"ec/{name_in_ec(row)}": row["cluster30"] for row in table_of(data / "ec.tsv")}
     for table, column in (("psr/index.tsv", "target"), ("msp/mutations.tsv", "id"), ("pip/index.tsv", "id")):
         found |= {f"{table[:3]}/{row[column]}": row["component"] for row in table_of(data / table)}
+    if (data / "res/index.tsv").exists():
+        found |= {
+            f"res/{row['id']}": row["component"] for row in table_of(data / "res/index.tsv") if "component" in row
+        }
     return found
 
 

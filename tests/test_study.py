@@ -121,6 +121,7 @@ def test_links_to_the_data_in_the_layouts_that_are_read(tmp_path):
     (data / "psr/index.tsv").write_text("target\tdecoy\tcomponent\n4ABC\tx\ts4\n4ABC\ty\ts4\n")
     (data / "msp/mutations.tsv").write_text("id\tcomponent\n5ABC_A_B_X1\ts5\n5ABC_A_B_X2\ts5\n")
     (data / "pip/index.tsv").write_text("id\tcomponent\n4ABC\ts6\n")
+    (data / "res/index.tsv").write_text("id\tcomponent\nd\ts7\n")
     (data / "ec/x_annot.tsv").write_text("### EC-numbers\n1.1.1.1\t2.7.11.1\n### PDB-chain\tEC-numbers\nold\told\n")
     out = tmp_path / "out"
     study.prepare(data, out)
@@ -131,7 +132,7 @@ def test_links_to_the_data_in_the_layouts_that_are_read(tmp_path):
     names = [[source.name for source in getattr(found, s).listing().sources] for s in ("train", "valid", "test")]
     assert names == [["1ABC-A"], ["2ABC-0"], ["3ABC-B"]]
     related = {"res/a": "s1", "res/b": "s2", "res/c": "s3", "ec/1ABC-A": "s1", "ec/2ABC-0": "s2", "ec/3ABC-B": "s3"}
-    related |= {"psr/4ABC": "s4", "msp/5ABC_A_B_X1": "s5", "msp/5ABC_A_B_X2": "s5", "pip/4ABC": "s6"}
+    related |= {"psr/4ABC": "s4", "msp/5ABC_A_B_X1": "s5", "msp/5ABC_A_B_X2": "s5", "pip/4ABC": "s6", "res/d": "s7"}
     assert json.loads((out / "data/families.json").read_text()) == related
 
 
