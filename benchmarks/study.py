@@ -71,13 +71,14 @@ def plan(config: dict, out: Path) -> list[Run]:
                     pretrain(method, level)
                     continue
                 command = ["finetune.py", "--task", kind, "--level", level, "--data", f"{out}/data/{kind}", *common]
-                options = shlex.split(config["tasks"][task])  # which may name other seeds
-                seeds = [] if "--seeds" in options else ["--seeds", *config["seeds"].split()]
-                command += [*options, *seeds, "--save-predictions"]
+                options = shlex.split(config["tasks"][task])  # which may end with seeds of its own
+                if "--seeds" not in options:
+                    options += ["--seeds", *config["seeds"].split()]
+                command += [*options, "--save-predictions"]
                 before = None
                 if method != "scratch" and "encoders" in config:  # a pre-training run for every seed
                     start = config["encoders"].format(method=method, level=level, seed="{seed}")
-                    before = Path(start.format(seed=config["seeds"].split()[-1]))
+                    before = Path(start.format(seed=options[-1]))
                     command += ["--init-from", start]
                 elif method != "scratch":
                     before = pretrain(method, level).done
