@@ -254,6 +254,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_hostile_archive_is_a_failure_and_the_others_are_read(tmp_path, tight, case):
+    if case == "digits without end" and not hasattr(tarfile, "data_filter"):
+        pytest.skip("such an old Python reads it at once")
     data, reason = HOSTILE[case]
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "hostile.tar").write_bytes(data)
