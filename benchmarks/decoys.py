@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from benchmarks.make_demo import generator_of, turn_of
-from benchmarks.probe import Item, read_items
+from benchmarks.probe import SPLITS, Item, read_items
 from benchmarks.superpose import gdt_ts
 from siamdiff_min.data.demo import SHAKE, bend
 from siamdiff_min.files import ConfigError, SiamDiffError
@@ -102,7 +102,7 @@ def write_set(data: Path, out: Path, samples: Callable[[list[Item], str], Iterat
     """Write the three splits, and index.tsv with the name of every chain (`column`) and its family (component)."""
     torch.set_num_threads(1)
     chains = [item for item in read_items(data / "probe.tsv") if item.partner is None]
-    for split in ("train", "val", "test"):
+    for split in SPLITS:
         if (out / split).exists():
             raise ConfigError(f"{out / split} is there already; remove it to write it anew")
         of_split = [item for item in chains if item.split == split]

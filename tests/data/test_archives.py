@@ -12,12 +12,13 @@ import zipfile
 from collections import Counter
 
 import pytest
+from conftest import needs_filters
 
 from siamdiff_min.data import archives
 from siamdiff_min.data.archives import tar_members, unpack
 from siamdiff_min.files import SiamDiffError, StructureError
 
-pytestmark = pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="this Python has no filters for archives")
+pytestmark = needs_filters
 DATA = random.Random(0).randbytes(3000)
 FILES = {"set/data/train/data.mdb": DATA, "set/empty.txt": b"", "set/a.txt": b"atom\n" * 999}
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import needs_filters
 from test_archives import content, tar, zipped
 from test_ec import layout
 from test_fetch import serve
@@ -24,7 +25,7 @@ from siamdiff_min.data.download import LABELLED, PROTEOMES, DownloadError, label
 from siamdiff_min.data.structures import find_structures
 from siamdiff_min.files import SiamDiffError, lock
 
-pytestmark = pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="this Python has no filters for archives")
+pytestmark = needs_filters
 ROOT = Path(__file__).parents[2]
 TEXT = b"".join(
     b"ATOM  %5d  CA  GLY A%4d    %8.3f   0.000   0.000  1.00  0.00           C\n" % (i, i, 3.8 * i) for i in range(1, 4)

@@ -2,13 +2,12 @@
 
 import re
 import runpy
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import real_protein
+from conftest import needs_filters, real_protein
 
 import finetune
 from siamdiff_min.data import table
@@ -240,7 +239,7 @@ def test_a_metric_of_another_kind_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="this Python has no filters for archives")
+@needs_filters
 def test_the_recipe_runs_as_printed(tmp_path, monkeypatch, capsys):
     """docs/extending.md; shorter by --max-steps, and with fewer structures."""
     text = (ROOT / "docs" / "extending.md").read_text()
