@@ -1,6 +1,6 @@
 """Time and memory of one full pre-training step: both views forward, all heads, backward, Adam.
 
-    python -m benchmarks.step [--method all] [--level atom residue] [--size paper tiny] [--amp off bf16] [--device cpu]
+    python -m benchmarks.step [--method all] [--level atom residue] [--size paper small tiny] [--amp off bf16] [--device cpu]
                               [--preset official] [--against plain] [--part all|encoder]
 
 The batches are real: four 100-residue chains (atom level) or four 150-residue chains (residue level), in
@@ -30,6 +30,7 @@ from siamdiff_min.encoders.fast import Gather
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.training.config import SIZES
 from siamdiff_min.training.log import peak_memory
 from siamdiff_min.training.ranks import keep_freed_memory
 
@@ -170,7 +171,7 @@ def main() -> None:
     parser.add_argument("--method", nargs="+", default=["siamdiff"], choices=["all", *OBJECTIVES])
     parser.add_argument("--encoder", nargs="+", default=["gearnet"], choices=list(ENCODERS))
     parser.add_argument("--level", nargs="+", default=["atom", "residue"], choices=["atom", "residue"])
-    parser.add_argument("--size", nargs="+", default=["paper"], choices=["paper", "tiny"])
+    parser.add_argument("--size", nargs="+", default=["paper"], choices=SIZES)
     parser.add_argument("--amp", nargs="+", default=["off"], choices=["off", "bf16"])
     parser.add_argument("--preset", default="paper", choices=["paper", "official"])
     parser.add_argument("--against", choices=["plain"], help="also time the formulas as published (CPU)")
