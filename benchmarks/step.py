@@ -1,7 +1,7 @@
 """Time and memory of one full pre-training step: both views forward, all heads, backward, Adam.
 
-    python -m benchmarks.step [--method all] [--level atom residue] [--size paper small tiny] [--amp off bf16] [--device cpu]
-                              [--preset official] [--against plain] [--part all|encoder]
+    python -m benchmarks.step [--method all] [--level atom residue] [--size paper small tiny] [--amp off bf16]
+                              [--device cpu] [--preset official] [--against plain] [--part all|encoder]
 
 The batches are real: four 100-residue chains (atom level) or four 150-residue chains (residue level), in
 `benchmarks/batches/`. Every step draws its noise levels and masks from its number, so that all configurations see the

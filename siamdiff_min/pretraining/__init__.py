@@ -45,7 +45,10 @@ def build_siamdiff(
             raise ConfigError(f"--ablation {ablation} is for siamdiff at atom level: only there side chains may clash")
         conventions = replace(conventions, clash_check=False)
     conformers = {"atom": TorsionalConformer(conventions=conventions), "residue": GaussianConformer()}
-    stages = {stage: schedule.only(**ABLATIONS[ablation]) for stage, schedule in SCHEDULES[preset].items()}
+    schedules, chosen = SCHEDULES[preset], ABLATIONS[ablation]
+    if "level" in chosen:
+        schedules = dict.fromkeys(schedules, schedules[1])  # one level of one schedule in both stages
+    stages = {stage: schedule.only(**chosen) for stage, schedule in schedules.items()}
     return SiamDiff(encoder, conformers[level] if siamese else None, stages, conventions, head_dim)
 
 

@@ -49,7 +49,8 @@ def info_nce(z: Tensor, other: Tensor, all_views: bool = True) -> tuple[Tensor, 
     views are told, among the second views: (B,) (differences.md, row 28).
     """
     views = F.normalize(torch.cat([z, other]).float(), dim=-1)  # (2B, d)
-    similarity = (views @ views.T / TEMPERATURE).fill_diagonal_(-torch.inf)
+    with torch.autocast(views.device.type, enabled=False):  # --amp would make it bfloat16 again
+        similarity = (views @ views.T / TEMPERATURE).fill_diagonal_(-torch.inf)
     target = torch.arange(len(views), device=views.device).roll(len(z))
     if not all_views:
         similarity, target = similarity[: len(z), len(z) :], target[len(z) :]

@@ -42,7 +42,7 @@ class Schedule:
     levels: tuple[int, int]  # first and last t that are drawn
     weight_structure: float = 1.0
     weight_sequence: float = 1.0
-    dtype: torch.dtype = torch.float64  # of the variances; in float32 1 - alpha_bar of stage 2 is off by up to 2e-4
+    dtype: torch.dtype = torch.float64  # of the products; in float32 1 - alpha_bar of stage 2 is off by up to 2e-4
 
     @property
     def alpha_bar(self) -> Tensor:
@@ -61,7 +61,7 @@ class Schedule:
 
     def only(self, structure: bool = True, sequence: bool = True, level: int | None = None) -> Schedule:
         """The ablations of Table 3: one of the two diffusions alone, with weight 1, or one fixed noise level t."""
-        levels = self.levels if level is None else (min(level, self.steps),) * 2
+        levels = self.levels if level is None else (level, level)
         if structure and sequence:
             return replace(self, levels=levels)
         return replace(self, levels=levels, weight_structure=float(structure), weight_sequence=float(sequence))

@@ -32,6 +32,8 @@ def sum_and_count(x: Tensor) -> Tensor:
     return torch.stack([x.sum(), x.new_full((), len(x))])
 
 
-def class_counts(target: Tensor, size: int) -> Tensor:
-    """How often each of `size` classes is the target (1, size): logged, it gives the loss of the best constant."""
-    return torch.zeros(size, device=target.device).index_add_(0, target, torch.ones_like(target.float()))[None]
+def class_counts(target: Tensor, size: int, weight: Tensor | None = None) -> Tensor:
+    """How often each of `size` classes is the target (1, size): logged, it gives the loss of the best constant.
+    `weight` is that of every target in the loss, if they differ."""
+    weight = torch.ones_like(target.float()) if weight is None else weight
+    return torch.zeros(size, device=target.device).index_add_(0, target, weight)[None]

@@ -16,7 +16,7 @@ from ..data.conformers import given_or_simulated, two_views
 from ..encoders import kernels
 from ..encoders.gearnet import Encoding
 from ..encoders.graph import Graph, edge_lengths
-from ..encoders.ops import MLP, raised, segment_mean
+from ..encoders.ops import MLP, raised, segment_mean, segment_sum
 from ..protein.conformer import GaussianConformer, TorsionalConformer
 from ..protein.constants import NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
 from ..protein.protein import Protein
@@ -120,12 +120,13 @@ class SiamDiff(Objective):
     def sequence_loss(self, protein: Protein, masked: Tensor, other: list[Encoding]) -> LossAndLogs:
         """CE(s_i^0, p(s_i^0 | P^t)) of Eq. 11: the mean over masked residues, views, then proteins. And what to log."""
         target, of_protein = protein.residue_type[masked], protein.residue_graph[masked]  # (M,)
+        weight = 1 / segment_sum(torch.ones_like(masked.float()), of_protein, protein.num_graphs)[of_protein]
         logits = [raised(self.seq_mlp(o.residue[masked])) for o in other]  # Eq. 7: p = softmax(MLP(h_i)), (M, 20)
         each = [F.cross_entropy(x, target, reduction="none") for x in logits]
         loss = torch.stack([segment_mean(x, of_protein, protein.num_graphs) for x in each]).mean(0)  # (B,)
         return loss.mean(), {
             "sequence_loss": sum_and_count(loss),
-            "sequence_loss_constant": class_counts(target, NUM_RESIDUE_TYPES),
+            "sequence_loss_constant": class_counts(target, NUM_RESIDUE_TYPES, weight),
             "sequence_accuracy": sum_and_count((torch.stack(logits).argmax(-1) == target).float()),
         }
 

@@ -145,8 +145,9 @@ class Run:
     def end_epoch(self, measured: dict[str, float]) -> None:
         """Let the learning rate follow what was measured. Nothing where --max-steps ended the run within an epoch."""
         if self.step % self.per_epoch == 0:
-            if self.scheduler:
-                self.scheduler.step((measured | {"loss": self.epoch_loss})[self.measure])
+            value = (measured | {"loss": self.epoch_loss}).get(self.measure, math.nan)
+            if math.isfinite(value):  # a metric is undefined where all samples have one label
+                self.scheduler.step(value)
             self.epoch_loss = 0.0
 
 

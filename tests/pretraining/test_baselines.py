@@ -155,12 +155,16 @@ def test_walks_are_drawn_evenly_from_all_there_are(edges):
         assert (counts - mean).abs().max() < 6 * mean.sqrt()
 
 
-def test_a_protein_without_edges_is_no_obstacle():
-    protein = Protein.pack([real_protein().alpha_carbons().crop(5, 1), real_protein().alpha_carbons()])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_protein_without_edges_is_no_obstacle(place):
+    """Nor does another one get its share of the walks."""
+    proteins = [real_protein().alpha_carbons()]
+    proteins.insert(place, real_protein().alpha_carbons().crop(5, 1))
+    protein = Protein.pack(proteins)
     graph = RESIDUE_GRAPH(protein)
     for edges in (1, 2, 3):
         nodes = walk_nodes(graph, sample_walks(graph, protein.atom_graph, 50, edges, generator(1)))
-        assert len(nodes) and (protein.atom_graph[nodes] == 1).all()
+        assert 0 < len(nodes) <= 50 and (protein.atom_graph[nodes] != place).all()
         bare = without(graph, torch.arange(graph.num_edges))
         assert sample_walks(bare, protein.atom_graph, 50, edges, generator(1)).shape == (0, edges)
 
@@ -262,6 +266,8 @@ def test_info_nce_by_double_loop():
     assert np.allclose(loss, expected, rtol=1e-5) and correct.tolist() == top
     same, all_right = info_nce(z, z)
     assert all_right.all() and same.mean() < loss.mean()
+    with torch.autocast("cpu", torch.bfloat16):  # whose steps are 1/16 where the cosine over the temperature is 14
+        assert torch.equal(info_nce(z, other)[0], loss)
 
 
 @pytest.mark.usefixtures("kernel_form")

@@ -8,7 +8,8 @@ import pytest
 import torch
 from conftest import generator, load_golden, move, real_protein, relative_error, rigid_motion
 
-from siamdiff_min.pretraining import ABLATIONS, SCHEDULES
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES, SCHEDULES
 from siamdiff_min.pretraining.diffusion import (
     BETAS,
     edges_to_vectors,
@@ -82,6 +83,17 @@ def test_ablations_are_values():
     paper = SCHEDULES["paper"][1]
     assert paper.only(**ABLATIONS["small-noise"]).levels == (1, 1)
     assert paper.only(**ABLATIONS["large-noise"]).levels == (100, 100)
+
+
+@pytest.mark.parametrize("preset", ["paper", "official"])
+@pytest.mark.parametrize("ablation, level", [("small-noise", 1), ("large-noise", 100)])
+def test_a_fixed_noise_level_is_the_same_in_both_stages(preset, ablation, level):
+    objective = OBJECTIVES["diffpret"](ENCODERS["gearnet"]("residue", "tiny"), "residue", preset, ablation)
+    expected = SCHEDULES[preset][1].alpha_bar[level - 1]
+    for stage in (1, 2):
+        objective.set_stage(stage)
+        t = objective.schedule.draw_level(3, generator())
+        assert (objective.schedule.alpha_bar[t - 1] == expected).all()
 
 
 def test_mask_is_independent_with_the_given_rate_and_never_empty():

@@ -1,5 +1,6 @@
 """The loop in one process: what a run is determined by, how it ends, and what it leaves behind."""
 
+import math
 import os
 import signal
 import subprocess
@@ -12,11 +13,15 @@ import numpy as np
 import pytest
 import standin
 import torch
+from conftest import generator, real_protein
 from sklearn.metrics import log_loss
 from standin import assert_equal_weights, configure, lines, train
 
+from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError
+from siamdiff_min.pretraining import SCHEDULES, SiamDiff
 from siamdiff_min.pretraining.objective import class_counts
+from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training import checkpoint, engine, ranks
 from siamdiff_min.training.log import Log, summary
 from siamdiff_min.training.ranks import Ranks
@@ -300,6 +305,30 @@ def test_what_the_best_constant_prediction_costs(split):
     assert result["numbers"] == pytest.approx(numbers.var())
     each = [log_loss(column, np.full(40, column.mean())) for column in labels.T]
     assert result["labels"] == pytest.approx(np.mean(each))
+
+
+def test_the_constant_of_the_sequence_loss_is_averaged_as_the_loss_is():
+    """Over residues, then over proteins: that of one answer to all, the best one, beside an encoder that gives it."""
+    objective = SiamDiff(ENCODERS["gearnet"]("residue", "tiny"), None, SCHEDULES["paper"])
+    protein = Protein.pack([real_protein(name, torch.float32).alpha_carbons() for name in ("1LCD_A", "2BEG")])
+    _, logs = objective(protein, generator())
+    constant = ranks.means([{"constant": logs["sequence_loss_constant"]}], 1)["constant"]
+    share = logs["sequence_loss_constant"][0] / 2  # of the classes in the answer
+    answer = torch.nn.Linear(objective.encoder.out_dim, 20)
+    torch.nn.init.zeros_(answer.weight)
+    answer.bias.data = share.clamp(min=1e-30).log()
+    objective.seq_mlp = answer
+    _, logs = objective(protein, generator())
+    assert ranks.means([{"loss": logs["sequence_loss"]}], 1)["loss"] == pytest.approx(constant, rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [math.nan, 0.5])
+def test_the_learning_rate_waits_while_nothing_can_be_measured(tmp_path, value):
+    config = configure(tmp_path)
+    run = Run(config, standin.Objective(), 40, "", ALONE, ("auroc", "max"))
+    for _ in range(7):
+        run.end_epoch({"auroc": value})
+    assert run.optimizer.param_groups[0]["lr"] == (config.lr if math.isnan(value) else pytest.approx(0.6 * config.lr))
 
 
 def test_cosine_decay(tmp_path):
