@@ -43,8 +43,10 @@ def main(argv: list[str] | None = None) -> int:
     config = config.resolve(ranks.world, {**source, "seeds": (model["seed"],)} if model else source)
 
     # 2. Data: none are needed to apply a model.
+    if config.predict:
+        open_store(config.predict, build=False)  # is there anything?
     datasets, (labels, options) = {}, (tuple(model["labels"]), model.get("options", {})) if model else ((), {})
-    if not (model and config.predict):
+    if config.data or not (model and config.predict):
         datasets, labels, options = open_data(config, ranks, model)
     if config.dry_run:
         build(config.for_seed(config.seeds[0]), datasets, labels, options, ranks)
@@ -68,6 +70,8 @@ def main(argv: list[str] | None = None) -> int:
                 tested[seed] = task.metrics(predictions.score, predictions.target, predictions.groups)
                 if config.save_predictions and ranks.rank == 0:
                     results.write_predictions(Path(run.out) / "predictions.tsv", predictions, task.columns(labels))
+        if tested and ranks.rank == 0:
+            ranks.say(results.report(Path(config.out) / "results.json", config, tested))
         if config.predict:  # with the last seed's model
             store = ranks.first("predict", lambda: open_store(config.predict, workers=config.num_workers or 1))
             unlabelled = Unlabelled(store, residues=options.get("residues", False))
@@ -76,8 +80,6 @@ def main(argv: list[str] | None = None) -> int:
             if ranks.rank == 0:
                 results.write_predictions(path, predictions, task.columns(labels))
             ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
-    if tested and ranks.rank == 0:
-        ranks.say(results.report(Path(config.out) / "results.json", config, tested))
     return 0
 
 
@@ -90,7 +92,8 @@ def open_data(config: FinetuneConfig, ranks: Ranks, model: dict | None) -> tuple
     if config.task == "table":
         if not config.labels or not config.data:
             raise ConfigError("--task table needs --labels, a file, and --data, the structures that it names")
-        data = table_set(config.labels, config.data, config.kind)
+        kind = config.kind or (model and model["options"]["kind"])
+        data = table_set(config.labels, config.data, kind, needed)
     elif config.data is None:
         data = demo_set(config.task)
     elif config.task == "ec":

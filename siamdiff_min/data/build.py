@@ -51,7 +51,9 @@ class BuildReport:
             return f"{counts.total()} ({listed})" if counts else "0"
 
         parts = f"used {self.used} + skipped {total(self.skipped)} + failed {total(self.failed)}"
-        return f"seen {self.seen} = {parts}; {self.residues} residues, {self.atoms} atoms"
+        return (
+            f"seen {self.seen} = {parts}; {self.residues} residues, {self.atoms} atoms, left out {total(self.dropped)}"
+        )
 
 
 def report_of(store: ProteinStore) -> BuildReport:
@@ -81,7 +83,7 @@ def open_store(
     the others wait for it.
 
     Raises:
-        ConfigError: `pairs` for a finished store.
+        ConfigError: `pairs` or `store` for a finished store.
         StructureError: nothing at `path`, or a damaged archive; a malformed table.
         StoreError: no readable protein, something at `store` that is not ours, or a disk that is full or cannot be
             written. What was done is kept, the next build goes on from there.
@@ -93,6 +95,8 @@ def open_store(
             raise ConfigError(
                 f"{path} is a finished store: it has the conformers it was built with, not those of {pairs}"
             )
+        if store is not None:
+            raise ConfigError(f"{path} is a finished store: there is none to build at {store}")
         return ProteinStore(path)
     origin = structure_files(path)
     return open_origin(with_conformers(origin, pairs) if conformers else origin, store, workers, build)

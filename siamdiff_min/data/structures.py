@@ -26,6 +26,7 @@ from .worker import run
 # The first is taken if a structure has several.
 KINDS = (".pdb", ".ent", ".cif", ".mmcif", ".pdb.gz", ".ent.gz", ".cif.gz", ".mmcif.gz")
 ARCHIVES = (".tar", ".zip")
+PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")  # would have to be unpacked for every structure
 STORE_SUFFIX = ".store"
 
 
@@ -188,7 +189,8 @@ def _named(found: list[tuple[str, Source]], skipped: list[tuple[str, str]]) -> l
         folder, base = os.path.split(os.path.normpath(relative))
         kind = "" if source.problem else kind_of(base)
         if kind is None or len(kind) == len(base):
-            skipped.append((source.label, "not a structure file"))
+            packed = base.lower().endswith(PACKED)
+            skipped.append((source.label, "a packed archive, unpack it first" if packed else "not a structure file"))
         else:
             kinds.append((folder, base[: len(base) - len(kind)], [*KINDS, ""].index(kind), source))
     chosen: dict[tuple[str, str], Source] = {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import math
 import re
 from collections import Counter
@@ -34,8 +35,8 @@ SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | 
 HELD_OUT = 10  # a tenth of the structures each for validation and test
 
 
-def table_set(labels, data, kind: str | None = None) -> LabelledData:
-    """The three splits of the structures in `data` that the table `labels` names.
+def table_set(labels, data, kind: str | None = None, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:
+    """The three splits of the structures in `data` that the table `labels` names; those not `needed` may be empty.
 
     Args:
         kind: "regression", "binary" (0 or 1), "classes" (one name each) or "labels" (any number of names, with commas);
@@ -52,12 +53,14 @@ def table_set(labels, data, kind: str | None = None) -> LabelledData:
     sources = {source.name: source for source in found.sources}
     if missing := listed.keys() - sources.keys():
         names, there = (", ".join(sorted(n)[:3]) for n in (missing, sources))
-        detail = f"{len(missing)} of {len(listed)}, e.g. {names}; {data} has {len(sources)}, e.g. {there}"
+        detail = f"{len(missing)} of {len(listed)}, e.g. {names}; {data} has {len(sources)}, e.g. {there or None}"
+        if rows[0]["name"] in missing:
+            detail += "; columns that are named on the first line are called name and value"
         raise StructureError(labels, "names that match no structure", detail)
     skipped = [*found.skipped, *((sources[name].label, "no label in the table") for name in sources.keys() - listed)]
     content = f"{fingerprint(data)} {sha256(Path(labels))} {kind}"
     digest = hashlib.sha256(content.encode()).hexdigest()
-    origins, split_of = {}, _splits(labels, listed)
+    origins, split_of = {}, _splits(labels, listed, needed)
     for split in SPLITS:
         chosen = [
             Labelled(name, sources[name], partial(_label, sources[name].label, kind, listed[name]))
@@ -90,9 +93,13 @@ def _label(path: str, kind: str, rows: list[dict], structure: Structure) -> Stru
 
 def read_table(path) -> list[dict[str, str]]:
     """The rows of a table of labels as text, by column; names without extensions. Raises StructureError."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise StructureError(path, "cannot be opened", error.strerror or str(error)) from error
     with structure_errors(path, "malformed table"):
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            lines = [line for line in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if any(line)]
+        file = io.StringIO(content.decode("utf-8-sig"), newline="")
+        lines = [line for line in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if any(line)]
         if not lines:
             raise ValueError("it is empty")
         header = lines.pop(0) if "name" in lines[0] else COLUMNS.get(len(lines[0]), ())
@@ -125,6 +132,8 @@ def _values(path, rows: list[dict], kind: str | None) -> tuple[str, tuple[str, .
         kind = kind or _looks_like(values)
         if kind == "classes":
             names = sorted({*values})
+            if "" in names:
+                raise ValueError(f"row {values.index('') + 1}: no value")
         elif kind == "labels":
             values = [[name for name in text.split(",") if name] for text in values]
             names = sorted(set().union(*values))
@@ -139,15 +148,25 @@ def _values(path, rows: list[dict], kind: str | None) -> tuple[str, tuple[str, .
 
 
 def _looks_like(texts: Sequence[str]) -> str:
-    try:
-        numbers = {float(text) for text in texts}
-    except ValueError:
-        return "labels" if any("," in text for text in texts) else "classes"
-    return "binary" if numbers == {0, 1} else "regression"
+    """The kind of the labels. Raises ValueError where it might be numbers, but some of them are none."""
+    numbers, others = set(), []
+    for row, text in enumerate(texts, 1):
+        try:
+            numbers.add(float(text))
+        except ValueError:
+            others.append((row, text))
+    if not others:
+        return "binary" if numbers == {0, 1} else "regression"
+    decimals = all(re.fullmatch(r"-?\d+,\d+", text) for _, text in others)
+    if decimals or 2 * len(others) < len(texts):
+        row, text = others[0]
+        why = "decimals are written with a point" if decimals else "most others are"
+        raise ValueError(f"row {row}: {text!r:.50} is no number, and {why}; names need --kind classes or labels")
+    return "labels" if any("," in text for text in texts) else "classes"
 
 
-def _splits(path, listed: dict[str, list[dict]]) -> dict[str, str]:
-    """The split of every structure. Raises StructureError if it has several, or a split has none."""
+def _splits(path, listed: dict[str, list[dict]], needed: Sequence[str]) -> dict[str, str]:
+    """The split of every structure. Raises StructureError if it has several, or a split that is `needed` has none."""
     splits = {}
     for name, rows in listed.items():
         splits[name], *others = {SPLIT_OF[row.get("split", "")] for row in rows}
@@ -157,7 +176,7 @@ def _splits(path, listed: dict[str, list[dict]]) -> dict[str, str]:
     size = len(rest) // HELD_OUT or int(len(rest) == len(splits))  # one at least, if the table has no splits
     for place, (_, name) in enumerate(rest):
         splits[name] = "test" if place < size else "valid" if place < 2 * size else "train"
-    if empty := SPLITS.keys() - splits.values():
+    if empty := set(needed) - set(splits.values()):
         detail = f"{len(listed)} structures leave none for {' and '.join(sorted(empty))}"
         raise StructureError(path, "a split without structures", detail)
     return splits

@@ -198,7 +198,8 @@ def build_encoder(content: dict, source: str) -> nn.Module:
     """The encoder of `load_encoder_file`, with its weights, in evaluation mode. Raises CheckpointError."""
     missing = [name for name in IDENTITY if name not in content]
     if missing or content["encoder"] not in ENCODERS:
-        raise CheckpointError(f"{source} does not say which encoder it is: {missing or content['encoder']}")
+        kind = f"an encoder of a plugin, {content['encoder']}" if not missing else f"an encoder without {missing}"
+        raise CheckpointError(f"{source} holds {kind}, which cannot be built here")
     try:
         encoder = ENCODERS[content["encoder"]](*(content[name] for name in IDENTITY[1:]))
     except (KeyError, ValueError) as error:

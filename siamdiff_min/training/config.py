@@ -207,6 +207,16 @@ class RunConfig:
             )
         return config
 
+    def folder(self, kind: str, start: str = "") -> str:
+        """Where a run goes without --out: runs with other data or another start do not meet there."""
+        data = Path(self.data).resolve().name if self.data else ""
+        if self.init_from:
+            file = Path(self.init_from.replace("{seed}", "S"))
+            nameless = file.stem in ("encoder", "best") or file.stem.startswith("checkpoint")
+            start = f"from-{file.resolve().parent.name if nameless else file.stem}"
+        encoder = "" if self.encoder == "gearnet" else self.encoder
+        return "runs/" + "-".join(filter(None, [kind, encoder, self.level, self.size, data, start]))
+
     def __str__(self) -> str:
         return "\n".join(f"{name:18}  {value}" for name, value in self.plain().items())
 
@@ -255,7 +265,7 @@ class PretrainConfig(RunConfig):
     )
     pairs: str | None = free("table of structures of --data that are conformers of one protein, for --conformers")
 
-    data: str | None = option("folder, tar or file of structures, or a store (default: the bundled demo set)")
+    data: str | None = option("folder, .tar, .zip or file of structures, or a store (default: the bundled demo set)")
     store: str | None = free("where the store that is built from --data goes (default: beside it)")
     valid_fraction: float = option("share held out for validation; the demo set has a split of its own", 0.05)
     max_length: int | None = option("residues kept of each protein (default: Table 5)")
@@ -290,7 +300,7 @@ class PretrainConfig(RunConfig):
             epochs = (sum(epochs) if small else 50,)
         if not sum(epochs):
             raise ConfigError("no epochs: --epochs and --stages leave nothing to train")
-        out = {"out": f"runs/{self.method}-{config.level}-{config.size}"}
+        out = {"out": config.folder(self.method)}
         config = replace(config, epochs=epochs)._filled(small, row._asdict(), out)._batched(world_size)
         if self.method == "multiview" and config.batch_size == 1:
             raise ConfigError("multiview contrasts the proteins of a batch: --batch-size must be at least 2")
@@ -302,7 +312,9 @@ class FinetuneConfig(RunConfig):
     """Options of `finetune.py`."""
 
     task: str | None = option("what is predicted (default: that of --eval-only, or psr)", choices=TASKS)
-    data: str | None = option("folder of the ATOM3D or EC set (default: a demo set from the bundled structures)")
+    data: str | None = option(
+        "folder of the ATOM3D or EC set, or the structures of --labels (default: a demo set from the bundle)"
+    )
     max_residues: int | None = option("residues kept, the nearest (default: 400 at atom level)", only=("msp",))
     cutoff: int = option("the test split's largest identity to training, in %", 95, choices=CUTOFFS, only=("ec",))
     ids: str | None = option("text file with the ids to use", only=("ec",))
@@ -338,7 +350,7 @@ class FinetuneConfig(RunConfig):
         task, level, size = config.task, config.level, config.size
         small = {} if size == "paper" else SMALL_TASK | {"batch_size": min(row.batch_size, SMALL_TASK["batch_size"])}
         official = {"epochs": OFFICIAL_EPOCHS.get(task)} if config.preset == "official" else {}
-        out = f"runs/{task}-{level}-{size}-{'pretrained' if self.init_from else 'scratch'}"
+        out = config.folder(task, "" if self.init_from else "scratch")
         if self.eval_only:
             out = os.path.join(os.path.dirname(self.eval_only), "eval")
         kept = {"max_residues": source.get("max_residues")}

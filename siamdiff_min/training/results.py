@@ -69,9 +69,10 @@ def report(path: Path, config: FinetuneConfig, tested: dict[int, dict[str, float
         "config": config.plain(),
     }
     write_file(path, json.dumps(content, indent=1).encode())
-    seeds = "".join(f"{f'seed {seed}':>9}" for seed in tested)
-    rows = [f"{'test':18}{seeds}{'mean':>9}{'std':>9}"]
+    rows = [["test", *(f"seed {seed}" for seed in tested), "mean", "std"]]
     for name, x in values.items():
         std = "-" if spread[name] is None else f"{spread[name]:.4f}"
-        rows.append(f"{name:18}" + "".join(f"{v:9.4f}" for v in [*x, x.mean()]) + f"{std:>9}")
-    return "\n".join([*rows, f"results     {path}"])
+        rows.append([name, *(f"{v:.4f}" for v in [*x, x.mean()]), std])
+    width = max(9, 2 + max(len(cell) for row in rows for cell in row[1:]))
+    lines = [f"{name:18}" + "".join(f"{cell:>{width}}" for cell in cells) for name, *cells in rows]
+    return "\n".join([*lines, f"results     {path}"])

@@ -116,7 +116,7 @@ class Run:
             if resume == "auto":
                 found = checkpoint.latest(out, self.ranks.say)
             elif checkpoint.checkpoints(out) and Path(resume).parent != out:
-                raise ConfigError(f"{out} holds checkpoints of another run: choose another --out or remove them")
+                raise ConfigError(f"{out} holds checkpoints: choose another --out, remove them, or take --resume auto")
             elif resume != "never":
                 found = Path(resume), checkpoint.load(Path(resume))
         path = gather([found and found[0]], self.ranks.world)[0]

@@ -72,7 +72,7 @@ def test_malformed_tables(tmp_path, text, reason):
     (tmp_path / "t.tsv").write_text(text)
     with pytest.raises(StructureError, match=rf"t\.tsv: malformed table \(.*{reason}"):
         read_table(tmp_path / "t.tsv")
-    with pytest.raises(StructureError, match=r"malformed table .*No such file"):
+    with pytest.raises(StructureError, match=r"cannot be opened .*No such file"):
         read_table(tmp_path / "nothing")
 
 
@@ -109,10 +109,32 @@ def test_kinds(folder, kind):
 @pytest.mark.parametrize("values, kind, reason", [
     ("1 2 3 4 5 6", "binary", "row 2: 2.0 is no value for binary"), ("1 2 3 nan 5 6", None, "row 4: nan is no value"),
     ("a b c d e f", "regression", "could not convert"), ("a a a a a a", None, "one class only"),
+    ("1 2 NA 4 5 6", None, "row 3: 'NA' is no number, and most others are; names need --kind"),
+    ("1,5 2,5 3 4,5 5 6,1", None, "row 1: '1,5' is no number, and decimals are written with a point"),
 ])  # fmt: skip
 def test_values_of_another_kind(folder, values, kind, reason):
     with pytest.raises(StructureError, match=reason):
         labelled(folder, values.split(), kind=kind)
+
+
+def test_a_missing_value_is_no_class(folder):
+    lines = [(name, value) for name, value in zip(NAMES, ["a", "b", "", "a", "b", "a"])]
+    with pytest.raises(StructureError, match="row 3: no value"):
+        table_set(write(folder, *lines), folder / "data")
+
+
+def test_a_first_line_of_other_names(folder):
+    path = write(folder, ("id", "resolution"), *((name, name) for name in NAMES))
+    with pytest.raises(StructureError, match="columns that are named on the first line are called name and value"):
+        table_set(path, folder / "data")
+
+
+def test_a_table_of_the_test_split_alone_is_enough_to_score(folder):
+    path = write(folder, *((name, i, "test") for i, name in enumerate(NAMES)))
+    data = table_set(path, folder / "data", needed=["test"])
+    assert len(data.test.listing().sources) == 6
+    with pytest.raises(StructureError, match="6 structures leave none for train and valid"):
+        table_set(path, folder / "data")
 
 
 def test_numbers_are_classes_if_one_says_so(folder):
@@ -149,7 +171,7 @@ def test_splits_by_column(folder):
 
 def test_splits_by_hash_are_the_same_every_time_and_a_tenth_each():
     listed = {f"x{i}": [{"value": 0}] for i in range(200)}
-    one, two = table._splits("t", listed), table._splits("t", dict(reversed(listed.items())))
+    one, two = table._splits("t", listed, table.SPLITS), table._splits("t", dict(reversed(listed.items())), table.SPLITS)
     assert one == two and sorted(map(list(one.values()).count, ("train", "valid", "test"))) == [20, 20, 160]
 
 
@@ -266,6 +288,8 @@ def test_the_recipe_runs_as_printed(tmp_path, monkeypatch, capsys):
     assert len(predicted) == 90 and predicted[1].startswith("1A19_A:0:1\t1A19_A\t") and "predicted   1 struc" in said[2]
     model = ["--eval-only", "runs/neighbours/seed-0/best.pt", "--data", "structures", "--device", "cpu"]
     assert finetune.main([*model, "--labels", "residues.tsv", "--num-workers", "0"]) == 0
+    with pytest.raises(StructureError, match="nowhere: cannot be opened"):
+        finetune.main([*model, "--labels", "residues.tsv", "--predict", "nowhere"])
     with pytest.raises(ConfigError, match="was trained on other labels than those of structures"):
         finetune.main([*model, "--labels", "labels.tsv"])
     with pytest.raises(ConfigError, match="--task table needs --labels, a file, and --data"):

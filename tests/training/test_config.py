@@ -76,6 +76,21 @@ def test_numbers_that_cannot_be_are_refused():
             parse(argv.split())
 
 
+def test_runs_that_differ_in_data_encoder_or_start_have_folders_of_their_own():
+    assert resolved().out == "runs/siamdiff-atom-paper"
+    assert resolved("--encoder", "gvp", "--size", "tiny", "--data", "../own/").out == "runs/siamdiff-gvp-atom-tiny-own"
+    known = {"encoder": "gearnet", "level": "residue", "size": "tiny", "preset": "paper"}
+    for start, name in {
+        "siamdiff-residue": "siamdiff-residue",
+        "runs/mine/encoder.pt": "mine",
+        "runs/mine/seed-0/best.pt": "seed-0",
+        "runs/x-{seed}/encoder.pt": "x-S",
+    }.items():
+        config = FinetuneConfig(init_from=start).resolve(1, known)
+        assert config.out == f"runs/psr-residue-tiny-from-{name}"
+    assert FinetuneConfig(size="paper", data="a.tar").resolve().out == "runs/psr-atom-paper-a.tar-scratch"
+
+
 def test_changed_options_are_named():
     before = resolved("--seed", "1").plain()
     resolved("--seed", "1", "--out", "elsewhere", "--max-steps", "3", "--num-workers", "2").check_resumable(

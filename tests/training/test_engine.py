@@ -236,7 +236,7 @@ def test_resuming_something_else_is_refused(tmp_path):
         train(configure(tmp_path), num=41)
     with pytest.raises(ValueError, match="40 samples of the data 0123456789ab, but now there are 40 of fedcba987654"):
         train(configure(tmp_path), checksum="fedcba9876543210")
-    with pytest.raises(ValueError, match="holds checkpoints of another run"):
+    with pytest.raises(ValueError, match="holds checkpoints: choose another"):
         train(configure(tmp_path, "--resume", "never"))
     with pytest.raises(checkpoint.CheckpointError, match="could not read"):
         train(configure(tmp_path / "other", "--resume", tmp_path / "absent.pt"))

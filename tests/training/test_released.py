@@ -117,7 +117,7 @@ def test_every_kind_of_file_gives_its_encoder_and_is_described(tmp_path, capsys)
 
 def test_an_encoder_nobody_knows_is_refused(tmp_path):
     content = {"encoder": "transformer", "level": "atom", "size": "tiny", "preset": "paper", "state": {}}
-    with pytest.raises(CheckpointError, match="does not say which encoder it is: transformer"):
+    with pytest.raises(CheckpointError, match="holds an encoder of a plugin, transformer"):
         build_encoder(content, "file")
     with pytest.raises(CheckpointError, match="encoder that is not known"):
         build_encoder(content | {"encoder": "gearnet", "level": "backbone"}, "file")
