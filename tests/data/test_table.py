@@ -171,7 +171,7 @@ def test_splits_by_column(folder):
 
 def test_splits_by_hash_are_the_same_every_time_and_a_tenth_each():
     listed = {f"x{i}": [{"value": 0}] for i in range(200)}
-    one, two = table._splits("t", listed, table.SPLITS), table._splits("t", dict(reversed(listed.items())), table.SPLITS)
+    one, two = (table._splits("t", x, table.SPLITS) for x in (listed, dict(reversed(listed.items()))))
     assert one == two and sorted(map(list(one.values()).count, ("train", "valid", "test"))) == [20, 20, 160]
 
 
