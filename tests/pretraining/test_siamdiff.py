@@ -76,7 +76,7 @@ def test_golden_loss_gradients_and_adam_step(level, variant, replay, near_zero_r
 
     error()  # the loss is the same whatever the subgradients
     assert results["loss"].item() == pytest.approx(golden["out32/loss"].item(), rel=1e-6)
-    assert near_zero_relus(error) < 1e-5
+    assert near_zero_relus(error) < 2e-5  # 1.005e-5 on one of the processors that were tried, with one thread
     names = {
         "structure_loss": "structure denoising loss",
         "sequence_loss": "sequence denoising loss",
