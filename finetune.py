@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
 
     # 2. Data: none are needed to apply a model.
     if config.predict:
-        open_store(config.predict, build=False)  # is there anything?
+        open_store(config.predict, build=False)  # nothing there is an error now, not after the training
     datasets, (labels, options) = {}, (tuple(model["labels"]), model.get("options", {})) if model else ((), {})
     if config.data or not (model and config.predict):
         datasets, labels, options = open_data(config, ranks, model)

@@ -93,10 +93,8 @@ def _label(path: str, kind: str, rows: list[dict], structure: Structure) -> Stru
 
 def read_table(path) -> list[dict[str, str]]:
     """The rows of a table of labels as text, by column; names without extensions. Raises StructureError."""
-    try:
+    with structure_errors(path, "cannot be opened"):
         content = Path(path).read_bytes()
-    except OSError as error:
-        raise StructureError(path, "cannot be opened", error.strerror or str(error)) from error
     with structure_errors(path, "malformed table"):
         file = io.StringIO(content.decode("utf-8-sig"), newline="")
         lines = [line for line in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if any(line)]

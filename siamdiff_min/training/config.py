@@ -118,9 +118,7 @@ class RunConfig:
     preset: str | None = option(
         "follow the paper, or the released code (default: that of --init-from, or paper)", choices=CONVENTIONS
     )
-    encoder: str | None = option(
-        "which encoder is trained (default: that of --init-from, or gearnet)", choices=ENCODERS
-    )
+    encoder: str | None = option("encoder to train (default: that of --init-from, or gearnet)", choices=ENCODERS)
     size: str | None = option(
         "the paper's encoder, or a smaller one for laptops (default: that of --init-from, or paper; tiny to fine-tune "
         "on a demo set)",
@@ -209,12 +207,9 @@ class RunConfig:
 
     def folder(self, kind: str, start: str = "") -> str:
         """Where a run goes without --out: runs with other data or another start do not meet there."""
-        data = Path(self.data).resolve().name if self.data else ""
+        data, encoder = Path(self.data or "/").resolve().name, "" if self.encoder == "gearnet" else self.encoder
         if self.init_from:
-            file = Path(self.init_from.replace("{seed}", "S"))
-            nameless = file.stem in ("encoder", "best") or file.stem.startswith("checkpoint")
-            start = f"from-{file.resolve().parent.name if nameless else file.stem}"
-        encoder = "" if self.encoder == "gearnet" else self.encoder
+            start = "-".join(["from", *Path("/", self.init_from).with_suffix("").parts[1:][-2:]])
         return "runs/" + "-".join(filter(None, [kind, encoder, self.level, self.size, data, start]))
 
     def __str__(self) -> str:
@@ -312,9 +307,7 @@ class FinetuneConfig(RunConfig):
     """Options of `finetune.py`."""
 
     task: str | None = option("what is predicted (default: that of --eval-only, or psr)", choices=TASKS)
-    data: str | None = option(
-        "folder of the ATOM3D or EC set, or the structures of --labels (default: a demo set from the bundle)"
-    )
+    data: str | None = option("folder of the ATOM3D or EC set, or structures (default: a demo set from the bundle)")
     max_residues: int | None = option("residues kept, the nearest (default: 400 at atom level)", only=("msp",))
     cutoff: int = option("the test split's largest identity to training, in %", 95, choices=CUTOFFS, only=("ec",))
     ids: str | None = option("text file with the ids to use", only=("ec",))

@@ -145,9 +145,9 @@ class Run:
     def end_epoch(self, measured: dict[str, float]) -> None:
         """Let the learning rate follow what was measured. Nothing where --max-steps ended the run within an epoch."""
         if self.step % self.per_epoch == 0:
-            value = (measured | {"loss": self.epoch_loss}).get(self.measure, math.nan)
-            if math.isfinite(value):  # a metric is undefined where all samples have one label
-                self.scheduler.step(value)
+            values = measured | {"loss": self.epoch_loss}
+            if self.scheduler and math.isfinite(values[self.measure]):  # undefined where all samples have one label
+                self.scheduler.step(values[self.measure])
             self.epoch_loss = 0.0
 
 

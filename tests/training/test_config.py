@@ -82,9 +82,9 @@ def test_runs_that_differ_in_data_encoder_or_start_have_folders_of_their_own():
     known = {"encoder": "gearnet", "level": "residue", "size": "tiny", "preset": "paper"}
     for start, name in {
         "siamdiff-residue": "siamdiff-residue",
-        "runs/mine/encoder.pt": "mine",
-        "runs/mine/seed-0/best.pt": "seed-0",
-        "runs/x-{seed}/encoder.pt": "x-S",
+        "runs/mine/encoder.pt": "mine-encoder",
+        "runs/mine/seed-0/best.pt": "seed-0-best",
+        "runs/x-{seed}/encoder.pt": "x-{seed}-encoder",
     }.items():
         config = FinetuneConfig(init_from=start).resolve(1, known)
         assert config.out == f"runs/psr-residue-tiny-from-{name}"
