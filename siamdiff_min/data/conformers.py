@@ -7,7 +7,8 @@ They are the further models of a file, and other structures that a table of pair
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from ..protein.parse import read_models
 from ..protein.protein import Protein
 from ..protein.structure import Structure
 from .crops import Crops
-from .samples import read_note, write_note
+from .samples import Labelled, read_note, write_note
 from .structures import Listing, Origin, Source
 
 CONFORMERS = ("simulated", "models", "both")
@@ -44,7 +45,8 @@ def with_conformers(origin: Origin, pairs=None) -> Origin:
         if missing := sorted(partners.keys() - sources.keys()):
             detail = f"{len(missing)} of {len(partners)}, e.g. {missing[0]!r}; there is {next(iter(sources), 'none')!r}"
             raise StructureError(pairs, "names that match no structure", detail)
-        rows = [_Conformers(n, s, tuple(sources[m] for m in sorted(partners.get(n, ())))) for n, s in sources.items()]
+        named = {name: [sources[other] for other in sorted(partners.get(name, ()))] for name in sources}
+        rows = [Labelled(name, s, partial(_add_conformers, s, named[name])) for name, s in sources.items()]
         return Listing(rows, found.skipped)
 
     variant = "-".join(filter(None, ("conformers", digest[:8])))
@@ -67,32 +69,21 @@ def _read_pairs(path) -> dict[str, set[str]]:
     return partners
 
 
-@dataclass(frozen=True, slots=True)
-class _Conformers:
-    """A source of one structure with its further models and its partners."""
-
-    name: str
-    source: Source
-    partners: tuple[Source, ...]
-
-    @property
-    def path(self) -> str:
-        return self.source.path
-
-    def read(self) -> Structure:
-        first, found, unmatched = self.source.read(), [], []
-        models = enumerate(islice(self.source.read(read_models), 1, None), 2)
-        for label, other in chain(((f"model {i}", m) for i, m in models), ((p.label, p) for p in self.partners)):
-            try:
-                other = other.read() if isinstance(other, Source) else other
-                if isinstance(other, StructureError):
-                    raise other
-                found.append(matched(first, other, self.source.label, label))
-            except StructureError as error:
-                unmatched.append(error)
-        note = write_note({"conformers": len(found)}, np.stack(found).ravel().view("<i4")) if found else b""
-        dropped = first.dropped + Counter({UNMATCHED: len(unmatched)})
-        return replace(first, note=note, dropped=dropped, unmatched=tuple(unmatched))
+def _add_conformers(source: Source, partners: list[Source], first: Structure) -> Structure:
+    """The structure of a source with a note of its further models and its partners."""
+    found, unmatched = [], []
+    models = enumerate(islice(source.read(read_models), 1, None), 2)
+    for label, other in chain(((f"model {i}", m) for i, m in models), ((p.label, p) for p in partners)):
+        try:
+            other = other.read() if isinstance(other, Source) else other
+            if isinstance(other, StructureError):
+                raise other
+            found.append(matched(first, other, source.label, label))
+        except StructureError as error:
+            unmatched.append(error)
+    note = write_note({"conformers": len(found)}, np.stack(found).ravel().view("<i4")) if found else b""
+    dropped = first.dropped + Counter({UNMATCHED: len(unmatched)})
+    return replace(first, note=note, dropped=dropped, unmatched=tuple(unmatched))
 
 
 def matched(first: Structure, other: Structure, path: str, label: str) -> np.ndarray:
