@@ -58,15 +58,12 @@ class Source:
             with structure_errors(self.label, "damaged archive"):
                 archive = _opened(self.path, os.stat(self.path).st_mtime_ns, os.getpid())
                 data = archive.read(self.member)  # compares the checksum
-            return parse(self.label, data)
-        try:
-            with open(self.path, "rb") as archive:
+        else:
+            with structure_errors(self.path, "cannot be opened"), open(self.path, "rb") as archive:
                 archive.seek(self.offset)
                 data = archive.read(self.size)
-        except OSError as error:
-            raise StructureError(self.path, "cannot be opened", error.strerror or str(error)) from error
-        if len(data) < self.size:
-            raise StructureError(self.label, "truncated", f"{len(data)} of {self.size} bytes")
+            if len(data) < self.size:
+                raise StructureError(self.label, "truncated", f"{len(data)} of {self.size} bytes")
         return parse(self.label, data)
 
 
