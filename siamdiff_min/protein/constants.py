@@ -61,9 +61,8 @@ CHI_ATOMS = {
     "ARG": ["N CA CB CG", "CA CB CG CD", "CB CG CD NE", "CG CD NE CZ"],
 }  # fmt: skip
 MAX_CHI = 4
-_NO_CHI = [-1] * 4
 CHI_ATOM_INDEX = [
-    [[ATOM_INDEX[a] for a in chi.split()] for chi in CHI_ATOMS[r]] + [_NO_CHI] * (MAX_CHI - len(CHI_ATOMS[r]))
+    [[ATOM_INDEX[a] for a in chi.split()] for chi in CHI_ATOMS[r]] + [[-1] * 4] * (MAX_CHI - len(CHI_ATOMS[r]))
     for r in RESIDUES
 ]
 """CHI_ATOMS as a table (20, 4, 4) of indices into ATOM_NAMES, -1 where a residue has no such chi."""

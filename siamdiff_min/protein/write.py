@@ -17,8 +17,7 @@ def write_pdb(path_or_file, protein: Protein, chain_names: tuple[str, ...] | Non
     Residues that lost their CA are written, but not read back. `chain_names` are single characters, one for every value
     of `protein.chain`; by default A, B, C, ...
 
-    Raises:
-        ValueError: for a batch, and for values that the fixed columns of the format cannot hold.
+    Raises ValueError for a batch, and for values that the fixed columns of the format cannot hold.
     """
     if protein.num_graphs != 1:
         raise ValueError(f"a PDB file holds one protein, got a batch of {protein.num_graphs}")
@@ -26,9 +25,9 @@ def write_pdb(path_or_file, protein: Protein, chain_names: tuple[str, ...] | Non
     count = int(protein.chain.max()) + 1 if protein.num_residues else 0
     if count > len(names) or any(len(name) != 1 for name in names[:count]):
         raise ValueError(f"{count} chains need as many one-character names, got {chain_names or len(names)}")
-    if not bool(((protein.pos > -999.9995) & (protein.pos < 9999.9995)).all()):
+    if not ((protein.pos > -999.9995) & (protein.pos < 9999.9995)).all():
         raise ValueError("the PDB format holds coordinates between -999.999 and 9999.999 angstrom")
-    if not bool(((protein.residue_number > -1000) & (protein.residue_number < 10000)).all()):
+    if not ((protein.residue_number > -1000) & (protein.residue_number < 10000)).all():
         raise ValueError("the PDB format holds residue numbers between -999 and 9999")
     chains = protein.chain.tolist()
     per_residue = protein.residue_type, protein.residue_number, protein.insertion_code
@@ -36,16 +35,14 @@ def write_pdb(path_or_file, protein: Protein, chain_names: tuple[str, ...] | Non
         f"{RESIDUES[kind]} {names[chain]}{number:4d}{chr(code)}"
         for chain, kind, number, code in zip(chains, *(x.tolist() for x in per_residue))
     ]
-    lines, serial, previous = [], 0, None
+    lines, previous = [], None
     per_atom = zip(protein.atom_residue.tolist(), protein.atom_name.tolist(), protein.pos.tolist())
     for residue, atom, (x, y, z) in per_atom:
         if previous is not None and chains[residue] != chains[previous]:
-            serial += 1
-            lines.append(f"TER   {serial % 100000:5d}      {labels[previous]}")
-        serial, previous = serial + 1, residue
-        element = ELEMENTS[ATOM_ELEMENT[atom]]
+            lines.append(f"TER   {(len(lines) + 1) % 100000:5d}      {labels[previous]}")
+        previous, element = residue, ELEMENTS[ATOM_ELEMENT[atom]]
         lines.append(
-            f"ATOM  {serial % 100000:5d}  {ATOM_NAMES[atom]:<3} {labels[residue]}   "
+            f"ATOM  {(len(lines) + 1) % 100000:5d}  {ATOM_NAMES[atom]:<3} {labels[residue]}   "
             f"{x:8.3f}{y:8.3f}{z:8.3f}  1.00  0.00          {element:>2}"
         )
     text = "\n".join([*lines, "TER", "END", ""])
