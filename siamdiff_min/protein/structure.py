@@ -78,15 +78,12 @@ def assemble(path: str, rows: Iterable[AtomRow], dropped: Counter) -> Structure:
 
 def join(structures: list[Structure], note: bytes = b"") -> Structure:
     """Several structures as one of a single graph, their chains kept apart: residues and atoms follow in order."""
-    proteins, chains = [], 0
-    for structure in structures:
-        proteins.append(replace(structure.protein, chain=structure.protein.chain + chains))
-        chains += len(structure.chain_names)
-    packed = Protein.pack(proteins)
+    packed = Protein.pack([structure.protein for structure in structures])
+    first_chain = torch.tensor([0, *(len(structure.chain_names) for structure in structures)]).cumsum(0)
+    chain = packed.chain + first_chain[packed.residue_graph]
+    protein = replace(packed, chain=chain, residue_graph=torch.zeros_like(packed.residue_graph), num_graphs=1)
     names = tuple(name for structure in structures for name in structure.chain_names)
-    dropped = sum((structure.dropped for structure in structures), Counter())
-    protein = replace(packed, residue_graph=torch.zeros_like(packed.residue_graph), num_graphs=1)
-    return Structure(protein, names, dropped, note)
+    return Structure(protein, names, sum((structure.dropped for structure in structures), Counter()), note)
 
 
 # ---- the parsing policy ----------------------------------------------------------------------------------------------
