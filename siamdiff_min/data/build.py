@@ -23,7 +23,7 @@ from tqdm import tqdm
 from ..files import ConfigError, SiamDiffError, StoreError, lock, sync_folder, tolerant_output, writing
 from .conformers import with_conformers
 from .growing import NAMES, GrowingStore
-from .store import ARRAYS, FORMAT, VERSION, ProteinStore, encode_name, has_format, is_store, write_checked
+from .store import ARRAYS, ProteinStore, encode_name, has_format, is_store, write_checked
 from .structures import STORE_SUFFIX, Origin, structure_files
 from .worker import read_all
 
@@ -212,8 +212,6 @@ def _fill(folder: Path, origin: Origin, workers: int | None) -> None:
     if used == 0:
         raise StoreError(f"no protein that can be read in {path}: {report}; {folder / 'failures.tsv'} names the files")
     meta = {
-        "format": FORMAT,
-        "version": VERSION,
         "proteins": used,
         "residues": residues,
         "atoms": atoms,

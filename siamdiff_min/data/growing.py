@@ -11,7 +11,7 @@ import numpy as np
 
 from ..files import StoreError, StructureError, escape
 from ..protein.structure import Structure
-from .store import ARRAYS, FORMAT, OFFSETS, VERSION, encode_name, read_checked, write_checked
+from .store import ARRAYS, OFFSETS, encode_name, read_checked, write_checked
 from .structures import Source
 
 NAMES = (*(f"{name}.bin" for name in ARRAYS), "failures.tsv")
@@ -27,7 +27,7 @@ class GrowingStore:
     """
 
     def __init__(self, folder: Path, plan: str):
-        self.folder, self.plan, self.notes = folder, plan, folder / "progress.json"
+        self.plan, self.notes = plan, folder / "progress.json"
         folder.mkdir(exist_ok=True)
         try:
             noted = read_checked(self.notes)
@@ -36,8 +36,8 @@ class GrowingStore:
             self.digests = {name: _cut_back(folder / name, *noted["files"][name]) for name in NAMES}
         except StoreError:
             nothing = 0, hashlib.sha256().hexdigest()
-            noted = {"done": 0, "failed": {}, "dropped": {}, "files": dict.fromkeys(NAMES, nothing)}
-            write_checked(self.notes, {"format": FORMAT, "version": VERSION, "plan": plan, **noted})
+            noted = {"plan": plan, "done": 0, "failed": {}, "dropped": {}, "files": dict.fromkeys(NAMES, nothing)}
+            write_checked(self.notes, noted)
             (folder / "meta.json").unlink(missing_ok=True)
             self.digests = {name: _cut_back(folder / name, *nothing) for name in NAMES}
         self.done, self.failed, self.dropped = noted["done"], Counter(noted["failed"]), Counter(noted["dropped"])
@@ -88,8 +88,8 @@ class GrowingStore:
         """Write down how long the files are, once everything up to there is on the disk."""
         self.sync()
         files = {name: [file.tell(), self.digests[name].hexdigest()] for name, file in self.files.items()}
-        noted = {"done": self.done, "failed": self.failed, "dropped": self.dropped, "files": files}
-        write_checked(self.notes, {"format": FORMAT, "version": VERSION, "plan": self.plan, **noted})
+        noted = {"plan": self.plan, "done": self.done, "failed": self.failed, "dropped": self.dropped, "files": files}
+        write_checked(self.notes, noted)
 
     def close(self) -> None:
         for file in self.files.values():

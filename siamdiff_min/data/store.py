@@ -95,8 +95,7 @@ class ProteinStore(torch.utils.data.Dataset):
     @property
     def checksum(self) -> str:
         """SHA-256 over those of all arrays: the same where all proteins, their names and their notes are."""
-        digests = {name: entry["sha256"] for name, entry in self.meta["arrays"].items()}
-        return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+        return checksum_of({name: entry["sha256"] for name, entry in self.meta["arrays"].items()})
 
     def num_residues(self, index: int) -> int:
         """Number of residues of one protein."""
@@ -242,11 +241,12 @@ def read_checked(file: Path) -> dict:
 
 
 def write_checked(file: Path, content: dict) -> None:
-    """A file of JSON with a checksum of its content. Raises WriteError."""
+    """A file of JSON that says its format and has a checksum of its content. Raises WriteError."""
+    content = {"format": FORMAT, "version": VERSION} | content
     text = json.dumps(content | {"sha256": checksum_of(content)}, indent=1, sort_keys=True)
     write_file(file, text.encode())
 
 
 def checksum_of(content: dict) -> str:
-    """SHA-256 of the content of `meta.json` without the checksum itself."""
+    """SHA-256 of a dict as JSON; of `meta.json`, without the checksum itself."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
