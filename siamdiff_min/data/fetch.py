@@ -57,18 +57,14 @@ def fetch(url: str, part: Path) -> None:
         except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a redirect to nonsense
             size = part.stat().st_size if part.exists() else 0
             failures, reached = (1, size) if size > reached else (failures + 1, reached)
-            if failures > len(PAUSES) or _is_final(error):
+            refused = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code not in (416, 429)
+            forged = isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError)
+            if failures > len(PAUSES) or refused or forged:
                 kept = f"; {size} bytes are kept, the same command goes on" if size else ""
                 raise DownloadError(f"{url}: {error}{kept}") from error
             pause = PAUSES[failures - 1]
             print(f"{url}: {error}; again in {pause} s", file=sys.stderr)
         time.sleep(pause)
-
-
-def _is_final(error: Exception) -> bool:
-    """True where another attempt would end as this one: the server's certificate is not valid, or it refuses."""
-    refused = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code not in (416, 429)
-    return refused or isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError)
 
 
 def _attempt(url: str, part: Path) -> None:
