@@ -167,13 +167,6 @@ def _check_replaceable(folder: Path) -> None:
         raise StoreError(f"{folder} exists and is not a store, or a damaged one; it is not overwritten")
 
 
-def _remove_store(folder: Path) -> None:
-    """Delete a store file by file; last those that say what it is, so that what a kill leaves is known as ours."""
-    for name in sorted(_PARTS, key=lambda name: name in ("meta.json", "progress.json")):
-        (folder / name).unlink(missing_ok=True)
-    folder.rmdir()
-
-
 def _build(origin: Origin, store: Path, workers: int | None) -> None:
     partial = Path(f"{store}.partial")
     for folder in (store, partial):
@@ -181,8 +174,10 @@ def _build(origin: Origin, store: Path, workers: int | None) -> None:
     if _reopen(partial, origin)[0] is None:  # otherwise a build was killed that had only to give the store its name
         _fill(partial, origin, workers)
     (partial / "progress.json").unlink(missing_ok=True)
-    if store.exists():
-        _remove_store(store)
+    if store.exists():  # the files that say what it is go last, so that what a kill leaves is known as ours
+        for name in sorted(_PARTS, key=lambda name: name in ("meta.json", "progress.json")):
+            (store / name).unlink(missing_ok=True)
+        store.rmdir()
     os.rename(partial, store)
     sync_folder(store.parent)
     print(f"{store}: {report_of(ProteinStore(store))}", file=sys.stderr)
