@@ -104,10 +104,7 @@ def writing(path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write. Whatever happens, `path` is either the old file or the complete new one.
-
-    Raises WriteError where the disk refuses; the old file is then unchanged.
-    """
+    """A file to write. Whatever happens, `path` is the old file or the complete new one. Raises WriteError."""
     path = Path(path)
     temporary = path.with_name(path.name + ".tmp")
     try:

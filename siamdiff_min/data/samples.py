@@ -73,8 +73,7 @@ def find_part(root, folders: Sequence[str], names: Sequence[str], what: str) -> 
     for place in (Path(root, folder, name) for folder in folders for name in names):
         if place.exists():
             return place
-    detail = f"expected {' or '.join(names)} there or in {folders[-1]}"
-    raise StructureError(root, f"no {what}", detail)
+    raise StructureError(root, f"no {what}", f"expected {' or '.join(names)} there or in {folders[-1]}")
 
 
 @dataclass(frozen=True)

@@ -110,10 +110,8 @@ class ProteinStore(torch.utils.data.Dataset):
     def read(self, index: int, start: int = 0, length: int | None = None) -> Protein:
         """The residues start .. start + length - 1 of a protein (all from `start` on without a length).
 
-        Equal to `store[index].crop(start, length)`, but reads no more than that from disk.
-
-        Raises:
-            ValueError: the protein has no such residues.
+        Equal to `store[index].crop(start, length)`, but reads no more than that from disk. Raises ValueError if the
+        protein has no such residues.
         """
         size = self.num_residues(index)
         length = size - start if length is None else length

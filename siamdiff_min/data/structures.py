@@ -97,12 +97,9 @@ class Origin:
 
 
 def list_files(path) -> list[str]:
-    """Every file under a folder, or the one file that `path` is; sorted.
+    """Every file under a folder, or the one file that `path` is; sorted. Raises StructureError if nothing is there.
 
     Folders that are not entered, because they are links or cannot be opened, are in the list themselves.
-
-    Raises:
-        StructureError: there is nothing at `path`.
     """
     if os.path.isfile(path):
         return [str(path)]
@@ -145,10 +142,8 @@ def structure_files(path=None) -> Origin:
 def find_structures(path) -> Listing:
     """List the structures under a folder (recursively), in an archive, or in a single file.
 
-    An archive in the folder that cannot be listed becomes a source that cannot be read, and so a failure.
-
-    Raises:
-        StructureError: nothing at `path`, or it is itself an archive that is damaged or truncated.
+    An archive in the folder that cannot be listed becomes a source that cannot be read, and so a failure. Raises
+    StructureError if nothing is at `path`, or it is itself an archive that is damaged or truncated.
     """
     found: list[tuple[str, Source]] = []  # and the path inside the folder, or inside folder and archive
     skipped: list[tuple[str, str]] = []

@@ -62,8 +62,7 @@ class AtomRow(NamedTuple):
 def assemble(path: str, rows: Iterable[AtomRow], dropped: Counter) -> Structure:
     """Apply the parsing policy; `dropped` counts what was left out already, `path` is for error messages.
 
-    Raises:
-        StructureError: no protein in the rows, or numbers that no structure has.
+    Raises StructureError: no protein in the rows, or numbers that no structure has.
     """
     chains = _apply_policy(rows, dropped)
     dropped = +dropped  # without zeros
