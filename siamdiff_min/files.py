@@ -4,8 +4,6 @@ A file gets its name only when it is whole and on the disk, so a run killed at a
 Every error that a user can cause is a `SiamDiffError` whose text is one sentence; the scripts print it and exit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -4,8 +4,6 @@ Archives of structures are read in place (`structures.py`), and their hostile me
 sets are unpacked; a single hostile member refuses the whole archive.
 """
 
-from __future__ import annotations
-
 import gzip
 import shutil
 import stat

@@ -5,8 +5,6 @@ become a note beside the protein (`samples.py` lists the notes). An item that la
 it, fails as a whole. Rows of a frame are counted by position; its index is not used. Nothing is unpickled.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import gzip

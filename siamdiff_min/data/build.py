@@ -7,8 +7,6 @@ Only files that a build has written are ever deleted, each by its name.
     python -m siamdiff_min.data.build PATH ...  # builds the stores of these data where there are none, and checks all
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import hashlib

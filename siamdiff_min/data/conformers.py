@@ -4,8 +4,6 @@ They are the further models of a file, and other structures that a table of pair
 {"conformers": K} and K further coordinates of the protein's atoms: NaN where a conformer lacks the atom.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from functools import partial

@@ -4,8 +4,6 @@ A crop is a contiguous window of residues (App. D). It is a pure function of (se
 workers changes nothing, and a resumed run draws what the uninterrupted one would have drawn.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import PurePath

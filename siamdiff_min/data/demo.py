@@ -4,8 +4,6 @@ They let `finetune.py` run, and its parts be tested, without a data set. `demo_s
 then for every entry its labels and how it is made of a bundled structure; `benchmarks/make_demo.py` wrote these files.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import replace

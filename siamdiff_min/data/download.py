@@ -5,8 +5,6 @@ the published checksum if there is one. The same command continues an interrupte
 stay as they are, those of the labelled sets are unpacked. `verify DIR` reads all of it again.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import datetime

@@ -5,8 +5,6 @@ give the labels, and how near the test chains are to the training split. Every f
 reason.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import re

@@ -4,8 +4,6 @@ What has come in so far is a file `.part`; the next attempt goes on from there, 
 have their version in their address, so two attempts get the same one. The caller checks the whole file.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import re

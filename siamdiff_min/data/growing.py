@@ -1,7 +1,5 @@
 """The files of an unfinished store: appended to in order, and cut back after a kill to what is known to be whole."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections import Counter

@@ -6,8 +6,6 @@ file for each of ARRAYS (N atoms, R residues, B proteins, all concatenated), `fa
 written last: a folder without it is no store.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import mmap

@@ -5,8 +5,6 @@ archive it remembers where the bytes lie. Nothing here ever writes, so a hostile
 The structures bundled with the package are found here too.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import os

@@ -7,8 +7,6 @@
 The table is text with tabs. A column `split` may say train, valid or test; otherwise a hash of the name does.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -4,8 +4,6 @@ Whatever a file does to the process that reads it (never ends, swells, crashes, 
 file with a reason, and the run goes on with the next one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import multiprocessing

@@ -5,8 +5,6 @@ of them, the same code for both formats, so that PDB and mmCIF of one entry give
 holds, the outcome is a `Structure` or a `StructureError`.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import sys

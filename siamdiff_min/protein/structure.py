@@ -4,8 +4,6 @@ Every format ends here: PDB, mmCIF and the data frames of ATOM3D are rows, one p
 number and insertion code; its record type (ATOM, HETATM) plays no part. No coordinate is ever made up.
 """
 
-from __future__ import annotations
-
 import string
 from collections import Counter
 from collections.abc import Iterable

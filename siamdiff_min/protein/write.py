@@ -1,7 +1,5 @@
 """Writing a protein as a PDB file."""
 
-from __future__ import annotations
-
 import string
 from pathlib import Path
 
