@@ -155,7 +155,7 @@ class ConformerCrops(Crops):
         protein, name = super().__getitem__(key)
         epoch, index = key
         found, views = self.conformers(index), [protein, protein]
-        random = np.random.default_rng(np.random.SeedSequence([self.seed, epoch, index, 1]))
+        random = np.random.default_rng([self.seed, epoch, index, 1])
         if len(found) and not (self.both and random.random() < 0.5):
             first = self.store.atoms_before(index, self.window(epoch, index)[0])
             pos = torch.tensor(found[random.integers(len(found)), first : first + protein.num_atoms])

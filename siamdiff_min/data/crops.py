@@ -47,7 +47,7 @@ class Crops(torch.utils.data.Dataset):
         if self.max_length is None or size <= self.max_length:
             return 0, size
         windows = size - self.max_length + self.draw_last_window
-        random = np.random.default_rng(np.random.SeedSequence([self.seed, epoch, index]))
+        random = np.random.default_rng([self.seed, epoch, index])
         return int(random.integers(windows)), self.max_length
 
 

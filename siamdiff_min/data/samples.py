@@ -285,15 +285,13 @@ class InterfaceSamples(Samples):
     radius = 30.0  # angstrom around the CA
 
     def count(self, index: int) -> int:
-        return 2 * self._half(*self.note(index), self.store.num_residues(index))
-
-    def _half(self, values: dict, rows: np.ndarray, size: int) -> int:
-        """How many pairs of either kind: never more than there are of the other."""
-        positive, first = rows.reshape(-1, 2), values["first"]
+        """Twice the smallest of three: `positives`, the number of positive pairs, and that of all others."""
+        values, rows = self.note(index)
+        positive, first, size = rows.reshape(-1, 2), values["first"], self.store.num_residues(index)
         never = np.array(values["ambiguous"], dtype=np.int64)
         others = (first - (never < first).sum()) * (size - first - (never >= first).sum())
         others -= (~np.isin(positive, never).any(1)).sum()
-        return int(min(self.positives, len(positive), others))
+        return 2 * int(min(self.positives, len(positive), others))
 
     def pairs(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Pairs of residues (K, 2) of an entry and whether they touch (K,), positives first.
@@ -303,8 +301,7 @@ class InterfaceSamples(Samples):
         values, rows = self.note(index)
         first, size = values["first"], self.store.num_residues(index)
         positive = rows.reshape(-1, 2).astype(np.int64)
-        random = np.random.default_rng(np.random.SeedSequence([0, epoch, index]))
-        half = self._half(values, rows, size)
+        random, half = np.random.default_rng([0, epoch, index]), self.count(index) // 2
         chosen = positive[random.permutation(len(positive))[:half]]
         taken = set(map(tuple, positive.tolist()))
         never, negative = set(values["ambiguous"]), []
