@@ -43,7 +43,7 @@ NUM_ELEMENTS = len(ELEMENTS)  # 18; the index is the atomic number, everything b
 ATOM_ELEMENT = [ELEMENTS.index(name[0]) for name in ATOM_NAMES]  # C, N, O and S are the only heavy elements here
 
 _GREEK = {"A": 1, "B": 2, "G": 3, "D": 4, "E": 5, "Z": 6, "H": 7}
-GREEK_RANK = [_GREEK[n[1]] if n[1:] and n[1] in _GREEK else 0 for n in ATOM_NAMES]
+GREEK_RANK = [_GREEK.get(n[1:2], 0) for n in ATOM_NAMES]
 """Distance from the backbone along the side chain: 0 for N, C, O, OXT; 1 for CA; 2 for CB; 3 for gamma atoms, ..."""
 
 # The four atoms of chi 1..4. Rotating about the middle bond moves all side-chain atoms as remote as the fourth or more.

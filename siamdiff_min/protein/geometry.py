@@ -105,7 +105,7 @@ def nearest_neighbors(pos: Tensor, graph: Tensor, num_graphs: int, k: int) -> tu
     """
     count = histogram(graph, num_graphs)
     start = count.cumsum(0) - count
-    width = int(count.max()) if len(pos) else 0
+    width = int(count.max())
     column = torch.arange(width, device=pos.device)
     neighbour, point = [], []
     for row in torch.arange(len(pos), device=pos.device).split(max(1, 2**22 // max(width, 1))):
@@ -116,5 +116,4 @@ def nearest_neighbors(pos: Tensor, graph: Tensor, num_graphs: int, k: int) -> tu
         found = nearest.values.isfinite().nonzero(as_tuple=True)
         neighbour.append(other.gather(1, nearest.indices)[found])
         point.append(row[found[0]])
-    empty = [graph.new_zeros(0)]
-    return torch.cat(neighbour or empty), torch.cat(point or empty)
+    return torch.cat(neighbour), torch.cat(point)
