@@ -146,9 +146,6 @@ def _reopen(store: Path, origin: Origin) -> tuple[ProteinStore | None, str]:
     return opened, ""
 
 
-# ---- building --------------------------------------------------------------------------------------------------------
-
-
 def _check_replaceable(folder: Path) -> None:
     """Raise StoreError unless `folder` is a store, finished or not, with nothing else in it, or there is none."""
     if not os.path.lexists(folder):

@@ -179,9 +179,6 @@ def verify(out) -> list[str]:
     return problems
 
 
-# ---- the command line ------------------------------------------------------------------------------------------------
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run one command line. Returns 1 if a download failed, or `verify` found something damaged."""
     parser = argparse.ArgumentParser(prog="siamdiff-data download", description=__doc__.splitlines()[0])

@@ -194,9 +194,6 @@ def _named(found: list[tuple[str, Source]], skipped: list[tuple[str, str]]) -> l
     return sorted((replace(source, name=names[key]) for key, source in chosen.items()), key=lambda s: s.name)
 
 
-# ---- the structures bundled with the package -------------------------------------------------------------------------
-
-
 def bundle_path() -> Path:
     """Folder with the bundled structures: 180 single chains and 37 two-sided complexes of the PDB, see its README."""
     return Path(__file__).parent / "bundle"
