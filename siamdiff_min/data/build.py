@@ -48,9 +48,9 @@ class BuildReport:
             listed = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
             return f"{counts.total()} ({listed})" if counts else "0"
 
-        parts = f"used {self.used} + skipped {total(self.skipped)} + failed {total(self.failed)}"
         return (
-            f"seen {self.seen} = {parts}; {self.residues} residues, {self.atoms} atoms, left out {total(self.dropped)}"
+            f"seen {self.seen} = used {self.used} + skipped {total(self.skipped)} + failed {total(self.failed)}; "
+            f"{self.residues} residues, {self.atoms} atoms, left out {total(self.dropped)}"
         )
 
 
@@ -90,9 +90,7 @@ def open_store(
         print("no data given: the structures bundled with the package are used", file=sys.stderr)
     elif is_store(path):
         if pairs is not None:
-            raise ConfigError(
-                f"{path} is a finished store: it has the conformers it was built with, not those of {pairs}"
-            )
+            raise ConfigError(f"{path} is a finished store: its conformers are those it was built with, not {pairs}")
         if store is not None:
             raise ConfigError(f"{path} is a finished store: there is none to build at {store}")
         return ProteinStore(path)
