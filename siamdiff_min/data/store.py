@@ -160,7 +160,8 @@ class ProteinStore(torch.utils.data.Dataset):
             return np.zeros(shape, kind)
         with open(self.path / f"{name}.bin", "rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if self.size > memory():  # else the kernel reads megabytes around every crop, which soon holds the whole store
+        # Else the kernel reads megabytes around every crop, which soon holds the whole store. Windows has no madvise.
+        if hasattr(mmap, "MADV_RANDOM") and self.size > memory():
             content.madvise(mmap.MADV_RANDOM)
         return np.frombuffer(content, kind).reshape(shape)
 

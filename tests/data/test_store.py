@@ -510,6 +510,14 @@ def test_a_store_larger_than_memory_is_not_read_ahead(folder, memory, monkeypatc
     assert store.size == sum(file.stat().st_size for file in store.path.glob("*.bin"))
 
 
+def test_a_store_is_read_where_the_system_is_windows(folder, monkeypatch):
+    store = open_store(folder)
+    whole = store[1]
+    monkeypatch.delattr(mmap, "MADV_RANDOM")
+    monkeypatch.delattr(os, "sysconf")
+    assert_equal(pickle.loads(pickle.dumps(store))[1], whole)
+
+
 def test_the_store_passes_to_other_processes(folder):
     store = open_store(folder)
     whole = store[3]
