@@ -65,10 +65,7 @@ def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLIT
 
 
 def _listing(place: Path, annotated: dict, chosen, cutoffs: dict | None, cutoff: int) -> tuple[Listing, set[str]]:
-    """The chains of a split that are to be used, sorted by name, and all chains that have a file.
-
-    `cutoffs` are those of the test split; for the others it is None.
-    """
+    """The chains of a split that are used, sorted by name, and all with a file. Only the test split has `cutoffs`."""
     found, test = find_structures(place), cutoffs is not None
     used, skipped, seen = [], list(found.skipped), set()
     for file in found.sources:
