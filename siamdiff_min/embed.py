@@ -256,19 +256,17 @@ def read_outcome(path: Path) -> Outcome | None:
 
 @contextlib.contextmanager
 def continued(folder: Path, plan: dict) -> Iterator[None]:
-    """Hold the lock of a folder of embeddings, whose plan.json says what they are made of. Raises ConfigError if it
-    holds anything else, or embeddings of another plan."""
+    """Hold the lock of a folder of embeddings, whose plan.json says what they are made of. Raises SiamDiffError if
+    it holds anything else, or embeddings of another plan."""
     file = folder / "plan.json"
     begun = {"lock", "plan.json.tmp"}  # what a kill leaves behind before there is a plan
     with files.writing(folder):
         if folder.exists() and {path.name for path in folder.iterdir()} - begun and not file.is_file():
             raise ConfigError(f"{folder} is not empty and not a folder of embeddings; choose another --out")
     with files.lock(folder / "lock", busy=f"another process writes to {folder}"):
-        try:
+        with files.structure_errors(file, "not one of siamdiff-embed; choose another --out"):
             before = json.loads(file.read_bytes()) if file.exists() else plan
             other = [name for name in plan if before[name] != plan[name]]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-            raise ConfigError(f"{file} is not one of siamdiff-embed; choose another --out") from error
         if other:
             raise ConfigError(f"{folder} holds embeddings of another run ({', '.join(other)}); choose another --out")
         files.write_file(file, json.dumps(plan, indent=1).encode())

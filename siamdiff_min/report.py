@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import argparse
 import base64
-import contextlib
 import html
 import io
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +22,7 @@ from sklearn import metrics
 
 from .data.structures import bundle_path, find_structures
 from .encoders import kernels
-from .files import SiamDiffError, printable, tolerant_output, unescape, write_file
+from .files import SiamDiffError, printable, structure_errors, tolerant_output, unescape, write_file
 from .pretraining.diffusion import edges_to_vectors
 from .pretraining.siamdiff import SiamDiff
 from .protein.constants import CA
@@ -33,6 +31,7 @@ from .training import checkpoint
 from .training.config import STAGED
 from .training.log import NO_MEASURE, in_order
 
+DAMAGED = "damaged, or not one of a run"
 SHOWN_NOISE = 1.5  # angstrom: standard deviation of the noise in the drawing
 STYLE = """
 body{font:14px/1.4 sans-serif;max-width:970px;margin:1em auto;padding:0 1em} main{display:flex;flex-wrap:wrap;gap:1em}
@@ -69,20 +68,11 @@ def table(rows: list[list]) -> str:
     return "<table>" + "".join(f"<tr>{''.join(map(shown, row))}</tr>" for row in rows) + "</table>"
 
 
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn whatever goes wrong inside into one sentence about the file that is read."""
-    try:
-        yield
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise SiamDiffError(f"{path} is damaged, or not one of a run: {error!r:.100}") from error
-
-
 def read_metrics(path: Path) -> tuple[list[str], Series, float | None]:
     """What was measured in a metrics.jsonl (in order: losses and accuracies first), its values, and the epoch in which
     stage 2 begins. A line that is just being written is left out. Raises SiamDiffError."""
     series = defaultdict(list)
-    with reading(path):
+    with structure_errors(path, DAMAGED):
         lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
         first = lines[0]["epoch"]  # the last line of an epoch is of its last step
         per_epoch = max(1, max(line["step"] for line in lines if line["epoch"] == first) // (first + 1))
@@ -214,7 +204,7 @@ def report(run: Path) -> Path:
         raise SiamDiffError(f"{run} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
     figures, tables, config = [], [], {}
     if (run / "results.json").is_file():
-        with reading(run / "results.json"):
+        with structure_errors(run / "results.json", DAMAGED):
             results = json.loads((run / "results.json").read_bytes())
             config = dict(results["config"])
             tables.append(results_table(results))
@@ -224,7 +214,7 @@ def report(run: Path) -> Path:
         figures.append(title + draw_curves(names, series, switch))
         tables.append(title + final_table(names, series))
         if (folder / "predictions.tsv").is_file():
-            with reading(folder / "predictions.tsv"):
+            with structure_errors(folder / "predictions.tsv", DAMAGED):
                 columns = read_predictions(folder / "predictions.tsv")
                 figures.append(draw_predictions(str(config.get("task", "")), columns))
     try:

@@ -325,7 +325,7 @@ def test_nothing_of_the_users_is_in_the_way_of_a_folder(weights, tmp_path, files
         embed_here(*options, tmp_path / "mine")
     for plan in ("[" * 10**5, "[]", "{}", "my plan"):
         (tmp_path / "mine" / "plan.json").write_text(plan)
-        with pytest.raises(SystemExit, match=r"plan\.json is not one of siamdiff-embed"):
+        with pytest.raises(SystemExit, match=r"plan\.json: not one of siamdiff-embed"):
             embed_here(*options, tmp_path / "mine")
     assert (tmp_path / "mine" / "plan.json").read_text() == plan
     assert not list((tmp_path / "mine").glob("*.npz"))

@@ -194,7 +194,7 @@ def test_what_is_no_run(tmp_path, capsys):
     with pytest.raises(SystemExit) as exit_:
         report.main([str(tmp_path)])
     assert "is no run: there is no metrics.jsonl" in str(exit_.value)
-    for content, said in (("", "or not one of"), ("{}\n", "or not one of"), ("[" * 10**5 + "\n", "is damaged")):
+    for content, said in (("", "or not one of"), ("{}\n", "or not one of"), ("[" * 10**5 + "\n", "jsonl: damaged")):
         (tmp_path / "metrics.jsonl").write_text(content)
         with pytest.raises(SiamDiffError, match=said):
             report.report(tmp_path)
@@ -202,7 +202,7 @@ def test_what_is_no_run(tmp_path, capsys):
     write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0}])
     for content in ("", "id\tgroup\ttarget\tprediction\n", "id\tgroup\tprediction\na\ta\t0.5\n"):
         (tmp_path / "predictions.tsv").write_text(content)
-        with pytest.raises(SiamDiffError, match=r"predictions\.tsv is damaged"):
+        with pytest.raises(SiamDiffError, match=r"predictions\.tsv: damaged"):
             report.report(tmp_path)
 
 
