@@ -54,14 +54,6 @@ class Gather:
         """Sum rows of x (num_sources, d) into (num_targets, d)."""
         return _RowSum.apply(x, self)
 
-    def add_up(self, x: Tensor) -> Tensor:
-        """`__call__` without a gradient."""
-        return F.embedding_bag(self.source, x, self.offsets, mode="sum", include_last_offset=True)
-
-    def spread(self, grad: Tensor) -> Tensor:
-        """The transpose of `add_up`, (num_targets, d) -> (num_sources, d); torch's own takes ten times as long."""
-        return F.embedding_bag(self.target, grad, self.offsets_back, mode="sum", include_last_offset=True)
-
 
 def _grouped(values: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
     """`values` in the order of `key`, and where every key begins (num_keys + 1,), int32."""
@@ -71,16 +63,17 @@ def _grouped(values: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor
 
 
 class _RowSum(torch.autograd.Function):
-    """Rows added up: no message (K, d) is ever stored."""
+    """Rows added up: no message (K, d) is ever stored. The backward pass of torch's own takes ten times as long."""
 
     @staticmethod
     def forward(ctx, x: Tensor, gather: Gather) -> Tensor:
         ctx.gather = gather
-        return gather.add_up(x)
+        return F.embedding_bag(gather.source, x, gather.offsets, mode="sum", include_last_offset=True)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.gather.spread(grad.contiguous()), None
+        source, offsets, grad = ctx.gather.target, ctx.gather.offsets_back, grad.contiguous()
+        return F.embedding_bag(source, grad, offsets, mode="sum", include_last_offset=True), None
 
 
 def map_then_sum(x: Tensor, gather: Gather, weight: Tensor) -> Tensor:
