@@ -43,12 +43,10 @@ def read_weights(file: IO[bytes], allow: tuple = ()):
         if begin.startswith(_ZIP):
             _compare_checksums(file)
         elif begin != _BEFORE_1_6:
-            raise CheckpointError("its first bytes are not those of a file of torch" if begin else "it is empty")
+            raise ValueError("its first bytes are not those of a file of torch" if begin else "it is empty")
         file.seek(0)
         with torch.serialization.safe_globals(list(allow)):
             return torch.load(file, map_location="cpu", weights_only=True)
-    except CheckpointError:
-        raise
     except Exception as error:  # torch raises half a dozen types on damaged input, some without a message
         reason = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0]  # then, advice to allow pickles
         raise CheckpointError(reason) from error
@@ -57,7 +55,7 @@ def read_weights(file: IO[bytes], allow: tuple = ()):
 def _compare_checksums(file: IO[bytes]) -> None:
     with zipfile.ZipFile(file) as archive:
         if damaged := archive.testzip():
-            raise CheckpointError(f"the checksum of {damaged} differs")
+            raise ValueError(f"the checksum of {damaged} differs")
         for member in archive.infolist():
             if member.external_attr & _FOLDER:  # torch would not read it, and give what happens to be in memory
-                raise CheckpointError(f"{member.filename} is marked as a folder")
+                raise ValueError(f"{member.filename} is marked as a folder")
