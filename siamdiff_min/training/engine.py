@@ -16,7 +16,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 import torch
@@ -76,25 +76,21 @@ def _ignore_signals(worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-@cache
-def _end_workers_at_exit() -> None:
+def _end_workers() -> None:
     """After an error Python sends loader workers SIGTERM and waits. Ours ignore SIGTERM, so kill them first."""
-
-    def end() -> None:
-        if hasattr(signal, "SIGCHLD"):  # not on Windows
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would complain of their death
-        for child in multiprocessing.active_children():
-            if child.daemon:  # others are none of ours
-                child.kill()
-
-    atexit.register(end)
+    if hasattr(signal, "SIGCHLD"):  # not on Windows
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would complain of their death
+    for child in multiprocessing.active_children():
+        if child.daemon:  # others are none of ours
+            child.kill()
 
 
 def load(dataset: torch.utils.data.Dataset, collate: Callable, keys, config: RunConfig, device: torch.device):
     """A loader of the batches whose keys are given, in order: of each a list of pieces (batch, names)."""
     workers = min(config.num_workers, len(keys)) if isinstance(keys, list) else config.num_workers
     if workers:
-        _end_workers_at_exit()
+        atexit.unregister(_end_workers)  # it is enough once
+        atexit.register(_end_workers)
         # gloo's threads may still be letting go of tensors. Up to Python 3.11 a worker that is forked meanwhile can
         # hang: 8 of 8,000 did; with a pause of 0.01 s none of 16,000.
         if dist.is_available() and dist.is_initialized():

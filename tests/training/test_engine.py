@@ -386,7 +386,7 @@ def open_file(path, flags, *args, **more):
     return opened(path, flags, *args, **more)
 os.open = open_file
 import siamdiff_min.embed, finetune, standin
-standin.engine._end_workers_at_exit()
+standin.engine.atexit.register(standin.engine._end_workers)
 sys.exit(standin.main(sys.argv[1], "--max-steps", "2"))
 """
     root = Path(__file__).parents[2]
