@@ -43,12 +43,11 @@ def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
     path, payload = folder / f"checkpoint-{step:09d}.pt", _to_bytes(state)
     write_file(path, MAGIC + hashlib.sha256(payload).digest() + payload)
     kept = [old for old in checkpoints(folder) if old.name <= path.name][:keep]
-    for old in folder.glob("checkpoint-*"):
-        if old not in kept:
-            try:
-                old.unlink(missing_ok=True)
-            except OSError as error:  # no reason to end a run
-                print(f"could not remove {old}: {error.strerror or error}")
+    for old in set(folder.glob("checkpoint-*")) - set(kept):
+        try:
+            old.unlink(missing_ok=True)
+        except OSError as error:  # no reason to end a run
+            print(f"could not remove {old}: {error.strerror or error}")
     return path
 
 
@@ -62,16 +61,14 @@ def latest(folder: Path, report: Callable[[str], None] = print) -> tuple[Path, d
 
     Raises CheckpointError where checkpoints exist and none is whole: starting anew silently would hide a loss.
     """
-    candidates = checkpoints(folder)
-    for path in candidates:
+    found = checkpoints(folder)
+    for path in found:
         try:
             return path, load(path)
         except CheckpointError as error:
             report(f"skipped: {error}")
-    if candidates:
-        raise CheckpointError(
-            f"none of the {len(candidates)} checkpoints in {folder} is whole; remove them to start anew"
-        )
+    if found:
+        raise CheckpointError(f"none of the {len(found)} checkpoints in {folder} is whole; remove them to start anew")
     return None
 
 

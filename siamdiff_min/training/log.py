@@ -32,8 +32,7 @@ class Log:
     def __init__(self, run: Run, unit: str):
         self.run, self.unit, self.start = run, unit, time.perf_counter()
         self.path, self.file = Path(run.config.out) / "metrics.jsonl", None
-        self.records: list[Record] = []  # since the last line of the training
-        self.since, self.since_step = self.start, run.step
+        self.records: list[Record] = []  # of the steps since the last line of the training
 
     def __enter__(self) -> Log:
         if self.run.ranks.rank == 0:
@@ -60,9 +59,8 @@ class Log:
         """Remember what was measured in a step."""
         self.records += records
         self.bar.update()
-        self.run.ranks.still(
-            lambda: f"step {self.run.step:>6} of {self.run.total}  loss {means(self.records, 1)['loss']:.4g}"
-        )
+        run = self.run
+        run.ranks.still(lambda: f"step {run.step:>6} of {run.total}  loss {means(self.records, 1)['loss']:.4g}")
 
     def train(self) -> float:
         """A line with the means over all steps since the last one. Returns the sum of their losses."""

@@ -115,9 +115,7 @@ def launch(device: str = "auto", threads: int | None = None, deterministic: bool
         torch.use_deterministic_algorithms(True)
     if choose_device(device) == "cuda":
         if local >= torch.cuda.device_count():
-            raise ConfigError(
-                f"torchrun started more processes than this machine has GPUs ({torch.cuda.device_count()})"
-            )
+            raise ConfigError(f"torchrun started more processes than there are GPUs here ({torch.cuda.device_count()})")
         chosen = torch.device("cuda", local)
         torch.cuda.set_device(chosen)
         torch.set_float32_matmul_precision("highest" if deterministic else "high")  # the latter is TF32

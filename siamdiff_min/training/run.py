@@ -47,9 +47,8 @@ class Run:
         self.objective = objective.to(ranks.device).train()
         if ranks.world > 1 and ranks.device.type == "cuda" and not config.batch_nodes:  # else pieces differ in number
             self.objective = nn.SyncBatchNorm.convert_sync_batchnorm(self.objective)
-        self.optimizer = torch.optim.Adam(
-            groups(self.objective, config.lr), weight_decay=config.weight_decay, fused=True
-        )
+        trained = groups(self.objective, config.lr)
+        self.optimizer = torch.optim.Adam(trained, weight_decay=config.weight_decay, fused=True)
         self.initial_lr = [group["lr"] for group in self.optimizer.param_groups]
         self.scheduler, self.measure = None, None
         if plateau and config.lr_decay == "none":

@@ -30,5 +30,5 @@ def test_products_in_float32_are_tf32_on_a_gpu_unless_deterministic(card):
 def test_more_processes_than_gpus_are_refused_in_a_sentence(card, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(ConfigError, match="more processes than this machine has GPUs \\(1\\)"):
+    with pytest.raises(ConfigError, match="more processes than there are GPUs here \\(1\\)"):
         ranks.launch("cuda")
