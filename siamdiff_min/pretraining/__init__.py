@@ -61,16 +61,6 @@ def build_self_prediction(
     return SelfPrediction(encoder, first, Geometry(d, geometry, conventions) if geometry else None)
 
 
-def build_multiview(encoder: nn.Module, level: str, preset: str = "paper") -> MultiviewContrast:
-    """Multiview contrast (App. D)."""
-    return MultiviewContrast(encoder, CONVENTIONS[preset])
-
-
-def build_score_matching(encoder: nn.Module, level: str, preset: str = "paper"):
-    """Denoising score matching on distances (App. D)."""
-    return ScoreMatching(encoder)
-
-
 def build_torsional(encoder: nn.Module, level: str, preset: str = "paper"):
     """Torsional diffusion of side chains (App. G), at all levels of the schedule of DiffPreT."""
     if level != "atom":
@@ -88,7 +78,7 @@ OBJECTIVES = {  # name -> (encoder, level, preset) -> objective; the first two t
     "residue-type+distance": partial(build_self_prediction, types=True, geometry="distance"),
     "residue-type+angle": partial(build_self_prediction, types=True, geometry="angle"),
     "residue-type+dihedral": partial(build_self_prediction, types=True, geometry="dihedral"),
-    "multiview": build_multiview,
-    "score-matching": build_score_matching,
+    "multiview": lambda encoder, level, preset="paper": MultiviewContrast(encoder, CONVENTIONS[preset]),
+    "score-matching": lambda encoder, level, preset="paper": ScoreMatching(encoder),
     "torsional": build_torsional,
 }
