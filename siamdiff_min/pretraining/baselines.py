@@ -100,7 +100,6 @@ class SelfPrediction(Objective):
         self.types, self.geometry = types, geometry
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
-        """The loss of a batch, and what to log."""
         protein = left = self.encoder.builder.view(protein)
         if self.types is not None:
             left, masked = self.types.hide(protein, generator)

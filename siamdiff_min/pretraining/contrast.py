@@ -69,7 +69,7 @@ class MultiviewContrast(Objective):
         self.mlp = MLP(encoder.out_dim, encoder.out_dim, encoder.out_dim)
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
-        """The loss of a batch, and what to log. One protein alone has nothing to contrast."""
+        """One protein alone has nothing to contrast."""
         ca = protein.alpha_carbons().pos
         protein = self.encoder.builder.view(protein)
         views = [self.view(protein, ca, generator) for _ in range(2)]

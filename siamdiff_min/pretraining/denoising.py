@@ -44,7 +44,6 @@ class ScoreMatching(Objective):
         self.register_buffer("sigma", noise_levels(), persistent=False)
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
-        """The loss of a batch, and what to log."""
         protein = self.encoder.builder.view(protein)
         graph, n = self.encoder.builder(protein), protein.num_atoms
         pair, of_edge = torch.unique(graph.pair, return_inverse=True)
@@ -78,7 +77,6 @@ class TorsionalDiffusion(Objective):
         self.register_buffer("alpha_bar", schedule.alpha_bar, persistent=False)
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
-        """The loss of a batch, and what to log."""
         graph = self.encoder.builder(protein)
         t = self.schedule.draw_level(protein.num_graphs, generator)
         abar = self.alpha_bar.to(protein.pos)[t - 1][protein.residue_graph]
