@@ -126,13 +126,9 @@ class RunConfig:
     )
     batch_size: int | None = option("samples per process and forward pass (default: preset)")
     global_batch_size: int | None = option("samples per step of the optimizer (default: processes x batch size)")
-    batch_nodes: int | None = option(
-        "atoms (residue level: residues) computed at once; larger batches are cut and their gradients added up"
-    )
+    batch_nodes: int | None = option("atoms or residues (by level) at once; a larger batch is cut, its gradients added")
     lr: float | None = option("learning rate of Adam (default: preset)")
-    lr_decay: str = option(
-        "none keeps --lr, as the paper; cosine lowers it to 0 over the epochs", "none", choices=("none", "cosine")
-    )
+    lr_decay: str = option("none: as the paper; cosine: --lr falls to 0 in the end", "none", choices=("none", "cosine"))
     weight_decay: float = option("weight decay of Adam", 0.0, least=0)
     amp: str = option("autocast to bfloat16", "off", choices=("off", "bf16"))
     init_from: str | None = option("start from siamdiff-atom, siamdiff-residue, an encoder.pt or a checkpoint")
