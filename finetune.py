@@ -23,7 +23,7 @@ from siamdiff_min.data.ec import ec_set
 from siamdiff_min.data.samples import DATASETS, Samples, Unlabelled, pack_samples
 from siamdiff_min.data.table import table_set
 from siamdiff_min.downstream.tasks import TASKS, Task
-from siamdiff_min.files import ConfigError, SiamDiffError
+from siamdiff_min.files import ConfigError, console
 from siamdiff_min.training import checkpoint, engine, results
 from siamdiff_min.training.config import FinetuneConfig, parse
 from siamdiff_min.training.ranks import Ranks, launch
@@ -185,7 +185,5 @@ def train(
 
 
 if __name__ == "__main__":
-    try:
+    with console():
         sys.exit(main())
-    except SiamDiffError as error:
-        sys.exit(f"error: {error}")

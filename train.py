@@ -15,7 +15,7 @@ from siamdiff_min.conventions import CONVENTIONS
 from siamdiff_min.data.build import open_store
 from siamdiff_min.data.conformers import ConformerCrops
 from siamdiff_min.data.crops import Crops, collate, split
-from siamdiff_min.files import SiamDiffError
+from siamdiff_min.files import console
 from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.config import PretrainConfig, parse
 from siamdiff_min.training.log import summary
@@ -98,7 +98,5 @@ def build(config: PretrainConfig, ranks: Ranks) -> torch.nn.Module:
 
 
 if __name__ == "__main__":
-    try:
+    with console():
         sys.exit(main())
-    except SiamDiffError as error:
-        sys.exit(f"error: {error}")

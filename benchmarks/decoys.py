@@ -13,7 +13,6 @@ of every chain. It needs the package lmdb.
 import argparse
 import gzip
 import json
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from benchmarks.make_demo import generator_of, turn_of
 from benchmarks.probe import SPLITS, Item, read_items
 from benchmarks.superpose import gdt_ts
 from siamdiff_min.data.demo import SHAKE, bend
-from siamdiff_min.files import ConfigError, SiamDiffError
+from siamdiff_min.files import ConfigError, console
 from siamdiff_min.protein.constants import ATOM_NAMES, CA, ELEMENTS, RESIDUES
 from siamdiff_min.protein.protein import Protein
 
@@ -123,7 +122,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with console():
         main()
-    except SiamDiffError as error:
-        sys.exit(f"error: {error}")

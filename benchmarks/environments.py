@@ -9,7 +9,6 @@ family of every chain. It needs the package lmdb.
 """
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -20,7 +19,7 @@ import numpy as np
 from benchmarks.decoys import frame, one_of_each_family, write_set
 from benchmarks.make_demo import generator_of
 from benchmarks.probe import SPLITS, Item
-from siamdiff_min.files import SiamDiffError
+from siamdiff_min.files import console
 from siamdiff_min.protein.constants import CA, RESIDUES, O
 
 RADIUS = 10 * 3**0.5  # angstrom, the corner of a cube of 20
@@ -69,7 +68,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with console():
         main()
-    except SiamDiffError as error:
-        sys.exit(f"error: {error}")

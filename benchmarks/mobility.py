@@ -16,7 +16,6 @@ figure shows the test chain whose rho is the median of those that move: CA RMSD 
 import argparse
 import csv
 import re
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from benchmarks.probe_report import cell, difference, weights
 from benchmarks.residue_labels import atoms_of
 from benchmarks.superpose import superpose
 from siamdiff_min.data.conformers import matched
-from siamdiff_min.files import SiamDiffError
+from siamdiff_min.files import console
 from siamdiff_min.protein.constants import CA
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
@@ -187,7 +186,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with console():
         main()
-    except SiamDiffError as error:
-        sys.exit(f"error: {error}")

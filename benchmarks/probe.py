@@ -28,7 +28,6 @@ import csv
 import hashlib
 import io
 import re
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +42,7 @@ from benchmarks.make_demo import sides
 from benchmarks.residue_labels import atoms_of, labels_of
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.ops import segment_mean
-from siamdiff_min.files import ConfigError, SiamDiffError, write_file
+from siamdiff_min.files import ConfigError, console, write_file
 from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES
 from siamdiff_min.protein.parse import read_structure
@@ -327,7 +326,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with console():
         main()
-    except SiamDiffError as error:
-        sys.exit(f"error: {error}")

@@ -9,7 +9,6 @@ part for every level and size.
 import argparse
 import functools
 import re
-import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.probe import KIND, SHARES, score
-from siamdiff_min.files import ConfigError, SiamDiffError
+from siamdiff_min.files import ConfigError, console
 
 DRAWS = 2000  # of the families of the test split
 PROBES = [name for name in KIND if name != "retrieval"]
@@ -239,7 +238,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with console():
         main()
-    except SiamDiffError as error:
-        sys.exit(f"error: {error}")

@@ -372,11 +372,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first structure that cannot be read")
     args = parser.parse_args(argv)
-    files.tolerant_output()
     try:
-        return run(args)
-    except SiamDiffError as error:
-        sys.exit(f"error: {error}")
+        with files.console():
+            return run(args)
     except KeyboardInterrupt:
         made = len(list(Path(args.out).glob("embeddings-*.npz")))
         kept = f"{made} files in {args.out} are kept, the same command goes on" if made else "nothing is kept"

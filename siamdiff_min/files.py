@@ -33,12 +33,6 @@ def unescape(cell: str) -> str:
     return cell.encode("latin-1", "backslashreplace").decode("unicode_escape")
 
 
-def tolerant_output() -> None:
-    """Let stdout show the file names that its encoding cannot hold: escaped, in place of a traceback."""
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")
-
-
 class SiamDiffError(ValueError):
     """Something the user can mend: options, a file, a full disk. The message says what and where."""
 
@@ -75,6 +69,18 @@ class StructureError(SiamDiffError):
     def __str__(self) -> str:
         text = f"{self.path}: {self.reason}" if self.reason else self.path
         return printable(f"{text} ({self.detail})" if self.detail else text)
+
+
+@contextlib.contextmanager
+def console() -> Iterator[None]:
+    """What all commands share: a SiamDiffError ends them with its sentence and status 1. File names that the encoding
+    of stdout cannot hold are shown escaped, in place of a traceback."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    except SiamDiffError as error:
+        sys.exit(f"error: {error}")
 
 
 @contextlib.contextmanager

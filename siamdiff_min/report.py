@@ -22,7 +22,7 @@ from sklearn import metrics
 
 from .data.structures import bundle_path, find_structures
 from .encoders import kernels
-from .files import SiamDiffError, printable, structure_errors, tolerant_output, unescape, write_file
+from .files import SiamDiffError, console, printable, structure_errors, unescape, write_file
 from .pretraining.diffusion import edges_to_vectors
 from .pretraining.siamdiff import SiamDiff
 from .protein.constants import CA
@@ -237,11 +237,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="siamdiff-report", description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="the folder of a run (--out of train.py or finetune.py)")
     args = parser.parse_args(argv)
-    tolerant_output()
-    try:
+    with console():
         print(report(args.run))
-    except SiamDiffError as error:
-        sys.exit(f"error: {error}")
     return 0
 
 

@@ -25,7 +25,7 @@ import torch
 
 from siamdiff_min import embed
 from siamdiff_min.data import build, ec, growing
-from siamdiff_min.files import SiamDiffError, write_file
+from siamdiff_min.files import console, write_file
 from siamdiff_min.training import checkpoint, engine, ranks
 
 ROOT = Path(__file__).parents[1]
@@ -51,13 +51,11 @@ def module(name: str, *argv: str) -> None:
 def convert(data: str, store: str, workers: str = "1") -> None:
     """The store of a folder of structures, or of the training split of a folder in the layout of EC."""
     growing.NOTE_EVERY = 4
-    try:
+    with console():
         if (Path(data) / ec.ANNOTATION[0]).exists():
             build.open_origin(ec.ec_set(data).train, store, int(workers))
         else:
             build.open_store(data, store, int(workers))
-    except SiamDiffError as error:
-        sys.exit(f"error: {error}")
 
 
 def evaluate(out: str, *numbers: str) -> None:

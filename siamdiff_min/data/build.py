@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ..files import ConfigError, SiamDiffError, StoreError, lock, sync_folder, tolerant_output, writing
+from ..files import ConfigError, StoreError, console, lock, sync_folder, writing
 from .conformers import with_conformers
 from .growing import NAMES, GrowingStore
 from .store import ARRAYS, ProteinStore, encode_name, has_format, is_store, write_checked
@@ -222,14 +222,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="siamdiff-data build", description="Build and check stores.")
     parser.add_argument("path", nargs="+", help="structures (their store is built), or a store")
     args = parser.parse_args(argv)
-    tolerant_output()
-    try:
+    with console():
         for path in args.path:
             store = open_store(path)
             store.verify()
             print(f"{store.path}: {report_of(store)}; all checksums are right")
-    except SiamDiffError as error:
-        sys.exit(f"error: {error}")
     return 0
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ..files import SiamDiffError, StructureError, lock, sha256, structure_errors, sync_folder, write_file, writing
+from ..files import StructureError, console, lock, sha256, structure_errors, sync_folder, write_file, writing
 from .archives import tar_members, unpack
 from .fetch import DownloadError, fetch
 from .worker import run
@@ -195,7 +195,7 @@ def main(argv: list[str] | None = None) -> int:
             command.add_argument("--proteome", nargs="+", default=[], metavar="NAME", help=which)
     commands.add_parser("verify", help="read what was downloaded again").add_argument("out", type=Path)
     args = parser.parse_args(argv)
-    try:
+    with console():
         if args.what == "verify":
             problems = verify(args.out)
             print("\n".join(problems) or f"{args.out}: everything is as it was downloaded")
@@ -213,8 +213,6 @@ def main(argv: list[str] | None = None) -> int:
                 except DownloadError as error:
                     print(f"error: {error}", file=sys.stderr)
                     failed += 1
-    except SiamDiffError as error:
-        sys.exit(f"error: {error}")
     if failed:
         print(f"{failed} of {len(remotes)} archives could not be downloaded", file=sys.stderr)
         return 1

@@ -13,7 +13,6 @@ import hashlib
 import io
 import itertools
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 
 from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH
 from ..encoders.weights import find_weights, read_weights
-from ..files import CheckpointError, ConfigError, SiamDiffError, write_file
+from ..files import CheckpointError, ConfigError, console, write_file
 from ..pretraining import OBJECTIVES
 from .config import STAGED, RunConfig
 
@@ -276,7 +275,5 @@ def _groups(names: list[str]) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m siamdiff_min.training.checkpoint", description=describe.__doc__)
     parser.add_argument("file", nargs="+", type=Path, help="encoder.pt, checkpoint, best.pt, or a released file")
-    try:
+    with console():
         print("\n".join(describe(path) for path in parser.parse_args().file))
-    except SiamDiffError as problem:
-        sys.exit(f"error: {problem}")

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 from tqdm import tqdm
 
-from ..files import ConfigError, SiamDiffError, lock, printable, tolerant_output
+from ..files import ConfigError, SiamDiffError, lock, printable
 
 QUIET = 25.0  # seconds
 Record = dict[str, Tensor]  # name -> sums over the items of a batch, see `means`
@@ -106,7 +106,6 @@ def choose_device(device: str = "auto") -> str:
 
 def launch(device: str = "auto", threads: int | None = None, deterministic: bool = False) -> Ranks:
     """Find out from torchrun's environment who we are; without it we are the only process."""
-    tolerant_output()
     world, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
     if threads:
         torch.set_num_threads(threads)
