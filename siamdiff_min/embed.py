@@ -63,14 +63,11 @@ class Embedding:
 
 
 class Embedder:
-    """An encoder ready for use.
+    """An encoder of `ENCODERS` ready for use: in evaluation mode, on `device`.
 
-    Args:
-        encoder: from `ENCODERS`; it is put into evaluation mode.
-        device: where it runs.
-        batch_nodes: nodes (atoms, or residues at residue level) of a batch; memory grows with it. A larger structure
-            goes alone.
-        layers: whose representations are wanted, counted from 1; all that the encoder hands out by default.
+    A batch has at most `batch_nodes` nodes (atoms, or residues at residue level), and memory grows with it; a larger
+    structure goes alone. `layers`, counted from 1, are those whose representations are wanted; by default all that the
+    encoder hands out. Raises ConfigError for a layer that is not there.
     """
 
     def __init__(self, encoder: nn.Module, device="cpu", batch_nodes: int = 8000, layers: Sequence[int] = ()):

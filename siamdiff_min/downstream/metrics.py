@@ -22,14 +22,9 @@ def fmax(score: np.ndarray, target: np.ndarray) -> tuple[float, float]:
     are the averages of Eq. 30. They are read only after the last of equal scores: there is no threshold between equal
     scores, and torchdrug's maximum, which takes such places in, is too high.
 
-    A protein without labels has recall 0/0 in Eq. 29; it counts as 0, and the protein counts in N.
-
-    Args:
-        score: (B, C) of every protein and label; the paper's are probabilities, but only their order matters.
-        target: (B, C) 1 where the protein has the label, else 0.
-
-    Returns:
-        (nan, nan) if no protein has a label.
+    score (B, C) of every protein and label: the paper's are probabilities, but only their order matters. target (B, C)
+    is 1 where the protein has the label, else 0. A protein without labels has recall 0/0 in Eq. 29; it counts as 0, and
+    the protein counts in N. (nan, nan) if no protein has a label.
     """
     score, target = _float(score), _float(target)
     if not target.any() or not np.isfinite(score).all():

@@ -25,9 +25,7 @@ from . import metrics
 class Task(nn.Module):
     """What all tasks share. Every output is a binary problem, unless the task has another loss.
 
-    Args:
-        encoder: from `ENCODERS`.
-        num_outputs: numbers predicted for a sample; by default those of the paper's task.
+    `num_outputs` numbers are predicted for every sample; by default those of the paper's task.
     """
 
     num_outputs = 1
@@ -206,13 +204,8 @@ METRICS = {  # the first is the default
 class TableTask(StructureRanking):
     """Labels of the user's own (docs/extending.md): a number, 0 or 1, one name or several, as the task in `LIKE` has.
 
-    Args:
-        kind: a key of `LIKE`.
-        residues: whether they belong to residues, not to the whole structure.
-        metric: which one decides; by default the first of `METRICS`.
-
-    Raises:
-        ConfigError: the metric is none of this kind of label.
+    `kind` is a key of `LIKE`. With `residues` the labels belong to residues, not to the whole structure. `metric` is
+    the one that decides, by default the first of `METRICS`. Raises ConfigError if it is none of this kind of label.
     """
 
     def __init__(self, encoder, num_outputs=None, kind: str = "regression", residues: bool = False, metric=None):

@@ -182,11 +182,8 @@ def train(
 ) -> int:
     """Minimise `objective`: (batch, generator) -> (loss, logs). Checkpoints and metrics.jsonl go to config.out.
 
-    Args:
-        config: the resolved options.
-        validate: called with the epochs done, after each and where --max-steps ends; what it returns is written down.
-        plateau: see `Run`.
-        unit: what the items are, in the plural.
+    `validate` is called with the epochs done, after each and where --max-steps ends; what it returns is written down.
+    `plateau` is that of `Run`, `unit` that of `Log`.
 
     Returns 0 when the run is complete, or the number of the signal that ended it after a checkpoint; one that came
     during the last validation or save counts too. Raises SiamDiffError on a non-finite loss, WriteError when a

@@ -59,8 +59,7 @@ def write_predictions(path: Path, predictions: Predictions, columns: Sequence[st
 
 def report(path: Path, config: FinetuneConfig, tested: dict[int, dict[str, float]]) -> str:
     """Write results.json, and return it as a table: every metric on the test split for every seed, mean and std."""
-    names = list(next(iter(tested.values())))
-    values = {name: np.array([tested[seed][name] for seed in tested]) for name in names}
+    values = {name: np.array([found[name] for found in tested.values()]) for name in next(iter(tested.values()))}
     spread = {name: float(x.std(ddof=1)) if len(x) > 1 else None for name, x in values.items()}
     content = {
         "test": {str(seed): metrics for seed, metrics in tested.items()},
