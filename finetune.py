@@ -20,7 +20,7 @@ from siamdiff_min.data.atom3d import atom3d_set
 from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.demo import demo_set
 from siamdiff_min.data.ec import ec_set
-from siamdiff_min.data.samples import DATASETS, Samples, Unlabelled, pack_samples
+from siamdiff_min.data.samples import DATASETS, SPLITS, Samples, Unlabelled, pack_samples
 from siamdiff_min.data.table import table_set
 from siamdiff_min.downstream.tasks import TASKS, Task
 from siamdiff_min.files import ConfigError, console
@@ -28,7 +28,6 @@ from siamdiff_min.training import checkpoint, engine, results
 from siamdiff_min.training.config import FinetuneConfig, parse
 from siamdiff_min.training.ranks import Ranks, launch
 
-SPLITS = ("train", "valid", "test")
 OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # differences.md, row 21
 
 
@@ -88,7 +87,7 @@ def open_data(config: FinetuneConfig, ranks: Ranks, model: dict | None) -> tuple
 
     Every split is converted once to a memory-mapped store, by the first process. A dry run writes none.
     """
-    needed = SPLITS[-1:] if model else SPLITS  # a model is scored on the test split
+    needed = ("test",) if model else tuple(SPLITS)  # a model is scored on the test split
     if config.task == "table":
         if not config.labels or not config.data:
             raise ConfigError("--task table needs --labels, a file, and --data, the structures that it names")
@@ -133,10 +132,10 @@ def build(config: FinetuneConfig, datasets: dict[str, Samples], labels: tuple, m
     if "train" in datasets:
         task.fit(datasets["train"].targets(), config.size)
     trained = sum(p.numel() for p in task.parameters() if p.requires_grad)
-    start = f"from {config.eval_only or config.init_from}" if config.eval_only or config.init_from else "from scratch"
-    training = f", {trained:,} parameters to train"
-    ranks.say(f"task        {config.task}, {config.level} level, seed {config.seed}{training * (not config.eval_only)}")
-    ranks.say(f"encoder     {config.encoder}, size {config.size}, {start}")
+    training = "" if config.eval_only else f", {trained:,} parameters to train"
+    ranks.say(f"task        {config.task}, {config.level} level, seed {config.seed}{training}")
+    start = config.eval_only or config.init_from or "scratch"
+    ranks.say(f"encoder     {config.encoder}, size {config.size}, from {start}")
     return task.to(ranks.device)
 
 
