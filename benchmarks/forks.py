@@ -1,15 +1,15 @@
 """How often a process that is forked right after collectives of gloo never runs (docs/reliability.md).
 
-    torchrun --nproc_per_node 2 -m benchmarks.forks [FORKS] [PAUSE]
+    torchrun --nproc_per_node 2 -m benchmarks.forks [--forks 4000] [--pause 0]
 
-Each process forks FORKS times (4000), PAUSE seconds (0) after twenty broadcasts, and counts the children that have not
-ended after three seconds.
+Each process forks again and again, some seconds (--pause) after twenty broadcasts, and counts the children that have
+not ended after three seconds.
 """
 
+import argparse
 import os
 import platform
 import signal
-import sys
 import time
 
 import torch
@@ -31,18 +31,22 @@ def hangs() -> bool:
     return True
 
 
-def main(forks: int = 4000, pause: float = 0.0) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.forks", description=__doc__.splitlines()[0])
+    parser.add_argument("--forks", type=int, default=4000)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between broadcasts and fork")
+    args = parser.parse_args()
     dist.init_process_group("gloo")
     tensors, hung = [torch.zeros(8) for _ in range(20)], 0
-    for _ in range(forks):
+    for _ in range(args.forks):
         for tensor in tensors:
             dist.broadcast(tensor, 0)
-        if pause:  # even one of 0 s would let the threads of gloo run
-            time.sleep(pause)
+        if args.pause:  # even one of 0 s would let the threads of gloo run
+            time.sleep(args.pause)
         hung += hangs()
-    print(f"Python {platform.python_version()}: {hung} of {forks} hung", flush=True)
+    print(f"Python {platform.python_version()}: {hung} of {args.forks} hung", flush=True)
     dist.barrier()
 
 
 if __name__ == "__main__":
-    main(*(kind(text) for kind, text in zip((int, float), sys.argv[1:])))
+    main()

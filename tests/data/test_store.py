@@ -344,7 +344,7 @@ def test_without_building_nothing_changes_on_the_disk(folder, tmp_path, monkeypa
 def test_a_dry_run_changes_nothing_on_the_disk(script, options, folder, tmp_path, enzymes, monkeypatch, capsys):
     monkeypatch.setenv("SIAMDIFF_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(enzymes, tmp_path / "ec")
+    shutil.copytree(enzymes, tmp_path / "ec", ignore=shutil.ignore_patterns("*.store*"))  # of other tests
     data = {"train": ["--data", str(folder)], "finetune": ["--data", str(tmp_path / "ec")]}[script]
     before = tree(tmp_path)
     main = importlib.import_module(script).main
