@@ -7,8 +7,6 @@ and where it comes from, and in tests/box.json its checksum and one vector, whic
 `python -m siamdiff_min.training.checkpoint NAME` prints what the file holds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -8,8 +8,6 @@ alone. A file has what the labels are, then one line for each entry: what is to 
 In the bundled complexes the second side follows the first, so rows count both.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import itertools

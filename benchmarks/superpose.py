@@ -4,8 +4,6 @@ Kabsch (1976), Acta Cryst. A32:922, and Zemla (2003), Nucleic Acids Res. 31:3370
 atoms of both structures correspond one to one.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@
 of their own (`pretraining.diffusion.SCHEDULES`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -5,8 +5,6 @@ the package, or any file with the weights of one: encoder.pt, a checkpoint, a fi
 representations of a structure do not depend on the other structures of the command, nor on their order.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import csv

@@ -5,8 +5,6 @@ denoises. Fine-tuning: the same curves for every seed, the table of results, and
 (`finetune.py --save-predictions`). matplotlib is needed, and only here: `pip install matplotlib`.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import html

@@ -4,8 +4,6 @@ Numpy arrays in, Python floats out, computed in float64. A metric that is not de
 scores that are not finite) is nan, not an error, so that a first epoch on a tiny split does not end a run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ fair-esm, whose weight files load. Sequences of a batch lie one after the other 
 tokens, **W** that of sequences.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from dataclasses import dataclass, replace

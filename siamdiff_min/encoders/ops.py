@@ -3,8 +3,6 @@
 A *segment id* says which row belongs to which group, e.g. `atom_residue` (N,) or the destination of every edge (E,).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import pairwise
 

@@ -3,8 +3,6 @@
 Here every edge has a row of its own and every message is stored.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -5,8 +5,6 @@ Files of torch are zips with a checksum for each tensor, which torch writes but 
 were something else, without checksums.
 """
 
-from __future__ import annotations
-
 import os
 import zipfile
 from pathlib import Path

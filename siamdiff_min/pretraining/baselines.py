@@ -4,8 +4,6 @@ Residue types (Hu et al. 2020), distances, angles and dihedrals (Zhang et al. 20
 `SelfPrediction.forward` is the skeleton of all, and of their combinations.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """Multiview contrast (Zhang et al. 2022, Sec. 3.4; App. D): two random parts of a protein against those of others."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -2,8 +2,6 @@
 diffusion of side chains (App. G). In both the network sees the noised quantity and predicts the noise.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """Random walks of 1, 2 or 3 edges: the atoms whose distance, angle or dihedral is predicted (App. D)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -6,8 +6,6 @@ sha256 of the rest + what `torch.save` writes; the others are what `torch.save` 
     python -m siamdiff_min.training.checkpoint FILE ...  # what a file is
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import io

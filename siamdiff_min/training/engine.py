@@ -8,8 +8,6 @@ alone: by neither the number of loader workers, nor interruptions, nor (up to ro
 from others, what makes (batch, names) of a list of its items, and the items to use.
 """
 
-from __future__ import annotations
-
 import atexit
 import multiprocessing
 import signal

@@ -1,7 +1,5 @@
 """The processes of a run: who we are under torchrun, what all of them have to agree on, and how they are stopped."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import math

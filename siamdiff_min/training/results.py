@@ -1,7 +1,5 @@
 """What a fine-tuned model says of held-out samples, and how it is written down: predictions and tables of results."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

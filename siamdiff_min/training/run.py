@@ -1,7 +1,5 @@
 """The state of a training run: everything that goes into a checkpoint, with `save` and `restore` side by side."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

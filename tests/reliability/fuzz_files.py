@@ -3,8 +3,6 @@
 The traps of real files are added: altlocs, an insertion code, MSE, water, hydrogens, two models.
 """
 
-from __future__ import annotations
-
 import gzip
 
 from siamdiff_min.data.structures import bundle_path, find_structures

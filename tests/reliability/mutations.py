@@ -5,8 +5,6 @@ tables), binary families on anything at all, `tar_header` on archives, whose hea
 gets past their checksum.
 """
 
-from __future__ import annotations
-
 import re
 import string
 
