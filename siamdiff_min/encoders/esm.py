@@ -9,6 +9,7 @@ tokens, **W** that of sequences.
 import argparse
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +75,7 @@ def tokenise(protein: Protein, dtype: torch.dtype = torch.float32) -> Tokens:
     position = protein.residue_index - protein.residue_index[first][sequence] + 1
     end, last = start + length + 1, first + length - 1
 
-    types = torch.tensor(RESIDUE_TOKEN, device=row.device)[protein.residue_type].masked_fill(protein.masked, MASK)
+    types = _residue_token(row.device)[protein.residue_type].masked_fill(protein.masked, MASK)
     blank = row.new_full((len(row) + 2 * len(length),), EOS)
     masked = segment_sum(protein.masked.to(dtype), sequence, len(length)) / (length + 2)  # (W,) share
     scale = ((1 - TRAINED_MASK_RATE) / (1 - masked))[shortest_first].repeat_interleave(tokens, output_size=len(blank))
@@ -86,6 +87,11 @@ def tokenise(protein: Protein, dtype: torch.dtype = torch.float32) -> Tokens:
         place=place,
         groups=list(zip(counts.tolist(), lengths.tolist())),
     )
+
+
+@cache
+def _residue_token(device: torch.device) -> Tensor:
+    return torch.tensor(RESIDUE_TOKEN, device=device)  # once: the copy to a GPU waits
 
 
 def rotary_angles(position: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
