@@ -10,6 +10,7 @@ Without --init-from the encoder starts from scratch. The results are OUT/results
 """
 
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -25,94 +26,94 @@ from siamdiff_min.data.table import table_set
 from siamdiff_min.downstream.tasks import TASKS, Task
 from siamdiff_min.files import ConfigError, console
 from siamdiff_min.training import checkpoint, engine, results
-from siamdiff_min.training.config import FinetuneConfig, parse
-from siamdiff_min.training.ranks import Ranks, launch
+from siamdiff_min.training.config import finetune_options, for_seed, printed
+from siamdiff_min.training.ranks import Ranks, launch, world_size
 
 OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # differences.md, row 21
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status, 128 + n after signal n."""
-    # 1. Options. What is not given comes from the model or the encoder file, then from the preset.
-    config = parse(argv, FinetuneConfig, __doc__.splitlines()[0])
-    ranks = launch(config.device, config.threads, config.deterministic)
-    model = checkpoint.load_model_file(Path(config.eval_only)) if config.eval_only else None
-    start = config.start(config.seeds[0] if config.seeds else 0)
-    source = model or (checkpoint.load_encoder_file(Path(start)) if start else {})
-    config = config.resolve(ranks.world, {**source, "seeds": (model["seed"],)} if model else source)
-
-    # 2. Data: none are needed to apply a model.
-    if config.predict:
-        open_store(config.predict, build=False)  # nothing there is an error now, not after the training
-    datasets, (labels, options) = {}, (tuple(model["labels"]), model.get("options", {})) if model else ((), {})
-    if config.data or not (model and config.predict):
+    config = finetune_options(argv, __doc__.splitlines()[0], world_size())
+    model = checkpoint.load(config.eval_only, checkpoint.MODEL) if config.eval_only else None
+    with launch(config.device, config.threads, config.deterministic) as ranks:
+        if config.predict:
+            open_store(config.predict, build=False)  # nothing there is an error now, not after the training
         datasets, labels, options = open_data(config, ranks, model)
-    if config.dry_run:
-        build(config.for_seed(config.seeds[0]), datasets, labels, options, ranks)
-        ranks.say(str(config))
-        return 0
+        if config.dry_run:
+            build(for_seed(config, config.seeds[0]), datasets, labels, options, ranks)
+            ranks.say(printed(config))
+            return 0
+        with ranks.alone_in(config.out):
+            return run(config, datasets, labels, options, ranks)
 
-    # 3. For every seed: minimise, then score the best epoch on the test split.
+
+def run(config: Namespace, datasets: dict[str, Samples], labels: tuple, options: dict, ranks: Ranks) -> int:
+    """For every seed: minimise, then score the best epoch on the test split. Apply the last seed's model."""
     tested = {}
-    with ranks.connected(), ranks.alone_in(config.out):
-        for seed in config.seeds:
-            run = config.for_seed(seed)
-            task = build(run, datasets, labels, options, ranks)
-            if not model:
-                stopped = train(run, task, datasets, labels, ranks)
-                if stopped:
-                    return 128 + stopped
-            best = Path(run.eval_only or f"{run.out}/best.pt")
-            checkpoint.load_weights(task, checkpoint.load_model_file(best)["state"], str(best))
-            if datasets:
-                predictions = results.predict(task, everything(datasets["test"]), run, ranks)
-                tested[seed] = task.metrics(predictions.score, predictions.target, predictions.groups)
-                if config.save_predictions and ranks.rank == 0:
-                    results.write_predictions(Path(run.out) / "predictions.tsv", predictions, task.columns(labels))
-        if tested and ranks.rank == 0:
-            ranks.say(results.report(Path(config.out) / "results.json", config, tested))
-        if config.predict:  # with the last seed's model
-            store = ranks.first("predict", lambda: open_store(config.predict, workers=config.num_workers or 1))
-            unlabelled = Unlabelled(store, residues=options.get("residues", False))
-            predictions = results.predict(task, everything(unlabelled), run, ranks)
-            path = Path(config.out) / "predicted.tsv"
-            if ranks.rank == 0:
-                results.write_predictions(path, predictions, task.columns(labels))
-            ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
+    for seed in config.seeds:
+        of_seed = for_seed(config, seed)
+        task = build(of_seed, datasets, labels, options, ranks)
+        if not config.eval_only:
+            stopped = train(of_seed, task, datasets, labels, ranks)
+            if stopped:
+                return 128 + stopped
+        best = config.eval_only or f"{of_seed.out}/best.pt"
+        checkpoint.load_weights(task, checkpoint.load(best, checkpoint.MODEL)["state"], best)
+        if datasets:
+            predictions = results.predict(task, everything(datasets["test"]), of_seed, ranks)
+            tested[seed] = task.metrics(predictions.score, predictions.target, predictions.groups)
+            if config.save_predictions and ranks.rank == 0:
+                results.write_predictions(Path(of_seed.out) / "predictions.tsv", predictions, task.columns(labels))
+    if tested and ranks.rank == 0:
+        ranks.say(results.report(Path(config.out) / "results.json", config, tested))
+    if config.predict:
+        store = ranks.first(lambda: open_store(config.predict, workers=config.num_workers or 1))
+        unlabelled = Unlabelled(store, residues=options.get("residues", False))
+        predictions = results.predict(task, everything(unlabelled), of_seed, ranks)
+        path = Path(config.out) / "predicted.tsv"
+        if ranks.rank == 0:
+            results.write_predictions(path, predictions, task.columns(labels))
+        ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
     return 0
 
 
-def open_data(config: FinetuneConfig, ranks: Ranks, model: dict | None) -> tuple[dict[str, Samples], tuple, dict]:
+def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict[str, Samples], tuple, dict]:
     """The samples of every split, names of their labels, options of the task. Raises ConfigError if a model has others.
 
-    Every split is converted once to a memory-mapped store, by the first process. A dry run writes none.
+    Every split is converted once to a memory-mapped store, by the first process. A dry run writes none; a model that is
+    only applied needs none.
     """
+    if model and config.predict and not config.data:
+        return {}, tuple(model["labels"]), model["options"]
     needed = ("test",) if model else tuple(SPLITS)  # a model is scored on the test split
     if config.task == "table":
         if not config.labels or not config.data:
             raise ConfigError("--task table needs --labels, a file, and --data, the structures that it names")
-        kind = config.kind or (model and model["options"]["kind"])
-        data = table_set(config.labels, config.data, kind, needed)
+        data = table_set(config.labels, config.data, config.kind or (model and model["options"]["kind"]), needed)
     elif config.data is None:
         data = demo_set(config.task)
     elif config.task == "ec":
         data = ec_set(config.data, config.cutoff, config.ids, needed)
     else:
         data = atom3d_set(config.data, config.task, needed)
-    more = {**data.options, "metric": config.metric} if data.options else {}
-    more = model.get("options", {}) if model else more
-    if model and (data.labels != tuple(model["labels"]) or not data.options.items() <= more.items()):
-        raise ConfigError(f"{config.eval_only} was trained on other labels than those of {config.data or 'the demo'}")
-    origins, options = [getattr(data, split) for split in needed], {"workers": config.num_workers or 1}
-    stores = ranks.first("data", lambda: [open_origin(x, **options, build=not config.dry_run) for x in origins])
-    options, datasets = {"labels": data.labels, "max_residues": config.max_residues}, {}
+    options = {**data.options, "metric": config.metric} if data.options else {}
+    if model:
+        options = model["options"]
+        if data.labels != tuple(model["labels"]) or not data.options.items() <= options.items():
+            source = config.data or "the demo"
+            raise ConfigError(f"{config.eval_only} was trained on other labels than those of {source}")
+    origins, how = [getattr(data, split) for split in needed], {"workers": config.num_workers or 1}
+    stores = ranks.first(lambda: [open_origin(x, **how, build=not config.dry_run) for x in origins])
+    datasets = {}
     if None not in stores:
-        datasets = {split: DATASETS[config.task](store, **options) for split, store in zip(needed, stores)}
+        kept = {"labels": data.labels, "max_residues": config.max_residues}
+        datasets = {split: DATASETS[config.task](store, **kept) for split, store in zip(needed, stores)}
     ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
     ranks.say(f"labels      {data.about}")
     samples = ", ".join(f"{split} {len(x)}" for split, x in datasets.items()) or "not converted to a store yet"
     ranks.say(f"samples     {samples}")
-    return datasets, data.labels, more
+    return datasets, data.labels, options
 
 
 def everything(dataset: Samples) -> tuple:
@@ -120,13 +121,13 @@ def everything(dataset: Samples) -> tuple:
     return dataset, pack_samples, range(len(dataset))
 
 
-def build(config: FinetuneConfig, datasets: dict[str, Samples], labels: tuple, more: dict, ranks: Ranks) -> Task:
+def build(config: Namespace, datasets: dict[str, Samples], labels: tuple, options: dict, ranks: Ranks) -> Task:
     """Encoder and head: from scratch, or with the encoder of --init-from."""
     torch.manual_seed(config.seed)
     encoder = checkpoint.new_encoder(config, ranks.say)
-    task = TASKS[config.task](encoder, **({"num_outputs": len(labels)} if labels else {}), **more)
+    task = TASKS[config.task](encoder, len(labels) or None, **options)
     if config.init_from:
-        checkpoint.initialise(task, Path(config.init_from), ranks.say, encoder_only=True)
+        checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
     if config.freeze:
         task.freeze()
     if "train" in datasets:
@@ -139,31 +140,30 @@ def build(config: FinetuneConfig, datasets: dict[str, Samples], labels: tuple, m
     return task.to(ranks.device)
 
 
-def calibrate(config: FinetuneConfig, task: Task, dataset: Samples, ranks: Ranks) -> None:
+def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> None:
     """Batch norm of an encoder that is frozen without any training: its means and variances over 100 training batches.
 
     With mean 0 and variance 1 in their place values grow from layer to layer. All processes see the same batches.
     """
     batches = engine.epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
     loaded = engine.load(dataset, pack_samples, [[(0, int(i)) for i in b] for b in batches], config, ranks.device)
-    proteins = (sample.protein.to(ranks.device) for pieces in loaded for sample, _ in pieces)
+    proteins = (sample.protein.to(ranks.device) for sample, _ in loaded)
     update_bn(map(task.encoder.builder.view, proteins), task.encoder)
 
 
-def train(
-    config: FinetuneConfig, task: Task, datasets: dict[str, Samples], labels: tuple[str, ...], ranks: Ranks
-) -> int:
+def train(config: Namespace, task: Task, datasets: dict[str, Samples], labels: tuple[str, ...], ranks: Ranks) -> int:
     """Minimise; OUT/best.pt is the epoch with the best validation metric. Returns the signal that ended it, or 0."""
+    metric = task.measures[0]
 
     def score(epochs: float, values: dict[str, float]) -> float:
         """The score the next epoch must beat. Not counted: a nan metric, or an epoch cut short by --max-steps."""
-        value = values[task.metric] if task.best == "max" else -values[task.metric]
+        value = values[metric] if task.best == "max" else -values[metric]
         return value if epochs == int(epochs) and np.isfinite(value) else -np.inf
 
     path = Path(config.out) / "best.pt"
     best, identity = -np.inf, {name: getattr(config, name) for name in ("task", *checkpoint.IDENTITY)}
     if path.exists() and checkpoint.checkpoints(path.parent) and config.resume != "never":
-        before = checkpoint.load_model_file(path)
+        before = checkpoint.load(path, checkpoint.MODEL)
         best = score(before["epochs"], before["valid"])
 
     def validate(epochs: float) -> dict[str, float]:
@@ -179,7 +179,7 @@ def train(
 
     if config.freeze and not config.init_from:
         calibrate(config, task, datasets["train"], ranks)
-    plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else (task.metric, task.best)
+    plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else (metric, task.best)
     return engine.train(config, task, everything(datasets["train"]), validate, ranks, plateau, unit="samples")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from siamdiff_min.data.structures import bundle_path, find_structures
+from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import build_siamdiff
 

@@ -12,10 +12,10 @@ import json
 from pathlib import Path
 
 from siamdiff_min import __version__
-from siamdiff_min.data.structures import Source, bundle_path, find_structures
+from siamdiff_min.data.sources import Source, bundle_path, find_structures
 from siamdiff_min.embed import load_encoder
 from siamdiff_min.encoders import weights
-from siamdiff_min.files import sha256, write_file
+from siamdiff_min.files import checksum, write_file
 from siamdiff_min.training import checkpoint
 
 RECORD = Path(__file__).parent.parent / "tests" / "box.json"
@@ -30,7 +30,7 @@ def smallest() -> Source:
 def put(file: Path, name: str, data: str, record: Path = RECORD) -> Path:
     """Write an encoder and its entry in `record`; returns the file. Raises CheckpointError if `file` is no encoder."""
     content = checkpoint.load_encoder_file(file)
-    encoder = checkpoint.build_encoder(content, str(file))
+    encoder = checkpoint.load_encoder(file)
     config = content["config"]
     lines = (file.parent / "metrics.jsonl").read_text().splitlines()
     about = {"method": content["method"], "data": data, "steps": json.loads(lines[-1])["step"]}
@@ -41,7 +41,7 @@ def put(file: Path, name: str, data: str, record: Path = RECORD) -> Path:
     source = smallest()
     mean = load_encoder(name, "cpu").embed(source.read()).mean
     entries = json.loads(record.read_text()) if record.exists() else {}
-    entries[name] = {"sha256": sha256(boxed), "structure": source.name, "mean": [round(x, 6) for x in mean.tolist()]}
+    entries[name] = {"sha256": checksum(boxed), "structure": source.name, "mean": [round(x, 6) for x in mean.tolist()]}
     write_file(record, (json.dumps(entries, sort_keys=True) + "\n").encode())
     return boxed
 

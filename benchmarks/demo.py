@@ -15,7 +15,7 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from argparse import Namespace
 from pathlib import Path
 
 import torch
@@ -23,20 +23,20 @@ import torch
 from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.pretraining import OBJECTIVES
+from siamdiff_min.pretraining import OBJECTIVES, STAGED
 from siamdiff_min.training import checkpoint, engine
-from siamdiff_min.training.config import STAGED, PretrainConfig
-from siamdiff_min.training.ranks import launch
+from siamdiff_min.training.config import pretrain_options, replace
+from siamdiff_min.training.ranks import Ranks
 
 ROOT = Path(__file__).parent.parent
-RANKS = launch("cpu")
+RANKS = Ranks(torch.device("cpu"))
 
 
 DEFAULTS = ("gearnet", "none")  # left out of the names of runs
 DRAWS = 8  # crops, masks and noise of every held-out protein
 
 
-def run(config: PretrainConfig) -> tuple[list[dict], float]:
+def run(config: Namespace) -> tuple[list[dict], float]:
     """The lines of metrics.jsonl of one complete run, and the minutes it took."""
     out = Path(config.out)
     command = [sys.executable, "train.py", "--size", "tiny", "--method", config.method, "--level", config.level]
@@ -50,11 +50,11 @@ def run(config: PretrainConfig) -> tuple[list[dict], float]:
     return lines, json.loads((out / "minutes.json").read_text())
 
 
-def build(config: PretrainConfig) -> torch.nn.Module:
+def build(config: Namespace) -> torch.nn.Module:
     return OBJECTIVES[config.method](ENCODERS[config.encoder](config.level, config.size), config.level)
 
 
-def evaluate(objective: torch.nn.Module, config: PretrainConfig, stage: int, store, valid: list[int]) -> dict:
+def evaluate(objective: torch.nn.Module, config: Namespace, stage: int, store, valid: list[int]) -> dict:
     """Means over DRAWS draws of every held-out protein."""
     objective.set_stage(stage)
     means = []
@@ -64,7 +64,7 @@ def evaluate(objective: torch.nn.Module, config: PretrainConfig, stage: int, sto
     return {name: sum(m[name] for m in means) / DRAWS for name in means[0]}
 
 
-def rows(config: PretrainConfig) -> list[str]:
+def rows(config: Namespace) -> list[str]:
     """One row of the table for each stage."""
     lines, minutes = run(config)
     store = open_store()
@@ -103,7 +103,7 @@ class Constant(torch.nn.Module):
         return self.output.expand(len(x), -1)
 
 
-def targets(part: torch.nn.Module, objective: torch.nn.Module, config: PretrainConfig, store, indices) -> torch.Tensor:
+def targets(part: torch.nn.Module, objective: torch.nn.Module, config: Namespace, store, indices) -> torch.Tensor:
     """What a part of a self-prediction objective has to predict, in one draw of the given proteins."""
     seen, loss = [], part.loss
     part.loss = lambda target, h: seen.append(target) or loss(target, h)
@@ -112,7 +112,7 @@ def targets(part: torch.nn.Module, objective: torch.nn.Module, config: PretrainC
     return torch.cat(seen)
 
 
-def trivialise(objective: torch.nn.Module, config: PretrainConfig, store, train: list[int]) -> None:
+def trivialise(objective: torch.nn.Module, config: Namespace, store, train: list[int]) -> None:
     """Replace the heads of a self-prediction objective by the most frequent class, or the mean, of training."""
     for part in (objective.types, objective.geometry):
         if part is not None:
@@ -124,7 +124,7 @@ def trivialise(objective: torch.nn.Module, config: PretrainConfig, store, train:
             part.mlp = Constant(output.float())
 
 
-def other_row(config: PretrainConfig) -> str:
+def other_row(config: Namespace) -> str:
     """The row of a method without stages."""
     lines, minutes = run(config)
     store = open_store()
@@ -167,7 +167,8 @@ def main() -> None:
                 continue  # there is no such thing
             options = {"encoder": args.encoder, "lr_decay": args.lr_decay}
             out = "-".join([f"{args.out}/{method}-{level}", *(v for v in options.values() if v not in DEFAULTS)])
-            config = PretrainConfig(method=method, level=level, size="tiny", out=out, **options).resolve()
+            argv = ["--method", method, "--level", level, "--size", "tiny", "--out", out, "--encoder", args.encoder]
+            config = pretrain_options([*argv, "--lr-decay", args.lr_decay])
             if method in STAGED:
                 staged += rows(config)
             else:

@@ -1,7 +1,7 @@
 """Embeddings per second of the bundled structures, by the command that users run.
 
     python -m benchmarks.embedding [--level atom residue] [--size tiny paper] [--encoder gearnet] [--repeats 3]
-    python -m benchmarks.embedding --copies 12000    # memory over many structures, into a folder
+    python -m benchmarks.embedding --copies 12000    # memory over many structures
 
 The encoder has random weights: they cost the same. Timed is the whole command (imports, reading the gzip-compressed
 files, graphs, encoder, writing the .npz), and the encoder's part of it, from structures that are already read.
@@ -19,10 +19,10 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.pdb import write_pdb
 from siamdiff_min import embed, load_encoder
-from siamdiff_min.data.structures import bundle_path, find_structures
+from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.protein.write import write_pdb
 from siamdiff_min.training.checkpoint import save_encoder_file
 
 from .timing import timed
@@ -42,14 +42,16 @@ def memory(copies: int) -> None:
         save_encoder_file(
             folder / "e.pt", ENCODERS["gearnet"]("residue", "tiny"), "gearnet", "residue", "tiny", "paper"
         )
-        used, save = [], embed.save
+        used, embed_group = [], embed.Embedder.embed_group
 
-        def watched(*args) -> None:
-            save(*args)
+        def watched(*args) -> list:
             used.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6)
+            return embed_group(*args)
 
-        embed.save = watched
-        embed.main([f"{folder}/data", "--checkpoint", f"{folder}/e.pt", "--out", f"{folder}/out", "--device", "cpu"])
+        embed.Embedder.embed_group = watched
+        embed.main(
+            [f"{folder}/data", "--checkpoint", f"{folder}/e.pt", "--out", f"{folder}/out.npz", "--device", "cpu"]
+        )
     tenth = len(used) // 10 or 1
     for part in used[:tenth], used[-tenth:]:
         print(f"{min(part):.0f} to {max(part):.0f} MB over {len(part) * embed.GROUP} structures")

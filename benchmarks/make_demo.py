@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from siamdiff_min.data.demo import FOLDER, SHAKE, model
-from siamdiff_min.data.structures import Source, bundle_index, bundle_path, find_structures
+from siamdiff_min.data.sources import Source, bundle_index, bundle_path, find_structures
 from siamdiff_min.files import write_file
 from siamdiff_min.protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_INDEX, C, N, O
 from siamdiff_min.protein.geometry import length
@@ -61,8 +61,8 @@ def make(task: str) -> dict:
         names = {split: sorted({e["structure"] for e in entries if e["split"] == split})[:20] for split in SPLITS}
         entries = [entry for entry in entries if entry["structure"] in names[entry["split"]]]
         for entry in entries:
-            entry["note"]["gdt_ts"] = score(entry, sources[entry["structure"]])
-    labels = sorted({label for entry in entries for label in entry.get("note", {}).get("ec", [])})
+            entry["labels"]["values"] = [score(entry, sources[entry["structure"]])]
+    labels = sorted({label for entry in entries for label in entry["labels"]["values"][0]}) if task == "ec" else []
     return {"about": ABOUT[task], "labels": labels, "entries": sorted(entries, key=lambda entry: entry["name"])}
 
 
@@ -90,7 +90,7 @@ def atoms_named(protein: Protein, name: int) -> Tensor:
 
 
 def _ec(source: Source, row: dict) -> list[dict]:
-    return [{"note": {"ec": [row["ec"].rpartition("=")[2][0]]}}] if row["ec"] else []
+    return [{"labels": {"kind": "labels", "values": [[row["ec"].rpartition("=")[2][0]]]}}] if row["ec"] else []
 
 
 # ---- PSR -------------------------------------------------------------------------------------------------------------
@@ -111,8 +111,8 @@ def _psr(source: Source, row: dict) -> list[dict]:
             scale = np.radians(3.0 * 1.7**number)  # 5 to 120 degrees
             angles = {(int(r), str(random.choice(["phi", "psi"]))): scale * random.standard_normal() for r in hinges}
             turns = [turn_of(protein, *bond, angle) for bond, angle in angles.items()]
-        noise, note = [seed, numbers_drawn(seed, random)], {"target": source.name}
-        made.append({"name": name, "turns": [turn for turn in turns if turn], "noise": noise, "note": note})
+        noise, labels = [seed, numbers_drawn(seed, random)], {"target": source.name, "kind": "regression"}
+        made.append({"name": name, "turns": [turn for turn in turns if turn], "noise": noise, "labels": labels})
     return made
 
 
@@ -195,8 +195,8 @@ def _pip(source: Source, row: dict) -> list[dict]:
     one, two = (side.protein for side in sides(source.read(), row["partners"]))
     near = (length(one.pos[:, None] - two.pos) < INTERFACE).nonzero()
     pairs = torch.stack([one.atom_residue[near[:, 0]], two.atom_residue[near[:, 1]] + one.num_residues], 1)
-    note = {"first": one.num_residues, "ambiguous": []}
-    return [{"note": note, "rows": pairs.unique(dim=0).flatten().tolist()}]
+    labels = {"first": one.num_residues, "ambiguous": [], "pairs": pairs.unique(dim=0).tolist()}
+    return [{"labels": labels}]
 
 
 def behind_cb(protein: Protein) -> Tensor:
@@ -239,7 +239,7 @@ def _msp(source: Source, row: dict) -> list[dict]:
     return [
         {
             "name": f"{source.name}_{ONE_LETTER[protein.residue_type[residue]]}{residue}A",
-            "note": {"first": len(side), "mutated": [[residue], [len(side) + residue]], "label": label},
+            "labels": {"first": len(side), "mutated": [[residue], [len(side) + residue]], "label": label},
             "cut": (behind_cb(protein) & (protein.atom_residue == residue)).nonzero().flatten().tolist(),
         }
         for residue, label in chosen

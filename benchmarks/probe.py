@@ -173,7 +173,7 @@ def load(name: str, items: list[Item]):
         with torch.no_grad():
             update_bn(map(encoder.builder.view, batches), encoder)
     else:
-        encoder = checkpoint.build_encoder(checkpoint.load_encoder_file(Path(name)), name)
+        encoder = checkpoint.load_encoder(name)
     encoder.eval()
     return lambda protein: encoder(encoder.builder.view(protein)).residue
 

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from siamdiff_min.data.build import open_store
-from siamdiff_min.data.structures import bundle_path, find_structures
+from siamdiff_min.data.sources import bundle_path, find_structures
 
 from .timing import timed
 

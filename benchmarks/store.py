@@ -9,10 +9,10 @@ first crops of the large store while nothing of it is in memory, read as one tha
 """
 
 import argparse
-import hashlib
 import json
 import math
 import os
+import shutil
 import statistics
 import tempfile
 from functools import partial
@@ -24,34 +24,20 @@ import torch
 
 from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
-from siamdiff_min.data.store import ARRAYS, ProteinStore, checksum_of
+from siamdiff_min.data.store import ProteinStore, shard_file
 from siamdiff_min.training.log import peak_memory
 
 from .timing import timed
 
 
 def repeat(store: ProteinStore, proteins: int, folder: Path) -> ProteinStore:
-    """A store that holds the proteins of another one again and again, `proteins` in all or a few more."""
-    times, arrays = -(-proteins // len(store)), {}
+    """A store that holds the shards of another one again and again, `proteins` in all or a few more."""
     folder.mkdir()
-    for name, kind in ARRAYS.items():
-        values = np.fromfile(store.path / f"{name}.bin", dtype=kind)
-        if name.endswith("_offset"):
-            ends = (np.arange(times)[:, None] * values[-1] + values[1:]).flatten()
-            blocks = [np.concatenate([values[:1], ends]).astype(kind)]
-        else:
-            blocks = [values] * times
-        digest = hashlib.sha256()
-        with open(folder / f"{name}.bin", "wb") as file:
-            for block in blocks:
-                file.write(block.tobytes())
-                digest.update(block.tobytes())
-        rows = sum(len(block) for block in blocks)
-        shape = [rows // 3, 3] if name == "pos" else [rows]
-        arrays[name] = {"dtype": kind, "shape": shape, "sha256": digest.hexdigest()}
-    meta = store.meta | {"arrays": arrays, "proteins": times * len(store)}
-    meta["source"] = {"path": "repeated", "fingerprint": "repeated"}
-    (folder / "meta.json").write_text(json.dumps(meta | {"sha256": checksum_of(meta)}))
+    times = -(-proteins // len(store))
+    for number, file in enumerate(store.files * times):
+        shutil.copyfile(file, shard_file(folder, number))
+    meta = store.meta | {"shards": store.meta["shards"] * times, "fingerprint": "repeated"}
+    (folder / "meta.json").write_text(json.dumps(meta))
     return ProteinStore(folder)
 
 
@@ -63,7 +49,7 @@ def read(crops: Crops, keys: list[tuple[int, int]]) -> None:
 
 def cold(path: Path, count: int, length: int, fits: bool, seed: int) -> tuple[float, float]:
     """The first crops of a store that is on the disk only: crops per second, and kB read for each."""
-    for file in path.glob("*.bin"):
+    for file in path.glob("*.pt"):
         with open(file, "rb") as opened:
             os.fsync(opened.fileno())
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -99,7 +85,7 @@ def main() -> None:
                 keys = [(0, int(i)) for i in random.integers(len(store), size=args.crops)]
                 rate.append(args.crops / timed(partial(read, crops, keys))[1])
         for store, rate in zip(stores, rates):
-            size = sum(file.stat().st_size for file in store.path.glob("*.bin"))
+            size = sum(file.stat().st_size for file in store.path.glob("*.pt"))
             opened, opening = timed(partial(ProteinStore, store.path))
             (train, _), splitting = timed(partial(split, opened, 0.02))
             _, shuffling = timed(partial(np.random.default_rng(0).permutation, train))

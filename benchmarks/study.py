@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from siamdiff_min.data import ec
-from siamdiff_min.training.config import STAGED
+from siamdiff_min.pretraining import STAGED
 
 ROOT = Path(__file__).parent.parent
 CONFIG = Path(__file__).with_suffix(".json")
@@ -53,11 +53,10 @@ def plan(config: dict, out: Path) -> list[Run]:
     def pretrain(method: str, level: str) -> Run:
         name, options = f"{method}/pretrain-{level}", shlex.split(config["methods"][method])
         budget = config["pretrain"][level]
-        staged = options[options.index("--method") + 1] in STAGED
-        if staged and "--stages" not in options:
-            epochs = [budget["epochs"] // 2, budget["epochs"] - budget["epochs"] // 2]
-        else:
-            epochs = [budget["epochs"]]
+        epochs = [budget["epochs"]]
+        if options[options.index("--method") + 1] in STAGED:
+            first = epochs[0] if config.get("one stage", {}).get(method) else epochs[0] // 2
+            epochs = [first, epochs[0] - first]
         command = ["train.py", "--data", f"{out}/data/train", "--valid-fraction", "0", "--level", level, *options]
         command += [*shlex.split(budget["options"]), "--epochs", *map(str, epochs), "--keep", "999", *common]
         run = Run(name, [*command, "--out", f"{out}/{name}"], out / name / "encoder.pt")

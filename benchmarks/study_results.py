@@ -14,6 +14,7 @@ import json
 import os
 import shlex
 import sys
+from argparse import Namespace
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,7 @@ from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES
 from siamdiff_min.report import figure, read_predictions
 from siamdiff_min.training import checkpoint, engine
-from siamdiff_min.training.config import PretrainConfig
-from siamdiff_min.training.ranks import launch
+from siamdiff_min.training.ranks import Ranks
 
 RESULTS = Path(__file__).parent / "results"
 SHOWN = {"ec": ["fmax", "auprc"], "pip": ["auroc"], "msp": ["auroc", "auprc"], "res": ["accuracy"]}
@@ -290,7 +290,7 @@ def tables(config: dict, out: Path) -> None:
 
 def curves(config: dict, out: Path) -> None:
     """Structure loss and sequence accuracy of held-out chains after every epoch, each run under its own noise."""
-    level, ranks = config["curves"]["level"], launch("cpu", 1)
+    level, ranks = config["curves"]["level"], Ranks(torch.device("cpu"))
     store = open_store(f"{out}/data/val", workers=1)
     budget, points = config["pretrain"][level], {}
     for title, method in config["curves"]["runs"].items():
@@ -298,13 +298,14 @@ def curves(config: dict, out: Path) -> None:
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         stages = {line["step"]: line["stage"] for line in lines}
         options = checkpoint.load_encoder_file(folder / "encoder.pt")["config"]
-        run = PretrainConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
+        run = Namespace(**options)
+        objective = checkpoint.new_objective(checkpoint.new_encoder(run), run).eval()
         points[title] = []
         for path in sorted(folder.glob("checkpoint-*.pt")):
             state = checkpoint.load(path)
             if state["step"] * budget["epochs"] % max(stages):
                 continue  # within an epoch
-            objective = checkpoint.load_objective(state, str(path))
+            checkpoint.load_weights(objective, state["objective"], str(path))
             objective.set_stage(stages[state["step"]])
             crops = Crops(store, run.max_length, run.seed)  # and masks and noise: the same after every epoch
             measured = engine.evaluate(objective, (crops, collate, range(len(store))), run, ranks)

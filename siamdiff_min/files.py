@@ -95,6 +95,13 @@ def structure_errors(path, reason: str) -> Iterator[None]:
         raise StructureError(path, reason, f"{kind}{error}"[:200]) from error
 
 
+def read_rows(path, separator: str = "\t") -> list[list[str]]:
+    """The cells of a table of text, line by line, without blank lines. Raises StructureError."""
+    with structure_errors(path, "cannot be opened"):
+        text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
+    return [line.split(separator) for line in text.splitlines() if line.strip()]
+
+
 @contextlib.contextmanager
 def writing(path) -> Iterator[None]:
     """Turn whatever the disk refuses inside (it is full, read-only, ...) into a WriteError that names the file."""
@@ -119,7 +126,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-            sync_folder(path.parent)
+            _sync_folder(path.parent)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -131,7 +138,7 @@ def write_file(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def sync_folder(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Make the names in a folder as durable as the files, where the system can."""
     with contextlib.suppress(OSError):  # Windows cannot open a folder
         descriptor = os.open(folder, os.O_RDONLY)
@@ -141,48 +148,29 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-_LOCKS: set[int] = set()  # descriptors of the locks that this process holds
-
-
-def _leave_locks_to_the_parent() -> None:
-    """A forked child (a loader of data) that outlives its parent must not keep the parent's lock."""
-    for descriptor in _LOCKS:
-        os.close(descriptor)
-    _LOCKS.clear()
-
-
-if fcntl is not None:
-    os.register_at_fork(after_in_child=_leave_locks_to_the_parent)
-
-
 @contextlib.contextmanager
 def lock(path: Path, busy: str = "") -> Iterator[None]:
-    """Hold the lock file `path`; the system frees it when the process ends, however it ends.
+    """Hold the lock file `path`; the system frees it when the process ends, however it ends. Children do not hold it.
 
-    If another process holds it, wait, or with `busy` raise SiamDiffError with that text. A symbolic link is refused
-    and the file is never truncated, so it cannot harm a file of the user's. Raises WriteError.
+    If another process holds it, wait, or with `busy` raise SiamDiffError with that text. The file is never truncated,
+    so it cannot harm a file of the user's. Raises WriteError.
     """
     path = Path(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-    _LOCKS.add(descriptor)
-    try:
+        file = open(path, "ab")  # noqa: SIM115
+    with file:
         if fcntl is not None:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
-            except BlockingIOError as error:
+                fcntl.lockf(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+            except (BlockingIOError, PermissionError) as error:
                 raise SiamDiffError(busy) from error
         yield
-    finally:
-        if descriptor in _LOCKS:
-            _LOCKS.remove(descriptor)
-            os.close(descriptor)
 
 
-def sha256(path: Path) -> str:
+def checksum(path: Path, kind: str = "sha256") -> str:
     """Checksum of a file, read piece by piece."""
-    digest = hashlib.sha256()
+    digest = hashlib.new(kind, usedforsecurity=False)
     with open(path, "rb") as file:
         while piece := file.read(2**20):
             digest.update(piece)

@@ -1,12 +1,13 @@
 """One page to look at: `siamdiff-report RUN_DIR` draws a run into RUN_DIR/report.html.
 
-Pre-training: losses and accuracies over epochs, stages marked, as in Fig. 2 of the paper, and a protein that the model
-denoises. Fine-tuning: the same curves for every seed, the table of results, and what was predicted on the test split
-(`finetune.py --save-predictions`). matplotlib is needed, and only here: `pip install matplotlib`.
+Pre-training: losses and accuracies over epochs, stages marked, as in Fig. 2 of the paper. Fine-tuning: the same curves
+for every seed, the table of results, and what was predicted on the test split (`finetune.py --save-predictions`).
+matplotlib is needed, and only here: `pip install matplotlib`.
 """
 
 import argparse
 import base64
+import contextlib
 import html
 import io
 import json
@@ -15,22 +16,13 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-import torch
 from sklearn import metrics
 
-from .data.structures import bundle_path, find_structures
-from .encoders import kernels
-from .files import SiamDiffError, console, printable, structure_errors, unescape, write_file
-from .pretraining.diffusion import edges_to_vectors
-from .pretraining.siamdiff import SiamDiff
-from .protein.constants import CA
-from .protein.protein import Protein
+from .files import CheckpointError, SiamDiffError, console, printable, structure_errors, unescape, write_file
 from .training import checkpoint
-from .training.config import STAGED
 from .training.log import NO_MEASURE, in_order
 
 DAMAGED = "damaged, or not one of a run"
-SHOWN_NOISE = 1.5  # angstrom: standard deviation of the noise in the drawing
 STYLE = """
 body{font:14px/1.4 sans-serif;max-width:970px;margin:1em auto;padding:0 1em} main{display:flex;flex-wrap:wrap;gap:1em}
 section{flex:2 1 600px;min-width:0} aside{flex:1 1 300px;min-width:0;font-size:12px} img{max-width:100%}
@@ -154,47 +146,6 @@ def draw_predictions(title: str, columns: dict[str, np.ndarray]) -> str:
     return as_html(made)
 
 
-@torch.no_grad()
-def denoise(objective: SiamDiff, protein: Protein, t: int, generator: torch.Generator) -> list[torch.Tensor]:
-    """Coordinates (N, 3) of a protein: R^0, R^t, and R^t - sqrt((1 - abar) / abar) eps_theta, one step back from it.
-
-    As in Algorithm 1, eps_theta comes from the representations of the other conformer. Nothing is masked.
-    """
-    views = [objective.encoder.builder.view(protein)]
-    if objective.conformer is not None:
-        views.append(objective.conformer(views[0], generator)[0])
-    nothing, level = torch.zeros(0, dtype=torch.long), torch.tensor([t])
-    noisy = [objective.add_noise(view, level, nothing, generator) for view in views]
-    a = objective.encoder(noisy[-1].protein, noisy[-1].graph).node
-    pos, graph = noisy[0].protein.pos, noisy[0].graph
-    score = kernels.edge_scores([(a, graph, pos)], objective.dist_mlp, objective.struct_mlp)[0]
-    towards = edges_to_vectors(score, pos, graph.src, graph.dst)  # -eps_theta
-    alpha_bar = objective.alpha_bar[t - 1]
-    return [views[0].pos, pos, pos + ((1 - alpha_bar) / alpha_bar).sqrt() * towards]
-
-
-def draw_denoising(objective: SiamDiff, stage: int) -> str:
-    """The alpha carbons of the smallest bundled protein: clean, with noise near SHOWN_NOISE of those that the model was
-    trained on last, and one step back from it."""
-    objective.set_stage(stage)
-    first, last = objective.schedule.levels
-    sigma = ((1 - objective.alpha_bar) / objective.alpha_bar).sqrt()[first - 1 : last]
-    t = first + int((sigma - SHOWN_NOISE).abs().argmin())
-    source = min(find_structures(bundle_path()).sources, key=lambda source: source.size)
-    protein = source.read().protein
-    clean, noised, back = denoise(objective, protein, t, torch.Generator().manual_seed(0))
-    carbons = objective.encoder.builder.view(protein).atom_name == CA
-    plane = torch.linalg.svd(clean - clean.mean(0), full_matrices=False).Vh[:2].T  # the protein's two longest axes
-    made, axes = figure(1, 3, (2.1, 2.4))
-    for axis, title, pos in zip(axes.flat, ("clean", f"noised (t = {t})", "one step back"), (clean, noised, back)):
-        axis.plot(*(pos[carbons] @ plane).T.numpy(), linewidth=1)
-        axis.set_title(f"{title}: {(pos - clean).square().sum(-1).mean().sqrt():.2f} \u00c5", fontsize="medium")
-        axis.set_aspect("equal")
-        axis.axis("off")
-    about = f"The alpha carbons of {source.name}, and how far all atoms are from where they belong (RMSD)"
-    return f"<p>{about}</p>{as_html(made)}"
-
-
 def report(run: Path) -> Path:
     """Draw a run of train.py or finetune.py; returns the page. Raises SiamDiffError."""
     folders = [folder for folder in (run, *sorted(run.glob("seed-*"))) if (folder / "metrics.jsonl").is_file()]
@@ -215,13 +166,9 @@ def report(run: Path) -> Path:
             with structure_errors(folder / "predictions.tsv", DAMAGED):
                 columns = read_predictions(folder / "predictions.tsv")
                 figures.append(draw_predictions(str(config.get("task", "")), columns))
-    try:
-        state = (checkpoint.latest(folders[-1], lambda _: None) or (None, {}))[1]
-        config = config or state.get("config", {})
-        if config.get("method") in STAGED and state:
-            figures.append(draw_denoising(checkpoint.load_objective(state), 1 if switch is None else 2))
-    except (SiamDiffError, KeyError, ValueError) as error:
-        figures.append(table([[f"no drawing of a protein: {error}"]]))
+    if not config and checkpoint.checkpoints(run):
+        with contextlib.suppress(CheckpointError):  # the options alone are missing then
+            config = checkpoint.latest(run, lambda _: None)[1]["config"]
     tables.append(table([["option", "value"], *([k, v if v is None else str(v)] for k, v in config.items())]))
     title = html.escape(printable(run.resolve().name))
     page = f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"

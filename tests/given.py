@@ -1,16 +1,14 @@
 """Small labelled sets from two real structures: 1LCD chain A (51 residues) and the five chains of 2BEG (130)."""
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from conftest import generator, real_protein
 
 from siamdiff_min.data.build import open_origin
-from siamdiff_min.data.samples import DATASETS, write_note
-from siamdiff_min.data.structures import Listing, Origin
-from siamdiff_min.embed import Given
+from siamdiff_min.data.samples import DATASETS
+from siamdiff_min.data.sources import Listing, Origin
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.protein.constants import CA, RESIDUE_INDEX
 from siamdiff_min.protein.geometry import length
@@ -19,13 +17,25 @@ from siamdiff_min.protein.structure import Structure, join
 LABELS = ("1", "2", "3")
 
 
-def structure(name="1LCD_A", noise=0.0, seed=0, note=b"") -> Structure:
+@dataclass(frozen=True)
+class Given:
+    """A structure that has been read already, in the place of a `Source`."""
+
+    name: str
+    structure: Structure
+    path: str = "given"
+
+    def read(self) -> Structure:
+        return self.structure
+
+
+def structure(name="1LCD_A", noise=0.0, seed=0, **labels) -> Structure:
     """A real structure, moved by some noise (angstrom)."""
     protein = real_protein(name, torch.float32)
     chains, chain = protein.chain.unique(return_inverse=True)
     pos = protein.pos + noise * torch.randn(protein.pos.shape, generator=generator(seed))
     protein = replace(protein, pos=pos, chain=chain)
-    return Structure(protein, tuple("ABCDE"[: len(chains)]), Counter(), note)
+    return Structure(protein, tuple("ABCDE"[: len(chains)]), Counter(), labels)
 
 
 def surroundings(protein, centre: int) -> list[int]:
@@ -37,15 +47,16 @@ def surroundings(protein, centre: int) -> list[int]:
 def entries(task: str, num: int) -> list[Given]:
     """`num` samples of a task; for PIP and RES as many as there are in two entries."""
     if task == "ec":
-        notes = [write_note({"ec": [LABELS[i % 3]]}) for i in range(num)]
-        return [Given(f"e{i}", structure(noise=i % 3, seed=i, note=note)) for i, note in enumerate(notes)]
+        return [
+            Given(f"e{i}", structure(noise=i % 3, seed=i, kind="labels", values=[[LABELS[i % 3]]])) for i in range(num)
+        ]
     if task == "psr":
         scores = [round(1 - 0.8 * i / max(num - 1, 1), 3) for i in range(num)]
-        notes = [write_note({"target": f"t{i % 2}", "gdt_ts": score}) for i, score in enumerate(scores)]
-        return [Given(f"m{i}", structure(noise=0.5 * i, seed=i, note=note)) for i, note in enumerate(notes)]
+        labels = [{"kind": "regression", "values": [s], "target": f"t{i % 2}"} for i, s in enumerate(scores)]
+        return [Given(f"m{i}", structure(noise=0.5 * i, seed=i, **found)) for i, found in enumerate(labels)]
     if task == "table":
-        notes = [write_note({"kind": "regression", "values": [round(1 - 0.8 * i / num, 3)]}) for i in range(num)]
-        return [Given(f"v{i}", structure(noise=0.5 * i, seed=i, note=note)) for i, note in enumerate(notes)]
+        labels = [{"kind": "regression", "values": [round(1 - 0.8 * i / num, 3)]} for i in range(num)]
+        return [Given(f"v{i}", structure(noise=0.5 * i, seed=i, **found)) for i, found in enumerate(labels)]
     if task == "msp":
         made = []
         for i in range(num):
@@ -55,20 +66,19 @@ def entries(task: str, num: int) -> list[Given]:
             mutant = replace(wild, protein=replace(wild.protein, residue_type=types))
             size = wild.protein.num_residues
             mutated = [[7 + i % 9], [size + 7 + i % 9]]
-            note = write_note({"first": size, "mutated": mutated, "label": i % 2})
-            made.append(Given(f"x{i}", join([wild, mutant], note)))
+            made.append(Given(f"x{i}", join([wild, mutant], first=size, mutated=mutated, label=i % 2)))
         return made
     if task == "pip":
         one, two = structure(), structure("2BEG")
         first = one.protein.num_residues
         pairs = [(i, first + 3 * i) for i in range(2, 2 + num // 2)]
-        note = write_note({"first": first, "ambiguous": [0, first]}, np.array(pairs).flatten())
-        return [Given("c", join([one, two], note))]
+        return [Given("c", join([one, two], first=first, ambiguous=[0, first], pairs=torch.tensor(pairs)))]
     whole = structure("2BEG")
     centres = list(range(5, 5 + num))
     around = [surroundings(whole.protein, centre) for centre in centres]
-    note = write_note({"residues": centres, "counts": [len(a) for a in around]}, [i for a in around for i in a])
-    return [Given("r", replace(whole, note=note))]
+    labels = {"residues": centres, "counts": [len(a) for a in around]}
+    labels["atoms"] = torch.tensor([i for a in around for i in a])
+    return [Given("r", replace(whole, labels=labels))]
 
 
 def dataset(task: str, folder, num: int = 4, **options):

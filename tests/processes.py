@@ -24,7 +24,8 @@ import standin
 import torch
 
 from siamdiff_min import embed
-from siamdiff_min.data import build, ec, growing
+from siamdiff_min.data import build, ec
+from siamdiff_min.data import store as stores
 from siamdiff_min.files import console, write_file
 from siamdiff_min.training import checkpoint, engine, ranks
 
@@ -50,7 +51,7 @@ def module(name: str, *argv: str) -> None:
 
 def convert(data: str, store: str, workers: str = "1") -> None:
     """The store of a folder of structures, or of the training split of a folder in the layout of EC."""
-    growing.NOTE_EVERY = 4
+    stores.SHARD = 4
     with console():
         if (Path(data) / ec.ANNOTATION[0]).exists():
             build.open_origin(ec.ec_set(data).train, store, int(workers))
@@ -60,14 +61,13 @@ def convert(data: str, store: str, workers: str = "1") -> None:
 
 def evaluate(out: str, *numbers: str) -> None:
     """Held-out means of so many samples, and the names of those that were counted."""
-    ours = ranks.launch("cpu")
     torch.manual_seed(0)
-    objective, config, result = standin.Objective(), standin.configure(out, world=ours.world), {}
-    with ours.connected():
+    objective, config, result = standin.Objective(), standin.configure(out, world=ranks.world_size()), {}
+    with ranks.launch("cpu") as ours:
         for number in numbers:
             data = standin.Dataset(int(number)), standin.collate, range(int(number))
             counted = engine.held_out(objective, data, config, ours, lambda b, batch, names: names)
-            names = sorted(name for batch in ranks.gather(counted, ours.world) for name in batch)
+            names = sorted(name for batch in ours.gather(counted) for name in batch)
             result[number] = engine.evaluate(objective, data, config, ours), names
     write_file(Path(out) / f"evaluated-{ours.rank}.json", json.dumps(result).encode())
 
@@ -197,7 +197,7 @@ def die_in(place: str, how: str) -> None:
     if place == "start":
         dies()
     elif place == "data":
-        ranks.Ranks.connected = dies
+        standin.train = dies
     elif place == "save":
         checkpoint.write_file = dies
     else:

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training import engine
-from siamdiff_min.training.config import parse
-from siamdiff_min.training.ranks import launch
+from siamdiff_min.training.config import pretrain_options
+from siamdiff_min.training.ranks import Ranks, launch, world_size
 
 
 class Encoder(nn.Module):
@@ -80,30 +80,28 @@ TIMING = {"seconds", "proteins_per_second", "samples_per_second", "peak_memory_m
 def configure(out, *argv, world: int = 1):
     """Options for the stand-in: 40 proteins, batches of 4, 2 + 2 epochs; later options win."""
     fixed = f"--out {out} --epochs 2 --batch-size 4 --lr 0.01 --num-workers 0 --log-every 3 --device cpu".split()
-    return parse([*fixed, *map(str, argv)]).resolve(world)
+    return pretrain_options([*fixed, *map(str, argv)], world=world)
 
 
 def train(config, objective=None, num=40, bad=None, ranks=None, num_valid=6, **about):
     torch.manual_seed(config.seed)
     objective = objective or Objective(ablation=config.ablation)
     data, indices = Dataset(num + num_valid, bad, **about), list(range(num + num_valid))
-    ranks = ranks or launch("cpu")
+    ranks = ranks or Ranks(torch.device("cpu"))
 
     def validate(epochs):
         return engine.evaluate(objective, (data, collate, indices[num:]), config, ranks)
 
-    with ranks.connected():
-        stopped = engine.train(config, objective, (data, collate, indices[:num]), validate, ranks)
-    return objective, stopped
+    return objective, engine.train(config, objective, (data, collate, indices[:num]), validate, ranks)
 
 
 def main(*argv, num: int = 40, num_valid: int = 6) -> int:
     """One process of a run, `OUT [options]`; OUT/weights-RANK.pt are its last weights."""
-    ranks = launch("cpu")
-    config = configure(*argv, world=ranks.world)
-    objective, stopped = train(config, num=num, num_valid=num_valid, ranks=ranks)
-    if not stopped:
-        torch.save(objective.state_dict(), Path(config.out) / f"weights-{ranks.rank}.pt")
+    config = configure(*argv, world=world_size())
+    with launch("cpu") as ranks:
+        objective, stopped = train(config, num=num, num_valid=num_valid, ranks=ranks)
+        if not stopped:
+            torch.save(objective.state_dict(), Path(config.out) / f"weights-{ranks.rank}.pt")
     return 128 + stopped if stopped else 0
 
 

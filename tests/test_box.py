@@ -11,12 +11,12 @@ import torch
 import finetune
 import siamdiff_min
 from benchmarks import box
+from benchmarks.pdb import write_pdb
 from siamdiff_min.embed import main
 from siamdiff_min.encoders import ENCODERS, weights
-from siamdiff_min.files import CheckpointError, sha256
-from siamdiff_min.protein.write import write_pdb
+from siamdiff_min.files import CheckpointError, checksum
 from siamdiff_min.training.checkpoint import describe, save_encoder_file
-from siamdiff_min.training.config import PretrainConfig
+from siamdiff_min.training.config import pretrain_options
 
 NAMES = ("siamdiff-atom", "siamdiff-residue")
 
@@ -35,7 +35,7 @@ def test_an_encoder_of_the_package_gives_the_stored_vector(name, offline):
     """`python -m benchmarks.box` writes both the encoder and the vector."""
     file = weights.BOX / f"{name}.pt"
     stored = json.loads(box.RECORD.read_text())[name]
-    assert file.stat().st_size < 4e6 and sha256(file) == stored["sha256"]
+    assert file.stat().st_size < 4e6 and checksum(file) == stored["sha256"]
     embedder, source = siamdiff_min.load_encoder(name, "cpu"), box.smallest()
     embedding = embedder.embed(source.read())
     assert source.name == stored["structure"] and len(embedding.mean) == sum(embedder.encoder.layer_dims)
@@ -50,7 +50,7 @@ def boxed(tmp_path, monkeypatch) -> dict[str, Path]:
     monkeypatch.chdir(tmp_path)
     for level in ("atom", "residue"):
         torch.manual_seed(1)
-        options = PretrainConfig(level=level, size="tiny").resolve().plain()
+        options = vars(pretrain_options(["--level", level, "--size", "tiny"]))
         encoder = ENCODERS["gearnet"](level, "tiny")
         file = tmp_path / "run" / "encoder.pt"
         save_encoder_file(file, encoder, "gearnet", level, "tiny", "paper", method="siamdiff", config=options)
@@ -65,7 +65,7 @@ def test_what_is_put_into_the_box_says_where_it_comes_from(boxed):
     assert about["data"] == "a few chains" and about["steps"] == "8" and about["method"] == "siamdiff"
     assert about["version"] == siamdiff_min.__version__ and not any("config" in line for line in said)
     entries = json.loads(Path("box.json").read_text())
-    assert {name: entries[name]["sha256"] for name in NAMES} == {name: sha256(path) for name, path in boxed.items()}
+    assert {name: entries[name]["sha256"] for name in NAMES} == {name: checksum(path) for name, path in boxed.items()}
     mean = siamdiff_min.load_encoder("siamdiff-atom", "cpu").embed(box.smallest().read()).mean
     assert np.allclose(mean, entries["siamdiff-atom"]["mean"], rtol=1e-5, atol=1e-5)
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from benchmarks import decoys, environments
+from benchmarks.pdb import write_pdb
 from benchmarks.superpose import gdt_ts
 from siamdiff_min.data import atom3d
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS
-from siamdiff_min.data.structures import bundle_path, find_structures
+from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.files import ConfigError
 from siamdiff_min.protein.constants import CA
-from siamdiff_min.protein.write import write_pdb
 
 pytest.importorskip("lmdb")
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import siamdiff_min
-from siamdiff_min.data.structures import bundle_path
+from siamdiff_min.data.sources import bundle_path
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.training.checkpoint import save_encoder_file
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 CHECK = """
 import os, siamdiff_min
 from importlib.metadata import distribution
-from siamdiff_min.data.structures import bundle_index, bundle_path
+from siamdiff_min.data.sources import bundle_index, bundle_path
 from siamdiff_min.encoders.weights import BOX
 scripts = [entry for entry in distribution("siamdiff-min").entry_points if callable(entry.load())]
 print(siamdiff_min.__file__, len(bundle_index()), sorted(os.listdir(bundle_path())), sep="\\n")

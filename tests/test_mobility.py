@@ -9,9 +9,9 @@ import torch
 from conftest import generator, real_protein, rigid_motion
 
 from benchmarks import mobility
+from benchmarks.pdb import write_pdb
 from siamdiff_min.protein.constants import CA
 from siamdiff_min.protein.structure import Structure
-from siamdiff_min.protein.write import write_pdb
 
 
 def shift_of(first, other):

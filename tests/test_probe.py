@@ -10,12 +10,12 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import r2_score, roc_auc_score
 
 from benchmarks import probe, probe_table
+from benchmarks.pdb import write_pdb
 from benchmarks.probe import Rows
 from benchmarks.residue_labels import exposure, labels_of, secondary_structure
-from siamdiff_min.data.structures import bundle_index, bundle_path, find_structures
+from siamdiff_min.data.sources import bundle_index, bundle_path, find_structures
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError, SiamDiffError
-from siamdiff_min.protein.write import write_pdb
 from siamdiff_min.training import checkpoint
 
 KINDS = ["class", "number", "yes or no"]

@@ -17,9 +17,9 @@ from benchmarks import study, study_results
 from benchmarks.study import Pool, Run
 from benchmarks.study_results import Answers
 from siamdiff_min.data.samples import LabelledData, Sample
-from siamdiff_min.data.structures import Listing, Origin
+from siamdiff_min.data.sources import Listing, Origin
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.training.config import FinetuneConfig, PretrainConfig, parse
+from siamdiff_min.training.config import FINETUNE, for_seed, parse, pretrain_options
 
 OUT = Path("runs/study")
 CONFIG = json.loads(study.CONFIG.read_text())
@@ -28,8 +28,8 @@ CONFIG = json.loads(study.CONFIG.read_text())
 def options(run: Run):
     script, *argv = run.command
     if script == "train.py":
-        return parse(argv, PretrainConfig).resolve()
-    return parse(argv, FinetuneConfig).resolve()
+        return pretrain_options(argv)
+    return parse(argv, FINETUNE, "")
 
 
 def test_every_command_is_accepted_and_trains_as_long_as_the_others():
@@ -39,7 +39,7 @@ def test_every_command_is_accepted_and_trains_as_long_as_the_others():
     for run in runs:
         config = options(run)
         assert config.out == f"runs/study/{run.name}" and run.done.parent == Path(config.out)
-        if isinstance(config, PretrainConfig):
+        if hasattr(config, "method"):
             epochs[config.level].add((sum(config.epochs), config.global_batch_size, config.max_length))
     assert all(len(budget) == 1 for budget in epochs.values())
 
@@ -49,7 +49,7 @@ def test_every_seed_of_the_second_witness_starts_from_a_run_of_its_own():
     runs = {run.name: run for run in study.plan(config, OUT)}
     assert all(run.command[0] == "finetune.py" for run in runs.values())
     one = runs["siamdiff/ec-residue-mean"]
-    files = [options(one).for_seed(seed).init_from for seed in options(one).seeds]
+    files = [for_seed(options(one), seed).init_from for seed in options(one).seeds]
     assert files == [f"runs/pretrain/siamdiff-residue-tiny-{seed}/encoder.pt" for seed in range(3)]
     assert one.needs == Path(files[-1]) and options(runs["scratch/ec-residue-mean"]).init_from is None
 

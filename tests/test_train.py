@@ -65,9 +65,9 @@ def test_two_ranks_stay_in_step(tmp_path, store, method, level, more):
 @pytest.mark.slow
 def test_stage_2_from_an_encoder_file(tmp_path, store):
     options = ["--method", "diffpret", "--store", store, "--max-steps", 1]
-    train(*options, "--stage", 1, "--out", tmp_path / "1")
+    train(*options, "--epochs", 5, 0, "--out", tmp_path / "1")
     source = tmp_path / "1" / "encoder.pt"
-    said = train(*options, "--stage", 2, "--init-from", source, "--out", tmp_path / "2")
+    said = train(*options, "--epochs", 0, 6, "--init-from", source, "--out", tmp_path / "2")
     assert f"loaded from {source}: encoder.layers" in said and "initial values kept: dist_mlp" in said
     assert {line["stage"] for line in lines(tmp_path / "2")} == {2}
     said = train(*options, "--init-from", source, "--preset", "official", "--out", tmp_path / "3", status=1)

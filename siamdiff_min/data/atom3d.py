@@ -1,18 +1,16 @@
 """The ATOM3D sets PSR, MSP, PIP and RES (Sec. 5.1, App. D; Townshend et al., 2021): LMDB folders of compressed JSON.
 
-An item holds labels and data frames of atoms, which pass through the parsing policy of every other format. The labels
-become a note beside the protein (`samples.py` lists the notes). An item that lacks a field, or holds something else in
-it, fails as a whole. Rows of a frame are counted by position; its index is not used. Nothing is unpickled.
+An item holds labels and data frames of atoms, which pass through the parsing policy of every other format.
+`samples.py` lists the labels. An item that lacks a field, or holds something else in it, fails as a whole. Rows of a
+frame are counted by position; its index is not used. Nothing is unpickled.
 """
 
 import ast
-import contextlib
 import gzip
 import hashlib
 import json
 import operator
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +18,14 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from ..files import StructureError, structure_errors
 from ..protein.constants import ATOM_INDEX, ONE_LETTER, PARENT, PARENT_ATOM, RESIDUE_INDEX
 from ..protein.protein import Protein
 from ..protein.structure import AtomRow, Structure, assemble, join
-from .samples import SPLITS, LabelledData, find_part, write_note
-from .structures import Listing, Origin
+from .samples import SPLITS, LabelledData, find_part
+from .sources import Listing, Origin
 
 LAYOUT = {  # folder of the splits in an official archive
     "psr": "split-by-year/data",
@@ -70,7 +69,7 @@ def list_items(folder: Path, task: str) -> Listing:
         if not 0 <= count <= entries:
             raise ValueError(f"num_examples is {count}, there are {entries} entries")
         ids = json.loads(_get(path, "id_to_idx", b"{}"))
-        named = {i: "/".join(_target_and_decoy(name)) if task == "psr" else _utf8(name) for name, i in ids.items()}
+        named = {i: "/".join(_target_and_decoy(name)) if task == "psr" else name for name, i in ids.items()}
     names = [named.get(index, str(index)) for index in range(count)]
     often = Counter(names)
     names = [name if often[name] == 1 else f"{name}#{index}" for index, name in enumerate(names)]
@@ -172,21 +171,14 @@ def _rows_of(keys: Iterable) -> dict[tuple, list[int]]:
     return rows
 
 
-def _utf8(text: str) -> str:
-    """JSON can spell halves of characters, which no file can hold."""
-    return text.encode("utf-8", "replace").decode()
-
-
 # ---- the four tasks --------------------------------------------------------------------------------------------------
 
 
 def _target_and_decoy(text: str) -> tuple[str, str]:
     """The two parts of an id of PSR, which is written as a Python tuple."""
-    with warnings.catch_warnings(), contextlib.suppress(ValueError, TypeError, SyntaxError, RecursionError):
-        warnings.simplefilter("ignore")  # Python warns of backslashes
-        match ast.literal_eval(text):
-            case (str(target), str(decoy)):
-                return _utf8(target), _utf8(decoy)
+    match ast.literal_eval(text):
+        case (str(target), str(decoy)):
+            return target, decoy
     raise ValueError(f"id is {text!r:.100}, not (target, decoy)")
 
 
@@ -195,7 +187,9 @@ def _read_psr(label: str, item: dict) -> Structure:
     (target, _), score = _target_and_decoy(item["id"]), float(item["scores"]["gdt_ts"])
     if not 0 <= score <= 1:  # also refuses NaN
         raise ValueError(f"gdt_ts is {score}, not between 0 and 1")
-    return replace(_structure(label, _atoms(item, "atoms")), note=write_note({"target": target, "gdt_ts": score}))
+    return replace(
+        _structure(label, _atoms(item, "atoms")), labels={"kind": "regression", "values": [score], "target": target}
+    )
 
 
 _MUTATION = re.compile(r"([A-Z])(\S)(-?[0-9]{1,9})([A-Za-z]?)([A-Z])")  # wild type, chain, number, code, mutant
@@ -227,7 +221,7 @@ def _read_msp(label: str, item: dict) -> Structure:
             rows.append(row)
     first = sides[0].protein.num_residues
     mutated[1] = [first + row for row in mutated[1]]
-    return join(sides, write_note({"first": first, "mutated": mutated, "label": int(stabilised)}))
+    return join(sides, first=first, mutated=mutated, label=int(stabilised))
 
 
 def _read_pip(label: str, item: dict) -> Structure:
@@ -261,8 +255,8 @@ def _read_pip(label: str, item: dict) -> Structure:
     if not found:
         raise StructureError(label, "no positive pairs", f"{dropped.total()} of residues that are not in the protein")
     ambiguous = [row for row, key in enumerate(keys) if len(rows[key]) > 1]
-    values = {"first": sides[0].protein.num_residues, "ambiguous": ambiguous}
-    joined = join(sides, write_note(values, [row for pair in sorted(found) for row in pair]))
+    pairs = torch.tensor(sorted(found), dtype=torch.int32)
+    joined = join(sides, first=sides[0].protein.num_residues, pairs=pairs, ambiguous=ambiguous)
     return replace(joined, dropped=joined.dropped + dropped)
 
 
@@ -293,13 +287,13 @@ def _read_res(label: str, item: dict) -> Structure:
         if reason or centre in environments:
             dropped[f"environments {reason or 'listed before'}"] += 1
         else:
-            environments[centre] = near[near >= 0].tolist()
+            environments[centre] = near[near >= 0]
     if not environments:
         found = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()))
         raise StructureError(label, "no environments", found)
-    values = {"residues": list(environments), "counts": [len(near) for near in environments.values()]}
-    note = write_note(values, [i for near in environments.values() for i in near])
-    return replace(structure, dropped=structure.dropped + dropped, note=note)
+    labels = {"residues": list(environments), "counts": [len(near) for near in environments.values()]}
+    labels["atoms"] = torch.from_numpy(np.concatenate([*environments.values()]).astype(np.int32))
+    return replace(structure, dropped=structure.dropped + dropped, labels=labels)
 
 
 def _centre(name: str, numbered: dict, protein: Protein) -> tuple[int, str]:

@@ -1,13 +1,13 @@
 """Real conformers as second views of SiamDiff: ours, the paper simulates all of them (docs/conformers.md).
 
-They are the further models of a file, and other structures that a table of pairs names. A store keeps them as notes,
-{"conformers": K} and K further coordinates of the protein's atoms: NaN where a conformer lacks the atom.
+They are the further models of a file, and other structures that a table of pairs names. A store keeps them beside the
+protein: its label `conformers` is (K, N, 3), other coordinates of its atoms, NaN where a conformer lacks the atom.
 """
 
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +15,13 @@ import torch
 from Bio.Align import PairwiseAligner
 from torch import Tensor
 
-from ..files import ConfigError, StructureError, sha256, structure_errors
+from ..files import ConfigError, StructureError, checksum, read_rows
 from ..protein.constants import ATOM_NAMES, CA, ONE_LETTER
 from ..protein.parse import read_models
 from ..protein.protein import Protein
 from ..protein.structure import Structure
 from .crops import Crops
-from .samples import Labelled, read_note, write_note
-from .structures import Listing, Origin, Source
+from .sources import Listing, Origin, Source
 
 CONFORMERS = ("simulated", "models", "both")
 LEAST_SHARED = 0.9  # of the residues of the longer one
@@ -35,7 +34,7 @@ def with_conformers(origin: Origin, pairs=None) -> Origin:
     `pairs` is a table of two columns, `id_a` and `id_b`: names of structures that are conformers of one protein. Raises
     StructureError where it is malformed; its listing does, where a name matches no structure.
     """
-    partners, digest = ({}, "") if pairs is None else (_read_pairs(pairs), sha256(Path(pairs)))
+    partners, digest = ({}, "") if pairs is None else (_read_pairs(pairs), checksum(Path(pairs)))
 
     def listing() -> Listing:
         found = origin.listing()
@@ -43,8 +42,8 @@ def with_conformers(origin: Origin, pairs=None) -> Origin:
         if missing := sorted(partners.keys() - sources.keys()):
             detail = f"{len(missing)} of {len(partners)}, e.g. {missing[0]!r}; there is {next(iter(sources), 'none')!r}"
             raise StructureError(pairs, "names that match no structure", detail)
-        named = {name: [sources[other] for other in sorted(partners.get(name, ()))] for name in sources}
-        rows = [Labelled(name, s, partial(_add_conformers, s, named[name])) for name, s in sources.items()]
+        others = {name: [sources[other] for other in sorted(partners.get(name, ()))] for name in sources}
+        rows = [replace(s, label=partial(_add_conformers, s, others[name])) for name, s in sources.items()]
         return Listing(rows, found.skipped)
 
     variant = "-".join(filter(None, ("conformers", digest[:8])))
@@ -54,47 +53,45 @@ def with_conformers(origin: Origin, pairs=None) -> Origin:
 def _read_pairs(path) -> dict[str, set[str]]:
     """The partners of every structure that a table names. Raises StructureError."""
     partners: dict[str, set[str]] = {}
-    with structure_errors(path, "cannot be opened"):
-        text = Path(path).read_text(encoding="utf-8-sig")
-    for number, line in enumerate(text.splitlines(), 1):
-        row = line.split("\t")
-        if not line.strip() or row == ["id_a", "id_b"]:
+    for row in read_rows(path):
+        if row == ["id_a", "id_b"]:
             continue
         if len(row) != 2 or not all(row) or row[0] == row[1]:
-            raise StructureError(path, "malformed table", f"line {number} is not two different names: {line!r:.100}")
+            raise StructureError(path, "malformed table", f"not two different names: {row!r:.100}")
         for a, b in (row, row[::-1]):
             partners.setdefault(a, set()).add(b)
     return partners
 
 
 def _add_conformers(source: Source, partners: list[Source], first: Structure) -> Structure:
-    """The structure of a source with a note of its further models and its partners."""
+    """The structure of a source with its further models and its partners."""
+    models = enumerate(islice(source.parse(read_models), 1, None), 2)
+    others = [(f"model {i}", model) for i, model in models] + [(str(partner), partner) for partner in partners]
     found, unmatched = [], []
-    models = enumerate(islice(source.read(read_models), 1, None), 2)
-    for label, other in chain(((f"model {i}", m) for i, m in models), ((p.label, p) for p in partners)):
+    for label, other in others:
         try:
             other = other.read() if isinstance(other, Source) else other
             if isinstance(other, StructureError):
                 raise other
-            found.append(matched(first, other, source.label, label))
+            found.append(matched(first, other, str(source), label))
         except StructureError as error:
             unmatched.append(error)
-    note = write_note({"conformers": len(found)}, np.stack(found).ravel().view("<i4")) if found else b""
+    labels = {"conformers": torch.stack(found)} if found else {}
     dropped = first.dropped + Counter({UNMATCHED: len(unmatched)})
-    return replace(first, note=note, dropped=dropped, unmatched=tuple(unmatched))
+    return replace(first, labels=labels, dropped=dropped, unmatched=tuple(unmatched))
 
 
-def matched(first: Structure, other: Structure, path: str, label: str) -> np.ndarray:
+def matched(first: Structure, other: Structure, path: str, label: str) -> Tensor:
     """Coordinates in `other` of the atoms of `first`: (N, 3) float32, NaN for those that it lacks.
 
     Residues are matched by chain and number or, where these do not fit, by a global alignment of the sequences, chains
     in file order. Atoms are matched by their names. Raises StructureError if fewer than LEAST_SHARED of the residues
     are the same each way; `path` and `label` are for the message.
     """
-    a, b = first.protein.residue_type.numpy(), other.protein.residue_type.numpy()
+    a, b = first.protein.residue_type, other.protein.residue_type
     shared = []
     for match in (_by_number, _by_alignment):
-        rows = np.array(match(first, other), dtype=int).reshape(-1, 2)
+        rows = torch.tensor(match(first, other), dtype=torch.long).reshape(-1, 2)
         rows = rows[a[rows[:, 0]] == b[rows[:, 1]]]
         shared.append(len(rows))
         if shared[-1] >= LEAST_SHARED * max(len(a), len(b)):
@@ -102,7 +99,7 @@ def matched(first: Structure, other: Structure, path: str, label: str) -> np.nda
     else:
         detail = f"{label} shares {max(shared)} residues of {len(a)} and {len(b)}"
         raise StructureError(path, "a conformer of other residues", detail)
-    slots = [np.full((len(types), len(ATOM_NAMES), 3), np.nan, "<f4") for types in (a, b)]  # by residue and atom name
+    slots = [torch.full((len(types), len(ATOM_NAMES), 3), torch.nan) for types in (a, b)]  # by residue and atom name
     slots[1][other.protein.atom_residue, other.protein.atom_name] = other.protein.pos
     slots[0][rows[:, 0]] = slots[1][rows[:, 1]]
     return slots[0][first.protein.atom_residue, first.protein.atom_name]
@@ -119,11 +116,12 @@ def _by_number(first: Structure, other: Structure) -> list[tuple[int, int]]:
     return [(row, row_of[key]) for row, key in enumerate(keys) if key in row_of]
 
 
-def _by_alignment(first: Structure, other: Structure) -> np.ndarray:
+def _by_alignment(first: Structure, other: Structure) -> list[tuple[int, int]]:
+    """The same of residues that a global alignment of the sequences puts together."""
     aligner = PairwiseAligner(match_score=2, mismatch_score=-1, open_gap_score=-4, extend_gap_score=-0.5)
     texts = ("".join(ONE_LETTER[t] for t in s.protein.residue_type.tolist()) for s in (first, other))
-    blocks = aligner.align(*texts)[0].aligned
-    return np.array([np.concatenate([np.arange(*block) for block in side]) for side in blocks]).T
+    blocks = zip(*aligner.align(*texts)[0].aligned.tolist())
+    return [pair for block, other in blocks for pair in zip(range(*block), range(*other))]
 
 
 class ConformerCrops(Crops):
@@ -141,15 +139,13 @@ class ConformerCrops(Crops):
         if not having:
             reason = "no structure has another conformer (a store that was built without --conformers keeps none)"
             raise ConfigError(f"{self.store.path}: {reason}")
-        unmatched = self.store.meta["report"]["dropped"].get(UNMATCHED, 0)
+        unmatched = self.store.meta["dropped"].get(UNMATCHED, 0)
         self.about = f"{having} of {len(self)} proteins have others; {unmatched} do not match"
         self.about += f", see {self.store.path / 'failures.tsv'}" if unmatched else ""
 
-    def conformers(self, index: int) -> np.ndarray:
-        """Coordinates (K, N, 3) of a protein's K other conformers, a view of the file."""
-        note = self.store.note(index)
-        values, rows = read_note(note) if len(note) else ({}, note)
-        return rows.view("<f4").reshape(values["conformers"], -1, 3) if "conformers" in values else np.zeros(0)
+    def conformers(self, index: int) -> Tensor:
+        """Coordinates (K, N, 3) of a protein's K other conformers, a view of the file; none where K is 0."""
+        return self.store.labels(index).get("conformers", torch.zeros(0))
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[Protein, str]:
         protein, name = super().__getitem__(key)
@@ -158,7 +154,7 @@ class ConformerCrops(Crops):
         random = np.random.default_rng([self.seed, epoch, index, 1])
         if len(found) and not (self.both and random.random() < 0.5):
             first = self.store.atoms_before(index, self.window(epoch, index)[0])
-            pos = torch.tensor(found[random.integers(len(found)), first : first + protein.num_atoms])
+            pos = found[int(random.integers(len(found))), first : first + protein.num_atoms].clone()
             there = ~pos[:, 0].isnan()
             keep = torch.zeros(protein.num_residues, dtype=torch.bool)
             keep[protein.atom_residue[there & (protein.atom_name == CA)]] = True

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from ..protein.protein import Protein
-from .store import ProteinStore, encode_name
-from .structures import bundle_index, bundle_path, fingerprint
+from .sources import bundle_index, bundle_path, fingerprint
+from .store import ProteinStore
 
 
 class Crops(torch.utils.data.Dataset):
@@ -85,7 +85,7 @@ def split(store: ProteinStore, valid_fraction: float) -> tuple[list[int], list[i
     """
     if not 0 <= valid_fraction < 1:
         raise ValueError(f"valid_fraction is {valid_fraction}, expected 0 <= valid_fraction < 1")
-    if store.meta["source"]["fingerprint"].startswith(fingerprint(bundle_path())):
+    if store.meta["fingerprint"].startswith(fingerprint(bundle_path())):
         side = {PurePath(row["file"]).name.removesuffix(".pdb.gz"): row["split"] for row in bundle_index()}
         sides = [side[name] for name in store.names]
     else:
@@ -95,4 +95,5 @@ def split(store: ProteinStore, valid_fraction: float) -> tuple[list[int], list[i
 
 def _uniform(name: str) -> float:
     """A number in [0, 1) that depends on the name alone."""
-    return int.from_bytes(hashlib.sha256(encode_name(name)).digest()[:6], "big") / 2**48
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:6], "big") / 2**48

@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..files import sha256
+from ..files import checksum
 from ..protein.constants import RESIDUE_INDEX, O
 from ..protein.geometry import length, rotate_about_axis
+from ..protein.protein import Protein
 from ..protein.structure import Structure, join
-from .samples import SPLITS, Labelled, LabelledData, write_note
-from .structures import Listing, Origin, bundle_path, find_structures, fingerprint
+from .samples import SPLITS, LabelledData
+from .sources import Listing, Origin, bundle_path, find_structures, fingerprint
 
 FOLDER = Path(__file__).parent / "demo_sets"
 SHAKE = 0.2  # angstrom, of every coordinate of a model (PSR)
@@ -30,7 +31,7 @@ ENVIRONMENT_RADIUS = 10 * sqrt(3)  # angstrom around an ideal CB (RES)
 def demo_set(task: str) -> LabelledData:
     """The demo set of a task: ec, pip, msp, res or psr."""
     content = json.loads((FOLDER / f"{task}.json").read_text(encoding="utf-8"))
-    state = f"{fingerprint(bundle_path())} {sha256(FOLDER / f'{task}.json')}"
+    state = f"{fingerprint(bundle_path())} {checksum(FOLDER / f'{task}.json')}"
     origins = {}
     for split in SPLITS:
         version = hashlib.sha256(f"{state} {split}".encode()).hexdigest()
@@ -41,19 +42,20 @@ def demo_set(task: str) -> LabelledData:
 
 def _listing(entries: list[dict]) -> Listing:
     sources = {source.name: source for source in find_structures(bundle_path()).sources}
-    return Listing([Labelled(e["name"], sources[e["structure"]], partial(make, e)) for e in entries], [])
+    return Listing([replace(sources[e["structure"]], name=e["name"], label=partial(make, e)) for e in entries], [])
 
 
 def make(entry: dict, structure: Structure) -> Structure:
-    """The structure of an entry: as bundled, bent (PSR), or followed by its mutant (MSP); and its note."""
+    """The structure of an entry: as bundled, bent (PSR), or followed by its mutant (MSP); and its labels."""
     if "turns" in entry:
         pos = model(structure.protein.pos, entry).float()
         structure = replace(structure, protein=replace(structure.protein, pos=pos))
     if "cut" in entry:
-        structure = join([structure, _alanine(structure, entry["note"]["mutated"][0], entry["cut"])])
-    if "centres" in entry:
-        return _with_environments(structure, entry["centres"])
-    return replace(structure, note=write_note(entry["note"], entry.get("rows", [])))
+        structure = join([structure, _alanine(structure, entry["labels"]["mutated"][0], entry["cut"])])
+    labels = _environments(structure.protein, entry["centres"]) if "centres" in entry else dict(entry["labels"])
+    if "pairs" in labels:
+        labels["pairs"] = torch.tensor(labels["pairs"], dtype=torch.int32)
+    return replace(structure, labels=labels)
 
 
 def model(pos: Tensor, entry: dict) -> Tensor:
@@ -85,13 +87,11 @@ def _alanine(structure: Structure, residues: list[int], cut: list[int]) -> Struc
     return replace(structure, protein=replace(protein.select_atoms(keep), residue_type=kinds))
 
 
-def _with_environments(structure: Structure, centres: list[list]) -> Structure:
-    """The structure with a note of the atoms around some residues: of each its row, and its ideal CB (angstrom)."""
-    protein, residues, counts, rows = structure.protein, [], [], []
+def _environments(protein: Protein, centres: list[list]) -> dict:
+    """The atoms around some residues: of each its row, and its ideal CB (angstrom)."""
+    rows = []
     for residue, *ideal_cb in centres:
         near = length(protein.pos - torch.tensor(ideal_cb)) <= ENVIRONMENT_RADIUS
         near = torch.where(protein.atom_residue == residue, protein.atom_name <= O, near)
-        residues.append(residue)
-        counts.append(int(near.sum()))
-        rows += near.nonzero().flatten().tolist()
-    return replace(structure, note=write_note({"residues": residues, "counts": counts}, rows))
+        rows.append(near.nonzero().flatten().int())
+    return {"residues": [centre[0] for centre in centres], "counts": [*map(len, rows)], "atoms": torch.cat(rows)}

@@ -5,18 +5,16 @@ give the labels, and how near the test chains are to the training split. Every f
 reason.
 """
 
-import csv
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ..files import StructureError, structure_errors
-from .samples import SPLITS, Labelled, LabelledData, find_part, write_note
-from .structures import Listing, Origin, find_structures, fingerprint
+from ..files import StructureError, read_rows, structure_errors
+from .samples import SPLITS, LabelledData, find_part
+from .sources import Listing, Origin, find_structures, fingerprint
 
 FOLDERS = ("", "EnzymeCommission")
 ANNOTATION = ("nrPDB-EC_annot.tsv", "nrPDB-EC_2020.04_annot.tsv")
@@ -37,54 +35,38 @@ def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLIT
     Raises:
         StructureError: a split or table that is missing or malformed, a cutoff that the table does not have.
     """
-    annotation = find_part(root, FOLDERS, ANNOTATION, "labels of EC")
-    table = find_part(root, FOLDERS, TEST_TABLE, "table of the test split of EC")
-    labels, annotated = _read_annotation(annotation)
-    cutoffs, listed = _read_cutoffs(table, cutoff), None if ids is None else _read_ids(ids)
-    known = hashlib.sha256(annotation.read_bytes() + repr(listed and sorted(listed)).encode()).hexdigest()
-    identity = hashlib.sha256(table.read_bytes()).hexdigest() + f" {cutoff}"
-    chosen = annotated if listed is None else listed
-    origins, seen = {}, Counter()
+    labels, annotated = _read_annotation(find_part(root, FOLDERS, ANNOTATION, "labels of EC"))
+    below = _read_cutoffs(find_part(root, FOLDERS, TEST_TABLE, "table of the test split of EC"), cutoff)
+    listed = {*annotated} if ids is None else _read_ids(ids)
+    origins = {}
     for split in needed:
-        test = split == "test"
         names = [f"{name}{kind}" for kind in ("", ".zip") for name in SPLITS[split]]
         place = find_part(root, FOLDERS, names, f"{split} split of EC")
-        digest = hashlib.sha256(f"ec {fingerprint(place)} {known} {identity if test else ''}".encode()).hexdigest()
-        listing, chains = _listing(place, annotated, chosen, cutoffs if test else None, cutoff)
-        seen.update(chains)
+        chosen = listed & (below if split == "test" else annotated.keys())
+        chains = {name: found for name, found in annotated.items() if name in chosen}
+        digest = hashlib.sha256(f"ec {fingerprint(place)} {chains}".encode()).hexdigest()
         # Of the same files another choice is another store: runs with different ones may go on at the same time.
-        variant = [str(cutoff)] * (test and cutoff != 95) + [f"ids-{known[:8]}"] * (listed is not None)
-        origins[split] = Origin(place, digest, lambda listing=listing: listing, variant="-".join(variant))
+        variant = [str(cutoff)] * (split == "test" and cutoff != 95) + [f"ids-{digest[:8]}"] * (ids is not None)
+        origins[split] = Origin(place, digest, partial(_listing, place, chains), variant="-".join(variant))
     about = f"EC, {root}: {len(labels)} labels, {len(annotated)} chains with labels"
-    about += "" if listed is None else f", {len(listed)} chains listed in {ids}"
-    missing = sorted({*chosen} - {*seen}) if len(origins) == len(SPLITS) else []
-    shared = sorted(chain for chain, count in seen.items() if count > 1)
-    for some, what in ((missing, "without a file"), (shared, "in more than one split")):
-        about += f"; {len(some)} {what}, e.g. {some[0]}" if some else ""
+    about += "" if ids is None else f", {len(listed)} chains listed in {ids}"
     return LabelledData(**origins, labels=labels, about=about)
 
 
-def _listing(place: Path, annotated: dict, chosen, cutoffs: dict | None, cutoff: int) -> tuple[Listing, set[str]]:
-    """The chains of a split that are used, sorted by name, and all with a file. Only the test split has `cutoffs`."""
-    found, test = find_structures(place), cutoffs is not None
-    used, skipped, seen = [], list(found.skipped), set()
+def _listing(place: Path, chains: dict[str, list[str]]) -> Listing:
+    """The files of these chains, which have these labels; sorted by name."""
+    found, used = find_structures(place), {}
+    skipped = list(found.skipped)
     for file in found.sources:
         name = chain_id(file.name.rpartition("/")[2])
-        reasons = {
-            "no PDB id and chain in the name": name is None,
-            "another file of the same chain": name in seen,
-            "no EC annotation": name not in annotated,
-            "not in the list of ids": name not in chosen,
-            "not in the table of the test split": test and name not in cutoffs,
-            f"identity to the training split not below {cutoff} %": test and cutoff not in cutoffs.get(name, ()),
-        }
-        if reason := next((reason for reason, applies in reasons.items() if applies), None):
-            skipped.append((file.label, reason))
+        if name in chains and name not in used:
+            used[name] = replace(
+                file, name=name, label=partial(replace, labels={"kind": "labels", "values": [chains[name]]})
+            )
         else:
-            values = {"ec": annotated[name]} | ({"cutoffs": cutoffs[name]} if test else {})
-            used.append(Labelled(name, file, partial(replace, note=write_note(values))))
-        seen.add(name)
-    return Listing(sorted(used, key=lambda chain: chain.name), skipped), seen - {None}
+            unknown = "no labels, or not in this split (--cutoff, --ids)" if name else "no PDB id and chain in the name"
+            skipped.append((str(file), "another file of the same chain" if name in used else unknown))
+    return Listing([used[name] for name in sorted(used)], skipped)
 
 
 def chain_id(text: str) -> str | None:
@@ -97,13 +79,6 @@ def chain_id(text: str) -> str | None:
 
 
 # ---- the tables ------------------------------------------------------------------------------------------------------
-
-
-def _lines(path) -> list[str]:
-    """The lines of a text file that are not blank."""
-    with structure_errors(path, "cannot be opened"):
-        text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
-    return [line for line in text.splitlines() if line.strip()]
 
 
 def _by_chain(rows: Iterable[Sequence[str]]) -> dict[str, list[str]]:
@@ -119,32 +94,33 @@ def _by_chain(rows: Iterable[Sequence[str]]) -> dict[str, list[str]]:
 
 def _read_annotation(path: Path) -> tuple[tuple[str, ...], dict[str, list[str]]]:
     """All labels in order, and those of every chain."""
-    lines = _lines(path)
+    rows = read_rows(path)
     with structure_errors(path, "malformed table"):
-        if not lines[0].startswith("### EC-numbers") or not lines[2].startswith("### PDB-chain"):
+        (first, *_), labels, (second, *_), *chains = rows
+        if not first.startswith("### EC-numbers") or not second.startswith("### PDB-chain"):
             raise ValueError("no lines '### EC-numbers' and '### PDB-chain'")
-        labels = tuple(lines[1].strip().split("\t"))
-        rows = _by_chain(line.partition("\t")[::2] for line in lines[3:])
-        annotated = {name: [label for label in text.strip().split(",") if label] for name, (text,) in rows.items()}
+        texts = {name: text.strip().split(",") for name, (text,) in _by_chain(chains).items()}
+        annotated = {name: [label for label in text if label] for name, text in texts.items()}
         if unknown := sorted(set().union(*annotated.values()) - {*labels}):
             raise ValueError(f"{unknown[0]!r:.100} is not among the labels")
-    return labels, annotated
+    return tuple(labels), annotated
 
 
-def _read_cutoffs(path: Path, cutoff: int) -> dict[str, list[int]]:
-    """For every chain of the test split the identities to training (percent) that it is below."""
+def _read_cutoffs(path: Path, cutoff: int) -> set[str]:
+    """The chains of the test split whose identity to training is below `cutoff` percent."""
+    rows = read_rows(path, ",")
     with structure_errors(path, "malformed table"):
-        (_, first, *others), *rows = csv.reader(_lines(path))
-        percent = [int(re.fullmatch(r"\s*<?([0-9]{1,3})%?\s*", name)[1]) for name in (first, *others)]  # "<30%"
+        (_, *header), *chains = rows
+        percent = [int(re.fullmatch(r"\s*<?([0-9]{1,3})%?\s*", name)[1]) for name in header]  # "<30%"
         if cutoff not in percent:
             raise StructureError(path, "no such cutoff", f"{cutoff}, there are {percent}")
-        flags = {name: [("0", "1").index(cell.strip()) for cell in cells] for name, cells in _by_chain(rows).items()}
-        return {name: [p for p, below in zip(percent, row, strict=True) if below] for name, row in flags.items()}
+        column = percent.index(cutoff)
+        return {name for name, cells in _by_chain(chains).items() if ("0", "1").index(cells[column].strip())}
 
 
 def _read_ids(path) -> set[str]:
     """The chains named in a text file, one or more in a line."""
-    names = {text: chain_id(text) for line in _lines(path) for text in re.split(r"[\s,]+", line.strip()) if text}
+    names = {text: chain_id(text) for (line,) in read_rows(path, "\n") for text in re.split(r"[\s,]+", line) if text}
     wrong = [text for text, name in names.items() if name is None]
     if wrong or not names:
         raise StructureError(path, "malformed list", f"{wrong[0][:50]!r} is no PDB id and chain" if wrong else "empty")

@@ -1,26 +1,22 @@
-"""Labelled samples of the downstream tasks: from a store and the notes beside its proteins to `Sample`s (Sec. 5.1).
+"""Labelled samples of the downstream tasks: from a store to `Sample`s (Sec. 5.1).
 
-A sample is a pure function of (epoch, index). A labelled set lists structures with what turns each into its labels
-(`Labelled`), and a store keeps the labels as a note beside the protein. A note is one line of JSON, then int32 numbers.
-Rows count the residues, or atoms, of the entry from 0:
+A sample is a pure function of (epoch, index). Beside every protein a store keeps a dict of labels. Rows count the
+residues, or atoms, of the entry from 0:
 
-    task  keys of the JSON                                                               numbers
-    ec    ec: labels of the protein; test split: cutoffs, identities (%) it is below     -
-    psr   target: the protein that this is a model of; gdt_ts, in [0, 1]                 -
-    msp   first: number of residues of the wild type, which come before those of the     -
-          mutant; mutated: rows of the mutated residues, [wild type, mutant]; label:
-          1 where the mutation stabilises the complex, else 0
-    pip   first: number of residues of the first protein; ambiguous: rows of residues    the positive pairs, two
-          never taken for negatives                                                      rows each
-    res   residues: rows of the central residues; counts: number of atoms around each    rows of these atoms
-    table kind, values; of residues also places: chain and number of each                rows of these residues
-    -     conformers: number K of further conformers (data/conformers.py)                  their coordinates, float32
+    ec      kind "labels"; values: a list of labels of the protein, in a list
+    psr     kind "regression"; values: GDT_TS in [0, 1], in a list; target: the protein that this is a model of
+    table   kind and values: one of the structure; or of some residues, then also rows, and places: chain and number
+    msp     first: number of residues of the wild type, which come before those of the mutant; mutated: rows of the
+            mutated residues, [wild type, mutant]; label: 1 where the mutation stabilises the complex, else 0
+    pip     first: number of residues of the first protein; pairs (K, 2): rows of the positive pairs; ambiguous: rows of
+            residues never taken for negatives
+    res     residues: rows of the central residues; counts: number of atoms around each; atoms: rows of all these
+    -       conformers (K, N, 3): other coordinates of the atoms (data/conformers.py)
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,9 +28,8 @@ from ..files import StoreError, StructureError
 from ..protein.constants import CA, O
 from ..protein.geometry import length
 from ..protein.protein import Protein
-from ..protein.structure import Structure
+from .sources import Origin
 from .store import ProteinStore
-from .structures import Origin, Source
 
 SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # and how data sets call them
 
@@ -49,23 +44,6 @@ class LabelledData:
     labels: tuple[str, ...] = ()  # names of the classes (EC)
     about: str = ""  # where the labels come from, for the user
     options: Mapping = field(default_factory=dict)  # of the task (table)
-
-
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """One entry of a labelled set, which a store is built from."""
-
-    name: str
-    source: Source
-    label: Callable[[Structure], Structure]  # adds the note; can be pickled
-
-    @property
-    def path(self) -> str:
-        return self.source.label
-
-    def read(self) -> Structure:
-        """Parse the structure and find its labels. Raises StructureError."""
-        return self.label(self.source.read())
 
 
 def find_part(root, folders: Sequence[str], names: Sequence[str], what: str) -> Path:
@@ -111,23 +89,11 @@ def pack_samples(items: Sequence[Sample]) -> tuple[Sample, list[str]]:
     return batch, list(batch.names)
 
 
-def write_note(values: dict, rows: Sequence[int] = ()) -> bytes:
-    """The note of an entry: its values as JSON, and a list of numbers that may be long."""
-    return json.dumps(values).encode() + b"\n" + np.asarray(rows, dtype="<i4").tobytes()
-
-
-def read_note(note: np.ndarray) -> tuple[dict, np.ndarray]:
-    """The inverse of `write_note` for the bytes (uint8) of a store; the numbers are a view of them."""
-    ends = (note[i : i + 4096] == ord("\n") for i in range(0, len(note), 4096))  # it may be much longer than its JSON
-    end = next(4096 * i + int(found.argmax()) for i, found in enumerate(ends) if found.any())
-    return json.loads(note[:end].tobytes()), note[end + 1 :].view("<i4")
-
-
 class Samples(torch.utils.data.Dataset):
     """`samples[epoch, index] -> Sample`; `len(samples)` is the same in every epoch.
 
     Args:
-        store: entries with the notes of this task.
+        store: entries with the labels of this task.
         labels: names of the classes (EC).
         max_residues: of a structure, the nearest to the mutation in MSP; None for all.
     """
@@ -146,12 +112,12 @@ class Samples(torch.utils.data.Dataset):
         """How many samples an entry of the store gives."""
         return 1
 
-    def note(self, index: int) -> tuple[dict, np.ndarray]:
-        """Values and numbers noted for an entry. Raises StoreError where there are none."""
-        note = self.store.note(index)
-        if not len(note):
+    def labels(self, index: int) -> dict:
+        """What is known of an entry. Raises StoreError where there is nothing."""
+        labels = self.store.labels(index)
+        if not labels:
             raise StoreError(f"{self.store.path}: {self.store.names[index]} has no labels, it is a plain structure")
-        return read_note(note)
+        return labels
 
     def targets(self) -> np.ndarray:
         """The targets of all samples (K, ...), if the task prepares for them; else nothing."""
@@ -185,58 +151,44 @@ class Unlabelled(Samples):
         return replace(sample, target=sample.target.expand(len(names)), names=names, groups=(name,) * len(names))
 
 
-class TableSamples(Samples):
-    """Labels of the user's own: a structure and its value, or K residues of it and theirs."""
+class ValueSamples(Samples):
+    """EC, PSR and tables of the user's own: a structure and its value, or K residues of it and theirs."""
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
-        values, rows = self.note(key[1])  # one sample per entry
-        name, target = self.store.names[key[1]], torch.tensor(self.target(values).tolist())
-        sample = self.whole(key[1], target, values.get("target", name))
-        if "places" not in values:
+        labels, name = self.labels(key[1]), self.store.names[key[1]]  # one sample per entry
+        sample = self.whole(key[1], torch.tensor(self.target(labels).tolist()), labels.get("target", name))
+        if "places" not in labels:
             return sample
         focus = torch.zeros_like(sample.focus)
-        focus[torch.from_numpy(rows.astype(np.int64))] = True
-        names = tuple(f"{name}:{place}" for place in values["places"])
+        focus[labels["rows"]] = True
+        names = tuple(f"{name}:{place}" for place in labels["places"])
         return replace(sample, focus=focus, names=names, groups=(name,) * len(names))
 
-    def target(self, values: dict) -> np.ndarray:
-        """The values in a note: (K,) numbers or indices of classes, (K, C) 0 or 1 for several labels at once."""
-        if values["kind"] == "classes":
-            return np.array([self.label_index[name] for name in values["values"]])
-        if values["kind"] != "labels":
-            return np.array(values["values"], dtype=np.float32)
-        return np.array([[name in given for name in self.label_index] for given in values["values"]], dtype=np.float32)
+    def target(self, labels: dict) -> np.ndarray:
+        """The values of an entry: (K,) numbers or indices of classes, (K, C) 0 or 1 for several labels at once."""
+        kind, values = labels["kind"], labels["values"]
+        if kind == "classes":
+            return np.array([self.label_index[name] for name in values])
+        if kind != "labels":
+            return np.array(values, dtype=np.float64)
+        return np.array([[name in given for name in self.label_index] for given in values], dtype=np.float32)
 
     def targets(self) -> np.ndarray:
         """The values of all structures or residues."""
-        return np.concatenate([self.target(self.note(i)[0]) for i in range(len(self))])
-
-
-class EnzymeSamples(TableSamples):
-    """EC: a protein and which of the labels it has (1, C)."""
-
-    def target(self, values: dict) -> np.ndarray:
-        return super().target({"kind": "labels", "values": [values["ec"]]})
-
-
-class RankingSamples(TableSamples):
-    """PSR: a model of a protein and its GDT_TS in [0, 1]."""
-
-    def target(self, values: dict) -> np.ndarray:
-        return np.array([values["gdt_ts"]])
+        return np.concatenate([self.target(self.labels(i)) for i in range(len(self))])
 
 
 class MutationSamples(Samples):
     """MSP: a complex and its mutant, and whether the mutation stabilises it (1.0) or not."""
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
-        values, _ = self.note(key[1])
-        first, name, sides = values["first"], self.store.names[key[1]], []
-        for protein, start, rows in zip(self.sides(key[1], first), (0, first), values["mutated"]):
+        labels, name, sides = self.labels(key[1]), self.store.names[key[1]], []
+        first = labels["first"]
+        for protein, start, rows in zip(self.sides(key[1], first), (0, first), labels["mutated"]):
             focus = torch.zeros(protein.num_residues, dtype=torch.bool)
             focus[torch.tensor(rows) - start] = True
             sides.append(self._around(protein, focus))
-        return _pair(sides, values["label"], name, name)
+        return _pair(sides, labels["label"], name, name)
 
     def _around(self, protein: Protein, focus: Tensor) -> tuple[Protein, Tensor]:
         """The `max_residues` residues nearest to those in focus (by CA), file order."""
@@ -256,15 +208,14 @@ class EnvironmentSamples(Samples):
     """
 
     def count(self, index: int) -> int:
-        return len(self.note(index)[0]["residues"])
+        return len(self.labels(index)["residues"])
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         index, place = int(self.entry[key[1]]), int(self.place[key[1]])
-        values, rows = self.note(index)
-        centre, listed = values["residues"][place], np.split(rows, np.cumsum(values["counts"]))[place]
-        protein = self.store.read(index)
+        labels, protein = self.labels(index), self.store.read(index)
+        centre, listed = labels["residues"][place], labels["atoms"].split(labels["counts"])[place]
         near = torch.zeros(protein.num_atoms, dtype=torch.bool)
-        near[torch.from_numpy(listed.astype(np.int64))] = True
+        near[listed.long()] = True
         central = protein.atom_residue == centre
         protein, focus = _with_atoms(protein, torch.where(central, protein.atom_name <= O, near), centre)
         target = protein.residue_type[focus]
@@ -286,9 +237,8 @@ class InterfaceSamples(Samples):
 
     def count(self, index: int) -> int:
         """Twice the smallest of three: `positives`, the number of positive pairs, and that of all others."""
-        values, rows = self.note(index)
-        positive, first, size = rows.reshape(-1, 2), values["first"], self.store.num_residues(index)
-        never = np.array(values["ambiguous"], dtype=np.int64)
+        labels, size = self.labels(index), self.store.num_residues(index)
+        positive, first, never = labels["pairs"].numpy(), labels["first"], np.array(labels["ambiguous"], dtype=int)
         others = (first - (never < first).sum()) * (size - first - (never >= first).sum())
         others -= (~np.isin(positive, never).any(1)).sum()
         return 2 * int(min(self.positives, len(positive), others))
@@ -298,13 +248,12 @@ class InterfaceSamples(Samples):
 
         They depend on (epoch, index) only: every run, whatever its seed, is trained and tested on the same pairs.
         """
-        values, rows = self.note(index)
-        first, size = values["first"], self.store.num_residues(index)
-        positive = rows.reshape(-1, 2).astype(np.int64)
+        labels, size = self.labels(index), self.store.num_residues(index)
+        positive, first = labels["pairs"].numpy().astype(np.int64), labels["first"]
         random, half = np.random.default_rng([0, epoch, index]), self.count(index) // 2
         chosen = positive[random.permutation(len(positive))[:half]]
         taken = set(map(tuple, positive.tolist()))
-        never, negative = set(values["ambiguous"]), []
+        never, negative = set(labels["ambiguous"]), []
         while len(negative) < half:
             i, j = int(random.integers(first)), int(random.integers(first, size))
             if (i, j) not in taken and i not in never and j not in never:
@@ -316,7 +265,7 @@ class InterfaceSamples(Samples):
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         index, place = int(self.entry[key[1]]), int(self.place[key[1]])
         pairs, touch = self.pairs(key[0], index)
-        (one, two), first, name = pairs[place].tolist(), self.note(index)[0]["first"], self.store.names[index]
+        (one, two), first, name = pairs[place].tolist(), self.labels(index)["first"], self.store.names[index]
         sides = []
         for protein, residue in zip(self.sides(index, first), (one, two - first)):
             ca = protein.pos[(protein.atom_residue == residue) & (protein.atom_name == CA)]
@@ -340,10 +289,10 @@ def _with_atoms(protein: Protein, keep: Tensor, centre: int) -> tuple[Protein, T
 
 
 DATASETS = {
-    "ec": EnzymeSamples,
+    "ec": ValueSamples,
     "pip": InterfaceSamples,
     "msp": MutationSamples,
     "res": EnvironmentSamples,
-    "psr": RankingSamples,
-    "table": TableSamples,
+    "psr": ValueSamples,
+    "table": ValueSamples,
 }

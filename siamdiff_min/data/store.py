@@ -1,109 +1,118 @@
-"""The store: proteins as a few flat memory-mapped arrays, shared by all processes of a machine.
+"""The store: proteins and their labels in a few memory-mapped files, shared by all processes of a machine.
 
-Reading a crop touches only the bytes of its residues, nothing is ever unpickled, and every array has a checksum.
-`build.py` makes a store from structure files, once; this module reads it. On disk a store is a folder with one `.bin`
-file for each of ARRAYS (N atoms, R residues, B proteins, all concatenated), `failures.tsv`, and `meta.json`, which is
-written last: a folder without it is no store.
+A store is a folder of shards, and `meta.json`, which says how many there are and is written last. A shard is a dict
+that `torch.save` wrote. It has the proteins of up to SHARD sources, one after the other as in `Protein.pack`:
+
+    names, labels     B names, and B dicts of whatever belongs to the proteins (`samples.py` says what)
+    first_residue     (B + 1,) row of the first residue of every protein
+    first_atom        (R + 1,) row of the first atom of every residue
+    pos, chain, ...   the tensors of `Protein` in KINDS
+    failures          rows of `failures.tsv`: sources of this shard that could not be read
+    dropped           reason -> number of atoms or residues that the parsing policy left out
+    plan              what the shard was made from; `build.py` makes it again where this differs
+
+It is mapped into memory: reading a crop touches only the bytes of its residues, and no code in a shard is ever run.
 """
 
 import hashlib
+import io
 import json
-import mmap
-import os
-from collections.abc import Sequence
+import pickle
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from ..files import StoreError, sha256, write_file
+from ..files import StoreError, StructureError, checksum, write_file
 from ..protein.constants import ATOM_ELEMENT
-from ..protein.protein import Protein
+from ..protein.protein import ATOM_FIELDS, Protein
+from ..protein.structure import Structure
 
-FORMAT, VERSION = "siamdiff_min store", 2
-ARRAYS = {
-    "pos": "<f4",  # (N, 3) angstrom
-    "atom_name": "u1",  # (N,)
-    "residue_atoms": "u1",  # (R,) number of atoms
-    "residue_type": "u1",  # (R,)
-    "residue_number": "<i4",  # (R,)
-    "insertion_code": "u1",  # (R,)
-    "residue_index": "<i4",  # (R,)
-    "chain": "<i2",  # (R,)
-    "names": "u1",  # UTF-8 text of all names, one after the other
-    "notes": "u1",  # whatever belongs to the proteins, one after the other: labels of downstream samples
-    "atom_offset": "<i8",  # (B + 1,) where the atoms of each protein begin
-    "residue_offset": "<i8",  # (B + 1,)
-    "name_offset": "<i8",  # (B + 1,)
-    "note_offset": "<i8",  # (B + 1,)
-}
-OFFSETS = {  # and the array of which they count the rows
-    "atom_offset": "atom_name",
-    "residue_offset": "residue_type",
-    "name_offset": "names",
-    "note_offset": "notes",
+FORMAT, VERSION = "siamdiff_min store", 3
+STORE_SUFFIX = ".store"
+SHARD = 512  # sources; a build that is killed reads no more than these again
+KINDS = {  # what is kept of a `Protein`, and in how many bytes; the rest follows from it
+    "pos": torch.float32,
+    "atom_name": torch.uint8,
+    "residue_type": torch.uint8,
+    "residue_number": torch.int32,
+    "insertion_code": torch.uint8,
+    "residue_index": torch.int32,
+    "chain": torch.int32,
 }
 _ELEMENT = torch.tensor(ATOM_ELEMENT)
 
 
 class ProteinStore(torch.utils.data.Dataset):
-    """Proteins of a store by index. Opening it checks `meta.json` and the size of every array, not their content.
+    """Proteins of a store by index. Opening it checks `meta.json` and the sizes of the files, not their content.
 
-    Picklable (DataLoader workers): the arrays are mapped on first use, in each process.
+    Picklable (DataLoader workers): the shards are mapped on first use, in each process.
 
     Raises:
-        StoreError: not a store, another version, a damaged `meta.json`, an array that is missing or of the wrong size;
+        StoreError: not a store, another version, a damaged `meta.json`, a shard that is missing or of the wrong size;
             on first use, where another store has taken its place since.
     """
 
     def __init__(self, path):
         self.path = Path(path)
         self.meta = read_meta(self.path)
-        self._maps: dict[str, np.ndarray] = {}
-        self.size = 0  # bytes
-        for name, entry in self.meta["arrays"].items():
-            file = self.path / f"{name}.bin"
-            if not file.is_file():
-                raise StoreError(f"{self.path}: array {name} is missing")
-            size = file.stat().st_size
-            expected = int(np.prod(entry["shape"])) * np.dtype(entry["dtype"]).itemsize
-            if size != expected:
-                raise StoreError(f"{self.path}: array {name} has {size} bytes, expected {expected}")
-            self.size += size
+        self.first = [0, *accumulate(shard["proteins"] for shard in self.meta["shards"])]  # index in every shard
+        for file, shard in zip(self.files, self.meta["shards"]):
+            size = file.stat().st_size if file.is_file() else "no"
+            if size != shard["size"]:
+                raise StoreError(f"{file} has {size} bytes, expected {shard['size']}")
+
+    @property
+    def files(self) -> list[Path]:
+        return [shard_file(self.path, i) for i in range(len(self.meta["shards"]))]
+
+    @cached_property
+    def shards(self) -> list[dict]:
+        """All shards, mapped. Raises StoreError where one is damaged, or of another store."""
+        shards = [load_shard(file) for file in self.files]
+        if any(shard.get("plan") != about["plan"] for shard, about in zip(shards, self.meta["shards"])):
+            raise StoreError(f"{self.path} is damaged, or was replaced while it was in use: its data have changed")
+        return shards
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the proteins, in order."""
+        return [name for shard in self.shards for name in shard["names"]]
 
     def __len__(self) -> int:
-        return self.meta["proteins"]
+        return self.first[-1]
 
     def __getitem__(self, index: int) -> Protein:
         return self.read(range(len(self))[index])
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_maps": {}}
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Names of the proteins, in order; read from disk as they are asked for."""
-        return _Names(self._map("names"), self._map("name_offset"))
-
-    def note(self, index: int) -> np.ndarray:
-        """The bytes kept beside a protein (uint8, a view of the file); empty for plain structures."""
-        first, last = self._map("note_offset")[index : index + 2]
-        return self._map("notes")[first:last]
+        return {name: value for name, value in self.__dict__.items() if name not in ("shards", "names")}
 
     @property
     def checksum(self) -> str:
-        """SHA-256 over those of all arrays: the same where all proteins, their names and their notes are."""
-        return checksum_of({name: entry["sha256"] for name, entry in self.meta["arrays"].items()})
+        """The same where all proteins, their names and their labels are."""
+        return hashlib.sha256("".join(shard["sha256"] for shard in self.meta["shards"]).encode()).hexdigest()
+
+    def labels(self, index: int) -> dict:
+        """What is kept beside a protein; empty for plain structures."""
+        shard, row = self._find(index)
+        return shard["labels"][row]
 
     def num_residues(self, index: int) -> int:
         """Number of residues of one protein."""
-        first, last = self._map("residue_offset")[index : index + 2]
-        return int(last - first)
+        shard, row = self._find(index)
+        first, last = shard["first_residue"][row : row + 2].tolist()
+        return last - first
 
     def atoms_before(self, index: int, start: int) -> int:
         """Number of atoms of a protein before its residue `start`."""
-        head = int(self._map("residue_offset")[index])
-        return int(self._map("residue_atoms")[head : head + start].sum(dtype=np.int64))
+        shard, row = self._find(index)
+        first = int(shard["first_residue"][row])
+        return int(shard["first_atom"][first + start] - shard["first_atom"][first])
 
     def read(self, index: int, start: int = 0, length: int | None = None) -> Protein:
         """The residues start .. start + length - 1 of a protein (all from `start` on without a length).
@@ -111,139 +120,98 @@ class ProteinStore(torch.utils.data.Dataset):
         Equal to `store[index].crop(start, length)`, but reads no more than that from disk. Raises ValueError if the
         protein has no such residues.
         """
-        size = self.num_residues(index)
-        length = size - start if length is None else length
-        if start < 0 or length < 0 or start + length > size:
-            raise ValueError(f"residues {start} to {start + length} of {self.names[index]}, which has {size}")
-        head = int(self._map("residue_offset")[index])
-        residues = slice(head + start, head + start + length)
-        residue_atoms = self._map("residue_atoms")[residues].astype(np.int64)
-        head = int(self._map("atom_offset")[index]) + self.atoms_before(index, start)
-        atoms = slice(head, head + int(residue_atoms.sum()))
-        atom_name = self._long("atom_name", atoms)
+        shard, row = self._find(index)
+        first, last = shard["first_residue"][row : row + 2].tolist()
+        length = last - first - start if length is None else length
+        if start < 0 or length < 0 or first + start + length > last:
+            raise ValueError(f"residues {start} to {start + length} of {shard['names'][row]}, which has {last - first}")
+        residues = slice(first + start, first + start + length)
+        edges = shard["first_atom"][residues.start : residues.stop + 1].long()
+        atoms = slice(int(edges[0]), int(edges[-1]))
+        kept = {name: shard[name][atoms if name in ATOM_FIELDS else residues].long() for name in KINDS if name != "pos"}
         return Protein(
-            pos=torch.from_numpy(self._map("pos")[atoms].astype(np.float32)),
-            element=_ELEMENT[atom_name],
-            atom_name=atom_name,
-            atom_residue=torch.from_numpy(np.repeat(np.arange(length), residue_atoms)),
-            residue_type=self._long("residue_type", residues),
+            **kept,
+            pos=shard["pos"][atoms].clone(),
+            element=_ELEMENT[kept["atom_name"]],
+            atom_residue=torch.arange(length).repeat_interleave(edges.diff()),
             masked=torch.zeros(length, dtype=torch.bool),
-            residue_number=self._long("residue_number", residues),
-            insertion_code=self._long("insertion_code", residues),
-            residue_index=self._long("residue_index", residues),
-            chain=self._long("chain", residues),
             residue_graph=torch.zeros(length, dtype=torch.long),
         )
 
     def verify(self) -> None:
-        """Read everything and compare the checksums. Raises StoreError that names the first damaged array."""
-        for name, entry in self.meta["arrays"].items():
-            if sha256(self.path / f"{name}.bin") != entry["sha256"]:
-                raise StoreError(f"{self.path}: array {name} is damaged (its checksum differs)")
+        """Read everything and compare the checksums. Raises StoreError that names the first damaged file."""
+        for file, shard in zip(self.files, self.meta["shards"]):
+            if checksum(file) != shard["sha256"]:
+                raise StoreError(f"{file} is damaged (its checksum differs)")
 
-    def _map(self, name: str) -> np.ndarray:
-        if not self._maps:
-            try:
-                maps = {array: self._open(array) for array in ARRAYS}
-                replaced = read_meta(self.path) != self.meta  # asked when the arrays are open: from then on they stay
-            except (OSError, ValueError):
-                replaced = True
-            if replaced:
-                raise StoreError(f"{self.path} was replaced while it was in use: its data, or their options, changed")
-            self._maps = maps
-        return self._maps[name]
-
-    def _open(self, name: str) -> np.ndarray:
-        entry = self.meta["arrays"][name]
-        kind, shape = entry["dtype"], tuple(entry["shape"])
-        if 0 in shape:  # which cannot be mapped
-            return np.zeros(shape, kind)
-        with open(self.path / f"{name}.bin", "rb") as file:
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        # Else the kernel reads megabytes around every crop, which soon holds the whole store. Windows has no madvise.
-        if hasattr(mmap, "MADV_RANDOM") and self.size > memory():
-            content.madvise(mmap.MADV_RANDOM)
-        return np.frombuffer(content, kind).reshape(shape)
-
-    def _long(self, name: str, rows: slice) -> torch.Tensor:
-        return torch.from_numpy(self._map(name)[rows].astype(np.int64))
+    def _find(self, index: int) -> tuple[dict, int]:
+        """The shard of a protein, and its row there."""
+        number = bisect_right(self.first, index) - 1
+        return self.shards[number], index - self.first[number]
 
 
-class _Names(Sequence):
-    """Names as a sequence of str without holding them in memory."""
-
-    def __init__(self, text: np.ndarray, offset: np.ndarray):
-        self.text, self.offset = text, offset
-
-    def __len__(self) -> int:
-        return len(self.offset) - 1
-
-    def __getitem__(self, index):
-        index = range(len(self))[index]
-        name = self.text[self.offset[index] : self.offset[index + 1]].tobytes()
-        return name.decode("utf-8", "surrogateescape")  # see `encode_name`
+# ---- shards ----------------------------------------------------------------------------------------------------------
 
 
-def encode_name(name: str) -> bytes:
-    """File names need not be valid UTF-8: their odd bytes pass through."""
-    return name.encode("utf-8", "surrogateescape")
+def shard_file(folder: Path, number: int) -> Path:
+    return folder / f"{number:05d}.pt"
 
 
-def memory() -> int:
-    """Bytes of memory that this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def is_store(path) -> bool:
-    """True where `path` is a finished store (of any version)."""
-    return has_format(Path(path) / "meta.json")
-
-
-def has_format(file: Path) -> bool:
-    """True where a JSON file says that it belongs to a store, finished or not; anything else is not ours."""
+def load_shard(file: Path) -> dict:
+    """The content of a shard, its tensors mapped. Raises StoreError."""
     try:
-        return _read_json(file)["format"] == FORMAT
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return False
+        return torch.load(file, mmap=True, weights_only=True)
+    except (OSError, RuntimeError, ValueError, LookupError, EOFError, pickle.UnpicklingError) as error:
+        raise StoreError(f"{file} is missing or damaged ({str(error).splitlines()[0]:.100})") from error
 
 
-def _read_json(file: Path):
-    with open(file, "rb") as content:
-        return json.loads(content.read(2**20))  # ours have some kilobytes
+def write_shard(file: Path, plan: str, entries: Iterable[tuple[str, Structure | StructureError]]) -> None:
+    """Write a shard of named structures, or why there is none. Raises WriteError; the old file is then as it was."""
+    names, labels, failures, dropped, columns = [], [], [], Counter(), {name: [] for name in KINDS}
+    residues, atoms = [0], [0]  # how many there are in every protein, and in every residue; before the first, none
+    for name, found in entries:
+        if isinstance(found, StructureError):
+            failures.append((name, "failed", found.reason, found.path, found.detail))
+            continue
+        failures += [(name, "no conformer", error.reason, error.path, error.detail) for error in found.unmatched]
+        names.append(name)
+        labels.append(found.labels)
+        dropped += found.dropped
+        for column, kind in KINDS.items():
+            columns[column].append(getattr(found.protein, column).to(kind))
+        residues.append(found.protein.num_residues)
+        atoms += torch.bincount(found.protein.atom_residue, minlength=residues[-1]).tolist()
+    tensors = {name: torch.cat(parts) for name, parts in columns.items() if parts}
+    tensors["first_residue"] = torch.tensor(residues).cumsum(0).int()
+    tensors["first_atom"] = torch.tensor(atoms).cumsum(0).int()
+    about = {"plan": plan, "names": names, "labels": labels, "failures": failures, "dropped": dict(dropped)}
+    content = io.BytesIO()  # of a full disk torch would say something else
+    torch.save(about | tensors, content)
+    write_file(file, content.getbuffer())
 
 
-def read_meta(path: Path) -> dict:
-    """The checked content of `meta.json`. Raises StoreError."""
-    meta = read_checked(path / "meta.json")
-    if set(meta["arrays"]) != set(ARRAYS):
-        raise StoreError(f"{path}: meta.json names other arrays")
+# ---- meta.json -------------------------------------------------------------------------------------------------------
+
+
+def read_meta(folder: Path) -> dict:
+    """The content of `meta.json` of a finished store. Raises StoreError."""
+    try:
+        meta = json.loads((folder / "meta.json").read_bytes())
+        found = meta["format"], meta["version"]
+    except OSError as error:
+        raise StoreError(f"{folder} is not a store: {error.strerror} (meta.json)") from error
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise StoreError(f"{folder}: meta.json is damaged ({error})") from error
+    if found != (FORMAT, VERSION):
+        raise StoreError(f"{folder} is a {found[0]}, version {found[1]}; this is {FORMAT}, version {VERSION}")
+    if "shards" not in meta:
+        raise StoreError(f"{folder} is not a finished store")
     return meta
 
 
-def read_checked(file: Path) -> dict:
-    """What `write_checked` wrote. Raises StoreError."""
+def is_ours(folder) -> bool:
+    """True for a store, finished or not, of any version; anything else is not ours."""
     try:
-        content = _read_json(file)
-        found = content["format"], content["version"]
-        checksum = content.pop("sha256", None)
-    except OSError as error:
-        raise StoreError(f"{file.parent} is not a store: {error.strerror} ({file.name})") from error
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise StoreError(f"{file.parent}: {file.name} is damaged ({error})") from error
-    if found != (FORMAT, VERSION):
-        raise StoreError(f"{file.parent} is a {found[0]}, version {found[1]}; this is {FORMAT}, version {VERSION}")
-    if checksum != checksum_of(content):
-        raise StoreError(f"{file.parent}: {file.name} is damaged (its checksum differs)")
-    return content
-
-
-def write_checked(file: Path, content: dict) -> None:
-    """A file of JSON that says its format and has a checksum of its content. Raises WriteError."""
-    content = {"format": FORMAT, "version": VERSION} | content
-    text = json.dumps(content | {"sha256": checksum_of(content)}, indent=1, sort_keys=True)
-    write_file(file, text.encode())
-
-
-def checksum_of(content: dict) -> str:
-    """SHA-256 of a dict as JSON; of `meta.json`, without the checksum itself."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return json.loads(Path(folder, "meta.json").read_bytes())["format"] == FORMAT
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False

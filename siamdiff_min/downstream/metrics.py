@@ -4,7 +4,8 @@ Numpy arrays in, Python floats out, computed in float64. A metric that is not de
 scores that are not finite) is nan, not an error, so that a first epoch on a tiny split does not end a run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -12,8 +13,22 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 NAN = float("nan")
 
 
-def fmax(score: np.ndarray, target: np.ndarray) -> tuple[float, float]:
-    """Protein-centric maximum F-score (Eq. 29, Eq. 30, Eq. 31) and the largest threshold that attains it.
+def metric(compute: Callable) -> Callable:
+    """A function of scores and targets in float64; nan of none, and of numbers that are not finite."""
+
+    @wraps(compute)
+    def checked(score: np.ndarray, target: np.ndarray, *more) -> float:
+        score, target = np.asarray(score, dtype=np.float64), np.asarray(target, dtype=np.float64)
+        if not len(score) or not (np.isfinite(score).all() and np.isfinite(target).all()):
+            return NAN
+        return float(compute(score, target, *more))
+
+    return checked
+
+
+@metric
+def fmax(score: np.ndarray, target: np.ndarray) -> float:
+    """Protein-centric maximum F-score (Eq. 29, Eq. 30, Eq. 31).
 
     Every distinct score is a threshold t, and all scores >= t are predictions. As t falls past a score of one protein,
     the precision and recall of this protein change by a step. The steps of all proteins, sorted by score and summed up,
@@ -22,11 +37,10 @@ def fmax(score: np.ndarray, target: np.ndarray) -> tuple[float, float]:
 
     score (B, C) of every protein and label: the paper's are probabilities, but only their order matters. target (B, C)
     is 1 where the protein has the label, else 0. A protein without labels has recall 0/0 in Eq. 29; it counts as 0, and
-    the protein counts in N. (nan, nan) if no protein has a label.
+    the protein counts in N. nan if no protein has a label.
     """
-    score, target = _float(score), _float(target)
-    if not target.any() or not np.isfinite(score).all():
-        return NAN, NAN
+    if not target.any():
+        return NAN
     order = np.argsort(-score, axis=1, kind="stable")
     score, hit = np.take_along_axis(score, order, 1), np.take_along_axis(target, order, 1)
     precision = hit.cumsum(1) / np.arange(1, hit.shape[1] + 1)  # of the k best labels of a protein
@@ -40,88 +54,77 @@ def fmax(score: np.ndarray, target: np.ndarray) -> tuple[float, float]:
     steps = (precision_step, recall_step, covered_step)
     precision, recall, covered = (step.flat[order].cumsum()[last] for step in steps)
     precision, recall = precision / covered, recall / len(score)
-    f = np.divide(2 * precision * recall, precision + recall, out=np.zeros_like(recall), where=recall > 0)
-    best = int(f.argmax())
-    return float(f[best]), float(threshold[last][best])
+    return np.divide(2 * precision * recall, precision + recall, out=np.zeros_like(recall), where=recall > 0).max()
 
 
+@metric
 def auprc(score: np.ndarray, target: np.ndarray) -> float:
     """Area under the precision-recall curve over all entries alike (micro average), as average precision.
 
     score and target have the same shape: (B,), or (B, C) for EC. nan if all targets are of one class.
     """
-    return _binary(average_precision_score, score, target)
+    return average_precision_score(target.ravel(), score.ravel()) if len(np.unique(target)) > 1 else NAN
 
 
+@metric
 def auroc(score: np.ndarray, target: np.ndarray) -> float:
     """Area under the ROC curve over all entries alike; equal scores count half. nan if there is one class only."""
-    return _binary(roc_auc_score, score, target)
+    return roc_auc_score(target.ravel(), score.ravel()) if len(np.unique(target)) > 1 else NAN
 
 
-def spearman(score: np.ndarray, target: np.ndarray) -> float:
-    """Spearman's rho (K,), (K,) -> [-1, 1]: the correlation of the ranks, equal values sharing their mean rank.
+@metric
+def pearson(score: np.ndarray, target: np.ndarray) -> float:
+    """Pearson's correlation (K,), (K,) -> [-1, 1]; nan if the target is constant or has fewer than two values.
 
-    nan if the target is constant or has fewer than two values. 0 if only the score is constant: a model that says the
-    same of everything ranks nothing, and must not look better than one that ranks badly.
+    0 if only the score is constant: a model that says the same of everything must not look better than a bad one.
     """
-    score, target = _float(score), _float(target)
-    if not (np.isfinite(score).all() and np.isfinite(target).all()):
+    if len(np.unique(target)) < 2:
         return NAN
-    return pearson(_ranks(score), _ranks(target))
+    x, y = score - score.mean(), target - target.mean()
+    norm = np.sqrt((x @ x) * (y @ y))
+    return x @ y / norm if norm > 0 else 0.0
 
 
-def mean_spearman(score: np.ndarray, target: np.ndarray, group: Sequence[str]) -> float:
+@metric
+def spearman(score: np.ndarray, target: np.ndarray) -> float:
+    """Spearman's rho (K,), (K,) -> [-1, 1]: the correlation of the ranks, equal values sharing their mean rank."""
+    return pearson(ranks(score), ranks(target))
+
+
+@metric
+def mean_spearman(score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> float:
     """Mean of Spearman's rho over groups; in PSR a group is a protein and its items are the models of it.
 
     A group with fewer than two items, or whose targets are all equal, has no rho and is left out. nan if none is left.
     """
-    score, target = _float(score), _float(target)
-    _, member = np.unique(np.asarray(group, dtype=str), return_inverse=True)
-    groups = [member == i for i in range(member.max(initial=-1) + 1)]
-    rho = [spearman(score[g], target[g]) for g in groups if len(np.unique(target[g])) > 1]
-    return float(np.mean(rho)) if rho else NAN
+    groups = np.asarray(groups, dtype=str)
+    rho = np.array([spearman(score[groups == group], target[groups == group]) for group in np.unique(groups)])
+    return rho[~np.isnan(rho)].mean() if not np.isnan(rho).all() else NAN
 
 
-def pearson(score: np.ndarray, target: np.ndarray) -> float:
-    """Pearson's correlation (K,), (K,) -> [-1, 1]; nan and 0 as for Spearman's rho."""
-    score, target = _float(score), _float(target)
-    if not (np.isfinite(score).all() and np.isfinite(target).all()) or len(np.unique(target)) < 2:
-        return NAN
-    x, y = score - score.mean(), target - target.mean()
-    norm = np.sqrt((x @ x) * (y @ y))
-    return float(x @ y / norm) if norm > 0 else 0.0
-
-
+@metric
 def rmse(score: np.ndarray, target: np.ndarray) -> float:
     """Root of the mean squared error, in the units of the target."""
-    return float(np.sqrt(np.mean((_float(score) - _float(target)) ** 2))) if len(score) else NAN
+    return np.sqrt(np.mean((score - target) ** 2))
 
 
+@metric
 def mae(score: np.ndarray, target: np.ndarray) -> float:
     """Mean absolute error, in the units of the target."""
-    return float(np.mean(np.abs(_float(score) - _float(target)))) if len(score) else NAN
+    return np.mean(np.abs(score - target))
 
 
+@metric
 def accuracy(score: np.ndarray, target: np.ndarray) -> float:
-    """Share of rows of score (K, C) whose largest entry, the first of equals, is at target (K,), a class index."""
-    score = _float(score)
-    if not len(score) or not np.isfinite(score).all():
-        return NAN
-    return float((score.argmax(1) == np.asarray(target)).mean())
+    """Share of rows of score (K, C) whose largest entry, the first of equals, is at target (K,), a class index.
+
+    Of two classes, 0 and 1, score (K,) may be the probability of 1 alone.
+    """
+    chosen = score.argmax(1) if score.ndim == 2 else score > 0.5
+    return (chosen == target).mean()
 
 
-def _float(values: np.ndarray) -> np.ndarray:
-    return np.asarray(values, dtype=np.float64)
-
-
-def _binary(function, score: np.ndarray, target: np.ndarray) -> float:
-    score, target = _float(score).ravel(), _float(target).ravel()
-    if len(np.unique(target)) < 2 or not np.isfinite(score).all():
-        return NAN
-    return float(function(target, score))
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
+def ranks(values: np.ndarray) -> np.ndarray:
     """Ranks (K,) from small to large, equal values sharing the mean of theirs."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     return (count.cumsum() - (count - 1) / 2)[place]

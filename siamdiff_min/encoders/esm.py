@@ -21,7 +21,7 @@ from ..protein.protein import Protein
 from .gearnet import Encoder, Encoding, GearNet
 from .graph import Graph, GraphBuilder
 from .ops import segment_mean, segment_sum
-from .weights import read_weights
+from .weights import load_weights, read_weights
 
 VOCABULARY = ("<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>")
 CLS, EOS, MASK = (VOCABULARY.index(name) for name in ("<cls>", "<eos>", "<mask>"))
@@ -170,20 +170,13 @@ class ESM2(nn.Module):
         """
         size = f"ESM-2 with {len(self.layers)} layers of {self.width}"
         left_out = r".*rot_emb\.inv_freq|contact_head\..*|lm_head\..*"  # constants, and heads that are not here
+        content = read_weights(path, allow=(argparse.Namespace,))  # beside the model the options of its training
         try:
-            with open(path, "rb") as file:
-                content = read_weights(file, allow=(argparse.Namespace,))["model"]  # beside it the options of training
-            found = {re.sub(r"^encoder\.(sentence_encoder\.)?", "", name): x for name, x in content.items()}
+            found = {re.sub(r"^encoder\.(sentence_encoder\.)?", "", name): x for name, x in content["model"].items()}
             state = {name: x for name, x in found.items() if not re.fullmatch(left_out, name)}
-            shapes = {(name, x.shape) for name, x in state.items()}
-        except (OSError, CheckpointError, LookupError, TypeError, AttributeError) as error:  # or no dict of tensors
-            reason = getattr(error, "strerror", None) or error
-            raise CheckpointError(f"{path} is not a weight file of fair-esm: {reason}") from error
-        wrong = {name for name, _ in shapes ^ {(name, x.shape) for name, x in self.state_dict().items()}}
-        if wrong:
-            kind = "tensors are missing, unexpected or of another shape"
-            raise CheckpointError(f"{path} does not fit {size}: {len(wrong)} {kind}, e.g. {min(wrong)}")
-        self.load_state_dict(state)
+            load_weights(self, state, f"{path}, as {size},")
+        except (LookupError, TypeError, AttributeError) as error:  # no dict of tensors
+            raise CheckpointError(f"{path} is not a weight file of fair-esm: {error}") from error
         return f"{size} from {path} ({len(state)} tensors)"
 
 

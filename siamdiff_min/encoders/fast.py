@@ -1,8 +1,8 @@
 """The formulas of `plain.py`, faster and in less memory; numbers differ by rounding alone.
 
-`edge_scores`, `relational_sum` and `gvp_mean` come last. They rest on three ideas: add rows up through sorted indices,
-so that no message is stored (`Gather`); compute what is cheap again in the backward pass; apply a linear map to as few
-rows as possible.
+`edge_scores` and `relational_sum` come last. They rest on three ideas: add rows up through sorted indices, so that no
+message is stored (`Gather`); compute what is cheap again in the backward pass; apply a linear map to as few rows as
+possible.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..protein.geometry import length
-from .ops import MLP, Links, segment_mean, segment_sum
+from .ops import MLP, Links, segment_sum
 
 BLOCK = 48 << 20  # bytes of results that `map_then_sum` makes at a time on a CPU
 
@@ -181,7 +181,7 @@ class _LookedUpLinear(torch.autograd.Function):
         return None, None, grad_slope, grad_offset, grad_weight
 
 
-# ---- the three formulas ----------------------------------------------------------------------------------------------
+# ---- the two formulas ------------------------------------------------------------------------------------------------
 
 
 def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:
@@ -222,39 +222,6 @@ def relational_sum(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
     return F.linear(gather(lowered(x)).view(links.num_targets, -1), lowered(linear.weight), lowered(linear.bias))
 
 
-def gvp_mean(node: tuple, edge: tuple, links: Links, layers: nn.ModuleList) -> tuple[Tensor, Tensor]:
-    """There are 15 times more edges than atoms, so only what needs an edge of its own is computed per edge.
-
-    The first perceptron's products are sums of a part per source, edge and target. The last scalars are linear, so
-    their map comes after the mean; only the gate needs them per edge, and joins their map with its own.
-    """
-    first, second, last = layers
-    s, v = second(*_first_gvp(node, edge, _prepared(links, by_both_ends), first))
-    h = last.wh(v)  # (E, 3, vectors)
-    x = torch.cat([s, last.norms(h)], dim=-1)  # (E, scalars + vectors)
-    gate = F.linear(x, last.wsv.weight @ last.ws.weight, last.wsv(last.ws.bias)).sigmoid()
-    message = torch.cat([x, (last.wv(h) * gate[:, None]).flatten(1), torch.ones_like(x[:, :1])], dim=-1)
-    mean = segment_mean(message, links.target, links.num_targets)
-    x, v, reached = mean.tensor_split([x.shape[-1], -1], dim=-1)  # `reached` is 0 of a node without edges
-    return last.ws(x) * reached, v.unflatten(-1, (3, -1))
-
-
-def _first_gvp(node: tuple, edge: tuple, both_ends: Gather, gvp: nn.Module) -> tuple[Tensor, Tensor]:
-    """The first perceptron of every edge: (E, .), (E, 3, .)."""
-    scalars, vectors, hidden = node[0].shape[-1], node[1].shape[-1], gvp.wh.out_features
-    edge_scalars, edge_vectors = edge[0].shape[-1], edge[1].shape[-1]
-    s_source, s_edge, s_target, s_norm = gvp.ws.weight.split([scalars, edge_scalars, scalars, hidden], dim=1)
-    h_source, h_edge, h_target = gvp.wh.weight.split([vectors, edge_vectors, vectors], dim=1)
-    parts = [
-        torch.cat([F.linear(node[0], s_part), F.linear(node[1], h_part).flatten(1)], dim=-1)
-        for s_part, h_part in ((s_source, h_source), (s_target, h_target))
-    ]
-    s, h = both_ends(torch.cat(parts)).split([gvp.out_scalars, 3 * hidden], dim=-1)  # (E, ...)
-    h = h.unflatten(-1, (3, -1)) + F.linear(edge[1], h_edge)
-    own = torch.cat([edge[0], gvp.norms(h)], dim=-1)
-    return gvp.activate(s + F.linear(own, torch.cat([s_edge, s_norm], dim=1), gvp.ws.bias), h)
-
-
 def _prepared(links: Links, build: Callable[[Links], Gather]) -> Gather:
     """`build(links)`, made once for all layers."""
     if build not in links.prepared:
@@ -272,10 +239,3 @@ def by_target_and_relation(links: Links) -> Gather:
     """Sums over the sources, one for every relation of every target."""
     slot = links.target * links.num_relations + links.relation
     return Gather.build(links.source, slot, links.num_sources, links.num_targets * links.num_relations)
-
-
-def by_both_ends(links: Links) -> Gather:
-    """For every link the row of its source plus the row of its target. The rows of targets follow those of sources."""
-    ends = torch.stack([links.source, links.target + links.num_sources], dim=1).flatten()
-    link = torch.arange(len(links.source), device=ends.device).repeat_interleave(2)
-    return Gather.build(ends, link, links.num_sources + links.num_targets, len(links.source))

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS
 from ..protein.protein import Protein
-from . import kernels
 from .gearnet import Encoder, Encoding
 from .graph import Graph, GraphBuilder, edge_lengths
 from .ops import BatchNorm, Links, segment_mean
@@ -40,26 +39,16 @@ class GVP(nn.Module):
                 self.wv = nn.Linear(hidden, self.out_vectors, bias=False)
                 self.wsv = nn.Linear(self.out_scalars, self.out_vectors)
 
-    @staticmethod
-    def norms(v: Tensor) -> Tensor:
-        """Lengths (K, c) of vectors (K, 3, c)."""
-        return v.square().sum(-2).clamp(min=SHORTEST**2).sqrt()
-
     def forward(self, s: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """(K, scalars), (K, 3, vectors) -> the same of the output widths."""
-        if v is None:
-            return self.activate(self.ws(s), None)
-        h = self.wh(v)  # (K, 3, hidden)
-        return self.activate(self.ws(torch.cat([s, self.norms(h)], dim=-1)), h)
-
-    def activate(self, s: Tensor, h: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """What follows the two linear maps: W_s [s, |h|] + b (K, out_scalars) and h = W_h V (K, 3, hidden)."""
-        v = None
-        if self.out_vectors and h is None:
-            v = s.new_zeros(len(s), 3, self.out_vectors)
-        elif self.out_vectors:
-            v = self.wv(h) * torch.sigmoid(self.wsv(s))[:, None]
-        return (F.relu(s) if self.relu else s), v
+        h = None if v is None else self.wh(v)  # (K, 3, hidden)
+        if h is not None:
+            s = torch.cat([s, h.square().sum(-2).clamp(min=SHORTEST**2).sqrt()], dim=-1)
+        z, v = self.ws(s), None
+        if self.out_vectors:
+            zeros = z.new_zeros(len(z), 3, self.out_vectors)
+            v = zeros if h is None else self.wv(h) * torch.sigmoid(self.wsv(z))[:, None]
+        return (F.relu(z) if self.relu else z), v
 
 
 class TupleNorm(nn.Module):
@@ -100,7 +89,10 @@ class GVPConv(nn.Module):
 
     def forward(self, node: Pair, edge: Pair, links: Links) -> Pair:
         """node (N, .), (N, 3, .) and edge (E, .), (E, 3, .) -> (N, .), (N, 3, .); nodes without edges receive zeros."""
-        return kernels.gvp_mean(node, edge, links, self.message_func)
+        s, v = (torch.cat([x[links.source], e, x[links.target]], dim=-1) for x, e in zip(node, edge))
+        for layer in self.message_func:
+            s, v = layer(s, v)
+        return tuple(segment_mean(x, links.target, links.num_targets) for x in (s, v))
 
 
 class GVPConvLayer(nn.Module):

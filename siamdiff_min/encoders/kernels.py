@@ -1,4 +1,4 @@
-"""The one door to the formulas that cost most: `kernels.edge_scores`, `kernels.relational_sum`, `kernels.gvp_mean`.
+"""The one door to the formulas that cost most: `kernels.edge_scores` and `kernels.relational_sum`.
 
 By default they are those of `fast.py`. SIAMDIFF_KERNELS=plain in the environment, or `with kernels.use("plain"):` in
 Python, takes those of `plain.py`, as published.

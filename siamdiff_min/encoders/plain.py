@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..protein.geometry import length
-from .ops import MLP, Links, segment_mean, segment_sum
+from .ops import MLP, Links, segment_sum
 
 
 def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:
@@ -31,11 +31,3 @@ def relational_sum(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
     slot = links.target * links.num_relations + links.relation
     sums = segment_sum(x[links.source], slot, links.num_targets * links.num_relations)
     return linear(sums.view(links.num_targets, linear.in_features))
-
-
-def gvp_mean(node: tuple, edge: tuple, links: Links, layers: nn.ModuleList) -> tuple[Tensor, Tensor]:
-    """The mean over the edges j -> i of GVP(GVP(GVP(s_j, e_ji, s_i))), App. H: scalars and vectors of every node i."""
-    s, v = (torch.cat([x[links.source], e, x[links.target]], dim=-1) for x, e in zip(node, edge))
-    for layer in layers:
-        s, v = layer(s, v)
-    return tuple(segment_mean(x, links.target, links.num_targets) for x in (s, v))

@@ -1,22 +1,19 @@
-"""Finding files of weights, and reading what `torch.save` wrote: no code in the file is run, and a flipped byte does
-not become another weight.
+"""Finding files of weights, reading what `torch.save` wrote, and loading it strictly.
 
-Files of torch are zips with a checksum for each tensor, which torch writes but does not compare. Before torch 1.6 they
-were something else, without checksums.
+No code in a file is run, and a flipped byte does not become another weight: files of torch (since 1.6) are zips with a
+checksum for each tensor, which torch writes but does not compare.
 """
 
 import os
 import zipfile
 from pathlib import Path
-from typing import IO
 
 import torch
+from torch import Tensor, nn
 
 from ..files import CheckpointError
 
 BOX = Path(__file__).parents[1] / "weights"  # the encoders that come with the package, NAME.pt
-_ZIP = b"PK\3\4"
-_BEFORE_1_6 = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _FOLDER = 16  # among the attributes of a member
 
 
@@ -31,29 +28,46 @@ def find_weights(given: str | Path) -> Path:
     return boxed[str(given)]
 
 
-def read_weights(file: IO[bytes], allow: tuple = ()):
-    """The content of a file of `torch.save`, tensors on the CPU.
+def read_weights(path: str | Path, allow: tuple = ()):
+    """The content of a file of `torch.save`, tensors on the CPU; `path` may be the name of an encoder of the package.
 
     `allow` are the types it may hold besides tensors, strings, numbers, lists and dicts. Raises CheckpointError.
     """
     try:
-        begin = file.read(len(_BEFORE_1_6))
-        if begin.startswith(_ZIP):
+        with open(find_weights(path), "rb") as file:
             _compare_checksums(file)
-        elif begin != _BEFORE_1_6:
-            raise ValueError("its first bytes are not those of a file of torch" if begin else "it is empty")
-        file.seek(0)
-        with torch.serialization.safe_globals(list(allow)):
-            return torch.load(file, map_location="cpu", weights_only=True)
+            file.seek(0)
+            with torch.serialization.safe_globals(list(allow)):
+                return torch.load(file, map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
     except Exception as error:  # torch raises half a dozen types on damaged input, some without a message
+        if isinstance(error, OSError) and error.errno:
+            raise CheckpointError(f"could not read {path}: {error.strerror}") from error
         reason = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0]  # then, advice to allow pickles
-        raise CheckpointError(reason) from error
+        raise CheckpointError(f"{path} cannot be read as a torch file, or is damaged: {reason}") from error
 
 
-def _compare_checksums(file: IO[bytes]) -> None:
+def _compare_checksums(file) -> None:
     with zipfile.ZipFile(file) as archive:
         if damaged := archive.testzip():
             raise ValueError(f"the checksum of {damaged} differs")
         for member in archive.infolist():
             if member.external_attr & _FOLDER:  # torch would not read it, and give what happens to be in memory
                 raise ValueError(f"{member.filename} is marked as a folder")
+
+
+def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    """Load all of `state` into all of `module`.
+
+    Raises CheckpointError that names the missing, unexpected and mis-shaped tensors; the module is then unchanged.
+    """
+    own, found = ({name: tuple(x.shape) for name, x in s.items()} for s in (module.state_dict(), state))
+    problems = [f"missing: {name} {own[name]}" for name in own if name not in found]
+    problems += [f"unexpected: {name} {found[name]}" for name in found if name not in own]
+    other = [name for name in own if name in found and own[name] != found[name]]
+    problems += [f"shape of {name}: expected {own[name]}, found {found[name]}" for name in other]
+    if problems:
+        problems[20:] = [f"and {len(problems) - 20} more"] if len(problems) > 20 else []
+        raise CheckpointError(f"the weights of {source} do not fit:\n  " + "\n  ".join(problems))
+    module.load_state_dict(state)

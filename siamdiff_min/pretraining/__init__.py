@@ -18,7 +18,9 @@ from .denoising import ScoreMatching, TorsionalDiffusion
 from .diffusion import SCHEDULES, Schedule
 from .siamdiff import SiamDiff
 
-__all__ = ["ABLATIONS", "OBJECTIVES", "SCHEDULES", "Schedule", "SiamDiff"]
+__all__ = ["ABLATIONS", "OBJECTIVES", "SCHEDULES", "STAGED", "Schedule", "SiamDiff"]
+
+STAGED = ("diffpret", "siamdiff")  # trained in two stages (Sec. 3.4), the others in one
 
 ABLATIONS = {  # Table 3 (Sec. 5.3) and App. G, as arguments of Schedule.only
     "none": {},
@@ -36,6 +38,7 @@ def build_siamdiff(
     preset: str = "paper",
     ablation: str = "none",
     head_dim: int | None = None,
+    conformers: str = "simulated",
     siamese: bool = True,
 ) -> SiamDiff:
     """SiamDiff (Sec. 4): two conformers, each denoised from the other's representations; DiffPreT (Sec. 3) has one."""
@@ -44,12 +47,13 @@ def build_siamdiff(
         if not siamese or level != "atom":
             raise ConfigError(f"--ablation {ablation} is for siamdiff at atom level: only there side chains may clash")
         conventions = replace(conventions, clash_check=False)
-    conformers = {"atom": TorsionalConformer(conventions=conventions), "residue": GaussianConformer()}
+    simulated = {"atom": TorsionalConformer(conventions=conventions), "residue": GaussianConformer()}[level]
     schedules, chosen = SCHEDULES[preset], ABLATIONS[ablation]
     if "level" in chosen:
         schedules = dict.fromkeys(schedules, schedules[1])  # one level of one schedule in both stages
     stages = {stage: schedule.only(**chosen) for stage, schedule in schedules.items()}
-    return SiamDiff(encoder, conformers[level] if siamese else None, stages, conventions, head_dim)
+    given = conformers != "simulated"
+    return SiamDiff(encoder, simulated if siamese else None, stages, conventions, head_dim, given)
 
 
 def build_self_prediction(

@@ -40,8 +40,6 @@ class SiamDiff(Objective):
     those of the released task checkpoints. With `given`, batches are those of `ConformerCrops` (ours, not the paper's).
     """
 
-    given = False
-
     def __init__(
         self,
         encoder: nn.Module,
@@ -49,9 +47,10 @@ class SiamDiff(Objective):
         stages: dict[int, Schedule],
         conventions: Conventions = PAPER,
         head_dim: int | None = None,
+        given: bool = False,
     ):
         super().__init__(encoder)
-        self.conformer, self.stages, self.conventions = conformer, stages, conventions
+        self.conformer, self.stages, self.conventions, self.given = conformer, stages, conventions, given
         d, hidden = encoder.out_dim, head_dim or encoder.out_dim
         self.dist_mlp = MLP(1, hidden, hidden, d)
         self.struct_mlp = MLP(2 * d, hidden, hidden, 1)

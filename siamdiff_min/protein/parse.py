@@ -7,14 +7,14 @@ holds, the outcome is a `Structure` or a `StructureError`.
 
 import gzip
 import io
+import re
 import sys
 import warnings
 import zlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import count, groupby
 from operator import itemgetter
-from typing import IO
 
 import numpy as np
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
@@ -70,12 +70,14 @@ def _content(path: str, data: bytes | None) -> bytes:
         with open(path, "rb") if data is None else io.BytesIO(data) as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
-            content = _read_bounded(path, gzip.GzipFile(fileobj=raw) if packed else raw)
+            content = (gzip.GzipFile(fileobj=raw) if packed else raw).read(MAX_BYTES + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise StructureError(path, "damaged or truncated gzip data", str(error)) from error
     except OSError as error:
         raise StructureError(path, "cannot be opened", error.strerror or str(error)) from error
     content = content.removeprefix(b"\xef\xbb\xbf")  # byte order mark
+    if len(content) > MAX_BYTES:
+        raise StructureError(path, "too large", f"more than {MAX_BYTES >> 20} MB")
     if not content or content.isspace():
         raise StructureError(path, "empty")
     if content[:1000].lstrip().startswith(b"<"):
@@ -83,17 +85,6 @@ def _content(path: str, data: bytes | None) -> bytes:
     if b"\0" in content:  # a tar, say: its header would hide the first line of a structure in it
         raise StructureError(path, "not a text file", "zero bytes in it, as in an archive")
     return content
-
-
-def _read_bounded(path: str, file: IO[bytes]) -> bytes:
-    """Read in pieces: a small archive can decompress to anything."""
-    pieces, size = [], 0
-    while piece := file.read(2**20):
-        pieces.append(piece)
-        size += len(piece)
-        if size > MAX_BYTES:
-            raise StructureError(path, "too large", f"more than {MAX_BYTES >> 20} MB")
-    return b"".join(pieces)
 
 
 def _lines(content: bytes) -> Iterable[str]:
@@ -153,23 +144,25 @@ def _pdb_row(path: str, number: int, line: str) -> AtomRow:
 
 # ---- mmCIF -----------------------------------------------------------------------------------------------------------
 
-_NOTHING: deque = deque(maxlen=0)  # stays empty, whatever is appended
+COLUMNS = {  # of an `AtomRow`: the names in `_atom_site`, the first that is there; and what stands for a missing column
+    "chain": ("auth_asym_id", "label_asym_id", None),
+    "number": ("auth_seq_id", "label_seq_id", None),
+    "code": ("pdbx_pdb_ins_code", "?"),
+    "residue": ("label_comp_id", "auth_comp_id", None),
+    "atom": ("label_atom_id", "auth_atom_id", None),
+    "altloc": ("label_alt_id", "."),
+    "occupancy": ("occupancy", "?"),
+    "x": ("cartn_x", None),
+    "y": ("cartn_y", None),
+    "z": ("cartn_z", None),
+    "element": ("type_symbol", "?"),
+}
+MODEL = ("pdbx_pdb_model_num", "1")
+BLANK = {".": " ", "?": " "}  # how mmCIF writes that there is no value
 
 
-class _AtomSite(MMCIF2Dict):
-    """Biopython's parser, but it keeps only the columns of `_atom_site`, by their names as written and in lower case.
-
-    Lines without quotes or comments, nearly all, take a short cut.
-    """
-
-    def __setitem__(self, key, value):
-        name, kept = key.lower(), _NOTHING
-        if name.startswith("_atom_site."):
-            if name in self:
-                raise ValueError(f"{key} twice")
-            kept = list(value)
-            super().__setitem__(name, kept)
-        super().__setitem__(key, kept)
+class _Tables(MMCIF2Dict):
+    """Biopython's parser. Lines without quotes or comments, nearly all, take a short cut."""
 
     def _splitline(self, line):
         if "'" in line or '"' in line or "#" in line:
@@ -177,85 +170,49 @@ class _AtomSite(MMCIF2Dict):
         return map(sys.intern, line.split())  # most values occur again and again: a third of the memory
 
 
-def _data_blocks(content: bytes) -> Iterator[Iterator[str]]:
-    """The lines of one data block after the other."""
-
-    def numbered():
-        block, text = 0, False  # `text`: inside a value of several lines, between two that begin with a semicolon
-        for line in _lines(content):
-            if line.startswith(";"):
-                text = not text
-            elif not text and line[:5].lower() == "data_":
-                block, line = block + 1, line[:5].lower() + line[5:]
-            yield block, line
-
-    for block, lines in groupby(numbered(), key=lambda pair: pair[0]):
-        if block:  # before the first there are only comments
-            yield (line for _, line in lines)
-
-
-def _atom_columns(path: str, content: bytes, dropped: Counter) -> dict[str, list[str]]:
-    """The columns of `_atom_site`, of equal length, in the first data block that has any; further ones are counted."""
-    chosen: dict[str, list[str]] = {}
-    for lines in _data_blocks(content):
-        found = _AtomSite(lines).items()
-        columns = {name: column for name, column in found if column is not _NOTHING and name == name.lower()}
+def _atom_site(path: str, content: bytes) -> dict[str, list[str]]:
+    """The columns of `_atom_site`, of equal length, in the first data block that has any."""
+    text = "".join(_lines(content))
+    starts = [match.start() for match in re.finditer("^data_", text, re.MULTILINE | re.IGNORECASE)]
+    for start, end in zip(starts, [*starts[1:], len(text)]):
+        tables = _Tables(io.StringIO("data_" + text[start + 5 : end]))
+        found = {name.lower(): column for name, column in tables.items()}
+        columns = {name[11:]: column for name, column in found.items() if name.startswith("_atom_site.")}
         sizes = sorted(map(len, columns.values()))
         if sizes and sizes[0] != sizes[-1]:
             raise StructureError(path, "truncated or damaged table", f"{sizes[0]} to {sizes[-1]} values in its columns")
-        if columns.get("_atom_site.cartn_x"):
-            dropped["atoms in further data blocks"] += sizes[0] if chosen else 0
-            chosen = chosen or columns
-    return chosen
+        if any(columns.values()):
+            return columns
+    return {}
 
 
 def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Counter]]:
     """Rows of one model of an mmCIF file after the other, with the author's chain ids and residue numbers."""
-    left: Counter = Counter()
-    table = _atom_columns(path, content, left)
+    table = _atom_site(path, content)
     if not table:
         return
 
-    def column(*names, default=None):
-        for name in names:
-            if f"_atom_site.{name.lower()}" in table:
-                return table[f"_atom_site.{name.lower()}"]
-        if default is None:
+    def column(*names, default):
+        found = next((table[name] for name in names if name in table), None)
+        if found is None and default is None:
             raise StructureError(path, "unreadable", f"no column {names[0]}")
-        return [default] * len(table["_atom_site.cartn_x"])
+        return found or [default] * len(next(iter(table.values())))
 
-    models = column("pdbx_PDB_model_num", default="1")
-    order = list(dict.fromkeys(models))
-    wrong = [name for name in order if not (name.isascii() and name.isdigit())]
-    if wrong:
-        raise StructureError(path, "unreadable", f"{wrong[0]!r:.50} is not the number of a model")
-    columns = (
-        column("auth_asym_id", "label_asym_id"),
-        column("auth_seq_id", "label_seq_id"),
-        column("pdbx_PDB_ins_code", default="?"),
-        column("label_comp_id", "auth_comp_id"),
-        column("label_atom_id", "auth_atom_id"),
-        column("label_alt_id", default="."),
-        column("occupancy", default="?"),
-        column("Cartn_x"),
-        column("Cartn_y"),
-        column("Cartn_z"),
-        column("type_symbol", default="?"),
-    )
-    blank = {".": " ", "?": " "}
-    table = zip(models, *columns)
+    models = column(*MODEL[:-1], default=MODEL[-1])
+    order = {name: i for i, name in enumerate(dict.fromkeys(models))}
+    rows = zip(models, *(column(*names, default=default) for *names, default in COLUMNS.values()))
     if sum(1 for _ in groupby(models)) > len(order):  # the rows of a model are not together
-        table = sorted(table, key=lambda row: order.index(row[0]))
-    for _, atoms in groupby(table, key=itemgetter(0)):
-        rows, dropped = [], left.copy()
+        rows = sorted(rows, key=lambda row: order[row[0]])
+    for _, atoms in groupby(rows, key=itemgetter(0)):
+        found, dropped = [], Counter()
         for _, chain, number, code, residue, atom, altloc, occupancy, x, y, z, element in atoms:
-            if number in blank:
+            if number in BLANK:
                 dropped["atoms without a residue number"] += 1
                 continue
             if "_" in f"{number}{x}{y}{z}{occupancy}":  # Python would read 1_2 as twelve
                 raise StructureError(path, "unreadable", f"a number with _ in residue {residue} {number}")
-            code, altloc = blank.get(code, code), blank.get(altloc, altloc)
-            occupancy = 1.0 if occupancy in blank else float(occupancy)
+            code, altloc = BLANK.get(code, code), BLANK.get(altloc, altloc)
+            occupancy = 1.0 if occupancy in BLANK else float(occupancy)
             xyz = float(x), float(y), float(z)
-            rows.append(AtomRow(chain, int(number), code, residue, atom, altloc, occupancy, xyz, element.upper()))
-        yield rows, dropped
+            found.append(AtomRow(chain, int(number), code, residue, atom, altloc, occupancy, xyz, element.upper()))
+        yield found, dropped

@@ -7,7 +7,7 @@ number and insertion code; its record type (ATOM, HETATM) plays no part. No coor
 import string
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -33,7 +33,7 @@ class Structure:
     protein: Protein
     chain_names: tuple[str, ...]  # author chain ids, in the order of `protein.chain`
     dropped: Counter  # reason -> number of atoms or residues in the file that are not in `protein`
-    note: bytes = b""  # kept beside the protein in a store: labels of a downstream sample, or other conformers
+    labels: dict = field(default_factory=dict)  # kept beside the protein in a store: plain values and tensors
     unmatched: tuple[StructureError, ...] = ()  # why others are not among its conformers
 
     @property
@@ -73,14 +73,14 @@ def assemble(path: str, rows: Iterable[AtomRow], dropped: Counter) -> Structure:
     return Structure(_protein(path, chains), tuple(chains), dropped)
 
 
-def join(structures: list[Structure], note: bytes = b"") -> Structure:
+def join(structures: list[Structure], **labels) -> Structure:
     """Several structures as one of a single graph, their chains kept apart: residues and atoms follow in order."""
     packed = Protein.pack([structure.protein for structure in structures])
     first_chain = torch.tensor([0, *(len(structure.chain_names) for structure in structures)]).cumsum(0)
     chain = packed.chain + first_chain[packed.residue_graph]
     protein = replace(packed, chain=chain, residue_graph=torch.zeros_like(packed.residue_graph), num_graphs=1)
     names = tuple(name for structure in structures for name in structure.chain_names)
-    return Structure(protein, names, sum((structure.dropped for structure in structures), Counter()), note)
+    return Structure(protein, names, sum((structure.dropped for structure in structures), Counter()), labels)
 
 
 # ---- the parsing policy ----------------------------------------------------------------------------------------------

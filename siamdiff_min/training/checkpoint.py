@@ -1,31 +1,29 @@
 """Files of weights: checkpoints to resume from, `encoder.pt`, fine-tuned models (`best.pt`), and released ones.
 
-All hold tensors, strings, numbers, lists and dicts only and are read with `weights_only=True`. A checkpoint is MAGIC +
-sha256 of the rest + what `torch.save` writes; the others are what `torch.save` writes.
+All are what `torch.save` writes: a dict of tensors, strings, numbers, lists and dicts, read with `weights_only=True`.
+Its `format` says what it is. Released files hold the tensors alone.
 
     python -m siamdiff_min.training.checkpoint FILE ...  # what a file is
 """
 
 import argparse
-import hashlib
 import io
 import itertools
 import re
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH
-from ..encoders.weights import find_weights, read_weights
+from ..encoders.weights import load_weights, read_weights
 from ..files import CheckpointError, ConfigError, console, write_file
-from ..pretraining import OBJECTIVES
-from .config import STAGED, RunConfig
+from ..pretraining import OBJECTIVES, STAGED
 
-MAGIC = b"siamdiff_min ckpt 1\n"
-CHECKPOINT, ENCODER, MODEL = "siamdiff_min checkpoint", "siamdiff_min encoder 1", "siamdiff_min model 1"
+CHECKPOINT, ENCODER, MODEL = "siamdiff_min checkpoint 2", "siamdiff_min encoder 1", "siamdiff_min model 1"
 KINDS = {CHECKPOINT: "a checkpoint to resume from", ENCODER: "an encoder", MODEL: "a fine-tuned model"}
 IDENTITY = ("encoder", "level", "size", "preset")  # what is needed to build an encoder again
 
@@ -37,8 +35,8 @@ def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
 
     Those of later steps go too: they are damaged, or of a course that was abandoned by resuming from an earlier one.
     """
-    path, payload = folder / f"checkpoint-{step:09d}.pt", _to_bytes(state)
-    write_file(path, MAGIC + hashlib.sha256(payload).digest() + payload)
+    path = folder / f"checkpoint-{step:09d}.pt"
+    write(path, CHECKPOINT, state)
     kept = [old for old in checkpoints(folder) if old.name <= path.name][:keep]
     for old in set(folder.glob("checkpoint-*")) - set(kept):
         try:
@@ -72,35 +70,28 @@ def latest(folder: Path, report: Callable[[str], None] = print) -> tuple[Path, d
 # ---- all files of weights --------------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> tuple[str, dict]:
+def write(path: Path, kind: str, content: dict) -> None:
+    """Write a file of weights; whatever happens, `path` is the old file or the complete new one. Raises WriteError."""
+    buffer = io.BytesIO()
+    torch.save({"format": kind, **content}, buffer)
+    write_file(path, buffer.getvalue())
+
+
+def read(path: str | Path) -> tuple[str, dict]:
     """What a file is (one of KINDS) and its content, tensors on the CPU; released weights are made an encoder.
 
     `path` may be the name of an encoder of the package. Raises CheckpointError if it is damaged or something else.
     """
-    try:
-        content = find_weights(path).read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"could not read {path}: {error.strerror or error}") from error
-    resumable = content.startswith(MAGIC)
-    if resumable:
-        digest, content = content[len(MAGIC) : len(MAGIC) + 32], content[len(MAGIC) + 32 :]
-        if hashlib.sha256(content).digest() != digest:
-            raise CheckpointError(f"{path} is damaged: its checksum does not fit")
-    try:
-        content = read_weights(io.BytesIO(content))
-    except CheckpointError as error:
-        raise CheckpointError(f"{path} cannot be read as a torch file, or is damaged: {error}") from error
-    if resumable:
-        return CHECKPOINT, content
-    fields = content if isinstance(content, dict) else {}
-    if fields.get("format") in (ENCODER, MODEL):
+    content = read_weights(path)
+    content = content if isinstance(content, dict) else {}
+    if content.get("format") in KINDS:
         return content["format"], content
-    if fields and all(isinstance(name, str) and isinstance(x, Tensor) for name, x in fields.items()):
+    if content and all(isinstance(name, str) and isinstance(x, Tensor) for name, x in content.items()):
         return ENCODER, _released(content, path)
     raise CheckpointError(f"{path} is neither an encoder file nor a checkpoint nor a dict of tensors")
 
 
-def load(path: Path, kind: str = CHECKPOINT) -> dict:
+def load(path: str | Path, kind: str = CHECKPOINT) -> dict:
     """Read a file that has to be of this kind, tensors on the CPU. Raises CheckpointError."""
     found, content = read(path)
     if found != kind:
@@ -108,13 +99,8 @@ def load(path: Path, kind: str = CHECKPOINT) -> dict:
     return content
 
 
-def load_model_file(path: Path) -> dict:
-    """Read what `save_model_file` wrote. Raises CheckpointError."""
-    return load(path, MODEL)
-
-
-def load_encoder_file(path: Path) -> dict:
-    """The encoder of any file of weights, as `save_encoder_file` writes it. Raises CheckpointError."""
+def load_encoder_file(path: str | Path) -> dict:
+    """The encoder of any file of weights: IDENTITY and `state`. Raises CheckpointError."""
     return _encoder_of(*read(path))
 
 
@@ -123,31 +109,25 @@ def _encoder_of(kind: str, content: dict) -> dict:
         return content
     about, state = (content["config"], content["objective"]) if kind == CHECKPOINT else (content, content["state"])
     state = {k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}
-    return {"format": ENCODER, **{name: about[name] for name in IDENTITY if name in about}, "state": state}
-
-
-def save_model_file(path: Path, module: nn.Module, identity: dict, kind: str = MODEL, **about) -> None:
-    """Write the weights of a task, `identity` (its name and IDENTITY) and `about`, plain values that tell where they
-    come from. `torch.load` reads it."""
-    state = {name: tensor.cpu() for name, tensor in module.state_dict().items()}
-    write_file(path, _to_bytes({"format": kind, **identity, **about, "state": state}))
+    return {**{name: about[name] for name in IDENTITY if name in about}, "state": state}
 
 
 def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, size: str, preset: str, **about) -> None:
-    """Write `encoder.pt`: the same of an encoder, which `ENCODERS[name](level, size, preset)` builds again."""
-    save_model_file(path, encoder, dict(zip(IDENTITY, (name, level, size, preset))), ENCODER, **about)
+    """Write `encoder.pt`, which `ENCODERS[name](level, size, preset)` builds again; `about` are plain values."""
+    identity = dict(zip(IDENTITY, (name, level, size, preset)))
+    write(path, ENCODER, {**identity, **about, "state": _on_cpu(encoder)})
 
 
-def _to_bytes(content: dict) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    return buffer.getvalue()
+def save_model_file(path: Path, task: nn.Module, identity: dict, **about) -> None:
+    """Write the weights of a task, `identity` (its name and IDENTITY) and plain values that say where they are from."""
+    write(path, MODEL, {**identity, **about, "state": _on_cpu(task)})
 
 
-# ---- encoders and objectives -----------------------------------------------------------------------------------------
+def _on_cpu(module: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.cpu() for name, tensor in module.state_dict().items()}
 
 
-def _released(state: dict[str, Tensor], path: Path) -> dict:
+def _released(state: dict[str, Tensor], path: str | Path) -> dict:
     """The encoder in the weights of torchdrug's GearNet, alone or inside a task (`model.`), wrapped or not by
     DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`).
 
@@ -164,15 +144,17 @@ def _released(state: dict[str, Tensor], path: Path) -> dict:
     inputs, found = {"atom": ATOM_GRAPH.node_dim, "residue": RESIDUE_GRAPH.node_dim}, [shape[0] for shape in shapes]
     for level, size in itertools.product(inputs, GEARNET_DIMS):
         if shapes[0][1] == inputs[level] and found == GEARNET_DIMS[size][level]:
-            identity = dict(zip(IDENTITY, ("gearnet", level, size, "official")))
-            return {"format": ENCODER, **identity, "state": state, "not_loaded": heads}
+            return dict(zip(IDENTITY, ("gearnet", level, size, "official"))) | {"state": state, "not_loaded": heads}
     raise CheckpointError(
         f"{path} holds a GearNet with input {shapes[0][1]} and widths {found}; "
         f"known are input {inputs} and widths {GEARNET_DIMS}"
     )
 
 
-def new_encoder(config: RunConfig, report: Callable[[str], None] = print) -> nn.Module:
+# ---- encoders and objectives -----------------------------------------------------------------------------------------
+
+
+def new_encoder(config: Namespace, report: Callable[[str], None] = print) -> nn.Module:
     """The encoder that the options ask for, with initial weights, except for those of ESM-2 in --esm.
 
     Raises ConfigError if there is no such encoder at this level, or the options are for another one.
@@ -188,49 +170,26 @@ def new_encoder(config: RunConfig, report: Callable[[str], None] = print) -> nn.
     return encoder
 
 
-def build_encoder(content: dict, source: str) -> nn.Module:
-    """The encoder of `load_encoder_file`, with its weights, in evaluation mode. Raises CheckpointError."""
-    missing = [name for name in IDENTITY if name not in content]
-    if missing or content["encoder"] not in ENCODERS:
-        kind = f"an encoder of a plugin, {content['encoder']}" if not missing else f"an encoder without {missing}"
-        raise CheckpointError(f"{source} holds {kind}, which cannot be built here")
+def load_encoder(path: str | Path) -> nn.Module:
+    """The encoder of any file of weights, in evaluation mode. Raises CheckpointError."""
+    content = load_encoder_file(path)
     try:
-        encoder = ENCODERS[content["encoder"]](*(content[name] for name in IDENTITY[1:]))
+        name, *identity = (content[name] for name in IDENTITY)
+        encoder = ENCODERS[name](*identity)
     except (KeyError, ValueError) as error:
-        raise CheckpointError(f"{source} is of an encoder that is not known: {error}") from error
-    load_weights(encoder, content["state"], source)
+        raise CheckpointError(f"{path} holds an encoder that is not known here: {error}") from error
+    load_weights(encoder, content["state"], str(path))
     return encoder.eval()
 
 
-def new_objective(encoder: nn.Module, options: Mapping) -> nn.Module:
-    """The objective that the options of a run (as `config.plain()`) ask for, with initial weights."""
-    more = {name: options[name] for name in ("ablation", "head_dim") if options["method"] in STAGED}
-    return OBJECTIVES[options["method"]](encoder, options["level"], options["preset"], **more)
+def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
+    """The objective that the options ask for, with initial weights."""
+    more = ("ablation", "head_dim", "conformers") if config.method in STAGED else ()
+    more = {name: getattr(config, name) for name in more}
+    return OBJECTIVES[config.method](encoder, config.level, config.preset, **more)
 
 
-def load_objective(state: dict, source: str = "the checkpoint") -> nn.Module:
-    """The objective of a checkpoint of train.py, with its weights, in evaluation mode. Raises CheckpointError."""
-    objective = new_objective(build_encoder(_encoder_of(CHECKPOINT, state), source), state["config"])
-    load_weights(objective, state["objective"], source)
-    return objective.eval()
-
-
-def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
-    """Load all of `state` into all of `module`.
-
-    Raises CheckpointError that names every missing, unexpected and mis-shaped tensor; the module is then unchanged.
-    """
-    own, found = ({name: tuple(x.shape) for name, x in s.items()} for s in (module.state_dict(), state))
-    problems = [f"missing: {name} {own[name]}" for name in own if name not in found]
-    problems += [f"unexpected: {name} {found[name]}" for name in found if name not in own]
-    other = [name for name in own if name in found and own[name] != found[name]]
-    problems += [f"shape of {name}: expected {own[name]}, found {found[name]}" for name in other]
-    if problems:
-        raise CheckpointError(f"the weights of {source} do not fit:\n  " + "\n  ".join(problems))
-    module.load_state_dict(state)
-
-
-def initialise(module: nn.Module, path: Path, report: Callable = print, encoder_only: bool = False) -> None:
+def initialise(module: nn.Module, path: str | Path, report: Callable = print, encoder_only: bool = False) -> None:
     """Start from the weights in `path`: of the whole objective (a checkpoint) or of its encoder (an encoder file, or
     any with `encoder_only`).
 
@@ -251,7 +210,7 @@ def initialise(module: nn.Module, path: Path, report: Callable = print, encoder_
     report(f"not in that file, initial values kept: {_groups(kept) if kept else 'nothing'}")
 
 
-def describe(path: Path) -> str:
+def describe(path: str | Path) -> str:
     """What a file of weights is, in a few lines. Raises CheckpointError where it is none."""
     kind, content = read(path)
     state = content["objective" if kind == CHECKPOINT else "state"]
@@ -272,6 +231,6 @@ def _groups(names: list[str]) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m siamdiff_min.training.checkpoint", description=describe.__doc__)
-    parser.add_argument("file", nargs="+", type=Path, help="encoder.pt, checkpoint, best.pt, or a released file")
+    parser.add_argument("file", nargs="+", help="encoder.pt, checkpoint, best.pt, or a released file")
     with console():
         print("\n".join(describe(path) for path in parser.parse_args().file))

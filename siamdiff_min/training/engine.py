@@ -8,25 +8,21 @@ alone: by neither the number of loader workers, nor interruptions, nor (up to ro
 from others, what makes (batch, names) of a list of its items, and the items to use.
 """
 
-import atexit
-import multiprocessing
 import signal
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from functools import partial
+from contextlib import closing, nullcontext
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
-from ..data.crops import cut
 from ..files import ConfigError
-from .config import RunConfig
-from .log import Log
-from .ranks import Flags, Ranks, Record, catch_signals, gather, means
+from .log import Log, Step
+from .ranks import Ranks, Record, catch_signals, means
 from .run import Run
 
 
@@ -45,7 +41,7 @@ def epoch_batches(num: int, size: int, seed: int, epoch: int) -> np.ndarray:
     return order[: steps * size].reshape(steps, size) if steps else np.resize(order, (1, size))
 
 
-def train_keys(config: RunConfig, indices: Sequence[int], steps: range, rank: int, world: int) -> Iterator[list]:
+def train_keys(config: Namespace, indices: Sequence[int], steps: range, rank: int, world: int) -> Iterator[list]:
     """For every part of every step that is ours, the keys (epoch, index) of its proteins."""
     per_epoch = max(1, len(indices) // config.global_batch_size)
     for step in steps:
@@ -74,29 +70,20 @@ def _ignore_signals(worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _end_workers() -> None:
-    """After an error Python sends loader workers SIGTERM and waits. Ours ignore SIGTERM, so kill them first."""
-    if hasattr(signal, "SIGCHLD"):  # not on Windows
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would complain of their death
-    for child in multiprocessing.active_children():
-        if child.daemon:  # others are none of ours
-            child.kill()
+def load(dataset: Dataset, collate: Callable, keys, config: Namespace, device: torch.device) -> Iterator[tuple]:
+    """The batches whose keys are given, in order: (batch, names) of each.
 
-
-def load(dataset: torch.utils.data.Dataset, collate: Callable, keys, config: RunConfig, device: torch.device):
-    """A loader of the batches whose keys are given, in order: of each a list of pieces (batch, names)."""
+    Close it (`contextlib.closing`) to end its workers: Python alone would send them SIGTERM, which they ignore.
+    """
     workers = min(config.num_workers, len(keys)) if isinstance(keys, list) else config.num_workers
-    if workers:
-        atexit.unregister(_end_workers)  # it is enough once
-        atexit.register(_end_workers)
+    if workers and dist.is_available() and dist.is_initialized():
         # gloo's threads may still be letting go of tensors. Up to Python 3.11 a worker that is forked meanwhile can
         # hang: 8 of 8,000 did; with a pause of 0.01 s none of 16,000.
-        if dist.is_available() and dist.is_initialized():
-            time.sleep(0.1)
-    return DataLoader(
+        time.sleep(0.1)
+    yield from DataLoader(
         dataset,
         batch_sampler=keys,
-        collate_fn=partial(cut, collate=collate, limit=config.batch_nodes, level=config.level),
+        collate_fn=collate,
         num_workers=workers,
         pin_memory=device.type == "cuda",
         worker_init_fn=_ignore_signals,
@@ -105,11 +92,11 @@ def load(dataset: torch.utils.data.Dataset, collate: Callable, keys, config: Run
 
 
 @torch.no_grad()
-def held_out(model: nn.Module, data: tuple, config: RunConfig, ranks: Ranks, measure: Callable) -> list:
-    """`measure((number of the batch, of its piece), batch, names)` of this process' held-out samples, for evaluation.
+def held_out(model: nn.Module, data: tuple, config: Namespace, ranks: Ranks, measure: Callable) -> list:
+    """`measure(number of the batch, batch, names)` of this process' held-out batches, for evaluation.
 
-    `data` is (dataset, collate, indices). Batches are dealt to the processes in turn, so that what is measured on them
-    does not depend on the number of processes; every sample comes exactly once.
+    Batches are dealt to the processes in turn, so that what is measured on them does not depend on the number of
+    processes; every sample comes exactly once.
     """
     dataset, collate, indices = data
     if ranks.world > 1:  # batch norm: the running statistics of rank 0 are the ones that count, and that are saved
@@ -118,59 +105,50 @@ def held_out(model: nn.Module, data: tuple, config: RunConfig, ranks: Ranks, mea
     batches = valid_keys(indices, config.batch_size)
     mine, results = range(ranks.rank, len(batches), ranks.world), []
     model.eval()
-    for b, pieces in zip(mine, load(dataset, collate, [batches[b] for b in mine], config, ranks.device)):
-        ranks.still(lambda b=b: f"batch {b + 1} of {len(batches)} of what is held out")
-        for k, (batch, names) in enumerate(pieces):
+    with closing(load(dataset, collate, [batches[b] for b in mine], config, ranks.device)) as loaded:
+        for b, (batch, names) in zip(ranks.bar(mine, desc="held out", leave=False), loaded):
             with torch.autocast(ranks.device.type, torch.bfloat16, enabled=config.amp == "bf16"):
-                results.append(measure((b, k), batch.to(ranks.device, non_blocking=True), names))
+                results.append(measure(b, batch.to(ranks.device, non_blocking=True), names))
     model.train()
     return results
 
 
-def evaluate(objective: nn.Module, data: tuple, config: RunConfig, ranks: Ranks) -> dict[str, float]:
+def evaluate(objective: nn.Module, data: tuple, config: Namespace, ranks: Ranks) -> dict[str, float]:
     """Means of the loss and of all logs over the held-out proteins, at the noise levels of the current stage."""
     generator = torch.Generator(ranks.device)
 
-    def measure(place: tuple[int, int], batch, names: list[str]) -> Record:
-        b, k = place
-        if k == 0:
-            generator.manual_seed(seed_of(config.seed, 0, 0, 1 + b))  # four numbers: not the seed of any training step
+    def measure(b: int, batch, names: list[str]) -> Record:
+        generator.manual_seed(seed_of(config.seed, 0, 0, 1 + b))  # four numbers: not the seed of any training step
         loss, logs = objective(batch, generator)
         return record(loss, logs, len(names))
 
-    return means(held_out(objective, data, config, ranks, measure), ranks.world)
+    return means(held_out(objective, data, config, ranks, measure), ranks)
 
 
-def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> tuple[list[Record], list, Tensor]:
-    """One step of the optimizer, from our parts of the global batch; gradients are added up over parts and pieces.
-
-    Returns the records of all pieces, their (names, loss), and () bool: whether the gradient or a loss is not finite.
-    """
+def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
+    """One step of the optimizer, from our parts of the global batch, whose gradients are added up."""
     config, device = run.config, run.ranks.device
     parts = range(run.ranks.rank, config.global_batch_size // config.batch_size, run.ranks.world)
     records, losses = [], []
     run.optimizer.zero_grad(set_to_none=True)
     for part in parts:
-        pieces = next(batches)
+        batch, names = next(batches)
         seed = seed_of(config.seed, run.step, part)
         generator.manual_seed(seed)
         torch.manual_seed(seed)  # dropout
-        size = sum(len(names) for _, names in pieces)
-        for k, (batch, names) in enumerate(pieces):
-            last = part == parts[-1] and k == len(pieces) - 1
-            with nullcontext() if last or run.model is run.objective else run.model.no_sync():
-                with torch.autocast(device.type, torch.bfloat16, enabled=config.amp == "bf16"):
-                    loss, logs = run.model(batch.to(device, non_blocking=True), generator)
-                (loss * (len(names) / size) / len(parts)).backward()
-            records.append(record(loss, logs, len(names)))
-            losses.append((names, loss.detach()))
+        with nullcontext() if part == parts[-1] or run.model is run.objective else run.model.no_sync():
+            with torch.autocast(device.type, torch.bfloat16, enabled=config.amp == "bf16"):
+                loss, logs = run.model(batch.to(device, non_blocking=True), generator)
+            (loss / len(parts)).backward()
+        records.append(record(loss, logs, len(names)))
+        losses.append((names, loss.detach()))
     norm = nn.utils.get_total_norm([p.grad for p in run.objective.parameters() if p.grad is not None])
     run.optimizer.step()
-    return records, losses, ~(norm + sum(loss for _, loss in losses)).isfinite()
+    return Step(records, losses, norm + sum(loss for _, loss in losses))
 
 
 def train(
-    config: RunConfig,
+    config: Namespace,
     objective: nn.Module,
     data: tuple,
     validate: Callable[[float], dict[str, float]],
@@ -192,27 +170,27 @@ def train(
         raise ConfigError("no proteins to train on")
     run = Run(config, objective, len(indices), dataset.checksum, ranks, plateau)
     keys = train_keys(config, indices, range(run.step, run.total), ranks.rank, ranks.world)
-    batches = iter(load(dataset, collate, keys, config, ranks.device))
-    generator, flags, stop = torch.Generator(ranks.device), Flags(ranks), 0
-    with catch_signals() as caught, Log(run, unit) as log:
+    loaded, generator, stop = load(dataset, collate, keys, config, ranks.device), torch.Generator(ranks.device), 0
+    with closing(loaded) as batches, catch_signals() as caught, Log(run, unit) as log:
         while run.step < run.total and not stop:
-            if run.begin_step():  # stage 2; validated here, as an untrained batch norm makes no sense in evaluation
-                log.valid(validate(run.step / run.per_epoch))
+            run.begin_step()
             log.begin_step()
-            records, losses, bad = minimise(run, batches, generator)
+            step = minimise(run, batches, generator)
             run.step += 1
-            log.end_step(records)
-            saving = run.ends_epoch() or run.step % config.save_every == 0
-            logging = saving or run.step % config.log_every == 0  # there the host waits for the device
-            stop = flags.agree(run.step, bad, caught[-1] if caught else 0, losses, everything=logging)
-            if logging or stop:
+            log.end_step(step)
+            stop = max(ranks.gather(caught or [0]))
+            saving = run.ends_epoch() or run.step % config.save_every == 0 or stop
+            if saving or run.step % config.log_every == 0:
                 run.epoch_loss += log.train()
             if run.ends_epoch():
                 run.end_epoch(log.valid(validate(run.step / run.per_epoch)))
-            if saving or stop:
-                run.save(log.sync())
-        # One may have come after the flags of the last step, in its validation or its save. All wait here for rank 0.
-        stop = max(gather([caught[-1] if caught else stop], ranks.world))
+            if run.step == run.switch < run.full:  # validated at once, when its batch norm has seen stage 1
+                run.begin_step()
+                log.valid(validate(run.step / run.per_epoch))
+            if saving:
+                run.save()
+        # One may have come after that of the last step, in its validation or its save. All wait here for rank 0.
+        stop = max(ranks.gather(caught or [stop]))
     if stop:
         name = signal.Signals(stop).name
         ranks.say(f"stopped by {name} after step {run.step}; the same command continues from there")

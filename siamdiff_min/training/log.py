@@ -1,18 +1,20 @@
-"""What a run writes down: metrics.jsonl line by line, lines for those who watch, and the table at the end."""
+"""What a run writes down: metrics.jsonl line by line, and lines for those who watch."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from tqdm import tqdm
+from torch import Tensor
 
-from ..files import writing
-from .ranks import Record, means
+from ..files import SiamDiffError, printable, write_file, writing
+from .ranks import Ranks, Record, means
 from .run import Run
 
 try:
@@ -21,6 +23,14 @@ except ImportError:  # Windows
     resource = None
 
 NO_MEASURE = {"step", "epoch", "stage", "split", "seconds", "lr", "peak_memory_mb"}
+
+
+class Step(NamedTuple):
+    """What was measured in one step of the optimizer, on its device."""
+
+    records: list[Record]  # of each of our parts of the global batch
+    losses: list[tuple[list[str], Tensor]]  # the proteins of each part, and their loss ()
+    total: Tensor  # () loss and norm of the gradient; not finite if one of them is not
 
 
 class Log:
@@ -32,46 +42,49 @@ class Log:
     def __init__(self, run: Run, unit: str):
         self.run, self.unit, self.start = run, unit, time.perf_counter()
         self.path, self.file = Path(run.config.out) / "metrics.jsonl", None
-        self.records: list[Record] = []  # of the steps since the last line of the training
+        self.steps: dict[int, Step] = {}  # those since the last line of the training
 
     def __enter__(self) -> Log:
-        if self.run.ranks.rank == 0:
-            with writing(self.path):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self.file = open(self.path, "ab")
-                self.file.truncate(min(self.run.metrics_size, self.file.tell()))
-        hidden = None if self.run.ranks.rank == 0 else True  # None: shown on a terminal only
-        self.bar = tqdm(total=self.run.total, initial=self.run.step, unit="step", disable=hidden)
+        run = self.run
+        if run.ranks.rank == 0:
+            text = self.path.read_bytes() if self.path.exists() else b""
+            kept = [line for line in text.splitlines(keepends=True) if is_before(line, run.step)]
+            write_file(self.path, b"".join(kept))
+            self.file = open(self.path, "ab")
+        self.bar = run.ranks.bar(total=run.total, initial=run.step, unit="step")
         return self
 
     def __exit__(self, *error) -> None:
         self.bar.close()
         if self.file:
-            with writing(self.path):  # the last lines may still be in memory
-                self.file.close()
+            self.file.close()
 
     def begin_step(self) -> None:
         """Start the clock, unless it is running since the last line."""
-        if not self.records:
-            self.since, self.since_step = time.perf_counter(), self.run.step
+        if not self.steps:
+            self.since = time.perf_counter()
 
-    def end_step(self, records: list[Record]) -> None:
-        """Remember what was measured in a step."""
-        self.records += records
+    def end_step(self, step: Step) -> None:
+        """Remember what was measured."""
+        self.steps[self.run.step] = step
         self.bar.update()
-        run = self.run
-        run.ranks.still(lambda: f"step {run.step:>6} of {run.total}  loss {means(self.records, 1)['loss']:.4g}")
 
     def train(self) -> float:
-        """A line with the means over all steps since the last one. Returns the sum of their losses."""
-        values, steps = means(self.records, self.run.ranks.world), self.run.step - self.since_step
-        rate = steps * self.run.config.global_batch_size / (time.perf_counter() - self.since)
-        speed = {"lr": self.run.optimizer.param_groups[-1]["lr"], f"{self.unit}_per_second": rate}
-        memory = peak_memory(self.run.ranks.device)
+        """A line with the means over all steps since the last one. Returns the sum of their losses.
+
+        Here the host waits for the device. Raises SiamDiffError, on all ranks, if a loss or gradient is not finite.
+        """
+        run = self.run
+        check_finite(self.steps, run.ranks)
+        values = means([record for step in self.steps.values() for record in step.records], run.ranks)
+        rate = len(self.steps) * run.config.global_batch_size / (time.perf_counter() - self.since)
+        speed = {"lr": run.optimizer.param_groups[-1]["lr"], f"{self.unit}_per_second": rate}
+        memory = peak_memory(run.ranks.device)
         self.write(split="train", **values, **speed, **({} if memory is None else {"peak_memory_mb": memory}))
-        self.bar.set_postfix_str(f"loss {values['loss']:.4g}, {rate:.3g} {self.unit}/s")
-        self.records = []
-        return values["loss"] * steps
+        self.bar.set_postfix_str(f"loss {values['loss']:.4g}, {rate:.3g} {self.unit}/s", refresh=False)
+        total = values["loss"] * len(self.steps)
+        self.steps = {}
+        return total
 
     def valid(self, values: dict[str, float]) -> dict[str, float]:
         """A line with what a validation has measured, if anything, and the same to read."""
@@ -84,23 +97,31 @@ class Log:
         return values
 
     def write(self, **values) -> None:
-        """One line of metrics.jsonl; `step` counts those that are done."""
+        """One line of metrics.jsonl, to the disk; `step` counts those that are done."""
         if self.file:
             stage = {"stage": self.run.stage} if self.run.staged else {}
             line = {"step": self.run.step, "epoch": self.run.epoch, **stage, **values}
             line["seconds"] = time.perf_counter() - self.start
             with writing(self.path):
                 self.file.write((json.dumps(line) + "\n").encode())
-                self.file.flush()  # for those who watch the file
+                self.file.flush()
+                os.fsync(self.file.fileno())
 
-    def sync(self) -> int:
-        """Wait until the lines are on the disk; the size of the file, on rank 0."""
-        if not self.file:
-            return 0
-        with writing(self.path):
-            self.file.flush()
-            os.fsync(self.file.fileno())
-        return self.file.tell()
+
+def is_before(line: bytes, step: int) -> bool:
+    """Whether a line of metrics.jsonl is whole, and of no later step."""
+    return line.endswith(b"\n") and json.loads(line)["step"] <= step
+
+
+def check_finite(steps: dict[int, Step], ranks: Ranks) -> None:
+    """Raise SiamDiffError, on all ranks, that names the proteins of the first step that went wrong."""
+    bad = ranks.gather([number for number, step in steps.items() if not math.isfinite(step.total)])
+    if bad:
+        losses = ranks.gather([(names, float(loss)) for names, loss in steps[min(bad)].losses])
+        losses = [loss for loss in losses if not math.isfinite(loss[1])] or losses
+        listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in losses)
+        problem = f"step {min(bad)}: the loss or its gradient is not finite. Proteins: {listing}"
+        raise SiamDiffError(f"{problem}. Lower --lr, or leave them out")
 
 
 def in_order(values: dict[str, float]) -> list[tuple[str, float]]:
@@ -113,26 +134,6 @@ def beside(name: str, values: dict[str, float]) -> str:
     """The loss of the best constant prediction, in brackets."""
     constant = values.get(f"{name}_constant")
     return "" if constant is None else f" ({constant:.4g})"
-
-
-def summary(metrics: Path) -> str:
-    """The first and the last line of every measure of a metrics.jsonl, stage by stage, as a table.
-
-    Losses have beside them what the best constant prediction costs.
-    """
-    first, last = {}, {}
-    for text in Path(metrics).read_text().splitlines():
-        line = json.loads(text)
-        values = {k: v for k, v in line.items() if k not in NO_MEASURE and not k.endswith("_per_second")}
-        key = line.get("stage", 1), line["split"]
-        first[key], last[key] = values | first.get(key, {}), last.get(key, {}) | values
-    rows = [f"{'stage':5}  {'split':5}  {'measure':24}  {'start':>10}  {'end':>10} (of a constant)"]
-    for stage, split in sorted(first):
-        begin, end = first[stage, split], last[stage, split]
-        for name, value in in_order(end):
-            at = f"{stage:<5}  {split:5}  {name:24}"
-            rows.append(f"{at}  {begin[name]:>10.4g}  {value:>10.4g}{beside(name, end)}")
-    return "\n".join(rows)
 
 
 def peak_memory(device: torch.device) -> float | None:

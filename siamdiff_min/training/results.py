@@ -1,6 +1,7 @@
 """What a fine-tuned model says of held-out samples, and how it is written down: predictions and tables of results."""
 
 import json
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,7 @@ from torch import nn
 
 from ..files import escape, write_file
 from . import engine
-from .config import FinetuneConfig
-from .ranks import Ranks, gather
+from .ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Predictions:
     score: np.ndarray  # (K,) or (K, C) float64
 
 
-def predict(task: nn.Module, data: tuple, config: FinetuneConfig, ranks: Ranks) -> Predictions:
+def predict(task: nn.Module, data: tuple, config: Namespace, ranks: Ranks) -> Predictions:
     """Scores of all samples of `data`, which is (dataset, collate, indices); the same on all ranks."""
 
-    def measure(place: tuple[int, int], sample, names: list[str]) -> tuple:
+    def measure(b: int, sample, names: list[str]) -> tuple:
         score = task.score(task.predict(sample))
-        return place, names, sample.groups, sample.target.cpu().numpy(), score.double().cpu().numpy()
+        return b, names, sample.groups, sample.target.cpu().numpy(), score.double().cpu().numpy()
 
-    parts = gather(engine.held_out(task, data, config, ranks, measure), ranks.world)
+    parts = ranks.gather(engine.held_out(task, data, config, ranks, measure))
     _, names, groups, target, score = zip(*sorted(parts, key=lambda part: part[0]))
     return Predictions(
         [name for part in names for name in part],
@@ -55,7 +55,7 @@ def write_predictions(path: Path, predictions: Predictions, columns: Sequence[st
     write_file(path, "".join("\t".join(line) + "\n" for line in lines).encode())
 
 
-def report(path: Path, config: FinetuneConfig, tested: dict[int, dict[str, float]]) -> str:
+def report(path: Path, config: Namespace, tested: dict[int, dict[str, float]]) -> str:
     """Write results.json, and return it as a table: every metric on the test split for every seed, mean and std."""
     values = {name: np.array([found[name] for found in tested.values()]) for name in next(iter(tested.values()))}
     spread = {name: float(x.std(ddof=1)) if len(x) > 1 else None for name, x in values.items()}
@@ -63,7 +63,7 @@ def report(path: Path, config: FinetuneConfig, tested: dict[int, dict[str, float
         "test": {str(seed): metrics for seed, metrics in tested.items()},
         "mean": {name: float(x.mean()) for name, x in values.items()},
         "std": spread,
-        "config": config.plain(),
+        "config": vars(config),
     }
     write_file(path, json.dumps(content, indent=1).encode())
     rows = [["test", *(f"seed {seed}" for seed in tested), "mean", "std"]]

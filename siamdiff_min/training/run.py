@@ -1,6 +1,7 @@
 """The state of a training run: everything that goes into a checkpoint, with `save` and `restore` side by side."""
 
 import math
+from argparse import Namespace
 from pathlib import Path
 
 import torch
@@ -9,15 +10,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..files import ConfigError
 from . import checkpoint
-from .config import RunConfig
-from .ranks import Ranks, gather
+from .config import check_resumable
+from .ranks import Ranks
 
 
 class Run:
     """Weights, optimizer, schedule and place in the data of a run; made at step 0, or where its checkpoint left off.
 
     Args:
-        config: the resolved options; `epochs` is one number, or two for the stages of `objective.set_stage`.
+        config: the options; `epochs` are one number, or two for the stages of `objective.set_stage`.
         num_train: how many items there are to train on.
         checksum: of the data set; a run is not resumed on another one.
         plateau: (measure of the validation, or "loss" for the training loss; "max" or "min"): the learning rate falls
@@ -28,22 +29,22 @@ class Run:
 
     def __init__(
         self,
-        config: RunConfig,
+        config: Namespace,
         objective: nn.Module,
         num_train: int,
         checksum: str,
         ranks: Ranks,
         plateau: tuple[str, str] | None = None,
     ):
-        self.config, self.ranks, self.num_train, self.checksum = config, ranks, num_train, checksum
-        epochs = config.epochs if isinstance(config.epochs, tuple) else (config.epochs,)
+        self.config, self.ranks = config, ranks
+        self.data = [num_train, checksum]
         self.per_epoch = max(1, num_train // config.global_batch_size)  # steps
-        self.staged, self.switch = len(epochs) > 1, epochs[0] * self.per_epoch  # stage 2 begins after `switch` steps
-        self.full = sum(epochs) * self.per_epoch
+        self.staged, self.switch = len(config.epochs) > 1, config.epochs[0] * self.per_epoch  # stage 2 begins there
+        self.full = sum(config.epochs) * self.per_epoch
         self.total = min(self.full, config.max_steps or self.full)
 
         self.objective = objective.to(ranks.device).train()
-        if ranks.world > 1 and ranks.device.type == "cuda" and not config.batch_nodes:  # else pieces differ in number
+        if ranks.world > 1 and ranks.device.type == "cuda":
             self.objective = nn.SyncBatchNorm.convert_sync_batchnorm(self.objective)
         trained = groups(self.objective, config.lr)
         self.optimizer = torch.optim.Adam(trained, weight_decay=config.weight_decay, fused=True)
@@ -55,76 +56,65 @@ class Run:
         self.step = 0  # those that are done
         self.stage = self.epoch = None  # of the step that is being done or was done last
         self.epoch_loss = 0.0  # sum over the steps of this epoch
-        self.metrics_size = 0  # bytes of metrics.jsonl when the checkpoint was written
         self.restore()
 
         self.model = self.objective
         if ranks.world > 1:
             # Unless it looks for unused parameters, DDP sorts the gradients anew after its first step. Sums over three
             # processes depend on the place, so a resumed run would differ in the last bit.
-            leaves_out = config.plain().get("ablation", "none") != "none"  # a loss: some have no gradient
+            leaves_out = getattr(config, "ablation", "none") != "none"  # a loss: some have no gradient
             exact = ranks.device.type == "cpu" and ranks.world > 2
             self.model = DistributedDataParallel(self.objective, find_unused_parameters=leaves_out or exact)
 
     # ---- what is kept ------------------------------------------------------------------------------------------------
 
-    def save(self, metrics_size: int) -> None:
+    def save(self) -> None:
         """Write a checkpoint; rank 0 does."""
         if self.ranks.rank == 0:
             state = {
-                "config": self.config.plain(),
+                "config": vars(self.config),
+                "data": self.data,
                 "step": self.step,
-                "num_train": self.num_train,
-                "data": self.checksum,
-                "metrics_size": metrics_size,
+                "epoch_loss": self.epoch_loss,
                 "objective": self.objective.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "scheduler": self.scheduler and self.scheduler.state_dict(),
-                "epoch_loss": self.epoch_loss,
             }
             checkpoint.save(Path(self.config.out), self.step, state, self.config.keep)
 
     def restore(self) -> None:
         """Go on from the checkpoint that --resume asks for, if there is one."""
-        found = self._agree_on_checkpoint()
+        out, resume = Path(self.config.out), self.config.resume
+        found = None
+        if resume == "auto":
+            found = checkpoint.latest(out, self.ranks.say)
+        elif checkpoint.checkpoints(out) and Path(resume).parent != out:
+            raise ConfigError(f"{out} holds checkpoints: choose another --out, remove them, or take --resume auto")
+        elif resume != "never":
+            found = Path(resume), checkpoint.load(Path(resume))
+        if len(set(self.ranks.gather([found and found[1]["step"]]))) > 1:
+            raise ConfigError(f"not all processes see the same checkpoints in {out}: it must lie on a shared disk")
         if found is None:
             return
         path, state = found
-        self.config.check_resumable(state["config"], path, begun=math.ceil(state["step"] / self.per_epoch))
-        before = state["num_train"], state.get("data", self.checksum)  # version 0.2 did not note the data
-        if before != (self.num_train, self.checksum):
+        check_resumable(self.config, state["config"], path)
+        if state["data"] != self.data:
+            was, now = (f"{num} samples of the data {digest[:12]}" for num, digest in (state["data"], self.data))
             raise ConfigError(
-                f"{path} was trained on {before[0]} samples of the data {before[1][:12]}, but now there are "
-                f"{self.num_train} of {self.checksum[:12]}. Choose another --out, or start from its weights with "
-                "--init-from"
+                f"{path} was trained on {was}, but now there are {now}. Choose another --out, or start from its "
+                "weights with --init-from"
             )
         checkpoint.load_weights(self.objective, state["objective"], str(path))
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler:
             self.scheduler.load_state_dict(state["scheduler"])
         self.step, self.epoch_loss = state["step"], state["epoch_loss"]
-        self.metrics_size = state["metrics_size"] if path.parent == Path(self.config.out) else 0
         self.ranks.say(f"resumed from {path} at step {self.step}")
-
-    def _agree_on_checkpoint(self) -> tuple[Path, dict] | None:
-        """Rank 0 looks for it and tells the others the path: the processes share a file system."""
-        out, resume, found = Path(self.config.out), self.config.resume, None
-        if self.ranks.rank == 0:
-            if resume == "auto":
-                found = checkpoint.latest(out, self.ranks.say)
-            elif checkpoint.checkpoints(out) and Path(resume).parent != out:
-                raise ConfigError(f"{out} holds checkpoints: choose another --out, remove them, or take --resume auto")
-            elif resume != "never":
-                found = Path(resume), checkpoint.load(Path(resume))
-        path = gather([found and found[0]], self.ranks.world)[0]
-        if self.ranks.rank and path:
-            found = path, checkpoint.load(path)
-        return found
 
     # ---- step by step ------------------------------------------------------------------------------------------------
 
-    def begin_step(self) -> bool:
-        """Set the stage and the learning rate of the next step. True if stage 2 follows upon stage 1."""
+    def begin_step(self) -> None:
+        """Set epoch, stage and learning rate of the next step."""
         self.epoch, stage = self.step // self.per_epoch, 1 if self.step < self.switch else 2
         if self.staged and stage != self.stage:
             self.objective.set_stage(stage)
@@ -133,7 +123,6 @@ class Run:
             factor = 0.5 + 0.5 * math.cos(math.pi * self.step / self.full)
             for group, initial in zip(self.optimizer.param_groups, self.initial_lr):
                 group["lr"] = initial * factor
-        return 0 < self.step == self.switch
 
     def ends_epoch(self) -> bool:
         """Whether the last step was the last one of an epoch, or of the run."""

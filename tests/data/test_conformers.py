@@ -10,7 +10,8 @@ import torch
 from conftest import generator, real_protein, rigid_motion
 from processes import run
 
-from siamdiff_min.data.build import open_store, report_of
+from benchmarks.pdb import write_pdb
+from siamdiff_min.data.build import open_store
 from siamdiff_min.data.conformers import ConformerCrops, matched
 from siamdiff_min.data.crops import Crops, collate
 from siamdiff_min.encoders import ENCODERS
@@ -21,7 +22,6 @@ from siamdiff_min.protein.constants import CA
 from siamdiff_min.protein.parse import read_models, read_structure
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.protein.structure import Structure
-from siamdiff_min.protein.write import write_pdb
 from siamdiff_min.training.config import parse
 
 
@@ -124,9 +124,9 @@ def test_an_atom_or_a_ca_that_is_missing():
     first = single()
     for name in (CA + 1, CA):
         found = matched(as_structure(first), as_structure(without(first, 3, name)), "a", "b")
-        lost = np.isnan(found[:, 0])
+        lost = found[:, 0].isnan()
         assert lost.sum() == 1 and first.atom_name[lost] == name and first.atom_residue[lost] == 3
-        assert np.array_equal(found[~lost], first.pos.numpy()[~lost])
+        assert torch.equal(found[~lost], first.pos[~lost])
 
 
 def test_residues_are_matched_by_number_then_by_sequence():
@@ -160,7 +160,7 @@ def test_a_damaged_further_model_costs_that_model_only(folder, damage):
     text = (folder / "nmr.pdb").read_text().replace("END\n", "").replace("ENDMDLMODEL", "ENDMDL\nMODEL")
     (folder / "nmr.pdb").write_text(text.replace("ENDMDL", "ENDMDL\n").replace("\n\n", "\n") + damage)
     store = open_conformers(folder)
-    assert len(store) == 4 and report_of(store).dropped["conformers that do not match"] == 1
+    assert len(store) == 4 and store.meta["dropped"]["conformers that do not match"] == 1
     assert ConformerCrops(store, None, 0).conformers(list(store.names).index("nmr")).shape[0] == 2
 
 
@@ -169,21 +169,21 @@ def test_unlike_structures_are_a_failure_with_a_reason_and_the_protein_stays(fol
     write_pdb(folder / "half.pdb", half)
     (tmp_path / "pairs.tsv").write_text("long\thalf\n")
     store = open_conformers(folder, tmp_path / "pairs.tsv")
-    assert len(store) == 5 and report_of(store).dropped["conformers that do not match"] == 2
+    assert len(store) == 5 and store.meta["dropped"]["conformers that do not match"] == 2
     detail = f"shares {half.num_residues} residues of {single().num_residues} and {half.num_residues}"
     rows = (store.path / "failures.tsv").read_text().splitlines()
     assert [row.split("\t")[:3] for row in rows[1:]] == [
         [name, "no conformer", "a conformer of other residues"] for name in ("half", "long")
     ]
-    assert detail in rows[2] and report_of(store).seen == 5
+    assert detail in rows[2] and store.meta["seen"] == 5
 
 
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("long\tshort\textra\n", "line 1 is not two different names"),
-        ("\nlong\tlong\n", "line 2 is not two different names"),
-        ("long\t\n", "line 1 is not two different names"),
+        ("long\tshort\textra\n", "not two different names"),
+        ("\nlong\tlong\n", "not two different names"),
+        ("long\t\n", "not two different names"),
         ("id_a\tid_b\nlong\tnobody\n", "names that match no structure .1 of 2, e.g. 'nobody'; there is 'alone'"),
         (None, "cannot be opened"),
     ],

@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path, PurePath
 
 import pytest
@@ -10,8 +11,7 @@ import torch
 
 from benchmarks import make_demo
 from siamdiff_min.data import demo
-from siamdiff_min.data.samples import read_note
-from siamdiff_min.data.structures import bundle_index
+from siamdiff_min.data.sources import bundle_index
 from siamdiff_min.protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_ATOMS, C, N, O
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.training.config import TABLE_6
@@ -23,17 +23,21 @@ def entries(task: str, split: str = "valid") -> list:
     return getattr(demo.demo_set(task), split).listing().sources
 
 
-def note_of(structure):
-    import numpy as np
+def native_of(entry) -> str:
+    """Name of the bundled structure that an entry is made of."""
+    return entry.label.args[0]["structure"]
 
-    values, rows = read_note(np.frombuffer(structure.note, np.uint8))
+
+def note_of(structure):
+    rows = structure.labels.get("pairs", structure.labels.get("atoms", torch.zeros(0))).flatten().numpy()
+    values = structure.labels
     return values, rows.tolist()
 
 
 @pytest.mark.parametrize("task", [task for task in TABLE_6 if task != "table"])
 def test_splits_are_by_protein(task):
     group = {row["file"].split("/")[1].removesuffix(".pdb.gz"): row["group30"] for row in bundle_index()}
-    groups = {split: {group[e.source.name] for e in entries(task, split)} for split in SPLITS}
+    groups = {split: {group[native_of(e)] for e in entries(task, split)} for split in SPLITS}
     assert all(groups.values())
     assert not groups["train"] & groups["valid"] and not (groups["train"] | groups["valid"]) & groups["test"]
     names = [e.name for split in SPLITS for e in entries(task, split)]
@@ -49,19 +53,19 @@ def test_ec_classes_are_those_of_the_headers():
     for entry in listed[:4]:
         values, _ = note_of(entry.read())
         row = next(r for r in bundle_index() if entry.name in r["file"])
-        assert values == {"ec": [row["ec"][0]]} and values["ec"][0] in labels
+        assert values == {"kind": "labels", "values": [[row["ec"][0]]]} and row["ec"][0] in labels
 
 
 def test_psr_models_keep_the_bonds_and_know_their_gdt():
-    models = [e for e in entries("psr") if e.source.name == entries("psr")[0].source.name]
-    native, scores = models[0].source.read().protein, []
+    models = [e for e in entries("psr") if native_of(e) == native_of(entries("psr")[0])]
+    native, scores = models[0].parse().protein, []
     assert len(models) == make_demo.MODELS
     for entry in models:
         structure = entry.read()
         assert torch.equal(structure.protein.pos, entry.read().protein.pos)  # the name alone decides
         values, _ = note_of(structure)
-        assert values["target"] == entry.source.name
-        pos, scores = structure.protein.pos, [*scores, values["gdt_ts"]]
+        assert values["target"] == native_of(entry)
+        pos, scores = structure.protein.pos, [*scores, *values["values"]]
         order = [native.atom_name == name for name in (N, CA, C)]
         before, after = ([x[index] for index in order] for x in (native.pos, pos))
         for a, b in ((0, 1), (1, 2)):  # bond lengths differ by the shaking alone
@@ -89,7 +93,7 @@ def test_res_surroundings_by_brute_force():
 
 
 def test_pip_contacts_by_brute_force():
-    entry = min(entries("pip"), key=lambda e: e.source.size)
+    entry = min(entries("pip"), key=lambda e: e.size)
     structure = entry.read()
     protein, (values, rows) = structure.protein, note_of(structure)
     pairs, first = set(zip(rows[::2], rows[1::2])), values["first"]
@@ -103,7 +107,7 @@ def test_pip_contacts_by_brute_force():
 
 def test_msp_rule_by_brute_force():
     listed = entries("msp")
-    assert len(listed) == len({e.name for e in listed}) and {e.source.name for e in listed}
+    assert len(listed) == len({e.name for e in listed}) and {native_of(e) for e in listed}
     labels = Counter()
     for entry in listed[:4]:
         structure = entry.read()
@@ -118,8 +122,8 @@ def test_msp_rule_by_brute_force():
         assert torch.equal(wild.residue_type.index_fill(0, torch.tensor([residue]), 0),
                            mutant.residue_type.index_fill(0, torch.tensor([residue]), 0))  # fmt: skip
         assert int((~keep[1]).sum()) == len(RESIDUE_ATOMS["ALA"])
-        (row,) = [row for row in bundle_index() if PurePath(row["file"]).name == f"{entry.source.name}.pdb.gz"]
-        one, _ = make_demo.sides(entry.source.read(), row["partners"])
+        (row,) = [row for row in bundle_index() if PurePath(row["file"]).name == f"{native_of(entry)}.pdb.gz"]
+        one, _ = make_demo.sides(entry.parse(), row["partners"])
         other = (torch.arange(first) >= one.protein.num_residues) == (residue < one.protein.num_residues)
         across = wild.pos[other[wild.atom_residue]]
         lost = 0
@@ -145,14 +149,15 @@ def test_the_files_are_those_that_the_script_writes(task):
 
 @pytest.mark.parametrize("task, script", [("psr", make_demo._psr), ("msp", make_demo._msp)])
 def test_models_and_mutations_are_those_of_the_script(task, script):
-    entry = min(entries(task), key=lambda e: e.source.size)
-    (row,) = [row for row in bundle_index() if PurePath(row["file"]).name == f"{entry.source.name}.pdb.gz"]
+    entry = min(entries(task), key=lambda e: e.size)
+    (row,) = [row for row in bundle_index() if PurePath(row["file"]).name == f"{native_of(entry)}.pdb.gz"]
     content = json.loads((demo.FOLDER / f"{task}.json").read_text())
-    listed = [e for e in content["entries"] if e["structure"] == entry.source.name]
-    made = [{"name": "", "split": "valid", "structure": entry.source.name} | r for r in script(entry.source, row)]
+    bare = replace(entry, name=native_of(entry), label=None)
+    listed = [e for e in content["entries"] if e["structure"] == native_of(entry)]
+    made = [{"name": "", "split": "valid", "structure": native_of(entry)} | r for r in script(bare, row)]
     if task == "psr":
         for recipe in made:
-            recipe["note"]["gdt_ts"] = pytest.approx(make_demo.score(recipe, entry.source), abs=0.01)
+            recipe["labels"]["values"] = [pytest.approx(make_demo.score(recipe, bare), abs=0.01)]
     assert sorted(made, key=lambda recipe: recipe["name"]) == listed and len(made) >= 4
 
 

@@ -11,8 +11,8 @@ from conftest import real_protein
 from benchmarks import make_demo
 from siamdiff_min.data import demo
 from siamdiff_min.data.build import open_origin
-from siamdiff_min.data.samples import DATASETS, Labelled
-from siamdiff_min.data.structures import Listing, Origin
+from siamdiff_min.data.samples import DATASETS
+from siamdiff_min.data.sources import Listing, Origin, Source
 from siamdiff_min.protein.constants import ATOM_INDEX, CA, RESIDUE_INDEX, C, N, O
 from siamdiff_min.protein.geometry import dihedral, length
 from siamdiff_min.protein.protein import TENSOR_FIELDS
@@ -20,7 +20,7 @@ from siamdiff_min.protein.protein import TENSOR_FIELDS
 TASKS = [task for task in DATASETS if task != "table"]  # which is of the user's own data
 
 
-def entries(task: str) -> list[Labelled]:
+def entries(task: str) -> list[Source]:
     return demo.demo_set(task).valid.listing().sources[:2]
 
 
@@ -44,7 +44,7 @@ def test_a_change_of_task_split_or_file_makes_another_store(monkeypatch, tmp_pat
 def test_entries_are_the_same_in_another_process_and_can_be_learnt_from(task, tmp_path):
     made = entries(task)
     one, two = made[0].read(), pickle.loads(pickle.dumps(made[0])).read()
-    assert one.note == two.note and one.note
+    assert str(one.labels) == str(two.labels) and one.labels
     for field in TENSOR_FIELDS:
         assert torch.equal(getattr(one.protein, field), getattr(two.protein, field)), field
     store = open_origin(Origin(tmp_path / task, "x", lambda: Listing(made, [])), store=tmp_path / "store")

@@ -1,17 +1,16 @@
-"""Samples from notes: what each task sees, what it must not see, and that a sample depends on its key alone."""
+"""Samples from labels: what each task sees, what it must not see, and that a sample depends on its key alone."""
 
 import pickle
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from given import LABELS, Given, dataset, entries, structure, surroundings
 
 from siamdiff_min.data.build import open_origin
-from siamdiff_min.data.samples import DATASETS, Unlabelled, pack_samples, read_note, write_note
+from siamdiff_min.data.samples import DATASETS, Unlabelled, pack_samples
+from siamdiff_min.data.sources import Listing, Origin
 from siamdiff_min.data.store import StoreError
-from siamdiff_min.data.structures import Listing, Origin
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.protein.constants import CA, RESIDUE_INDEX, O
 from siamdiff_min.protein.geometry import length
@@ -24,12 +23,6 @@ def assert_equal(a, b) -> None:
         assert torch.equal(getattr(a.protein, field), getattr(b.protein, field)), field
     assert torch.equal(a.focus, b.focus) and torch.equal(a.target, b.target)
     assert (a.names, a.groups) == (b.names, b.groups)
-
-
-@pytest.mark.parametrize("rows", [[], [3], list(range(5000))])
-def test_notes_come_back(rows):
-    values, numbers = read_note(np.frombuffer(write_note({"a": [1, "ä\n"]}, rows), np.uint8))
-    assert values == {"a": [1, "ä\n"]} and numbers.tolist() == rows
 
 
 @pytest.mark.parametrize("task", DATASETS)
@@ -82,8 +75,8 @@ def test_msp_keeps_the_residues_nearest_to_the_mutation(tmp_path):
 def test_msp_keeps_what_is_near_to_any_of_several_mutated_residues(tmp_path):
     """Two mutations at both ends of a chain: the nearest one decides, not their mean, the farthest, or the first."""
     wild = structure()
-    note = write_note({"first": 51, "mutated": [[2, 45], [53, 96]], "label": 1})
-    origin = Origin(tmp_path, "x", lambda: Listing([Given("x", join([wild, wild], note))], []))
+    both = join([wild, wild], first=51, mutated=[[2, 45], [53, 96]], label=1)
+    origin = Origin(tmp_path, "x", lambda: Listing([Given("x", both)], []))
     store = open_origin(origin, store=tmp_path / "s")
     found = DATASETS["msp"](store, max_residues=20)[0, 0].protein.unpack()[0]
     ca = wild.protein.pos[wild.protein.atom_name == CA]
@@ -107,8 +100,8 @@ def test_res_shows_no_bit_of_the_type(tmp_path, name, preset):
     everything = [*surroundings(protein, centre), *side_chain.nonzero().flatten().tolist()]
 
     def sample(protein, atoms, key):
-        note = write_note({"residues": [centre], "counts": [len(atoms)]}, atoms)
-        given = Given("r", replace(entry.structure, protein=protein, note=note))
+        labels = {"residues": [centre], "counts": [len(atoms)], "atoms": torch.tensor(atoms)}
+        given = Given("r", replace(entry.structure, protein=protein, labels=labels))
         store = open_origin(Origin(tmp_path, key, lambda: Listing([given], [])), store=tmp_path / key)
         return DATASETS["res"](store)[0, 0]
 
@@ -127,7 +120,7 @@ def test_res_shows_no_bit_of_the_type(tmp_path, name, preset):
     assert a.protein.atom_name[central].tolist() == [0, 1, 2, 3] and a.protein.masked.equal(a.focus)
 
 
-def test_res_environment_is_what_the_note_says(tmp_path):
+def test_res_environment_is_what_the_labels_say(tmp_path):
     data = dataset("res", tmp_path, 3)
     protein = entries("res", 3)[0].structure.protein
     for i, centre in enumerate((5, 6, 7)):
@@ -165,8 +158,8 @@ def test_pip_pairs(tmp_path):
 def test_pip_takes_no_more_pairs_than_there_are(tmp_path):
     """Two residues against three, of which four pairs touch and one residue is ambiguous: two pairs are left."""
     one, two = (replace(s, protein=s.protein.crop(0, n)) for s, n in ((structure(), 2), (structure(), 3)))
-    note = write_note({"first": 2, "ambiguous": [4]}, [0, 2, 0, 3, 1, 4, 0, 4])
-    given = Given("c", join([one, two], note))
+    pairs = torch.tensor([[0, 2], [0, 3], [1, 4], [0, 4]])
+    given = Given("c", join([one, two], first=2, ambiguous=[4], pairs=pairs))
     store = open_origin(Origin(tmp_path, "x", lambda: Listing([given], [])), store=tmp_path / "s")
     data = DATASETS["pip"](store)
     assert len(data) == 4

@@ -9,15 +9,15 @@ from conftest import move
 from given import LABELS, dataset, encoder
 
 from siamdiff_min.data.samples import DATASETS, pack_samples
-from siamdiff_min.downstream.tasks import TASKS, focused
+from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
 from siamdiff_min.training import engine, ranks, results
-from siamdiff_min.training.config import TABLE_6, FinetuneConfig
+from siamdiff_min.training.config import TABLE_6, finetune_options
 
 CASES = [(task, level) for task, levels in TABLE_6.items() for level in levels]
-ALONE = ranks.Ranks(0, 1, torch.device("cpu"), None)
+ALONE = ranks.Ranks(torch.device("cpu"))
 
 
 def make(task: str, level: str):
@@ -73,11 +73,12 @@ def test_predictions_do_not_depend_on_pose_or_batch(task, level, tmp_path):
 
 
 @pytest.mark.parametrize("only_ca", [True, False])
-def test_focused_is_the_mean_over_the_atoms_in_focus(only_ca, tmp_path):
+def test_a_head_sees_the_mean_over_the_atoms_in_focus(only_ca, tmp_path):
     batch, model = batch_of(dataset("msp", tmp_path)), make("msp", "atom").eval()
+    model.sees = "CA" if only_ca else "atoms"
     encoding = model.encoder(batch.protein)
     p = batch.protein
-    for i, value in enumerate(focused(batch, p, encoding, only_ca)):
+    for i, value in enumerate(model.represent(batch)):
         atoms = [
             a
             for a in range(p.num_atoms)
@@ -115,14 +116,14 @@ def test_psr_is_standardised_by_the_training_targets(tmp_path):
 def test_metrics_do_not_depend_on_the_number_of_ranks(task, num, tmp_path, monkeypatch):
     """Plain functions: every rank is asked in turn, and what they would gather is put together by hand."""
     data, model = dataset(task, tmp_path, num), make(task, "atom")
-    config = FinetuneConfig(task=task, batch_size=4, num_workers=0).resolve()
+    config = finetune_options(["--task", task, "--batch-size", "4", "--num-workers", "0"])
     held_out = data, pack_samples, range(num)
     alone = results.predict(model, held_out, config, ALONE)
     assert len(set(alone.names)) == num == len(alone.score)
     monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, rank: None)
     for world in (2, 3):
         parts = []
-        monkeypatch.setattr(results, "gather", lambda items, world, parts=parts: parts.extend(items) or parts)
+        monkeypatch.setattr(ranks.Ranks, "gather", lambda self, items, parts=parts: parts.extend(items) or parts)
         for rank in range(world):
             together = results.predict(model, held_out, config, replace(ALONE, rank=rank, world=world))
         assert together.names == alone.names and np.array_equal(together.score, alone.score)

@@ -7,7 +7,7 @@ import torch
 from conftest import generator, real_protein
 
 from siamdiff_min.data.samples import Sample
-from siamdiff_min.downstream.tasks import focused
+from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.protein.protein import Protein
@@ -56,7 +56,7 @@ def test_the_mean_over_the_atoms_in_focus_under_autocast():
     everywhere = torch.ones(protein.num_residues, dtype=torch.bool)
     sample = Sample(protein, everywhere, torch.zeros(1), ("x",), ("x",))
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        encoding = net(protein)
-        found = focused(sample, protein, encoding, only_ca=False)[0]
+        encoding, task = net(protein), TASKS["msp"](net)
+        found = task.represent(sample)[0]
     expected = encoding.node.double().mean(0)
     assert (found - expected).abs().max() < 1e-3 * expected.abs().max()

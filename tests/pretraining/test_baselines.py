@@ -27,7 +27,7 @@ from siamdiff_min.protein.constants import CA, RESIDUE_INDEX
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import TABLE_5, Settings
-from siamdiff_min.training.ranks import means
+from siamdiff_min.training.ranks import Ranks, means
 
 BASELINES = [name for name in OBJECTIVES if name not in ("diffpret", "siamdiff")]
 CASES = [
@@ -177,7 +177,7 @@ def test_nothing_to_predict_costs_nothing(name):
         protein = protein.crop(0, 1)
     loss, logs = build(name, "atom" if name == "torsional" else "residue").eval()(protein, generator())
     loss.backward()
-    assert loss == 0 and not any(v.any() for v in logs.values()) and means([logs], 1) == {}
+    assert loss == 0 and not any(v.any() for v in logs.values()) and means([logs], Ranks(torch.device("cpu"))) == {}
 
 
 @pytest.mark.parametrize("official", [False, True])
@@ -246,7 +246,7 @@ def test_combinations_are_sums_over_one_pass():
     objective.encoder.register_forward_pre_hook(lambda *_: calls.append(1))
     loss, logs = objective(chains(), generator(1))
     assert len(calls) == 1
-    values = means([logs], 1)
+    values = means([logs], Ranks(torch.device("cpu")))
     assert loss.item() == pytest.approx(values["residue_type_loss"] + values["angle_loss"], rel=1e-6)
 
 

@@ -14,7 +14,7 @@ from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES, SCHEDULES, SiamDiff,
 from siamdiff_min.protein.conformer import new_clashes, rotate_side_chains
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import STAGED
-from siamdiff_min.training.ranks import means
+from siamdiff_min.training.ranks import Ranks, means
 
 LEVELS = ["atom", "residue"]
 VARIANTS = {  # fixture -> (two views?, ablation)
@@ -86,7 +86,7 @@ def test_golden_loss_gradients_and_adam_step(level, variant, replay, near_zero_r
     assert len(logged) == len([k for k in golden if k.startswith("out32/metric/")]) - 1
     for ours, theirs in names.items():
         if ours in results["logs"]:
-            assert means([results["logs"]], 1)[ours] == pytest.approx(golden[f"out32/metric/{theirs}"].item(), rel=1e-5)
+            assert means([results["logs"]], Ranks(torch.device("cpu")))[ours] == pytest.approx(golden[f"out32/metric/{theirs}"].item(), rel=1e-5)
 
     torch.optim.Adam(objective.parameters(), lr=1e-4).step()
     replay(golden)
@@ -261,7 +261,7 @@ def test_every_variant_trains(level, method, preset, ablation):
         assert ("sequence_loss" in logs) == (ablation != "no-sequence")
         assert ("structure_loss" in logs) == (ablation != "no-structure")
         assert all(x.isfinite().all() and x.sum() > 0 for x in logs.values())
-        parts = means([logs], 1)
+        parts = means([logs], Ranks(torch.device("cpu")))
         schedule = objective.schedule
         total = schedule.weight_structure * parts.get("structure_loss", 0)
         assert loss.item() == pytest.approx(total + schedule.weight_sequence * parts.get("sequence_loss", 0))

@@ -5,7 +5,7 @@ The traps of real files are added: altlocs, an insertion code, MSE, water, hydro
 
 import gzip
 
-from siamdiff_min.data.structures import bundle_path, find_structures
+from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
 
 

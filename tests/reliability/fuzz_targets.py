@@ -5,9 +5,7 @@ An input is one file of a target, damaged; the other files stay whole.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -18,19 +16,16 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import torch
 from fuzz_files import items, real_mmcif, real_pdb
 from mutations import BINARY, TEXT, tar_header, tar_repeat
 
-from siamdiff_min.data import atom3d, build, ec, growing, structures
+from siamdiff_min.data import atom3d, ec
 from siamdiff_min.data.build import open_store
-from siamdiff_min.data.samples import read_note
-from siamdiff_min.data.store import ProteinStore, StoreError, checksum_of
-from siamdiff_min.data.structures import find_structures
-from siamdiff_min.data.worker import read_all
+from siamdiff_min.data.sources import find_structures
+from siamdiff_min.data.store import ProteinStore, StoreError
 from siamdiff_min.encoders.esm import ESM2
 from siamdiff_min.files import CheckpointError
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX, CA, RESIDUE_ATOMS, RESIDUES
@@ -97,10 +92,11 @@ def check_numbers(data: bytes, structure: Structure) -> None:
 
 def check_note(task: str, structure: Structure) -> None:
     """The labels of an ATOM3D item: rows of the protein, values in range."""
-    values, rows = read_note(np.frombuffer(structure.note, np.uint8))
+    values = structure.labels
+    rows = values.get("pairs", values.get("atoms", torch.zeros(0))).flatten().numpy()
     size, atoms = structure.protein.num_residues, structure.protein.num_atoms
     if task == "psr":
-        assert 0 <= values["gdt_ts"] <= 1 and isinstance(values["target"], str)
+        assert 0 <= values["values"][0] <= 1 and isinstance(values["target"], str)
     elif task == "msp":
         first, (wild, mutant) = values["first"], values["mutated"]
         assert 0 < first < size and values["label"] in (0, 1) and len(wild) == len(mutant) > 0
@@ -161,15 +157,6 @@ def gz(folder: Path) -> Target:
     return Target(packed | {INSIDE + name: data for name, data in plain.items()}, StructureError, read, check)
 
 
-def here(tasks):
-    """`worker.run` in this process: a header that claims gigabytes is refused. The fuzzer sees what is really taken."""
-    for path, function, *arguments in tasks:
-        try:
-            yield function(*arguments)
-        except MemoryError:
-            yield StructureError(path, "too large", "memory ran out")
-
-
 def tar(folder: Path) -> Target:
     """Archives of every dialect. Whatever their headers say, nothing but the archive is in the folder afterwards."""
     pdb, files = real_pdb(), {}
@@ -194,8 +181,7 @@ def tar(folder: Path) -> Target:
 
     def read(name, damaged):
         (place / "x.tar").write_bytes(damaged)
-        with mock.patch.object(structures, "run", here):  # the fuzzer has limits of its own, and sees what is raised
-            read, listing = [], find_structures(place / "x.tar")
+        read, listing = [], find_structures(place / "x.tar")
         for source in listing.sources:
             try:
                 read.append(source.read())
@@ -273,8 +259,7 @@ def ec_files(folder: Path) -> Target:
     def read(name, damaged):
         (folder / name).write_bytes(damaged)
         try:
-            with mock.patch.object(structures, "run", here):  # the fuzzer has limits of its own
-                data = ec.ec_set(folder, ids=folder / "ids.txt")
+            data = ec.ec_set(folder, ids=folder / "ids.txt")
             read = []
             for source in data.test.listing().sources:
                 try:
@@ -289,8 +274,7 @@ def ec_files(folder: Path) -> Target:
         data, read = result
         for structure in read:
             assert same_structure(structure, whole), "not what was packed"
-            values, _ = read_note(np.frombuffer(structure.note, np.uint8))
-            assert set(values["ec"]) <= set(data.labels) and set(values["cutoffs"]) <= set(range(10**4))
+            assert set(structure.labels["values"][0]) <= set(data.labels)
         assert sorted(os.listdir(folder)) == sorted([*files, "train", "valid"]), "written outside"
 
     return Target(files, StructureError, read, check)
@@ -303,10 +287,6 @@ def _store(folder: Path) -> Path:
         (folder / "data" / f"{name}.pdb").write_bytes(real_pdb())
     (folder / "data" / "d.pdb").write_bytes(b"<html>")
     open_store(folder / "data", folder / "whole", workers=1)
-    file = folder / "whole" / "meta.json"
-    meta = json.loads(file.read_text()) | {"source": {"path": "/data", "fingerprint": "0"}}
-    del meta["sha256"]
-    file.write_text(json.dumps(meta | {"sha256": checksum_of(meta)}, indent=1, sort_keys=True))
     return folder / "whole"
 
 
@@ -322,7 +302,7 @@ def store(folder: Path) -> Target:
         try:
             opened = ProteinStore(path)
             opened.verify()
-            return list(opened.names), [opened[i] for i in range(len(opened))], opened.meta["report"]["seen"]
+            return list(opened.names), [opened[i] for i in range(len(opened))], opened.meta["seen"]
         finally:
             (path / name).write_bytes(files[name])
 
@@ -331,36 +311,6 @@ def store(folder: Path) -> Target:
         assert names == ["a", "b", "c"] and seen == 4 and all(map(same_protein, proteins, whole)), "not what was stored"
 
     return Target(files, StoreError, read, check)
-
-
-def unfinished(folder: Path) -> Target:
-    """An unfinished store, one file of it damaged: the store comes out the same."""
-    whole, partial = _store(folder), folder / "s.partial"
-    origin = structures.structure_files(folder / "data")
-    listing = origin.listing()
-    names = hashlib.sha256(b"\n".join(source.name.encode() for source in listing.sources)).hexdigest()
-    with contextlib.closing(growing.GrowingStore(partial, f"{origin.fingerprint} {names}")) as store:
-        for source, structure in zip(listing.sources[:2], read_all(listing.sources)):
-            store.add(source, structure)
-        store.note()
-        assert store.done == 2
-    left = {file: file.read_bytes() for file in sorted(partial.iterdir())}
-    expected = {name: (whole / name).read_bytes() for name in growing.NAMES}
-
-    def read(name, damaged):
-        for file, data in left.items():
-            file.write_bytes(damaged if file.name == name else data)
-        here = mock.patch.object(build, "read_all", lambda todo, _: (_read(source) for source in todo))
-        with here, mock.patch.object(os, "fsync"):  # which takes most of the time, and changes no byte
-            build._fill(partial, origin, 1)
-        (partial / "meta.json").unlink()
-        return {file.name: file.read_bytes() for file in partial.iterdir() if file.name != "progress.json"}
-
-    def check(name, damaged, result):
-        assert result == expected, "not what was put into it"
-
-    files = {file.name: data for file, data in left.items() if data}
-    return Target(files, (), read, check, BINARY)
 
 
 def _read(source):
@@ -387,7 +337,10 @@ def weights(folder: Path) -> Target:
     identity = {"encoder": "gearnet", "level": "residue", "size": "tiny", "preset": "paper"}
     module = torch.nn.ParameterDict({name.replace(".", "_"): tensor for name, tensor in few.items()})
     state = {"step": 3, "config": identity, "objective": few, "losses": [0.5, None, 1e-3]}
-    loaders = {"encoder.pt": checkpoint.load_encoder_file, "best.pt": checkpoint.load_model_file}
+    loaders = {
+        "encoder.pt": checkpoint.load_encoder_file,
+        "best.pt": lambda path: checkpoint.load(path, checkpoint.MODEL),
+    }
     paths = {"checkpoint": checkpoint.save(folder, 3, state)} | {name: folder / name for name in loaders}
     readers = {"checkpoint": checkpoint.load} | loaders
     checkpoint.save_encoder_file(paths["encoder.pt"], module, *identity.values(), note="x")
@@ -426,7 +379,7 @@ def esm(folder: Path) -> Target:
 
 TARGETS = {
     "pdb": pdb, "mmcif": mmcif, "gz": gz, "tar": tar, "lmdb": lmdb, "ec": ec_files, "store": store,
-    "unfinished": unfinished, "weights": weights, "esm": esm,
+    "weights": weights, "esm": esm,
 }  # fmt: skip
 
 

@@ -67,7 +67,7 @@ def digest(content) -> str:
 def trained(place: Path) -> dict:
     """The newest checkpoint (but for `config`, which names the folder) and the metrics of a folder of a run."""
     state = checkpoint.latest(place)[1]
-    del state["config"], state["metrics_size"]
+    del state["config"]
     return {"metrics": lines(place)} | {name: digest(value) for name, value in state.items()}
 
 
@@ -109,7 +109,7 @@ class Finetuning(Run):
 
     def result(self, place):
         seeds = {seed: trained(place / f"seed-{seed}") for seed in (3, 4)}
-        best = [digest(checkpoint.load_model_file(place / f"seed-{seed}" / "best.pt")) for seed in (3, 4)]
+        best = [digest(checkpoint.load(place / f"seed-{seed}" / "best.pt", checkpoint.MODEL)) for seed in (3, 4)]
         predicted = [(place / f"seed-{seed}" / "predictions.tsv").read_text() for seed in (3, 4)]
         return files(place), seeds, best, predicted, json.loads((place / "results.json").read_text())["test"]
 
@@ -117,7 +117,7 @@ class Finetuning(Run):
 class Conversion(Run):
     """A folder of structures to a store, four structures to a shard."""
 
-    operations = 50
+    operations = 20
 
     def command(self, place):
         return "convert", self.data / "train", f"{place}.store"
@@ -163,22 +163,6 @@ class Embedding(Run):
             return files(place), {name: arrays[name].tolist() for name in arrays}
 
 
-class LargeEmbedding(Embedding):
-    """The same into a folder."""
-
-    operations = 28
-
-    def command(self, place):
-        return [place if x == f"{place}.npz" else x for x in super().command(place)]
-
-    def result(self, place):
-        contents = {}
-        for path in sorted(place.glob("*.npz")):
-            with np.load(path) as arrays:
-                contents[path.name] = {name: arrays[name].tolist() for name in arrays}
-        return files(place), contents, (place / "index.tsv").read_text()
-
-
 RUNS = {
     "training": Training,
     "pre-training": Pretraining,
@@ -187,5 +171,4 @@ RUNS = {
     "conversion with labels": LabelledConversion,
     "conversion anew": Reconversion,
     "embedding": Embedding,
-    "embedding of many": LargeEmbedding,
 }

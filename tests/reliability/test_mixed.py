@@ -9,9 +9,8 @@ from collections import Counter
 import pytest
 from fuzz_files import real_mmcif, real_pdb
 
-from siamdiff_min.data.build import open_store, report_of
-from siamdiff_min.data.store import ProteinStore
-from siamdiff_min.data.structures import bundle_path, find_structures, fingerprint
+from siamdiff_min.data.build import open_store, report
+from siamdiff_min.data.sources import bundle_path, find_structures, fingerprint
 
 WATER = b"HETATM    1  O   HOH A   1       1.000   2.000   3.000  1.00  0.00           O\nEND\n"
 DNA = b"".join(
@@ -70,8 +69,8 @@ def mixed(tmp_path):
     inside = {
         "a/in a tar.pdb": (plain, "used"),
         "water in a tar.pdb": (WATER, "no protein in it"),
-        "../outside.pdb": (plain, "path outside the archive"),
-        "/absolute.pdb": (plain, "path outside the archive"),
+        "../outside.pdb": (plain, "used"),  # nothing is written: a name is a mere label
+        "/absolute.pdb": (plain, "used"),
         "notes": (b"", "not a structure file"),
     }
     root = tmp_path / "deep" / "data"
@@ -93,22 +92,21 @@ def mixed(tmp_path):
 def test_every_file_of_a_mixed_folder_is_accounted_for(mixed, tmp_path, capsys):
     root, expected = mixed
     before = sorted(tmp_path.rglob("*"))
-    report = report_of(open_store(root, tmp_path / "s"))
-    assert report.skipped + report.failed == expected - Counter({"used": expected["used"]})
-    assert report.used == expected["used"]
-    assert report.seen == expected.total() == report.used + report.skipped.total() + report.failed.total()
-    assert f"seen {report.seen} = used {report.used} + skipped {report.skipped.total()} (" in capsys.readouterr().err
+    store = open_store(root, tmp_path / "s")
+    skipped, failed, seen = Counter(store.meta["skipped"]), Counter(store.meta["failed"]), store.meta["seen"]
+    assert skipped + failed == expected - Counter({"used": expected["used"]})
+    assert len(store) == expected["used"] == len(set(store.names))
+    assert seen == expected.total() == len(store) + skipped.total() + failed.total()
+    assert f"seen {seen} = used {len(store)} + skipped {skipped.total()} (" in capsys.readouterr().err
     lines = (tmp_path / "s" / "failures.tsv").read_text().splitlines()[1:]
     table = [line.split("\t") for line in lines]
     assert {len(row) for row in table} == {5} and all(cell.isprintable() for row in table for cell in row)
-    assert Counter(row[1] for row in table) == {"skipped": report.skipped.total(), "failed": report.failed.total()}
+    assert Counter(row[1] for row in table) == {"skipped": skipped.total(), "failed": failed.total()}
     assert len({row[3] for row in table}) == len(table)  # each names its file
-    store = ProteinStore(tmp_path / "s")
     store.verify()
-    assert len(set(store.names)) == len(store) == report.used
     new = {path for path in tmp_path.rglob("*") if tmp_path / "s" not in path.parents} - set(before)
     assert {path.name for path in new} == {"s", "s.lock"}  # nothing of the archives was written anywhere
-    print(report)  # pytest -rP
+    print(report(store))  # pytest -rP
 
 
 def test_a_folder_that_cannot_be_listed_is_not_passed_over_in_silence(tmp_path, monkeypatch):

@@ -1,38 +1,48 @@
 """Options: Table 5 digit for digit, presets, the help, and what may not change on resuming."""
 
 import sys
-from dataclasses import fields, replace
-from functools import partial
 
 import pytest
 
 from siamdiff_min.encoders import ENCODERS, ONE_LEVEL
 from siamdiff_min.files import ConfigError
 from siamdiff_min.pretraining import OBJECTIVES
-from siamdiff_min.training.config import TABLE_5, FinetuneConfig, PretrainConfig, parse
+from siamdiff_min.training import checkpoint
+from siamdiff_min.training.config import (
+    FINETUNE,
+    PRETRAIN,
+    TABLE_5,
+    check_resumable,
+    finetune_options,
+    for_seed,
+    pretrain_options,
+)
 
 
-def resolved(*argv, world=1):
-    return parse(list(argv)).resolve(world)
+def pretrain(line="", world=1):
+    return pretrain_options(line.split(), world=world)
+
+
+def finetune(line=""):
+    return finetune_options(line.split())
 
 
 @pytest.mark.parametrize(
     "argv, max_length, batch_size, lr, epochs",
     [
-        ("--method siamdiff --level residue", 150, 16, 1e-4, (25, 25)),
-        ("--method siamdiff --level atom", 100, 32, 1e-4, (25, 25)),
-        ("--method diffpret --level residue --preset official", 150, 16, 1e-4, (25, 50)),
-        ("--method diffpret --level atom", 100, 64, 1e-4, (25, 25)),
-        ("--method diffpret --level atom --size tiny", 100, 2, 2e-3, (5, 6)),
-        ("--batch-size 3 --lr 0.5 --max-length 9 --epochs 4 --size tiny", 9, 3, 0.5, (4, 4)),
-        ("--epochs 4 6 --stages both", 100, 32, 1e-4, (4, 6)),
-        ("--epochs 4 6 --stage 1", 100, 32, 1e-4, (4, 0)),
-        ("--epochs 4 6 --stages 2", 100, 32, 1e-4, (0, 6)),
-        ("--stage 2", 100, 32, 1e-4, (0, 25)),
+        ("--method siamdiff --level residue", 150, 16, 1e-4, [25, 25]),
+        ("--method siamdiff --level atom", 100, 32, 1e-4, [25, 25]),
+        ("--method diffpret --level residue --preset official", 150, 16, 1e-4, [25, 50]),
+        ("--method diffpret --level atom", 100, 64, 1e-4, [25, 25]),
+        ("--method diffpret --level atom --size tiny", 100, 2, 2e-3, [5, 6]),
+        ("--batch-size 3 --lr 0.5 --max-length 9 --epochs 4 --size tiny", 9, 3, 0.5, [4, 4]),
+        ("--epochs 4 6", 100, 32, 1e-4, [4, 6]),
+        ("--epochs 4 0", 100, 32, 1e-4, [4, 0]),
+        ("--epochs 0 6", 100, 32, 1e-4, [0, 6]),
     ],
 )
 def test_presets(argv, max_length, batch_size, lr, epochs):
-    config = resolved(*argv.split())
+    config = pretrain(argv)
     assert (config.max_length, config.batch_size, config.lr, config.epochs) == (max_length, batch_size, lr, epochs)
 
 
@@ -43,98 +53,72 @@ def test_table_5_has_all_rows():
 
 
 def test_global_batch_size():
-    assert resolved("--batch-size", "4", world=2).global_batch_size == 8
-    assert resolved("--batch-size", "4", "--global-batch-size", "24", world=2).global_batch_size == 24
-    with pytest.raises(ValueError, match="12 is not a multiple of 2 processes x --batch-size 4 = 8"):
-        resolved("--batch-size", "4", "--global-batch-size", "12", world=2)
+    assert pretrain("--batch-size 4", 2).global_batch_size == 8
+    assert pretrain("--batch-size 4 --global-batch-size 24", 2).global_batch_size == 24
+    with pytest.raises(ConfigError, match="12 is not a multiple of 2 processes x --batch-size 4 = 8"):
+        pretrain("--batch-size 4 --global-batch-size 12", 2)
 
 
-def test_every_option_is_explained(capsys):
+@pytest.mark.parametrize("options, read", [(PRETRAIN, pretrain), (FINETUNE, finetune)])
+def test_every_option_is_explained(options, read, capsys):
     with pytest.raises(SystemExit) as exit_:
-        parse(["--help"])
+        read("--help")
     assert exit_.value.code == 0
     text = capsys.readouterr().out
-    for f in fields(PretrainConfig):
-        assert f"--{f.name.replace('_', '-')}" in text
-        assert f.metadata["help"][:20] in " ".join(text.split())
+    for name, option in options.items():
+        assert f"--{name.replace('_', '-')}" in text
+        assert option.about["help"][:20] in " ".join(text.split())
+    assert vars(read()).keys() == options.keys()
 
 
 @pytest.mark.parametrize(
-    "argv", ["--method sia", "--batch-size 0", "--valid-fraction 1", "--seed -1", "--save-every 0"]
+    "argv",
+    [
+        *("--method sia", "--batch-size 0", "--valid-fraction 1", "--seed -1", "--save-every 0", "--lr 0", "--lr nan"),
+        *("--lr -1", "--weight-decay -1", "--num-workers -1", "--threads 0", "--epochs -1"),
+    ],
 )
 def test_nonsense_is_refused(argv, capsys):
     with pytest.raises(SystemExit) as exit_:
-        parse(argv.split())
+        pretrain(argv)
     assert exit_.value.code == 2
     assert argv.split()[0] in capsys.readouterr().err
 
 
-def test_numbers_that_cannot_be_are_refused():
-    wrong = ("--lr 0", "--lr nan", "--lr -1", "--weight-decay -1", "--num-workers -1", "--threads 0")
-    for argv in wrong:
-        with pytest.raises(SystemExit):
-            parse(argv.split())
+def written(folder, kind=checkpoint.ENCODER, name="encoder.pt", **values):
+    """A file of weights that says this of itself."""
+    identity = {"encoder": "gearnet", "level": "residue", "size": "tiny", "preset": "paper"} | values
+    checkpoint.write(folder / name, kind, {**identity, "state": {}})
+    return folder / name
 
 
-def test_runs_that_differ_in_data_encoder_or_start_have_folders_of_their_own():
-    assert resolved().out == "runs/siamdiff-atom-paper"
-    assert resolved("--encoder", "gvp", "--size", "tiny", "--data", "../own/").out == "runs/siamdiff-gvp-atom-tiny-own"
-    known = {"encoder": "gearnet", "level": "residue", "size": "tiny", "preset": "paper"}
+def test_runs_that_differ_in_data_encoder_or_start_have_folders_of_their_own(tmp_path):
+    assert pretrain().out == "runs/siamdiff-atom-paper"
+    assert pretrain("--encoder gvp --size tiny --data ../own/").out == "runs/siamdiff-gvp-atom-tiny-own"
+    for folder in ("mine", "x-0"):
+        (tmp_path / folder).mkdir()
+        written(tmp_path / folder)
     for start, name in {
         "siamdiff-residue": "siamdiff-residue",
-        "runs/mine/encoder.pt": "mine-encoder",
-        "runs/mine/seed-0/best.pt": "seed-0-best",
-        "runs/x-{seed}/encoder.pt": "x-{seed}-encoder",
+        f"{tmp_path}/mine/encoder.pt": "mine-encoder",
+        f"{tmp_path}/x-{{seed}}/encoder.pt": "x-{seed}-encoder",
     }.items():
-        config = FinetuneConfig(init_from=start).resolve(1, known)
-        assert config.out == f"runs/psr-residue-tiny-from-{name}"
-    assert FinetuneConfig(size="paper", data="a.tar").resolve().out == "runs/psr-atom-paper-a.tar-scratch"
+        assert finetune(f"--init-from {start}").out.endswith(f"-from-{name}")
+    assert finetune("--size paper --data a.tar").out == "runs/psr-atom-paper-a.tar-scratch"
 
 
 def test_changed_options_are_named():
-    before = resolved("--seed", "1").plain()
-    resolved("--seed", "1", "--out", "elsewhere", "--max-steps", "3", "--num-workers", "2").check_resumable(
-        before, "x", 1
-    )
-    with pytest.raises(ValueError, match=r"--batch-size was 32, is 2.*--seed was 1, is 0"):
-        resolved("--batch-size", "2").check_resumable(before, "x", 1)
-
-
-@pytest.mark.parametrize(
-    "before, now, begun, fits",
-    [
-        ((3, 3), (3, 5), 0, True),
-        ((3, 3), (3, 5), 6, True),  # stage 2 grows, though the run was complete
-        ((3, 3), (5, 3), 3, True),  # stage 1 grows before stage 2 begins
-        ((3, 3), (5, 3), 4, False),
-        ((3, 3), (3, 2), 5, True),
-        ((3, 3), (3, 2), 6, False),  # more is done than asked for
-        (3, 5, 3, True),
-        (3, 2, 3, False),
-    ],
-)
-def test_epochs_may_change_where_those_begun_keep_their_stage(before, now, begun, fits):
-    config = PretrainConfig(epochs=before).plain()
-    check = partial(PretrainConfig(epochs=now).check_resumable, config, "run/checkpoint.pt", begun)
-    if fits:
-        check()
-    else:
-        with pytest.raises(ValueError, match=rf"run/checkpoint.pt with --epochs .*: it is in epoch {begun} of"):
-            check()
-
-
-def test_epochs_stay_where_the_learning_rate_depends_on_them():
-    before = PretrainConfig(epochs=(3, 3), lr_decay="cosine")
-    before.check_resumable(before.plain(), "checkpoint.pt", 2)
-    with pytest.raises(ConfigError, match=r"--epochs was \[3, 3\], is \[3, 4\]"):
-        replace(before, epochs=(3, 4)).check_resumable(before.plain(), "checkpoint.pt", 2)
+    before = vars(pretrain("--seed 1"))
+    check_resumable(pretrain("--seed 1 --out elsewhere --max-steps 3 --num-workers 2"), before, "x")
+    with pytest.raises(ConfigError, match=r"--batch-size was 32, is 2.*--epochs was \[25, 25\], is \[3, 3\].*--seed"):
+        check_resumable(pretrain("--batch-size 2 --epochs 3"), before, "x")
 
 
 def test_the_level_follows_from_the_encoder():
-    assert PretrainConfig(encoder="gvp").resolve().level == "atom"
-    assert PretrainConfig(method="diffpret", encoder="esm-gearnet-8M").resolve().level == "residue"
-    assert FinetuneConfig(task="psr", encoder="esm-gearnet").resolve().level == "residue"
-    assert FinetuneConfig(task="psr").resolve().level == "atom"
+    assert pretrain("--encoder gvp").level == "atom"
+    assert pretrain("--method diffpret --encoder esm-gearnet-8M").level == "residue"
+    assert finetune("--task psr --encoder esm-gearnet").level == "residue"
+    assert finetune("--task psr").level == "atom"
     for name, level in ONE_LEVEL.items():
         other = {"atom": "residue", "residue": "atom"}[level]
         with pytest.raises(ValueError, match=f"exists at {level} level only .*not at {other} level"):
@@ -145,34 +129,34 @@ def test_a_method_without_settings_at_a_level_is_a_sentence(monkeypatch):
     monkeypatch.setitem(OBJECTIVES, "toy", OBJECTIVES["angle"])
     monkeypatch.setitem(TABLE_5, "toy", {"atom": TABLE_5["angle"]["atom"]})
     with pytest.raises(ConfigError, match="--method toy exists at atom level, not at residue level"):
-        PretrainConfig(method="toy", level="residue").resolve()
+        pretrain("--method toy --level residue")
 
 
-def test_what_a_file_holds_that_is_not_known_is_a_sentence():
+def test_what_a_file_holds_that_is_not_known_is_a_sentence(tmp_path):
     """As the encoder of a plugin, without --plugin."""
     for name, value in (("encoder", "mine"), ("size", "huge"), ("preset", "mine"), ("level", "mine"), ("task", "mine")):
-        with pytest.raises(ConfigError, match=f"--{name} {value} is none of "):
-            FinetuneConfig(init_from="e.pt").resolve(1, {name: value})
+        file = written(tmp_path, **{name: value})
+        with pytest.raises(ConfigError, match=f"--{name} {value} of .*encoder.pt is not known here"):
+            finetune(f"--init-from {file}")
 
 
 def test_options_of_other_methods_and_tasks_are_refused():
     with pytest.raises(ConfigError, match="--head-dim is for diffpret and siamdiff, not for distance"):
-        PretrainConfig(method="distance", head_dim=8).resolve()
+        pretrain("--method distance --head-dim 8")
     with pytest.raises(ConfigError, match="--ablation is for diffpret and siamdiff, not for angle"):
-        PretrainConfig(method="angle", ablation="no-sequence").resolve()
+        pretrain("--method angle --ablation no-sequence")
     with pytest.raises(ConfigError, match="--predict is for ec and psr and table, not for msp"):
-        FinetuneConfig(task="msp", predict="x").resolve()
+        finetune("--task msp --predict x")
 
 
 def test_methods_without_stages():
-    def epochs(**options):
-        return PretrainConfig(method="angle", **options).resolve().epochs
-
-    assert epochs() == (50,) and epochs(epochs=(7,)) == (7,)
-    assert PretrainConfig(method="multiview", level="residue", size="tiny").resolve().batch_size == 8
-    for wrong in ({"epochs": (3, 4)}, {"stages": "1"}):
-        with pytest.raises(ValueError, match="angle is not trained in stages"):
-            epochs(**wrong)
+    assert pretrain("--method angle").epochs == [50] and pretrain("--method angle --epochs 7").epochs == [7]
+    assert pretrain("--method angle --preset official").epochs == [50]
+    assert pretrain("--method angle --size tiny").epochs == [11]
+    assert pretrain("--method multiview --level residue --size tiny").batch_size == 8
+    for wrong in ("--method angle --epochs 3 4", "--epochs 1 2 3", "--epochs 0", "--epochs 0 0"):
+        with pytest.raises(ConfigError, match=f"{wrong.partition('--epochs')[2][:2]}.*and needs one above 0"):
+            pretrain(wrong)
 
 
 @pytest.mark.parametrize(
@@ -190,50 +174,55 @@ def test_methods_without_stages():
     ],
 )
 def test_table_6(argv, level, size, batch_size, lr, epochs, max_residues):
-    config = parse(argv.split(), FinetuneConfig).resolve()
+    config = finetune(argv)
     assert (config.level, config.size, config.batch_size, config.lr) == (level, size, batch_size, lr)
-    assert (config.epochs, config.max_residues, config.seeds) == (epochs, max_residues, (0,))
+    assert (config.epochs, config.max_residues, config.seeds) == ([epochs], max_residues, [0])
 
 
-def test_the_encoder_file_says_what_is_not_given():
+def test_the_encoder_file_says_what_is_not_given(tmp_path):
     source = {"encoder": "gvp", "level": "atom", "size": "tiny", "preset": "official"}
-    config = FinetuneConfig(task="psr", data="x", init_from="e.pt").resolve(1, source)
-    assert {name: getattr(config, name) for name in source} == source
-    with pytest.raises(ValueError, match=r"--preset paper, but e.pt holds: official"):
-        FinetuneConfig(task="psr", init_from="e.pt", preset="paper").resolve(1, source)
-    with pytest.raises(ValueError, match=r"--level residue, but best.pt holds: atom"):
-        FinetuneConfig(task="psr", eval_only="best.pt", level="residue").resolve(1, source)
-    with pytest.raises(ValueError, match=r"--encoder gearnet, but e.pt holds: gvp"):
-        PretrainConfig(init_from="e.pt", encoder="gearnet").resolve(1, source)
-    config = PretrainConfig(init_from="e.pt").resolve(1, source)
-    assert {name: getattr(config, name) for name in source} == source
-    with pytest.raises(ValueError, match="--task ec exists at residue level, not at atom level"):
-        FinetuneConfig(task="ec", init_from="e.pt").resolve(1, source)
+    file = written(tmp_path, **source)
+    for config in (finetune(f"--task psr --data x --init-from {file}"), pretrain(f"--init-from {file}")):
+        assert {name: getattr(config, name) for name in source} == source
+    with pytest.raises(ConfigError, match=r"--preset paper, but .*encoder.pt holds: official"):
+        finetune(f"--task psr --init-from {file} --preset paper")
+    with pytest.raises(ConfigError, match=r"--encoder gearnet, but .*encoder.pt holds: gvp"):
+        pretrain(f"--init-from {file} --encoder gearnet")
+    with pytest.raises(ConfigError, match="--task ec exists at residue level, not at atom level"):
+        finetune(f"--task ec --init-from {file}")
 
 
-def test_what_is_given_may_not_contradict_a_model():
-    model = {"task": "msp", "seeds": (3,), "max_residues": 70, "level": "atom", "size": "tiny", "preset": "paper"}
-    given = FinetuneConfig(eval_only="run/seed-3/best.pt")
-    config = given.resolve(1, model)
-    assert (config.task, config.seeds, config.max_residues, config.out) == ("msp", (3,), 70, "run/seed-3/eval")
-    assert replace(given, task="msp", seeds=(3,), max_residues=80).resolve(1, model).max_residues == 80
-    with pytest.raises(ConfigError, match=r"--task psr, but run/seed-3/best.pt holds: msp"):
-        replace(given, task="psr").resolve(1, model)
-    with pytest.raises(ConfigError, match=r"--seeds 3 4, but run/seed-3/best.pt holds: 3"):
-        replace(given, seeds=(3, 4)).resolve(1, model)
+def test_what_is_given_may_not_contradict_a_model(tmp_path):
+    (tmp_path / "seed-3").mkdir()
+    model = written(tmp_path / "seed-3", checkpoint.MODEL, "best.pt", task="msp", seed=3, max_residues=70, level="atom")
+    config = finetune(f"--eval-only {model}")
+    assert (config.task, config.seeds, config.max_residues) == ("msp", [3], 70)
+    assert config.out == f"{tmp_path}/seed-3/eval"
+    assert finetune(f"--eval-only {model} --task msp --seeds 3 --max-residues 80").max_residues == 80
+    for given, held in (("--task psr", "msp"), ("--seeds 3 4", "3"), ("--level residue", "atom")):
+        with pytest.raises(ConfigError, match=rf"{given}, but .*best.pt holds: {held}"):
+            finetune(f"--eval-only {model} {given}")
+
+
+def test_every_seed_has_a_folder_and_a_start_of_its_own(tmp_path):
+    for seed in (4, 5):
+        written(tmp_path, name=f"{seed}.pt")
+    config = finetune(f"--seeds 4 5 --init-from {tmp_path}/{{seed}}.pt --out x")
+    assert [for_seed(config, seed).init_from for seed in config.seeds] == [f"{tmp_path}/4.pt", f"{tmp_path}/5.pt"]
+    assert (for_seed(config, 5).out, for_seed(config, 5).seed) == ("x/seed-5", 5)
 
 
 def test_a_plugin_adds_to_what_can_be_chosen(tmp_path):
     (tmp_path / "a_plugin.py").write_text(
-        "from siamdiff_min import OBJECTIVES\nOBJECTIVES['mine'] = OBJECTIVES['distance']\n"
+        "from siamdiff_min import OBJECTIVES\nfrom siamdiff_min.training.config import TABLE_5\n"
+        "OBJECTIVES['mine'], TABLE_5['mine'] = OBJECTIVES['distance'], TABLE_5['distance']\n"
     )
     try:
         with pytest.raises(SystemExit):
-            parse(["--method", "mine"])
-        assert parse(["--plugin", str(tmp_path / "a_plugin.py"), "--method", "mine"]).method == "mine"
+            pretrain("--method mine")
+        assert pretrain(f"--plugin {tmp_path}/a_plugin.py --method mine").method == "mine"
     finally:
-        OBJECTIVES.pop("mine", None)
-        sys.modules.pop("a_plugin", None)
-    for nothing in ("none.py", "no_such_module", "no_such_module.inside"):
-        with pytest.raises(ConfigError, match=f"--plugin {nothing}: no such file or module"):
-            parse(["--plugin", nothing])
+        OBJECTIVES.pop("mine", None), TABLE_5.pop("mine", None), sys.modules.pop("a_plugin", None)
+        sys.path.remove(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"--plugin none\.py: no such file"):
+        pretrain("--plugin none.py")

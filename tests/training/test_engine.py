@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,11 +22,11 @@ from siamdiff_min.pretraining import SCHEDULES, SiamDiff
 from siamdiff_min.pretraining.objective import class_counts
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training import checkpoint, engine, ranks
-from siamdiff_min.training.log import Log, summary
+from siamdiff_min.training.log import Log
 from siamdiff_min.training.ranks import Ranks
 from siamdiff_min.training.run import Run
 
-ALONE = Ranks(0, 1, torch.device("cpu"), None)
+ALONE = Ranks(torch.device("cpu"))
 
 
 def assert_close_weights(a, b, but=()) -> None:
@@ -65,7 +64,6 @@ def test_a_run_leaves_weights_metrics_and_a_summary(tmp_path, capsys):
     train_loss = [line["loss"] for line in written if line["split"] == "train"]
     assert train_loss[-1] < train_loss[0]
     assert set(written[-1]) == {"step", "epoch", "stage", "split", "loss", "structure_loss", "sequence_loss"}
-    assert "structure_loss" in summary(tmp_path / "metrics.jsonl")
     assert "step     40" in capsys.readouterr().out
 
 
@@ -85,23 +83,11 @@ def test_continued_after_max_steps_equals_uninterrupted(tmp_path, reference, sto
     assert_equal_weights(again, reference[0])
 
 
-def test_a_run_is_resumed_with_more_epochs(tmp_path, reference):
-    train(configure(tmp_path, "--epochs", 1, 1, "--max-steps", 9))  # stage 1 has one epoch of ten steps
-    objective, _ = train(configure(tmp_path, "--epochs", 2, 1))  # of two, from here on
-    with pytest.raises(ValueError, match="--epochs 3 1: it is in epoch 3 of --epochs 2 1"):
-        train(configure(tmp_path, "--epochs", 3, 1))
-    objective, _ = train(configure(tmp_path, "--epochs", 2, 2))  # and stage 2, though the run was complete
-    assert_equal_weights(objective, reference[0])
-    ends = [[line for line in written if line["step"] > 30] for written in (lines(tmp_path), reference[1])]
-    assert ends[0] == ends[1] != []
-
-
 def test_accumulation_equals_the_big_batch(tmp_path):
     results = []
-    cuts = (8,), (4,), (2,), (8, "--batch-nodes", 3), (4, "--batch-nodes", 3)  # a protein is a node here
-    for cut in cuts:  # without noise or dropout the parts make no difference but rounding
-        out = tmp_path / "-".join(map(str, cut))
-        config = configure(out, "--global-batch-size", 8, "--epochs", 1, 0, "--batch-size", *cut)
+    for size in (8, 4, 2):  # without noise or dropout the parts make no difference but rounding
+        out = tmp_path / str(size)
+        config = configure(out, "--global-batch-size", 8, "--epochs", 1, 0, "--batch-size", size)
         objective = standin.Objective(norm=False, dropout=0)
         objective.scale = 0.0
         objective.set_stage = lambda stage: None
@@ -113,19 +99,6 @@ def test_accumulation_equals_the_big_batch(tmp_path):
         results.append(objective)
     for other in results[1:]:
         assert_close_weights(results[0], other)
-
-
-def test_pieces_are_recorded_by_their_size_and_draw_on(tmp_path, monkeypatch):
-    seen, forward = [], standin.Objective.forward
-
-    def spy(self, protein, generator):
-        seen.append((protein.num_graphs, generator.get_state()))
-        return forward(self, protein, generator)
-
-    monkeypatch.setattr(standin.Objective, "forward", spy)
-    train(configure(tmp_path, "--batch-nodes", 2, "--max-steps", 2), num_valid=6)
-    assert [size for size, _ in seen] == [2] * 7  # two steps of 4; held out: batches of 4 and 2
-    assert not torch.equal(seen[0][1], seen[1][1]) and not torch.equal(seen[4][1], seen[5][1])
 
 
 def sequence_only(objective, protein):
@@ -146,11 +119,13 @@ def test_evaluation_does_not_depend_on_the_number_of_ranks(tmp_path, monkeypatch
     monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, rank: None)
     for world in (2, 3):
         parts = []
-        monkeypatch.setattr(ranks, "gather", lambda items, world, parts=parts: parts.extend(items) or items)
+        monkeypatch.setattr(Ranks, "gather", lambda self, items, parts=parts: parts.extend(items) or items)
         for rank in range(world):
             engine.evaluate(objective, held_out, config, replace(ALONE, rank=rank, world=world))
-        monkeypatch.setattr(ranks, "gather", lambda items, world, parts=parts: parts)
-        assert engine.means([], world) == alone  # identical, not close
+        monkeypatch.setattr(Ranks, "gather", lambda self, items, parts=parts: parts)
+        assert engine.means([], ALONE) == alone  # identical, not close
+        monkeypatch.undo()
+        monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, rank: None)
     counted = sum(len(batch) for batch in engine.valid_keys(range(num), config.batch_size))
     assert counted == num and (num == 0) == (alone == {})
 
@@ -162,26 +137,6 @@ def test_a_loss_that_is_not_finite_names_the_proteins(tmp_path):
     assert str(error.value).count("protein-") == 2  # the part of the batch that is to blame
     path, state = checkpoint.latest(tmp_path) or (None, {"objective": {}})
     assert all(torch.isfinite(v).all() for v in state["objective"].values()), path
-
-
-def test_on_a_gpu_flags_are_read_one_step_later_but_all_before_a_save(monkeypatch):
-    waited = []
-
-    def record_event() -> SimpleNamespace:
-        return SimpleNamespace(synchronize=lambda: waited.append(1))
-
-    def step(number: int, bad: bool = False, stop: int = 0, everything: bool = False) -> int:
-        return flags.agree(number, torch.tensor(bad), stop, [([f"protein-{number}"], torch.ones(()))], everything)
-
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(record_event=record_event))
-    flags = ranks.Flags(ALONE)
-    flags.lag = 1
-    assert step(1, stop=15) == 0 and not waited
-    assert step(2) == 15 and len(waited) == 2  # the last ones too: a checkpoint follows
-    assert step(3, stop=2, everything=True) == 2 and not flags.pending
-    assert step(4, bad=True) == 0
-    with pytest.raises(SiamDiffError, match=r"step 4: .*protein-4"):
-        step(5)
 
 
 def test_a_gradient_that_is_not_finite_stops_too(tmp_path, monkeypatch):
@@ -232,9 +187,11 @@ def test_resuming_something_else_is_refused(tmp_path):
     train(configure(tmp_path, "--max-steps", 1))
     with pytest.raises(ValueError, match=r"--seed was 0, is 3. Choose another --out"):
         train(configure(tmp_path, "--seed", 3))
-    with pytest.raises(ValueError, match="40 samples of the data 0123456789ab, but now there are 41 of 0123456789ab"):
+    with pytest.raises(ValueError, match="40 samples of the data 0123456789ab, but now there are 41 samples"):
         train(configure(tmp_path), num=41)
-    with pytest.raises(ValueError, match="40 samples of the data 0123456789ab, but now there are 40 of fedcba987654"):
+    with pytest.raises(
+        ValueError, match=r"40 samples of the data 0123456789ab, but .* 40 samples of the data fedcba987654"
+    ):
         train(configure(tmp_path), checksum="fedcba9876543210")
     with pytest.raises(ValueError, match="holds checkpoints: choose another"):
         train(configure(tmp_path, "--resume", "never"))
@@ -253,28 +210,12 @@ def test_resuming_from_a_path(tmp_path, reference):
     assert lines(tmp_path / "second")[0]["step"] > 13
 
 
-def test_a_checkpoint_of_version_0_2_is_resumed(tmp_path, reference):
-    """`checkpoint-0.2.pt` was written by that version at step 13: `train(configure(out, "--max-steps", 13))`."""
-    old = Path(__file__).with_name("checkpoint-0.2.pt")
-    state = checkpoint.load(old)
-    assert state["step"] == 13 and "data" not in state
-    loaded, _ = train(configure(tmp_path / "loaded", "--resume", old, "--max-steps", 13))  # nothing left to do
-    assert all(torch.equal(x, state["objective"][name]) for name, x in loaded.state_dict().items())
-    objective, _ = train(configure(tmp_path / "old", "--resume", old))
-    if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13):  # which wrote it; 2.6 draws other numbers
-        # Bit-equal on the machine that wrote it. Elsewhere but for a bias before batch norm: its gradient is rounding
-        # alone, of which Adam makes whole steps.
-        assert_close_weights(objective, reference[0], but=("encoder.linear.bias", "encoder.norm.running_mean"))
-    new = checkpoint.save(tmp_path, 13, state | {"data": standin.Dataset(0).checksum})
-    assert_equal_weights(train(configure(tmp_path / "new", "--resume", new))[0], objective)
-
-
 def test_one_stage_from_the_weights_of_the_other(tmp_path):
-    one, _ = train(configure(tmp_path / "1", "--stage", 1))
+    one, _ = train(configure(tmp_path / "1", "--epochs", 2, 0))
     objective = standin.Objective()
     checkpoint.initialise(objective, checkpoint.checkpoints(tmp_path / "1")[0], lambda text: None)
     assert_equal_weights(objective, one)
-    train(configure(tmp_path / "2", "--stage", 2), objective)
+    train(configure(tmp_path / "2", "--epochs", 0, 2), objective)
     assert {line["stage"] for line in lines(tmp_path / "2")} == {2}
     assert objective.scale == 0.1
 
@@ -299,7 +240,7 @@ def test_what_the_best_constant_prediction_costs(split):
                 "labels": torch.stack([(1 - y).sum(0), y.sum(0)], dim=-1),
             }
         )
-    result = ranks.means(records, 1)
+    result = ranks.means(records, ALONE)
     frequencies = np.tile(np.bincount(classes, minlength=6) / 40, (40, 1))
     assert result["classes"] == pytest.approx(log_loss(classes, frequencies, labels=range(6)))
     assert result["numbers"] == pytest.approx(numbers.var())
@@ -312,14 +253,14 @@ def test_the_constant_of_the_sequence_loss_is_averaged_as_the_loss_is():
     objective = SiamDiff(ENCODERS["gearnet"]("residue", "tiny"), None, SCHEDULES["paper"])
     protein = Protein.pack([real_protein(name, torch.float32).alpha_carbons() for name in ("1LCD_A", "2BEG")])
     _, logs = objective(protein, generator())
-    constant = ranks.means([{"constant": logs["sequence_loss_constant"]}], 1)["constant"]
+    constant = ranks.means([{"constant": logs["sequence_loss_constant"]}], ALONE)["constant"]
     share = logs["sequence_loss_constant"][0] / 2  # of the classes in the answer
     answer = torch.nn.Linear(objective.encoder.out_dim, 20)
     torch.nn.init.zeros_(answer.weight)
     answer.bias.data = share.clamp(min=1e-30).log()
     objective.seq_mlp = answer
     _, logs = objective(protein, generator())
-    assert ranks.means([{"loss": logs["sequence_loss"]}], 1)["loss"] == pytest.approx(constant, rel=1e-5)
+    assert ranks.means([{"loss": logs["sequence_loss"]}], ALONE)["loss"] == pytest.approx(constant, rel=1e-5)
 
 
 @pytest.mark.parametrize("value", [math.nan, 0.5])
@@ -351,26 +292,14 @@ def test_lines_lead_with_loss_and_accuracy(tmp_path, capsys):
     with Log(run, "proteins") as log:
         log.valid(values)
     assert "valid: loss 3 (4)  sequence_accuracy 0.5  sequence_loss 1  clash_rate 0\n" in capsys.readouterr().out
-    table = summary(tmp_path / "metrics.jsonl").splitlines()
-    assert [row.split()[2] for row in table[1:]] == ["loss", "sequence_accuracy", "sequence_loss", "clash_rate"]
-    assert table[1].split()[3:] == ["3", "3", "(4)"]
 
 
-def test_without_a_terminal_silence_is_broken(tmp_path, monkeypatch, capsys):
-    """Both in training and in a validation; on a terminal a bar does it."""
-    assert ranks.QUIET < 30
-    options = "--max-steps", 3, "--log-every", 100
-    train(configure(tmp_path / "a", *options))
-    assert capsys.readouterr().out.count("\n") == 1  # the validation
-    monkeypatch.setattr(ranks, "QUIET", -1)
-    train(configure(tmp_path / "b", *options))
-    said = capsys.readouterr().out
-    assert [f"step      {n} of 3  loss " in said for n in (1, 2, 3)] == [True] * 3
-    assert "batch 2 of 2 of what is held out" in said
-    replace(ALONE, rank=1).still(pytest.fail)  # other processes have nothing to say, and do not wait for their GPU
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    train(configure(tmp_path / "c", *options, "--save-every", 100))
-    assert capsys.readouterr().out.count("\n") == 1
+def test_a_bar_moves_on_a_terminal_and_says_little_elsewhere(capsys, monkeypatch):
+    for terminal, seconds in ((True, 0.1), (False, 30)):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        with ALONE.bar(total=3) as bar:
+            assert bar.mininterval == bar.delay == seconds and not bar.disable
+    assert replace(ALONE, rank=1).bar(total=3).disable
 
 
 def test_where_the_system_is_windows(tmp_path):
@@ -386,13 +315,12 @@ def open_file(path, flags, *args, **more):
     return opened(path, flags, *args, **more)
 os.open = open_file
 import siamdiff_min.embed, finetune, standin
-standin.engine.atexit.register(standin.engine._end_workers)
 sys.exit(standin.main(sys.argv[1], "--max-steps", "2"))
 """
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
     command = [sys.executable, "-c", script, str(tmp_path)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert result.returncode == 0 and not result.stderr, result.stderr
+    assert result.returncode == 0 and "Traceback" not in result.stderr, result.stderr
     assert checkpoint.latest(tmp_path)[1]["step"] == 2
     assert "peak_memory_mb" not in (tmp_path / "metrics.jsonl").read_text()

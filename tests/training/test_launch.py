@@ -19,16 +19,16 @@ def card(monkeypatch):
 
 
 def test_products_in_float32_are_tf32_on_a_gpu_unless_deterministic(card):
-    assert ranks.launch("cuda").device == torch.device("cuda", 0)
-    assert torch.get_float32_matmul_precision() == "high"
-    ranks.launch("cuda", deterministic=True)
-    assert torch.get_float32_matmul_precision() == "highest"
-    ranks.launch("cpu")
-    assert torch.get_float32_matmul_precision() == "highest"
+    with ranks.launch("cuda") as ours:
+        assert ours.device == torch.device("cuda", 0) and torch.get_float32_matmul_precision() == "high"
+    with ranks.launch("cuda", deterministic=True):
+        assert torch.get_float32_matmul_precision() == "highest"
+    with ranks.launch("cpu"):
+        assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_more_processes_than_gpus_are_refused_in_a_sentence(card, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(ConfigError, match="more processes than there are GPUs here \\(1\\)"):
-        ranks.launch("cuda")
+    with pytest.raises(ConfigError, match="more processes than there are GPUs here \\(1\\)"), ranks.launch("cuda"):
+        pass

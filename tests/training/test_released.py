@@ -11,14 +11,17 @@ from conftest import golden_graph, load_golden, relative_error
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.training.checkpoint import (
+    ENCODER,
+    MODEL,
     CheckpointError,
-    build_encoder,
     describe,
+    load,
+    load_encoder,
     load_encoder_file,
-    load_model_file,
     save,
     save_encoder_file,
     save_model_file,
+    write,
 )
 
 WRAPPERS = ["", "module.", "_orig_mod.", "module._orig_mod."]
@@ -45,19 +48,19 @@ def test_encoders_and_whole_tasks_load_strictly(tmp_path, level, short, prefix):
     alone, task = blank(f"ckpt_keys_{short}"), blank(f"ckpt_keys_task_{short}")
     content = load_encoder_file(written(tmp_path, alone, prefix))
     assert (content["encoder"], content["level"], content["size"]) == ("gearnet", level, "paper")
-    encoder = build_encoder(content, "file")
+    encoder = load_encoder(written(tmp_path, alone, prefix))
     assert {k: v.flatten()[0] for k, v in encoder.state_dict().items()} == {k: v.flatten()[0] for k, v in alone.items()}
 
     content = load_encoder_file(written(tmp_path, task, prefix))
     assert content["not_loaded"] == ["alphas", "dist_mlp", "seq_mlp", "struct_mlp"]
-    loaded = build_encoder(content, "file").state_dict()
+    loaded = load_encoder(written(tmp_path, task, prefix)).state_dict()
     assert all(torch.equal(tensor, task[f"model.{name}"]) for name, tensor in loaded.items())
 
 
 def test_outputs_are_the_golden_ones(tmp_path):
     golden = load_golden("gearnet_atom_6x128")
     state = {f"model.{k}": v for k, v in golden.state().items()} | {"alphas": torch.zeros(3)}
-    encoder = build_encoder(load_encoder_file(written(tmp_path, state, "module.")), "file")
+    encoder = load_encoder(written(tmp_path, state, "module."))
     assert relative_error(encoder(*golden_graph(golden)).node, golden["out32/eval/node_feature"]) < 1e-5
 
 
@@ -65,9 +68,9 @@ def test_what_does_not_fit_is_named(tmp_path):
     state = blank("ckpt_keys_atom")
     missing = {k: v for k, v in state.items() if k != "layers.3.linear.bias"}
     with pytest.raises(CheckpointError, match=r"missing: layers.3.linear.bias \(128,\)"):
-        build_encoder(load_encoder_file(written(tmp_path, missing)), "file")
+        load_encoder(written(tmp_path, missing))
     with pytest.raises(CheckpointError, match=r"unexpected: layers.0.extra \(1,\)"):
-        build_encoder(load_encoder_file(written(tmp_path, state | {"layers.0.extra": torch.ones(1)})), "file")
+        load_encoder(written(tmp_path, state | {"layers.0.extra": torch.ones(1)}))
     narrow = {k: v[:100] if k.endswith("self_loop.weight") else v for k, v in state.items()}
     with pytest.raises(CheckpointError, match=r"input 39 and widths \[100, 100"):
         load_encoder_file(written(tmp_path, narrow))
@@ -100,13 +103,13 @@ def test_every_kind_of_file_gives_its_encoder_and_is_described(tmp_path, capsys)
     save_model_file(model, task, {"task": "psr", **identity}, labels=[], seed=3, epochs=2.0, valid={"rho": 0.5})
     whole = save(tmp_path, 4, {"objective": task.state_dict(), "config": identity, "step": 4})
     for path, words in [(plain, "an encoder"), (model, "fine-tuned"), (whole, "checkpoint to resume from")]:
-        loaded = build_encoder(load_encoder_file(path), str(path))
+        loaded = load_encoder(path)
         assert not loaded.training
         assert all(torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), encoder.state_dict().values()))
         assert words in describe(path) and "residue" in describe(path)
-    assert load_model_file(model)["valid"] == {"rho": 0.5}
+    assert load(model, MODEL)["valid"] == {"rho": 0.5}
     with pytest.raises(CheckpointError, match=r"encoder.pt is an encoder, not a fine-tuned model"):
-        load_model_file(plain)
+        load(plain, MODEL)
 
     command = [sys.executable, "-m", "siamdiff_min.training.checkpoint"]
     result = subprocess.run([*command, model], capture_output=True, text=True)
@@ -116,8 +119,8 @@ def test_every_kind_of_file_gives_its_encoder_and_is_described(tmp_path, capsys)
 
 
 def test_an_encoder_nobody_knows_is_refused(tmp_path):
-    content = {"encoder": "transformer", "level": "atom", "size": "tiny", "preset": "paper", "state": {}}
-    with pytest.raises(CheckpointError, match="holds an encoder of a plugin, transformer"):
-        build_encoder(content, "file")
-    with pytest.raises(CheckpointError, match="encoder that is not known"):
-        build_encoder(content | {"encoder": "gearnet", "level": "backbone"}, "file")
+    identity = {"encoder": "gearnet", "level": "atom", "size": "tiny", "preset": "paper", "state": {}}
+    for name, value in (("encoder", "transformer"), ("level", "backbone"), ("size", "huge"), ("preset", "mine")):
+        write(tmp_path / "e.pt", ENCODER, identity | {name: value})
+        with pytest.raises(CheckpointError, match=f"e.pt holds an encoder that is not known here: .*{value}"):
+            load_encoder(tmp_path / "e.pt")

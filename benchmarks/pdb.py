@@ -3,8 +3,8 @@
 import string
 from pathlib import Path
 
-from .constants import ATOM_ELEMENT, ATOM_NAMES, ELEMENTS, RESIDUES
-from .protein import Protein
+from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, ELEMENTS, RESIDUES
+from siamdiff_min.protein.protein import Protein
 
 CHAIN_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
 
