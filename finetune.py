@@ -148,7 +148,7 @@ def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> 
     batches = engine.epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
     loaded = engine.load(dataset, pack_samples, [[(0, int(i)) for i in b] for b in batches], config, ranks.device)
     proteins = (sample.protein.to(ranks.device) for sample, _ in loaded)
-    update_bn(map(task.encoder.builder.view, proteins), task.encoder)
+    update_bn(map(task.encoder.builder.select_nodes, proteins), task.encoder)
 
 
 def train(config: Namespace, task: Task, datasets: dict[str, Samples], labels: tuple[str, ...], ranks: Ranks) -> int:

@@ -42,7 +42,7 @@ def gvp(repeats: int) -> None:
     torch.manual_seed(0)
     net, batch = ENCODERS["gvp"]("atom").eval(), load_batch("atom")
     graph = net.builder(batch)
-    print(f"{batch.num_graphs} proteins, {graph.num_nodes} atoms, {graph.num_edges} edges")
+    print(f"{batch.num_proteins} proteins, {graph.num_nodes} atoms, {graph.num_edges} edges")
 
     def run(form: str) -> Tensor:
         net.zero_grad()

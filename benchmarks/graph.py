@@ -47,12 +47,12 @@ def batch(nodes: int, atoms: bool) -> Protein:
 def row(level: str, size: int, repeats: int, device: str) -> str:
     """What is measured of one batch."""
     builder = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level]
-    protein = builder.view(batch(size, level == "atom")).to(device)
+    protein = builder.select_nodes(batch(size, level == "atom")).to(device)
     graph, building = repeated(lambda: builder(protein), repeats, device)
     (edge_in, edge_out, bins), lining = repeated(lambda: line_graph(graph, protein.pos, BINS), repeats, device)
     links = Links(edge_in, edge_out, bins, graph.num_edges, graph.num_edges, BINS)
     _, preparing = repeated(lambda: fast.by_source_and_relation(links), repeats, device)
-    counts = [protein.num_graphs, protein.num_atoms, graph.num_edges, len(edge_in)]
+    counts = [protein.num_proteins, protein.num_atoms, graph.num_edges, len(edge_in)]
     times = [f"{ms:.1f}" for ms in (building, lining, preparing)]
     return "| " + " | ".join([level, *(f"{count:,}" for count in counts), *times]) + " |"
 

@@ -17,8 +17,8 @@ def write_pdb(path_or_file, protein: Protein, chain_names: tuple[str, ...] | Non
 
     Raises ValueError for a batch, and for values that the fixed columns of the format cannot hold.
     """
-    if protein.num_graphs != 1:
-        raise ValueError(f"a PDB file holds one protein, got a batch of {protein.num_graphs}")
+    if protein.num_proteins != 1:
+        raise ValueError(f"a PDB file holds one protein, got a batch of {protein.num_proteins}")
     names = CHAIN_LETTERS if chain_names is None else [name or " " for name in chain_names]
     count = int(protein.chain.max()) + 1 if protein.num_residues else 0
     if count > len(names) or any(len(name) != 1 for name in names[:count]):

@@ -171,11 +171,11 @@ def load(name: str, items: list[Item]):
         chains = [item.protein for item in items if item.split == "train" and item.partner is None][:CALIBRATION]
         batches = [Protein.pack(chains[i : i + 4]) for i in range(0, len(chains), 4)]
         with torch.no_grad():
-            update_bn(map(encoder.builder.view, batches), encoder)
+            update_bn(map(encoder.builder.select_nodes, batches), encoder)
     else:
         encoder = checkpoint.load_encoder(name)
     encoder.eval()
-    return lambda protein: encoder(encoder.builder.view(protein)).residue
+    return lambda protein: encoder(encoder.builder.select_nodes(protein)).residue
 
 
 def short(name: str) -> str:

@@ -273,7 +273,7 @@ def main() -> None:
         flop = sum(op.flop for op in found.operations) / 1e9
         moved = sum(op.bytes for op in found.operations if not op.flop) / 1e9
         for tf32 in (False, True) if amp == "off" else (False,):
-            rates = [batch.num_graphs * copies / found.seconds(copies, tf32) for copies in (1, 4, 16)]
+            rates = [batch.num_proteins * copies / found.seconds(copies, tf32) for copies in (1, 4, 16)]
             kind = {"bf16": "bf16", "off": "TF32" if tf32 else "float32"}[amp]
             counted = f"{found.waits.total()} | {len(found.operations)} | {flop:.0f} | {moved:.1f}"
             print(f"| {level} | {kind} | {counted} | {' | '.join(f'{rate:.0f}' for rate in rates)} |", flush=True)

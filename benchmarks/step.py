@@ -53,8 +53,8 @@ def load_batch(level: str) -> Protein:
         insertion_code=torch.full((len(a["residue_type"]),), ord(" ")),
         residue_index=torch.cat([torch.arange(n) for n in sizes.tolist()]),
         chain=torch.zeros(len(a["residue_type"]), dtype=torch.long),
-        residue_graph=torch.arange(len(sizes)).repeat_interleave(sizes),
-        num_graphs=len(sizes),
+        residue_protein=torch.arange(len(sizes)).repeat_interleave(sizes),
+        num_proteins=len(sizes),
     )
 
 
@@ -155,7 +155,7 @@ def report(step: Step, rates: list[float], plain_step: Step | None) -> None:
     """What was measured of one configuration."""
     median, rate = statistics.median(step.seconds), statistics.median(rates)
     print(f"{step.name}: {median:.3f} s ({min(step.seconds):.3f} .. {max(step.seconds):.3f}), ", end="")
-    print(f"{step.batch.num_graphs / median:.1f} proteins/s", flush=True)
+    print(f"{step.batch.num_proteins / median:.1f} proteins/s", flush=True)
     flop = statistics.mean(step.flop) * len(step.seconds) / sum(step.seconds)
     print(f"    products {statistics.mean(step.flop) / 1e12:.2f} TFLOP per step, {flop / 1e9:.0f} GFLOP/s; ", end="")
     print(f"large products {rate / 1e9:.0f} GFLOP/s: {flop / rate:.0%}")

@@ -71,15 +71,15 @@ def described(sample: Sample) -> np.ndarray:
     """What anyone sees of a sample without a network (numbers,), for each of its structures: the shares of the residue
     types, those in focus, the log of the number of residues, and the radius of gyration (angstrom) over the number of
     residues to the power 0.38, as it goes with the size of globular proteins."""
-    protein, graphs = sample.protein, sample.protein.num_graphs
+    protein, graphs = sample.protein, sample.protein.num_proteins
     kinds = one_hot(protein.residue_type, NUM_RESIDUE_TYPES) * ~protein.masked[:, None]
     shares = []
     for weight in (kinds, kinds * sample.focus[:, None]):
-        count = segment_sum(weight.double(), protein.residue_graph, graphs)
+        count = segment_sum(weight.double(), protein.residue_protein, graphs)
         shares.append(count / count.sum(1, keepdim=True).clamp(min=1))
-    size, pos = protein.residues_per_graph.double(), protein.pos.double()
-    centre = segment_mean(pos, protein.atom_graph, graphs)
-    radius = segment_mean((pos - centre[protein.atom_graph]).square(), protein.atom_graph, graphs).sum(1).sqrt()
+    size, pos = protein.residues_per_protein.double(), protein.pos.double()
+    centre = segment_mean(pos, protein.atom_protein, graphs)
+    radius = segment_mean((pos - centre[protein.atom_protein]).square(), protein.atom_protein, graphs).sum(1).sqrt()
     return torch.cat([*shares, size.log()[:, None], (radius / size**0.38)[:, None]], dim=1).flatten().numpy()
 
 

@@ -91,7 +91,7 @@ class Embedder:
     @torch.inference_mode()
     def embed_group(self, structures: list[tuple[str, Structure]], include: Sequence[str] = INCLUDE) -> list[Embedding]:
         """Embeddings of (id, structure), in order. Batches are made of structures of similar size."""
-        views = [self.encoder.builder.view(structure.protein) for _, structure in structures]
+        views = [self.encoder.builder.select_nodes(structure.protein) for _, structure in structures]
         batches, room = [], 0
         for i in sorted(range(len(views)), key=lambda i: -views[i].num_atoms):
             if views[i].num_atoms > room:

@@ -61,8 +61,8 @@ class Golden(dict):
             insertion_code=torch.full_like(types, ord(" ")),
             residue_index=torch.cat([torch.arange(n) for n in sizes.tolist()]),
             chain=self[f"{prefix}chain_id"],
-            residue_graph=torch.arange(len(sizes)).repeat_interleave(sizes),
-            num_graphs=len(sizes),
+            residue_protein=torch.arange(len(sizes)).repeat_interleave(sizes),
+            num_proteins=len(sizes),
         )
 
     def state(self, prefix: str = "sd/") -> dict[str, torch.Tensor]:
@@ -161,7 +161,7 @@ def assert_packing_equals_encoding_singly(net) -> None:
     """An encoder in double precision gives a batch what it gives every protein alone."""
     proteins = [real_protein("1LCD_A"), real_protein("2BEG"), real_protein("1LCD_A").crop(5, 20)]
     together, apart = net(Protein.pack(proteins)), [net(p) for p in proteins]
-    for name in ("node", "residue", "graph"):
+    for name in ("node", "residue", "protein"):
         assert relative_error(getattr(together, name), torch.cat([getattr(e, name) for e in apart]).detach()) < 1e-12
 
 

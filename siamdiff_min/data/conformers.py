@@ -125,11 +125,11 @@ def _by_alignment(first: Structure, other: Structure) -> list[tuple[int, int]]:
 
 
 class ConformerCrops(Crops):
-    """Crops of two views: graph 0 is the crop, graph 1 the same residues and atoms of another conformer of the protein.
+    """Crops of two views: protein 0 is the crop, protein 1 the same residues and atoms in another conformer.
 
     Which one is drawn, like the crop, from (seed, epoch, index). What it lacks is left out of both views, for each
     atom of one is denoised from the same atom of the other. Without another conformer, or with `both` for every
-    other draw on average, both graphs are the crop: then SiamDiff simulates the second view.
+    other draw on average, both proteins are the crop: then SiamDiff simulates the second view.
     """
 
     def __init__(self, *args, both: bool = False, **options):
@@ -168,13 +168,13 @@ class ConformerCrops(Crops):
 
 
 def two_views(protein: Protein) -> list[Protein]:
-    """First and second views of a batch of `ConformerCrops`: graphs 0, 2, 4 ... and graphs 1, 3, 5 ... (B / 2 each)."""
-    sides = [protein.select_residues(protein.residue_graph % 2 == side) for side in (0, 1)]
-    return [replace(p, residue_graph=p.residue_graph // 2, num_graphs=p.num_graphs // 2) for p in sides]
+    """First and second views of a batch of `ConformerCrops`: proteins 0, 2, 4 ... and 1, 3, 5 ... (B / 2 each)."""
+    sides = [protein.select_residues(protein.residue_protein % 2 == side) for side in (0, 1)]
+    return [replace(p, residue_protein=p.residue_protein // 2, num_proteins=p.num_proteins // 2) for p in sides]
 
 
 def given_or_simulated(first: Protein, given: Protein, simulated: Protein) -> tuple[Protein, Tensor]:
     """The given conformers, but simulated ones where `given` is `first` itself; and (B,) where it is not."""
-    moved = first.atom_graph[(given.pos != first.pos).any(1)]
-    real = torch.zeros(first.num_graphs, dtype=torch.bool, device=moved.device).index_fill(0, moved, True)
-    return replace(first, pos=torch.where(real[first.atom_graph, None], given.pos, simulated.pos)), real
+    moved = first.atom_protein[(given.pos != first.pos).any(1)]
+    real = torch.zeros(first.num_proteins, dtype=torch.bool, device=moved.device).index_fill(0, moved, True)
+    return replace(first, pos=torch.where(real[first.atom_protein, None], given.pos, simulated.pos)), real

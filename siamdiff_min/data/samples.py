@@ -56,7 +56,7 @@ def find_part(root, folders: Sequence[str], names: Sequence[str], what: str) -> 
 
 @dataclass(frozen=True)
 class Sample:
-    """One labelled example, or a batch of B. Where a task looks at two structures, they are graphs 2i and 2i + 1."""
+    """One labelled example, or a batch of B. Where a task looks at two structures, they are proteins 2i and 2i + 1."""
 
     protein: Protein
     focus: Tensor  # (R,) bool   residues that the prediction is about; all of them in EC and PSR

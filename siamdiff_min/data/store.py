@@ -135,7 +135,7 @@ class ProteinStore(torch.utils.data.Dataset):
             element=_ELEMENT[kept["atom_name"]],
             atom_residue=torch.arange(length).repeat_interleave(edges.diff()),
             masked=torch.zeros(length, dtype=torch.bool),
-            residue_graph=torch.zeros(length, dtype=torch.long),
+            residue_protein=torch.zeros(length, dtype=torch.long),
         )
 
     def verify(self) -> None:

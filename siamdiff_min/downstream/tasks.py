@@ -48,18 +48,18 @@ class Task(nn.Module):
 
     def represent(self, sample: Sample) -> Tensor:
         """What the head sees of every structure, or residue in focus: (structures * B, d)."""
-        protein = self.encoder.builder.view(sample.protein)
+        protein = self.encoder.builder.select_nodes(sample.protein)
         encoding = self.encoder(protein)
         if self.sees == "structure":
-            return encoding.graph
+            return encoding.protein
         if self.sees == "residues":
             return encoding.residue[sample.focus]
         chosen = sample.focus[protein.atom_residue]  # (N,)
         if self.sees == "CA":
             chosen = chosen & (protein.atom_name == CA)
         weight = chosen.to(encoding.node.dtype)
-        count = segment_sum(weight, protein.atom_graph, protein.num_graphs)
-        return segment_sum(encoding.node * weight[:, None], protein.atom_graph, protein.num_graphs) / count[:, None]
+        count = segment_sum(weight, protein.atom_protein, protein.num_proteins)
+        return segment_sum(encoding.node * weight[:, None], protein.atom_protein, protein.num_proteins) / count[:, None]
 
     def fit(self, targets: np.ndarray, size: str) -> None:
         """Prepare for the targets of the training split; `size` is that of the encoder. By default nothing."""

@@ -59,7 +59,7 @@ def tokenise(protein: Protein, dtype: torch.dtype = torch.float32) -> Tokens:
     missing from the structure do not. In training the embeddings of <mask> were set to zero, a share of 0.12. So that
     their sum stays as large, the others are scaled by (1 - 0.12) / (1 - share of <mask> in the sequence).
     """
-    chains = torch.stack([protein.residue_graph, protein.chain])
+    chains = torch.stack([protein.residue_protein, protein.chain])
     _, chain, size = chains.unique_consecutive(dim=1, return_inverse=True, return_counts=True)
     row = torch.arange(protein.num_residues, device=chain.device)
     number = (size + MAX_RESIDUES - 1) // MAX_RESIDUES  # windows per chain
@@ -203,9 +203,9 @@ class ESMGearNet(Encoder):
         protein, graph = self.seen(protein, graph)
         h = self.esm(protein)  # (R, width)
         structure = self.gearnet(protein, replace(graph, node_feature=h[protein.atom_residue]))
-        mean = segment_mean(h, protein.residue_graph, protein.num_graphs)
+        mean = segment_mean(h, protein.residue_protein, protein.num_proteins)
         return Encoding(
             node=torch.cat([structure.node, h[protein.atom_residue]], dim=-1),
             residue=torch.cat([structure.residue, h], dim=-1),
-            graph=torch.cat([structure.graph, mean], dim=-1),
+            protein=torch.cat([structure.protein, mean], dim=-1),
         )

@@ -23,7 +23,7 @@ class Encoding:
 
     node: Tensor  # (N, d)   a in the paper
     residue: Tensor  # (R, d)   h in the paper: the mean over the atoms of the residue
-    graph: Tensor  # (B, d)
+    protein: Tensor  # (B, d)
 
 
 class Encoder(nn.Module):
@@ -39,9 +39,9 @@ class Encoder(nn.Module):
         return sum(self.layer_dims)
 
     def seen(self, protein: Protein, graph: Graph | None) -> tuple[Protein, Graph]:
-        """The protein and graph as given; without a graph, this level's view of the protein and the graph of that."""
+        """The protein and graph as given; without a graph, the nodes that this level sees and their graph."""
         if graph is None:
-            protein = self.builder.view(protein)
+            protein = self.builder.select_nodes(protein)
             graph = self.builder(protein)
         return protein, graph
 
@@ -108,5 +108,5 @@ class GearNet(Encoder):
         return Encoding(
             node=node,
             residue=segment_mean(node, protein.atom_residue, protein.num_residues),
-            graph=self.readout(node, protein.atom_graph, protein.num_graphs),
+            protein=self.readout(node, protein.atom_protein, protein.num_proteins),
         )

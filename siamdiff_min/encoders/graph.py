@@ -70,7 +70,7 @@ class GraphBuilder:
     with_elements: bool = True  # node features start with the element one-hot
     conventions: Conventions = PAPER
 
-    def view(self, protein: Protein) -> Protein:
+    def select_nodes(self, protein: Protein) -> Protein:
         """What this level of detail sees of a protein: all atoms, or one CA per residue (App. B.3)."""
         return protein if self.with_elements else protein.alpha_carbons()
 
@@ -94,10 +94,10 @@ class GraphBuilder:
 
     def __call__(self, protein: Protein) -> Graph:
         """The graph of a batch; no edge joins two proteins."""
-        pos, of = protein.pos, protein.atom_graph
-        spatial = [radius_neighbors(pos, of, self.radius, self.conventions.max_neighbors)]
+        pos, owner = protein.pos, protein.atom_protein
+        spatial = [radius_neighbors(pos, owner, self.radius, self.conventions.max_neighbors)]
         if self.num_neighbors:
-            spatial.append(nearest_neighbors(pos, of, protein.num_graphs, self.num_neighbors))
+            spatial.append(nearest_neighbors(pos, owner, protein.num_proteins, self.num_neighbors))
         kinds = [self.sequential_edges(protein)] if self.num_offsets else []  # (src, dst, relation) of each
         kinds += [(src, dst, torch.full_like(src, self.num_offsets + k)) for k, (src, dst) in enumerate(spatial)]
         src, dst, relation = (torch.cat(x) for x in zip(*kinds))
@@ -113,7 +113,7 @@ class GraphBuilder:
     def sequential_edges(self, protein: Protein) -> tuple[Tensor, Tensor, Tensor]:
         """Residues of one chain at offset -max_offset .. max_offset, one relation each, offset 0 being the self edge.
 
-        Only for the residue-level view, where node i is residue i.
+        Only for the residue level, where node i is residue i.
         """
         row = torch.arange(protein.num_residues, device=protein.pos.device)
         shift = torch.arange(-self.max_offset, self.max_offset + 1, device=row.device)
@@ -164,7 +164,7 @@ def one_hot(index: Tensor, size: int, dtype: torch.dtype) -> Tensor:
 
 def same_chain(protein: Protein, i: Tensor, j: Tensor) -> Tensor:
     """True where the residues i and j belong to one chain of one protein."""
-    same_protein = protein.residue_graph[i] == protein.residue_graph[j]
+    same_protein = protein.residue_protein[i] == protein.residue_protein[j]
     return same_protein & (protein.chain[i] == protein.chain[j])
 
 

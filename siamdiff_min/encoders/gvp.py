@@ -187,5 +187,5 @@ class GVPGNN(Encoder):
         return Encoding(
             node=node,
             residue=segment_mean(node, protein.atom_residue, protein.num_residues),
-            graph=segment_mean(node, protein.atom_graph, protein.num_graphs),
+            protein=segment_mean(node, protein.atom_protein, protein.num_proteins),
         )

@@ -22,13 +22,13 @@ __all__ = ["ABLATIONS", "OBJECTIVES", "SCHEDULES", "STAGED", "Schedule", "SiamDi
 
 STAGED = ("diffpret", "siamdiff")  # trained in two stages (Sec. 3.4), the others in one
 
-ABLATIONS = {  # Table 3 (Sec. 5.3) and App. G, as arguments of Schedule.only
+ABLATIONS = {  # Table 3 (Sec. 5.3) and App. G, as arguments of Schedule.ablated
     "none": {},
     "no-clash-check": {},  # ours: the schedule stays, build_siamdiff leaves out the check of Sec. 4.1
     "no-sequence": {"sequence": False},
     "no-structure": {"structure": False},
-    "small-noise": {"level": 1},
-    "large-noise": {"level": 100},
+    "small-noise": {"t": 1},
+    "large-noise": {"t": 100},
 }
 
 
@@ -49,9 +49,9 @@ def build_siamdiff(
         conventions = replace(conventions, clash_check=False)
     simulated = {"atom": TorsionalConformer(conventions=conventions), "residue": GaussianConformer()}[level]
     schedules, chosen = SCHEDULES[preset], ABLATIONS[ablation]
-    if "level" in chosen:
-        schedules = dict.fromkeys(schedules, schedules[1])  # one level of one schedule in both stages
-    stages = {stage: schedule.only(**chosen) for stage, schedule in schedules.items()}
+    if "t" in chosen:
+        schedules = dict.fromkeys(schedules, schedules[1])  # one t of one schedule in both stages
+    stages = {stage: schedule.ablated(**chosen) for stage, schedule in schedules.items()}
     given = conformers != "simulated"
     return SiamDiff(encoder, simulated if siamese else None, stages, conventions, head_dim, given)
 
@@ -66,10 +66,10 @@ def build_self_prediction(
 
 
 def build_torsional(encoder: nn.Module, level: str, preset: str = "paper"):
-    """Torsional diffusion of side chains (App. G), at all levels of the schedule of DiffPreT."""
+    """Torsional diffusion of side chains (App. G), at every t of the schedule of DiffPreT."""
     if level != "atom":
         raise ConfigError("torsional diffusion exists at atom level only: CA atoms alone have no side-chain torsions")
-    return TorsionalDiffusion(encoder, replace(SCHEDULES[preset][1], levels=(1, 100)))
+    return TorsionalDiffusion(encoder, replace(SCHEDULES[preset][1], t_range=(1, 100)))
 
 
 OBJECTIVES = {  # name -> (encoder, level, preset) -> objective; the first two take more

@@ -46,7 +46,7 @@ class ResidueTypes(nn.Module):
 
     def hide(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, Tensor]:
         """The protein without these types, and the residues (M,) that have lost theirs."""
-        rate = torch.full((protein.num_graphs,), MASK_RATE, device=protein.pos.device)
+        rate = torch.full((protein.num_proteins,), MASK_RATE, device=protein.pos.device)
         masked = random_mask(protein, rate, generator, self.conventions.mask_with_replacement)
         return hide_residues(protein, masked, self.conventions.backbone), masked
 
@@ -70,7 +70,7 @@ class Geometry(nn.Module):
 
     def hide(self, protein: Protein, graph: Graph, generator: torch.Generator) -> tuple[Graph, Tensor]:
         """The graph without the edges of these walks, and the nodes (M, edges + 1) they visit."""
-        walk = sample_walks(graph, protein.atom_graph, self.num, self.edges, generator)
+        walk = sample_walks(graph, protein.atom_protein, self.num, self.edges, generator)
         return without(graph, walk.flatten(), self.conventions.hide_repetitions), walk_nodes(graph, walk)
 
     def target(self, points: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class SelfPrediction(Objective):
         self.types, self.geometry = types, geometry
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
-        protein = left = self.encoder.builder.view(protein)
+        protein = left = self.encoder.builder.select_nodes(protein)
         if self.types is not None:
             left, masked = self.types.hide(protein, generator)
         graph = self.encoder.builder(left)

@@ -25,18 +25,18 @@ def draw_below(number: Tensor, generator: torch.Generator) -> Tensor:
 
 def subsequence(protein: Protein, generator: torch.Generator) -> Tensor:
     """Residues (R,) bool of a random window of at most 50 residues of every protein, every window equally likely."""
-    size = protein.residues_per_graph
+    size = protein.residues_per_protein
     windows = (size - MAX_RESIDUES).clamp(min=0) + 1
     start = size.cumsum(0) - size + draw_below(windows, generator)  # (B,)
-    place = torch.arange(protein.num_residues, device=start.device) - start[protein.residue_graph]
+    place = torch.arange(protein.num_residues, device=start.device) - start[protein.residue_protein]
     return (place >= 0) & (place < MAX_RESIDUES)
 
 
 def ball(protein: Protein, ca: Tensor, generator: torch.Generator) -> Tensor:
     """Residues (R,) bool whose CA is within 15 angstrom of that of a random residue of their protein; ca is (R, 3)."""
-    size = protein.residues_per_graph
+    size = protein.residues_per_protein
     centre = size.cumsum(0) - size + draw_below(size, generator)  # (B,)
-    return length(ca - ca[centre][protein.residue_graph]) <= RADIUS
+    return length(ca - ca[centre][protein.residue_protein]) <= RADIUS
 
 
 def info_nce(z: Tensor, other: Tensor, all_views: bool = True) -> tuple[Tensor, Tensor]:
@@ -69,11 +69,11 @@ class MultiviewContrast(Objective):
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
         """One protein alone has nothing to contrast."""
         ca = protein.alpha_carbons().pos
-        protein = self.encoder.builder.view(protein)
+        protein = self.encoder.builder.select_nodes(protein)
         views = [self.view(protein, ca, generator) for _ in range(2)]
-        z = (self.mlp(self.encoder(*view).graph) for view in views)
+        z = (self.mlp(self.encoder(*view).protein) for view in views)
         loss, correct = info_nce(*z, self.all_views)
-        candidates = 2 * protein.num_graphs - 1 if self.all_views else protein.num_graphs
+        candidates = 2 * protein.num_proteins - 1 if self.all_views else protein.num_proteins
         return loss.mean(), {
             "contrastive_loss": sum_and_count(loss),
             "contrastive_loss_constant": sum_and_count(torch.full_like(loss, candidates).log()),
@@ -87,13 +87,13 @@ class MultiviewContrast(Objective):
 
     def crop(self, protein: Protein, ca: Tensor, generator: torch.Generator) -> Protein:
         """A subsequence or a ball of every protein."""
-        coin = torch.rand(protein.num_graphs, generator=generator, device=ca.device) < 0.5
+        coin = torch.rand(protein.num_proteins, generator=generator, device=ca.device) < 0.5
         window, near = subsequence(protein, generator), ball(protein, ca, generator)
-        return protein.select_residues(torch.where(coin[protein.residue_graph], window, near))
+        return protein.select_residues(torch.where(coin[protein.residue_protein], window, near))
 
     def hide_edges(self, protein: Protein, graph: Graph, generator: torch.Generator) -> Graph:
         """Hide each edge with probability 0.15, in the half of the proteins that a coin picks."""
-        coin = torch.rand(protein.num_graphs, generator=generator, device=graph.src.device) < 0.5
+        coin = torch.rand(protein.num_proteins, generator=generator, device=graph.src.device) < 0.5
         u = torch.rand(graph.num_edges, generator=generator, device=graph.src.device)
-        keep = (u >= EDGE_MASK_RATE) | coin[protein.atom_graph[graph.dst]]
+        keep = (u >= EDGE_MASK_RATE) | coin[protein.atom_protein[graph.dst]]
         return graph.select_edges(keep)

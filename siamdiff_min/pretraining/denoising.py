@@ -42,12 +42,12 @@ class ScoreMatching(Objective):
         self.register_buffer("sigma", noise_levels(), persistent=False)
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
-        protein = self.encoder.builder.view(protein)
+        protein = self.encoder.builder.select_nodes(protein)
         graph, n = self.encoder.builder(protein), protein.num_atoms
         pair, of_edge = torch.unique(graph.pair, return_inverse=True)
         i, j = pair // n, pair % n
-        level = torch.randint(NOISE_LEVELS, (protein.num_graphs,), generator=generator, device=pair.device)
-        sigma = self.sigma.to(protein.pos)[level][protein.atom_graph[i]]  # (P,)
+        level = torch.randint(NOISE_LEVELS, (protein.num_proteins,), generator=generator, device=pair.device)
+        sigma = self.sigma.to(protein.pos)[level][protein.atom_protein[i]]  # (P,)
         noise = normal_like(sigma, generator).masked_fill(i == j, 0.0)  # a self edge has no length to be noised
         noised = edge_lengths(graph, protein.pos) + (sigma * noise)[of_edge]  # (E,)
         a = self.encoder(protein, replace(graph, length=noised)).node
@@ -76,8 +76,8 @@ class TorsionalDiffusion(Objective):
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
         graph = self.encoder.builder(protein)
-        t = self.schedule.draw_level(protein.num_graphs, generator)
-        abar = self.alpha_bar.to(protein.pos)[t - 1][protein.residue_graph]
+        t = self.schedule.draw_t(protein.num_proteins, generator)
+        abar = self.alpha_bar.to(protein.pos)[t - 1][protein.residue_protein]
         std = ((1 - abar) / abar).sqrt()  # (R,) radian
         atoms, defined = chi_atoms(protein)  # (R, 4, 4), (R, 4)
         defined = defined & (protein.residue_type != RESIDUE_INDEX["PRO"])[:, None]

@@ -33,13 +33,13 @@ BETAS = {"sigmoid": sigmoid_betas, "linear": linear_betas}
 
 @dataclass(frozen=True)
 class Schedule:
-    """One stage of pre-training: the noise levels it draws from, and how its losses are weighed."""
+    """One stage of pre-training: the noise steps t it draws from, and how its losses are weighed."""
 
     betas: str  # key of BETAS
     steps: int  # T
     low: float  # smallest and largest variance
     high: float
-    levels: tuple[int, int]  # first and last t that are drawn
+    t_range: tuple[int, int]  # first and last t that are drawn
     weight_structure: float = 1.0
     weight_sequence: float = 1.0
     dtype: torch.dtype = torch.float64  # of the products; in float32 1 - alpha_bar of stage 2 is off by up to 2e-4
@@ -54,23 +54,23 @@ class Schedule:
         low, high = MASK_RATE
         return low + (high - low) * t / self.steps
 
-    def draw_level(self, num: int, generator: torch.Generator) -> Tensor:
-        """One time step t per protein (B,), uniform over the levels of this stage (Alg. 1, line 4)."""
-        first, last = self.levels
+    def draw_t(self, num: int, generator: torch.Generator) -> Tensor:
+        """One time step t per protein (B,), uniform over the t of this stage (Alg. 1, line 4)."""
+        first, last = self.t_range
         return torch.randint(first, last + 1, (num,), generator=generator, device=generator.device)
 
-    def only(self, structure: bool = True, sequence: bool = True, level: int | None = None) -> Schedule:
-        """The ablations of Table 3: one of the two diffusions alone, with weight 1, or one fixed noise level t."""
-        levels = self.levels if level is None else (level, level)
+    def ablated(self, structure: bool = True, sequence: bool = True, t: int | None = None) -> Schedule:
+        """The ablations of Table 3: one of the two diffusions alone, with weight 1, or one fixed t."""
+        t_range = self.t_range if t is None else (t, t)
         if structure and sequence:
-            return replace(self, levels=levels)
-        return replace(self, levels=levels, weight_structure=float(structure), weight_sequence=float(sequence))
+            return replace(self, t_range=t_range)
+        return replace(self, t_range=t_range, weight_structure=float(structure), weight_sequence=float(sequence))
 
 
 SCHEDULES = {  # preset -> stage -> schedule (differences.md, rows 1, 2, 11)
     "paper": {
-        1: Schedule("sigmoid", 100, 1e-4, 0.1, levels=(10, 100)),
-        2: Schedule("sigmoid", 100, 1e-4, 0.1, levels=(1, 9)),
+        1: Schedule("sigmoid", 100, 1e-4, 0.1, t_range=(10, 100)),
+        2: Schedule("sigmoid", 100, 1e-4, 0.1, t_range=(1, 9)),
     },
     "official": {
         1: Schedule("sigmoid", 100, 1e-3, 0.1, (1, 100), 0.5, 0.5, dtype=torch.float32),
@@ -85,18 +85,18 @@ def random_mask(protein: Protein, rate: Tensor, generator: torch.Generator, with
     Returns the residues to mask (M,), increasing. With replacement, floor(n rate) of n residues are drawn, and some may
     be drawn twice (differences.md, row 3).
     """
-    graph, size = protein.residue_graph, protein.residues_per_graph
+    owner, size = protein.residue_protein, protein.residues_per_protein
     if with_replacement:
         draws = (size * rate.float()).long().clamp(min=1)
-        graph = torch.arange(len(size), device=rate.device).repeat_interleave(draws)
-        u = torch.rand(len(graph), generator=generator, device=rate.device)
-        return (u * size[graph]).long() + (size.cumsum(0) - size)[graph]
+        owner = torch.arange(len(size), device=rate.device).repeat_interleave(draws)
+        u = torch.rand(len(owner), generator=generator, device=rate.device)
+        return (u * size[owner]).long() + (size.cumsum(0) - size)[owner]
     u = torch.rand(protein.num_residues, generator=generator, device=rate.device)
-    smallest = u.new_ones(protein.num_graphs).scatter_reduce_(0, graph, u, "amin")
-    return ((u < rate[graph]) | (u == smallest[graph])).nonzero().squeeze(1)
+    smallest = u.new_ones(protein.num_proteins).scatter_reduce_(0, owner, u, "amin")
+    return ((u < rate[owner]) | (u == smallest[owner])).nonzero().squeeze(1)
 
 
-def perturb(pos: Tensor, alpha_bar: Tensor, generator: torch.Generator) -> Tensor:
+def add_gaussian_noise(pos: Tensor, alpha_bar: Tensor, generator: torch.Generator) -> Tensor:
     """R^t = R + sqrt((1 - abar) / abar) eps (Alg. 1, lines 5-6): Eq. 3 divided by sqrt(abar), as in GeoDiff.
 
     So lengths keep their scale in angstrom (differences.md, row 4). pos (N, 3) and alpha_bar (N,) -> (N, 3).

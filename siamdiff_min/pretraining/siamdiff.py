@@ -1,7 +1,7 @@
 """DiffPreT and SiamDiff: pre-training by sequence-structure diffusion (Sec. 3 and 4, App. B).
 
 Read `SiamDiff.forward` next to Alg. 1; everything it calls is one equation. DiffPreT is the case of one view. Neither
-the encoder nor the heads are told the noise level t (differences.md, row 20). Eq. 1, Eq. 4, Eq. 6, Eq. 8, Eq. 9, Eq. 13
+the encoder nor the heads are told t (differences.md, row 20). Eq. 1, Eq. 4, Eq. 6, Eq. 8, Eq. 9, Eq. 13
 and App. C derive the losses from the reverse process. Pre-training never runs it, so they have no code.
 """
 
@@ -20,7 +20,7 @@ from ..encoders.ops import MLP, raised, segment_mean, segment_sum
 from ..protein.conformer import GaussianConformer, TorsionalConformer
 from ..protein.constants import NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
 from ..protein.protein import Protein
-from .diffusion import Schedule, edges_to_vectors, hide_residues, perturb, random_mask
+from .diffusion import Schedule, add_gaussian_noise, edges_to_vectors, hide_residues, random_mask
 from .objective import LossAndLogs, Objective, class_counts, sum_and_count
 
 
@@ -59,7 +59,7 @@ class SiamDiff(Objective):
         self.set_stage(1)
 
     def set_stage(self, stage: int) -> None:
-        """Train on the noise levels of stage 1 or 2 (Sec. 3.4)."""
+        """Train on the noise steps t of stage 1 or 2 (Sec. 3.4)."""
         self.schedule = self.stages[stage]
         self.alpha_bar = self.schedule.alpha_bar.to(self.alpha_bar)
 
@@ -67,14 +67,14 @@ class SiamDiff(Objective):
         """Alg. 1, lines 2-11, on a batch: the loss, and what to log."""
         if self.given:
             protein, other = two_views(protein)
-        views, logs = [self.encoder.builder.view(protein)], {}  # line 2
+        views, logs = [self.encoder.builder.select_nodes(protein)], {}  # line 2
         if self.conformer is not None:
             conformer, logs = self.conformer(views[0], generator)  # line 3
             if self.given:
-                conformer, real = given_or_simulated(views[0], self.encoder.builder.view(other), conformer)
+                conformer, real = given_or_simulated(views[0], self.encoder.builder.select_nodes(other), conformer)
                 logs = logs | {"real_views": sum_and_count(real.float())}
             views.append(conformer)
-        t = self.schedule.draw_level(protein.num_graphs, generator)  # line 4: one level per protein, for both views
+        t = self.schedule.draw_t(protein.num_proteins, generator)  # line 4: one t per protein, for both views
         masked = t.new_zeros(0)
         if self.schedule.weight_sequence:  # line 7: one mask, for both views
             rate = self.schedule.mask_rate(t)
@@ -100,9 +100,9 @@ class SiamDiff(Objective):
             elements = graph.node_feature[:, :-NUM_RESIDUE_CHANNELS]  # differences.md, row 10
             graph = replace(graph, node_feature=F.pad(elements, (0, NUM_RESIDUE_CHANNELS)))
         clean_length = edge_lengths(graph, protein.pos)
-        alpha_bar = self.alpha_bar[t - 1][protein.atom_graph]  # (N,)
+        alpha_bar = self.alpha_bar[t - 1][protein.atom_protein]  # (N,)
         if self.schedule.weight_structure:
-            protein = replace(protein, pos=perturb(protein.pos, alpha_bar, generator))
+            protein = replace(protein, pos=add_gaussian_noise(protein.pos, alpha_bar, generator))
         alpha_bar = alpha_bar[graph.src]
         target = (clean_length - edge_lengths(graph, protein.pos)) * (alpha_bar / (1 - alpha_bar)).sqrt()
         return Noisy(protein, graph, target)
@@ -118,11 +118,11 @@ class SiamDiff(Objective):
 
     def sequence_loss(self, protein: Protein, masked: Tensor, other: list[Encoding]) -> LossAndLogs:
         """CE(s_i^0, p(s_i^0 | P^t)) of Eq. 11: the mean over masked residues, views, then proteins. And what to log."""
-        target, of_protein = protein.residue_type[masked], protein.residue_graph[masked]  # (M,)
-        weight = 1 / segment_sum(torch.ones_like(masked.float()), of_protein, protein.num_graphs)[of_protein]
+        target, of_protein = protein.residue_type[masked], protein.residue_protein[masked]  # (M,)
+        weight = 1 / segment_sum(torch.ones_like(masked.float()), of_protein, protein.num_proteins)[of_protein]
         logits = [raised(self.seq_mlp(o.residue[masked])) for o in other]  # Eq. 7: p = softmax(MLP(h_i)), (M, 20)
         each = [F.cross_entropy(x, target, reduction="none") for x in logits]
-        loss = torch.stack([segment_mean(x, of_protein, protein.num_graphs) for x in each]).mean(0)  # (B,)
+        loss = torch.stack([segment_mean(x, of_protein, protein.num_proteins) for x in each]).mean(0)  # (B,)
         return loss.mean(), {
             "sequence_loss": sum_and_count(loss),
             "sequence_loss_constant": class_counts(target, NUM_RESIDUE_TYPES, weight),
@@ -137,4 +137,4 @@ def noise_error(noisy: Noisy, score: Tensor) -> Tensor:
     """
     protein, graph = noisy.protein, noisy.graph
     difference = edges_to_vectors(score - noisy.target, protein.pos, graph.src, graph.dst)  # (N, 3)
-    return segment_mean(difference.square().sum(-1), protein.atom_graph, protein.num_graphs)
+    return segment_mean(difference.square().sum(-1), protein.atom_protein, protein.num_proteins)

@@ -7,13 +7,13 @@ from ..encoders.graph import Graph
 from ..encoders.ops import segment_sum
 
 
-def sample_walks(graph: Graph, node_graph: Tensor, num: int, edges: int, generator: torch.Generator) -> Tensor:
+def sample_walks(graph: Graph, node_protein: Tensor, num: int, edges: int, generator: torch.Generator) -> Tensor:
     """Walks of `edges` steps from one node to another, no node twice: edge ids (M, edges).
 
     `num` per protein are drawn with replacement, all walks of that many steps being equally likely. Those that come
     back to one of their nodes are then left out, so M is a little less than num * B for more than one step. A protein
     without such a walk has none.
-    node_graph (N,) is the protein of every node.
+    node_protein (N,) is the protein of every node.
 
     A batch of atom graphs has 14 million walks, too many to list. So count the walks that begin with each edge, step by
     step, and draw edge after edge in proportion to these counts.
@@ -28,7 +28,7 @@ def sample_walks(graph: Graph, node_graph: Tensor, num: int, edges: int, generat
     for _ in range(edges):  # number of walks that begin with an edge; float64 holds all below 2^53
         ways.append((on * count[dst])[order].cumsum(0).double())
         count = segment_sum(on * count[dst], src, n)
-    start = torch.searchsorted(node_graph, torch.arange(int(node_graph[-1]) + 2, device=src.device))
+    start = torch.searchsorted(node_protein, torch.arange(int(node_protein[-1]) + 2, device=src.device))
     low, high = first[start[:-1]], first[start[1:]]  # edges of every protein, nodes being sorted by protein
     low, high, protein = (x.repeat_interleave(num) for x in (low, high, torch.arange(len(low), device=src.device)))
     walk = []
@@ -41,7 +41,7 @@ def sample_walks(graph: Graph, node_graph: Tensor, num: int, edges: int, generat
         low, high = first[dst[walk[-1]]], first[dst[walk[-1]] + 1]
     chosen = torch.stack(walk, dim=1)  # (M, edges)
     nodes = walk_nodes(graph, chosen)
-    own = node_graph[nodes[:, 0]] == protein  # where there is none, another one's is found
+    own = node_protein[nodes[:, 0]] == protein  # where there is none, another one's is found
     connected = (src[chosen[:, 1:]] == dst[chosen[:, :-1]]).all(1) & (on[chosen] > 0).all(1)  # a dead end breaks it
     ordered = nodes.sort(1).values
     return chosen[own & connected & (ordered[:, 1:] != ordered[:, :-1]).all(1)]

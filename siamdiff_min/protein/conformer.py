@@ -68,7 +68,7 @@ def new_clashes(native: Protein, pos: Tensor) -> Tensor:
     blamed; if both did, both residues are.
     """
     _, _, radius = _tables(pos.device)
-    i, j = radius_pairs(pos, native.atom_graph, 2 * max(VDW_RADIUS.values()) - CLASH_OVERLAP)
+    i, j = radius_pairs(pos, native.atom_protein, 2 * max(VDW_RADIUS.values()) - CLASH_OVERLAP)
     reach = radius[native.atom_name[i]] + radius[native.atom_name[j]] - CLASH_OVERLAP
     now, before = (length(x[i] - x[j]) < reach for x in (pos, native.pos))
     fresh = now & ~before & (native.atom_residue[i] != native.atom_residue[j])

@@ -44,21 +44,21 @@ def normal_like(x: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
 
 
-def radius_pairs(pos: Tensor, graph: Tensor, radius: float) -> tuple[Tensor, Tensor]:
+def radius_pairs(pos: Tensor, protein: Tensor, radius: float) -> tuple[Tensor, Tensor]:
     """All unordered pairs of points closer than `radius` (angstrom) within one protein, each once: two index vectors.
 
-    Cell list, exact, memory linear in the number of points. pos (N, 3), graph (N,) the protein of every point.
+    Cell list, exact, memory linear in the number of points. pos (N, 3), protein (N,) the protein of every point.
 
     Cells are a hair wider than the radius, so partners lie in the 27 cells around a point. The three cells of a column
     are neighbours in sorted order; half of the columns suffice to see every pair once: the point's own cell and the
     next one above it, and the full columns on one side.
     """
     if len(pos) == 0:
-        return graph, graph
+        return protein, protein
     cell = (pos.detach().double() / (radius * (1 + 1e-6))).floor().long()
     cell = cell - cell.amin(0) + 1  # one empty layer below, one above: neighbours never wrap round
     size = cell.amax(0) + 2
-    key = ((graph * size[0] + cell[:, 0]) * size[1] + cell[:, 1]) * size[2] + cell[:, 2]
+    key = ((protein * size[0] + cell[:, 0]) * size[1] + cell[:, 1]) * size[2] + cell[:, 2]
     key, order = key.sort(stable=True)
     line, layer = size[2], size[1] * size[2]
     column = key[:, None] + torch.stack([line, layer - line, layer, layer + line])  # (N, 4)
@@ -71,9 +71,9 @@ def radius_pairs(pos: Tensor, graph: Tensor, radius: float) -> tuple[Tensor, Ten
     return i.index_select(0, near), j.index_select(0, near)
 
 
-def radius_neighbors(pos: Tensor, graph: Tensor, radius: float, most: int | None) -> tuple[Tensor, Tensor]:
+def radius_neighbors(pos: Tensor, protein: Tensor, radius: float, most: int | None) -> tuple[Tensor, Tensor]:
     """Both directions of every pair of `radius_pairs`: (neighbour, point), of every point the `most` nearest."""
-    i, j = radius_pairs(pos, graph, radius)
+    i, j = radius_pairs(pos, protein, radius)
     neighbour, point = torch.cat([i, j]), torch.cat([j, i])
     if most is None:
         return neighbour, point
@@ -97,20 +97,20 @@ def histogram(index: Tensor, size: int) -> Tensor:
     return torch.zeros(size, dtype=torch.long, device=index.device).index_add_(0, index, torch.ones_like(index))
 
 
-def nearest_neighbors(pos: Tensor, graph: Tensor, num_graphs: int, k: int) -> tuple[Tensor, Tensor]:
+def nearest_neighbors(pos: Tensor, protein: Tensor, num_proteins: int, k: int) -> tuple[Tensor, Tensor]:
     """The k nearest other points of every point within its protein: (neighbour, point), at most N * k entries.
 
-    pos (N, 3), graph (N,) non-decreasing. Exact; distances are computed for blocks of rows, never N x N at once for
+    pos (N, 3), protein (N,) non-decreasing. Exact; distances are computed for blocks of rows, never N x N at once for
     large inputs. Proteins with fewer than k + 1 points give what they have.
     """
-    count = histogram(graph, num_graphs)
+    count = histogram(protein, num_proteins)
     start = count.cumsum(0) - count
     width = int(count.max())
     column = torch.arange(width, device=pos.device)
     neighbour, point = [], []
     for row in torch.arange(len(pos), device=pos.device).split(max(1, 2**22 // max(width, 1))):
-        other = start[graph[row]][:, None] + column  # (rows, width)
-        valid = (column < count[graph[row]][:, None]) & (other != row[:, None])
+        other = start[protein[row]][:, None] + column  # (rows, width)
+        valid = (column < count[protein[row]][:, None]) & (other != row[:, None])
         distance = length(pos[row][:, None] - pos[other.clamp(max=len(pos) - 1)]).masked_fill(~valid, torch.inf)
         nearest = distance.topk(min(k, width), largest=False)
         found = nearest.values.isfinite().nonzero(as_tuple=True)

@@ -32,8 +32,8 @@ class Protein:
     insertion_code: Tensor  # (R,)   long    character code of the insertion code, 32 (a blank) where there is none
     residue_index: Tensor  # (R,)   long    place of the residue in its chain, in file order; selections keep it
     chain: Tensor  # (R,)   long    chain of every residue, counted from 0 in file order within its protein
-    residue_graph: Tensor  # (R,)   long    protein of every residue, non-decreasing
-    num_graphs: int = 1
+    residue_protein: Tensor  # (R,)   long    protein of every residue, non-decreasing
+    num_proteins: int = 1
 
     @property
     def num_atoms(self) -> int:
@@ -44,14 +44,14 @@ class Protein:
         return len(self.residue_type)
 
     @property
-    def atom_graph(self) -> Tensor:
+    def atom_protein(self) -> Tensor:
         """Protein of every atom (N,), non-decreasing."""
-        return self.residue_graph[self.atom_residue]
+        return self.residue_protein[self.atom_residue]
 
     @property
-    def residues_per_graph(self) -> Tensor:
+    def residues_per_protein(self) -> Tensor:
         """Number of residues of every protein (B,)."""
-        return histogram(self.residue_graph, self.num_graphs)
+        return histogram(self.residue_protein, self.num_proteins)
 
     def map(self, function) -> Protein:
         """Apply `function` to every tensor."""
@@ -79,38 +79,39 @@ class Protein:
 
     def crop(self, start: int, length: int) -> Protein:
         """The residues start .. start + length - 1 (rows of a single protein, file order)."""
-        if self.num_graphs != 1:
-            raise ValueError(f"crop works on one protein, got a batch of {self.num_graphs}")
+        if self.num_proteins != 1:
+            raise ValueError(f"crop works on one protein, got a batch of {self.num_proteins}")
         row = torch.arange(self.num_residues, device=self.pos.device)
         return self.select_residues((row >= start) & (row < start + length))
 
     def alpha_carbons(self) -> Protein:
-        """Residue-level view (App. B.3): CA atoms only, so that atom i is residue i.
+        """Residue level (App. B.3): CA atoms only, so that atom i is residue i.
 
         Raises ValueError if a residue has no CA or several.
         """
         view = self.select_atoms(self.atom_name == CA)
         if not torch.equal(view.atom_residue, torch.arange(self.num_residues, device=self.pos.device)):
-            raise ValueError("the residue-level view needs exactly one CA per residue")
+            raise ValueError("residue level needs exactly one CA per residue")
         return view
 
     @staticmethod
     def pack(proteins: list[Protein]) -> Protein:
         """Concatenate proteins (or batches) into one batch, in order."""
-        residues = graphs = 0
+        residues = count = 0
         shifted = []
         for p in proteins:
-            shifted.append(replace(p, atom_residue=p.atom_residue + residues, residue_graph=p.residue_graph + graphs))
-            residues, graphs = residues + p.num_residues, graphs + p.num_graphs
+            atom_residue, residue_protein = p.atom_residue + residues, p.residue_protein + count
+            shifted.append(replace(p, atom_residue=atom_residue, residue_protein=residue_protein))
+            residues, count = residues + p.num_residues, count + p.num_proteins
         joined = {name: torch.cat([getattr(p, name) for p in shifted]) for name in TENSOR_FIELDS}
-        return Protein(**joined, num_graphs=graphs)
+        return Protein(**joined, num_proteins=count)
 
     def unpack(self) -> list[Protein]:
         """The inverse of `pack`: a list of B single proteins."""
-        singles = [self.select_residues(self.residue_graph == b) for b in range(self.num_graphs)]
-        return [replace(p, residue_graph=torch.zeros_like(p.residue_graph), num_graphs=1) for p in singles]
+        singles = [self.select_residues(self.residue_protein == b) for b in range(self.num_proteins)]
+        return [replace(p, residue_protein=torch.zeros_like(p.residue_protein), num_proteins=1) for p in singles]
 
 
-TENSOR_FIELDS = tuple(f.name for f in fields(Protein) if f.name != "num_graphs")
+TENSOR_FIELDS = tuple(f.name for f in fields(Protein) if f.name != "num_proteins")
 ATOM_FIELDS = ("pos", "element", "atom_name", "atom_residue")
 RESIDUE_FIELDS = tuple(name for name in TENSOR_FIELDS if name not in ATOM_FIELDS)

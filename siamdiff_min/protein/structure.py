@@ -74,11 +74,11 @@ def assemble(path: str, rows: Iterable[AtomRow], dropped: Counter) -> Structure:
 
 
 def join(structures: list[Structure], **labels) -> Structure:
-    """Several structures as one of a single graph, their chains kept apart: residues and atoms follow in order."""
+    """Several structures as one of a single protein, their chains kept apart: residues and atoms follow in order."""
     packed = Protein.pack([structure.protein for structure in structures])
     first_chain = torch.tensor([0, *(len(structure.chain_names) for structure in structures)]).cumsum(0)
-    chain = packed.chain + first_chain[packed.residue_graph]
-    protein = replace(packed, chain=chain, residue_graph=torch.zeros_like(packed.residue_graph), num_graphs=1)
+    chain = packed.chain + first_chain[packed.residue_protein]
+    protein = replace(packed, chain=chain, residue_protein=torch.zeros_like(packed.residue_protein), num_proteins=1)
     names = tuple(name for structure in structures for name in structure.chain_names)
     return Structure(protein, names, sum((structure.dropped for structure in structures), Counter()), labels)
 
@@ -156,7 +156,7 @@ def _number(occupancy: float) -> float:
 
 
 def _protein(path: str, chains: dict[str, list]) -> Protein:
-    """The residues of all chains as a `Protein` of one graph."""
+    """The residues of all chains as a `Protein` of one."""
     residues = [residue for chain in chains.values() for residue in chain]
     numbers, codes, types, atoms = zip(*residues)
     if max(map(abs, numbers)) >= 2**31:
@@ -179,5 +179,5 @@ def _protein(path: str, chains: dict[str, list]) -> Protein:
         insertion_code=torch.tensor([ord(code) for code in codes]),
         residue_index=torch.cat([torch.arange(length) for length in lengths]),
         chain=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)),
-        residue_graph=torch.zeros(len(residues), dtype=torch.long),
+        residue_protein=torch.zeros(len(residues), dtype=torch.long),
     )

@@ -458,7 +458,7 @@ def test_msp_rows_and_label(tmp_path, label):
     protein = structure.protein
     assert_equal(protein.crop(0, 51), PROTEIN)
     assert protein.residue_type[59] == RESIDUE_INDEX["TRP"] and protein.chain.tolist() == [0] * 51 + [1] * 51
-    assert structure.chain_names == ("A", "A") and protein.num_graphs == 1
+    assert structure.chain_names == ("A", "A") and protein.num_proteins == 1
 
 
 def test_msp_negative_numbers_insertion_codes_and_several_mutations(tmp_path):
@@ -662,6 +662,6 @@ def test_every_task_gives_samples(tmp_path):
         samples = DATASETS[task](open_origin(dataset(tmp_path / task, task, [item]).test))
         assert len(samples) == {"psr": 1, "msp": 1, "pip": 4, "res": 2}[task]
         sample = samples[0, 0]
-        assert sample.protein.num_graphs == (2 if task in ("msp", "pip") else 1)
+        assert sample.protein.num_proteins == (2 if task in ("msp", "pip") else 1)
         expected = {"psr": 0.75, "msp": 1.0, "pip": 1.0, "res": int(PROTEIN.residue_type[5])}[task]
         assert sample.target.item() == expected

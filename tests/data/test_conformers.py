@@ -146,9 +146,9 @@ def test_residues_are_matched_by_number_then_by_sequence():
 def test_chains_are_matched_by_name_in_whatever_order():
     one = single()
     two = replace(moved(one, 50.0), chain=torch.ones_like(one.chain))
-    pair = replace(Protein.pack([one, two]), residue_graph=torch.zeros(2 * one.num_residues).long(), num_graphs=1)
+    pair = replace(Protein.pack([one, two]), residue_protein=torch.zeros(2 * one.num_residues).long(), num_proteins=1)
     both = [replace(moved(p, 1.0), chain=torch.full_like(one.chain, i)) for i, p in enumerate((two, one))]
-    swapped = replace(Protein.pack(both), residue_graph=pair.residue_graph, num_graphs=1)
+    swapped = replace(Protein.pack(both), residue_protein=pair.residue_protein, num_proteins=1)
     found = matched(as_structure(pair, "AB"), as_structure(swapped, "BA"), "a", "b")
     assert np.allclose(found, pair.pos + 1, atol=1e-4)
 
@@ -277,7 +277,7 @@ def test_the_other_model_reaches_the_second_view_only(level, recorded):
         loss, logs = objective(level)(collate(pairs)[0], generator(1))
         assert loss.isfinite() and logs["real_views"].tolist() == [1, 2]
         seen.append([view.unpack() for view in recorded])
-        given = objective(level).encoder.builder.view(bent)
+        given = objective(level).encoder.builder.select_nodes(bent)
         assert torch.equal(seen[-1][1][0].pos, given.pos)
     (first_a, second_a), (first_b, second_b) = seen
     assert torch.equal(first_a[0].pos, first_b[0].pos) and torch.equal(first_a[1].pos, first_b[1].pos)

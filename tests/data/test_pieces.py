@@ -40,9 +40,9 @@ def test_samples_of_two_structures_stay_together(proteins):
         return Sample(both, torch.ones(both.num_residues).bool(), torch.zeros(1), (NAMES[k],), ("",))
 
     pieces = cut([sample(k) for k in range(3)], samples.pack_samples, proteins[0].num_atoms, "atom")
-    assert [(batch.protein.num_graphs, names) for batch, names in pieces] == [(2, [n]) for n in NAMES[:3]]
+    assert [(batch.protein.num_proteins, names) for batch, names in pieces] == [(2, [n]) for n in NAMES[:3]]
 
 
 def test_no_limit_is_one_batch(proteins):
     ((batch, names),) = cut(list(zip(proteins, NAMES)), crops.collate, None, "atom")
-    assert batch.num_graphs == len(NAMES) and names == NAMES
+    assert batch.num_proteins == len(NAMES) and names == NAMES

@@ -35,7 +35,7 @@ def test_a_sample_depends_on_its_key_alone(task, tmp_path):
     batch, names = pack_samples([data[0, i] for i in range(4)])
     assert names == [data[0, i].names[0] for i in range(4)] and len(set(names)) == 4
     assert batch.target.shape[0] == 4 and len(batch.focus) == batch.protein.num_residues
-    assert batch.protein.num_graphs == (8 if task in ("pip", "msp") else 4)
+    assert batch.protein.num_proteins == (8 if task in ("pip", "msp") else 4)
     assert_equal(batch.to("cpu"), batch)
 
 
@@ -63,9 +63,12 @@ def test_psr_targets_and_groups(tmp_path):
 
 def test_msp_keeps_the_residues_nearest_to_the_mutation(tmp_path):
     whole, cut = dataset("msp", tmp_path)[0, 1], dataset("msp", tmp_path, max_residues=20)[0, 1]
-    assert whole.protein.residues_per_graph.tolist() == [51, 51] and whole.focus.nonzero().flatten().tolist() == [8, 59]
+    assert whole.protein.residues_per_protein.tolist() == [51, 51] and whole.focus.nonzero().flatten().tolist() == [
+        8,
+        59,
+    ]
     assert whole.protein.residue_type[whole.focus][1] == RESIDUE_INDEX["TRP"] and whole.target.tolist() == [1.0]
-    assert cut.protein.residues_per_graph.tolist() == [20, 20] and cut.focus.sum() == 2
+    assert cut.protein.residues_per_protein.tolist() == [20, 20] and cut.focus.sum() == 2
     for before, after in zip(whole.protein.unpack(), cut.protein.unpack()):
         ca = before.pos[before.atom_name == CA]
         expected = sorted(range(51), key=lambda i: float(length(ca[i] - ca[8])))[:20]

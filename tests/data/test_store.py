@@ -36,7 +36,7 @@ def assert_equal(a: Protein, b: Protein) -> None:
     for field in TENSOR_FIELDS:
         x, y = getattr(a, field), getattr(b, field)
         assert x.dtype == y.dtype and torch.equal(x, y), field
-    assert a.num_graphs == b.num_graphs
+    assert a.num_proteins == b.num_proteins
 
 
 def protein(size: int, seed: int) -> Protein:
@@ -57,7 +57,7 @@ def protein(size: int, seed: int) -> Protein:
         insertion_code=torch.where(torch.arange(size) % 4 == 3, ord("B"), ord(" ")),
         residue_index=torch.arange(size) - chain * ((size + 1) // 2),
         chain=chain,
-        residue_graph=torch.zeros(size, dtype=torch.long),
+        residue_protein=torch.zeros(size, dtype=torch.long),
     )
 
 
@@ -525,7 +525,7 @@ def test_whole_proteins_without_a_length_and_batches(folder):
     assert len(crops) == 10
     assert_equal(crops[3, 3][0], store[3])
     batch, names = collate([crops[0, i] for i in (4, 1)])
-    assert names == ["p4", "p1"] and batch.num_graphs == 2
+    assert names == ["p4", "p1"] and batch.num_proteins == 2
     assert_equal(batch.unpack()[0], store[4])
     with pytest.raises(ValueError, match="at least one residue"):
         Crops(store, 0, seed=0)

@@ -204,7 +204,7 @@ def test_residues_are_found_by_chain_number_and_insertion_code(folder):
     assert sample.names[0] == f"{name}:A:{first}" and sample.groups == (name, name)
     assert store.meta["dropped"] == {"labels of residues that are not in the structure": 8}
     batch, names = pack_samples([samples[0, i] for i in range(3)])
-    assert len(names) == 6 == len(batch.target) == batch.focus.sum() and batch.protein.num_graphs == 3
+    assert len(names) == 6 == len(batch.target) == batch.focus.sum() and batch.protein.num_proteins == 3
     assert samples.targets().shape == (8,)
 
 

@@ -82,7 +82,7 @@ def test_a_head_sees_the_mean_over_the_atoms_in_focus(only_ca, tmp_path):
         atoms = [
             a
             for a in range(p.num_atoms)
-            if p.atom_graph[a] == i and batch.focus[p.atom_residue[a]] and (p.atom_name[a] == CA or not only_ca)
+            if p.atom_protein[a] == i and batch.focus[p.atom_residue[a]] and (p.atom_name[a] == CA or not only_ca)
         ]
         assert len(atoms) == 1 if only_ca else len(atoms) > 3
         assert torch.allclose(value, encoding.node[atoms].mean(0), rtol=1e-5)

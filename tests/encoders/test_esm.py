@@ -57,8 +57,8 @@ def sequences(*letters: str, chain: list[int] | None = None, masked: list[list[i
         insertion_code=torch.full_like(types, ord(" ")),
         residue_index=index,
         chain=torch.cat([torch.arange(int((of == g).sum())) for g in of.unique()]).repeat_interleave(size),
-        residue_graph=of.repeat_interleave(size),
-        num_graphs=int(of.max()) + 1,
+        residue_protein=of.repeat_interleave(size),
+        num_proteins=int(of.max()) + 1,
     )
 
 
@@ -78,7 +78,7 @@ def by_hand(protein: Protein) -> list[tuple[list[int], list[int]]]:
     """Token and position of every sequence, one residue after the other."""
     chains, found = [], []
     for r in range(protein.num_residues):
-        key = int(protein.residue_graph[r]), int(protein.chain[r])
+        key = int(protein.residue_protein[r]), int(protein.chain[r])
         if not chains or chains[-1][0] != key:
             chains.append((key, []))
         chains[-1][1].append(r)
@@ -315,7 +315,7 @@ def test_both_representations_side_by_side():
     encoding, h = net(protein), net.esm(protein)
     assert encoding.residue.shape == encoding.node.shape == (130, net.out_dim)
     assert torch.equal(encoding.residue[:, -64:], h) and torch.equal(encoding.node[:, -64:], h)
-    assert torch.allclose(encoding.graph[:, -64:], h.mean(0), atol=1e-12)
+    assert torch.allclose(encoding.protein[:, -64:], h.mean(0), atol=1e-12)
     silent = replace(net.builder(protein), node_feature=torch.zeros(130, 64, dtype=torch.float64))
     assert relative_error(net.gearnet(protein, silent).node, encoding.node[:, :-64].detach()) > 0.01  # it reads h
 
@@ -323,7 +323,7 @@ def test_both_representations_side_by_side():
 def test_invariance():
     net, protein = small_net(), real_protein("1LCD_A")
     here, there = net(protein), net(move(protein, 1))
-    for name in ("node", "residue", "graph"):
+    for name in ("node", "residue", "protein"):
         assert relative_error(getattr(there, name), getattr(here, name).detach()) < 1e-9
 
 
@@ -374,7 +374,7 @@ def test_autocast_stays_near_single_precision():
     single = net(protein)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = net(protein)
-    for name in ("node", "residue", "graph"):
+    for name in ("node", "residue", "protein"):
         assert getattr(half, name).dtype == torch.float32
         assert 1e-6 < relative_error(getattr(half, name), getattr(single, name).detach()) < 0.05
 

@@ -37,11 +37,11 @@ def test_golden_output(name, mode, device):
     net.load_state_dict(golden.state(), strict=True)
     encoding = net.train(mode == "train")(*golden_graph(golden, device=device))
     assert relative_error(encoding.node, golden[f"out32/{mode}/node_feature"]) < tolerance
-    assert relative_error(encoding.graph, golden[f"out32/{mode}/graph_feature"]) < tolerance
+    assert relative_error(encoding.protein, golden[f"out32/{mode}/graph_feature"]) < tolerance
     double = GearNet(*CASES[name]).double().to(device)
     double.load_state_dict(golden.state())
     encoding = double.train(mode == "train")(*golden_graph(golden, torch.float64, device))
-    assert relative_error(encoding.graph, golden[f"out64/{mode}/graph_feature"]) < 1e-7
+    assert relative_error(encoding.protein, golden[f"out64/{mode}/graph_feature"]) < 1e-7
 
 
 @pytest.mark.usefixtures("kernel_form")
@@ -51,7 +51,7 @@ def test_golden_without_edge_messages():
     net.load_state_dict(golden.state(), strict=True)
     encoding = net.eval()(*golden_graph(golden))
     assert relative_error(encoding.node[:, -24:], golden["node_feature"]) < 1e-5  # made without concatenation
-    assert relative_error(encoding.graph[:, -24:], golden["graph_feature"]) < 1e-5
+    assert relative_error(encoding.protein[:, -24:], golden["graph_feature"]) < 1e-5
 
 
 def wave(x: torch.Tensor) -> torch.Tensor:
@@ -77,7 +77,7 @@ def test_golden_gradients(name, mode, near_zero_relus):
         net.zero_grad()
         x.grad = None
         encoding = net(protein, graph)
-        (wave(encoding.node) + wave(encoding.graph)).backward()
+        (wave(encoding.node) + wave(encoding.protein)).backward()
         grads = {"input": x.grad, **{n: p.grad for n, p in net.named_parameters()}}
         return torch.cat([deviation(grads[n], g) for n, g in expected.items()])
 
@@ -141,7 +141,7 @@ def small_net(level: str) -> GearNet:
 def test_invariance(level):
     net, protein = small_net(level), real_protein("1LCD_A")
     here, there = net(protein), net(move(protein, 1))
-    for name in ("node", "residue", "graph"):
+    for name in ("node", "residue", "protein"):
         assert relative_error(getattr(there, name), getattr(here, name).detach()) < 1e-9
 
 
@@ -165,4 +165,4 @@ def test_the_type_of_a_masked_residue_changes_nothing(level):
 def test_a_single_residue_and_a_protein_without_edges(level):
     net = small_net(level)
     alone = real_protein("1LCD_A").crop(0, 1).alpha_carbons()
-    assert net(alone).graph.isfinite().all()
+    assert net(alone).protein.isfinite().all()

@@ -49,7 +49,7 @@ def test_golden_edges_and_features(level, name):
 def test_presets_agree_on_one_unbroken_chain():
     protein = real_protein("1LCD_A")
     for builder in BUILDERS.values():
-        ours, official = (replace(builder, conventions=c)(builder.view(protein)) for c in (PAPER, OFFICIAL))
+        ours, official = (replace(builder, conventions=c)(builder.select_nodes(protein)) for c in (PAPER, OFFICIAL))
         assert torch.equal(ours.src, official.src) and torch.equal(ours.edge_feature, official.edge_feature)
 
 
@@ -72,7 +72,7 @@ def test_chains_that_are_numbered_alike_are_far_from_each_other():
     size = torch.unique_consecutive(protein.chain, return_counts=True)[1]
     protein = replace(protein, residue_index=torch.cat([torch.arange(n) for n in size.tolist()]))
     for builder in BUILDERS.values():
-        view = builder.view(protein)
+        view = builder.select_nodes(protein)
         graph = builder(view)
         i, j = view.atom_residue[graph.src], view.atom_residue[graph.dst]
         across = view.chain[i] != view.chain[j]
@@ -113,7 +113,7 @@ def test_max_neighbors_keeps_the_nearest():
 @pytest.mark.parametrize("level", ["atom", "residue"])
 def test_line_graph_equals_double_loop(level):
     builder = BUILDERS[level]
-    protein = builder.view(real_protein("1LCD_A").crop(0, 12))
+    protein = builder.select_nodes(real_protein("1LCD_A").crop(0, 12))
     graph = builder(protein)
     edge_in, edge_out, angle_bin = line_graph(graph, protein.pos, 8)
     found = dict(zip(zip(edge_in.tolist(), edge_out.tolist()), angle_bin.tolist()))
@@ -143,7 +143,7 @@ def test_golden_line_graph(name):
 @pytest.mark.parametrize("level", ["atom", "residue"])
 def test_packing_and_moving_change_nothing(level):
     builder = BUILDERS[level]
-    singles = [builder.view(real_protein(n)) for n in ("1LCD_A", "2BEG")]
+    singles = [builder.select_nodes(real_protein(n)) for n in ("1LCD_A", "2BEG")]
     batch = builder(Protein.pack([move(p, k) for k, p in enumerate(singles)]))
     start, edges = 0, []
     for p in singles:
@@ -156,7 +156,7 @@ def test_packing_and_moving_change_nothing(level):
 @pytest.mark.parametrize("level", ["atom", "residue"])
 def test_a_masked_residue_shows_no_bit_of_its_type(level):
     builder = BUILDERS[level]
-    protein = builder.view(real_protein("1LCD_A"))
+    protein = builder.select_nodes(real_protein("1LCD_A"))
     protein = replace(protein, masked=torch.arange(51) % 3 == 0)
     other = torch.where(protein.masked, (protein.residue_type + 7) % 20, protein.residue_type)
     graphs = [builder(p) for p in (protein, replace(protein, residue_type=other))]

@@ -108,7 +108,7 @@ def test_golden_network(dtype, bits, tolerance):
     net.load_state_dict(weights(golden, "sd/"), strict=True)
     encoding = net(*golden_input(golden, dtype))
     assert relative_error(encoding.node, golden[f"out{bits}/node_feature"]) < tolerance
-    assert relative_error(encoding.graph, golden[f"out{bits}/graph_feature"]) < tolerance
+    assert relative_error(encoding.protein, golden[f"out{bits}/graph_feature"]) < tolerance
     assert sum(p.numel() for p in net.parameters()) == 874_982
 
 
@@ -272,7 +272,7 @@ def test_few_steps_tell_masked_residues_apart():
 def test_invariance():
     net, protein = small_net(), real_protein("1LCD_A")
     here, there = net(protein), net(move(protein, 1))
-    for name in ("node", "residue", "graph"):
+    for name in ("node", "residue", "protein"):
         assert relative_error(getattr(there, name), getattr(here, name).detach()) < 1e-9
 
 
@@ -324,7 +324,7 @@ def test_atoms_without_neighbours():
     net = small_net()
     alone = real_protein("1LCD_A").crop(0, 1).alpha_carbons()
     apart = net(replace(real_protein("1LCD_A"), pos=real_protein("1LCD_A").pos * 1000))
-    assert net(alone).graph.isfinite().all() and apart.graph.isfinite().all()
+    assert net(alone).protein.isfinite().all() and apart.protein.isfinite().all()
 
 
 def test_autocast_stays_near_single_precision():
@@ -332,7 +332,7 @@ def test_autocast_stays_near_single_precision():
     single = net(protein)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = net(protein)
-    for name in ("node", "residue", "graph"):
+    for name in ("node", "residue", "protein"):
         assert getattr(half, name).dtype == torch.float32
         assert 1e-6 < relative_error(getattr(half, name), getattr(single, name).detach()) < 0.05
 

@@ -20,7 +20,7 @@ def large(level: str) -> Protein:
     copies = [replace(part, pos=part.pos + 200 * k) for k in range(2 if level == "atom" else 8)]
     protein = Protein.pack(copies)
     assert protein.num_atoms > 1000
-    return replace(protein, residue_graph=torch.zeros_like(protein.residue_graph), num_graphs=1)
+    return replace(protein, residue_protein=torch.zeros_like(protein.residue_protein), num_proteins=1)
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
@@ -43,7 +43,7 @@ def test_readouts_of_every_encoder_under_autocast(encoder, level):
         encoding = net(protein)
     node = encoding.node.double()
     mean, sums = node.mean(0), node.sum(0)
-    found = encoding.graph[0].double()
+    found = encoding.protein[0].double()
     either = torch.minimum((found - mean).abs() / mean.abs().max(), (found - sums).abs() / sums.abs().max())
     assert either.max() < 1e-3, either.max()  # every channel is the mean or the sum of the nodes
     per_residue = torch.stack([node[protein.atom_residue == r].mean(0) for r in (0, 7)])

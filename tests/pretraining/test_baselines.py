@@ -111,11 +111,11 @@ def test_golden_residue_types(monkeypatch):
 def test_hidden_types_reach_no_bit_of_the_input(level):
     objective, protein = build("residue-type", level).eval(), chains()
     builder = objective.encoder.builder
-    left, masked = objective.types.hide(builder.view(protein), generator(3))
+    left, masked = objective.types.hide(builder.select_nodes(protein), generator(3))
     assert 0.05 < len(masked) / protein.num_residues < 0.3
     types = protein.residue_type.clone()
     types[masked] = (types[masked] + 7) % 20
-    other, same = objective.types.hide(builder.view(replace(protein, residue_type=types)), generator(3))
+    other, same = objective.types.hide(builder.select_nodes(replace(protein, residue_type=types)), generator(3))
     assert torch.equal(masked, same) and torch.equal(left.pos, other.pos)
     for a, b in zip(vars(builder(left)).values(), vars(builder(other)).values()):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
@@ -141,15 +141,15 @@ def test_walks_are_drawn_evenly_from_all_there_are(edges):
     protein = Protein.pack([real_protein().crop(3, 2), real_protein().crop(20, 1)])
     graph = replace(ATOM_GRAPH, radius=2.0)(protein)
     draws = 40_000
-    walk = sample_walks(graph, protein.atom_graph, draws, edges, generator(5))
+    walk = sample_walks(graph, protein.atom_protein, draws, edges, generator(5))
     assert walk.shape[1] == edges
     if edges > 1:
         assert torch.equal(graph.dst[walk[:, :-1]], graph.src[walk[:, 1:]])
     nodes = walk_nodes(graph, walk)
     for b in range(2):
-        own = (protein.atom_graph == b).nonzero().flatten().tolist()
+        own = (protein.atom_protein == b).nonzero().flatten().tolist()
         expected = all_walks(graph, own, edges)
-        found, counts = nodes[protein.atom_graph[nodes[:, 0]] == b].unique(dim=0, return_counts=True)
+        found, counts = nodes[protein.atom_protein[nodes[:, 0]] == b].unique(dim=0, return_counts=True)
         assert {tuple(w) for w in found.tolist()} == expected
         mean = counts.sum() / len(expected)
         assert (counts - mean).abs().max() < 6 * mean.sqrt()
@@ -163,10 +163,10 @@ def test_a_protein_without_edges_is_no_obstacle(place):
     protein = Protein.pack(proteins)
     graph = RESIDUE_GRAPH(protein)
     for edges in (1, 2, 3):
-        nodes = walk_nodes(graph, sample_walks(graph, protein.atom_graph, 50, edges, generator(1)))
-        assert 0 < len(nodes) <= 50 and (protein.atom_graph[nodes] != place).all()
+        nodes = walk_nodes(graph, sample_walks(graph, protein.atom_protein, 50, edges, generator(1)))
+        assert 0 < len(nodes) <= 50 and (protein.atom_protein[nodes] != place).all()
         bare = without(graph, torch.arange(graph.num_edges))
-        assert sample_walks(bare, protein.atom_graph, 50, edges, generator(1)).shape == (0, edges)
+        assert sample_walks(bare, protein.atom_protein, 50, edges, generator(1)).shape == (0, edges)
 
 
 @pytest.mark.parametrize("name", [name for name in BASELINES if not name.startswith(("residue-type", "multiview"))])
@@ -185,12 +185,13 @@ def test_nothing_to_predict_costs_nothing(name):
 @pytest.mark.parametrize("level", ["atom", "residue"])
 def test_sampled_edges_are_gone(level, kind, official):
     builder = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level]
-    protein = builder.view(chains())
+    protein = builder.select_nodes(chains())
     graph, geometry = builder(protein), Geometry(8, kind, OFFICIAL if official else PAPER)
     geometry.num = 20
     left, nodes = geometry.hide(protein, graph, generator(7))
     assert (
-        nodes.shape[1] == geometry.edges + 1 and (protein.atom_graph[nodes] == protein.atom_graph[nodes[:, :1]]).all()
+        nodes.shape[1] == geometry.edges + 1
+        and (protein.atom_protein[nodes] == protein.atom_protein[nodes[:, :1]]).all()
     )
     hidden = {frozenset(pair) for w in nodes.tolist() for pair in pairwise(w)}
     before = list(zip(graph.src.tolist(), graph.dst.tolist(), graph.relation.tolist()))
@@ -304,13 +305,13 @@ def test_crops():
     for seed in range(300):
         window = subsequence(protein, generator(seed))
         for b, size in ((0, 51), (1, 130)):
-            rows = window[protein.residue_graph == b].nonzero().flatten().tolist()
+            rows = window[protein.residue_protein == b].nonzero().flatten().tolist()
             assert rows == list(range(rows[0], rows[0] + 50)) and rows[-1] < size  # residues (App. D)
             starts.add((b, rows[0]))
         near = ball(protein, ca, generator(seed))
         for b in range(2):
-            own = ca[protein.residue_graph == b]
-            inside = near[protein.residue_graph == b]
+            own = ca[protein.residue_protein == b]
+            inside = near[protein.residue_protein == b]
             balls = [(torch.cdist(own, own[i : i + 1]).squeeze(1) <= 15) for i in range(len(own))]  # angstrom (App. D)
             assert any(torch.equal(inside, ball_) for ball_ in balls)
             sizes.add(int(inside.sum()))
@@ -322,15 +323,15 @@ def test_crops():
 
 def test_views_are_crops_and_some_lose_edges():
     objective, protein = build("multiview", "residue"), chains()
-    view = objective.encoder.builder.view(protein)
+    view = objective.encoder.builder.select_nodes(protein)
     ca, seen = protein.alpha_carbons().pos, set()
     for seed in range(20):
         cropped = objective.crop(view, ca, generator(seed))
-        assert (cropped.residues_per_graph > 0).all() and cropped.num_residues < protein.num_residues
+        assert (cropped.residues_per_protein > 0).all() and cropped.num_residues < protein.num_residues
         graph = objective.encoder.builder(cropped)
         left = objective.hide_edges(cropped, graph, generator(seed))
         for b in range(2):
-            share = float((cropped.atom_graph[left.dst] == b).sum() / (cropped.atom_graph[graph.dst] == b).sum())
+            share = float((cropped.atom_protein[left.dst] == b).sum() / (cropped.atom_protein[graph.dst] == b).sum())
             assert share == 1 or 0.75 < share < 0.95
             seen.add(share == 1)
     assert seen == {True, False} and isinstance(objective, MultiviewContrast)
@@ -362,7 +363,7 @@ def test_score_matching_sees_noised_lengths_and_learns_the_noise(level):
     assert all(len(values) == 1 for values in of_pair.values())  # both directions and all relations alike
     level_drawn = torch.randint(50, (2,), generator=generator(4))
     squares = [
-        (next(iter(d)) / noise_levels()[level_drawn[view.atom_graph[i]]].item()) ** 2
+        (next(iter(d)) / noise_levels()[level_drawn[view.atom_protein[i]]].item()) ** 2
         for (i, j), d in of_pair.items()
         if i != j
     ]
@@ -381,7 +382,7 @@ def test_score_matching_predicts_minus_the_noise():
         losses[c] = objective(protein, generator(4))[0].item()
     view, graph = shown[0]
     difference = graph.length - edge_lengths(replace(graph, length=None), view.pos)
-    sigma = noise_levels().double()[torch.randint(50, (2,), generator=generator(4))][view.atom_graph[graph.src]]
+    sigma = noise_levels().double()[torch.randint(50, (2,), generator=generator(4))][view.atom_protein[graph.src]]
     _, first = np.unique(graph.pair.numpy(), return_index=True)
     first = first[(graph.src != graph.dst).numpy()[first]]
     mean = float((difference / sigma)[first].mean())  # of eps
@@ -435,8 +436,8 @@ def test_torsions_turn_one_chi_of_every_residue(monkeypatch):
     change = torch.remainder(after - before + torch.pi, 2 * torch.pi) - torch.pi
     turns = defined.any(1) & (protein.residue_type != RESIDUE_INDEX["PRO"])
     assert ((change.abs() > 1e-9).sum(1) == turns.long()).all()
-    t = objective.schedule.draw_level(2, generator(6))
-    abar = objective.alpha_bar[t - 1][protein.residue_graph]
+    t = objective.schedule.draw_t(2, generator(6))
+    abar = objective.alpha_bar[t - 1][protein.residue_protein]
     std = ((1 - abar) / abar).sqrt()
     noise = (change.sum(1) / std)[turns]
     assert torch.isclose(loss, noise.square().mean()) and torch.isclose(

@@ -12,9 +12,9 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES, SCHEDULES
 from siamdiff_min.pretraining.diffusion import (
     BETAS,
+    add_gaussian_noise,
     edges_to_vectors,
     hide_residues,
-    perturb,
     random_mask,
     sigmoid_betas,
 )
@@ -59,7 +59,7 @@ def test_alpha_bar_of_the_official_code():
     ("paper", 1, 10, 100), ("paper", 2, 1, 9), ("official", 1, 1, 100), ("official", 2, 1, 5),
 ])  # fmt: skip
 def test_levels_of_the_stages(preset, stage, first, last):
-    t = SCHEDULES[preset][stage].draw_level(20_000, generator())
+    t = SCHEDULES[preset][stage].draw_t(20_000, generator())
     count = torch.bincount(t, minlength=last + 1)[first:]
     assert t.min() == first and t.max() == last
     expected = 20_000 / (last - first + 1)
@@ -76,13 +76,13 @@ def test_mask_rate_is_linear():
 
 def test_ablations_are_values():
     schedule = SCHEDULES["official"][2]
-    assert schedule.only(**ABLATIONS["none"]) == schedule
-    sequence, structure = schedule.only(**ABLATIONS["no-structure"]), schedule.only(**ABLATIONS["no-sequence"])
+    assert schedule.ablated(**ABLATIONS["none"]) == schedule
+    sequence, structure = schedule.ablated(**ABLATIONS["no-structure"]), schedule.ablated(**ABLATIONS["no-sequence"])
     assert (sequence.weight_structure, sequence.weight_sequence) == (0.0, 1.0)
     assert (structure.weight_structure, structure.weight_sequence) == (1.0, 0.0)
     paper = SCHEDULES["paper"][1]
-    assert paper.only(**ABLATIONS["small-noise"]).levels == (1, 1)
-    assert paper.only(**ABLATIONS["large-noise"]).levels == (100, 100)
+    assert paper.ablated(**ABLATIONS["small-noise"]).t_range == (1, 1)
+    assert paper.ablated(**ABLATIONS["large-noise"]).t_range == (100, 100)
 
 
 @pytest.mark.parametrize("preset", ["paper", "official"])
@@ -92,7 +92,7 @@ def test_a_fixed_noise_level_is_the_same_in_both_stages(preset, ablation, level)
     expected = SCHEDULES[preset][1].alpha_bar[level - 1]
     for stage in (1, 2):
         objective.set_stage(stage)
-        t = objective.schedule.draw_level(3, generator())
+        t = objective.schedule.draw_t(3, generator())
         assert (objective.schedule.alpha_bar[t - 1] == expected).all()
 
 
@@ -123,7 +123,7 @@ def test_official_mask_draws_with_replacement():
 def test_forward_noise_has_the_variance_of_eq_3(t):
     alpha_bar = SCHEDULES["paper"][1].alpha_bar[t - 1]
     pos = real_protein("2BEG").pos
-    noise = torch.cat([perturb(pos, alpha_bar.expand(len(pos)), generator(k)) - pos for k in range(20)])
+    noise = torch.cat([add_gaussian_noise(pos, alpha_bar.expand(len(pos)), generator(k)) - pos for k in range(20)])
     # sqrt(abar) R^t = sqrt(abar) R + sqrt(1 - abar) eps
     assert (noise * alpha_bar.sqrt()).std() == pytest.approx(math.sqrt(1 - alpha_bar), rel=0.01)
 
@@ -167,8 +167,8 @@ def test_vectors_turn_with_the_protein_and_ignore_self_edges():
 
 def test_official_golden_noise():
     golden = load_golden("siamdiff_residue_siamdiff_s1")
-    protein = replace(golden.protein("graph1_"), num_graphs=3).alpha_carbons()
-    t = golden["draw0_randint"][protein.atom_graph]
+    protein = replace(golden.protein("graph1_"), num_proteins=3).alpha_carbons()
+    t = golden["draw0_randint"][protein.atom_protein]
     alpha_bar = golden["alphas"][t]
     noised = protein.pos + golden["draw2_randn_like"] * ((1 - alpha_bar) / alpha_bar).sqrt()[:, None]
     assert relative_error(noised, golden["out32/g1_noisy_node_position"]) < 1e-6

@@ -31,8 +31,8 @@ def official(level: str, variant: str, inputs: Golden, device: str = "cpu") -> t
     builder = replace({"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level], conventions=OFFICIAL)
     net = GearNet(builder, {"atom": [24] * 6, "residue": [32] * 6}[level], 8, {"atom": "mean", "residue": "sum"}[level])
     protein = inputs.protein("graph1_").to(device)
-    second = builder.view(replace(protein, pos=inputs["graph2_node_position"].to(device)))
-    stages = {k: s.only(**ABLATIONS[ablation]) for k, s in SCHEDULES["official"].items()}
+    second = builder.select_nodes(replace(protein, pos=inputs["graph2_node_position"].to(device)))
+    stages = {k: s.ablated(**ABLATIONS[ablation]) for k, s in SCHEDULES["official"].items()}
     objective = SiamDiff(net, (lambda *_: (second, {})) if siamese else None, stages, OFFICIAL)
     weights = {k.replace("model.", "encoder.", 1): v for k, v in inputs.state().items() if k != "alphas"}
     objective.load_state_dict(weights, strict=True)
@@ -86,7 +86,9 @@ def test_golden_loss_gradients_and_adam_step(level, variant, replay, near_zero_r
     assert len(logged) == len([k for k in golden if k.startswith("out32/metric/")]) - 1
     for ours, theirs in names.items():
         if ours in results["logs"]:
-            assert means([results["logs"]], Ranks(torch.device("cpu")))[ours] == pytest.approx(golden[f"out32/metric/{theirs}"].item(), rel=1e-5)
+            assert means([results["logs"]], Ranks(torch.device("cpu")))[ours] == pytest.approx(
+                golden[f"out32/metric/{theirs}"].item(), rel=1e-5
+            )
 
     torch.optim.Adam(objective.parameters(), lr=1e-4).step()
     replay(golden)
@@ -118,7 +120,7 @@ def released_loss(objective: SiamDiff, views: list[Protein], t, masked, noise, a
         graph = objective.encoder.builder(left)
         if objective.encoder.builder.with_elements:
             graph = replace(graph, node_feature=torch.cat([graph.node_feature[:, :18], torch.zeros(len(eps), 21)], 1))
-        alpha = alphas[t - 1][left.atom_graph]
+        alpha = alphas[t - 1][left.atom_protein]
         pos = left.pos + eps * ((1 - alpha).sqrt() / alpha.sqrt())[:, None]
         clean = (left.pos[graph.src] - left.pos[graph.dst]).norm(dim=-1)
         noisy.append((replace(left, pos=pos), graph, clean, alpha))
@@ -142,11 +144,11 @@ def released_loss(objective: SiamDiff, views: list[Protein], t, masked, noise, a
             for s in (score, target)
         )
         error = (found - wanted).square().sum(-1)
-        structure = structure + mean(error, left.atom_graph, left.num_graphs).mean() / len(views)
+        structure = structure + mean(error, left.atom_protein, left.num_proteins).mean() / len(views)
         cross = nn.functional.cross_entropy(
             objective.seq_mlp(other.residue[masked]), left.residue_type[masked], reduction="none"
         )
-        sequence = sequence + mean(cross, left.residue_graph[masked], left.num_graphs).mean() / len(views)
+        sequence = sequence + mean(cross, left.residue_protein[masked], left.num_proteins).mean() / len(views)
     return gamma * structure + (1 - gamma) * sequence
 
 
@@ -160,7 +162,7 @@ def test_stage_2_of_the_released_code(level, variant, near_zero_relus):
     """
     golden, inputs = load_golden(f"siamdiff_{level}_{variant}"), load_golden(f"siamdiff_{level}_siamdiff_s1")
     objective, protein = official(level, variant, inputs)
-    views = [objective.encoder.builder.view(protein)]
+    views = [objective.encoder.builder.select_nodes(protein)]
     views += [objective.conformer(protein, None)[0]] if objective.conformer else []
     weights = {k: v.clone() for k, v in objective.state_dict().items()}
     names = sorted((k for k in golden if k.startswith("draw")), key=lambda k: int(k[4 : k.index("_")]))
@@ -169,7 +171,7 @@ def test_stage_2_of_the_released_code(level, variant, near_zero_relus):
     assert loss.item() == pytest.approx(golden["out32/loss"].item(), rel=1e-6)
 
     g = generator(1)
-    t = torch.randint(1, 6, (protein.num_graphs,), generator=g)
+    t = torch.randint(1, 6, (protein.num_proteins,), generator=g)
     masked = diffusion.random_mask(protein, 0.85 * t / 5 + 0.15, g, with_replacement=True)
     size = diffusion.hide_residues(views[0], masked, backbone=3).num_atoms
     noise = [torch.randn(size, 3, generator=g) for _ in views]
@@ -215,7 +217,7 @@ def test_golden_inner_values(level, replay):
         assert torch.equal(torch.stack([graph.src, graph.dst, graph.relation], dim=1), edges[order])
         assert torch.equal(graph.edge_feature, expected["edge_feature_onehot"][order].float())
         assert relative_error(edge_lengths(graph, noisy.pos), expected["perturbed_dist"][order]) < 1e-5
-        assert relative_error(out.graph, expected["graph_feature"]) < 1e-5
+        assert relative_error(out.protein, expected["graph_feature"]) < 1e-5
     (first, graph, _), (_, _, other) = seen
     (score,) = kernels.edge_scores([(other.node, graph, first.pos)], objective.dist_mlp, objective.struct_mlp)
     vectors = diffusion.edges_to_vectors(score, first.pos, graph.src, graph.dst)

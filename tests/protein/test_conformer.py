@@ -106,12 +106,12 @@ def two_side_chains(gap: float, chains: tuple[int, int] = (0, 0)):
     lysine = load_golden("rotamer_20types").protein()
     row = int((lysine.residue_type == RESIDUE_INDEX["LYS"]).nonzero()[0])
     one = lysine.select_residues(torch.arange(lysine.num_residues) == row)
-    one = replace(one, pos=one.pos.double(), residue_graph=torch.zeros(1, dtype=torch.long), num_graphs=1)
+    one = replace(one, pos=one.pos.double(), residue_protein=torch.zeros(1, dtype=torch.long), num_proteins=1)
     ca, tip = (one.pos[one.atom_name == ATOM_INDEX[name]][0] for name in ("CA", "NZ"))
     axis = (tip - ca) / (tip - ca).norm()
     both = one.pack([one, replace(one, pos=2 * (tip + axis * gap / 2) - one.pos)])
     zero = torch.zeros(2, dtype=torch.long)
-    return replace(both, residue_graph=zero, num_graphs=1, chain=torch.tensor(chains)), axis
+    return replace(both, residue_protein=zero, num_proteins=1, chain=torch.tensor(chains)), axis
 
 
 @pytest.mark.parametrize("chains", [(0, 0), (0, 1)])
@@ -159,9 +159,9 @@ def test_every_new_draw_of_a_residue_has_half_the_noise():
 def test_a_residue_that_cannot_turn_freely_keeps_its_native_side_chain():
     protein = real_protein("1LCD_A")
     # Every side chain is caged by a second copy of the chain, displaced by less than a bond.
-    cage = replace(protein, pos=protein.pos + 0.7, residue_graph=protein.residue_graph)
+    cage = replace(protein, pos=protein.pos + 0.7, residue_protein=protein.residue_protein)
     crowd = protein.pack([protein, cage])
-    crowd = replace(crowd, residue_graph=torch.zeros_like(crowd.residue_graph), num_graphs=1)
+    crowd = replace(crowd, residue_protein=torch.zeros_like(crowd.residue_protein), num_proteins=1)
     other, logs = TorsionalConformer(std=math.pi, attempts=1)(crowd, generator())
     assert not conformer.new_clashes(crowd, other.pos).any()
     kept = (other.pos == crowd.pos).all(-1)

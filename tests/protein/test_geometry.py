@@ -39,10 +39,10 @@ def test_rotation_equals_biopython_and_leaves_the_axis():
 @pytest.mark.parametrize("count", [0, 1, 2, 40, 700])
 def test_radius_pairs_equal_brute_force(count, origin):
     pos = torch.rand(count, 3, generator=generator(count)) * 25 + origin
-    graph = torch.randint(0, 3, (count,), generator=generator(1)).sort().values
-    i, j = geometry.radius_pairs(pos, graph, 4.5)
+    protein = torch.randint(0, 3, (count,), generator=generator(1)).sort().values
+    i, j = geometry.radius_pairs(pos, protein, 4.5)
     near = (pos[:, None] - pos[None]).norm(dim=-1) < 4.5
-    expected = (near & (graph[:, None] == graph[None])).triu(1).nonzero().tolist()
+    expected = (near & (protein[:, None] == protein[None])).triu(1).nonzero().tolist()
     assert sorted([min(a, b), max(a, b)] for a, b in zip(i.tolist(), j.tolist())) == expected
 
 
@@ -69,20 +69,20 @@ def test_radius_pairs_at_100_000_atoms_needs_no_square_memory():
 @pytest.mark.parametrize("sizes", [[30], [1, 2, 25, 11], [5, 0, 40]])
 def test_nearest_neighbors_equal_brute_force(sizes):
     pos = random_points(sum(sizes), seed=3)
-    graph = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    neighbour, point = geometry.nearest_neighbors(pos, graph, len(sizes), 10)
+    protein = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    neighbour, point = geometry.nearest_neighbors(pos, protein, len(sizes), 10)
     found = set(zip(neighbour.tolist(), point.tolist()))
     assert len(found) == len(point)
     for p in range(len(pos)):
-        others = [q for q in range(len(pos)) if graph[q] == graph[p] and q != p]
+        others = [q for q in range(len(pos)) if protein[q] == protein[p] and q != p]
         nearest = sorted(others, key=lambda q, p=p: math.dist(pos[p].tolist(), pos[q].tolist()))[:10]
         assert {q for q, r in found if r == p} == set(nearest)
 
 
 def test_nearest_neighbors_in_blocks_equal_one_block():
     pos = random_points(3000, seed=4)
-    graph = torch.zeros(3000, dtype=torch.long)
-    neighbour, _ = geometry.nearest_neighbors(pos, graph, 1, 5)  # 9e6 distances, more than one block of 4e6
+    protein = torch.zeros(3000, dtype=torch.long)
+    neighbour, _ = geometry.nearest_neighbors(pos, protein, 1, 5)  # 9e6 distances, more than one block of 4e6
     distance = (pos[:50, None] - pos[None]).norm(dim=-1)
     distance[torch.arange(50), torch.arange(50)] = torch.inf
     assert torch.equal(neighbour.view(-1, 5)[:50], distance.topk(5, largest=False).indices)

@@ -116,7 +116,7 @@ def test_a_plain_file_gives_every_field(read):
     assert p.insertion_code.tolist() == [32, 32, 32]
     assert p.atom_residue.tolist() == [0] * 4 + [1] * 6 + [2] * 2
     assert p.element.tolist() == [ATOM_ELEMENT[a] for a in p.atom_name]
-    assert not p.masked.any() and p.num_graphs == 1 and p.pos.dtype == torch.float32
+    assert not p.masked.any() and p.num_proteins == 1 and p.pos.dtype == torch.float32
     expected = torch.tensor([[r["x"], r["x"] + 1, -r["x"]] for r in rows])
     assert torch.equal(p.pos, expected)
     assert structure.dropped == Counter()

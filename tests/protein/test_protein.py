@@ -8,15 +8,15 @@ from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
 
 
 def same(a: Protein, b: Protein) -> bool:
-    return a.num_graphs == b.num_graphs and all(torch.equal(getattr(a, f), getattr(b, f)) for f in TENSOR_FIELDS)
+    return a.num_proteins == b.num_proteins and all(torch.equal(getattr(a, f), getattr(b, f)) for f in TENSOR_FIELDS)
 
 
 def test_unpack_undoes_pack():
     singles = [real_protein("1LCD_A"), real_protein("2BEG"), real_protein("1LCD_A").crop(3, 7)]
     batch = Protein.pack(singles)
-    assert batch.num_graphs == 3
-    assert batch.residues_per_graph.tolist() == [p.num_residues for p in singles]
-    assert batch.atom_graph.bincount().tolist() == [p.num_atoms for p in singles]
+    assert batch.num_proteins == 3
+    assert batch.residues_per_protein.tolist() == [p.num_residues for p in singles]
+    assert batch.atom_protein.bincount().tolist() == [p.num_atoms for p in singles]
     assert all(same(a, b) for a, b in zip(batch.unpack(), singles))
     assert same(Protein.pack([Protein.pack(singles[:2]), singles[2]]), batch)
 

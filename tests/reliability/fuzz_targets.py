@@ -58,7 +58,7 @@ def check_structure(structure: Structure, joined: bool = False) -> None:
     p = structure.protein
     field = {name: getattr(p, name).numpy() for name in TENSOR_FIELDS}
     owner, atom, residues = field["atom_residue"], field["atom_name"], p.num_residues
-    assert p.num_graphs == 1 and residues >= 1
+    assert p.num_proteins == 1 and residues >= 1
     assert all(len(field[name]) == p.num_atoms for name in ("pos", "element", "atom_name", "atom_residue"))
     assert np.isfinite(field["pos"]).all() and np.abs(field["pos"]).max() <= MAX_COORDINATE
     assert np.array_equal(np.unique(owner), np.arange(residues)) and (np.diff(owner) >= 0).all()
@@ -66,7 +66,7 @@ def check_structure(structure: Structure, joined: bool = False) -> None:
     assert np.array_equal(field["element"], np.array(ATOM_ELEMENT)[atom])
     assert len(set(zip(owner.tolist(), atom.tolist()))) == p.num_atoms
     assert all(name in _KNOWN[kind] for name, kind in zip(atom.tolist(), field["residue_type"][owner].tolist()))
-    assert not field["masked"].any() and not field["residue_graph"].any()
+    assert not field["masked"].any() and not field["residue_protein"].any()
     assert np.abs(field["residue_number"]).max() < 2**31
     assert field["insertion_code"].min() >= 0 and field["insertion_code"].max() < 128
     chain = field["chain"]
