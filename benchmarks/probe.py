@@ -29,7 +29,7 @@ import hashlib
 import io
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,6 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import update_bn
 
 from benchmarks import residue_labels
-from benchmarks.make_demo import sides
 from benchmarks.residue_labels import atoms_of, labels_of
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.ops import segment_mean
@@ -47,6 +46,7 @@ from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.protein.structure import Structure
 from siamdiff_min.training import checkpoint
 
 SPLITS = ("train", "val", "test")
@@ -80,6 +80,17 @@ class Item:
         seed = int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:4], "big")
         order = np.random.default_rng(seed).permutation(self.protein.num_residues)
         return torch.from_numpy(np.sort(order[: max(1, round(MASKED * len(order)))]))
+
+
+def sides(structure: Structure, partners: str) -> list[Structure]:
+    """The two sides of a complex; `partners` names their chains, as in "A:B"."""
+    parts = []
+    for names in partners.split(":"):
+        chosen = torch.tensor([name in names for name in structure.chain_names])
+        protein = structure.protein.select_residues(chosen[structure.protein.chain])
+        protein = replace(protein, chain=protein.chain.unique(return_inverse=True)[1])  # counted from 0
+        parts.append(Structure(protein, tuple(n for n in structure.chain_names if n in names), structure.dropped))
+    return parts
 
 
 def read_items(table: Path) -> list[Item]:

@@ -1,7 +1,7 @@
 """Time and memory of one full pre-training step: both views forward, all heads, backward, Adam.
 
-    python -m benchmarks.step [--method all] [--level atom residue] [--size paper small tiny] [--amp off bf16]
-                              [--device cpu] [--preset official] [--against plain] [--part all|encoder]
+    python -m benchmarks.speed step [--method all] [--level atom residue] [--size paper small tiny] [--amp off bf16]
+                                    [--device cpu] [--preset official] [--against plain] [--part all|encoder]
 
 The batches are real: four 100-residue chains (atom level) or four 150-residue chains (residue level), in
 `benchmarks/batches/`. Every step draws its noise levels and masks from its number, so that all configurations see the
@@ -34,7 +34,14 @@ from siamdiff_min.training.config import SIZES
 from siamdiff_min.training.log import peak_memory
 from siamdiff_min.training.ranks import keep_freed_memory
 
-from .timing import timed
+
+def timed(work, device: str = "cpu"):
+    """What `work()` returns, and its seconds, until the GPU has done its part where there is one."""
+    started = time.perf_counter()
+    result = work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return result, time.perf_counter() - started
 
 
 def load_batch(level: str) -> Protein:
@@ -166,8 +173,7 @@ def report(step: Step, rates: list[float], plain_step: Step | None) -> None:
         print(f"    {statistics.median(ratios):.2f} x as fast as plain ({min(ratios):.2f} .. {max(ratios):.2f})")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", nargs="+", default=["siamdiff"], choices=["all", *OBJECTIVES])
     parser.add_argument("--encoder", nargs="+", default=["gearnet"], choices=list(ENCODERS))
     parser.add_argument("--level", nargs="+", default=["atom", "residue"], choices=["atom", "residue"])
@@ -177,9 +183,11 @@ def main() -> None:
     parser.add_argument("--against", choices=["plain"], help="also time the formulas as published (CPU)")
     parser.add_argument("--part", default="all", choices=["all", "encoder"])
     parser.add_argument("--copies", type=int, default=1, help="the batch is repeated so many times (4 proteins each)")
-    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    args = parser.parse_args()
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Run the configurations of one command line, and print a few lines for each."""
     if args.device == "cpu":
         keep_freed_memory()
 
@@ -209,7 +217,3 @@ def main() -> None:
                 steps[0].run(number, count=True)
             report(steps[0], rates, steps[1] if args.against else None)
             print(f"    peak memory so far {memory:.2f} GB, {before:.2f} GB of it before the first step")
-
-
-if __name__ == "__main__":
-    main()

@@ -4,7 +4,7 @@ import argparse
 
 from . import ENCODERS, OBJECTIVES, __doc__, __version__
 from .downstream.tasks import TASKS
-from .encoders.weights import BOX
+from .encoders.weights import BUNDLED
 
 TEXT = f"""{__doc__}
 train.py           pre-train an encoder (in the repository)
@@ -16,7 +16,7 @@ siamdiff-data      build and check stores, download    python -m siamdiff_min.da
 --method           {", ".join(OBJECTIVES)}
 --encoder          {", ".join(ENCODERS)}
 --task             {", ".join(TASKS)}
---init-from        {", ".join(sorted(path.stem for path in BOX.glob("*.pt")))}, or a file
+--init-from        {", ".join(sorted(path.stem for path in BUNDLED.glob("*.pt")))}, or a file
 """
 
 if __name__ == "__main__":

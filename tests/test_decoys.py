@@ -1,4 +1,4 @@
-"""`benchmarks.decoys` and `benchmarks.environments`: what they write is read back by the task, with its labels."""
+"""`benchmarks.make_sets decoys` and `environments`: what they write is read back by the task, with its labels."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import decoys, environments
+from benchmarks import make_sets
 from benchmarks.pdb import write_pdb
 from benchmarks.superpose import gdt_ts
 from siamdiff_min.data import atom3d
@@ -42,7 +42,7 @@ def test_the_decoys_are_read_back_with_their_scores(tmp_path, natives, capsys):
     """The first decoy of a chain is nearly the chain itself."""
     natives = {name: protein.pos[protein.atom_name == CA] for name, protein in natives.items()}
     out = tmp_path / "psr"
-    decoys.main([str(tmp_path), str(out), "--each", "4"])
+    make_sets.main(["decoys", str(tmp_path), str(out), "--each", "4"])
     assert capsys.readouterr().out.splitlines()[2] == "test: 8 items of 2 families"
     data = atom3d.atom3d_set(out, "psr")
     samples = DATASETS["psr"](open_origin(data.test, workers=1))
@@ -59,13 +59,13 @@ def test_the_decoys_are_read_back_with_their_scores(tmp_path, natives, capsys):
     assert 0.15 < float(first) < 0.25
     assert (out / "index.tsv").read_text().splitlines() == ["target\tcomponent", *INDEX]
     with pytest.raises(ConfigError, match="is there already"):
-        decoys.main([str(tmp_path), str(out)])
+        make_sets.main(["decoys", str(tmp_path), str(out)])
 
 
 def test_the_environments_are_read_back_with_their_types(tmp_path, natives, capsys):
     """Every residue once, of its type; of its own atoms the backbone alone, and around it what is near its CA."""
     out = tmp_path / "res"
-    environments.main([str(tmp_path), str(out), "--each", "5", "3", "7"])
+    make_sets.main(["environments", str(tmp_path), str(out), "--each", "5", "3", "7"])
     lines = ["train: 1 items of 1 families", "val: 1 items of 1 families", "test: 2 items of 2 families"]
     assert capsys.readouterr().out.splitlines() == lines
     data = atom3d.atom3d_set(out, "res")

@@ -1,7 +1,6 @@
-"""`--help` of every file that can be run: train.py, finetune.py, `python -m siamdiff_min...` and the benchmarks."""
+"""`--help` of every file that can be run: the two scripts, `python -m siamdiff_min...`, benchmarks and studies."""
 
 import runpy
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -9,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FILES = [*ROOT.glob("*.py"), *(ROOT / "siamdiff_min").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+FOLDERS = ("siamdiff_min", "benchmarks", "studies")
+FILES = [*ROOT.glob("*.py"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))]
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for path in FILES
@@ -19,16 +19,10 @@ MODULES = sorted(
 
 def test_the_entry_points_are_found():
     expected = {"train", "finetune", "siamdiff_min.embed", "siamdiff_min.report", "siamdiff_min.data.build"}
-    assert expected | {"siamdiff_min.data.download", "benchmarks.step"} <= set(MODULES)
+    assert expected | {"siamdiff_min.data.download", "benchmarks.speed", "studies.2026-11.study"} <= set(MODULES)
 
 
-def test_help_of_a_module_that_registers_a_device_with_torch():
-    """Once per process, so not in this one."""
-    command = [sys.executable, "-m", "benchmarks.simulated", "--help"]
-    assert "usage: " in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-
-
-@pytest.mark.parametrize("module", [module for module in MODULES if module != "benchmarks.simulated"])
+@pytest.mark.parametrize("module", MODULES)
 def test_help(module, monkeypatch, capsys):
     monkeypatch.syspath_prepend(ROOT)
     monkeypatch.setattr(sys, "argv", [module, "--help"])

@@ -24,12 +24,12 @@ CHECK = """
 import os, siamdiff_min
 from importlib.metadata import distribution
 from siamdiff_min.data.sources import bundle_index, bundle_path
-from siamdiff_min.encoders.weights import BOX
+from siamdiff_min.encoders.weights import BUNDLED
 scripts = [entry for entry in distribution("siamdiff-min").entry_points if callable(entry.load())]
 print(siamdiff_min.__file__, len(bundle_index()), sorted(os.listdir(bundle_path())), sep="\\n")
 print(*sorted(entry.name for entry in scripts))
 print(distribution("siamdiff-min").version)
-print(*sorted(path.name for path in BOX.glob("*")))
+print(*sorted(path.name for path in BUNDLED.glob("*")))
 """
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
@@ -90,9 +90,9 @@ def test_the_wheel_embeds_a_file_where_there_is_no_checkout(installed, tmp_path)
     with np.load(tmp_path / "embeddings.npz") as arrays:
         assert arrays["id"].tolist() == ["mine"] and np.allclose(arrays["mean"][0], expected.mean, atol=1e-6)
     checked = run(installed / "python", "-c", CHECK, **options)
-    file, rows, bundled, commands, version, boxed = checked.splitlines()
+    file, rows, bundled, commands, version, weight_files = checked.splitlines()
     assert Path(file).is_relative_to(installed.parent) and Path(file).with_name("py.typed").is_file()
     assert int(rows) > 200 and bundled == str(sorted(path.name for path in bundle_path().iterdir()))
     assert commands == "siamdiff-data siamdiff-embed siamdiff-report" and version == siamdiff_min.__version__
     assert {path.stem for path in installed.glob("siamdiff-*")} == set(commands.split())
-    assert boxed.split() == sorted(path.name for path in weights.BOX.glob("*"))  # tests/test_box.py loads them
+    assert weight_files.split() == sorted(path.name for path in weights.BUNDLED.glob("*"))

@@ -1,11 +1,11 @@
 """Every method and every task on a simulated GPU: what would fail there, and how often the host waits for it."""
 
 import pytest
+import simulated
 import torch
 from conftest import real_protein
 from given import dataset
 
-from benchmarks import simulated
 from siamdiff_min.data.samples import pack_samples
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS

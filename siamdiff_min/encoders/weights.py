@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..files import CheckpointError
 
-BOX = Path(__file__).parents[1] / "weights"  # the encoders that come with the package, NAME.pt
+BUNDLED = Path(__file__).parents[1] / "weights"  # the encoders that come with the package, NAME.pt
 _FOLDER = 16  # among the attributes of a member
 
 
@@ -21,11 +21,11 @@ def find_weights(given: str | Path) -> Path:
     """The file at a path or, if there is nothing, the encoder of that name in the package. Raises CheckpointError."""
     if os.path.exists(given):
         return Path(given)
-    boxed = {path.stem: path for path in BOX.glob("*.pt")}
-    if str(given) not in boxed:
-        names = ", ".join(sorted(boxed)) or "none"
+    bundled = {path.stem: path for path in BUNDLED.glob("*.pt")}
+    if str(given) not in bundled:
+        names = ", ".join(sorted(bundled)) or "none"
         raise CheckpointError(f"could not read {given}: No such file; encoders of the package are {names}")
-    return boxed[str(given)]
+    return bundled[str(given)]
 
 
 def read_weights(path: str | Path, allow: tuple = ()):

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 import pytest
 import torch
 
-from benchmarks import make_demo
+from benchmarks import make_sets
 from siamdiff_min.data import demo
 from siamdiff_min.data.sources import bundle_index
 from siamdiff_min.protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_ATOMS, C, N, O
@@ -59,7 +59,7 @@ def test_ec_classes_are_those_of_the_headers():
 def test_psr_models_keep_the_bonds_and_know_their_gdt():
     models = [e for e in entries("psr") if native_of(e) == native_of(entries("psr")[0])]
     native, scores = models[0].parse().protein, []
-    assert len(models) == make_demo.MODELS
+    assert len(models) == make_sets.MODELS
     for entry in models:
         structure = entry.read()
         assert torch.equal(structure.protein.pos, entry.read().protein.pos)  # the name alone decides
@@ -78,7 +78,7 @@ def test_res_surroundings_by_brute_force():
     entry = entries("res")[0]
     structure = entry.read()
     protein, (values, rows) = structure.protein, note_of(structure)
-    assert len(values["residues"]) == make_demo.ENVIRONMENTS == len(values["counts"]) and sum(values["counts"]) == len(
+    assert len(values["residues"]) == make_sets.ENVIRONMENTS == len(values["counts"]) and sum(values["counts"]) == len(
         rows
     )
     start = 0
@@ -87,7 +87,7 @@ def test_res_surroundings_by_brute_force():
         own = {i for i in range(protein.num_atoms) if protein.atom_residue[i] == centre}
         assert {int(protein.atom_name[i]) for i in around & own} == {N, CA, C, O}
         place = {int(protein.atom_name[i]): protein.pos[i] for i in own}
-        cb = make_demo.ideal_cb(place[N], place[CA], place[C])
+        cb = make_sets.ideal_cb(place[N], place[CA], place[C])
         far = [i for i in range(protein.num_atoms) if length(protein.pos[i] - cb) > demo.ENVIRONMENT_RADIUS]
         assert around - own == set(range(protein.num_atoms)) - own - set(far)
 
@@ -123,14 +123,14 @@ def test_msp_rule_by_brute_force():
                            mutant.residue_type.index_fill(0, torch.tensor([residue]), 0))  # fmt: skip
         assert int((~keep[1]).sum()) == len(RESIDUE_ATOMS["ALA"])
         (row,) = [row for row in bundle_index() if PurePath(row["file"]).name == f"{native_of(entry)}.pdb.gz"]
-        one, _ = make_demo.sides(entry.parse(), row["partners"])
+        one, _ = make_sets.sides(entry.parse(), row["partners"])
         other = (torch.arange(first) >= one.protein.num_residues) == (residue < one.protein.num_residues)
         across = wild.pos[other[wild.atom_residue]]
         lost = 0
         for atom in (~keep[0]).nonzero().flatten().tolist():
             if wild.atom_name[atom] > O and wild.atom_name[atom] != ATOM_INDEX["CB"]:
-                lost += int((length(across - wild.pos[atom]) < make_demo.CONTACT).sum())
-        assert lost >= make_demo.MANY if values["label"] == 0 else lost == 0
+                lost += int((length(across - wild.pos[atom]) < make_sets.CONTACT).sum())
+        assert lost >= make_sets.MANY if values["label"] == 0 else lost == 0
         labels[values["label"]] += 1
     assert labels == {0: 2, 1: 2}
 
@@ -139,7 +139,7 @@ def test_msp_rule_by_brute_force():
 def test_the_files_are_those_that_the_script_writes(task):
     """PSR and MSP: for a few entries, below. Coordinates may differ in the last digit on another machine."""
     made, listed = (
-        json.loads(make_demo.text_of(make_demo.make(task))),
+        json.loads(make_sets.text_of(make_sets.make(task))),
         json.loads((demo.FOLDER / f"{task}.json").read_text()),
     )
     centres = [[entry.pop("centres", []) for entry in content["entries"]] for content in (made, listed)]
@@ -147,7 +147,7 @@ def test_the_files_are_those_that_the_script_writes(task):
     assert all(torch.allclose(torch.tensor(a), torch.tensor(b), atol=1e-4) for a, b in zip(*centres, strict=True))
 
 
-@pytest.mark.parametrize("task, script", [("psr", make_demo._psr), ("msp", make_demo._msp)])
+@pytest.mark.parametrize("task, script", [("psr", make_sets._psr), ("msp", make_sets._msp)])
 def test_models_and_mutations_are_those_of_the_script(task, script):
     entry = min(entries(task), key=lambda e: e.size)
     (row,) = [row for row in bundle_index() if PurePath(row["file"]).name == f"{native_of(entry)}.pdb.gz"]
@@ -157,7 +157,7 @@ def test_models_and_mutations_are_those_of_the_script(task, script):
     made = [{"name": "", "split": "valid", "structure": native_of(entry)} | r for r in script(bare, row)]
     if task == "psr":
         for recipe in made:
-            recipe["labels"]["values"] = [pytest.approx(make_demo.score(recipe, bare), abs=0.01)]
+            recipe["labels"]["values"] = [pytest.approx(make_sets.score(recipe, bare), abs=0.01)]
     assert sorted(made, key=lambda recipe: recipe["name"]) == listed and len(made) >= 4
 
 

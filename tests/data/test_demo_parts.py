@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import real_protein
 
-from benchmarks import make_demo
+from benchmarks import make_sets
 from siamdiff_min.data import demo
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS
@@ -61,12 +61,12 @@ def test_bending_changes_one_torsion_and_no_bond_or_angle(bond):
     bonded.fill_diagonal_(1)
     one, other = (bonded @ bonded > 0).nonzero().T
     assert len(one) > 5 * protein.num_atoms
-    n, ca, c = (make_demo.atoms_named(protein, name) for name in (N, CA, C))
+    n, ca, c = (make_sets.atoms_named(protein, name) for name in (N, CA, C))
     last = protein.num_residues - 1
     prolines = (protein.residue_type == RESIDUE_INDEX["PRO"]).nonzero().flatten().tolist()
     assert prolines and 20 not in prolines
     for residue in [1, 20, last - 1, last, *prolines]:
-        turn = make_demo.turn_of(protein, residue, bond, 1.0)
+        turn = make_sets.turn_of(protein, residue, bond, 1.0)
         pos = demo.bend(protein.pos, [turn] if turn else [])
         assert (length(pos[one] - pos[other]) - length(protein.pos[one] - protein.pos[other])).abs().max() < 1e-9
         if bond == "phi" and residue in prolines:
@@ -84,7 +84,7 @@ def test_bending_moves_both_oxygens_of_the_last_residue():
     stand_in = int(own.nonzero()[-1])  # the end of its side chain, called OXT
     names = protein.atom_name.clone()
     names[stand_in] = ATOM_INDEX["OXT"]
-    turn = make_demo.turn_of(replace(protein, atom_name=names), protein.num_residues - 1, "psi", 1.0)
+    turn = make_sets.turn_of(replace(protein, atom_name=names), protein.num_residues - 1, "psi", 1.0)
     pos = demo.bend(protein.pos, [turn])
     oxygen = int((own & (protein.atom_name == O)).nonzero())
     assert (pos != protein.pos).any(1).nonzero().flatten().tolist() == [oxygen, stand_in]
@@ -94,15 +94,15 @@ def test_bending_moves_both_oxygens_of_the_last_residue():
 def test_the_ideal_cb_is_where_the_real_one_is(name):
     """Of every residue but glycine. On the wrong side of the backbone it would be 2.5 angstrom away."""
     protein = real_protein(name)
-    n, ca, c, cb = (make_demo.atoms_named(protein, atom) for atom in (N, CA, C, ATOM_INDEX["CB"]))
+    n, ca, c, cb = (make_sets.atoms_named(protein, atom) for atom in (N, CA, C, ATOM_INDEX["CB"]))
     there = (n >= 0) & (c >= 0) & (cb >= 0)
-    error = length(make_demo.ideal_cb(*(protein.pos[x[there]] for x in (n, ca, c))) - protein.pos[cb[there]])
+    error = length(make_sets.ideal_cb(*(protein.pos[x[there]] for x in (n, ca, c))) - protein.pos[cb[there]])
     assert there.sum() > 40 and error.median() < 0.2 and error.max() < 0.6
 
 
 def test_alanine_is_what_remains():
     protein = real_protein("1LCD_A", torch.float32)
-    cut = make_demo.behind_cb(protein)
+    cut = make_sets.behind_cb(protein)
     for residue in range(protein.num_residues):
         own = protein.atom_residue == residue
         names = protein.atom_name[own].tolist()

@@ -1,0 +1,283 @@
+"""A GPU that is not there: what a training step asks of one, and how fast it could be. Needs no GPU.
+
+    python -m tests.simulated [--level atom residue] [--size paper] [--amp off bf16]
+
+`Simulation` runs a step on a device that exists in name only (torch's backend for devices written in Python); the
+numbers are computed on the CPU. It refuses what fails on a GPU, and counts what is slow there: operations, waits of the
+host for the device, tensors made on the CPU, results in float64, bytes moved, the arithmetic of matrix products.
+Printed are these counts of one step, and the proteins per second they allow on an H200. That is an estimate, within a
+factor of two at best: an operation takes 8 microseconds, or as long as its bytes and products take; a wait takes 25.
+"""
+
+import argparse
+import itertools
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch.utils import backend_registration as backends
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import flop_registry
+
+from benchmarks.step import load_batch
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.pretraining import OBJECTIVES
+
+POSSIBLE = hasattr(backends, "_setup_privateuseone_for_python_backend")
+WAITS = {  # their results have a size that only the device knows, or are numbers for the host
+    "_local_scalar_dense",
+    "nonzero",
+    "_unique2",
+    "unique_consecutive",
+    "unique_dim_consecutive",
+    "isin",
+    "equal",
+    "masked_select",
+    "bincount",
+}
+ROWS = {"index_select", "index", "gather", "_embedding_bag", "index_add_", "index_add", "index_put_", "scatter_add_"}
+FEW = 256  # numbers: the constants of schedules and bins
+LAUNCH, WAIT = 8e-6, 25e-6  # seconds
+BANDWIDTH = 3.4e12  # bytes/s of an H200; half of it where rows are gathered
+RATES = {torch.bfloat16: 425e12, torch.float32: 50e12}  # FLOP/s of large products
+
+
+class Backend(getattr(backends, "_DummyBackendModule", object)):
+    """What torch asks a device for."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16]
+
+
+AUTOCAST = {  # what CUDA's autocast does to the operations that occur here
+    torch.bfloat16: ["linear", "matmul", "mm", "addmm", "bmm", "scaled_dot_product_attention"],
+    torch.float32: ["layer_norm", "softmax.int", "log_softmax.int", "cross_entropy_loss", "cumsum", "sum"],
+}
+
+
+def cast(name: str, dtype: torch.dtype):
+    """An operation under autocast: its floats come in one type."""
+    name, _, overload = name.partition(".")
+    function = getattr(getattr(torch.ops.aten, name), overload or "default")
+
+    def to(x):
+        return x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype in AUTOCAST else x
+
+    def run(*args, **kwargs):
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+            return function(*tree_map(to, args), **tree_map(to, kwargs))
+
+    return run
+
+
+if POSSIBLE:
+    backends._setup_privateuseone_for_python_backend("simgpu", backend_module=Backend())
+    DEVICE = torch.device("simgpu", 0)
+    FALLBACK, OPERATIONS = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")  # while they live
+    FALLBACK.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    for kind, names in AUTOCAST.items():
+        for name in names:
+            OPERATIONS.impl(name, cast(name, kind), "AutocastPrivateUse1")
+
+
+class Far(torch.Tensor):
+    """A tensor on the simulated device; `near` holds its numbers."""
+
+    @staticmethod
+    def __new__(cls, near: torch.Tensor):
+        layout = {"strides": near.stride(), "dtype": near.dtype, "storage_offset": near.storage_offset()}
+        return torch.Tensor._make_wrapper_subclass(cls, near.shape, device=DEVICE, **layout)
+
+    def __init__(self, near: torch.Tensor):
+        self.near = near
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def __matmul__(self, other):  # of a vector: it is squeezed in place, which a wrapper does not notice
+        return torch.Tensor.__matmul__(self[None], other)[0] if self.dim() == 1 else super().__matmul__(other)
+
+    def tolist(self):
+        return self.cpu().tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise AssertionError(f"{func} outside of the simulation")
+
+
+def near(x):
+    """What the CPU computes with in place of an argument."""
+    return x.near if isinstance(x, Far) else torch.device("cpu") if isinstance(x, torch.device) else x
+
+
+class Generator(torch.Generator):
+    """One whose numbers are drawn on the simulated device."""
+
+    @property
+    def device(self) -> torch.device:
+        return DEVICE
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call of a kernel."""
+
+    name: str
+    bytes: int  # read and written
+    flop: int  # of a matrix product
+    dtype: torch.dtype
+
+
+class Simulation(TorchDispatchMode):
+    """Within it tensors `Far` are on a device of their own.
+
+    Raises AssertionError for an operation that mixes devices, and, with deterministic algorithms, for the sum that
+    takes quadratic memory on a GPU.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.waits: Counter[str] = Counter()
+        self.on_cpu: Counter[str] = Counter()  # tensors made there
+        self.float64: Counter[str] = Counter()  # results of more than a few numbers
+        self.operations: list[Operation] = []
+
+    def __enter__(self):
+        torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device=...) passes by us
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        torch._C._set_only_lift_cpu_tensors(False)
+        return super().__exit__(*error)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, name = kwargs or {}, func.__name__.split(".")[0]
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        far = [x for x in tensors if isinstance(x, Far)]
+        to = torch.device(kwargs["device"]) if kwargs.get("device") else None
+        if not far and (to is None or to.type != "simgpu"):
+            result = func(*args, **kwargs)
+            if any(isinstance(x, torch.Tensor) and x.dim() for x in tree_leaves(result)):
+                self.on_cpu[name] += 1
+            return result
+        move = name in ("_to_copy", "copy_")
+        assert move or all(isinstance(x, Far) or x.dim() == 0 for x in tensors), f"{func} mixes devices"
+        sums = name == "cumsum" and tensors[0].is_floating_point() and torch.are_deterministic_algorithms_enabled()
+        assert not sums, "cumsum of floats takes quadratic memory with deterministic algorithms"
+        masks = name in ("index", "index_put_") and any(i is not None and i.dtype == torch.bool for i in args[1])
+        crossing = move and len({isinstance(x, Far) for x in tensors} | ({to.type == "simgpu"} if to else set())) > 1
+        repeats = func is torch.ops.aten.repeat_interleave.Tensor and kwargs.get("output_size") is None
+        if name in WAITS or masks or repeats or (crossing and not kwargs.get("non_blocking")):
+            self.waits[name] += 1
+        own = {id(x.near): x for x in far}
+        args, kwargs = tree_map(near, args), tree_map(near, kwargs)
+        result = func(*args, **kwargs)
+        self.count(func, name, args, kwargs, result)
+        if move and to is not None and to.type == "cpu":
+            return result
+
+        def wrap(x):  # what was written to in place stays the same tensor
+            return own[id(x)] if id(x) in own else Far(x) if isinstance(x, torch.Tensor) else x
+
+        return tree_map(wrap, result)
+
+    def count(self, func, name: str, args, kwargs, result) -> None:
+        """Note the operation, unless it is a view."""
+        returns = func._schema.returns
+        if returns and returns[0].alias_info and not returns[0].alias_info.is_write:
+            return
+        read = [x for x in tree_leaves(args) if isinstance(x, torch.Tensor)]
+        written = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        for x in written:
+            if x.dtype == torch.float64 and x.numel() > FEW:
+                self.float64[name] += 1
+        moved = sum(x.nbytes for x in written)
+        if name == "_embedding_bag":
+            moved += args[1].numel() * (args[0].shape[1] * args[0].element_size() + args[1].element_size())
+        elif name in ("index_add_", "index_add"):
+            moved = 3 * args[3].nbytes
+        elif name in ROWS:
+            moved *= 2
+        elif not name.startswith(("empty", "new_empty")):
+            moved += sum(x.nbytes for x in read)
+        flop = 0
+        if func.overloadpacket in flop_registry:
+            flop = flop_registry[func.overloadpacket](*args, **kwargs, out_val=result)
+        self.operations.append(Operation(name, moved, flop, written[0].dtype if written else torch.float32))
+
+    def seconds(self, copies: int = 1, tf32: bool = False) -> float:
+        """Of the step that was counted on an H200, if everything but its operations and waits grew `copies` times."""
+        total = WAIT * self.waits.total()
+        for op in self.operations:
+            bandwidth = BANDWIDTH / 2 if op.name in ROWS else BANDWIDTH
+            rate = 225e12 if tf32 and op.dtype == torch.float32 else RATES.get(op.dtype, RATES[torch.float32])
+            total += max(LAUNCH, copies * max(op.bytes / bandwidth, op.flop / rate))
+        return total
+
+
+def to_simulation(module: torch.nn.Module) -> torch.nn.Module:
+    """Move a module in place."""
+    for part in module.modules():
+        for name, x in part._parameters.items():
+            part._parameters[name] = x if x is None else torch.nn.Parameter(Far(x.detach()), x.requires_grad)
+        for name, x in part._buffers.items():
+            part._buffers[name] = x if x is None else Far(x)
+    return module
+
+
+def simulate(objective: torch.nn.Module, batch, amp: str = "off") -> Simulation:
+    """One step of an objective and a batch of the CPU: forward, backward, norm of the gradient, Adam.
+
+    What is made once (tables, the state of Adam) is there before.
+    """
+    generator = Generator().manual_seed(1)
+    with Simulation() as simulation:
+        to_simulation(objective).train()
+        batch = batch.to(DEVICE)
+        adam = torch.optim.Adam(objective.parameters(), lr=1e-4, fused=True)
+        for p in objective.parameters():
+            p.grad = torch.zeros_like(p)
+        adam.step()
+        with torch.no_grad():
+            objective(batch, generator)
+        for found in (simulation.waits, simulation.on_cpu, simulation.float64, simulation.operations):
+            found.clear()
+        adam.zero_grad()
+        with torch.autocast("simgpu", torch.bfloat16, enabled=amp == "bf16"):
+            loss, logs = objective(batch, generator)
+        assert all(isinstance(x, Far) for x in [loss, *logs.values()]), "what is logged left the device"
+        loss.backward()
+        grads = [p.grad for p in objective.parameters() if p.grad is not None]
+        assert torch.nn.utils.get_total_norm(grads).device == DEVICE
+        adam.step()
+    return simulation
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--level", nargs="+", default=["atom", "residue"], choices=["atom", "residue"])
+    parser.add_argument("--size", default="paper", choices=["paper", "small", "tiny"])
+    parser.add_argument("--amp", nargs="+", default=["off", "bf16"], choices=["off", "bf16"])
+    args = parser.parse_args()
+    print(
+        f"torch {torch.__version__}, siamdiff, gearnet, {args.size} size, 4 proteins; proteins/s on an H200: estimates"
+    )
+    print("| level | numbers | waits | operations | products, GFLOP | other bytes, GB | proteins/s at 4 | 16 | 64 |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for level, amp in itertools.product(args.level, args.amp):
+        torch.manual_seed(0)
+        objective = OBJECTIVES["siamdiff"](ENCODERS["gearnet"](level, args.size), level)
+        batch = load_batch(level)
+        found = simulate(objective, batch, amp)
+        flop = sum(op.flop for op in found.operations) / 1e9
+        moved = sum(op.bytes for op in found.operations if not op.flop) / 1e9
+        for tf32 in (False, True) if amp == "off" else (False,):
+            rates = [batch.num_proteins * copies / found.seconds(copies, tf32) for copies in (1, 4, 16)]
+            kind = {"bf16": "bf16", "off": "TF32" if tf32 else "float32"}[amp]
+            counted = f"{found.waits.total()} | {len(found.operations)} | {flop:.0f} | {moved:.1f}"
+            print(f"| {level} | {kind} | {counted} | {' | '.join(f'{rate:.0f}' for rate in rates)} |", flush=True)
+        print(f"waits, {level}, amp {amp}: {dict(found.waits)}")
+
+
+if __name__ == "__main__":
+    main()

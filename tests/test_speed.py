@@ -1,0 +1,47 @@
+"""`python -m benchmarks.speed`: its commands run, on small inputs, and print their figures."""
+
+import pytest
+import torch
+from conftest import real_protein
+
+from benchmarks import speed
+from benchmarks.pdb import write_pdb
+from siamdiff_min.data.build import open_store
+from siamdiff_min.protein.protein import Protein
+
+
+@pytest.fixture
+def two_structures(tmp_path, monkeypatch):
+    """Two structures in place of the bundle, and a batch of 40 residues."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("1LCD_A", "2BEG"):
+        write_pdb(data / f"{name}.pdb", real_protein(name))
+    small = Protein.pack([real_protein(dtype=torch.float32).crop(0, 20)] * 2)
+    monkeypatch.setattr(speed, "load_batch", lambda level: small)
+    monkeypatch.setattr(speed.step, "load_batch", lambda level: small)
+    monkeypatch.setattr(speed, "bundle_path", lambda: data)
+    monkeypatch.setattr(speed, "open_store", lambda path=data, *more: open_store(path, *more))
+
+
+@pytest.mark.parametrize(
+    "command, said",
+    [
+        ("step --level residue --size tiny", "proteins/s"),
+        ("graph --level residue --sizes 100", "| residue | 2 | 100 |"),
+        ("encoders gvp", "per node is"),
+        ("reading", "parsing 2 gzip-compressed PDB entries"),
+        ("store --proteins 5 --crops 20 --cold", "from the disk: the first 2 crops"),
+    ],
+)
+def test_a_command_comes_to_its_end(command, said, two_structures, capsys):
+    speed.main([*command.split(), "--repeats", "1"])
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("command", ["embedding --level residue --size tiny", "ddp --steps 4 -- --level residue"])
+def test_a_command_that_starts_processes_comes_to_its_end(command, two_structures, capsys):
+    before, *options = command.split(" -- ")
+    speed.main([*before.split(), "--repeats", "1", *(["--", *options[0].split()] if options else [])])
+    assert "/s" in capsys.readouterr().out
