@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import real_protein
+from helpers import assert_equal
 
 from siamdiff_min.data import atom3d
 from siamdiff_min.data.atom3d import atom3d_set
@@ -27,7 +28,6 @@ from siamdiff_min.protein.constants import (
     RESIDUES,
     O,
 )
-from siamdiff_min.protein.protein import TENSOR_FIELDS
 
 lmdb = pytest.importorskip("lmdb")
 COLUMNS = [
@@ -170,12 +170,6 @@ def res(centres, protein=PROTEIN, table=None, names=None, indices=None, radius=8
         "subunit_indices": lists if indices is None else indices,
         "id": "1abc",
     }
-
-
-def assert_equal(a, b):
-    for field in TENSOR_FIELDS:
-        x, y = getattr(a, field), getattr(b, field)
-        assert x.dtype == y.dtype and torch.equal(x, y), field
 
 
 # ---- the set ---------------------------------------------------------------------------------------------------------

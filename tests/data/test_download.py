@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import io
 import random
 import shlex
 import subprocess
@@ -14,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from conftest import needs_filters
+from helpers import tar
 
 from siamdiff_min.data import atom3d, download
 from siamdiff_min.data.download import LABELLED, PROTEOMES, DownloadError, labelled, main, proteomes
@@ -64,19 +64,9 @@ def site(monkeypatch):
         thread.join()
 
 
-def tar(members, mode="w"):
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode=mode) as archive:
-        for name, data in members.items():
-            info = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return file.getvalue()
-
-
 def models(*names):
     """A proteome archive as AlphaFold DB has them: both formats of every model."""
-    return tar({f"AF-{n}-F1-model_v6.{kind}.gz": gzip.compress(TEXT) for n in names for kind in ("cif", "pdb")})
+    return tar([(f"AF-{n}-F1-model_v6.{kind}.gz", gzip.compress(TEXT)) for n in names for kind in ("cif", "pdb")])
 
 
 def offer(site, monkeypatch, task, content):
@@ -128,7 +118,7 @@ def test_a_proteome_that_is_gone_does_not_stop_the_others(site, tmp_path, capsys
 @pytest.mark.parametrize("ranges", [True, False])
 def test_the_same_command_goes_on(site, tmp_path, capsys, monkeypatch, ranges):
     body = random.Random(0).randbytes(200_000)
-    offer(site, monkeypatch, "psr", tar({"split-by-year/data/test/data.mdb": body}, "w:gz"))
+    offer(site, monkeypatch, "psr", tar([("split-by-year/data/test/data.mdb", body)], "w:gz"))
     site.cut, site.ranges = 50_000, ranges
     command = ["psr", "--out", str(tmp_path)]
     assert main(command) == 1 and "the same command goes on" in capsys.readouterr().err
@@ -145,7 +135,9 @@ def test_the_same_command_goes_on(site, tmp_path, capsys, monkeypatch, ranges):
 
 @pytest.mark.parametrize("content", ["<html>not found</html>", "", "another archive"])
 def test_what_is_not_the_archive_is_not_kept(site, tmp_path, capsys, content):
-    site.files = {labelled("msp").name: tar({"x": b"1"}, "w:gz") if content == "another archive" else content.encode()}
+    site.files = {
+        labelled("msp").name: tar([("x", b"1")], "w:gz") if content == "another archive" else content.encode()
+    }
     assert main(["msp", "--out", str(tmp_path)]) == 1
     assert "not the published archive (MD5" in capsys.readouterr().err and found(tmp_path) == []
 
@@ -164,7 +156,7 @@ def test_a_hostile_archive_writes_nothing_outside(site, tmp_path, monkeypatch, c
     info = tarfile.TarInfo(name)
     if name == "link":
         info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
-    offer(site, monkeypatch, "res", tar({info: b""}, "w:gz"))
+    offer(site, monkeypatch, "res", tar([(info, b"")], "w:gz"))
     main(["res", "--out", str(tmp_path / "d")])
     assert not (tmp_path / "outside").exists() and not any(p.is_symlink() for p in tmp_path.rglob("*"))
 

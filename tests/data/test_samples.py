@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from given import LABELS, Given, dataset, entries, structure, surroundings
+from helpers import assert_equal_samples
 
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS, Unlabelled, pack_samples
@@ -14,15 +15,7 @@ from siamdiff_min.data.store import StoreError
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.protein.constants import CA, RESIDUE_INDEX, O
 from siamdiff_min.protein.geometry import length
-from siamdiff_min.protein.protein import TENSOR_FIELDS
 from siamdiff_min.protein.structure import join
-
-
-def assert_equal(a, b) -> None:
-    for field in TENSOR_FIELDS:
-        assert torch.equal(getattr(a.protein, field), getattr(b.protein, field)), field
-    assert torch.equal(a.focus, b.focus) and torch.equal(a.target, b.target)
-    assert (a.names, a.groups) == (b.names, b.groups)
 
 
 @pytest.mark.parametrize("task", DATASETS)
@@ -31,12 +24,12 @@ def test_a_sample_depends_on_its_key_alone(task, tmp_path):
     assert len(data) == 4
     again = pickle.loads(pickle.dumps(data))
     for key in [(0, 0), (0, 3), (1, 2)]:
-        assert_equal(data[key], again[key])
+        assert_equal_samples(data[key], again[key])
     batch, names = pack_samples([data[0, i] for i in range(4)])
     assert names == [data[0, i].names[0] for i in range(4)] and len(set(names)) == 4
     assert batch.target.shape[0] == 4 and len(batch.focus) == batch.protein.num_residues
     assert batch.protein.num_proteins == (8 if task in ("pip", "msp") else 4)
-    assert_equal(batch.to("cpu"), batch)
+    assert_equal_samples(batch.to("cpu"), batch)
 
 
 def test_a_plain_store_has_no_labels(tmp_path):
@@ -114,7 +107,7 @@ def test_res_shows_no_bit_of_the_type(tmp_path, name, preset):
     encoder = ENCODERS["gearnet"]("atom", "tiny", preset)
     graph = encoder.builder(a.protein)
     for other in (b, c):
-        assert_equal(replace(a, target=other.target), other)
+        assert_equal_samples(replace(a, target=other.target), other)
         same = encoder.builder(other.protein)
         for x, y in zip(vars(graph).values(), vars(same).values()):
             assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y

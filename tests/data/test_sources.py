@@ -1,7 +1,6 @@
 """Finding structures in folders and archives, hostile archives, and the bundle."""
 
 import gzip
-import io
 import json
 import os
 import tarfile
@@ -10,6 +9,7 @@ from collections import Counter
 
 import pytest
 import torch
+from helpers import special, tar
 
 from siamdiff_min.data.pool import read_all
 from siamdiff_min.data.sources import Source, bundle_index, bundle_path, find_structures, fingerprint
@@ -21,20 +21,9 @@ TEXT = b"".join(
 )
 
 
-def tar(path, members):
-    """An archive of (name or TarInfo, bytes)."""
-    with tarfile.open(path, "w") as archive:
-        for name, data in members:
-            info = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
+def write_tar(path, members):
+    path.write_bytes(tar(members))
     return path
-
-
-def special(name, kind, target=""):
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, target
-    return info
 
 
 def names(listing):
@@ -62,14 +51,16 @@ def test_equal_file_names_get_their_folder(tmp_path):
 
 def test_one_kind_of_file_is_taken_of_each_structure(tmp_path):
     alphafold = [f"AF-P1-F{k}-model_v6.{kind}.gz" for k in (1, 2) for kind in ("cif", "pdb")]
-    listing = find_structures(tar(tmp_path / "UP1.tar", [(name, gzip.compress(TEXT)) for name in alphafold]))
+    listing = find_structures(write_tar(tmp_path / "UP1.tar", [(name, gzip.compress(TEXT)) for name in alphafold]))
     assert names(listing) == ["AF-P1-F1-model_v6", "AF-P1-F2-model_v6"]
     assert all(source.member.endswith(".pdb.gz") for source in listing.sources)
     assert listing.reasons == {"another file of the same structure": 2}
 
 
 def test_members_are_read_in_place(tmp_path, monkeypatch):
-    path = tar(tmp_path / "x.tar", [("./a.pdb", TEXT), ("sub/b.pdb.gz", gzip.compress(TEXT * 1)), ("sub/a.pdb", TEXT)])
+    path = write_tar(
+        tmp_path / "x.tar", [("./a.pdb", TEXT), ("sub/b.pdb.gz", gzip.compress(TEXT * 1)), ("sub/a.pdb", TEXT)]
+    )
     listing = find_structures(path)
     assert names(listing) == ["a", "b", "sub/a"]
     before = sorted(os.listdir(tmp_path))
@@ -82,8 +73,8 @@ def test_members_are_read_in_place(tmp_path, monkeypatch):
 
 
 def test_a_folder_of_archives_and_a_single_file(tmp_path):
-    tar(tmp_path / "one.tar", [("a.pdb", TEXT)])
-    tar(tmp_path / "two.tar", [("a.pdb", TEXT), ("b.pdb", TEXT)])
+    write_tar(tmp_path / "one.tar", [("a.pdb", TEXT)])
+    write_tar(tmp_path / "two.tar", [("a.pdb", TEXT), ("b.pdb", TEXT)])
     (tmp_path / "c.pdb").write_bytes(TEXT)
     before = fingerprint(tmp_path)
     with zipfile.ZipFile(tmp_path / "six.zip", "w") as archive:
@@ -121,7 +112,7 @@ def test_hostile_members_are_skipped_counted_and_write_nothing(tmp_path):
     ]
     inside = tmp_path / "deep" / "er"
     inside.mkdir(parents=True)
-    listing = find_structures(tar(inside / "x.tar", members))
+    listing = find_structures(write_tar(inside / "x.tar", members))
     assert "good" in names(listing) and all(source.read().protein.num_residues == 3 for source in listing.sources)
     reasons = {"not a regular file": 4, "not a structure file": 1, "another file of the same structure": 1}
     assert listing.reasons == reasons
@@ -141,14 +132,14 @@ def test_links_and_pipes_in_a_folder(tmp_path):
 
 
 def test_a_member_that_claims_too_much_is_not_read(tmp_path, monkeypatch):
-    source = find_structures(tar(tmp_path / "x.tar", [("a.pdb", TEXT)])).sources[0]
+    source = find_structures(write_tar(tmp_path / "x.tar", [("a.pdb", TEXT)])).sources[0]
     monkeypatch.setattr("siamdiff_min.data.sources.MAX_BYTES", 100)
     with pytest.raises(StructureError, match=r"x\.tar:a\.pdb: too large"):
         source.read()
 
 
 def test_damaged_archives_are_an_error_that_names_them(tmp_path):
-    whole = tar(tmp_path / "x.tar", [("a.pdb", TEXT), ("b.pdb", TEXT), ("c.pdb", TEXT)]).read_bytes()
+    whole = write_tar(tmp_path / "x.tar", [("a.pdb", TEXT), ("b.pdb", TEXT), ("c.pdb", TEXT)]).read_bytes()
     path = tmp_path / "y.tar"
     second = 512 + 512  # the first member is a header and one block
     for data in (b"", b"not an archive" * 100, whole[: second + 700], whole[: second + 100], b"\x1f\x8b" + whole):
@@ -161,7 +152,7 @@ def test_damaged_archives_are_an_error_that_names_them(tmp_path):
 
 
 def test_an_archive_that_shrinks_after_it_was_listed(tmp_path):
-    path = tar(tmp_path / "x.tar", [("a.pdb", TEXT)])
+    path = write_tar(tmp_path / "x.tar", [("a.pdb", TEXT)])
     source = find_structures(path).sources[0]
     path.write_bytes(path.read_bytes()[:600])
     with pytest.raises(StructureError, match=r"truncated \(88 of"):

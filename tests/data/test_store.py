@@ -16,6 +16,7 @@ import numpy as np
 import processes
 import pytest
 import torch
+from helpers import assert_equal
 from processes import PATIENCE, run
 
 from benchmarks.pdb import write_pdb
@@ -27,16 +28,9 @@ from siamdiff_min.data.sources import bundle_index, bundle_path, find_structures
 from siamdiff_min.data.store import VERSION, ProteinStore, is_ours
 from siamdiff_min.files import StoreError, WriteError
 from siamdiff_min.protein.constants import ATOM_ELEMENT
-from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
+from siamdiff_min.protein.protein import Protein
 
 SIZES = (5, 1, 12, 30, 7, 9, 3, 4, 8, 2)
-
-
-def assert_equal(a: Protein, b: Protein) -> None:
-    for field in TENSOR_FIELDS:
-        x, y = getattr(a, field), getattr(b, field)
-        assert x.dtype == y.dtype and torch.equal(x, y), field
-    assert a.num_proteins == b.num_proteins
 
 
 def protein(size: int, seed: int) -> Protein:

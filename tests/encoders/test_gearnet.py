@@ -15,6 +15,7 @@ from conftest import (
     real_protein,
     relative_error,
 )
+from helpers import wave
 
 from siamdiff_min.encoders import ENCODERS, fast, kernels
 from siamdiff_min.encoders.gearnet import GearNet
@@ -52,12 +53,6 @@ def test_golden_without_edge_messages():
     encoding = net.eval()(*golden_graph(golden))
     assert relative_error(encoding.node[:, -24:], golden["node_feature"]) < 1e-5  # made without concatenation
     assert relative_error(encoding.protein[:, -24:], golden["graph_feature"]) < 1e-5
-
-
-def wave(x: torch.Tensor) -> torch.Tensor:
-    """The fixtures' scalar: cos(0), cos(1), ... as weights, row-major."""
-    weight = torch.arange(x.numel(), dtype=torch.float64).cos().to(x.dtype)
-    return (x.flatten() * weight).sum()
 
 
 @pytest.mark.usefixtures("kernel_form")

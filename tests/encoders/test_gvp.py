@@ -15,6 +15,7 @@ from conftest import (
     rigid_motion,
 )
 from given import dataset
+from helpers import wave
 
 from siamdiff_min.conventions import OFFICIAL
 from siamdiff_min.data.samples import pack_samples
@@ -110,12 +111,6 @@ def test_golden_network(dtype, bits, tolerance):
     assert relative_error(encoding.node, golden[f"out{bits}/node_feature"]) < tolerance
     assert relative_error(encoding.protein, golden[f"out{bits}/graph_feature"]) < tolerance
     assert sum(p.numel() for p in net.parameters()) == 874_982
-
-
-def wave(x: torch.Tensor) -> torch.Tensor:
-    """The fixtures' scalar: cos(0), cos(1), ... as weights, row-major."""
-    weight = torch.arange(x.numel(), dtype=torch.float64).cos().to(x.dtype)
-    return (x.flatten() * weight).sum()
 
 
 @pytest.mark.usefixtures("kernel_form")

@@ -13,13 +13,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from helpers import assert_equal
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.protein import parse
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, CA, PARENT, RESIDUE_ATOMS, RESIDUES
 from siamdiff_min.protein.parse import read_structure
-from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
+from siamdiff_min.protein.protein import Protein
 from siamdiff_min.protein.structure import MAX_COORDINATE, StructureError
 
 
@@ -90,16 +91,6 @@ def atoms_of(protein: Protein, index: int = 0) -> dict[str, float]:
     """Atom name -> x of one residue."""
     rows = protein.atom_residue == index
     return {ATOM_NAMES[a]: float(x) for a, x in zip(protein.atom_name[rows], protein.pos[rows, 0])}
-
-
-def assert_equal(a: Protein, b: Protein, tolerance: float = 0.0) -> None:
-    for field in TENSOR_FIELDS:
-        x, y = getattr(a, field), getattr(b, field)
-        assert x.dtype == y.dtype and x.shape == y.shape, field
-        if field == "pos":
-            assert (x - y).abs().max() <= tolerance
-        else:
-            assert torch.equal(x, y), field
 
 
 # ---- the policy ------------------------------------------------------------------------------------------------------
