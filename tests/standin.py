@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from siamdiff_min.logs import Mean
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training import engine
 from siamdiff_min.training.config import pretrain_options
@@ -45,12 +46,12 @@ class Objective(nn.Module):
         noise = torch.randn(protein.pos.shape, generator=generator, device=protein.pos.device)
         h = self.encoder(protein.pos + self.scale * noise)
         error = (self.structure(h) - noise).square().mean(-1)
-        loss, logs = error.mean(), {"structure_loss": torch.stack([error.sum(), torch.tensor(float(len(error)))])}
+        loss, logs = error.mean(), {"structure_loss": Mean.of(error)}
         loss = loss * torch.where(protein.pos.abs().max() > self.poison, torch.nan, 1.0)
         if self.ablation != "no-sequence":
             cross = F.cross_entropy(self.sequence(h), protein.residue_type)
             loss = loss + cross
-            logs["sequence_loss"] = torch.stack([cross.detach(), torch.tensor(1.0)])
+            logs["sequence_loss"] = Mean.of(cross)
         return loss, logs
 
 

@@ -13,6 +13,7 @@ PACKAGE = ROOT / "siamdiff_min"
 FLOOR = {
     "files": 0,
     "conventions": 0,
+    "logs": 0,
     "protein": 1,
     "encoders": 2,
     "data": 2,

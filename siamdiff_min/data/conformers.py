@@ -162,19 +162,3 @@ class ConformerCrops(Crops):
                 both = protein, replace(protein, pos=pos)
                 views = [view.select_atoms(there).select_residues(keep) for view in both]
         return Protein.pack(views), name
-
-
-# ---- in the objective ------------------------------------------------------------------------------------------------
-
-
-def two_views(protein: Protein) -> list[Protein]:
-    """First and second views of a batch of `ConformerCrops`: proteins 0, 2, 4 ... and 1, 3, 5 ... (B / 2 each)."""
-    sides = [protein.select_residues(protein.residue_protein % 2 == side) for side in (0, 1)]
-    return [replace(p, residue_protein=p.residue_protein // 2, num_proteins=p.num_proteins // 2) for p in sides]
-
-
-def given_or_simulated(first: Protein, given: Protein, simulated: Protein) -> tuple[Protein, Tensor]:
-    """The given conformers, but simulated ones where `given` is `first` itself; and (B,) where it is not."""
-    moved = first.atom_protein[(given.pos != first.pos).any(1)]
-    real = torch.zeros(first.num_proteins, dtype=torch.bool, device=moved.device).index_fill(0, moved, True)
-    return replace(first, pos=torch.where(real[first.atom_protein, None], given.pos, simulated.pos)), real

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from ..data.samples import Sample
 from ..encoders.ops import MLP, segment_sum
 from ..files import ConfigError
+from ..logs import Entropy, Statistic, Variance
 from ..protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
 from . import metrics
 
@@ -36,7 +37,7 @@ class Task(nn.Module):
         d = encoder.out_dim
         self.head = MLP(self.structures * d, d, d, num_outputs or self.num_outputs)
 
-    def forward(self, sample: Sample, generator: torch.Generator | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, sample: Sample, generator: torch.Generator | None = None) -> tuple[Tensor, dict[str, Statistic]]:
         """Mean loss of a batch, and what to log. Nothing is drawn: only objectives of pre-training need a generator."""
         loss = self.loss(self.predict(sample), sample.target).mean()
         return loss, {"loss_constant": self.constant(sample.target)}
@@ -68,8 +69,8 @@ class Task(nn.Module):
         """Loss of every sample (B,)."""
         raise NotImplementedError
 
-    def constant(self, target: Tensor) -> Tensor:
-        """Sums over a batch that tell `means` the loss of the best constant prediction."""
+    def constant(self, target: Tensor) -> Statistic:
+        """The loss of the best constant prediction."""
         raise NotImplementedError
 
     def score(self, output: Tensor) -> Tensor:
@@ -120,10 +121,9 @@ class Labels(Task):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(output, target.view(output.shape), reduction="none").mean(-1)
 
-    def constant(self, target: Tensor) -> Tensor:
-        """Counts of 0 and 1 (C, 2)."""
+    def constant(self, target: Tensor) -> Entropy:
         ones = target.view(len(target), -1).sum(0)
-        return torch.stack([len(target) - ones, ones], dim=-1)
+        return Entropy(torch.stack([len(target) - ones, ones], dim=-1))
 
     def score(self, output: Tensor) -> Tensor:
         return output.sigmoid()
@@ -149,9 +149,8 @@ class Classes(Task):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(output, target, reduction="none")
 
-    def constant(self, target: Tensor) -> Tensor:
-        """Counts of the classes (1, C)."""
-        return F.one_hot(target, self.head.layers[-1].out_features).sum(0)[None]
+    def constant(self, target: Tensor) -> Entropy:
+        return Entropy.of(target, self.head.layers[-1].out_features)
 
     def score(self, output: Tensor) -> Tensor:
         return output.softmax(-1)
@@ -174,10 +173,8 @@ class Regression(Task):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return (output.squeeze(-1) - (target - self.mean) / self.std).square()
 
-    def constant(self, target: Tensor) -> Tensor:
-        """Sum, number, sum of squares (3,)."""
-        x = (target - self.mean) / self.std
-        return torch.stack([x.sum(), torch.ones_like(x).sum(), x.square().sum()])
+    def constant(self, target: Tensor) -> Variance:
+        return Variance.of((target - self.mean) / self.std)
 
     def score(self, output: Tensor) -> Tensor:
         return output.squeeze(-1) * self.std + self.mean

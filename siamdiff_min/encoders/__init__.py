@@ -5,8 +5,9 @@ from functools import partial
 
 from ..conventions import CONVENTIONS
 from ..files import ConfigError
+from .encoder import Encoder, Encoding
 from .esm import ESM2, ESM_SIZES, RANDOM_ESM, ESMGearNet
-from .gearnet import Encoder, Encoding, GearNet
+from .gearnet import GearNet
 from .graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, GraphBuilder
 from .gvp import GVPGNN
 

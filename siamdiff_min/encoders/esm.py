@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from ..files import CheckpointError
 from ..protein.constants import ONE_LETTER
 from ..protein.protein import Protein
-from .gearnet import Encoder, Encoding, GearNet
+from .encoder import Encoder, Encoding
+from .gearnet import GearNet
 from .graph import Graph, GraphBuilder
 from .ops import segment_mean, segment_sum
 from .weights import load_weights, read_weights

@@ -4,7 +4,7 @@ Zhang et al. (2022), "Protein Representation Learning by Geometric Structure Pre
 of the paper. Parameter names are torchdrug's, so that released encoders load with `strict=True`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -13,41 +13,9 @@ from torch.nn import functional as F
 
 from ..protein.protein import Protein
 from . import kernels
+from .encoder import Encoder, Encoding
 from .graph import Graph, GraphBuilder, edge_lengths, line_graph
 from .ops import BatchNorm, Links, segment_mean, segment_sum
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """What an encoder returns: representations of atoms, residues and proteins."""
-
-    node: Tensor  # (N, d)   a in the paper
-    residue: Tensor  # (R, d)   h in the paper: the mean over the atoms of the residue
-    protein: Tensor  # (B, d)
-
-
-class Encoder(nn.Module):
-    """What all encoders share: (Protein) -> Encoding, on graphs of `builder`."""
-
-    builder: GraphBuilder
-    layer_dims: list[int]  # widths of the layers, side by side in the output
-    has_esm = False  # whether there is an ESM-2 inside, called `esm`
-
-    @property
-    def out_dim(self) -> int:
-        """Width d of all representations."""
-        return sum(self.layer_dims)
-
-    def seen(self, protein: Protein, graph: Graph | None) -> tuple[Protein, Graph]:
-        """The protein and graph as given; without a graph, the nodes that this level sees and their graph."""
-        if graph is None:
-            protein = self.builder.select_nodes(protein)
-            graph = self.builder(protein)
-        return protein, graph
-
-    def lr_factors(self) -> dict[str, float]:
-        """Learning rates relative to the run's, of the parameters that have one of their own."""
-        return {}
 
 
 class RelationalConv(nn.Module):

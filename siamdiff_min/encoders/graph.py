@@ -32,7 +32,7 @@ class Graph:
     edge_feature: Tensor  # (E, 51 + num_relations)   one-hots: types of both ends, relation, sequence distance
     node_feature: Tensor  # (N, d)   one-hots of element (atom level) and residue type
     num_relations: int
-    length: Tensor | None = None  # (E,) angstrom   shown instead of the lengths at the coordinates
+    shown_length: Tensor | None = None  # (E,) angstrom   in place of the lengths at the coordinates
 
     @property
     def num_nodes(self) -> int:
@@ -56,7 +56,7 @@ class Graph:
         """Keep the edges where `keep` (E,) is True. Nodes stay, even those that lose every edge."""
         kept = keep.nonzero().squeeze(1)
         edges = {name: getattr(self, name)[kept] for name in ("src", "dst", "relation", "edge_feature")}
-        return replace(self, **edges, length=None if self.length is None else self.length[kept])
+        return replace(self, **edges, shown_length=None if self.shown_length is None else self.shown_length[kept])
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def same_chain(protein: Protein, i: Tensor, j: Tensor) -> Tensor:
 
 def edge_lengths(graph: Graph, pos: Tensor) -> Tensor:
     """Lengths (E,) of the edges at the coordinates pos (N, 3), angstrom, unless the graph has lengths of its own."""
-    return length(pos[graph.src] - pos[graph.dst]) if graph.length is None else graph.length
+    return length(pos[graph.src] - pos[graph.dst]) if graph.shown_length is None else graph.shown_length
 
 
 def line_graph(graph: Graph, pos: Tensor, num_bins: int) -> tuple[Tensor, Tensor, Tensor]:

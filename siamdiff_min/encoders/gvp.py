@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS
 from ..protein.protein import Protein
-from .gearnet import Encoder, Encoding
+from .encoder import Encoder, Encoding
 from .graph import Graph, GraphBuilder, edge_lengths
 from .ops import BatchNorm, Links, segment_mean
 

@@ -11,11 +11,12 @@ from torch.nn import functional as F
 from ..conventions import PAPER, Conventions
 from ..encoders.graph import Graph
 from ..encoders.ops import MLP, raised
+from ..logs import Entropy, Mean, Variance
 from ..protein.constants import NUM_RESIDUE_TYPES
 from ..protein.geometry import angle, dihedral, length
 from ..protein.protein import Protein
 from .diffusion import hide_residues, random_mask
-from .objective import LossAndLogs, Objective, class_counts, mean_or_zero, sum_and_count
+from .objective import LossAndLogs, Objective, mean_or_zero
 from .walks import sample_walks, walk_nodes
 
 MASK_RATE = 0.15  # App. D
@@ -31,9 +32,9 @@ def cross_entropy(name: str, logits: Tensor, target: Tensor) -> LossAndLogs:
     """The mean cross-entropy of the classes target (M,) under logits (M, classes); logged with the accuracy."""
     loss = F.cross_entropy(raised(logits), target, reduction="none")
     return mean_or_zero(loss), {
-        f"{name}_loss": sum_and_count(loss),
-        f"{name}_loss_constant": class_counts(target, logits.shape[-1]),
-        f"{name}_accuracy": sum_and_count((logits.argmax(-1) == target).float()),
+        f"{name}_loss": Mean.of(loss),
+        f"{name}_loss_constant": Entropy.of(target, logits.shape[-1]),
+        f"{name}_accuracy": Mean.of((logits.argmax(-1) == target).float()),
     }
 
 
@@ -85,9 +86,10 @@ class Geometry(nn.Module):
         if self.kind != "distance":
             return cross_entropy(self.kind, output, target)
         loss = (raised(output).squeeze(-1) - target).square()
-        sums = torch.stack([target.sum(), target.new_full((), len(target)), target.square().sum()])
-        logs = {"distance_squared_error": sum_and_count(loss), "distance_squared_error_constant": sums}
-        return mean_or_zero(loss), logs
+        return mean_or_zero(loss), {
+            "distance_squared_error": Mean.of(loss),
+            "distance_squared_error_constant": Variance.of(target),
+        }
 
 
 class SelfPrediction(Objective):

@@ -7,9 +7,10 @@ from torch.nn import functional as F
 from ..conventions import PAPER, Conventions
 from ..encoders.graph import Graph
 from ..encoders.ops import MLP
+from ..logs import Mean
 from ..protein.geometry import length
 from ..protein.protein import Protein
-from .objective import LossAndLogs, Objective, sum_and_count
+from .objective import LossAndLogs, Objective
 
 MAX_RESIDUES = 50  # of a subsequence
 RADIUS = 15.0  # angstrom, of a ball around a residue
@@ -75,9 +76,9 @@ class MultiviewContrast(Objective):
         loss, correct = info_nce(*z, self.all_views)
         candidates = 2 * protein.num_proteins - 1 if self.all_views else protein.num_proteins
         return loss.mean(), {
-            "contrastive_loss": sum_and_count(loss),
-            "contrastive_loss_constant": sum_and_count(torch.full_like(loss, candidates).log()),
-            "contrastive_accuracy": sum_and_count(correct.float()),
+            "contrastive_loss": Mean.of(loss),
+            "contrastive_loss_constant": Mean.of(torch.full_like(loss, candidates).log()),
+            "contrastive_accuracy": Mean.of(correct.float()),
         }
 
     def view(self, protein: Protein, ca: Tensor, generator: torch.Generator) -> tuple[Protein, Graph]:

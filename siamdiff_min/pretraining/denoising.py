@@ -10,12 +10,13 @@ from torch.nn import functional as F
 
 from ..encoders.graph import edge_lengths
 from ..encoders.ops import MLP
+from ..logs import Mean
 from ..protein.conformer import chi_atoms, rotate_side_chains
 from ..protein.constants import MAX_CHI, RESIDUE_INDEX
 from ..protein.geometry import normal_like
 from ..protein.protein import Protein
 from .diffusion import Schedule
-from .objective import LossAndLogs, Objective, mean_or_zero, sum_and_count
+from .objective import LossAndLogs, Objective, mean_or_zero
 
 NOISE_LEVELS = 50
 SMALLEST, LARGEST = 0.01, 10.0  # angstrom
@@ -50,13 +51,13 @@ class ScoreMatching(Objective):
         sigma = self.sigma.to(protein.pos)[level][protein.atom_protein[i]]  # (P,)
         noise = normal_like(sigma, generator).masked_fill(i == j, 0.0)  # a self edge has no length to be noised
         noised = edge_lengths(graph, protein.pos) + (sigma * noise)[of_edge]  # (E,)
-        a = self.encoder(protein, replace(graph, length=noised)).node
+        a = self.encoder(protein, replace(graph, shown_length=noised)).node
         shown = torch.zeros_like(noise).index_copy_(0, of_edge, noised)[:, None]  # (P, 1) edges of a pair agree
         predicted = self.mlp(torch.cat([a[i] * a[j], self.dist_mlp(shown)], dim=-1)).squeeze(-1).to(noise.dtype)
         loss, zero = (predicted + noise).square()[i != j], noise.square()[i != j]
         return mean_or_zero(loss), {
-            "score_matching_loss": sum_and_count(loss),
-            "score_matching_loss_constant": sum_and_count(zero),
+            "score_matching_loss": Mean.of(loss),
+            "score_matching_loss_constant": Mean.of(zero),
         }
 
 
@@ -91,6 +92,6 @@ class TorsionalDiffusion(Objective):
         of_torsion = a[atoms[row, chi][chosen]].flatten(1)  # (M, 4 d)
         loss = (self.mlp(of_torsion).squeeze(-1).to(abar.dtype) - (turned / std)[chosen]).square()
         return mean_or_zero(loss), {
-            "torsion_loss": sum_and_count(loss),
-            "torsion_loss_constant": sum_and_count((turned / std)[chosen].square()),
+            "torsion_loss": Mean.of(loss),
+            "torsion_loss_constant": Mean.of((turned / std)[chosen].square()),
         }

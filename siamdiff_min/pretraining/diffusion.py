@@ -46,7 +46,7 @@ class Schedule:
 
     @property
     def alpha_bar(self) -> Tensor:
-        """prod_{s <= t} (1 - beta_s) for t = 1 .. T at the indices 0 .. T - 1: (T,)."""
+        """prod_{s <= t} (1 - beta_s), which joins t steps of Eq. 1, for t = 1 .. T at the indices 0 .. T - 1: (T,)."""
         return (1 - BETAS[self.betas](self.steps, self.low, self.high, self.dtype)).cumprod(0)
 
     def mask_rate(self, t: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """DiffPreT and SiamDiff: pre-training by sequence-structure diffusion (Sec. 3 and 4, App. B).
 
 Read `SiamDiff.forward` next to Alg. 1; everything it calls is one equation. DiffPreT is the case of one view. Neither
-the encoder nor the heads are told t (differences.md, row 20). Eq. 1, Eq. 4, Eq. 6, Eq. 8, Eq. 9, Eq. 13
-and App. C derive the losses from the reverse process. Pre-training never runs it, so they have no code.
+the encoder nor the heads are told t, unlike epsilon(P^t, t) of the paper (differences.md, row 20).
 """
 
 from dataclasses import dataclass, replace
@@ -12,16 +11,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..conventions import PAPER, Conventions
-from ..data.conformers import given_or_simulated, two_views
 from ..encoders import kernels
-from ..encoders.gearnet import Encoding
+from ..encoders.encoder import Encoding
 from ..encoders.graph import Graph, edge_lengths
 from ..encoders.ops import MLP, raised, segment_mean, segment_sum
-from ..protein.conformer import GaussianConformer, TorsionalConformer
+from ..logs import Entropy, Mean
+from ..protein.conformer import GaussianConformer, TorsionalConformer, given_or_simulated, two_views
 from ..protein.constants import NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
 from ..protein.protein import Protein
 from .diffusion import Schedule, add_gaussian_noise, edges_to_vectors, hide_residues, random_mask
-from .objective import LossAndLogs, Objective, class_counts, sum_and_count
+from .objective import LossAndLogs, Objective
 
 
 @dataclass(frozen=True)
@@ -64,33 +63,41 @@ class SiamDiff(Objective):
         self.alpha_bar = self.schedule.alpha_bar.to(self.alpha_bar)
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
-        """Alg. 1, lines 2-11, on a batch: the loss, and what to log."""
-        if self.given:
-            protein, other = two_views(protein)
-        views, logs = [self.encoder.builder.select_nodes(protein)], {}  # line 2
-        if self.conformer is not None:
-            conformer, logs = self.conformer(views[0], generator)  # line 3
-            if self.given:
-                conformer, real = given_or_simulated(views[0], self.encoder.builder.select_nodes(other), conformer)
-                logs = logs | {"real_views": sum_and_count(real.float())}
-            views.append(conformer)
-        t = self.schedule.draw_t(protein.num_proteins, generator)  # line 4: one t per protein, for both views
-        masked = t.new_zeros(0)
-        if self.schedule.weight_sequence:  # line 7: one mask, for both views
-            rate = self.schedule.mask_rate(t)
-            masked = random_mask(protein, rate, generator, self.conventions.mask_with_replacement)
+        """Alg. 1, lines 2-11, on a batch: the loss, and its logs."""
+        views, logs = self.views(protein, generator)  # lines 2-3
+        t = self.schedule.draw_t(views[0].num_proteins, generator)  # line 4: one t per protein, for both views
+        masked = self.draw_mask(views[0], t, generator)  # line 7: one mask, for both views
         noisy = [self.add_noise(view, t, masked, generator) for view in views]  # lines 5-7
         h = [self.encoder(n.protein, n.graph) for n in noisy]  # lines 8-9
-        other = h[::-1]  # App. B.1: each view is denoised from the other one; a single view from itself
+        crossed = h[::-1]  # Sec. 4.3: each view is denoised from the other one; a single view from itself
 
-        loss = 0.0
+        loss = 0.0  # Eq. 8, or Eq. 13 for two views, falls apart into two losses (Eq. 9, App. C)
         if self.schedule.weight_structure:
-            structure, found = self.structure_loss(noisy, other)  # line 10
+            structure, found = self.structure_loss(noisy, crossed)  # line 10
             loss, logs = loss + self.schedule.weight_structure * structure, logs | found
         if self.schedule.weight_sequence:
-            sequence, found = self.sequence_loss(protein, masked, other)  # line 11
+            sequence, found = self.sequence_loss(views[0], masked, crossed)  # line 11
             loss, logs = loss + self.schedule.weight_sequence * sequence, logs | found
         return loss, logs
+
+    def views(self, protein: Protein, generator: torch.Generator) -> tuple[list[Protein], dict[str, Mean]]:
+        """P_1 and P_2 (Alg. 1, lines 2-3), and the logs of the conformer. DiffPreT has P_1 alone."""
+        nodes = self.encoder.builder.select_nodes
+        protein, other = two_views(protein) if self.given else (protein, None)
+        first = nodes(protein)
+        if self.conformer is None:
+            return [first], {}
+        second, logs = self.conformer(first, generator)
+        if other is not None:
+            second, real = given_or_simulated(first, nodes(other), second)
+            logs = logs | {"real_views": Mean.of(real.float())}
+        return [first, second], logs
+
+    def draw_mask(self, protein: Protein, t: Tensor, generator: torch.Generator) -> Tensor:
+        """The residues to mask (M,) at the steps t (B,); none without the sequence loss."""
+        if not self.schedule.weight_sequence:
+            return t.new_zeros(0)
+        return random_mask(protein, self.schedule.mask_rate(t), generator, self.conventions.mask_with_replacement)
 
     def add_noise(self, protein: Protein, t: Tensor, masked: Tensor, generator: torch.Generator) -> Noisy:
         """q(P^t | P^0) of Eq. 2 and Eq. 3: mask the sequence, build the graph, then move the atoms."""
@@ -107,27 +114,46 @@ class SiamDiff(Objective):
         target = (clean_length - edge_lengths(graph, protein.pos)) * (alpha_bar / (1 - alpha_bar)).sqrt()
         return Noisy(protein, graph, target)
 
-    def structure_loss(self, noisy: list[Noisy], other: list[Encoding]) -> LossAndLogs:
-        """|eps - eps_theta|^2 of Eq. 10: the mean over atoms, views, then proteins. And what to log."""
-        views = [(o.node, n.graph, n.protein.pos) for n, o in zip(noisy, other)]
+    def structure_loss(self, noisy: list[Noisy], crossed: list[Encoding]) -> LossAndLogs:
+        """|eps - eps_theta|^2 of Eq. 10: the mean over atoms, views, then proteins. And its logs."""
         # Eq. 5: m_ij = MLP(a_i * a_j, MLP(|r_i - r_j|)) of every edge, a from the other view, r from this one
+        views = [(c.node, n.graph, n.protein.pos) for n, c in zip(noisy, crossed)]
         scores = kernels.edge_scores(views, self.dist_mlp, self.struct_mlp)
         loss = torch.stack([noise_error(n, m) for n, m in zip(noisy, scores)]).mean(0)  # (B,)
         zero = torch.stack([noise_error(n, torch.zeros_like(m)) for n, m in zip(noisy, scores)]).mean(0)
-        return loss.mean(), {"structure_loss": sum_and_count(loss), "structure_loss_constant": sum_and_count(zero)}
+        return loss.mean(), {"structure_loss": Mean.of(loss), "structure_loss_constant": Mean.of(zero)}
 
-    def sequence_loss(self, protein: Protein, masked: Tensor, other: list[Encoding]) -> LossAndLogs:
-        """CE(s_i^0, p(s_i^0 | P^t)) of Eq. 11: the mean over masked residues, views, then proteins. And what to log."""
-        target, of_protein = protein.residue_type[masked], protein.residue_protein[masked]  # (M,)
-        weight = 1 / segment_sum(torch.ones_like(masked.float()), of_protein, protein.num_proteins)[of_protein]
-        logits = [raised(self.seq_mlp(o.residue[masked])) for o in other]  # Eq. 7: p = softmax(MLP(h_i)), (M, 20)
+    def sequence_loss(self, protein: Protein, masked: Tensor, crossed: list[Encoding]) -> LossAndLogs:
+        """CE(s_i^0, p(s_i^0 | P^t)) of Eq. 11: the mean over masked residues, views, then proteins. And its logs.
+
+        The reverse step of Eq. 6 needs no more than this p, and the cross-entropy stands for its KL (App. C).
+        """
+        target, owner = protein.residue_type[masked], protein.residue_protein[masked]  # (M,)
+        weight = 1 / segment_sum(torch.ones_like(masked.float()), owner, protein.num_proteins)[owner]
+        logits = [raised(self.seq_mlp(c.residue[masked])) for c in crossed]  # Eq. 7: p = softmax(MLP(h_i)), (M, 20)
         each = [F.cross_entropy(x, target, reduction="none") for x in logits]
-        loss = torch.stack([segment_mean(x, of_protein, protein.num_proteins) for x in each]).mean(0)  # (B,)
+        loss = torch.stack([segment_mean(x, owner, protein.num_proteins) for x in each]).mean(0)  # (B,)
         return loss.mean(), {
-            "sequence_loss": sum_and_count(loss),
-            "sequence_loss_constant": class_counts(target, NUM_RESIDUE_TYPES, weight),
-            "sequence_accuracy": sum_and_count((torch.stack(logits).argmax(-1) == target).float()),
+            "sequence_loss": Mean.of(loss),
+            "sequence_loss_constant": Entropy.of(target, NUM_RESIDUE_TYPES, weight),
+            "sequence_accuracy": Mean.of((torch.stack(logits).argmax(-1) == target).float()),
         }
+
+    @torch.no_grad()
+    def denoise(self, protein: Protein, t: int, generator: torch.Generator) -> list[Tensor]:
+        """R^0, R^t, and the estimate of R^0 in the reverse step of Eq. 4: three times (N, 3), angstrom.
+
+        Eq. 4 subtracts a part of eps_theta from R^t, the estimate all of it: R^t - sqrt((1 - abar) / abar) eps_theta.
+        As in training, eps_theta comes from the other view. Nothing is masked.
+        """
+        views, _ = self.views(protein, generator)
+        steps = torch.full((views[0].num_proteins,), t, device=protein.pos.device)
+        noisy = [self.add_noise(view, steps, steps[:0], generator) for view in views]
+        a = self.encoder(noisy[-1].protein, noisy[-1].graph).node
+        pos, graph = noisy[0].protein.pos, noisy[0].graph
+        (score,) = kernels.edge_scores([(a, graph, pos)], self.dist_mlp, self.struct_mlp)
+        noise = -edges_to_vectors(score, pos, graph.src, graph.dst)  # eps_theta: the score is minus it
+        return [views[0].pos, pos, pos - ((1 / self.alpha_bar[t - 1]) - 1).sqrt() * noise]
 
 
 def noise_error(noisy: Noisy, score: Tensor) -> Tensor:

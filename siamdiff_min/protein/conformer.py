@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..conventions import PAPER, Conventions
+from ..logs import Mean
 from .constants import ATOM_NAMES, ATOM_RADIUS, CHI_ATOM_INDEX, GREEK_RANK, MAX_CHI, RESIDUE_INDEX, VDW_RADIUS
 from .geometry import length, normal_like, radius_pairs, rotate_about_axis
 from .protein import Protein
@@ -91,9 +92,9 @@ class TorsionalConformer:
     shrink: float = 0.5
     conventions: Conventions = PAPER
 
-    def __call__(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, dict[str, Tensor]]:
-        """The conformer, and logs, each a tensor (count, R): residues with new clashes as first drawn and in the end,
-        and residues that keep their native side chain."""
+    def __call__(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, dict[str, Mean]]:
+        """The conformer, and the logged shares of residues: with new clashes as first drawn, with new clashes in the
+        end, with their native side chain."""
         std = protein.pos.new_full((protein.num_residues, 1), self.std)
         angles = self.draw(protein, std, generator)
         conformer = rotate_side_chains(protein, angles, self.conventions)
@@ -108,9 +109,8 @@ class TorsionalConformer:
             angles = torch.where(clashing[:, None], fresh, angles)
             conformer = rotate_side_chains(protein, angles, self.conventions)
             clashing = new_clashes(protein, conformer.pos)
-        rates = {"clash_rate_drawn": drawn, "clash_rate": clashing, "native_side_chains": (angles == 0).all(1)}
-        size = clashing.new_full((), len(clashing), dtype=torch.long)
-        return conformer, {name: torch.stack([x.sum(), size]) for name, x in rates.items()}
+        shares = {"clash_rate_drawn": drawn, "clash_rate": clashing, "native_side_chains": (angles == 0).all(1)}
+        return conformer, {name: Mean.of(residues.to(protein.pos.dtype)) for name, residues in shares.items()}
 
     def draw(self, protein: Protein, std: float | Tensor, generator: torch.Generator) -> Tensor:
         """Wrapped normal noise (R, 4) in [0, 2 pi) for every chi."""
@@ -124,6 +124,19 @@ class GaussianConformer:
 
     std: float = 0.3
 
-    def __call__(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, dict[str, Tensor]]:
+    def __call__(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, dict[str, Mean]]:
         """The conformer; it has nothing to log."""
         return replace(protein, pos=protein.pos + self.std * normal_like(protein.pos, generator)), {}
+
+
+def two_views(protein: Protein) -> list[Protein]:
+    """First and second views of a batch of `ConformerCrops`: proteins 0, 2, 4 ... and 1, 3, 5 ... (B / 2 each)."""
+    sides = [protein.select_residues(protein.residue_protein % 2 == side) for side in (0, 1)]
+    return [replace(p, residue_protein=p.residue_protein // 2, num_proteins=p.num_proteins // 2) for p in sides]
+
+
+def given_or_simulated(first: Protein, given: Protein, simulated: Protein) -> tuple[Protein, Tensor]:
+    """The given conformers, but simulated ones where `given` is `first` itself; and (B,) where it is not."""
+    moved = first.atom_protein[(given.pos != first.pos).any(1)]
+    real = torch.zeros(first.num_proteins, dtype=torch.bool, device=moved.device).index_fill(0, moved, True)
+    return replace(first, pos=torch.where(real[first.atom_protein, None], given.pos, simulated.pos)), real

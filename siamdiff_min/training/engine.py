@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from ..files import ConfigError
+from ..logs import Mean
 from .log import Log, Step
 from .ranks import Ranks, Record, catch_signals, means
 from .run import Run
@@ -61,7 +62,7 @@ def valid_keys(indices: Sequence[int], batch_size: int) -> list[list]:
 def record(loss: Tensor, logs: Record, size: int) -> Record:
     """What to remember of one batch, on its device."""
     loss = loss.detach().double()
-    return {"loss": torch.stack([loss * size, torch.full_like(loss, size)])} | {k: v.detach() for k, v in logs.items()}
+    return {"loss": Mean(torch.stack([loss * size, torch.full_like(loss, size)]))} | logs
 
 
 def _ignore_signals(worker: int) -> None:

@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from tqdm import tqdm
 
 from ..files import ConfigError, SiamDiffError, lock
+from ..logs import Statistic
 
 tqdm.monitor_interval = 0  # no thread of its own: processes are forked beside it
 PATIENCE = timedelta(days=7)  # for a process that is still alive: rank 0 may convert data for days
-Record = dict[str, Tensor]  # name -> sums over the items of a batch, see `means`
+Record = dict[str, Statistic]  # of one batch, by name
 
 
 @dataclass(frozen=True)
@@ -152,22 +152,15 @@ def catch_signals() -> Iterator[list[int]]:
 
 
 def means(records: list[Record], ranks: Ranks) -> dict[str, float]:
-    """What every log comes to over batches and processes; sums are correctly rounded in any order.
-
-    (total, count) gives the mean. The other two say what the best constant prediction costs: (total, count, squares)
-    of the targets gives their variance, counts (C, k) of k classes give the entropy, averaged over C.
-    """
-    names = {name for record in records for name in record}
-    mine = {name: torch.stack([r[name].double() for r in records if name in r]).cpu().numpy() for name in names}
+    """The value of every log over all batches and processes. Sums are correctly rounded, in any order."""
+    kinds = {name: type(log) for record in records for name, log in record.items()}
+    mine = {}
+    for name, kind in kinds.items():
+        mine[name] = kind, torch.stack([r[name].sums.double() for r in records if name in r]).cpu().numpy()
     everyone, result = ranks.gather([mine]), {}
     for name in sorted({name for one in everyone for name in one}):
-        entries = np.concatenate([one[name] for one in everyone if name in one])
-        sums = np.apply_along_axis(math.fsum, 0, entries).tolist()
-        if isinstance(sums[0], list):
-            entropies = [sum(-n / sum(row) * math.log(n / sum(row)) for n in row if n) for row in sums]
-            if any(map(sum, sums)):
-                result[name] = sum(entropies) / len(entropies)
-        elif sums[1]:
-            mean = sums[0] / sums[1]
-            result[name] = mean if len(sums) == 2 else sums[2] / sums[1] - mean**2
+        found, sums = zip(*(one[name] for one in everyone if name in one))
+        value = found[0].value(np.apply_along_axis(math.fsum, 0, np.concatenate(sums)).tolist())
+        if value is not None:
+            result[name] = value
     return result

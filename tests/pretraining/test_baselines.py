@@ -16,6 +16,7 @@ from siamdiff_min.conventions import OFFICIAL, PAPER
 from siamdiff_min.encoders import ENCODERS, Encoding
 from siamdiff_min.encoders.gearnet import GearNet
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, edge_lengths
+from siamdiff_min.logs import Mean
 from siamdiff_min.pretraining import OBJECTIVES, baselines
 from siamdiff_min.pretraining.baselines import GEOMETRY, Geometry, ResidueTypes, SelfPrediction, without
 from siamdiff_min.pretraining.contrast import MultiviewContrast, ball, info_nce, subsequence
@@ -61,7 +62,7 @@ def test_losses_do_not_depend_on_the_pose(name, level):
     again, _ = objective(protein, generator(1))
     other, _ = objective(protein, generator(2))
     assert again == loss and other != loss
-    assert all(v.sum() > 0 and torch.isfinite(v).all() for v in logs.values())
+    assert all(log.sums.sum() > 0 and torch.isfinite(log.sums).all() for log in logs.values())
 
 
 @pytest.mark.parametrize("encoder, level", [("gearnet", "atom"), ("gvp", "atom"), ("esm-gearnet", "residue")])
@@ -104,7 +105,7 @@ def test_golden_residue_types(monkeypatch):
     monkeypatch.setattr(torch, "rand", lambda *size, **options: golden["draw0_rand"])
     loss, logs = objective(golden.protein(), generator())
     assert abs(loss - golden["loss"]) <= 1e-5 * golden["loss"]
-    assert logs["residue_type_accuracy"].tolist() == [1.0, 18.0]  # 0.0556
+    assert logs["residue_type_accuracy"].sums.tolist() == [1.0, 18.0]  # 0.0556
 
 
 @pytest.mark.parametrize("level", ["atom", "residue"])
@@ -177,7 +178,8 @@ def test_nothing_to_predict_costs_nothing(name):
         protein = protein.crop(0, 1)
     loss, logs = build(name, "atom" if name == "torsional" else "residue").eval()(protein, generator())
     loss.backward()
-    assert loss == 0 and not any(v.any() for v in logs.values()) and means([logs], Ranks(torch.device("cpu"))) == {}
+    assert loss == 0 and not any(log.sums.any() for log in logs.values())
+    assert means([logs], Ranks(torch.device("cpu"))) == {}
 
 
 @pytest.mark.parametrize("official", [False, True])
@@ -238,7 +240,7 @@ def test_golden_geometry(kind, monkeypatch):
     assert relative_error(objective.geometry.mlp(a.flatten(1)).squeeze(-1), golden["pred"]) < 1e-5
     assert abs(value - golden["loss"]) <= 1e-5 * golden["loss"]
     if kind != "distance":
-        correct, count = logs[f"{kind}_accuracy"]
+        correct, count = logs[f"{kind}_accuracy"].sums
         assert torch.isclose(correct / count, golden["metric/accuracy"])
 
 
@@ -354,8 +356,8 @@ def test_score_matching_sees_noised_lengths_and_learns_the_noise(level):
     nn.init.zeros_(objective.mlp.layers[-1].bias)
     loss, _ = objective(protein, generator(4))
     ((view, graph),) = shown
-    true = edge_lengths(replace(graph, length=None), view.pos)
-    difference = graph.length - true
+    true = edge_lengths(replace(graph, shown_length=None), view.pos)
+    difference = graph.shown_length - true
     assert (difference[graph.src == graph.dst] == 0).all()
     of_pair: dict = {}
     for i, j, d in zip(graph.src.tolist(), graph.dst.tolist(), difference.tolist()):
@@ -381,7 +383,7 @@ def test_score_matching_predicts_minus_the_noise():
         nn.init.constant_(objective.mlp.layers[-1].bias, c)
         losses[c] = objective(protein, generator(4))[0].item()
     view, graph = shown[0]
-    difference = graph.length - edge_lengths(replace(graph, length=None), view.pos)
+    difference = graph.shown_length - edge_lengths(replace(graph, shown_length=None), view.pos)
     sigma = noise_levels().double()[torch.randint(50, (2,), generator=generator(4))][view.atom_protein[graph.src]]
     _, first = np.unique(graph.pair.numpy(), return_index=True)
     first = first[(graph.src != graph.dst).numpy()[first]]
@@ -441,7 +443,7 @@ def test_torsions_turn_one_chi_of_every_residue(monkeypatch):
     std = ((1 - abar) / abar).sqrt()
     noise = (change.sum(1) / std)[turns]
     assert torch.isclose(loss, noise.square().mean()) and torch.isclose(
-        loss, logs["torsion_loss_constant"][0] / turns.sum()
+        loss, logs["torsion_loss_constant"].sums[0] / turns.sum()
     )
     assert torch.equal(graph.src, objective.encoder.builder(protein).src)  # the edges of the clean structure
     index, _ = chi_atoms(protein)
@@ -480,7 +482,7 @@ def test_training_lowers_every_loss_on_one_batch(name):
         adam.zero_grad()
         loss.backward()
         adam.step()
-        history.append([(logs[k][0] / logs[k][1]).item() for k in logs if k.endswith(("loss", "error"))])
+        history.append([logs[k].value(logs[k].sums.tolist()) for k in logs if k.endswith(("loss", "error"))])
     start, end = (np.mean(part, axis=0) for part in (history[:8], history[-8:]))
     assert (end < 0.99 * start).all(), (start, end)
 
@@ -518,7 +520,7 @@ class Toy(Objective):
         ca = protein.pos[protein.atom_name == CA]
         far = (protein.pos - ca[protein.atom_residue]).norm(dim=-1)
         error = (self.head(self.encoder(protein).node).squeeze(-1) - far).square()
-        return error.mean(), {"error": torch.stack([error.detach().sum(), error.new_tensor(len(error))])}
+        return error.mean(), {"error": Mean.of(error)}
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from standin import assert_equal_weights, configure, lines, train
 
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError
+from siamdiff_min.logs import Entropy, Variance
 from siamdiff_min.pretraining import SCHEDULES, SiamDiff
-from siamdiff_min.pretraining.objective import class_counts
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training import checkpoint, engine, ranks
 from siamdiff_min.training.log import Log
@@ -235,9 +235,9 @@ def test_what_the_best_constant_prediction_costs(split):
         x, y = torch.from_numpy(numbers[part]), torch.from_numpy(labels[part]).double()
         records.append(
             {
-                "classes": class_counts(torch.from_numpy(classes[part]), 6),
-                "numbers": torch.stack([x.sum(), x.new_tensor(len(x)), x.square().sum()]),
-                "labels": torch.stack([(1 - y).sum(0), y.sum(0)], dim=-1),
+                "classes": Entropy.of(torch.from_numpy(classes[part]), 6),
+                "numbers": Variance.of(x),
+                "labels": Entropy(torch.stack([(1 - y).sum(0), y.sum(0)], dim=-1)),
             }
         )
     result = ranks.means(records, ALONE)
@@ -254,7 +254,7 @@ def test_the_constant_of_the_sequence_loss_is_averaged_as_the_loss_is():
     protein = Protein.pack([real_protein(name, torch.float32).alpha_carbons() for name in ("1LCD_A", "2BEG")])
     _, logs = objective(protein, generator())
     constant = ranks.means([{"constant": logs["sequence_loss_constant"]}], ALONE)["constant"]
-    share = logs["sequence_loss_constant"][0] / 2  # of the classes in the answer
+    share = logs["sequence_loss_constant"].sums[0] / 2  # of the classes in the answer
     answer = torch.nn.Linear(objective.encoder.out_dim, 20)
     torch.nn.init.zeros_(answer.weight)
     answer.bias.data = share.clamp(min=1e-30).log()

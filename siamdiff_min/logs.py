@@ -1,0 +1,69 @@
+"""Statistics to log beside a loss: a `Mean`, or the loss of the best constant prediction (`Variance`, `Entropy`).
+
+Each holds sums over a batch. The sums of all batches and processes are added up before `value` is taken, so the logged
+number is exact, however the data was cut into batches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """What the three share."""
+
+    sums: Tensor
+
+    @staticmethod
+    def value(sums: list) -> float | None:
+        """The number to log, from the total of `sums`; None if nothing was counted."""
+        raise NotImplementedError
+
+
+class Mean(Statistic):
+    """The mean of some values; sums (2,) are their total and number."""
+
+    @classmethod
+    def of(cls, x: Tensor) -> Mean:
+        x = x.detach().flatten()
+        return cls(torch.stack([x.sum(), x.new_full((), len(x))]))
+
+    @staticmethod
+    def value(sums: list[float]) -> float | None:
+        total, count = sums
+        return total / count if count else None
+
+
+class Variance(Statistic):
+    """The variance of targets: the squared error of their mean. Sums (3,) are total, number, total of squares."""
+
+    @classmethod
+    def of(cls, x: Tensor) -> Variance:
+        x = x.detach().flatten()
+        return cls(torch.stack([x.sum(), x.new_full((), len(x)), x.square().sum()]))
+
+    @staticmethod
+    def value(sums: list[float]) -> float | None:
+        total, count, squares = sums
+        return squares / count - (total / count) ** 2 if count else None
+
+
+class Entropy(Statistic):
+    """The entropy of targets: the cross-entropy of their frequencies. Sums (C, k) count k classes in C columns."""
+
+    @classmethod
+    def of(cls, target: Tensor, num_classes: int, weight: Tensor | None = None) -> Entropy:
+        """Classes target (M,); `weight` (M,) if they weigh differently in the loss."""
+        weight = torch.ones_like(target, dtype=torch.float) if weight is None else weight
+        return cls(torch.zeros(num_classes, device=target.device).index_add_(0, target, weight)[None])
+
+    @staticmethod
+    def value(sums: list[list[float]]) -> float | None:
+        """The mean over the columns."""
+        entropies = [sum(-n / sum(column) * math.log(n / sum(column)) for n in column if n) for column in sums]
+        return sum(entropies) / len(entropies) if any(map(sum, sums)) else None
