@@ -5,7 +5,8 @@
 DATA/probe.tsv lists structures: file, split (train, val, test), family, cluster, and for a complex its partners ("A:B",
 names of their chains). `benchmarks.probe_table` makes one. No family may be in two splits. An ENCODER is a file with
 the weights of one, or a floor: `random-NAME-LEVEL-SIZE-SEED` (as `random-gearnet-atom-tiny-0`; its batch norm has seen
-training chains, as finetune.py does for --freeze) or, without any network, `onehot`, `geometry` or `both`.
+training chains, as finetune.py does for --freeze) or, without any network, `onehot`, `geometry`, `both`, `counts` or
+`neighbours`. Names joined with + are features beside each other: `siamdiff-residue.pt+counts`.
 
 Ridge regression on standardised features: of the numbers, or of one-hot classes, of which the largest answer is taken.
 Fitted on training chains, with the penalty that does best on validation chains, for 1, 10 and 100 % of the labelled
@@ -56,6 +57,7 @@ SHARES = (1, 10, 100)  # % of the labelled residues of training
 PENALTIES = np.logspace(-1, 6, 15)
 MASKED = 0.15
 LONGEST = 250  # residues of a side of a complex; longer ones are left out
+RADII = (5, 6, 7, 8, 10, 12, 14, 16)  # angstrom, of `counts`
 LEVELS = 128  # of the answers that a ROC curve is drawn from
 CALIBRATION = 50  # training chains that the batch norm of a random encoder sees
 
@@ -145,36 +147,68 @@ def save(path: Path, **arrays: np.ndarray) -> None:
     write_file(path, content.getvalue())
 
 
-def floor(kind: str):
-    """Features without a network: protein -> (R, d).
+def onehot(protein: Protein) -> torch.Tensor:
+    """Types of the residues -4 .. +4 places away (R, 180)."""
+    kinds = F.one_hot(protein.residue_type, NUM_RESIDUE_TYPES) * ~protein.masked[:, None]
+    wide = F.pad(kinds, (0, 0, 4, 4))
+    return torch.cat([wide[k : k + len(kinds)] for k in range(9)], dim=1).float()
 
-    onehot: types of the residues -4 .. +4 places away. geometry: distances of the CA to those 1 to 4 places away (20 at
-    most, and where there is none), numbers of CA within 6 and 10, mean number of atoms within 4.5 of the residue's.
+
+def distances(protein: Protein) -> torch.Tensor:
+    """Between the CA of all residues (R, R), angstrom."""
+    ca = atoms_of(protein, CA)
+    return torch.cdist(ca, ca, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def geometry(protein: Protein) -> torch.Tensor:
+    """Distances of the CA to those 1 to 4 places away (20 at most, and where there is none), numbers of CA within 6 and
+    10, mean number of atoms within 4.5 of the residue's (R, 11)."""
+    distance = distances(protein)
+    wide = F.pad(distance, (4, 4), value=20.0)
+    row = torch.arange(len(distance))
+    ladder = [wide[row, row + 4 + k].clamp(max=20) for k in range(-4, 5) if k]
+    near = [(distance < radius).sum(1).double() for radius in (6, 10)]
+    atoms = torch.cdist(protein.pos, protein.pos, compute_mode="donot_use_mm_for_euclid_dist") < 4.5
+    crowd = segment_mean(atoms.sum(1).double()[:, None], protein.atom_residue, protein.num_residues)[:, 0]
+    return torch.stack([*ladder, *near, crowd], dim=1).float()
+
+
+def counts(protein: Protein) -> torch.Tensor:
+    """How many CA lie within RADII of the CA, and how many virtual CB of the virtual CB, before and after the residue
+    in the chain, less and more than 24 places away (R, 64).
+
+    The virtual CB is 2.4 angstrom from CA, away from the middle of the CA before and after; all from CA alone.
     """
+    ca = atoms_of(protein, CA)
+    wide = torch.cat([ca[:1], ca, ca[-1:]])
+    beta = ca + 2.4 * F.normalize(2 * ca - wide[:-2] - wide[2:], dim=-1)
+    offset = torch.arange(len(ca)) - torch.arange(len(ca))[:, None]
+    where = [(s * offset > 0) & (s * offset < 24) for s in (-1, 1)] + [s * offset >= 24 for s in (-1, 1)]
+    found = []
+    for point in (ca, beta):
+        distance = torch.cdist(point, point, compute_mode="donot_use_mm_for_euclid_dist")
+        found += [((distance < radius) & side).sum(1) for radius in RADII for side in where]
+    return torch.stack(found, dim=1).float()
 
-    def onehot(protein: Protein) -> torch.Tensor:
-        kinds = F.one_hot(protein.residue_type, NUM_RESIDUE_TYPES) * ~protein.masked[:, None]
-        wide = F.pad(kinds, (0, 0, 4, 4))
-        return torch.cat([wide[k : k + len(kinds)] for k in range(9)], dim=1).float()
 
-    def geometry(protein: Protein) -> torch.Tensor:
-        ca = atoms_of(protein, CA)
-        distance = torch.cdist(ca, ca, compute_mode="donot_use_mm_for_euclid_dist")
-        wide = F.pad(distance, (4, 4), value=20.0)
-        row = torch.arange(len(ca))
-        ladder = [wide[row, row + 4 + k].clamp(max=20) for k in range(-4, 5) if k]
-        near = [(distance < radius).sum(1).double() for radius in (6, 10)]
-        atoms = torch.cdist(protein.pos, protein.pos, compute_mode="donot_use_mm_for_euclid_dist") < 4.5
-        crowd = segment_mean(atoms.sum(1).double()[:, None], protein.atom_residue, protein.num_residues)[:, 0]
-        return torch.stack([*ladder, *near, crowd], dim=1).float()
+def neighbours(protein: Protein) -> torch.Tensor:
+    """How many CA of every type lie within 6, 10 and 14 angstrom, without the residue's own (R, 60)."""
+    kinds = (F.one_hot(protein.residue_type, NUM_RESIDUE_TYPES) * ~protein.masked[:, None]).double()
+    distance = distances(protein).fill_diagonal_(torch.inf)
+    return torch.cat([(distance < radius).double() @ kinds for radius in (6, 10, 14)], dim=1).float()
 
-    return {"onehot": onehot, "geometry": geometry, "both": lambda p: torch.cat([onehot(p), geometry(p)], 1)}[kind]
+
+FLOORS = {"onehot": onehot, "geometry": geometry, "counts": counts, "neighbours": neighbours}  # without a network
 
 
 def load(name: str, items: list[Item]):
     """Features of an ENCODER of the command line: protein -> (R, d). Raises SiamDiffError for what is none."""
-    if name in ("onehot", "geometry", "both"):
-        return floor(name)
+    name = "onehot+geometry" if name == "both" else name
+    if "+" in name:
+        parts = [load(part, items) for part in name.split("+")]
+        return lambda protein: torch.cat([part(protein) for part in parts], dim=1)
+    if name in FLOORS:
+        return FLOORS[name]
     if match := re.fullmatch(r"random-([\w-]+)-(atom|residue)-([a-z]+)-(\d+)", name):
         kind, level, size, seed = match.groups()
         torch.manual_seed(int(seed))
@@ -191,6 +225,8 @@ def load(name: str, items: list[Item]):
 
 def short(name: str) -> str:
     """The name of the results of an ENCODER: the folder of an encoder.pt, else the file without its ending."""
+    if "+" in name:
+        return "+".join(map(short, name.split("+")))
     path = Path(name)
     return path.resolve().parent.name if path.name == "encoder.pt" else path.name.removesuffix(".pt")
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.probe_report FOLDER... [--against METHOD] [--figure gains.png]
 
-FOLDERs hold NAME.npz, name METHOD-LEVEL-SIZE-SEED, or random-gearnet-LEVEL-SIZE-SEED (scratch), or a floor. Prints one
-part for every level and size.
+FOLDERs hold NAME.npz, name METHOD-LEVEL-SIZE-SEED, or random-gearnet-LEVEL-SIZE-SEED (scratch), or a floor.
+With +counts at its end it is a method of its own. Prints one part for every level and size.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from siamdiff_min.files import ConfigError, console
 
 DRAWS = 2000  # of the families of the test split
 PROBES = [name for name in KIND if name != "retrieval"]
-FLOORS = ("onehot", "geometry", "both")
+FLOORS = ("onehot", "geometry", "both", "counts")
 SCRATCH = "scratch"
 PAPER = {  # the paper's Tables 1 and 2: method -> mean rank first, then the columns
     "atom": {
@@ -93,9 +93,9 @@ def read_all(folders: list[Path]) -> dict[tuple[str, str], dict[str, dict[int, R
     for path in sorted(path for folder in folders for path in folder.glob("*.npz")):
         if path.stem in FLOORS:
             floors[path.stem] = {0: read(path)}
-        elif match := re.fullmatch(r"(.+)-(atom|residue)-([a-z]+)-(\d+)", path.stem):
-            method, level, size, seed = match.groups()
-            method = SCRATCH if method == "random-gearnet" else method
+        elif match := re.fullmatch(r"(.+)-(atom|residue)-([a-z]+)-(\d+)(\+\w+)?", path.stem):
+            method, level, size, seed, beside = match.groups()
+            method = (SCRATCH if method == "random-gearnet" else method) + (beside or "")
             found[level, size][method][int(seed)] = read(path)
     for methods in found.values():
         methods.update(floors)
