@@ -1,0 +1,234 @@
+"""`benchmarks.ppis`, `benchmarks.ddg` and what they share: on bundled structures, against scikit-learn and by hand."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, matthews_corrcoef, roc_auc_score
+
+from benchmarks import ddg, ppis, probe
+from benchmarks.families import families
+from benchmarks.pdb import write_pdb
+from siamdiff_min.data.sources import bundle_path, find_structures
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders.ops import MLP
+from siamdiff_min.protein.constants import ONE_LETTER
+from siamdiff_min.training import checkpoint
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    return {source.name: source for source in find_structures(bundle_path()).sources}
+
+
+@pytest.fixture(scope="module")
+def chains(bundled):
+    """Eight short single chains of as many families."""
+    short = sorted((s for name, s in bundled.items() if "_" in name), key=lambda source: source.size)[:16]
+    found = {source.name: source.read() for source in short}
+    letters = {name: [ONE_LETTER[k] for k in s.protein.residue_type.tolist()] for name, s in found.items()}
+    family = families({name: "".join(x) for name, x in letters.items()}, {name: name[:4] for name in found})
+    return {name: found[name] for name in sorted(set(family.values()))[:8]}
+
+
+@pytest.fixture(scope="module")
+def encoder_file(tmp_path_factory):
+    """Random weights, with a sequence head."""
+    torch.manual_seed(0)
+    encoder = ENCODERS["gearnet"]("residue", "tiny")
+    head = MLP(encoder.out_dim, encoder.out_dim, encoder.out_dim, 20)
+    path = tmp_path_factory.mktemp("run") / "encoder.pt"
+    identity = "gearnet", "residue", "tiny", "paper"
+    checkpoint.save_encoder_file(path, encoder, *identity, seq_mlp=head.state_dict())
+    return str(path)
+
+
+def write_structures(folder, chains) -> None:
+    folder.mkdir()
+    for name, structure in chains.items():
+        write_pdb(folder / f"{name}.pdb", structure.protein, structure.chain_names)
+
+
+def test_families():
+    """Relatives by sequence, by entry, and by a third one that joins them; chance is no reason."""
+    random = np.random.default_rng(0)
+    base = "".join(random.choice(list(ONE_LETTER), 120))
+    half = "".join(random.choice(list(ONE_LETTER), 120))
+    sequences = {
+        "1aaaA": base,
+        "2bbbA": "".join(a if random.random() < 0.6 else "A" for a in base),
+        "3cccA": half,
+        "3cccB": base[:90] + "G" * 20,
+        "4dddA": "".join(random.choice(list(ONE_LETTER), 120)),
+        "5eeeA": base[:40] + "".join(random.choice(list(ONE_LETTER), 80)),  # identical, but in a third of it only
+    }
+    found = families(sequences, {name: name[:4] for name in sequences})
+    assert len({found[name] for name in ("1aaaA", "2bbbA", "3cccA", "3cccB")}) == 1
+    assert found["4dddA"] == "4dddA" and found["5eeeA"] == "5eeeA"
+
+
+def test_counts_by_hand(chains):
+    """Double loops over CA; the virtual CB of a helix lies within 1.2 angstrom of the real one."""
+    protein = next(iter(chains.values())).protein
+    found = probe.counts(protein)
+    ca = [pos for pos, name in zip(protein.pos.double(), protein.atom_name.tolist()) if name == 1]
+    i = len(ca) // 2
+    for k, radius in enumerate(probe.RADII):
+        near = [j for j in range(len(ca)) if j != i and (ca[j] - ca[i]).norm() < radius]
+        sides = [[j < i and i - j < 24, j > i and j - i < 24, i - j >= 24, j - i >= 24] for j in near]
+        assert found[i, 4 * k : 4 * k + 4].tolist() == np.array(sides).reshape(-1, 4).sum(0).tolist()
+    types = probe.neighbours(protein)
+    near = [j for j in range(len(ca)) if j != i and (ca[j] - ca[i]).norm() < 10]
+    expected = np.bincount(protein.residue_type[near].numpy(), minlength=20)
+    assert types[i, 20:40].tolist() == expected.tolist()
+
+
+def test_names_joined_with_plus(chains, encoder_file):
+    protein = next(iter(chains.values())).protein
+    with torch.inference_mode():
+        beside = probe.load(f"{encoder_file}+counts", [])(protein)
+        alone = probe.load(encoder_file, [])(protein)
+    assert torch.equal(beside, torch.cat([alone, probe.counts(protein)], 1))
+    assert probe.short(f"{encoder_file}+counts") == f"{Path(encoder_file).parent.name}+counts"
+
+
+# ---- ppis ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory, chains):
+    """The label is whether a residue is polar, which types tell; two chains each for validation and test."""
+    folder = tmp_path_factory.mktemp("sites")
+    write_structures(folder / "structures", chains)
+    lines = ["name\tchain\tnumber\tvalue\tsplit"]
+    for k, (name, structure) in enumerate(chains.items()):
+        split = ("train", "train", "train", "train", "valid", "valid", "test", "test")[k]
+        for (chain, number, code), kind in zip(structure.positions, structure.protein.residue_type.tolist()):
+            value = int(ONE_LETTER[kind] in "STNQDEKRH")
+            lines.append(f"{name}\t{chain}\t{f'{number}{code}'.strip()}\t{value}\t{split}")
+    (folder / "labels.tsv").write_text("\n".join(lines[:-1]) + "\n")  # one residue has no label
+    return folder
+
+
+def test_sites_without_the_test_split(sites, tmp_path, capsys):
+    """Held-out folds of training and validation; what types tell is found."""
+    ppis.main([str(sites), "floor", "--out", str(tmp_path), "--table", str(tmp_path / "t.tsv")])
+    assert "(6 chains" in capsys.readouterr().out
+    found = ppis.with_labels(dict(np.load(tmp_path / "floor.npz")), ppis.read_chains(sites, False))
+    assert ppis.scores(found)["AUROC"] > 0.9
+    with open(tmp_path / "t.tsv") as file:
+        split = {row["name"]: row["split"] for row in csv.DictReader(file, delimiter="\t")}
+    assert sorted(split.values()) == ["test", *["train"] * 4, "valid"]
+    assert not set(split) & {item.name for item, *_ in ppis.read_chains(sites, True) if item.split == "test"}
+
+
+def test_scores_are_those_of_scikit_learn(sites, tmp_path, capsys):
+    """On the test split, and with chains drawn twice or not at all."""
+    ppis.main([str(sites), "floor", "--test", "--out", str(tmp_path)])
+    found = ppis.with_labels(dict(np.load(tmp_path / "floor.npz")), ppis.read_chains(sites, True))
+    for weight in (np.array([1, 1]), np.array([3, 1])):
+        rows = np.repeat(np.arange(len(found["y"])), weight[found["chain"]])
+        y, answer = found["y"][rows], found["answer"][rows]
+        expected = average_precision_score(y, answer), roc_auc_score(y, answer)
+        expected += (matthews_corrcoef(y, answer >= found["threshold"]),)
+        assert list(ppis.scores(found, weight).values()) == pytest.approx(expected)
+    answer, y = np.array([0.1, 0.9, 0.4, 0.8]), np.array([0.0, 1, 1, 0])
+    best = max(answer, key=lambda t: matthews_corrcoef(y, answer >= t))
+    assert ppis.best_threshold(answer, y) == best
+    capsys.readouterr()
+
+
+def test_predictions_of_a_model_and_the_report(sites, tmp_path, capsys, monkeypatch):
+    """Seeds are averaged; a row minus itself is 0."""
+    monkeypatch.setattr(ppis, "DRAWS", 20)
+    lines = ["id\tgroup\tprediction"]
+    for item, label, places in ppis.read_chains(sites, True):
+        lines += [f"{item.name}:0:{n}\t{item.name}\t{0.5 if y != y else y}" for (_, n), y in zip(places, label)]
+    (tmp_path / "p.tsv").write_text("\n".join(lines) + "\n")
+    pairs = [f"tuned-{seed}={tmp_path / 'p.tsv'}" for seed in (0, 1)]
+    out = tmp_path / "out"
+    ppis.main(
+        [str(sites), "--predicted", *pairs, f"same={tmp_path / 'p.tsv'}", "--out", str(out), "--report", str(out)]
+    )
+    printed = capsys.readouterr().out
+    assert "(2 chains" in printed and "| tuned | 2 | 1.000" in printed
+    assert "| same minus tuned | +0.000 (0.000 to 0.000) |" in printed
+
+
+# ---- ddg -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stability(tmp_path_factory, chains):
+    """The label is what changes of volume; the last two chains are the test."""
+    folder = tmp_path_factory.mktemp("stability")
+    write_structures(folder / "structures", chains)
+    random = np.random.default_rng(0)
+    tables = {"train.tsv": list(chains)[:6], "s461.tsv": list(chains)[6:]}
+    for table, names in tables.items():
+        lines = ["\t".join(["structure", "chain", "wild", "number", "mutant", "ddg", *ddg.PUBLISHED])]
+        for name in names:
+            structure = chains[name]
+            kinds = structure.protein.residue_type.tolist()
+            for i in random.permutation(len(kinds))[:20]:
+                chain, number, code = structure.positions[i]
+                mutant = ONE_LETTER[(kinds[i] + 1 + random.integers(18)) % 20]
+                volume = [ddg.VOLUME[ddg.LETTERS.index(x)] for x in (ONE_LETTER[kinds[i]], mutant)]
+                value = f"{(volume[1] - volume[0]) / 50 + 0.1 * random.normal():.3f}"
+                row = [name, chain, ONE_LETTER[kinds[i]], f"{number}{code}".strip(), mutant, value]
+                lines.append("\t".join([*row, *[value] * len(ddg.PUBLISHED)]))
+        (folder / table).write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def few_models(monkeypatch):
+    monkeypatch.setattr(ddg, "MODELS", {name: ddg.MODELS[name] for name in ("ridge 30", "svr 1")})
+    monkeypatch.setattr(ddg, "COMPONENTS", (4,))
+    monkeypatch.setattr(ddg, "FOLDS", 3)
+    monkeypatch.setattr(ddg, "DRAWS", 20)
+
+
+def test_stability_is_learned_across_families(stability, encoder_file, tmp_path, few_models, capsys):
+    """The floor finds what changes of volume; features and log-odds stand beside it; the report has all rows."""
+    names = ["floor", encoder_file, f"odds:{encoder_file}", "random-gearnet-residue-tiny-0"]
+    ddg.main([str(stability), *names, "--test", "--out", str(tmp_path), "--report", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert float(printed.split("Pearson")[1].split()[0]) > 0.8
+    assert "| FoldX | 1.000" in printed and "floor minus FoldX" in printed
+    own = Path(encoder_file).parent.name
+    stems = {path.stem for path in tmp_path.glob("*.npz")}
+    assert stems == {"floor", own, f"odds-{own}", "random-gearnet-residue-tiny-0"}
+
+
+def test_without_test_the_other_table_is_not_opened(stability, tmp_path, few_models, capsys, monkeypatch):
+    opened, real = [], ddg.read_mutations
+    monkeypatch.setattr(ddg, "read_mutations", lambda data, table: (opened.append(table), real(data, table))[1])
+    ddg.main([str(stability), "floor", "--out", str(tmp_path)])
+    assert opened == ["train.tsv"] and len(np.load(tmp_path / "floor.npz")["answer"]) == 120
+    capsys.readouterr()
+
+
+def test_log_odds_by_hand(stability, encoder_file):
+    """Of the head on the features of the masked residue; they do not depend on the wild type that is hidden."""
+    mutation = ddg.read_mutations(stability, "train.tsv")[0]
+    content = checkpoint.load_encoder_file(encoder_file)
+    head = MLP(128, 128, 128, 20)
+    head.load_state_dict(content["seq_mlp"])
+    hidden = ddg.hide_residues(mutation.protein, torch.tensor([mutation.residue]), backbone=4)
+    with torch.inference_mode():
+        p = head(probe.load(encoder_file, [])(hidden)[mutation.residue]).softmax(-1).log()
+        found = ddg.log_odds(encoder_file, [mutation])[0]
+    assert found[0] == pytest.approx(float(p[mutation.mutant] - p[mutation.wild]), abs=1e-5)
+
+
+def test_a_wrong_wild_type_is_an_error(stability, tmp_path, chains):
+    write_structures(tmp_path / "structures", chains)
+    text = (stability / "train.tsv").read_text().splitlines()
+    cells = text[1].split("\t")
+    cells[2] = "A" if cells[2] != "A" else "G"
+    (tmp_path / "train.tsv").write_text("\n".join([text[0], "\t".join(cells)]) + "\n")
+    with pytest.raises(ddg.ConfigError, match="not what the structure has"):
+        ddg.read_mutations(tmp_path, "train.tsv")
