@@ -1,4 +1,4 @@
-"""Tables, intervals and tests of what `benchmarks.probe` has kept, as docs/study.md stated them before.
+"""Tables, intervals and tests of what `benchmarks.probe` has kept, as studies/2026-11/study.md stated them before.
 
     python -m benchmarks.probe_report FOLDER... [--against METHOD] [--figure gains.png]
 

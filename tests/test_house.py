@@ -128,14 +128,6 @@ def test_nothing_unpickles_or_evaluates():
                     assert options.get("allow_pickle") is False, f"{path}:{node.lineno}"
 
 
-def test_links_of_the_documents_lead_somewhere():
-    documents = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    links = [(d, link) for d in documents for link in re.findall(r"\]\(([^)#]+)[^)]*\)", d.read_text())]
-    assert len(links) > 10
-    for document, link in links:
-        assert "://" in link or (document.parent / link).exists(), f"{document.name}: {link}"
-
-
 def test_the_readme_is_read_in_a_few_minutes():
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 200 and len(text.split()) <= 2500

@@ -1,4 +1,4 @@
-"""Real conformers as second views of SiamDiff: ours, the paper simulates all of them (docs/conformers.md).
+"""Real conformers as second views of SiamDiff: ours, the paper simulates all of them (docs/data.md).
 
 They are the further models of a file, and other structures that a table of pairs names. A store keeps them beside the
 protein: its label `conformers` is (K, N, 3), other coordinates of its atoms, NaN where a conformer lacks the atom.
