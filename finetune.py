@@ -27,6 +27,7 @@ from siamdiff_min.downstream.tasks import TASKS, Task
 from siamdiff_min.files import ConfigError, console
 from siamdiff_min.training import checkpoint, engine, results
 from siamdiff_min.training.config import finetune_options, for_seed, printed
+from siamdiff_min.training.order import Data, epoch_batches
 from siamdiff_min.training.ranks import Ranks, launch, world_size
 
 OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # differences.md, row 21
@@ -116,9 +117,9 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
     return datasets, data.labels, options
 
 
-def everything(dataset: Samples) -> tuple:
-    """All samples of a data set, as the engine takes them."""
-    return dataset, pack_samples, range(len(dataset))
+def everything(dataset: Samples) -> Data:
+    """All samples of a data set."""
+    return Data(dataset, pack_samples, range(len(dataset)))
 
 
 def build(config: Namespace, datasets: dict[str, Samples], labels: tuple, options: dict, ranks: Ranks) -> Task:
@@ -145,8 +146,9 @@ def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> 
 
     With mean 0 and variance 1 in their place values grow from layer to layer. All processes see the same batches.
     """
-    batches = engine.epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
-    loaded = engine.load(dataset, pack_samples, [[(0, int(i)) for i in b] for b in batches], config, ranks.device)
+    batches = epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
+    keys = [[(0, int(i)) for i in batch] for batch in batches]
+    loaded = engine.load(everything(dataset), keys, config, ranks.device)
     proteins = (sample.protein.to(ranks.device) for sample, _ in loaded)
     update_bn(map(task.encoder.builder.select_nodes, proteins), task.encoder)
 
@@ -164,12 +166,14 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], labels: t
     best, identity = -np.inf, {name: getattr(config, name) for name in ("task", *checkpoint.IDENTITY)}
     if path.exists() and checkpoint.checkpoints(path.parent) and config.resume != "never":
         before = checkpoint.load(path, checkpoint.MODEL)
-        best = score(before["epochs"], before["valid"])
+        with checkpoint.malformed(path):
+            best = score(before["epochs"], before["valid"])
 
     def validate(epochs: float) -> dict[str, float]:
         nonlocal best
         predictions = results.predict(task, everything(datasets["valid"]), config, ranks)
         values = task.metrics(predictions.score, predictions.target, predictions.groups)
+        values = {"samples": len(predictions.names), **values}
         if score(epochs, values) > best or best == -np.inf:
             best = score(epochs, values)
             if ranks.rank == 0:

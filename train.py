@@ -19,6 +19,8 @@ from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.files import console
 from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.config import pretrain_options, printed
+from siamdiff_min.training.log import summary
+from siamdiff_min.training.order import Data
 from siamdiff_min.training.ranks import Ranks, launch, world_size
 
 
@@ -26,9 +28,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status, 128 + n after signal n."""
     config = pretrain_options(argv, __doc__.splitlines()[0], world_size())
     with launch(config.device, config.threads, config.deterministic) as ranks:
-        crops, train, valid = open_data(config, ranks)
+        train, valid = open_data(config, ranks)
         objective = build(config, ranks)
-        per_epoch = max(1, len(train) // config.global_batch_size) if crops else "?"
+        per_epoch = max(1, len(train.indices) // config.global_batch_size) if train.dataset else "?"
         ranks.say(
             f"steps       {per_epoch} of {config.global_batch_size} proteins per epoch, "
             f"{' + '.join(map(str, config.epochs))} epochs, on {ranks.world} x {ranks.device.type}, to {config.out}"
@@ -38,10 +40,10 @@ def main(argv: list[str] | None = None) -> int:
             return 0
 
         def validate(epochs: float) -> dict[str, float]:
-            return engine.evaluate(objective, (crops, collate, valid), config, ranks)
+            return engine.evaluate(objective, valid, config, ranks)
 
         with ranks.alone_in(config.out):
-            stopped = engine.train(config, objective, (crops, collate, train), validate, ranks)
+            stopped = engine.train(config, objective, train, validate, ranks)
             if stopped:
                 return 128 + stopped
             path = Path(config.out) / "encoder.pt"
@@ -49,14 +51,16 @@ def main(argv: list[str] | None = None) -> int:
                 identity = config.encoder, config.level, config.size, config.preset
                 about = {"method": config.method, "config": vars(config)}
                 checkpoint.save_encoder_file(path, objective.encoder, *identity, **about)
+                ranks.say(summary(Path(config.out) / "metrics.jsonl"))
             ranks.say(f"encoder     {path}")
     return 0
 
 
-def open_data(config: Namespace, ranks: Ranks) -> tuple[Crops | None, list[int], list[int]]:
-    """The proteins, and which of them are for training and for validation.
+def open_data(config: Namespace, ranks: Ranks) -> tuple[Data, Data]:
+    """The proteins for training and for validation.
 
-    Structures are converted once to a memory-mapped store, by the first process. A dry run writes none.
+    The first process converts structures to a memory-mapped store, once. A dry run does not: without a store there is
+    no data set.
     """
     source = config.data or "demo set (bundled structures; --data for your own)"
     real = config.conformers != "simulated"
@@ -64,7 +68,7 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[Crops | None, list[int],
     store = ranks.first(lambda: open_store(config.data, config.store, pairs=config.pairs, **options))
     if store is None:
         ranks.say(f"data        {source}: not converted to a store yet")
-        return None, [], []
+        return Data(None, collate, []), Data(None, collate, [])
     train, valid = split(store, config.valid_fraction)
     ranks.say(f"data        {source}: {len(train)} proteins to train on, {len(valid)} held out")
     if not valid:
@@ -73,7 +77,7 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[Crops | None, list[int],
     crops = ConformerCrops(store, *how, both=config.conformers == "both") if real else Crops(store, *how)
     if real:
         ranks.say(f"conformers  {config.conformers}: {crops.about}")
-    return crops, train, valid
+    return Data(crops, collate, train), Data(crops, collate, valid)
 
 
 def build(config: Namespace, ranks: Ranks) -> torch.nn.Module:

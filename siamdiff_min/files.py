@@ -78,9 +78,19 @@ def console() -> Iterator[None]:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        yield
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
     except SiamDiffError as error:
         sys.exit(f"error: {error}")
+    except BrokenPipeError:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # `| head` has seen enough: end as silently as other commands do
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(128 + 13)
+        raise
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from siamdiff_min.data import build, ec
 from siamdiff_min.data import store as stores
 from siamdiff_min.files import console, write_file
 from siamdiff_min.training import checkpoint, engine, ranks
+from siamdiff_min.training.order import Data
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 300  # seconds until what has not happened never will: busy machines are slow, collectives wait for 600
@@ -65,7 +66,7 @@ def evaluate(out: str, *numbers: str) -> None:
     objective, config, result = standin.Objective(), standin.configure(out, world=ranks.world_size()), {}
     with ranks.launch("cpu") as ours:
         for number in numbers:
-            data = standin.Dataset(int(number)), standin.collate, range(int(number))
+            data = Data(standin.Dataset(int(number)), standin.collate, range(int(number)))
             counted = engine.held_out(objective, data, config, ours, lambda b, batch, names: names)
             names = sorted(name for batch in ours.gather(counted) for name in batch)
             result[number] = engine.evaluate(objective, data, config, ours), names

@@ -15,6 +15,7 @@ from siamdiff_min.logs import Mean
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training import engine
 from siamdiff_min.training.config import pretrain_options
+from siamdiff_min.training.order import Data
 from siamdiff_min.training.ranks import Ranks, launch, world_size
 
 
@@ -91,9 +92,9 @@ def train(config, objective=None, num=40, bad=None, ranks=None, num_valid=6, **a
     ranks = ranks or Ranks(torch.device("cpu"))
 
     def validate(epochs):
-        return engine.evaluate(objective, (data, collate, indices[num:]), config, ranks)
+        return engine.evaluate(objective, Data(data, collate, indices[num:]), config, ranks)
 
-    return objective, engine.train(config, objective, (data, collate, indices[:num]), validate, ranks)
+    return objective, engine.train(config, objective, Data(data, collate, indices[:num]), validate, ranks)
 
 
 def main(*argv, num: int = 40, num_valid: int = 6) -> int:

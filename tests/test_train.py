@@ -83,7 +83,7 @@ def test_dry_run_and_errors(tmp_path, store):
     assert "is not a multiple" in train("--global-batch-size", 3, status=1)
     assert "invalid choice: 'x'" in train("--method", "x", status=2)
     for argv, message in (
-        (("--epochs", 0), "error: no epochs"),
+        (("--epochs", 0), "error: --epochs 0 0: siamdiff has 2 of them"),
         (("--encoder", "gvp", "--level", "residue"), "error: the encoder gvp exists at atom level only"),
         (("--method", "multiview", "--batch-size", 1), "error: multiview contrasts the proteins of a batch"),
         (("--level", "residue", "--encoder", "esm-gearnet", "--esm", tmp_path / "x"), "No such file"),

@@ -33,8 +33,11 @@ def read_weights(path: str | Path, allow: tuple = ()):
 
     `allow` are the types it may hold besides tensors, strings, numbers, lists and dicts. Raises CheckpointError.
     """
+    found = find_weights(path)
+    if not found.is_file():  # opening a FIFO would wait for ever
+        raise CheckpointError(f"could not read {path}: not a regular file")
     try:
-        with open(find_weights(path), "rb") as file:
+        with open(found, "rb") as file:
             _compare_checksums(file)
             file.seek(0)
             with torch.serialization.safe_globals(list(allow)):
@@ -58,16 +61,39 @@ def _compare_checksums(file) -> None:
 
 
 def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
-    """Load all of `state` into all of `module`.
+    """Load all of `state` into all of `module`. Raises CheckpointError as `check_weights`; nothing is loaded then."""
+    check_weights(module.state_dict(), state, source)
+    module.load_state_dict(state)
 
-    Raises CheckpointError that names the missing, unexpected and mis-shaped tensors; the module is then unchanged.
+
+def check_weights(own: dict[str, Tensor], found: dict[str, Tensor], source: str) -> None:
+    """Raise CheckpointError unless `found` has finite tensors of the same names, shapes and kinds as `own`.
+
+    The message names those that are missing or unexpected, and what is wrong with the others.
     """
-    own, found = ({name: tuple(x.shape) for name, x in s.items()} for s in (module.state_dict(), state))
-    problems = [f"missing: {name} {own[name]}" for name in own if name not in found]
-    problems += [f"unexpected: {name} {found[name]}" for name in found if name not in own]
-    other = [name for name in own if name in found and own[name] != found[name]]
-    problems += [f"shape of {name}: expected {own[name]}, found {found[name]}" for name in other]
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{source} holds no weights, but {found!r:.50}")
+    problems = [f"missing: {name} {tuple(x.shape)}" for name, x in own.items() if name not in found]
+    problems += [f"unexpected: {name!s:.100} {_shape(x)}" for name, x in found.items() if name not in own]
+    for name in filter(found.__contains__, own):
+        expected, x = own[name], found[name]
+        if _shape(x) != tuple(expected.shape):
+            problems.append(f"shape of {name}: expected {tuple(expected.shape)}, found {_shape(x)}")
+        elif _kind(x) != _kind(expected):
+            problems.append(f"kind of {name}: expected {_kind(expected)}, found {_kind(x)}")
+        elif not x.isfinite().all():
+            problems.append(f"not finite: {name}")
     if problems:
         problems[20:] = [f"and {len(problems) - 20} more"] if len(problems) > 20 else []
         raise CheckpointError(f"the weights of {source} do not fit:\n  " + "\n  ".join(problems))
-    module.load_state_dict(state)
+
+
+def _shape(x) -> tuple | str:
+    """The shape of a tensor with all its numbers in memory; a word for anything else (sparse, quantized, no data)."""
+    plain = isinstance(x, Tensor) and x.layout is torch.strided and not (x.is_meta or x.is_quantized or x.is_nested)
+    return tuple(x.shape) if plain else f"no plain tensor ({type(x).__name__})"
+
+
+def _kind(x: Tensor) -> str:
+    """Numbers of any precision can be converted to one another, but no bool or int to a float."""
+    return "float" if x.is_floating_point() else str(x.dtype)

@@ -7,12 +7,13 @@ Its `format` says what it is. Released files hold the tensors alone.
 """
 
 import argparse
+import contextlib
 import io
 import itertools
 import re
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -20,25 +21,27 @@ from torch import Tensor, nn
 
 from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH
 from ..encoders.weights import load_weights, read_weights
-from ..files import CheckpointError, ConfigError, console, write_file
+from ..files import CheckpointError, ConfigError, SiamDiffError, console, write_file
 from ..pretraining import OBJECTIVES, STAGED
 
 CHECKPOINT, ENCODER, MODEL = "siamdiff_min checkpoint 2", "siamdiff_min encoder 1", "siamdiff_min model 1"
 KINDS = {CHECKPOINT: "a checkpoint to resume from", ENCODER: "an encoder", MODEL: "a fine-tuned model"}
 IDENTITY = ("encoder", "level", "size", "preset")  # what is needed to build an encoder again
+NAME = re.compile(r"checkpoint-[0-9]{9}\.pt")  # no other file of a folder is ever removed
+WEIGHTS = {CHECKPOINT: "objective", ENCODER: "state", MODEL: "state"}  # where they are
 
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
 
 
 def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
-    """Write the checkpoint of `step`, then drop all but the `keep` newest ones.
+    """Write the checkpoint of `step`, then remove all but the `keep` newest ones.
 
     Those of later steps go too: they are damaged, or of a course that was abandoned by resuming from an earlier one.
     """
     path = folder / f"checkpoint-{step:09d}.pt"
     write(path, CHECKPOINT, state)
     kept = [old for old in checkpoints(folder) if old.name <= path.name][:keep]
-    for old in set(folder.glob("checkpoint-*")) - set(kept):
+    for old in set(checkpoints(folder)) - set(kept):
         try:
             old.unlink(missing_ok=True)
         except OSError as error:  # no reason to end a run
@@ -48,13 +51,13 @@ def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a folder, newest first."""
-    return sorted(folder.glob("checkpoint-*.pt"), reverse=True)
+    return sorted((path for path in folder.glob("checkpoint-*") if NAME.fullmatch(path.name)), reverse=True)
 
 
 def latest(folder: Path, report: Callable[[str], None] = print) -> tuple[Path, dict] | None:
     """The newest checkpoint that is whole, and its content; damaged ones are reported and passed over.
 
-    Raises CheckpointError where checkpoints exist and none is whole: starting anew silently would hide a loss.
+    Raises CheckpointError if checkpoints exist and none is whole: starting anew silently would hide a loss.
     """
     found = checkpoints(folder)
     for path in found:
@@ -71,7 +74,13 @@ def latest(folder: Path, report: Callable[[str], None] = print) -> tuple[Path, d
 
 
 def write(path: Path, kind: str, content: dict) -> None:
-    """Write a file of weights; whatever happens, `path` is the old file or the complete new one. Raises WriteError."""
+    """Write a file of weights; whatever happens, `path` is the old file or the complete new one.
+
+    Raises WriteError, and SiamDiffError if the weights are not finite: no command would load them.
+    """
+    for name, x in content.get(WEIGHTS[kind], {}).items():
+        if not x.isfinite().all():
+            raise SiamDiffError(f"{path} is not written, since the weights are no longer finite ({name}). Lower --lr")
     buffer = io.BytesIO()
     torch.save({"format": kind, **content}, buffer)
     write_file(path, buffer.getvalue())
@@ -84,11 +93,19 @@ def read(path: str | Path) -> tuple[str, dict]:
     """
     content = read_weights(path)
     content = content if isinstance(content, dict) else {}
-    if content.get("format") in KINDS:
-        return content["format"], content
-    if content and all(isinstance(name, str) and isinstance(x, Tensor) for name, x in content.items()):
+    kind = content.get("format")
+    if isinstance(kind, str) and kind in KINDS:
+        state = content.get(WEIGHTS[kind])
+        if not _tensors_by_name(state) or not isinstance(content.get("config", {}), dict):
+            raise CheckpointError(f"{path} is damaged, or of another version: no weights or no options in it")
+        return kind, content
+    if content and _tensors_by_name(content):
         return ENCODER, _released(content, path)
     raise CheckpointError(f"{path} is neither an encoder file nor a checkpoint nor a dict of tensors")
+
+
+def _tensors_by_name(state) -> bool:
+    return isinstance(state, dict) and all(isinstance(k, str) and isinstance(x, Tensor) for k, x in state.items())
 
 
 def load(path: str | Path, kind: str = CHECKPOINT) -> dict:
@@ -99,6 +116,18 @@ def load(path: str | Path, kind: str = CHECKPOINT) -> dict:
     return content
 
 
+@contextlib.contextmanager
+def malformed(path: str | Path) -> Iterator[None]:
+    """Turn into a CheckpointError what goes wrong inside with the content of a file that is whole, but forged."""
+    try:
+        yield
+    except SiamDiffError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise CheckpointError(f"{path} is damaged, or of another version ({reason})") from error
+
+
 def load_encoder_file(path: str | Path) -> dict:
     """The encoder of any file of weights: IDENTITY and `state`. Raises CheckpointError."""
     return _encoder_of(*read(path))
@@ -107,7 +136,7 @@ def load_encoder_file(path: str | Path) -> dict:
 def _encoder_of(kind: str, content: dict) -> dict:
     if kind == ENCODER:
         return content
-    about, state = (content["config"], content["objective"]) if kind == CHECKPOINT else (content, content["state"])
+    about, state = content.get("config", {}) if kind == CHECKPOINT else content, content[WEIGHTS[kind]]
     state = {k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}
     return {**{name: about[name] for name in IDENTITY if name in about}, "state": state}
 
@@ -173,11 +202,11 @@ def new_encoder(config: Namespace, report: Callable[[str], None] = print) -> nn.
 def load_encoder(path: str | Path) -> nn.Module:
     """The encoder of any file of weights, in evaluation mode. Raises CheckpointError."""
     content = load_encoder_file(path)
-    try:
+    with malformed(path):
         name, *identity = (content[name] for name in IDENTITY)
+        if name not in ENCODERS:
+            raise CheckpointError(f"{path} holds the encoder {name!r:.50}, which is not known here")
         encoder = ENCODERS[name](*identity)
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"{path} holds an encoder that is not known here: {error}") from error
     load_weights(encoder, content["state"], str(path))
     return encoder.eval()
 
@@ -211,9 +240,9 @@ def initialise(module: nn.Module, path: str | Path, report: Callable = print, en
 
 
 def describe(path: str | Path) -> str:
-    """What a file of weights is, in a few lines. Raises CheckpointError where it is none."""
+    """What a file of weights is, in a few lines. Raises CheckpointError if it is something else."""
     kind, content = read(path)
-    state = content["objective" if kind == CHECKPOINT else "state"]
+    state = content[WEIGHTS[kind]]
     lines = [f"{path}: {KINDS[kind]}"]
     for name, value in content.items():
         if name not in ("format", "state", "objective", "optimizer", "scheduler"):

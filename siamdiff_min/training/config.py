@@ -109,12 +109,14 @@ def number(kind: type, test: Callable, words: str) -> Callable:
             raise ArgumentTypeError(f"must be {words}, got {text}")
         return value
 
+    convert.__name__ = kind.__name__  # argparse shows it
     return convert
 
 
 COUNT = number(int, lambda x: x >= 1, "at least 1")
 FROM_ZERO = number(int, lambda x: x >= 0, "at least 0")
 RATE = number(float, lambda x: x > 0, "above 0")
+DECAY = number(float, lambda x: x >= 0, "at least 0")
 SHARE = number(float, lambda x: 0 <= x < 1, "in [0, 1)")
 free = partial(option, free=True)
 
@@ -130,7 +132,7 @@ RUN = {  # what both have in common
     "global_batch_size": option("samples per step of the optimizer (default: processes x batch size)", type=COUNT),
     "lr": option("learning rate of Adam (default: preset)", type=RATE),
     "lr_decay": option("none (the paper) keeps --lr; cosine lowers it to 0", "none", choices=("none", "cosine")),
-    "weight_decay": option("weight decay of Adam", 0.0, type=SHARE),
+    "weight_decay": option("weight decay of Adam", 0.0, type=DECAY),
     "amp": option("autocast to bfloat16", "off", choices=("off", "bf16")),
     "init_from": option("start from siamdiff-atom, siamdiff-residue, an encoder.pt or a checkpoint"),
     "esm": free("esm-gearnet: weights of ESM-2, a file of fair-esm"),
@@ -188,6 +190,15 @@ FINETUNE = RUN | {
     "eval_only": free("do not train: score this model (OUT/seed-S/best.pt)"),
     "predict": free("structures to apply the model to, written to OUT/predicted.tsv", only=("ec", "psr", "table")),
 }
+GROUPS = {  # of --help
+    "what": "method task preset encoder level init_from ablation conformers head_dim freeze esm freeze_esm kind metric "
+    "eval_only predict save_predictions plugin",
+    "data": "data store pairs labels ids cutoff valid_fraction",
+    "size": "size epochs batch_size global_batch_size max_length max_residues",
+    "run": "lr lr_decay weight_decay seed seeds max_steps dry_run",
+    "checkpoints": "out resume save_every keep log_every",
+    "machine": "device amp num_workers threads deterministic",
+}
 FREE = {name for name, option in (PRETRAIN | FINETUNE).items() if option.free}
 
 
@@ -203,9 +214,11 @@ def parse(argv: list[str] | None, options: Mapping[str, Option], description: st
             raise ConfigError(f"--plugin {path}: no such file")
         sys.path.insert(0, str(path.parent))
         importlib.import_module(path.stem)
-    parser = ArgumentParser(description=description)
-    for name, option in options.items():
-        parser.add_argument(flag(name), **option.about)
+    parser = ArgumentParser(usage="%(prog)s [options]", description=description)
+    for title, names in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in filter(options.__contains__, names.split()):
+            group.add_argument(flag(name), **options[name].about)
     return parser.parse_args(argv)
 
 

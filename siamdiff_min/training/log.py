@@ -1,139 +1,69 @@
-"""What a run writes down: metrics.jsonl line by line, and lines for those who watch."""
-
-from __future__ import annotations
+"""metrics.jsonl: which lines are those of a run, in which order a reader wants their measures, and a summary."""
 
 import json
-import math
-import os
+import re
 import sys
-import time
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from ..files import SiamDiffError, printable, write_file, writing
-from .ranks import Ranks, Record, means
-from .run import Run
+from ..files import ConfigError
 
 try:
     import resource
 except ImportError:  # Windows
     resource = None
 
-NO_MEASURE = {"step", "epoch", "stage", "split", "seconds", "lr", "peak_memory_mb"}
+NO_MEASURE = {"step", "epoch", "stage", "split", "samples", "seconds", "lr", "peak_memory_mb"}
+BEGIN = b'{"step": 0, "epoch": 0, '  # of every line, with 0 for its numbers
 
 
-class Step(NamedTuple):
-    """What was measured in one step of the optimizer, on its device."""
+def lines_before(path: Path, step: int) -> bytes:
+    """The lines of a metrics.jsonl that were written up to `step`. A line that a kill cut off is left out.
 
-    records: list[Record]  # of each of our parts of the global batch
-    losses: list[tuple[list[str], Tensor]]  # the proteins of each part, and their loss ()
-    total: Tensor  # () loss and norm of the gradient; not finite if one of them is not
-
-
-class Log:
-    """The metrics of a run, as a context; `unit` is what the items are, in the plural.
-
-    On resuming, the lines that were written after the checkpoint are removed.
+    Raises ConfigError if no run wrote this file, or it is a link: such a file is never changed.
     """
-
-    def __init__(self, run: Run, unit: str):
-        self.run, self.unit, self.start = run, unit, time.perf_counter()
-        self.path, self.file = Path(run.config.out) / "metrics.jsonl", None
-        self.steps: dict[int, Step] = {}  # those since the last line of the training
-
-    def __enter__(self) -> Log:
-        run = self.run
-        if run.ranks.rank == 0:
-            text = self.path.read_bytes() if self.path.exists() else b""
-            kept = [line for line in text.splitlines(keepends=True) if is_before(line, run.step)]
-            write_file(self.path, b"".join(kept))
-            self.file = open(self.path, "ab")
-        self.bar = run.ranks.bar(total=run.total, initial=run.step, unit="step")
-        return self
-
-    def __exit__(self, *error) -> None:
-        self.bar.close()
-        if self.file:
-            self.file.close()
-
-    def begin_step(self) -> None:
-        """Start the clock, unless it is running since the last line."""
-        if not self.steps:
-            self.since = time.perf_counter()
-
-    def end_step(self, step: Step) -> None:
-        """Remember what was measured."""
-        self.steps[self.run.step] = step
-        self.bar.update()
-
-    def train(self) -> float:
-        """A line with the means over all steps since the last one. Returns the sum of their losses.
-
-        Here the host waits for the device. Raises SiamDiffError, on all ranks, if a loss or gradient is not finite.
-        """
-        run = self.run
-        check_finite(self.steps, run.ranks)
-        values = means([record for step in self.steps.values() for record in step.records], run.ranks)
-        rate = len(self.steps) * run.config.global_batch_size / (time.perf_counter() - self.since)
-        speed = {"lr": run.optimizer.param_groups[-1]["lr"], f"{self.unit}_per_second": rate}
-        memory = peak_memory(run.ranks.device)
-        self.write(split="train", **values, **speed, **({} if memory is None else {"peak_memory_mb": memory}))
-        self.bar.set_postfix_str(f"loss {values['loss']:.4g}, {rate:.3g} {self.unit}/s", refresh=False)
-        total = values["loss"] * len(self.steps)
-        self.steps = {}
-        return total
-
-    def valid(self, values: dict[str, float]) -> dict[str, float]:
-        """A line with what a validation has measured, if anything, and the same to read."""
-        run = self.run
-        if values:
-            self.write(split="valid", **values)
-            at = f"step {run.step:>6}  epoch {run.epoch}" + f"  stage {run.stage}" * run.staged
-            shown = (f"{name} {value:.4g}{beside(name, values)}" for name, value in in_order(values))
-            run.ranks.say(f"{at}  valid: {'  '.join(shown)}")
-        return values
-
-    def write(self, **values) -> None:
-        """One line of metrics.jsonl, to the disk; `step` counts those that are done."""
-        if self.file:
-            stage = {"stage": self.run.stage} if self.run.staged else {}
-            line = {"step": self.run.step, "epoch": self.run.epoch, **stage, **values}
-            line["seconds"] = time.perf_counter() - self.start
-            with writing(self.path):
-                self.file.write((json.dumps(line) + "\n").encode())
-                self.file.flush()
-                os.fsync(self.file.fileno())
-
-
-def is_before(line: bytes, step: int) -> bool:
-    """Whether a line of metrics.jsonl is whole, and of no later step."""
-    return line.endswith(b"\n") and json.loads(line)["step"] <= step
-
-
-def check_finite(steps: dict[int, Step], ranks: Ranks) -> None:
-    """Raise SiamDiffError, on all ranks, that names the proteins of the first step that went wrong."""
-    bad = ranks.gather([number for number, step in steps.items() if not math.isfinite(step.total)])
-    if bad:
-        losses = ranks.gather([(names, float(loss)) for names, loss in steps[min(bad)].losses])
-        losses = [loss for loss in losses if not math.isfinite(loss[1])] or losses
-        listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in losses)
-        problem = f"step {min(bad)}: the loss or its gradient is not finite. Proteins: {listing}"
-        raise SiamDiffError(f"{problem}. Lower --lr, or leave them out")
+    foreign = ConfigError(f"{path} is damaged, or not written by a run: choose another --out, or remove it")
+    if path.is_symlink() or path.exists() != path.is_file():
+        raise foreign
+    *lines, rest = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    *starts, start = (re.sub(rb"\d+", b"0", line[:60])[: len(BEGIN)] for line in (*lines, rest))
+    if set(starts) - {BEGIN} or not BEGIN.startswith(start):
+        raise foreign
+    try:
+        return b"".join(line + b"\n" for line in lines if json.loads(line)["step"] <= step)
+    except (ValueError, RecursionError) as error:
+        raise foreign from error
 
 
 def in_order(values: dict[str, float]) -> list[tuple[str, float]]:
     """Measures as a reader wants them: loss, accuracies, other losses, the rest; without the constant predictors."""
     names = sorted(values, key=lambda name: (name != "loss", "accuracy" not in name, not name.endswith("_loss")))
-    return [(name, values[name]) for name in names if not name.endswith("_constant")]
+    return [(name, values[name]) for name in names if not (name in NO_MEASURE or name.endswith("_constant"))]
 
 
 def beside(name: str, values: dict[str, float]) -> str:
     """The loss of the best constant prediction, in brackets."""
     constant = values.get(f"{name}_constant")
     return "" if constant is None else f" ({constant:.4g})"
+
+
+def summary(path: Path) -> str:
+    """A table of a metrics.jsonl: the first and the last value of every measure, stage by stage.
+
+    Beside a loss is that of the best constant prediction.
+    """
+    first, last = {}, {}
+    for line in map(json.loads, path.read_text().splitlines()):
+        key = line.get("stage", 1), line["split"]
+        first[key], last[key] = line | first.get(key, {}), last.get(key, {}) | line
+    rows = [f"{'stage':5}  {'split':5}  {'measure':24}  {'start':>10}  {'end':>10} (of a constant)"]
+    for stage, split in sorted(last):
+        for name, value in in_order(last[stage, split]):
+            if not name.endswith("_per_second"):
+                numbers = f"{first[stage, split][name]:>10.4g}  {value:>10.4g}{beside(name, last[stage, split])}"
+                rows.append(f"{stage:<5}  {split:5}  {name:24}  {numbers}")
+    return "\n".join(rows)
 
 
 def peak_memory(device: torch.device) -> float | None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..files import escape, write_file
 from . import engine
+from .order import Data
 from .ranks import Ranks
 
 
@@ -24,8 +25,8 @@ class Predictions:
     score: np.ndarray  # (K,) or (K, C) float64
 
 
-def predict(task: nn.Module, data: tuple, config: Namespace, ranks: Ranks) -> Predictions:
-    """Scores of all samples of `data`, which is (dataset, collate, indices); the same on all ranks."""
+def predict(task: nn.Module, data: Data, config: Namespace, ranks: Ranks) -> Predictions:
+    """Scores of all samples of `data`; the same on all ranks."""
 
     def measure(b: int, sample, names: list[str]) -> tuple:
         score = task.score(task.predict(sample))

@@ -1,28 +1,48 @@
-"""The state of a training run: everything that goes into a checkpoint, with `save` and `restore` side by side."""
+"""A training run: its state, with `save` and `restore` side by side, and its lines of metrics.jsonl."""
 
+from __future__ import annotations
+
+import json
 import math
+import os
+import time
 from argparse import Namespace
+from operator import index
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..files import ConfigError
+from ..encoders.weights import check_weights, load_weights
+from ..files import ConfigError, SiamDiffError, printable, write_file, writing
 from . import checkpoint
 from .config import check_resumable
-from .ranks import Ranks
+from .log import beside, in_order, lines_before, peak_memory
+from .order import Data
+from .ranks import Ranks, Record, means
+
+
+class Step(NamedTuple):
+    """What was measured in one step of the optimizer, on its device."""
+
+    records: list[Record]  # of each of our parts of the global batch
+    losses: list[tuple[list[str], Tensor]]  # the proteins of each part, and their loss ()
+    total: Tensor  # () loss and norm of the gradient; not finite if one of them is not
 
 
 class Run:
     """Weights, optimizer, schedule and place in the data of a run; made at step 0, or where its checkpoint left off.
 
+    As a context it writes metrics.jsonl. On resuming, the lines that were written after the checkpoint are removed.
+
     Args:
         config: the options; `epochs` are one number, or two for the stages of `objective.set_stage`.
-        num_train: how many items there are to train on.
-        checksum: of the data set; a run is not resumed on another one.
+        data: what it trains on. A run is not resumed on other data.
         plateau: (measure of the validation, or "loss" for the training loss; "max" or "min"): the learning rate falls
-            to 0.6 of itself after six epochs in a row without a better one (differences.md, row 21).
+            to 0.6 of itself after six epochs in a row without a better one (differences.md, row 21: in fine-tuning).
+        unit: what the items of the data are, in the plural.
 
     Raises CheckpointError, and ConfigError if the checkpoint does not fit the options or the data.
     """
@@ -31,14 +51,14 @@ class Run:
         self,
         config: Namespace,
         objective: nn.Module,
-        num_train: int,
-        checksum: str,
+        data: Data,
         ranks: Ranks,
         plateau: tuple[str, str] | None = None,
+        unit: str = "proteins",
     ):
-        self.config, self.ranks = config, ranks
-        self.data = [num_train, checksum]
-        self.per_epoch = max(1, num_train // config.global_batch_size)  # steps
+        self.config, self.ranks, self.unit = config, ranks, unit
+        self.data = [len(data.indices), data.dataset.checksum]
+        self.per_epoch = max(1, len(data.indices) // config.global_batch_size)  # steps
         self.staged, self.switch = len(config.epochs) > 1, config.epochs[0] * self.per_epoch  # stage 2 begins there
         self.full = sum(config.epochs) * self.per_epoch
         self.total = min(self.full, config.max_steps or self.full)
@@ -56,6 +76,7 @@ class Run:
         self.step = 0  # those that are done
         self.stage = self.epoch = None  # of the step that is being done or was done last
         self.epoch_loss = 0.0  # sum over the steps of this epoch
+        self.steps: dict[int, Step] = {}  # those since the last line of the training
         self.restore()
 
         self.model = self.objective
@@ -66,7 +87,7 @@ class Run:
             exact = ranks.device.type == "cpu" and ranks.world > 2
             self.model = DistributedDataParallel(self.objective, find_unused_parameters=leaves_out or exact)
 
-    # ---- what is kept ------------------------------------------------------------------------------------------------
+    # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
         """Write a checkpoint; rank 0 does."""
@@ -92,24 +113,39 @@ class Run:
             raise ConfigError(f"{out} holds checkpoints: choose another --out, remove them, or take --resume auto")
         elif resume != "never":
             found = Path(resume), checkpoint.load(Path(resume))
-        if len(set(self.ranks.gather([found and found[1]["step"]]))) > 1:
+        if len(set(self.ranks.gather([found and found[0].name]))) > 1:
             raise ConfigError(f"not all processes see the same checkpoints in {out}: it must lie on a shared disk")
         if found is None:
             return
         path, state = found
-        check_resumable(self.config, state["config"], path)
-        if state["data"] != self.data:
-            was, now = (f"{num} samples of the data {digest[:12]}" for num, digest in (state["data"], self.data))
-            raise ConfigError(
-                f"{path} was trained on {was}, but now there are {now}. Choose another --out, or start from its "
-                "weights with --init-from"
-            )
-        checkpoint.load_weights(self.objective, state["objective"], str(path))
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self.scheduler:
-            self.scheduler.load_state_dict(state["scheduler"])
-        self.step, self.epoch_loss = state["step"], state["epoch_loss"]
+        with checkpoint.malformed(path):
+            check_resumable(self.config, state["config"], path)
+            if state["data"] != self.data:
+                was, now = (f"{num} samples of the data {digest[:12]}" for num, digest in (state["data"], self.data))
+                raise ConfigError(
+                    f"{path} was trained on {was}, but now there are {now}. Choose another --out, or start from its "
+                    "weights with --init-from"
+                )
+            load_weights(self.objective, state["objective"], str(path))
+            self.restore_optimizer(state["optimizer"], str(path))
+            if self.scheduler:
+                self.scheduler.load_state_dict(state["scheduler"])
+            self.step, self.epoch_loss = index(state["step"]), float(state["epoch_loss"])
         self.ranks.say(f"resumed from {path} at step {self.step}")
+
+    def restore_optimizer(self, state: dict, source: str) -> None:
+        """Take over Adam's moments and the learning rates; torch itself would not compare the shapes."""
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        found = {f"optimizer.{i}.{k}": x for i, moments in state["state"].items() for k, x in moments.items()}
+        own = {}
+        for i in state["state"]:  # a parameter that never had a gradient has no moments
+            own |= {f"optimizer.{i}.{k}": parameters[i] for k in ("exp_avg", "exp_avg_sq")}
+            own[f"optimizer.{i}.step"] = torch.zeros(())
+        check_weights(own, found, source)
+        ours = self.optimizer.state_dict()["param_groups"]
+        for group, saved in zip(ours, state["param_groups"], strict=True):
+            group["lr"] = float(saved["lr"])
+        self.optimizer.load_state_dict({"state": state["state"], "param_groups": ours})
 
     # ---- step by step ------------------------------------------------------------------------------------------------
 
@@ -123,18 +159,76 @@ class Run:
             factor = 0.5 + 0.5 * math.cos(math.pi * self.step / self.full)
             for group, initial in zip(self.optimizer.param_groups, self.initial_lr):
                 group["lr"] = initial * factor
+        if not self.steps:
+            self.since = time.perf_counter()
+
+    def end_step(self, step: Step) -> None:
+        """Count a step, and remember what was measured in it."""
+        self.step += 1
+        self.steps[self.step] = step
+        self.bar.update()
 
     def ends_epoch(self) -> bool:
         """Whether the last step was the last one of an epoch, or of the run."""
         return self.step % self.per_epoch == 0 or self.step == self.total
 
     def end_epoch(self, measured: dict[str, float]) -> None:
-        """Let the learning rate follow what was measured. Nothing where --max-steps ended the run within an epoch."""
+        """Let the learning rate follow what was measured. Nothing if --max-steps ended the run within an epoch."""
         if self.step % self.per_epoch == 0:
             values = measured | {"loss": self.epoch_loss}
-            if self.scheduler and math.isfinite(values[self.measure]):  # undefined where all samples have one label
+            if self.scheduler and math.isfinite(values[self.measure]):  # undefined if all samples have one label
                 self.scheduler.step(values[self.measure])
             self.epoch_loss = 0.0
+
+    # ---- metrics.jsonl -----------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Run:
+        self.path, self.file, self.start = Path(self.config.out) / "metrics.jsonl", None, time.perf_counter()
+        if self.ranks.rank == 0:
+            write_file(self.path, lines_before(self.path, self.step))
+            self.file = open(self.path, "ab")
+        self.bar = self.ranks.bar(total=self.total, initial=self.step, unit="step")
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.bar.close()
+        if self.file:
+            self.file.close()
+
+    def log_train(self) -> None:
+        """Write a line with the means over all steps since the last one. Here the host waits for the device.
+
+        Raises SiamDiffError, on all ranks, if a loss or gradient is not finite.
+        """
+        check_finite(self.steps, self.ranks)
+        values = means([record for step in self.steps.values() for record in step.records], self.ranks)
+        rate = len(self.steps) * self.config.global_batch_size / (time.perf_counter() - self.since)
+        speed = {"lr": self.optimizer.param_groups[-1]["lr"], f"{self.unit}_per_second": rate}
+        memory = peak_memory(self.ranks.device)
+        self.write(split="train", **values, **speed, **({} if memory is None else {"peak_memory_mb": memory}))
+        self.bar.set_postfix_str(f"loss {values['loss']:.4g}, {rate:.3g} {self.unit}/s", refresh=False)
+        self.epoch_loss += values["loss"] * len(self.steps)
+        self.steps = {}
+
+    def log_valid(self, values: dict[str, float]) -> dict[str, float]:
+        """Write a line with what a validation has measured, if anything, and print it."""
+        if values:
+            self.write(split="valid", **values)
+            at = f"step {self.step:>6}  epoch {self.epoch}" + f"  stage {self.stage}" * self.staged
+            shown = "  ".join(f"{name} {value:.4g}{beside(name, values)}" for name, value in in_order(values))
+            self.ranks.say(f"{at}  valid, {values['samples']} {self.unit}: {shown}")
+        return values
+
+    def write(self, **values) -> None:
+        """Write one line to the disk; `step` counts those that are done."""
+        if self.file:
+            stage = {"stage": self.stage} if self.staged else {}
+            line = {"step": self.step, "epoch": self.epoch, **stage, **values}
+            line["seconds"] = time.perf_counter() - self.start
+            with writing(self.path):
+                self.file.write((json.dumps(line) + "\n").encode())
+                self.file.flush()
+                os.fsync(self.file.fileno())
 
 
 def groups(objective: nn.Module, lr: float) -> list[dict]:
@@ -145,3 +239,14 @@ def groups(objective: nn.Module, lr: float) -> list[dict]:
         if parameter.requires_grad:
             by_factor.setdefault(factors.get(name.removeprefix("encoder."), 1.0), []).append(parameter)
     return [{"params": parameters, "lr": lr * factor} for factor, parameters in by_factor.items()]
+
+
+def check_finite(steps: dict[int, Step], ranks: Ranks) -> None:
+    """Raise SiamDiffError, on all ranks, that names the proteins of the first step that went wrong."""
+    bad = ranks.gather([number for number, step in steps.items() if not math.isfinite(step.total)])
+    if bad:
+        losses = ranks.gather([(names, float(loss)) for names, loss in steps[min(bad)].losses])
+        losses = [loss for loss in losses if not math.isfinite(loss[1])] or losses
+        listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in losses)
+        problem = f"step {min(bad)}: the loss or its gradient is not finite. Proteins: {listing}"
+        raise SiamDiffError(f"{problem}. Lower --lr, or leave them out")

@@ -35,6 +35,7 @@ from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES
 from siamdiff_min.report import figure, read_predictions
 from siamdiff_min.training import checkpoint, engine
+from siamdiff_min.training.order import Data
 from siamdiff_min.training.ranks import Ranks
 
 from .study import CONFIG, OUT, ROOT, plan
@@ -309,7 +310,7 @@ def curves(config: dict, out: Path) -> None:
             checkpoint.load_weights(objective, state["objective"], str(path))
             objective.set_stage(stages[state["step"]])
             crops = Crops(store, run.max_length, run.seed)  # and masks and noise: the same after every epoch
-            measured = engine.evaluate(objective, (crops, collate, range(len(store))), run, ranks)
+            measured = engine.evaluate(objective, Data(crops, collate, range(len(store))), run, ranks)
             point = {"epoch": state["step"] * budget["epochs"] / max(stages)}
             point |= {name: measured[name] for name in ("structure_loss", "sequence_accuracy") if name in measured}
             points[title].append(point)

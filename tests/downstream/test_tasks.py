@@ -117,7 +117,7 @@ def test_metrics_do_not_depend_on_the_number_of_ranks(task, num, tmp_path, monke
     """Plain functions: every rank is asked in turn, and what they would gather is put together by hand."""
     data, model = dataset(task, tmp_path, num), make(task, "atom")
     config = finetune_options(["--task", task, "--batch-size", "4", "--num-workers", "0"])
-    held_out = data, pack_samples, range(num)
+    held_out = Data(data, pack_samples, range(num))
     alone = results.predict(model, held_out, config, ALONE)
     assert len(set(alone.names)) == num == len(alone.score)
     monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, rank: None)

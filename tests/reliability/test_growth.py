@@ -24,7 +24,7 @@ def test_memory_does_not_grow(steps, bound, tmp_path, monkeypatch, record_proper
     """Megabytes from step 100 to the end, with a save, a validation or a line in the log every few steps."""
     seen, seed_of = [], engine.seed_of
 
-    def measured(*key):  # called once in every step of the loop
+    def measured(*key):  # with three numbers once in every step of the loop
         if len(key) == 3:
             seen.append(key[1])
             if key[1] in (100, steps - 1):

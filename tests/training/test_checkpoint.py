@@ -15,15 +15,15 @@ from siamdiff_min.files import CheckpointError, WriteError
 from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import pretrain_options
 
-STATE = {"step": 7, "name": "x", "list": [1, 2.5, None], "weights": {"a": torch.arange(5.0), "b": torch.ones(2, 3)}}
+STATE = {"step": 7, "name": "x", "list": [1, 2.5, None], "objective": {"a": torch.arange(5.0), "b": torch.ones(2, 3)}}
 
 
 def assert_same(a: dict, b: dict) -> None:
     assert a.keys() - {"format"} == b.keys() - {"format"}
     for name in ("step", "name", "list"):
         assert a[name] == b[name]
-    for name in a["weights"]:
-        assert torch.equal(a["weights"][name], b["weights"][name])
+    for name in a["objective"]:
+        assert torch.equal(a["objective"][name], b["objective"][name])
 
 
 def test_round_trip_and_keep(tmp_path):

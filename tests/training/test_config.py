@@ -110,7 +110,7 @@ def test_runs_that_differ_in_data_encoder_or_start_have_folders_of_their_own(tmp
 def test_changed_options_are_named():
     before = vars(pretrain("--seed 1"))
     check_resumable(pretrain("--seed 1 --out elsewhere --max-steps 3 --num-workers 2"), before, "x")
-    with pytest.raises(ConfigError, match=r"--batch-size was 32, is 2.*--epochs was \[25, 25\], is \[3, 3\].*--seed"):
+    with pytest.raises(ConfigError, match=r"--epochs was \[25, 25\], is \[3, 3\].*--batch-size was 32, is 2.*--seed"):
         check_resumable(pretrain("--batch-size 2 --epochs 3"), before, "x")
 
 

@@ -22,11 +22,12 @@ from siamdiff_min.logs import Entropy, Variance
 from siamdiff_min.pretraining import SCHEDULES, SiamDiff
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training import checkpoint, engine, ranks
-from siamdiff_min.training.log import Log
+from siamdiff_min.training.order import Data, valid_keys
 from siamdiff_min.training.ranks import Ranks
 from siamdiff_min.training.run import Run
 
 ALONE = Ranks(torch.device("cpu"))
+DATA = Data(standin.Dataset(40), standin.collate, range(40))
 
 
 def assert_close_weights(a, b, but=()) -> None:
@@ -63,7 +64,8 @@ def test_a_run_leaves_weights_metrics_and_a_summary(tmp_path, capsys):
     assert {place[1] for place in places if place[2] <= 20 and place[0] == "train"} == {1}
     train_loss = [line["loss"] for line in written if line["split"] == "train"]
     assert train_loss[-1] < train_loss[0]
-    assert set(written[-1]) == {"step", "epoch", "stage", "split", "loss", "structure_loss", "sequence_loss"}
+    measures = {"loss", "structure_loss", "sequence_loss"}
+    assert set(written[-1]) == {"step", "epoch", "stage", "split", "samples", *measures} and written[-1]["samples"] == 6
     assert "step     40" in capsys.readouterr().out
 
 
@@ -113,7 +115,7 @@ def test_evaluation_does_not_depend_on_the_number_of_ranks(tmp_path, monkeypatch
     torch.manual_seed(0)
     objective, data = standin.Objective(), standin.Dataset(num)
     config = configure(tmp_path)
-    held_out = data, standin.collate, range(num)
+    held_out = Data(data, standin.collate, range(num))
 
     alone = engine.evaluate(objective, held_out, config, ALONE)
     monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, rank: None)
@@ -123,10 +125,10 @@ def test_evaluation_does_not_depend_on_the_number_of_ranks(tmp_path, monkeypatch
         for rank in range(world):
             engine.evaluate(objective, held_out, config, replace(ALONE, rank=rank, world=world))
         monkeypatch.setattr(Ranks, "gather", lambda self, items, parts=parts: parts)
-        assert engine.means([], ALONE) == alone  # identical, not close
+        assert engine.means([], ALONE) == {k: x for k, x in alone.items() if k != "samples"}  # identical, not close
         monkeypatch.undo()
         monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, rank: None)
-    counted = sum(len(batch) for batch in engine.valid_keys(range(num), config.batch_size))
+    counted = sum(len(batch) for batch in valid_keys(range(num), config.batch_size))
     assert counted == num and (num == 0) == (alone == {})
 
 
@@ -266,7 +268,7 @@ def test_the_constant_of_the_sequence_loss_is_averaged_as_the_loss_is():
 @pytest.mark.parametrize("value", [math.nan, 0.5])
 def test_the_learning_rate_waits_while_nothing_can_be_measured(tmp_path, value):
     config = configure(tmp_path)
-    run = Run(config, standin.Objective(), 40, "", ALONE, ("auroc", "max"))
+    run = Run(config, standin.Objective(), DATA, ALONE, ("auroc", "max"))
     for _ in range(7):
         run.end_epoch({"auroc": value})
     assert run.optimizer.param_groups[0]["lr"] == (config.lr if math.isnan(value) else pytest.approx(0.6 * config.lr))
@@ -286,12 +288,20 @@ def test_cosine_decay(tmp_path):
 
 
 def test_lines_lead_with_loss_and_accuracy(tmp_path, capsys):
-    values = {"clash_rate": 0.0, "loss": 3.0, "loss_constant": 4.0, "sequence_accuracy": 0.5, "sequence_loss": 1.0}
-    run = Run(configure(tmp_path), standin.Objective(), 40, "", ALONE)
+    values = {
+        "samples": 6,
+        "clash_rate": 0.0,
+        "loss": 3.0,
+        "loss_constant": 4.0,
+        "sequence_accuracy": 0.5,
+        "sequence_loss": 1.0,
+    }
+    run = Run(configure(tmp_path), standin.Objective(), DATA, ALONE)
     run.begin_step()
-    with Log(run, "proteins") as log:
-        log.valid(values)
-    assert "valid: loss 3 (4)  sequence_accuracy 0.5  sequence_loss 1  clash_rate 0\n" in capsys.readouterr().out
+    with run:
+        run.log_valid(values)
+    expected = "valid, 6 proteins: loss 3 (4)  sequence_accuracy 0.5  sequence_loss 1  clash_rate 0\n"
+    assert expected in capsys.readouterr().out
 
 
 def test_a_bar_moves_on_a_terminal_and_says_little_elsewhere(capsys, monkeypatch):

@@ -1,0 +1,48 @@
+"""What comes when: the batches of a run as pure functions of (seed, epoch, step), and the seeds of all its draws."""
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from torch.utils.data import Dataset
+
+
+class Data(NamedTuple):
+    """What a run draws its batches from, for example the training split of a data set."""
+
+    dataset: Dataset  # dataset[epoch, index] is an item; its `checksum` tells it from other data sets
+    collate: Callable  # a list of items -> (batch, their names)
+    indices: Sequence[int]  # of the items to use
+
+
+def seed_of(*key: int) -> int:
+    """A seed for torch from a few integers, well mixed. A zero at the end of the key changes nothing."""
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]) >> 1
+
+
+def epoch_batches(num: int, size: int, seed: int, epoch: int) -> np.ndarray:
+    """Positions of the global batches of one epoch (steps, size): a pure function of (seed, epoch).
+
+    The incomplete last batch is dropped. If it is the only one, it is filled by going round.
+    """
+    order = np.random.default_rng([seed, epoch]).permutation(num)
+    steps = num // size
+    return order[: steps * size].reshape(steps, size) if steps else np.resize(order, (1, size))
+
+
+def train_keys(config: Namespace, indices: Sequence[int], steps: range, rank: int, world: int) -> Iterator[list]:
+    """The keys (epoch, index) of the proteins of every part that is ours, step by step."""
+    per_epoch = max(1, len(indices) // config.global_batch_size)
+    for step in steps:
+        epoch, place = divmod(step, per_epoch)
+        if place == 0 or step == steps[0]:
+            batches = epoch_batches(len(indices), config.global_batch_size, config.seed, epoch)
+        for part in batches[place].reshape(-1, config.batch_size)[rank::world]:
+            yield [(epoch, int(indices[i])) for i in part]
+
+
+def valid_keys(indices: Sequence[int], batch_size: int) -> list[list]:
+    """The batches of the held-out proteins: each once, the same in every epoch and for any number of processes."""
+    keys = [(0, int(i)) for i in indices]
+    return [keys[i : i + batch_size] for i in range(0, len(keys), batch_size)]
