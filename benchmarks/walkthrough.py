@@ -48,8 +48,8 @@ def draw(found: dict, folder: Path) -> None:
     def flat(pos: torch.Tensor) -> np.ndarray:
         return ((pos - middle) @ plane).numpy()
 
-    draw_conformers(protein, found["conformer"], flat, folder / "walkthrough-conformers.png")
-    draw_noise(found["objective"], protein, flat, folder / "walkthrough-noise.png")
+    draw_conformers(*found["views"], flat, folder / "walkthrough-conformers.png")
+    draw_noise(protein, flat, folder / "walkthrough-noise.png")
     draw_graphs(found["encoder"].builder(protein), protein, flat, folder / "walkthrough-graph.png")
     names = "graph", "pos", "edge_in", "edge_out", "angle_bin"
     draw_angles(*(found[name] for name in names), folder / "walkthrough-angles.png")
@@ -94,7 +94,7 @@ def draw_conformers(protein, conformer, flat, path: Path) -> None:
     save(figure, path)
 
 
-def draw_noise(objective, protein, flat, path: Path) -> None:
+def draw_noise(protein, flat, path: Path) -> None:
     """The backbone and the side chains that are left at four steps; the bar is 10 angstrom long."""
     from siamdiff_min import SCHEDULES
     from siamdiff_min.pretraining.diffusion import add_gaussian_noise, hide_residues, random_mask
