@@ -1,6 +1,6 @@
 """What the residue features of a frozen encoder tell a linear map, on families that it was not fitted to.
 
-    python -m benchmarks.probe DATA ENCODER... [--out runs/probe]
+    python -m benchmarks.probe DATA ENCODER... [--valid] [--out runs/probe]
 
 DATA/probe.tsv lists structures: file, split (train, val, test), family, cluster, and for a complex its partners ("A:B",
 names of their chains). `benchmarks.probe_table` makes one. No family may be in two splits. An ENCODER is a file with
@@ -291,6 +291,7 @@ def fit(rows: Rows, kind: str, share: int, num_items: int) -> dict[str, np.ndarr
     the best constant answer of training on test.
     """
     train, val, test = ((rows.split == i).nonzero()[0] for i in range(3))
+    test = test if len(test) else val  # --valid
     order = np.random.default_rng(0).permutation(train)
     some = order[: max(2, len(order) * share // 100)]
     target = rows.y[:, None].astype(float) if kind == "number" else np.eye(int(rows.y.max()) + 1)[rows.y.astype(int)]
@@ -318,8 +319,8 @@ def retrieve(means: np.ndarray, clusters: list[str]) -> np.ndarray:
 
 
 @torch.inference_mode()
-def probe(features, items: list[Item], labels: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """All probes of one encoder: arrays `PROBE/SHARE/sums`, `.../val` and `.../constant`."""
+def probe(features, items: list[Item], labels: list[dict[str, np.ndarray]], scored="test") -> dict[str, np.ndarray]:
+    """All probes of one encoder, scored on a split: arrays `PROBE/SHARE/sums`, `.../val` and `.../constant`."""
     gathered = {name: [] for name in KIND if name != "retrieval"}
     means = {}
     for i, (item, known) in enumerate(zip(items, labels)):
@@ -331,7 +332,7 @@ def probe(features, items: list[Item], labels: list[dict[str, np.ndarray]]) -> d
             hidden = features(hide_residues(item.protein, item.masked, backbone=4)).double().numpy()
             kinds = item.protein.residue_type[item.masked].numpy()
             gathered["masked"].append((hidden[item.masked.numpy()], kinds, place, i))
-            if item.split == "test":
+            if item.split == scored:
                 means[i] = x.mean(0)
     found = {}
     for name, parts in ((name, parts) for name, parts in gathered.items() if parts):
@@ -352,23 +353,27 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("data", type=Path, help="folder with probe.tsv")
     parser.add_argument("encoders", nargs="+", help="files with weights, random-NAME-LEVEL-SIZE-SEED, onehot, ...")
     parser.add_argument("--out", type=Path, default=Path("runs/probe"))
+    parser.add_argument("--valid", action="store_true", help="score validation families; test families take no part")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
-    table = args.data / "probe.tsv"
-    items = read_items(table)
-    labels = cached_labels(items, table, args.out / "labels.npz")
-    tested = [i for i, item in enumerate(items) if item.split == "test"]
+    table, scored = args.data / "probe.tsv", "val" if args.valid else "test"
+    items = [item for item in read_items(table) if item.split != "test" or not args.valid]
+    labels = cached_labels(items, table, args.out / f"labels{'-valid' * args.valid}.npz")
+    tested = [i for i, item in enumerate(items) if item.split == scored]
     about = {"item": [items[i].name for i in tested], "family": [items[i].family for i in tested]}
     for name in args.encoders:
         start = time.process_time()
-        found = probe(load(name, items), items, labels)
+        found = probe(load(name, items), items, labels, scored)
         found |= {key: value[tested].astype(np.float32) for key, value in found.items() if key.endswith("sums")}
         save(args.out / f"{short(name)}.npz", **{k: np.array(v) for k, v in about.items()}, **found)
         values = {
             p: score(KIND[p], found[f"{p}/100/sums"].sum(0).astype(float)) for p in KIND if f"{p}/100/sums" in found
         }
-        shown = "  ".join(f"{probe} {value:.3f}" for probe, value in values.items())
+        skills = [
+            (v - c) / (1 - c) for p, v in values.items() if p != "retrieval" for c in [found[f"{p}/100/constant"]]
+        ]
+        shown = "  ".join(f"{probe} {value:.3f}" for probe, value in {"skill": np.mean(skills), **values}.items())
         print(f"{short(name):32}  {shown}  ({time.process_time() - start:.0f} s)", flush=True)
 
 

@@ -1,6 +1,7 @@
-"""`benchmarks.ppis`, `benchmarks.ddg` and what they share: on bundled structures, against scikit-learn and by hand."""
+"""`benchmarks.ppis`, `benchmarks.ddg`, the schedule of the speedrun: against scikit-learn and by hand."""
 
 import csv
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,11 @@ from benchmarks.pdb import write_pdb
 from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.ops import MLP
+from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ONE_LETTER
+from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training import checkpoint
+from siamdiff_min.training.config import TABLE_5
 
 
 @pytest.fixture(scope="module")
@@ -232,3 +236,24 @@ def test_a_wrong_wild_type_is_an_error(stability, tmp_path, chains):
     (tmp_path / "train.tsv").write_text("\n".join([text[0], "\t".join(cells)]) + "\n")
     with pytest.raises(ddg.ConfigError, match="not what the structure has"):
         ddg.read_mutations(tmp_path, "train.tsv")
+
+
+# ---- the speedrun ----------------------------------------------------------------------------------------------------
+
+
+def test_the_noise_of_nearly_clean_structures(chains):
+    """Half of the t have less than 0.1 angstrom, 68 % lie within a factor of e; a batch has finite losses."""
+    plugin = importlib.import_module("benchmarks.nearly_clean")
+    sigma = (1 / plugin.SCHEDULE.alpha_bar - 1).sqrt()
+    assert len(sigma) == 100 and (sigma.diff() > 0).all() and int((sigma < 0.1).sum()) == 50
+    assert int(((sigma > 0.1 / np.e) & (sigma < 0.1 * np.e)).sum()) == 68
+    rate = plugin.SCHEDULE.mask_rate(torch.tensor([0, 50, 100]))
+    assert rate.tolist() == pytest.approx([0.1, 0.25, 0.4])
+    proteins = [structure.protein for structure in chains.values()]
+    for name, views in (("diffpret-clean", 1), ("siamdiff-clean", 2)):
+        del TABLE_5[name]  # other tests know the methods of the package only
+        objective = OBJECTIVES.pop(name)(ENCODERS["gearnet"]("residue", "tiny"), "residue")
+        batch = Protein.pack(proteins[:3])
+        loss, logs = objective(batch, torch.Generator().manual_seed(0))
+        assert loss.isfinite() and {"structure_loss", "sequence_loss"} <= logs.keys()
+        assert len(objective.views(batch, torch.Generator().manual_seed(0))[0]) == views

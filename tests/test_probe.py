@@ -165,6 +165,10 @@ def test_the_command(data, tmp_path, capsys):
         assert first[f"{name}/100/sums"].shape[0] == len(first["family"]) == 4  # two chains, two sides
     assert first["masked/100/sums"][:, 1].tolist()[2:] == [0, 0]  # none in a complex
     assert first["interface/100/sums"][:2].sum() == 0
+    probe.main([str(data), str(path), "--valid", "--out", str(tmp_path / "valid")])
+    valid = dict(np.load(tmp_path / "valid" / "run.npz"))
+    assert {item.split for item in probe.read_items(data / "probe.tsv") if item.name in valid["item"]} == {"val"}
+    assert valid["contacts/100/val"] == first["contacts/100/val"] and " skill " in capsys.readouterr().out
 
 
 def test_batch_norm_of_a_random_encoder_has_seen_data(data):
