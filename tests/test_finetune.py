@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,15 @@ from conftest import ENZYMES
 from processes import TWO_RANKS, cold, run
 from standin import lines
 
+import finetune as script
 from siamdiff_min.data import ec
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.training import checkpoint
+from siamdiff_min.training.config import finetune_options, for_seed
+from siamdiff_min.training.ranks import Ranks
 
 SMALL = ["--size", "tiny", "--batch-size", "2", "--epochs", "3", "--lr", "0.003"]
 SMALL += ["--num-workers", "0", "--device", "cpu", "--threads", "1"]
@@ -154,6 +158,39 @@ def test_a_resumed_run_goes_on_from_a_metric_that_was_not_a_number(enzymes, tmp_
     torch.save(model, path)
     finetune(*options)
     assert np.isfinite(checkpoint.load(path, checkpoint.MODEL)["valid"]["fmax"])
+
+
+class Split(list):
+    """The targets of a split, in place of its samples."""
+
+    def targets(self) -> np.ndarray:
+        return np.array(self)
+
+
+def test_targets_are_standardised_by_the_training_split():
+    datasets = {"train": Split([1.0, 3.0]), "valid": Split([10.0, 30.0]), "test": Split([100.0, 300.0])}
+    config = finetune_options(["--task", "psr", "--level", "residue"])
+    task = script.build(for_seed(config, 0), datasets, (), {}, Ranks(torch.device("cpu")))
+    assert (task.mean.item(), task.std.item()) == (2.0, 1.0)
+
+
+def test_the_best_epoch_is_that_of_the_validation_split(tmp_path, monkeypatch):
+    """Of three epochs the second is best there, the first in training, and the last on the test split."""
+    datasets = {"train": Split([3.0, 2.0, 1.0]), "valid": Split([1.0, 3.0, 2.0]), "test": Split([1.0, 2.0, 3.0])}
+    epochs = iter((0, 1, 2))
+    monkeypatch.setattr(
+        script.results, "predict", lambda task, data, *_: Namespace(score=data[0], target=next(epochs), groups=())
+    )
+    monkeypatch.setattr(
+        script.engine, "train", lambda config, task, data, validate, *_, **__: [validate(e) for e in (1.0, 2.0, 3.0)]
+    )
+    config = for_seed(finetune_options(["--task", "psr", "--level", "residue", "--out", str(tmp_path)]), 0)
+    Path(config.out).mkdir(parents=True, exist_ok=True)
+    task = TASKS["psr"](ENCODERS["gearnet"]("residue", "tiny"))
+    task.metrics = lambda score, target, groups: {"global_spearman": score[target]}
+    script.train(config, task, datasets, (), Ranks(torch.device("cpu")))
+    best = checkpoint.load(f"{config.out}/best.pt", checkpoint.MODEL)
+    assert best["epochs"] == 2.0 and best["valid"] == {"global_spearman": 3.0}
 
 
 def test_a_saved_model_sees_as_many_residues_as_in_training(tmp_path):

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import generator, real_protein, rigid_motion
+from given import Given
 from processes import run
 
 from benchmarks.pdb import write_pdb
-from siamdiff_min.data.build import open_store
+from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.conformers import ConformerCrops, matched
 from siamdiff_min.data.crops import Crops, collate
+from siamdiff_min.data.sources import Listing, Origin
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError, StructureError
 from siamdiff_min.pretraining import OBJECTIVES
@@ -127,6 +129,26 @@ def test_an_atom_or_a_ca_that_is_missing():
         lost = found[:, 0].isnan()
         assert lost.sum() == 1 and first.atom_name[lost] == name and first.atom_residue[lost] == 3
         assert torch.equal(found[~lost], first.pos[~lost])
+
+
+def test_a_residue_of_another_type_is_not_the_same_residue():
+    """A mutation between two conformers: its atoms have no partner, not even those of the same name."""
+    first = single()
+    types = first.residue_type.clone()
+    types[7] = (types[7] + 1) % 20
+    lost = matched(as_structure(first), as_structure(replace(first, residue_type=types)), "a", "b")[:, 0].isnan()
+    assert torch.equal(lost, first.atom_residue == 7)
+
+
+def test_a_residue_whose_conformer_lacks_its_ca_is_left_out(tmp_path):
+    """Its other atoms too: at residue level a residue is its CA."""
+    protein = single()
+    other = protein.pos + 1
+    other[(protein.atom_residue == 3) & (protein.atom_name == CA)] = torch.nan
+    given = Given("a", replace(as_structure(protein), labels={"conformers": other[None]}))
+    store = open_origin(Origin(tmp_path, "a", lambda: Listing([given], [])), store=tmp_path / "s")
+    for view in views(ConformerCrops(store, None, 0), "a"):
+        assert view.residue_index.tolist() == [i for i in range(51) if i != 3]
 
 
 def test_residues_are_matched_by_number_then_by_sequence():

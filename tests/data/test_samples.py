@@ -1,6 +1,7 @@
 """Samples from labels: what each task sees, what it must not see, and that a sample depends on its key alone."""
 
 import pickle
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -149,6 +150,14 @@ def test_pip_pairs(tmp_path):
         assert torch.equal(protein.pos, whole.pos[inside & (length(whole.pos - ca) <= 30)])
     focus = sample.protein.pos[sample.focus[sample.protein.atom_residue] & (sample.protein.atom_name == CA)]
     assert torch.equal(focus, whole.pos[whole.atom_name == CA][torch.from_numpy(residues)])
+
+
+def test_pip_draws_other_positives_in_every_epoch(tmp_path):
+    """Ten of 30, each about as often."""
+    data, epochs = dataset("pip", tmp_path, 60), 60
+    drawn = Counter(tuple(pair) for epoch in range(epochs) for pair in data.pairs(epoch, 0)[0][:10].tolist())
+    assert drawn.keys() == {(i, 51 + 3 * i) for i in range(2, 32)} and drawn.total() == 10 * epochs
+    assert max(drawn.values()) < 2 * epochs / 3 and len(data) == 20
 
 
 def test_pip_takes_no_more_pairs_than_there_are(tmp_path):

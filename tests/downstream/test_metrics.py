@@ -143,6 +143,17 @@ def test_mean_spearman_is_over_groups():
     assert math.isnan(mean_spearman(score[:4], target[:4], group[:4]))
 
 
+def test_a_protein_with_more_models_weighs_no_more_in_the_mean_rho():
+    """Two models in order (rho 1), and ten whose order is reversed (rho -1): the mean is 0, whichever come first."""
+    target, group = np.arange(12.0), np.array(["a"] * 2 + ["b"] * 10)
+    score = np.where(group == "a", target, -target)
+    assert mean_spearman(score, target, group) == mean_spearman(score[::-1], target[::-1], group[::-1]) == 0
+
+
+def test_the_score_of_two_classes_is_the_probability_of_one():
+    assert accuracy(np.array([0.9, 0.2, 0.8, 0.6]), np.array([1, 0, 1, 0])) == 0.75
+
+
 @pytest.mark.parametrize("case", golden("cls_"))
 def test_golden_accuracy(case):
     score, target = GOLDEN[f"{case}/pred"], GOLDEN[f"{case}/target"]

@@ -89,6 +89,36 @@ def test_a_head_sees_the_mean_over_the_atoms_in_focus(only_ca, tmp_path):
         assert torch.allclose(value, encoding.node[atoms].mean(0), rtol=1e-5)
 
 
+@pytest.mark.parametrize("task, sees", [("pip", "the CA"), ("res", "the CA"), ("msp", "all atoms"), ("psr", "protein")])
+def test_what_the_head_of_a_task_sees(task, sees, tmp_path):
+    """Of the residue in focus its CA, or the mean over its atoms; else the readout of the whole structure."""
+    batch, model = batch_of(dataset(task, tmp_path)), make(task, "atom").double().eval()
+    batch = replace(batch, protein=replace(batch.protein, pos=batch.protein.pos.double()))
+    p, encoding = batch.protein, model.encoder(batch.protein)
+    focus = batch.focus[p.atom_residue] & ((p.atom_name == CA) | (sees == "all atoms"))
+    seen = {
+        "protein": encoding.protein,
+        "the CA": encoding.node[focus],
+        "all atoms": segment_mean(encoding.node[focus], p.atom_protein[focus], p.num_proteins),
+    }[sees]
+    assert torch.allclose(model.represent(batch), seen, atol=1e-10)
+
+
+@pytest.mark.parametrize("task, level", CASES)
+def test_the_head_has_three_layers_as_wide_as_the_encoder(task, level):
+    model = make(task, level)
+    d, outputs = model.encoder.out_dim, {"ec": 3, "res": 20}.get(task, 1)
+    inputs = 2 * d if task in ("pip", "msp") else d
+    assert [(x.in_features, x.out_features) for x in model.head.layers] == [(inputs, d), (d, d), (d, outputs)]
+
+
+def test_global_rho_is_over_all_models_and_mean_rho_over_those_of_each_protein():
+    """Within each of two proteins the order is right, but the one with the better models has the lower scores."""
+    score, target = np.array([3.0, 4.0, 1.0, 2.0]), np.array([0.1, 0.2, 0.8, 0.9])
+    found = make("psr", "atom").metrics(score, target, ["a", "a", "b", "b"])
+    assert found == {"global_spearman": pytest.approx(-0.6), "mean_spearman": pytest.approx(1)}
+
+
 def test_a_frozen_encoder_stays_as_it_is(tmp_path):
     batch, model = batch_of(dataset("psr", tmp_path)), make("psr", "atom")
     model.freeze()

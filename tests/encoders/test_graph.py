@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import load_golden, move, real_protein
+from conftest import generator, load_golden, move, real_protein
 
 from siamdiff_min.conventions import OFFICIAL, PAPER
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, edge_lengths, line_graph
@@ -98,6 +98,15 @@ def test_gaps_of_a_selection_are_not_bridged():
     keep[21] = False  # offset 2 survives one missing residue
     graph = RESIDUE_GRAPH(protein.select_residues(keep))
     assert ((graph.src == 20) & (graph.dst == 21) & (graph.relation == 4)).any()
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_the_numbers_of_the_authors_mean_nothing(level):
+    """Distance along the chain counts residues of the file: numbers may start anywhere, jump, and fall."""
+    protein = BUILDERS[level].select_nodes(real_protein("2BEG"))
+    number = torch.randperm(protein.num_residues, generator=generator()) * 7 - 300
+    graph, same = (BUILDERS[level](p) for p in (protein, replace(protein, residue_number=number)))
+    assert all(torch.equal(getattr(graph, x), getattr(same, x)) for x in ("src", "dst", "relation", "edge_feature"))
 
 
 def test_max_neighbors_keeps_the_nearest():

@@ -17,7 +17,7 @@ from siamdiff_min.encoders import ENCODERS, Encoding
 from siamdiff_min.encoders.gearnet import GearNet
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, edge_lengths
 from siamdiff_min.logs import Mean
-from siamdiff_min.pretraining import OBJECTIVES, baselines
+from siamdiff_min.pretraining import OBJECTIVES, baselines, contrast
 from siamdiff_min.pretraining.baselines import GEOMETRY, Geometry, ResidueTypes, SelfPrediction, without
 from siamdiff_min.pretraining.contrast import MultiviewContrast, ball, info_nce, subsequence
 from siamdiff_min.pretraining.denoising import noise_levels
@@ -253,6 +253,20 @@ def test_combinations_are_sums_over_one_pass():
     assert loss.item() == pytest.approx(values["residue_type_loss"] + values["angle_loss"], rel=1e-6)
 
 
+@pytest.mark.parametrize("level", ["atom", "residue"])
+@pytest.mark.parametrize("kind", GEOMETRY)
+def test_combinations_measure_the_atoms_that_are_left(level, kind):
+    """Side chains of masked residues are gone at atom level, so the rows of all atoms behind them move up."""
+    objective, shown, hidden, measured = build(f"residue-type+{kind}", level), [], [], []
+    objective.encoder.register_forward_pre_hook(lambda _, args: shown.append(args[0]))
+    hide, target = objective.geometry.hide, objective.geometry.target
+    objective.geometry.hide = lambda *args: hidden.append(hide(*args)) or hidden[0]
+    objective.geometry.target = lambda points: measured.append(points) or target(points)
+    objective(chains(), generator(1))
+    (left,), ((_, nodes),), (points,) = shown, hidden, measured
+    assert torch.equal(points, left.pos[nodes]) and len(nodes) > 100
+
+
 # ---- multiview contrast ----------------------------------------------------------------------------------------------
 
 
@@ -339,6 +353,43 @@ def test_views_are_crops_and_some_lose_edges():
     assert seen == {True, False} and isinstance(objective, MultiviewContrast)
 
 
+def test_the_largest_random_number_takes_the_last_window_and_the_last_centre(monkeypatch):
+    monkeypatch.setattr(torch, "rand", lambda *size, **_: torch.full(size, 1 - 2**-24))
+    protein = chains()
+    ca, last = protein.alpha_carbons().pos, protein.residues_per_protein.cumsum(0) - 1
+    window, near = subsequence(protein, generator()), ball(protein, ca, generator())
+    for b in range(2):
+        own = protein.residue_protein == b
+        assert window[own].nonzero().flatten().tolist() == list(range(int(own.sum()) - 50, int(own.sum())))
+        assert torch.equal(near[own], (ca[own] - ca[last[b]]).norm(dim=-1) <= 15)
+
+
+def test_every_protein_has_centres_and_coins_of_its_own(monkeypatch):
+    """Of two copies of one protein: windows that start elsewhere, balls around other residues, all pairs of coins."""
+    protein = Protein.pack([real_protein(), real_protein()])
+    ca = protein.alpha_carbons().pos
+    both = [ball(protein, ca, generator(k)).split(51) for k in range(9)]
+    assert sum(torch.equal(*pair) for pair in both) < 3
+    objective = build("multiview", "residue")
+    view = objective.encoder.builder.select_nodes(protein)
+    monkeypatch.setattr(contrast, "subsequence", lambda p, _: p.residue_index < 4)
+    monkeypatch.setattr(contrast, "ball", lambda p, *_: p.residue_index < 9)
+    crops = [objective.crop(view, ca, generator(k)) for k in range(40)]
+    assert {tuple(crop.residues_per_protein.tolist()) for crop in crops} == {(4, 4), (4, 9), (9, 4), (9, 9)}
+    graph, hidden = objective.encoder.builder(view), set()
+    for k in range(40):
+        owner = view.atom_protein[objective.hide_edges(view, graph, generator(k)).dst]
+        hidden.add(tuple((owner.bincount() < graph.num_edges / 2).tolist()))
+    assert hidden == {(False, False), (False, True), (True, False), (True, True)}
+
+
+def test_both_views_are_trained():
+    objective, views = build("multiview", "residue"), []
+    objective.encoder.register_forward_hook(lambda _, __, out: out.protein.retain_grad() or views.append(out.protein))
+    objective(chains(), generator())[0].backward()
+    assert len(views) == 2 and all(view.grad.any(1).all() for view in views)
+
+
 # ---- score matching and torsions -------------------------------------------------------------------------------------
 
 
@@ -391,6 +442,24 @@ def test_score_matching_predicts_minus_the_noise():
     assert abs(mean) > 1e-3
     for c in (-1.0, 1.0):
         assert losses[c] - losses[0.0] == pytest.approx(c * c + 2 * c * mean, rel=1e-4)
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_the_head_of_score_matching_sees_noised_lengths_too(level):
+    objective, shown, given = build("score-matching", level), [], []
+    objective.encoder.register_forward_pre_hook(lambda _, args: shown.append(args[1]))
+    objective.dist_mlp.register_forward_pre_hook(lambda _, args: given.append(args[0]))
+    objective(chains(), generator(4))
+    (graph,), (lengths,) = shown, given
+    pair, of_edge = torch.unique(graph.pair, return_inverse=True)
+    assert torch.equal(lengths[of_edge, 0], graph.length) and len(lengths) == len(pair)
+
+
+def test_torsional_diffusion_draws_every_t():
+    """Stage 1 of DiffPreT leaves out t = 1 .. 9; torsional diffusion has one stage."""
+    for preset in ("paper", "official"):
+        schedule = build("torsional", "atom", preset=preset).schedule
+        assert schedule.t_range == (1, 100) and set(schedule.draw_t(3000, generator()).tolist()) == set(range(1, 101))
 
 
 class AtomNumbers(nn.Module):

@@ -19,6 +19,7 @@ from siamdiff_min.pretraining.diffusion import (
     sigmoid_betas,
 )
 from siamdiff_min.protein.geometry import length
+from siamdiff_min.protein.protein import Protein
 
 
 def test_sigmoid_betas_closed_form():
@@ -117,6 +118,27 @@ def test_official_mask_draws_with_replacement():
     masks = [random_mask(protein, torch.tensor([1.0]), generator(k), with_replacement=True) for k in range(50)]
     share = sum(mask.unique().numel() for mask in masks) / (130 * 50)
     assert share == pytest.approx(1 - math.exp(-1), abs=0.02)  # 63 % (differences.md, row 3)
+
+
+def test_official_mask_hides_at_least_one_residue_of_each_protein():
+    """floor(3 x 0.2) is 0 (differences.md, row 3)."""
+    protein = Protein.pack([real_protein("1LCD_A").crop(k, 3) for k in range(4)])
+    mask = random_mask(protein, torch.full((4,), 0.2), generator(), with_replacement=True)
+    assert protein.residue_protein[mask].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("with_replacement", [False, True])
+def test_copies_of_a_protein_get_random_numbers_of_their_own(with_replacement):
+    """Masks, t and noise of a batch that holds one protein twice."""
+    protein = real_protein("1LCD_A")
+    both = Protein.pack([protein, protein])
+    mask = random_mask(both, torch.tensor([0.5, 0.5]), generator(), with_replacement)
+    assert set(mask[mask < 51].tolist()) != set((mask[mask >= 51] - 51).tolist())
+    t = SCHEDULES["paper"][1].draw_t(50, generator())
+    assert len(t.unique()) > 20
+    noised = add_gaussian_noise(both.pos, torch.full((both.num_atoms,), 0.5), generator())
+    one, other = noised.split(protein.num_atoms)
+    assert (one != other).all()
 
 
 @pytest.mark.parametrize("t", [1, 9, 10, 50, 100])

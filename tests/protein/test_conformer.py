@@ -114,6 +114,40 @@ def two_side_chains(gap: float, chains: tuple[int, int] = (0, 0)):
     return replace(both, residue_protein=zero, num_proteins=1, chain=torch.tensor(chains)), axis
 
 
+def test_a_chi_turns_only_if_all_chi_before_it_do():
+    """Without N there is no chi 1; chi 2 of lysine has all its atoms, but nothing may turn."""
+    protein = real_protein("1LCD_A")
+    lysine = (protein.residue_type == RESIDUE_INDEX["LYS"])[protein.atom_residue]
+    protein = protein.select_atoms(~(lysine & (protein.atom_name == ATOM_INDEX["N"])))
+    angles = torch.zeros(protein.num_residues, 4, dtype=torch.float64)
+    angles[:, 1] = 1.0
+    lysine = (protein.residue_type == RESIDUE_INDEX["LYS"])[protein.atom_residue]
+    turned = rotate_side_chains(protein, angles)
+    assert lysine.any() and torch.equal(turned.pos[lysine], protein.pos[lysine])
+    assert not torch.equal(turned.pos[~lysine], protein.pos[~lysine])
+
+
+def test_equal_residues_of_two_proteins_turn_by_angles_of_their_own():
+    protein = real_protein("1LCD_A")
+    both = protein.pack([protein, protein])
+    one, other = TorsionalConformer().draw(both, 0.3, generator()).split(protein.num_residues)
+    assert (one != other).all()
+    one, other = GaussianConformer()(both, generator())[0].pos.split(protein.num_atoms)
+    assert (one != other).all()
+
+
+@pytest.mark.parametrize("name, radius", [("SG", 1.80), ("NZ", 1.55), ("OG", 1.52), ("CB", 1.70)])
+def test_spheres_clash_if_they_overlap_by_more_than_0_8(name, radius):
+    """Bondi's radii; 0.1 angstrom on either side. Two sulphurs at 2.7 angstrom clash: the search reaches that far."""
+    protein = two_side_chains(8.0)[0].alpha_carbons()
+    protein = replace(protein, atom_name=torch.full((2,), ATOM_INDEX[name]))
+    line = torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
+    native = replace(protein, pos=torch.stack([0 * line, 8 * line]))
+    for overlap, clash in ((0.7, False), (0.9, True)):
+        pos = torch.stack([0 * line, (2 * radius - overlap) * line])
+        assert conformer.new_clashes(native, pos).tolist() == [False, clash]
+
+
 @pytest.mark.parametrize("chains", [(0, 0), (0, 1)])
 def test_a_new_clash_is_one_that_was_not_there_before(chains):
     """Within a chain and between two: touching after the move counts unless they touched before it."""

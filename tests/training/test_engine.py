@@ -109,6 +109,49 @@ def sequence_only(objective, protein):
     return loss + objective.structure(h).square().mean(), {}
 
 
+class Seeds(standin.Objective):
+    """Notes the seed of the generator that it is handed, and that of torch (dropout), for every batch."""
+
+    def forward(self, protein, generator):
+        self.seeds = [*getattr(self, "seeds", []), (generator.initial_seed(), torch.initial_seed())]
+        return super().forward(protein, generator)
+
+
+def test_every_part_of_every_step_has_random_numbers_of_its_own(tmp_path):
+    """Two epochs of five steps, four parts each; the validation after an epoch has seeds of its own too."""
+    config = configure(tmp_path, "--global-batch-size", 8, "--batch-size", 2, "--epochs", 1, 1)
+    objective, _ = train(config, Seeds(), num_valid=0)
+    noise, dropout = zip(*objective.seeds)
+    assert len(set(noise)) == len(set(dropout)) == len(noise) == 10 * 4
+
+
+def test_every_held_out_batch_has_random_numbers_of_its_own_the_same_in_every_epoch(tmp_path):
+    objective, data = Seeds(), (standin.Dataset(9), standin.collate, range(9))
+    for _ in range(2):
+        engine.evaluate(objective, data, configure(tmp_path), ALONE)
+    (first, _), (second, _), (third, _), *again = objective.seeds
+    assert len({first, second, third}) == 3 and [seed for seed, _ in again] == [first, second, third]
+
+
+def test_a_smaller_last_batch_counts_by_its_size(tmp_path):
+    """Nine proteins in batches of 4, 4 and 1: the mean is over proteins, not over batches."""
+    objective, data = standin.Objective(), (standin.Dataset(9), standin.collate, range(9))
+    objective.forward = lambda protein, _: (protein.residue_type.double().mean(), {})
+    types = [data[0][0, i][0].residue_type.item() for i in range(9)]
+    assert engine.evaluate(objective, data, configure(tmp_path), ALONE)["loss"] == pytest.approx(np.mean(types))
+
+
+def test_held_out_batches_see_the_batch_norm_of_rank_0(tmp_path, monkeypatch):
+    objective, data, seen = standin.Objective(), (standin.Dataset(9), standin.collate, range(9)), []
+    monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, source: buffer.fill_(7) if source == 0 else None)
+
+    def measure(number, batch, names):
+        seen.append(dict(objective.encoder.norm.named_buffers()))
+
+    engine.held_out(objective, data, configure(tmp_path), replace(ALONE, rank=1, world=2), measure)
+    assert len(seen) == 1 and all((buffer == 7).all() for buffer in seen[0].values())
+
+
 @pytest.mark.parametrize("num", [0, 7, 8, 9, 101])
 def test_evaluation_does_not_depend_on_the_number_of_ranks(tmp_path, monkeypatch, num):
     """Plain functions: every rank is asked in turn, and what they would gather is put together by hand."""
@@ -272,6 +315,15 @@ def test_the_learning_rate_waits_while_nothing_can_be_measured(tmp_path, value):
     for _ in range(7):
         run.end_epoch({"auroc": value})
     assert run.optimizer.param_groups[0]["lr"] == (config.lr if math.isnan(value) else pytest.approx(0.6 * config.lr))
+
+
+def test_the_learning_rate_falls_after_six_epochs_without_a_better_one(tmp_path):
+    run = Run(configure(tmp_path), standin.Objective(), 40, "", ALONE, ("auroc", "max"))
+    rates = []
+    for value in [0.5, *[0.4] * 6, 0.6, *[0.4] * 6]:
+        run.end_epoch({"auroc": value})
+        rates.append(run.optimizer.param_groups[0]["lr"] / run.config.lr)
+    assert rates == pytest.approx([1] * 6 + [0.6] * 7 + [0.36])
 
 
 def test_cosine_decay(tmp_path):
