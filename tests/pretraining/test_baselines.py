@@ -452,7 +452,7 @@ def test_the_head_of_score_matching_sees_noised_lengths_too(level):
     objective(chains(), generator(4))
     (graph,), (lengths,) = shown, given
     pair, of_edge = torch.unique(graph.pair, return_inverse=True)
-    assert torch.equal(lengths[of_edge, 0], graph.length) and len(lengths) == len(pair)
+    assert torch.equal(lengths[of_edge, 0], graph.shown_length) and len(lengths) == len(pair)
 
 
 def test_torsional_diffusion_draws_every_t():
