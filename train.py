@@ -50,6 +50,8 @@ def main(argv: list[str] | None = None) -> int:
             if ranks.rank == 0:
                 identity = config.encoder, config.level, config.size, config.preset
                 about = {"method": config.method, "config": vars(config)}
+                if hasattr(objective, "seq_mlp"):
+                    about["seq_mlp"] = objective.seq_mlp.state_dict()
                 checkpoint.save_encoder_file(path, objective.encoder, *identity, **about)
                 ranks.say(summary(Path(config.out) / "metrics.jsonl"))
             ranks.say(f"encoder     {path}")

@@ -35,6 +35,7 @@ def put(file: Path, name: str, data: str, record: Path = RECORD) -> Path:
     lines = (file.parent / "metrics.jsonl").read_text().splitlines()
     about = {"method": content["method"], "data": data, "steps": json.loads(lines[-1])["step"]}
     about |= {option: config[option] for option in KEPT} | {"version": __version__}
+    about |= {"seq_mlp": content["seq_mlp"]} if "seq_mlp" in content else {}
     bundled = weights.BUNDLED / f"{name}.pt"
     identity = [content[key] for key in checkpoint.IDENTITY]
     checkpoint.save_encoder_file(bundled, encoder, *identity, **about)

@@ -142,7 +142,8 @@ def _encoder_of(kind: str, content: dict) -> dict:
 
 
 def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, size: str, preset: str, **about) -> None:
-    """Write `encoder.pt`, which `ENCODERS[name](level, size, preset)` builds again; `about` are plain values."""
+    """Write `encoder.pt`, which `ENCODERS[name](level, size, preset)` builds again; `about` are plain values, and
+    `seq_mlp` the weights of the sequence head (Eq. 7), which tell log p(mutant) - log p(wild)."""
     identity = dict(zip(IDENTITY, (name, level, size, preset)))
     write(path, ENCODER, {**identity, **about, "state": _on_cpu(encoder)})
 
@@ -242,10 +243,10 @@ def initialise(module: nn.Module, path: str | Path, report: Callable = print, en
 def describe(path: str | Path) -> str:
     """What a file of weights is, in a few lines. Raises CheckpointError if it is something else."""
     kind, content = read(path)
-    state = content[WEIGHTS[kind]]
+    state = content[WEIGHTS[kind]] | {f"seq_mlp.{name}": tensor for name, tensor in content.get("seq_mlp", {}).items()}
     lines = [f"{path}: {KINDS[kind]}"]
     for name, value in content.items():
-        if name not in ("format", "state", "objective", "optimizer", "scheduler"):
+        if name not in ("format", "state", "seq_mlp", "objective", "optimizer", "scheduler"):
             values = {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
             lines += [f"{k:22}  {v}" for k, v in values.items() if v is not None]
     count = sum(t.numel() for t in state.values())
