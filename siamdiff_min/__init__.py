@@ -3,7 +3,7 @@
 Start reading at `siamdiff_min/pretraining/siamdiff.py`, which is Algorithm 1 of the paper on one screen.
 """
 
-from .encoders import ENCODERS, GVPGNN, Encoding, ESMGearNet, GearNet
+from .encoders import ENCODERS, GVPGNN, Encoding, ESMGearNet, GearNet, WideGVP
 from .pretraining import OBJECTIVES, SCHEDULES, Schedule, SiamDiff
 from .protein.parse import read_structure
 from .protein.protein import Protein
@@ -26,6 +26,7 @@ __all__ = [
     "SiamDiff",
     "Structure",
     "Task",
+    "WideGVP",
     "load_encoder",
     "read_structure",
 ]

@@ -22,9 +22,8 @@ class Conventions:
     missing_at_origin: bool = False  # differences.md, row 18: side-chain atoms that are not there count as (0, 0, 0)
     last_window: bool = True  # differences.md, row 19: a random crop may be the last window
     hide_repetitions: bool = True  # differences.md, row 26: a hidden edge takes those between the same nodes with it
-    contrast_all_views: bool = True  # differences.md, row 28: all other views are negatives, not the second ones alone
+    contrast_all_crops: bool = True  # differences.md, row 28: all other crops are negatives, not the second ones alone
     radial_basis: float = 4.5  # differences.md, row 31: longest centre of GVP's basis, angstrom
-    spread: bool = True  # differences.md, row 34: GVP with batch norm, He's weights, all layers' scalars; ours
 
 
 PAPER = Conventions()
@@ -40,8 +39,7 @@ OFFICIAL = Conventions(
     missing_at_origin=True,
     last_window=False,
     hide_repetitions=False,
-    contrast_all_views=False,
+    contrast_all_crops=False,
     radial_basis=20.0,
-    spread=False,
 )
 CONVENTIONS = {"paper": PAPER, "official": OFFICIAL}  # the choice of `--preset`

@@ -193,14 +193,14 @@ def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tens
     """
     *first, third = dist_mlp.layers
     mix, *rest = struct_mlp.layers
-    of_product, of_distance = mix.weight.tensor_split([mix.in_features - third.out_features], dim=1)
+    product_weight, distance_weight = mix.weight.tensor_split([mix.in_features - third.out_features], dim=1)
     table = ScalarLayers.build(*first)
-    weight, bias = of_distance @ third.weight, of_distance @ third.bias + mix.bias
+    weight, bias = distance_weight @ third.weight, distance_weight @ third.bias + mix.bias
     scores = []
     for a, graph, pos in views:
         pair, edge_pair = torch.unique(graph.pair, return_inverse=True)
         i, j = pair // len(pos), pair % len(pos)
-        x = pair_linear(a, i, j, of_product)  # (P, hidden)
+        x = pair_linear(a, i, j, product_weight)  # (P, hidden)
         x.add_(table.relu_linear(length(pos[i] - pos[j]), weight)).add_(bias)
         for layer in rest:
             x = layer(F.relu(x, inplace=True))

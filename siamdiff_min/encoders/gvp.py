@@ -123,24 +123,10 @@ def radial_basis(length: Tensor, longest: float, number: int) -> Tensor:
     return (-((length[:, None] - centres) * (number / longest)).square()).exp()
 
 
-def spread_out(module: nn.Module) -> None:
-    """Weights of variance 2 / width, so that features keep their variance through a ReLU (He et al. 2015); batch norm
-    of the scalars."""
-    if isinstance(module, nn.Linear):
-        nn.init.normal_(module.weight, std=(2 / module.in_features) ** 0.5)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
-    elif isinstance(module, TupleNorm):
-        module.scalar_norm = BatchNorm(*module.scalar_norm.normalized_shape)
-
-
 class GVPGNN(Encoder):
     """GVPs on the atom graph (App. H). A node starts from the embeddings of its element and of its residue type.
 
-    PyTorch's initial weights shrink every message, and layer norm keeps what all atoms share. So the features of masked
-    residues differ by only 1 % of their size, a tenth of the noise of dropout. With `spread` the weights are larger,
-    batch norm removes the shared part, and the scalars of all layers are handed out side by side, as in GearNet: those
-    of the last layer alone begin to tell residues apart only after hundreds of steps (differences.md, row 34).
+    `longest` is the last centre of the radial basis, angstrom. The output is the scalars of the last layer.
     """
 
     def __init__(
@@ -152,19 +138,15 @@ class GVPGNN(Encoder):
         num_basis: int = 16,
         longest: float = 4.5,
         dropout: float = 0.1,
-        spread: bool = False,
     ):
         super().__init__()
-        self.builder, self.num_basis, self.longest, self.spread = builder, num_basis, longest, spread
-        self.layer_dims = [dims[0]] * (num_layers if spread else 1)
+        self.builder, self.num_basis, self.longest, self.layer_dims = builder, num_basis, longest, [dims[0]]
         self.embedding = nn.Embedding(NUM_ELEMENTS, NUM_ELEMENTS)
         self.residue_embedding = nn.Linear(NUM_RESIDUE_CHANNELS, NUM_ELEMENTS, bias=False)
         self.W_v = nn.ModuleList([TupleNorm(NUM_ELEMENTS), GVP((NUM_ELEMENTS, 0), dims, relu=False)])
         self.W_e = nn.ModuleList([TupleNorm(num_basis), GVP((num_basis, 1), edge_dims, relu=False)])
         self.layers = nn.ModuleList(GVPConvLayer(dims, edge_dims, dropout) for _ in range(num_layers))
         self.W_out = nn.ModuleList([TupleNorm(dims[0]), GVP(dims, (dims[0], 0))])
-        if spread:
-            self.apply(spread_out)
 
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
         """Encode a batch. `graph` (default: the builder's) gives edges and one-hots, `protein.pos` the edge vectors."""
@@ -182,10 +164,30 @@ class GVPGNN(Encoder):
             hidden.append(node[0])
         for layer in self.W_out:
             node = layer(*node)
-        node = torch.cat([*hidden[:-1], node[0]], dim=-1) if self.spread else node[0]
+        node = torch.cat([*hidden[:-1], node[0]][-len(self.layer_dims) :], dim=-1)
         node = node.to(protein.pos.dtype)  # bfloat16 under autocast, in which sums over many atoms go astray
         return Encoding(
             node=node,
             residue=segment_mean(node, protein.atom_residue, protein.num_residues),
             protein=segment_mean(node, protein.atom_protein, protein.num_proteins),
         )
+
+
+class WideGVP(GVPGNN):
+    """Ours: weights of He et al. (2015), batch norm of scalars, no dropout, and the scalars of all layers as output.
+
+    In GVPGNN PyTorch's initial weights shrink every message, and layer norm keeps the part that all atoms share. So the
+    features of masked residues differ by only 1 % of their size, a tenth of the noise of dropout (differences.md,
+    row 34).
+    """
+
+    def __init__(self, builder: GraphBuilder, **options):
+        super().__init__(builder, dropout=0.0, **options)
+        self.layer_dims = self.layer_dims * len(self.layers)
+        for module in self.modules():
+            if isinstance(module, TupleNorm):
+                module.scalar_norm = BatchNorm(*module.scalar_norm.normalized_shape)
+            elif isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=(2 / module.in_features) ** 0.5)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)

@@ -1,4 +1,4 @@
-"""Multiview contrast (Zhang et al. 2022, Sec. 3.4; App. D): two random parts of a protein against those of others."""
+"""Multiview contrast (Zhang et al. 2022; App. D): tell two random crops of a protein from crops of other proteins."""
 
 import torch
 from torch import Tensor, nn
@@ -40,51 +40,51 @@ def ball(protein: Protein, ca: Tensor, generator: torch.Generator) -> Tensor:
     return length(ca - ca[centre][protein.residue_protein]) <= RADIUS
 
 
-def info_nce(z: Tensor, other: Tensor, all_views: bool = True) -> tuple[Tensor, Tensor]:
-    """InfoNCE as in SimCLR (Chen et al. 2020): each view is told from all other views by its own protein's other view.
+def info_nce(z: Tensor, other: Tensor, all_crops: bool = True) -> tuple[Tensor, Tensor]:
+    """InfoNCE as in SimCLR (Chen et al. 2020): for each crop, find the other crop of its protein among all crops.
 
-    z and other are (B, d), two views of the same proteins. Returns the loss of every view (2B,), -log softmax of the
-    cosine over the temperature, and whether the right view was the most similar (2B,). Without `all_views` only first
-    views are told, among the second views: (B,) (differences.md, row 28).
+    z and other (B, d) represent two crops of the same proteins. Returns the loss of every crop (2B,), -log softmax of
+    the cosine over the temperature, and whether the right crop was the most similar (2B,). Without `all_crops` only the
+    second crops are candidates, and only first crops are asked: (B,) (differences.md, row 28).
     """
-    views = F.normalize(torch.cat([z, other]).float(), dim=-1)  # (2B, d)
-    with torch.autocast(views.device.type, enabled=False):  # --amp would make it bfloat16 again
-        similarity = (views @ views.T / TEMPERATURE).fill_diagonal_(-torch.inf)
-    target = torch.arange(len(views), device=views.device).roll(len(z))
-    if not all_views:
+    crops = F.normalize(torch.cat([z, other]).float(), dim=-1)  # (2B, d)
+    with torch.autocast(crops.device.type, enabled=False):  # --amp would make it bfloat16 again
+        similarity = (crops @ crops.T / TEMPERATURE).fill_diagonal_(-torch.inf)
+    target = torch.arange(len(crops), device=crops.device).roll(len(z))
+    if not all_crops:
         similarity, target = similarity[: len(z), len(z) :], target[len(z) :]
     return F.cross_entropy(similarity, target, reduction="none"), similarity.argmax(-1) == target
 
 
 class MultiviewContrast(Objective):
-    """InfoNCE between two views of every protein. A view is a subsequence or a ball, with all edges or 85 % of them.
+    """InfoNCE between two crops of every protein: a subsequence or a ball, with all edges or 85 % of them.
 
-    Two coins per protein and view decide.
+    Two coins per protein and crop decide.
     """
 
     def __init__(self, encoder: nn.Module, conventions: Conventions = PAPER):
         super().__init__(encoder)
-        self.all_views = conventions.contrast_all_views
+        self.all_crops = conventions.contrast_all_crops
         self.mlp = MLP(encoder.out_dim, encoder.out_dim, encoder.out_dim)
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
         """One protein alone has nothing to contrast."""
         ca = protein.alpha_carbons().pos
         protein = self.encoder.builder.select_nodes(protein)
-        views = [self.view(protein, ca, generator) for _ in range(2)]
-        z = (self.mlp(self.encoder(*view).protein) for view in views)
-        loss, correct = info_nce(*z, self.all_views)
-        candidates = 2 * protein.num_proteins - 1 if self.all_views else protein.num_proteins
+        crops = [self.draw(protein, ca, generator) for _ in range(2)]
+        z = (self.mlp(self.encoder(*crop).protein) for crop in crops)
+        loss, correct = info_nce(*z, self.all_crops)
+        candidates = 2 * protein.num_proteins - 1 if self.all_crops else protein.num_proteins
         return loss.mean(), {
             "contrastive_loss": Mean.of(loss),
             "contrastive_loss_constant": Mean.of(torch.full_like(loss, candidates).log()),
             "contrastive_accuracy": Mean.of(correct.float()),
         }
 
-    def view(self, protein: Protein, ca: Tensor, generator: torch.Generator) -> tuple[Protein, Graph]:
+    def draw(self, protein: Protein, ca: Tensor, generator: torch.Generator) -> tuple[Protein, Graph]:
         """A crop of every protein, and its graph without some edges."""
-        view = self.crop(protein, ca, generator)
-        return view, self.hide_edges(view, self.encoder.builder(view), generator)
+        crop = self.crop(protein, ca, generator)
+        return crop, self.hide_edges(crop, self.encoder.builder(crop), generator)
 
     def crop(self, protein: Protein, ca: Tensor, generator: torch.Generator) -> Protein:
         """A subsequence or a ball of every protein."""

@@ -18,19 +18,19 @@ from ..protein.protein import Protein
 from .diffusion import Schedule
 from .objective import LossAndLogs, Objective, mean_or_zero
 
-NOISE_LEVELS = 50
+NUM_SIGMAS = 50
 SMALLEST, LARGEST = 0.01, 10.0  # angstrom
 
 
-def noise_levels() -> Tensor:
+def sigmas() -> Tensor:
     """Standard deviations sigma_1 .. sigma_50 (50,) of the noise on distances, log-linear from 0.01 to 10 (App. D)."""
-    return torch.logspace(torch.tensor(SMALLEST).log10(), torch.tensor(LARGEST).log10(), NOISE_LEVELS)
+    return torch.logspace(torch.tensor(SMALLEST).log10(), torch.tensor(LARGEST).log10(), NUM_SIGMAS)
 
 
 class ScoreMatching(Objective):
     """|sigma s(d~) - (d - d~) / sigma|^2 over the edges: the noise on every distance, from the noised distances.
 
-    The score of d~ = d + sigma eps is -eps / sigma. The head predicts sigma times it, so that all levels weigh the same
+    The score of d~ = d + sigma eps is -eps / sigma. The head predicts sigma times it, so that all sigmas weigh the same
     and predicting zero costs 1. There is one sigma per protein, which the network is not told. The graph is that of the
     clean structure and shows d~ instead of its lengths: the same for an edge, its reverse and its repetitions. Angles
     (GearNet) and directions (GVP) stay clean.
@@ -40,19 +40,19 @@ class ScoreMatching(Objective):
         super().__init__(encoder)
         d = encoder.out_dim
         self.dist_mlp, self.mlp = MLP(1, d, d), MLP(2 * d, d, 1)
-        self.register_buffer("sigma", noise_levels(), persistent=False)
+        self.register_buffer("sigma", sigmas(), persistent=False)
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
         protein = self.encoder.builder.select_nodes(protein)
         graph, n = self.encoder.builder(protein), protein.num_atoms
-        pair, of_edge = torch.unique(graph.pair, return_inverse=True)
+        pair, edge_pair = torch.unique(graph.pair, return_inverse=True)
         i, j = pair // n, pair % n
-        level = torch.randint(NOISE_LEVELS, (protein.num_proteins,), generator=generator, device=pair.device)
-        sigma = self.sigma.to(protein.pos)[level][protein.atom_protein[i]]  # (P,)
+        drawn = torch.randint(NUM_SIGMAS, (protein.num_proteins,), generator=generator, device=pair.device)
+        sigma = self.sigma.to(protein.pos)[drawn][protein.atom_protein[i]]  # (P,)
         noise = normal_like(sigma, generator).masked_fill(i == j, 0.0)  # a self edge has no length to be noised
-        noised = edge_lengths(graph, protein.pos) + (sigma * noise)[of_edge]  # (E,)
+        noised = edge_lengths(graph, protein.pos) + (sigma * noise)[edge_pair]  # (E,)
         a = self.encoder(protein, replace(graph, shown_length=noised)).node
-        shown = torch.zeros_like(noise).index_copy_(0, of_edge, noised)[:, None]  # (P, 1) edges of a pair agree
+        shown = torch.zeros_like(noise).index_copy_(0, edge_pair, noised)[:, None]  # (P, 1) edges of a pair agree
         predicted = self.mlp(torch.cat([a[i] * a[j], self.dist_mlp(shown)], dim=-1)).squeeze(-1).to(noise.dtype)
         loss, zero = (predicted + noise).square()[i != j], noise.square()[i != j]
         return mean_or_zero(loss), {
@@ -89,8 +89,8 @@ class TorsionalDiffusion(Objective):
         angles = turned[:, None] * F.one_hot(chi, MAX_CHI) * defined
         a = self.encoder(rotate_side_chains(protein, angles), graph).node
         chosen, row = defined.any(1), torch.arange(len(chi), device=chi.device)
-        of_torsion = a[atoms[row, chi][chosen]].flatten(1)  # (M, 4 d)
-        loss = (self.mlp(of_torsion).squeeze(-1).to(abar.dtype) - (turned / std)[chosen]).square()
+        four_atoms = a[atoms[row, chi][chosen]].flatten(1)  # (M, 4 d)
+        loss = (self.mlp(four_atoms).squeeze(-1).to(abar.dtype) - (turned / std)[chosen]).square()
         return mean_or_zero(loss), {
             "torsion_loss": Mean.of(loss),
             "torsion_loss_constant": Mean.of((turned / std)[chosen].square()),

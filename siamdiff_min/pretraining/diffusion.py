@@ -6,6 +6,7 @@ replaced by [MASK] with a cumulative probability that grows linearly in t.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,14 +29,11 @@ def linear_betas(steps: int, low: float, high: float, dtype: torch.dtype = torch
     return torch.linspace(low, high, steps, dtype=dtype)
 
 
-BETAS = {"sigmoid": sigmoid_betas, "linear": linear_betas}
-
-
 @dataclass(frozen=True)
 class Schedule:
     """One stage of pre-training: the noise steps t it draws from, and how its losses are weighed."""
 
-    betas: str  # key of BETAS
+    betas: Callable[..., Tensor]  # sigmoid_betas or linear_betas
     steps: int  # T
     low: float  # smallest and largest variance
     high: float
@@ -47,7 +45,7 @@ class Schedule:
     @property
     def alpha_bar(self) -> Tensor:
         """prod_{s <= t} (1 - beta_s), which joins t steps of Eq. 1, for t = 1 .. T at the indices 0 .. T - 1: (T,)."""
-        return (1 - BETAS[self.betas](self.steps, self.low, self.high, self.dtype)).cumprod(0)
+        return (1 - self.betas(self.steps, self.low, self.high, self.dtype)).cumprod(0)
 
     def mask_rate(self, t: Tensor) -> Tensor:
         """Cumulative probability of [MASK] at step t (B,), linear in t (App. D)."""
@@ -69,12 +67,12 @@ class Schedule:
 
 SCHEDULES = {  # preset -> stage -> schedule (differences.md, rows 1, 2, 11)
     "paper": {
-        1: Schedule("sigmoid", 100, 1e-4, 0.1, t_range=(10, 100)),
-        2: Schedule("sigmoid", 100, 1e-4, 0.1, t_range=(1, 9)),
+        1: Schedule(sigmoid_betas, 100, 1e-4, 0.1, t_range=(10, 100)),
+        2: Schedule(sigmoid_betas, 100, 1e-4, 0.1, t_range=(1, 9)),
     },
     "official": {
-        1: Schedule("sigmoid", 100, 1e-3, 0.1, (1, 100), 0.5, 0.5, dtype=torch.float32),
-        2: Schedule("linear", 5, 1e-4, 1e-4, (1, 5), 0.2, 0.8, dtype=torch.float32),
+        1: Schedule(sigmoid_betas, 100, 1e-3, 0.1, (1, 100), 0.5, 0.5, dtype=torch.float32),
+        2: Schedule(linear_betas, 5, 1e-4, 1e-4, (1, 5), 0.2, 0.8, dtype=torch.float32),
     },
 }
 

@@ -89,10 +89,10 @@ class Protein:
 
         Raises ValueError if a residue has no CA or several.
         """
-        view = self.select_atoms(self.atom_name == CA)
-        if not torch.equal(view.atom_residue, torch.arange(self.num_residues, device=self.pos.device)):
+        carbons = self.select_atoms(self.atom_name == CA)
+        if not torch.equal(carbons.atom_residue, torch.arange(self.num_residues, device=self.pos.device)):
             raise ValueError("residue level needs exactly one CA per residue")
-        return view
+        return carbons
 
     @staticmethod
     def pack(proteins: list[Protein]) -> Protein:

@@ -51,7 +51,7 @@ TABLE_5 = {  # method -> level -> settings; the optimizer is Adam throughout
     "residue-type+distance": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},  # App. F: as above
     "residue-type+angle": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
     "residue-type+dihedral": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
-    "torsional": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 64, 1e-4)},  # App. G: as DiffPreT
+    "torsional": {"atom": Settings(100, 64, 1e-4)},  # App. G: as DiffPreT
     "diffpret": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 64, 1e-4)},
     "siamdiff": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 32, 1e-4)},
 }

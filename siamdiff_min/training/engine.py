@@ -2,7 +2,9 @@
 
 Read `train`, the last function, first. A global batch is cut into parts of `batch_size`. Part p of step s draws its
 noise from a generator seeded with (seed, s, p), whichever process computes it. So the options alone determine a run:
-the number of loader workers and interruptions change nothing, the number of processes only the rounding.
+the number of loader workers and interruptions change nothing, the number of processes only the rounding and batch norm:
+on CPUs a process normalises each of its parts alone, and the running statistics are rank 0's; on GPUs the processes
+normalise their parts together (SyncBatchNorm).
 """
 
 import signal
@@ -63,7 +65,7 @@ def held_out(model: nn.Module, data: Data, config: Namespace, ranks: Ranks, meas
     The processes take the batches in turn, so the number of processes does not change what is measured. Every sample
     comes exactly once.
     """
-    if ranks.world > 1:  # batch norm: the running statistics of rank 0 are the ones that count, and that are saved
+    if ranks.world > 1:  # the running statistics of batch norm are rank 0's, here and in checkpoints
         for buffer in model.buffers():
             dist.broadcast(buffer, 0)
     batches = valid_keys(data.indices, config.batch_size)
@@ -108,7 +110,7 @@ def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
         records.append(record(loss, logs, len(names)))
         losses.append((names, loss.detach()))
     norm = nn.utils.get_total_norm([p.grad for p in run.objective.parameters() if p.grad is not None])
-    run.optimizer.step()
+    run.optimizer.step()  # Alg. 1, line 12
     return Step(records, losses, norm + sum(loss for _, loss in losses))
 
 
@@ -136,7 +138,7 @@ def train(
     keys = train_keys(config, data.indices, range(run.step, run.total), ranks.rank, ranks.world)
     loaded, generator, stop = load(data, keys, config, ranks.device), torch.Generator(ranks.device), 0
     with closing(loaded) as batches, catch_signals() as caught, run:
-        while run.step < run.total and not stop:
+        while run.step < run.total and not stop:  # Alg. 1, line 1
             run.begin_step()
             run.end_step(minimise(run, batches, generator))
             stop = max(ranks.gather(caught or [0]))

@@ -20,7 +20,7 @@ from siamdiff_min.logs import Mean
 from siamdiff_min.pretraining import OBJECTIVES, baselines, contrast
 from siamdiff_min.pretraining.baselines import GEOMETRY, Geometry, ResidueTypes, SelfPrediction, without
 from siamdiff_min.pretraining.contrast import MultiviewContrast, ball, info_nce, subsequence
-from siamdiff_min.pretraining.denoising import noise_levels
+from siamdiff_min.pretraining.denoising import sigmas
 from siamdiff_min.pretraining.objective import Objective
 from siamdiff_min.pretraining.walks import sample_walks, walk_nodes
 from siamdiff_min.protein.conformer import chi_atoms
@@ -296,7 +296,7 @@ def test_golden_multiview(trial):
     objective.load_state_dict(official_state(golden, {"model.model.": "encoder.", "model.mlp.": "mlp."}))
     numbers = iter((1, 2))
 
-    def view(protein, ca, generator):
+    def draw(protein, ca, generator):
         k = next(numbers)
         residues, edges = (drawn[f"multiview/trial{trial}/{name}{k}"] for name in ("residues", "edges"))
         whole, place = objective.encoder.builder(protein), residues.cumsum(0) - 1
@@ -310,7 +310,7 @@ def test_golden_multiview(trial):
         )
         return protein.select_residues(residues), graph
 
-    objective.view = view
+    objective.draw = draw
     loss, _ = objective(load_golden("baseline_AttributeMasking").protein(), generator())
     assert abs(loss - golden[f"trial{trial}/loss"]) <= 1e-5 * golden[f"trial{trial}/loss"]
 
@@ -337,12 +337,12 @@ def test_crops():
     assert subsequence(short, generator()).all()
 
 
-def test_views_are_crops_and_some_lose_edges():
+def test_crops_lose_edges_at_times():
     objective, protein = build("multiview", "residue"), chains()
-    view = objective.encoder.builder.select_nodes(protein)
+    nodes = objective.encoder.builder.select_nodes(protein)
     ca, seen = protein.alpha_carbons().pos, set()
     for seed in range(20):
-        cropped = objective.crop(view, ca, generator(seed))
+        cropped = objective.crop(nodes, ca, generator(seed))
         assert (cropped.residues_per_protein > 0).all() and cropped.num_residues < protein.num_residues
         graph = objective.encoder.builder(cropped)
         left = objective.hide_edges(cropped, graph, generator(seed))
@@ -393,8 +393,8 @@ def test_both_views_are_trained():
 # ---- score matching and torsions -------------------------------------------------------------------------------------
 
 
-def test_noise_levels_are_log_linear():
-    sigma = noise_levels()
+def test_sigmas_are_log_linear():
+    sigma = sigmas()
     assert len(sigma) == 50
     assert torch.allclose(sigma, torch.tensor([0.01 * 1000 ** (k / 49) for k in range(50)]), rtol=1e-5)
 
@@ -416,7 +416,7 @@ def test_score_matching_sees_noised_lengths_and_learns_the_noise(level):
     assert all(len(values) == 1 for values in of_pair.values())  # both directions and all relations alike
     level_drawn = torch.randint(50, (2,), generator=generator(4))
     squares = [
-        (next(iter(d)) / noise_levels()[level_drawn[view.atom_protein[i]]].item()) ** 2
+        (next(iter(d)) / sigmas()[level_drawn[view.atom_protein[i]]].item()) ** 2
         for (i, j), d in of_pair.items()
         if i != j
     ]
@@ -435,7 +435,7 @@ def test_score_matching_predicts_minus_the_noise():
         losses[c] = objective(protein, generator(4))[0].item()
     view, graph = shown[0]
     difference = graph.shown_length - edge_lengths(replace(graph, shown_length=None), view.pos)
-    sigma = noise_levels().double()[torch.randint(50, (2,), generator=generator(4))][view.atom_protein[graph.src]]
+    sigma = sigmas().double()[torch.randint(50, (2,), generator=generator(4))][view.atom_protein[graph.src]]
     _, first = np.unique(graph.pair.numpy(), return_index=True)
     first = first[(graph.src != graph.dst).numpy()[first]]
     mean = float((difference / sigma)[first].mean())  # of eps

@@ -48,7 +48,9 @@ def test_presets(argv, max_length, batch_size, lr, epochs):
 
 def test_table_5_has_all_rows():
     assert len(TABLE_5) == 8 + 4  # those of App. F and G, which the table leaves out
-    assert all(set(row) == {"residue", "atom"} for row in TABLE_5.values())
+    assert all(set(row) == {"residue", "atom"} for name, row in TABLE_5.items() if name != "torsional")
+    with pytest.raises(ConfigError, match="--method torsional exists at atom level, not at residue level"):
+        pretrain("--method torsional --level residue")
     assert TABLE_5["distance"]["residue"] == (100, 128, 1e-3)
 
 
