@@ -10,9 +10,10 @@ from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import build_siamdiff
 
-LEVEL, MASK_EVERY = 36, 4  # step t of the noise (0.4 angstrom), and which residues are masked
+T, MASK_EVERY = 36, 4  # step of the noise (0.4 angstrom), and which residues are masked
+NAME, FIRST, LENGTH = "5PTI_A", 31, 11  # the protein of docs/walkthrough.md, a stretch that lies flat
 COLOURS = "#1b6ca8", "#c8541b"  # of the two conformers
-INK, PAPER = "#222222", "#ffffff"  # the page behind may be dark
+INK, MASK, PAPER = "#222222", "#4a4a4a", "#ffffff"  # the page behind may be dark
 PLACES = (0.0, 0.205, 0.41, 0.80)  # left ends of the drawings
 
 
@@ -28,13 +29,15 @@ def draw_algorithm(out: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyBboxPatch
 
-    protein = min(find_structures(bundle_path()).sources, key=lambda s: s.size).read().protein.crop(4, 36)
+    source = next(source for source in find_structures(bundle_path()).sources if source.name == NAME)
+    protein = source.read().protein.crop(FIRST, LENGTH)
     generator = torch.Generator().manual_seed(1)
     objective = build_siamdiff(ENCODERS["gearnet"]("atom", "tiny"), "atom")
     views = [protein, objective.conformer(protein, generator)[0]]
     masked = torch.arange(1, protein.num_residues, MASK_EVERY)
-    noisy = [objective.add_noise(view, torch.tensor([LEVEL]), masked, generator).protein for view in views]
+    noisy = [objective.add_noise(view, torch.tensor([T]), masked, generator).protein for view in views]
     clean = [view.select_atoms((view.atom_name < 4) | ~noisy[0].masked[view.atom_residue]) for view in views]
+    turned = (views[1].pos != views[0].pos).any(1)
     plane = torch.linalg.svd(protein.pos - protein.pos.mean(0), full_matrices=False).Vh.T[:, :2]
 
     figure = Figure(figsize=(11, 4.4), facecolor=PAPER)
@@ -42,15 +45,21 @@ def draw_algorithm(out: Path) -> None:
     whole.set(xlim=(0, 1), ylim=(0, 1))
     whole.axis("off")
 
-    def draw(left: float, bottom: float, shown, bonded, colour: str) -> None:
-        axes = figure.add_axes((left, bottom, 0.2, 0.36))
+    def draw(left: float, bottom: float, shown, bonded, colour: str, bold=None) -> None:
+        """Bonds of `shown`, as they are in `bonded`; thick if an end is in `bold`, dark if the residue is masked."""
+        axes = figure.add_axes((left, bottom, 0.19, 0.36))
         axes.axis("off")
         xy = ((shown.pos - protein.pos.mean(0)) @ plane).numpy()
-        pairs = (torch.cdist(bonded.pos, bonded.pos) < 2).triu(1).nonzero().numpy()  # bonds
+        pairs = (torch.cdist(bonded.pos, bonded.pos) < 2).triu(1).nonzero().numpy()
         hidden = shown.masked[shown.atom_residue].numpy()[pairs].all(1)
-        for chosen, ink in ((~hidden, colour), (hidden, "#9a9a9a")):
+        thick = np.zeros(len(pairs), bool) if bold is None else bold.numpy()[pairs].any(1)
+        for chosen, ink, width in (
+            (~hidden & ~thick, colour, 1.3),
+            (~hidden & thick, colour, 3.2),
+            (hidden, MASK, 2.6),
+        ):
             x, y = np.insert(xy[pairs[chosen]], 2, np.nan, axis=1).reshape(-1, 2).T
-            axes.plot(x, y, color=ink, linewidth=1.1 if ink == colour else 2)
+            axes.plot(x, y, color=ink, linewidth=width, solid_capstyle="round")
         axes.set_aspect("equal")
 
     def arrow(start, end, colour=INK, bend=0.0) -> None:
@@ -63,7 +72,7 @@ def draw_algorithm(out: Path) -> None:
     draw(PLACES[0], 0.30, protein, protein, INK)
     for row, (bottom, colour) in enumerate(zip((0.50, 0.09), COLOURS)):
         middle = bottom + 0.18
-        draw(PLACES[1], bottom, views[row], views[row], colour)
+        draw(PLACES[1], bottom, views[row], views[row], colour, turned)
         draw(PLACES[2], bottom, noisy[row], clean[row], colour)
         draw(PLACES[3], bottom, views[row], views[row], colour)
         arrow((0.185, 0.48 + 0.06 * (1 - 2 * row)), (0.225, middle))
@@ -80,8 +89,8 @@ def draw_algorithm(out: Path) -> None:
     write(0.685, 0.48, "encoder\nshared by both", rotation=90)
     for x, title, lines in (
         (0.10, "a protein", "line 1"),
-        (0.305, "two conformers", "lines 2-3"),
-        (0.51, "noise of one level t,\none mask (grey)", "lines 4-7"),
+        (0.305, "two conformers:\nside chains turned (thick)", "lines 2-3"),
+        (0.51, "noise at one step t,\none mask (dark)", "lines 4-7"),
         (0.685, "representations", "lines 8-9"),
         (0.895, "each view is denoised\nfrom the other one", "lines 10-11"),
     ):
