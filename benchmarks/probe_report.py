@@ -198,29 +198,60 @@ def part(methods: dict[str, dict[int, Result]], level: str, size: str, against: 
     return [*lines, ""]
 
 
-def figure(path: Path, found: dict) -> None:
-    """What every method adds to a random encoder of its level and size, with the interval."""
-    import matplotlib
+NAMES = {  # as a reader of the paper knows them
+    "siamdiff": "SiamDiff",
+    "diffpret": "DiffPreT",
+    "residue-type": "residue type prediction",
+    "distance": "distance prediction",
+    "angle": "angle prediction",
+    "dihedral": "dihedral prediction",
+    "multiview": "multiview contrast",
+    "score-matching": "score matching",
+    "torsional": "torsional diffusion",
+    "geometry": "no network: distances and counts",
+    "counts": "no network: neighbour counts",
+}
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
 
+def rows_of(found: dict, level: str) -> list[tuple[str, tuple[float, float, float], str]]:
+    """Rows of the figure from below: kind, (difference to random weights, ends of its interval), label.
+
+    Features without a network, tiny encoders, then the encoder in the package. Other runs are left out.
+    """
     rows = []
-    for (level, size), methods in sorted(found.items(), reverse=True):
-        names = [name for name in methods if name not in (*FLOORS, SCRATCH)] if SCRATCH in methods else []
-        compared = {name: difference(methods, name, SCRATCH, Result.skill)[:3] for name in names}
-        for name in sorted(names, key=lambda name: compared[name][0]):
-            text = f"in the box: siamdiff, {level}, {size}" if name == "box" else f"{name}, {level}, {size}"
-            rows.append((f"{text} ({len(methods[name])})", compared[name], "C1" if name == "box" else "C0"))
-    canvas, axes = plt.subplots(figsize=(7, 0.6 + 0.27 * len(rows)), layout="constrained")
-    for place, (_, (value, low, high), colour) in enumerate(rows):
-        axes.plot([low, high], [place, place], color=colour)
-        axes.plot(value, place, "o", color=colour)
-    axes.axvline(0, color="0.6")
-    axes.set_ylim(-0.6, len(rows) - 0.4)
-    axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
-    axes.set_xlabel("mean skill of six frozen probes, minus that of random weights")
-    canvas.savefig(path, dpi=110)
+    for size, names in (("tiny", NAMES), ("small", ("box",))):
+        methods = found.get((level, size), {})
+        for name in names if SCRATCH in methods else ():
+            if name in methods:
+                label = f"siamdiff-{level}, in the package" if name == "box" else NAMES[name]
+                runs = len(methods[name])
+                label += "" if name in FLOORS else f" ({runs} run{'s' * (runs > 1)})"
+                kind = "package" if name == "box" else "floor" if name in FLOORS else "method"
+                rows.append((kind, difference(methods, name, SCRATCH, Result.skill)[:3], label))
+    return sorted(rows, key=lambda row: (("floor", "method", "package").index(row[0]), row[1][0]))
+
+
+def figure(path: Path, found: dict) -> None:
+    """What every method adds to random weights of its level and size, with the interval: a panel for each level."""
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=(8.2, 6.6), layout="constrained", facecolor="white")
+    panels = canvas.subplots(2, 1, sharex=True)
+    for axes, level in zip(panels, ("residue", "atom")):
+        rows = rows_of(found, level)
+        for place, (kind, (value, low, high), _) in enumerate(rows):
+            colour = {"package": "#c8541b", "method": "#1b6ca8", "floor": "#777777"}[kind]
+            axes.plot([low, high], [place, place], color=colour, linewidth=2)
+            axes.plot(value, place, "o", color=colour, markersize=6)
+        axes.axvline(0, color="#222222", linewidth=1)
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.set_yticks(range(len(rows)), [label for *_, label in rows])
+        axes.set_title(f"{level} level", loc="left", fontsize=11, fontweight="bold")
+        axes.grid(axis="x", color="#dddddd")
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel("mean skill of six probes, minus that of random weights")
+    canvas.savefig(path, dpi=110, metadata={"Software": None})
 
 
 def main(argv: list[str] | None = None) -> None:

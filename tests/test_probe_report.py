@@ -89,3 +89,19 @@ def test_the_report(folder, capsys, tmp_path):
     assert "| onehot | 1 |" in printed and "| mean skill | minus scratch | 95 % interval | p (Holm) |" in printed
     with pytest.raises(ConfigError, match=r"nothing that benchmarks\.probe has written"):
         read_all([folder / "nowhere"])
+
+
+def test_the_figure_leaves_internal_runs_out(folder, tmp_path):
+    """Labels are those of the paper; runs that are nobody's result are not drawn."""
+    (folder / "siamdiff-begin-atom-tiny-0.npz").write_bytes((folder / "siamdiff-atom-tiny-0.npz").read_bytes())
+    for name in ("random-gearnet", "box", "box-begin"):
+        (folder / f"{name}-atom-small-0.npz").write_bytes((folder / "siamdiff-atom-tiny-0.npz").read_bytes())
+    rows = probe_report.rows_of(read_all([folder]), "atom")
+    labels = [label for *_, label in rows]
+    assert labels[-1] == "siamdiff-atom, in the package (1 run)" and labels[-2] == "SiamDiff (3 runs)"
+    assert len(labels) == 9 and not any("begin" in label or "random" in label for label in labels)
+    values = [value for kind, (value, low, high), _ in rows if kind == "method"]
+    assert values == sorted(values) and len(values) == 8
+    pytest.importorskip("matplotlib")
+    probe_report.figure(tmp_path / "gains.png", read_all([folder]))
+    assert (tmp_path / "gains.png").stat().st_size > 10_000
