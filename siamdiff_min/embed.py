@@ -12,44 +12,46 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from .data.pool import read_all
 from .data.sources import ARCHIVES, Listing, Source, find_structures
 from .data.store import is_ours
 from .encoders.weights import find_weights
 from .files import ConfigError, SiamDiffError, StructureError, console, printable, replacing, writing
-from .protein.constants import ATOM_NAMES, ONE_LETTER
+from .protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
 from .protein.protein import Protein
 from .protein.structure import Structure
 from .training import checkpoint
-from .training.ranks import choose_device
+from .training.ranks import Ranks, choose_device
 
 INCLUDE = ("mean", "per_residue", "per_atom")
 GROUP = 256  # structures read before they are embedded, in batches of similar size
+SIDE_CHAIN = torch.tensor([len(RESIDUE_ATOMS[residue]) - len(BACKBONE) for residue in RESIDUES])  # atoms
+MAX_MISSING = 0.1  # of the side-chain atoms. The cosine to the whole structure is 0.96 there, and 0.56 at 0.2
 
 
 @dataclass(frozen=True)
 class Embedding:
-    """Representations of one structure, and whose they are. What was not asked for has no rows."""
+    """Representations of one structure, and whose they are. Vectors that were not asked for have no rows."""
 
     id: str
     mean: np.ndarray  # (d,)    mean over the residues
     per_residue: np.ndarray  # (R, d)
     per_atom: np.ndarray  # (N, d)   at residue level the atoms are the CA, so N = R
     chain: list[str]  # (R,)   author chain
-    number: np.ndarray  # (R,) int   author residue number
-    insertion_code: list[str]  # (R,)   "" where there is none
+    residue_number: np.ndarray  # (R,) int   by the author
+    insertion_code: list[str]  # (R,)   "" without one
     sequence: str  # (R,)   one letter each
     atom_name: list[str]  # (N,)
     atom_residue: np.ndarray  # (N,) int   row in per_residue
+    incomplete: str = ""  # the parts of the structure that the encoder did not see, if they matter
 
 
 class Embedder:
@@ -71,7 +73,8 @@ class Embedder:
     def embed(self, *given) -> Embedding | list[Embedding]:
         """Embed what is given: paths of files, folders or archives, and structures that `read_structure` has read.
 
-        One file or structure gives one embedding, all else a list. Raises StructureError for what cannot be read.
+        One file or structure gives one embedding, all else a list. Raises StructureError for a structure that cannot be
+        read, or whose representations are not finite.
         """
         structures = []
         for one in given:
@@ -85,12 +88,22 @@ class Embedder:
         results = []
         for i in range(0, len(structures), GROUP):
             results += self.embed_group(structures[i : i + GROUP])
+        if failed := [result for result in results if isinstance(result, StructureError)]:
+            raise failed[0]
         one = len(given) == 1 and not (isinstance(given[0], str | os.PathLike) and holds_many(given[0]))
         return results[0] if one else results
 
     @torch.inference_mode()
-    def embed_group(self, structures: list[tuple[str, Structure]], include: Sequence[str] = INCLUDE) -> list[Embedding]:
-        """Embeddings of (id, structure), in order. Batches are made of structures of similar size."""
+    def embed_group(
+        self,
+        structures: list[tuple[str, Structure]],
+        include: Sequence[str] = INCLUDE,
+        done: Callable[[int], None] = lambda count: None,
+    ) -> list[Embedding | StructureError]:
+        """Embeddings of (id, structure), in order; a StructureError takes the place of one that is not finite.
+
+        Batches are made of structures of similar size. `done` is told how many structures each of them had.
+        """
         views = [self.encoder.builder.select_nodes(structure.protein) for _, structure in structures]
         batches, room = [], 0
         for i in sorted(range(len(views)), key=lambda i: -views[i].num_atoms):
@@ -106,18 +119,24 @@ class Embedder:
             residues = encoding.residue.float().cpu()[:, self.columns].split([views[i].num_residues for i in batch])
             for i, of_atoms, of_residues in zip(batch, atoms, residues):
                 (name, structure), view = structures[i], views[i]
+                mean = of_residues.mean(0).numpy()
+                if not np.isfinite(mean).all():
+                    results[i] = StructureError(name, "no finite representation", "numbers overflow in this encoder")
+                    continue
                 results[i] = Embedding(
                     id=name,
-                    mean=of_residues.mean(0).numpy(),
+                    mean=mean,
                     per_residue=of_residues.numpy() if "per_residue" in include else nothing,
                     per_atom=of_atoms.numpy() if "per_atom" in include else nothing,
                     chain=[structure.chain_names[c] for c in view.chain.tolist()],
-                    number=view.residue_number.numpy(),
+                    residue_number=view.residue_number.numpy(),
                     insertion_code=[chr(c).strip() for c in view.insertion_code.tolist()],
                     sequence="".join(ONE_LETTER[t] for t in view.residue_type.tolist()),
                     atom_name=[ATOM_NAMES[a] for a in view.atom_name.tolist()],
                     atom_residue=view.atom_residue.numpy(),
+                    incomplete=incomplete(structure, atoms=self.encoder.builder.with_elements),
                 )
+            done(len(batch))
         return [results[i] for i in range(len(views))]
 
 
@@ -127,6 +146,20 @@ def load_encoder(path, device: str = "auto", batch_nodes: int = 8000, layers: Se
     Raises CheckpointError for another file, ConfigError for a GPU or layers that are not there.
     """
     return Embedder(checkpoint.load_encoder(path), choose_device(device), batch_nodes, layers)
+
+
+def incomplete(structure: Structure, atoms: bool) -> str:
+    """The missing parts of a structure that change its representation; "" if it is complete. `atoms`: at atom level."""
+    protein, found = structure.protein, []
+    expected = int(SIDE_CHAIN[protein.residue_type].sum())
+    side_chain = (protein.atom_name >= len(BACKBONE)) & (protein.atom_name != ATOM_NAMES.index("OXT"))
+    missing = 1 - int(side_chain.sum()) / max(expected, 1)
+    if atoms and expected and missing > MAX_MISSING:
+        found.append(f"{missing:.0%} of the side-chain atoms are missing, so use --checkpoint siamdiff-residue")
+    left_out = {reason: count for reason, count in structure.dropped.items() if reason.startswith("residues")}
+    if left_out:
+        found.append("left out: " + ", ".join(f"{reason} {count}" for reason, count in sorted(left_out.items())))
+    return "; ".join(found)
 
 
 def holds_many(path) -> bool:
@@ -165,7 +198,7 @@ class Table:
             for name in include:
                 file = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
                 self.vectors[name] = self.files.enter_context(file)
-        self.ids, self.residues, self.atoms = [], [], []  # one entry for each structure
+        self.ids, self.incomplete, self.residues, self.atoms = [], [], [], []  # one entry for each structure
         self.of_residues, self.of_atoms = bool({"per_residue", "per_atom"} & set(include)), "per_atom" in include
 
     def add(self, e: Embedding) -> None:
@@ -174,14 +207,16 @@ class Table:
             for name, file in self.vectors.items():
                 file.write(getattr(e, name).tobytes())
         self.ids.append(e.id)
+        self.incomplete.append(e.incomplete)
         if self.of_residues:
-            self.residues.append([np.array(x) for x in (e.chain, e.number, e.insertion_code, list(e.sequence))])
+            columns = e.chain, e.residue_number, e.insertion_code, list(e.sequence)
+            self.residues.append([np.array(x) for x in columns])
         if self.of_atoms:
             self.atoms.append([np.array(x) for x in (e.atom_name, e.atom_residue)])
 
     def write(self, failures: Sequence[StructureError]) -> None:
         """Write the .npz, of one structure at least. Raises WriteError; an older file is then unchanged."""
-        arrays = {"id": np.array(self.ids)}
+        arrays = {"id": np.array(self.ids), "incomplete": np.array(self.incomplete)}
         if self.of_residues:
             columns = [np.concatenate(x) for x in zip(*self.residues)]
             arrays["residue_offset"] = np.cumsum([0, *(len(chain) for chain, *_ in self.residues)])
@@ -208,26 +243,40 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--out {out} is not the name of an .npz file")
     weights = find_weights(args.checkpoint)
     embedder = load_encoder(weights, args.device, args.batch_nodes, args.layers)
-    print(f"encoder {printable(str(weights))}", flush=True)
     listings = [find_structures(path) for path in args.structures]
     sources = [source for listing in listings for source in listing.sources]
     names, group, failures = ids(sources), [], []
     table = Table(out, args.include, len(embedder.columns))
-    with table.files, contextlib.closing(read_all(sources, max(args.num_workers, 1))) as results:
-        for number, result in enumerate(tqdm(results, total=len(sources), unit="protein", disable=None)):
-            if isinstance(result, Structure):
-                group.append((names[number], result))
-            elif args.fail_fast:
-                raise result
-            else:
-                failures.append(result)
-            if len(group) == GROUP or number == len(sources) - 1:
-                for embedding in embedder.embed_group(group, args.include):
-                    table.add(embedding)
-                group = []
-        if table.ids:
-            table.write(failures)
+    bar = Ranks(embedder.device).bar(total=len(sources), unit="protein")
+    try:
+        print(f"encoder {printable(str(weights))}", flush=True)
+        with table.files, bar, contextlib.closing(read_all(sources, max(args.num_workers, 1))) as results:
+            for number, result in enumerate(results):
+                if isinstance(result, Structure):
+                    group.append((names[number], result))
+                else:
+                    failures.append(result)
+                    bar.update()
+                if len(group) == GROUP or number == len(sources) - 1:
+                    embeddings = embedder.embed_group(group, args.include, bar.update)
+                    failures += [failed for failed in embeddings if isinstance(failed, StructureError)]
+                    for embedding in embeddings:
+                        if isinstance(embedding, Embedding):
+                            table.add(embedding)
+                    group = []
+                if failures and args.fail_fast:
+                    raise failures[0]
+            if table.ids:
+                table.write(failures)
+    except KeyboardInterrupt:
+        print(
+            f"stopped after {bar.n} of {len(sources)} structures: {printable(args.out)} is not written", file=sys.stderr
+        )
+        return 128 + signal.SIGINT
 
+    for name, reason in zip(table.ids, table.incomplete, strict=True):
+        if reason:
+            print(f"warning: {printable(name)}: {reason}", file=sys.stderr)
     for error in failures:
         print(f"failed: {error}", file=sys.stderr)
     skipped = sum((listing.reasons for listing in listings), Counter())
@@ -249,22 +298,24 @@ def run(args: argparse.Namespace) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns 1 if one of its paths gave no embedding, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="siamdiff-embed", description=__doc__.splitlines()[0])
-    parser.add_argument("structures", nargs="+", help="files, folders and tars of PDB or mmCIF files, also .gz")
+    parser.add_argument("structures", nargs="+", help="files, folders and archives of PDB or mmCIF files, also .gz")
     text = "siamdiff-residue, or a file: encoder.pt, checkpoint, fine-tuned model, released (default: siamdiff-atom)"
     parser.add_argument("--checkpoint", default="siamdiff-atom", help=text)
-    parser.add_argument("--out", default="embeddings.npz", help="what is written (default: embeddings.npz)")
-    parser.add_argument("--include", nargs="+", choices=INCLUDE, default=["mean"], help="what of it (default: mean)")
-    parser.add_argument("--layers", nargs="+", type=int, default=[], help="of which layers, from 1 (default: all)")
-    parser.add_argument("--batch-nodes", type=int, default=8000, help="atoms (residues) per batch (default: 8000)")
+    parser.add_argument("--out", default="embeddings.npz", help="the file to write (default: embeddings.npz)")
+    text = "vectors to write (default: mean, over the residues)"
+    parser.add_argument("--include", nargs="+", choices=INCLUDE, default=["mean"], help=text)
+    text = "use only these layers (1 = first; default: all that the encoder hands out)"
+    parser.add_argument("--layers", nargs="+", type=int, default=[], help=text)
+    parser.add_argument("--batch-nodes", type=int, default=8000, help="atoms (or residues) per batch (default: 8000)")
     parser.add_argument("--num-workers", type=int, default=1, help="processes that read structures (default: 1)")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    parser.add_argument("--fail-fast", action="store_true", help="stop at the first structure that cannot be read")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
+    parser.add_argument("--fail-fast", action="store_true", help="stop at the first structure that fails")
     args = parser.parse_args(argv)
     try:
         with console():
             return run(args)
     except KeyboardInterrupt:
-        print("stopped: nothing is kept", file=sys.stderr)
+        print("stopped", file=sys.stderr)
         return 128 + signal.SIGINT
 
 

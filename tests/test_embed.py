@@ -28,6 +28,7 @@ from siamdiff_min.files import ConfigError, StructureError
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.structure import Structure
 from siamdiff_min.training.checkpoint import save_encoder_file
+from siamdiff_min.training.ranks import Ranks
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +87,14 @@ def test_embeddings_are_those_of_the_encoder_and_named_after_the_file(checkpoint
     assert np.array_equal(embedding.per_residue, encoding.residue.numpy())
     assert np.array_equal(embedding.per_atom, encoding.node.numpy())
     assert np.allclose(embedding.mean, embedding.per_residue.mean(0))
-    assert len(embedding.sequence) == len(embedding.number) == len(embedding.chain) == structure.protein.num_residues
+    assert (
+        len(embedding.sequence)
+        == len(embedding.residue_number)
+        == len(embedding.chain)
+        == structure.protein.num_residues
+    )
     assert set(embedding.chain) == set(structure.chain_names)
-    assert embedding.number.tolist() == structure.protein.residue_number.tolist()
+    assert embedding.residue_number.tolist() == structure.protein.residue_number.tolist()
 
 
 def test_pdb_and_mmcif_give_the_same(checkpoint, tmp_path, files):
@@ -97,7 +103,11 @@ def test_pdb_and_mmcif_give_the_same(checkpoint, tmp_path, files):
     writer.set_structure(PDBParser(QUIET=True).get_structure("a", tmp_path / "a.pdb"))
     writer.save(str(tmp_path / "b.cif"))
     a, b = siamdiff_min.load_encoder(checkpoint, "cpu").embed(tmp_path / "a.pdb", tmp_path / "b.cif")
-    assert np.array_equal(a.per_atom, b.per_atom) and a.chain == b.chain and np.array_equal(a.number, b.number)
+    assert (
+        np.array_equal(a.per_atom, b.per_atom)
+        and a.chain == b.chain
+        and np.array_equal(a.residue_number, b.residue_number)
+    )
 
 
 def test_embeddings_do_not_depend_on_the_pose(checkpoint):
@@ -144,7 +154,7 @@ def test_a_folder_a_tar_and_a_file_some_of_them_broken(checkpoint, tmp_path, fil
             reference = getattr(expected, name)
             assert np.abs(arrays[name][rows] - reference).max() <= 1e-6 * np.abs(reference).max()
         assert np.allclose(arrays["mean"][row], expected.mean, rtol=1e-5, atol=1e-6)
-        assert arrays["residue_number"][residues].tolist() == expected.number.tolist()
+        assert arrays["residue_number"][residues].tolist() == expected.residue_number.tolist()
         assert "".join(arrays["residue_type"][residues]) == expected.sequence
         assert len(arrays["residue_chain"]) == len(arrays["per_residue"])
 
@@ -234,7 +244,7 @@ def test_groups_make_no_difference(weights, tmp_path, files, monkeypatch):
 @pytest.mark.skipif(sys.platform == "win32", reason="signals there are others")
 def test_ctrl_c_ends_with_one_line(weights, tmp_path, files):
     (tmp_path / "many").mkdir()
-    for i in range(400):
+    for i in range(600):
         os.link(files[0], tmp_path / "many" / f"{i}.pdb.gz")
     command = [sys.executable, "-m", "siamdiff_min.embed", "many", "--checkpoint", weights, "--out", "out.npz"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
@@ -249,7 +259,71 @@ def test_ctrl_c_ends_with_one_line(weights, tmp_path, files):
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=600)[1]
     assert process.returncode == 130 and "Traceback" not in said
-    assert said.splitlines()[-1] == "stopped: nothing is kept"
+    *_, last = said.splitlines()
+    assert re.fullmatch(r"stopped after \d+ of 600 structures: out\.npz is not written", last), said
+    assert os.listdir(tmp_path) == ["many"]
+
+
+def test_a_bar_moves_with_every_batch(weights, files, tmp_path, monkeypatch):
+    moved, bar = [], Ranks.bar
+
+    def watched(self, items=None, **about):
+        made = bar(self, items, **about)
+        assert not made.disable and made.total == 5  # with an estimate of the time left, on a terminal or in lines
+        update = made.update
+        made.update = lambda count=1: (moved.append(count), update(count))
+        return made
+
+    monkeypatch.setattr(Ranks, "bar", watched)
+    (tmp_path / "x.pdb").write_text("nothing")
+    out = "--out", tmp_path / "e.npz", "--batch-nodes", 1
+    assert embed_here(*files[:4], tmp_path / "x.pdb", "--checkpoint", weights, *out) == 1
+    assert moved == [1] * 5
+
+
+def stripped(source: Path, target: Path, keep) -> Path:
+    lines = gzip.decompress(source.read_bytes()).decode().splitlines(keepends=True)
+    target.write_text("".join(line for line in lines if line[:4] != "ATOM" or keep(line)))
+    return target
+
+
+def test_incomplete_structures_are_named(encoders, files, tmp_path, capsys):
+    """At atom level without side chains; at both levels without some of the residues."""
+    bare = stripped(files[0], tmp_path / "bare.pdb", lambda line: line[12:16].strip() in ("N", "CA", "C", "O"))
+    trace = stripped(files[0], tmp_path / "trace.pdb", lambda line: line[12:16].strip() == "CA")
+    number = gzip.decompress(files[0].read_bytes()).decode().split("ATOM")[1][18:23]
+    broken = stripped(files[0], tmp_path / "broken.pdb", lambda x: x[12:16].strip() != "CA" or x[22:27] != number)
+    paths, out = [bare, trace, broken, files[0]], tmp_path / "e.npz"
+    advice = "100% of the side-chain atoms are missing, so use --checkpoint siamdiff-residue"
+    for level, found in (("atom", {"bare": advice, "trace": advice}), ("residue", {})):
+        assert embed_here(*paths, "--checkpoint", encoders[level], "--out", out) == 0
+        said = capsys.readouterr().err
+        left_out = r"warning: broken: left out: residues without CA 1"
+        expected = sorted([left_out, *(f"warning: {name}: {reason}" for name, reason in found.items())])
+        assert sorted(line for line in said.splitlines() if line.startswith("warning")) == expected
+        with np.load(out) as arrays:
+            told = dict(zip(arrays["id"].tolist(), arrays["incomplete"].tolist(), strict=True))
+        assert told == {"bare": "", "trace": ""} | found | {"broken": left_out[17:], stem(files[0]): ""}
+        assert siamdiff_min.load_encoder(encoders[level], "cpu").embed(trace).incomplete == found.get("trace", "")
+
+
+def test_numbers_that_are_not_finite_are_never_handed_out(weights, files, tmp_path, monkeypatch, capsys):
+    embedder, real = siamdiff_min.load_encoder(weights, "cpu"), Embedder.embed_group
+    encode = embedder.encoder.forward
+
+    def overflow(protein):
+        encoding = encode(protein)
+        encoding.residue[protein.residue_protein == 0] = torch.inf
+        return encoding
+
+    monkeypatch.setattr(embedder.encoder, "forward", overflow)
+    with pytest.raises(StructureError, match="0: no finite representation"):
+        embedder.embed(read_structure(files[0]))
+    monkeypatch.setattr(Embedder, "embed_group", lambda self, *args: real(embedder, *args))
+    assert embed_here(*files[:2], "--checkpoint", weights, "--out", tmp_path / "e.npz") == 1
+    assert "embedded 1 + skipped 0 + failed 1" in capsys.readouterr().out
+    with np.load(tmp_path / "e.npz") as arrays:
+        assert len(arrays["id"]) == 1 and np.isfinite(arrays["mean"]).all() and len(arrays["failed"]) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker does not inherit what a test changes")
@@ -296,9 +370,10 @@ def test_errors_are_clear(weights, tmp_path):
             f"--out {tmp_path / 'd.npz'} is not the name of an .npz file",
         ),
         ([x, *options, "--fail-fast"], f"{x}: no atoms in it"),
+        ([x, *options[:3], tmp_path / "emb.txt"], "emb.txt is not the name of an .npz file"),
     ):
         with pytest.raises(SystemExit, match=f"^error: .*{re.escape(said)}"):
             embed_here(*argv)
-    assert not (tmp_path / "e.npz").exists()
+    assert not (tmp_path / "e.npz").exists() and not (tmp_path / "emb.txt").exists()
     with pytest.raises(StructureError, match=r"x\.pdb"):
         siamdiff_min.load_encoder(weights, "cpu").embed(x)

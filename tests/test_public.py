@@ -13,6 +13,7 @@ def test_what_a_user_calls_is_there():
     called = {"load_encoder", "read_structure", "Protein", "SiamDiff", "ENCODERS", "OBJECTIVES", "TASKS", "SCHEDULES"}
     assert called <= set(siamdiff_min.__all__)
     assert all(hasattr(siamdiff_min, name) for name in siamdiff_min.__all__)
+    assert set(siamdiff_min.__all__) <= set(dir(siamdiff_min))
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         siamdiff_min.nothing  # noqa: B018
 
