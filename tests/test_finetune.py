@@ -179,7 +179,7 @@ def test_the_best_epoch_is_that_of_the_validation_split(tmp_path, monkeypatch):
     datasets = {"train": Split([3.0, 2.0, 1.0]), "valid": Split([1.0, 3.0, 2.0]), "test": Split([1.0, 2.0, 3.0])}
     epochs = iter((0, 1, 2))
     monkeypatch.setattr(
-        script.results, "predict", lambda task, data, *_: Namespace(score=data[0], target=next(epochs), groups=())
+        script.results, "predict", lambda task, data, *_: Namespace(score=data[0], target=next(epochs), groups=(), names=())
     )
     monkeypatch.setattr(
         script.engine, "train", lambda config, task, data, validate, *_, **__: [validate(e) for e in (1.0, 2.0, 3.0)]
@@ -190,7 +190,7 @@ def test_the_best_epoch_is_that_of_the_validation_split(tmp_path, monkeypatch):
     task.metrics = lambda score, target, groups: {"global_spearman": score[target]}
     script.train(config, task, datasets, (), Ranks(torch.device("cpu")))
     best = checkpoint.load(f"{config.out}/best.pt", checkpoint.MODEL)
-    assert best["epochs"] == 2.0 and best["valid"] == {"global_spearman": 3.0}
+    assert best["epochs"] == 2.0 and best["valid"]["global_spearman"] == 3.0
 
 
 def test_a_saved_model_sees_as_many_residues_as_in_training(tmp_path):
