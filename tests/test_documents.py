@@ -11,6 +11,7 @@ import sys
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +20,7 @@ from siamdiff_min import ENCODERS, OBJECTIVES
 from siamdiff_min.data.sources import bundle_path
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.training.checkpoint import save_encoder_file
 from siamdiff_min.training.config import FINETUNE, PRETRAIN, flag
 
 ROOT = Path(__file__).parent.parent
@@ -58,6 +60,34 @@ def test_a_recipe_runs_as_printed(command, tmp_path):
     result = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr[-2000:]
     assert list((tmp_path / "run").rglob("metrics.jsonl"))
+
+
+@pytest.mark.slow
+def test_mutations_and_neighbours_run_as_printed(tmp_path):
+    """The wild type scores 0 everywhere; of two copies of a chain each finds the other first."""
+    files = dict(re.findall(r"<!-- run: (\w+\.py) -->\n```python\n(.*?)^```$", TEXT, flags=re.M | re.S))
+    torch.manual_seed(0)
+    objective = OBJECTIVES["diffpret"](ENCODERS["gearnet"]("residue", "tiny"), "residue")
+    head = objective.seq_mlp.state_dict()
+    save_encoder_file(tmp_path / "e.pt", objective.encoder, "gearnet", "residue", "tiny", "paper", seq_mlp=head)
+    with tarfile.open(bundle_path() / "structures.tar") as archive:
+        data = archive.extractfile("5PTI_A.pdb.gz").read()
+    (tmp_path / "5PTI_A.pdb.gz").write_bytes(data)
+    x = np.random.default_rng(0).normal(size=(6, 4))
+    np.savez(tmp_path / "e.npz", id=np.array(list("abcdef")), mean=np.concatenate([x[:5], x[:1]]))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+    said = {}
+    for name, arguments in (("mutations.py", ("e.pt", "5PTI_A.pdb.gz")), ("nearest.py", ("e.npz", "a"))):
+        (tmp_path / name).write_text(files[name])
+        run = [sys.executable, name, *arguments]
+        result = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, result.stderr[-2000:]
+        said[name] = result.stdout
+    assert said["nearest.py"].splitlines()[0] == "+1.00 f" and len(said["nearest.py"].splitlines()) == 6
+    header, *lines = (line.split("\t") for line in (tmp_path / "mutations.tsv").read_text().splitlines())
+    wild = read_structure("5PTI_A", data).protein.residue_type.tolist()
+    assert [float(line[1 + kind]) for line, kind in zip(lines, wild)] == [0.0] * len(wild) and len(header) == 21
+    assert (tmp_path / "mutations.png").stat().st_size > 1000
 
 
 # ---- the walkthrough -------------------------------------------------------------------------------------------------
@@ -166,7 +196,7 @@ def source_of(words: list[str]) -> str | None:
         path = path.with_name("__main__.py") if path.name == "__init__.py" else path
         return path.read_text()
     script = next((word for word in words[1:] if word.endswith(".py")), None)
-    return None if script is None or script == "own.py" else (ROOT / script).read_text()
+    return None if script in (None, "own.py", "mutations.py", "nearest.py") else (ROOT / script).read_text()
 
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS_OF_PAGES, ids=[c for _, c in COMMANDS_OF_PAGES])
@@ -242,7 +272,7 @@ WORDS = {  # each page says what it has to say in about so many
     "docs/differences.md": 1300,
     "docs/usage.md": 1300,
     "docs/data.md": 650,
-    "docs/extending.md": 1000,
+    "docs/extending.md": 1100,
     "docs/encoders.md": 450,
     "docs/results.md": 1500,
     "docs/performance.md": 900,
