@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from .protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, 
 from .protein.protein import Protein
 from .protein.structure import Structure
 from .training import checkpoint
-from .training.ranks import Ranks, choose_device
+from .training.ranks import Ranks, catch_signals, choose_device
 
 INCLUDE = ("mean", "per_residue", "per_atom")
 GROUP = 256  # structures read before they are embedded, in batches of similar size
@@ -245,34 +246,38 @@ def run(args: argparse.Namespace) -> int:
     embedder = load_encoder(weights, args.device, args.batch_nodes, args.layers)
     listings = [find_structures(path) for path in args.structures]
     sources = [source for listing in listings for source in listing.sources]
-    names, group, failures = ids(sources), [], []
+    print(f"encoder {printable(str(weights))}", flush=True)
+    names, group, failures, written = ids(sources), [], [], False
     table = Table(out, args.include, len(embedder.columns))
     bar = Ranks(embedder.device).bar(total=len(sources), unit="protein")
-    try:
-        print(f"encoder {printable(str(weights))}", flush=True)
-        with table.files, bar, contextlib.closing(read_all(sources, max(args.num_workers, 1))) as results:
-            for number, result in enumerate(results):
-                if isinstance(result, Structure):
-                    group.append((names[number], result))
-                else:
-                    failures.append(result)
-                    bar.update()
-                if len(group) == GROUP or number == len(sources) - 1:
-                    embeddings = embedder.embed_group(group, args.include, bar.update)
-                    failures += [failed for failed in embeddings if isinstance(failed, StructureError)]
-                    for embedding in embeddings:
-                        if isinstance(embedding, Embedding):
-                            table.add(embedding)
-                    group = []
-                if failures and args.fail_fast:
-                    raise failures[0]
-            if table.ids:
-                table.write(failures)
-    except KeyboardInterrupt:
-        print(
-            f"stopped after {bar.n} of {len(sources)} structures: {printable(args.out)} is not written", file=sys.stderr
-        )
-        return 128 + signal.SIGINT
+
+    def moved(count: int = 1) -> None:
+        bar.update(count)
+        if caught:
+            raise KeyboardInterrupt
+
+    results = read_all(sources, max(args.num_workers, 1))
+    with contextlib.suppress(KeyboardInterrupt), catch_signals() as caught, table.files, bar, closing(results):
+        for number, result in enumerate(results):
+            if isinstance(result, Structure):
+                group.append((names[number], result))
+                moved(0)
+            else:
+                failures.append(result)
+                moved()
+            if len(group) == GROUP or number == len(sources) - 1:
+                for result in embedder.embed_group(group, args.include, moved):
+                    table.add(result) if isinstance(result, Embedding) else failures.append(result)
+                group = []
+            if failures and args.fail_fast:
+                raise failures[0]
+        if table.ids:
+            table.write(failures)
+            written = True
+    if caught and not written:
+        at = f"stopped after {bar.n} of {len(sources)} structures"
+        print(f"{at}: {printable(args.out)} is not written", file=sys.stderr)
+        return 128 + caught[0]
 
     for name, reason in zip(table.ids, table.incomplete, strict=True):
         if reason:

@@ -258,7 +258,7 @@ def test_ctrl_c_ends_with_one_line(weights, tmp_path, files):
         assert process.stdout.readline().startswith("encoder ")  # it has begun
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=600)[1]
-    assert process.returncode == 130 and "Traceback" not in said
+    assert process.returncode == 130 and "Traceback" not in said, said
     *_, last = said.splitlines()
     assert re.fullmatch(r"stopped after \d+ of 600 structures: out\.npz is not written", last), said
     assert os.listdir(tmp_path) == ["many"]
@@ -278,7 +278,7 @@ def test_a_bar_moves_with_every_batch(weights, files, tmp_path, monkeypatch):
     (tmp_path / "x.pdb").write_text("nothing")
     out = "--out", tmp_path / "e.npz", "--batch-nodes", 1
     assert embed_here(*files[:4], tmp_path / "x.pdb", "--checkpoint", weights, *out) == 1
-    assert moved == [1] * 5
+    assert [count for count in moved if count] == [1] * 5
 
 
 def stripped(source: Path, target: Path, keep) -> Path:
