@@ -179,7 +179,9 @@ def test_the_best_epoch_is_that_of_the_validation_split(tmp_path, monkeypatch):
     datasets = {"train": Split([3.0, 2.0, 1.0]), "valid": Split([1.0, 3.0, 2.0]), "test": Split([1.0, 2.0, 3.0])}
     epochs = iter((0, 1, 2))
     monkeypatch.setattr(
-        script.results, "predict", lambda task, data, *_: Namespace(score=data[0], target=next(epochs), groups=(), names=())
+        script.results,
+        "predict",
+        lambda task, data, *_: Namespace(score=data[0], target=next(epochs), groups=(), names=()),
     )
     monkeypatch.setattr(
         script.engine, "train", lambda config, task, data, validate, *_, **__: [validate(e) for e in (1.0, 2.0, 3.0)]

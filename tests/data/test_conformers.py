@@ -118,6 +118,14 @@ def test_both_draws_either_and_never_depends_on_the_order(folder):
     assert real[:5] == [not torch.equal(*(v.pos for v in views(crops, "nmr", e))) for e in (0, 1, 2, 3, 4)]
 
 
+def test_every_protein_draws_a_conformer_of_its_own(folder):
+    """Of two equal ensembles the second view is not always the same model."""
+    (folder / "again.pdb").write_text((folder / "nmr.pdb").read_text())
+    crops = ConformerCrops(open_conformers(folder), None, 0)
+    drawn = {tuple(views(crops, name, epoch)[1].pos[0, 0].item() for name in ("nmr", "again")) for epoch in range(30)}
+    assert len(drawn) == 4
+
+
 def as_structure(protein: Protein, names: str = "A") -> Structure:
     return Structure(protein, tuple(names), Counter())
 

@@ -160,6 +160,15 @@ def test_pip_draws_other_positives_in_every_epoch(tmp_path):
     assert max(drawn.values()) < 2 * epochs / 3 and len(data) == 20
 
 
+def test_pip_draws_for_every_complex_anew(tmp_path):
+    """Two entries of the same complex: neither their positives nor their negatives are the same."""
+    (given,) = entries("pip", 60)
+    origin = Origin(tmp_path, "x", lambda: Listing([given, replace(given, name="d")], []))
+    data = DATASETS["pip"](open_origin(origin, store=tmp_path / "s"))
+    one, other = (set(map(tuple, data.pairs(0, index)[0].tolist())) for index in (0, 1))
+    assert len(one & other) < 10 and len(one) == len(other) == 20
+
+
 def test_pip_takes_no_more_pairs_than_there_are(tmp_path):
     """Two residues against three, of which four pairs touch and one residue is ambiguous: two pairs are left."""
     one, two = (replace(s, protein=s.protein.crop(0, n)) for s, n in ((structure(), 2), (structure(), 3)))

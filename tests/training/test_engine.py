@@ -126,7 +126,7 @@ def test_every_part_of_every_step_has_random_numbers_of_its_own(tmp_path):
 
 
 def test_every_held_out_batch_has_random_numbers_of_its_own_the_same_in_every_epoch(tmp_path):
-    objective, data = Seeds(), (standin.Dataset(9), standin.collate, range(9))
+    objective, data = Seeds(), Data(standin.Dataset(9), standin.collate, range(9))
     for _ in range(2):
         engine.evaluate(objective, data, configure(tmp_path), ALONE)
     (first, _), (second, _), (third, _), *again = objective.seeds
@@ -135,14 +135,14 @@ def test_every_held_out_batch_has_random_numbers_of_its_own_the_same_in_every_ep
 
 def test_a_smaller_last_batch_counts_by_its_size(tmp_path):
     """Nine proteins in batches of 4, 4 and 1: the mean is over proteins, not over batches."""
-    objective, data = standin.Objective(), (standin.Dataset(9), standin.collate, range(9))
+    objective, data = standin.Objective(), Data(standin.Dataset(9), standin.collate, range(9))
     objective.forward = lambda protein, _: (protein.residue_type.double().mean(), {})
-    types = [data[0][0, i][0].residue_type.item() for i in range(9)]
+    types = [data.dataset[0, i][0].residue_type.item() for i in range(9)]
     assert engine.evaluate(objective, data, configure(tmp_path), ALONE)["loss"] == pytest.approx(np.mean(types))
 
 
 def test_held_out_batches_see_the_batch_norm_of_rank_0(tmp_path, monkeypatch):
-    objective, data, seen = standin.Objective(), (standin.Dataset(9), standin.collate, range(9)), []
+    objective, data, seen = standin.Objective(), Data(standin.Dataset(9), standin.collate, range(9)), []
     monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, source: buffer.fill_(7) if source == 0 else None)
 
     def measure(number, batch, names):
@@ -318,7 +318,7 @@ def test_the_learning_rate_waits_while_nothing_can_be_measured(tmp_path, value):
 
 
 def test_the_learning_rate_falls_after_six_epochs_without_a_better_one(tmp_path):
-    run = Run(configure(tmp_path), standin.Objective(), 40, "", ALONE, ("auroc", "max"))
+    run = Run(configure(tmp_path), standin.Objective(), DATA, ALONE, ("auroc", "max"))
     rates = []
     for value in [0.5, *[0.4] * 6, 0.6, *[0.4] * 6]:
         run.end_epoch({"auroc": value})
