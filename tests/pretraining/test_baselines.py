@@ -540,29 +540,33 @@ def test_copies_of_a_protein_get_walks_of_their_own(edges):
     assert first and second and not first & second
 
 
-def test_copies_of_a_protein_get_noise_of_their_own():
-    """Score matching: another sigma and other noise; torsional diffusion: another t, other chi and other angles."""
-    protein, shown = Protein.pack([real_protein(), real_protein()]), []
-    matching, torsional = build("score-matching", "atom"), build("torsional", "atom")
-    for objective in (matching, torsional):
-        objective.encoder.register_forward_pre_hook(lambda _, args: shown.append(args))
-        for seed in range(9):
-            objective(protein, generator(seed))
-    graphs, turned = [graph for _, graph in shown[:9]], [view for view, _ in shown[9:]]
-    owner = protein.atom_protein[graphs[0].src]
-    true = edge_lengths(replace(graphs[0], shown_length=None), protein.pos)
-    noise = [(graph.shown_length - true).split(owner.bincount().tolist()) for graph in graphs]
-    own = graphs[0].src[owner == 0] != graphs[0].dst[owner == 0]
-    ratios = [float(one[own].std() / other[own].std()) for one, other in noise]
-    assert sum(0.9 < ratio < 1.1 for ratio in ratios) < 4  # a sigma of its own
-    assert all(abs(np.corrcoef(one[own], other[own])[0, 1]) < 0.2 for one, other in noise)
+def test_score_matching_draws_sigma_and_noise_of_every_protein_anew():
+    one = real_protein().alpha_carbons()
+    objective, protein, shown = build("score-matching", "residue"), Protein.pack([one, one]), []
+    objective.encoder.register_forward_pre_hook(lambda _, args: shown.append(args[1]))
+    ratios = []
+    for seed in range(9):
+        objective(protein, generator(seed))
+        graph = shown[-1]
+        noise = graph.shown_length - edge_lengths(replace(graph, shown_length=None), protein.pos)
+        first, second = noise[graph.src != graph.dst].chunk(2)  # the same edges of both copies
+        assert abs(np.corrcoef(first, second)[0, 1]) < 0.2
+        ratios.append(float(first.std() / second.std()))
+    assert sum(0.9 < ratio < 1.1 for ratio in ratios) < 4
+
+
+def test_torsional_diffusion_draws_t_chi_and_angle_of_every_protein_anew():
+    protein, encoder = Protein.pack([real_protein(), real_protein()]), AtomNumbers()
+    objective, ratios = OBJECTIVES["torsional"](encoder, "atom").double(), []
     before, defined = chi_angles(protein)
-    change = [torch.remainder(chi_angles(view)[0] - before + torch.pi, 2 * torch.pi) - torch.pi for view in turned]
-    change = [torch.stack(x.masked_fill(~defined, 0).split(51)) for x in change]
-    spread = [float((x[0].square().sum() / x[1].square().sum()).sqrt()) for x in change]
-    assert sum(0.9 < ratio < 1.1 for ratio in spread) < 4  # a t of its own
-    assert all(not torch.equal(*(x.abs() > 1e-9)) for x in change)  # other chi of the same residues
-    assert all(abs(np.corrcoef(*x.sum(2))[0, 1]) < 0.5 for x in change)
+    for seed in range(9):
+        objective(protein, generator(seed))
+        change = torch.remainder(chi_angles(encoder.shown)[0] - before + torch.pi, 2 * torch.pi) - torch.pi
+        first, second = change.masked_fill(~defined, 0).split(51)
+        assert not torch.equal(first.abs() > 1e-9, second.abs() > 1e-9)  # other chi of the same residues
+        assert abs(np.corrcoef(first.sum(1), second.sum(1))[0, 1]) < 0.5
+        ratios.append(float(first.norm() / second.norm()))
+    assert sum(0.9 < ratio < 1.1 for ratio in ratios) < 4
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
