@@ -175,7 +175,7 @@ def geometry(protein: Protein) -> torch.Tensor:
 
 def counts(protein: Protein) -> torch.Tensor:
     """How many CA lie within RADII of the CA, and how many virtual CB of the virtual CB, before and after the residue
-    in the chain, less and more than 24 places away (R, 64).
+    in the chain, 1 to 5, 6 to 23, and 24 or more places away (R, 96).
 
     The virtual CB is 2.4 angstrom from CA, away from the middle of the CA before and after; all from CA alone.
     """
@@ -183,7 +183,8 @@ def counts(protein: Protein) -> torch.Tensor:
     wide = torch.cat([ca[:1], ca, ca[-1:]])
     beta = ca + 2.4 * F.normalize(2 * ca - wide[:-2] - wide[2:], dim=-1)
     offset = torch.arange(len(ca)) - torch.arange(len(ca))[:, None]
-    where = [(s * offset > 0) & (s * offset < 24) for s in (-1, 1)] + [s * offset >= 24 for s in (-1, 1)]
+    ranges = ((1, 6), (6, 24), (24, torch.inf))
+    where = [(s * offset >= low) & (s * offset < high) for low, high in ranges for s in (-1, 1)]
     found = []
     for point in (ca, beta):
         distance = torch.cdist(point, point, compute_mode="donot_use_mm_for_euclid_dist")

@@ -74,15 +74,15 @@ def test_families():
 
 
 def test_counts_by_hand(chains):
-    """Double loops over CA; the virtual CB of a helix lies within 1.2 angstrom of the real one."""
+    """Double loops over CA."""
     protein = next(iter(chains.values())).protein
     found = probe.counts(protein)
     ca = [pos for pos, name in zip(protein.pos.double(), protein.atom_name.tolist()) if name == 1]
-    i = len(ca) // 2
+    i, ranges = len(ca) // 2, ((1, 6), (6, 24), (24, 10**6))
     for k, radius in enumerate(probe.RADII):
         near = [j for j in range(len(ca)) if j != i and (ca[j] - ca[i]).norm() < radius]
-        sides = [[j < i and i - j < 24, j > i and j - i < 24, i - j >= 24, j - i >= 24] for j in near]
-        assert found[i, 4 * k : 4 * k + 4].tolist() == np.array(sides).reshape(-1, 4).sum(0).tolist()
+        sides = [[bool(low <= s * (j - i) < high) for low, high in ranges for s in (-1, 1)] for j in near]
+        assert found[i, 6 * k : 6 * k + 6].tolist() == np.array(sides).reshape(-1, 6).sum(0).tolist()
     types = probe.neighbours(protein)
     near = [j for j in range(len(ca)) if j != i and (ca[j] - ca[i]).norm() < 10]
     expected = np.bincount(protein.residue_type[near].numpy(), minlength=20)
