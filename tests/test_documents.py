@@ -35,7 +35,7 @@ COMMANDS = [line for block in BLOCKS for line in block.splitlines() if "--plugin
 
 
 def test_every_recipe_has_a_command():
-    assert len(FILES) >= 2 and len(COMMANDS) >= 4
+    assert len(FILES) >= 3 and len(COMMANDS) >= 5
     assert all(any(f"--plugin {name}" in command for command in COMMANDS) for name in FILES)
 
 
@@ -45,16 +45,20 @@ def test_every_recipe_has_a_command():
 def test_a_recipe_runs_as_printed(command, tmp_path):
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
+    with tarfile.open(bundle_path() / "structures.tar") as bundle:
+        few = sorted(bundle.getmembers(), key=lambda m: m.size)[:10]
+        for member in few:
+            path = tmp_path / "structures" / member.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(bundle.extractfile(member).read())
+    splits = ("train", "valid", "test")
+    rows = [f"{Path(member.name).name}\t{k}\t{splits[k % 3]}\n" for k, member in enumerate(few)]
+    (tmp_path / "labels.tsv").write_text("name\tvalue\tsplit\n" + "".join(rows))
     program, script, *options = shlex.split(command)
     assert program == "python"
     options += ["--max-steps", "2", "--num-workers", "0", "--device", "cpu", "--threads", "1", "--out", "run"]
     if script == "train.py":
-        with tarfile.open(ROOT / "siamdiff_min/data/bundle/structures.tar") as bundle:
-            for member in sorted(bundle.getmembers(), key=lambda m: m.size)[:4]:
-                path = tmp_path / "data" / member.name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(bundle.extractfile(member).read())
-        options += ["--data", "data", "--batch-size", "2", "--valid-fraction", "0"]
+        options += ["--data", "structures", "--batch-size", "2", "--valid-fraction", "0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SIAMDIFF_CACHE": str(tmp_path / "cache")}
     run = [sys.executable, str(ROOT / script), *options]
     result = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
