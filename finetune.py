@@ -23,7 +23,7 @@ from siamdiff_min.data.demo import demo_set
 from siamdiff_min.data.ec import ec_set
 from siamdiff_min.data.samples import DATASETS, SPLITS, Samples, Unlabelled, pack_samples
 from siamdiff_min.data.table import table_set
-from siamdiff_min.downstream.tasks import TASKS, Task
+from siamdiff_min.downstream.tasks import TASKS, Classes, Task
 from siamdiff_min.files import ConfigError, console
 from siamdiff_min.training import checkpoint, engine, results
 from siamdiff_min.training.config import finetune_options, for_seed, printed
@@ -65,16 +65,17 @@ def run(config: Namespace, datasets: dict[str, Samples], labels: tuple, options:
             predictions = results.predict(task, everything(datasets["test"]), of_seed, ranks)
             tested[seed] = task.metrics(predictions.score, predictions.target, predictions.groups)
             if config.save_predictions and ranks.rank == 0:
-                results.write_predictions(Path(of_seed.out) / "predictions.tsv", predictions, task.columns(labels))
+                path = Path(of_seed.out) / "predictions.tsv"
+                results.write_predictions(path, predictions, task.columns(labels), isinstance(task, Classes))
     if tested and ranks.rank == 0:
-        ranks.say(results.report(Path(config.out) / "results.json", config, tested))
+        ranks.say(results.report(Path(config.out) / "results.json", config, tested, len(predictions.names)))
     if config.predict:
         store = ranks.first(lambda: open_store(config.predict, workers=config.num_workers or 1))
         unlabelled = Unlabelled(store, residues=options.get("residues", False))
         predictions = results.predict(task, everything(unlabelled), of_seed, ranks)
         path = Path(config.out) / "predicted.tsv"
         if ranks.rank == 0:
-            results.write_predictions(path, predictions, task.columns(labels))
+            results.write_predictions(path, predictions, task.columns(labels), isinstance(task, Classes))
         ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
     return 0
 

@@ -1,8 +1,8 @@
 """One page to look at: `siamdiff-report RUN_DIR` draws a run into RUN_DIR/report.html.
 
 Pre-training: losses and accuracies over epochs, stages marked, as in Fig. 2 of the paper. Fine-tuning: the same curves
-for every seed, the table of results, and what was predicted on the test split (`finetune.py --save-predictions`).
-matplotlib is needed, and only here: `pip install matplotlib`.
+for every seed, the table of results, and the predictions on the test split (`finetune.py --save-predictions`).
+Only this page needs matplotlib: `pip install matplotlib`.
 """
 
 import argparse
@@ -13,14 +13,18 @@ import io
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from sklearn import metrics
 
-from .files import CheckpointError, SiamDiffError, console, printable, structure_errors, unescape, write_file
+from .downstream.metrics import spearman
+from .files import CheckpointError, SiamDiffError, console, printable, structure_errors, write_file
 from .training import checkpoint
+from .training.config import differing
 from .training.log import NO_MEASURE, in_order
+from .training.results import read_predictions
 
 DAMAGED = "damaged, or not one of a run"
 STYLE = """
@@ -31,12 +35,21 @@ table{border-spacing:0;margin-bottom:1em} td{padding:.1em .6em .1em 0;vertical-a
 Series = dict[tuple[str, str], list[tuple[float, float]]]  # (measure, split) -> points (epoch, value)
 
 
-def figure(rows: int, columns: int, panel: tuple[float, float] = (4.2, 3.4)):
-    """A matplotlib figure of panels (inches), and its axes (rows, columns); the user's settings are not touched."""
+@contextlib.contextmanager
+def plain_text():
+    """Draw names as they are: a $ in them begins no formula. Raises SiamDiffError without matplotlib."""
     try:
-        from matplotlib.figure import Figure
+        import matplotlib
     except ImportError as error:
         raise SiamDiffError("the report needs matplotlib: pip install matplotlib") from error
+    with matplotlib.rc_context({"text.parse_math": False}):
+        yield
+
+
+def figure(rows: int, columns: int, panel: tuple[float, float] = (4.2, 3.4)):
+    """A matplotlib figure of panels (inches), and its axes (rows, columns); the user's settings are not touched."""
+    from matplotlib.figure import Figure
+
     made = Figure(figsize=(panel[0] * columns, panel[1] * rows), layout="constrained")
     return made, made.subplots(rows, columns, squeeze=False)
 
@@ -59,7 +72,7 @@ def table(rows: list[list]) -> str:
 
 
 def read_metrics(path: Path) -> tuple[list[str], Series, float | None]:
-    """What was measured in a metrics.jsonl (in order: losses and accuracies first), its values, and the epoch in which
+    """The measures in a metrics.jsonl (in order: losses and accuracies first), their values, and the epoch in which
     stage 2 begins. A line that is just being written is left out. Raises SiamDiffError."""
     series = defaultdict(list)
     with structure_errors(path, DAMAGED):
@@ -67,7 +80,7 @@ def read_metrics(path: Path) -> tuple[list[str], Series, float | None]:
         first = lines[0]["epoch"]  # the last line of an epoch is of its last step
         per_epoch = max(1, max(line["step"] for line in lines if line["epoch"] == first) // (first + 1))
         for line in lines:
-            for name in line.keys() - NO_MEASURE:
+            for name in line.keys() - (NO_MEASURE - {"samples"}):
                 series[name, line["split"]].append((line["step"] / per_epoch, line[name]))
         switch = next((line["step"] / per_epoch for line in lines if line.get("stage") == 2), None)
         names = sorted({name for name, _ in series if not name.endswith("_per_second")})
@@ -75,15 +88,15 @@ def read_metrics(path: Path) -> tuple[list[str], Series, float | None]:
 
 
 def of_constant(series: Series, name: str) -> list[tuple[float, float]]:
-    """What the best constant prediction gets, of validation where there is one."""
+    """The loss of the best constant prediction, in validation if there is any."""
     return series[f"{name}_constant", "valid"] or series[f"{name}_constant", "train"]
 
 
 def draw_curves(names: list[str], series: Series, switch: float | None) -> str:
-    """Every measure over epochs, for training and validation, beside what a constant prediction gets, where known."""
+    """Every measure over epochs, for training and validation, beside that of a constant prediction if it is known."""
     made, axes = figure(-(-len(names) // 2), 2, (3.15, 2.5))
     for axis, name in zip(axes.flat, names):
-        drawn = {"train": (series[name, "train"], "-"), "valid": (series[name, "valid"], "o-")}
+        drawn = {"train": (series[name, "train"], "C0-"), "valid": (series[name, "valid"], "C1o-")}
         drawn["constant prediction"] = of_constant(series, name), "k--"
         for label, (points, style) in drawn.items():
             if points:
@@ -99,9 +112,9 @@ def draw_curves(names: list[str], series: Series, switch: float | None) -> str:
 
 
 def final_table(names: list[str], series: Series) -> str:
-    """Where a run ended, a row for each measure: training, validation, a constant prediction."""
+    """The last values of a run, a row for each measure: training, validation, a constant prediction."""
     rows = [["at the end", "train", "valid", "constant"]]
-    for name in names:
+    for name in [*names, *(["samples"] if series["samples", "valid"] else [])]:
         points = series[name, "train"], series[name, "valid"], of_constant(series, name)
         rows.append([name, *(p[-1][1] if p else None for p in points)])
     return table(rows)
@@ -111,23 +124,13 @@ def results_table(results: dict) -> str:
     """Metrics on the test split, a row each: seeds, mean, std."""
     columns = {f"seed {seed}": values for seed, values in results["test"].items()}
     columns |= {"mean": results["mean"], "std": results["std"]}
-    return table([["test", *columns], *([name, *(c[name] for c in columns.values())] for name in results["mean"])])
-
-
-def read_predictions(path: Path) -> dict[str, np.ndarray]:
-    """Columns of a predictions.tsv: `group` (K,), `target` and `prediction`, (K,) or (K, C), and `labels` (C,)."""
-    header, *rows = (line.split("\t") for line in path.read_text("utf-8", "surrogateescape").splitlines())
-    values = np.array([row[2:] for row in rows], dtype=np.float64).reshape(len(rows), len(header) - 2)
-    kinds = [title.partition(":") for title in header[2:]]
-    columns = {k: values[:, [kind == k for kind, _, _ in kinds]] for k in ("target", "prediction")}
-    columns["group"] = np.array([unescape(row[1]) for row in rows])
-    columns["labels"] = np.array([unescape(label) for kind, _, label in kinds if kind == "prediction"])
-    return {k: v[:, 0] if v.ndim == 2 and v.shape[1] == 1 else v for k, v in columns.items()}
+    header = f"test, N = {results.get('samples', '?')}"
+    return table([[header, *columns], *([name, *(c[name] for c in columns.values())] for name in results["mean"])])
 
 
 def draw_predictions(title: str, columns: dict[str, np.ndarray]) -> str:
-    """What suits the target: precision against recall (several labels), a confusion matrix (classes), ROC (0 and 1),
-    or predicted against true."""
+    """A figure that suits the target: precision against recall (several labels), a confusion matrix (classes), ROC (0
+    and 1), or predicted against true."""
     target, prediction, names = columns["target"], columns["prediction"], columns["labels"]
     made, axes = figure(1, 1, (6.3, 6) if prediction.ndim > target.ndim else (4.2, 3.4))
     axis = axes[0, 0]
@@ -135,19 +138,39 @@ def draw_predictions(title: str, columns: dict[str, np.ndarray]) -> str:
         metrics.PrecisionRecallDisplay.from_predictions(target.ravel(), prediction.ravel(), ax=axis)
     elif prediction.ndim == 2:
         shares = metrics.confusion_matrix(target, prediction.argmax(1), labels=range(len(names)), normalize="true")
-        display = metrics.ConfusionMatrixDisplay(shares, display_labels=names)
-        display.plot(include_values=False, cmap="Blues", xticks_rotation="vertical", ax=axis)
+        display = metrics.ConfusionMatrixDisplay(100 * shares, display_labels=names)
+        small = {"fontsize": min(10, 140 / len(names))}
+        display.plot(
+            colorbar=False, cmap="Blues", xticks_rotation="vertical", values_format=".0f", text_kw=small, ax=axis
+        )
+        title += ", % of each true class"
     elif set(target) <= {0.0, 1.0}:
         metrics.RocCurveDisplay.from_predictions(target, prediction, ax=axis)
     else:
-        style = {"kind": "actual_vs_predicted", "subsample": None}
-        metrics.PredictionErrorDisplay.from_predictions(target, prediction, **style, ax=axis)
-    axis.set_title(title)
+        ends = [target.min(), target.max()]
+        axis.plot(ends, ends, "k--", linewidth=1)
+        axis.scatter(prediction, target, s=10, alpha=0.6)
+        axis.set(xlabel="predicted", ylabel="true")
+        title += f", rho = {spearman(prediction, target):.2f}"
+    axis.set_title(f"{title}, N = {len(target)}", fontsize=10)
     return as_html(made)
+
+
+def title_of(config: Mapping, run: Path) -> str:
+    """What a run did, on which data."""
+    if not {"level", "data"} <= set(config):
+        return run.resolve().name
+    kind = config.get("task") or config.get("method")
+    return f"{kind}, {config['level']} level, {config['data'] or 'demo set'}"
 
 
 def report(run: Path) -> Path:
     """Draw a run of train.py or finetune.py; returns the page. Raises SiamDiffError."""
+    with plain_text():
+        return _report(run)
+
+
+def _report(run: Path) -> Path:
     folders = [folder for folder in (run, *sorted(run.glob("seed-*"))) if (folder / "metrics.jsonl").is_file()]
     if not folders:
         raise SiamDiffError(f"{run} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
@@ -169,8 +192,9 @@ def report(run: Path) -> Path:
     if not config and checkpoint.checkpoints(run):
         with contextlib.suppress(CheckpointError):  # the options alone are missing then
             config = checkpoint.latest(run, lambda _: None)[1]["config"]
-    tables.append(table([["option", "value"], *([k, v if v is None else str(v)] for k, v in config.items())]))
-    title = html.escape(printable(run.resolve().name))
+    options = [[k, v if v is None else str(v)] for k, v in differing(config).items()]
+    tables.append(table([["option", "value (all others: default)"], *options]))
+    title = html.escape(printable(title_of(config, run)))
     page = f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
     page += "<main><section>{}</section><aside>{}</aside></main>\n".format(*map("\n".join, (figures, tables)))
     write_file(run / "report.html", page.encode())

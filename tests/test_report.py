@@ -15,7 +15,7 @@ from siamdiff_min.files import SiamDiffError, StructureError, escape, unescape
 from siamdiff_min.protein.constants import RESIDUES
 from siamdiff_min.training.checkpoint import save
 from siamdiff_min.training.config import finetune_options, pretrain_options
-from siamdiff_min.training.results import Predictions, write_predictions
+from siamdiff_min.training.results import Predictions, read_predictions, write_predictions
 from siamdiff_min.training.results import report as write_results
 
 RNG = np.random.default_rng(0)
@@ -85,11 +85,13 @@ def test_losses_come_first_beside_a_constant_and_clash_rates_last(tmp_path):
 
 def test_the_options_are_those_of_the_checkpoint(tmp_path):
     pytest.importorskip("matplotlib")
-    config = pretrain_options(["--method", "diffpret", "--size", "tiny"])
+    config = pretrain_options(["--method", "diffpret", "--size", "tiny", "--lr", "0.5", "--data", "x/proteins"])
     write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0}])
     file = save(tmp_path, 1, {"config": vars(config), "objective": {}})
     page = report.report(tmp_path).read_text()
-    assert "<td>method</td><td>diffpret" in page and f"<td>lr</td><td>{config.lr}<" in page
+    assert "<td>method</td><td>diffpret" in page and "<td>lr</td><td>0.5<" in page
+    assert "<td>batch_size" not in page and "<td>seed" not in page  # as by default
+    assert "<h1>diffpret, atom level, x/proteins</h1>" in page
     file.write_bytes(b"damaged")
     assert "<td>method</td>" not in report.report(tmp_path).read_text()
 
@@ -98,26 +100,38 @@ def test_the_options_are_those_of_the_checkpoint(tmp_path):
 def test_fine_tuning_with_predictions(tmp_path, task):
     pytest.importorskip("matplotlib")
     config = finetune_options(["--task", task, "--seeds", "0", "7"])
-    write_results(tmp_path / "results.json", config, {0: {"metric": 0.25}, 7: {"metric": 0.75}})
+    write_results(tmp_path / "results.json", config, {0: {"metric": 0.25}, 7: {"metric": 0.75}}, 20)
     for seed in (0, 7):
         folder = tmp_path / f"seed-{seed}"
         write_lines(folder, [{"step": s, "epoch": s, "split": "valid", "metric": 0.1 * s} for s in (1, 2)])
-        write_predictions(folder / "predictions.tsv", predictions(task), SCORES[task][2])
+        write_predictions(folder / "predictions.tsv", predictions(task), SCORES[task][2], task == "res")
     page = report.report(tmp_path)
     assert len(images(page)) == 4
     text = page.read_text()
     assert "<td>0.2500</td><td>0.7500</td><td>0.5000</td><td>0.3536</td>" in text and "seed-7" in text
+    assert "<td>test, N = 20</td>" in text
 
 
 @pytest.mark.parametrize("task", SCORES)
 def test_predictions_come_back(tmp_path, task):
     target, score, columns = SCORES[task]
-    write_predictions(tmp_path / "p.tsv", predictions(task), columns)
-    read = report.read_predictions(tmp_path / "p.tsv")
+    write_predictions(tmp_path / "p.tsv", predictions(task), columns, task == "res")
+    read = read_predictions(tmp_path / "p.tsv")
     assert np.allclose(read["target"], target) and np.allclose(read["prediction"], score, atol=1e-5)
     assert read["group"].tolist() == predictions(task).groups
     if score.ndim == 2:
         assert read["labels"].tolist() == list(columns)
+    if task == "res":  # by name: the true class, and the one of the largest probability
+        header, *rows = (line.split("\t") for line in (tmp_path / "p.tsv").read_text().splitlines())
+        assert header[2] == "target" and [row[2] for row in rows] == [RESIDUES[i] for i in target]
+        assert header[-1] == "class" and [row[-1] for row in rows] == [RESIDUES[i] for i in score.argmax(1)]
+
+
+def test_predictions_that_are_not_finite_are_not_written(tmp_path):
+    broken = Predictions(["a", "b"], ["a", "b"], np.zeros(2), np.array([0.5, np.nan]))
+    with pytest.raises(SiamDiffError, match="is not written, since some predictions are not finite"):
+        write_predictions(tmp_path / "p.tsv", broken, ())
+    assert not (tmp_path / "p.tsv").exists()
 
 
 FORGED = ["a\tb", "x\n1abc\tgroup\t0.5", "line\u2028and\x85", "\x1b[2J", "\udcff.pdb", "C:\\new\\x41", "日本 é"]
@@ -131,7 +145,7 @@ def test_no_name_forges_a_row(tmp_path):
     write_predictions(tmp_path / "p.tsv", Predictions(FORGED, FORGED, numbers, numbers), FORGED[:2])
     text = (tmp_path / "p.tsv").read_text(encoding="utf-8")
     assert [line.count("\t") for line in text.splitlines()] == [5] * (len(FORGED) + 1)
-    read = report.read_predictions(tmp_path / "p.tsv")
+    read = read_predictions(tmp_path / "p.tsv")
     assert read["group"].tolist() == FORGED and read["labels"].tolist() == FORGED[:2]
 
 
@@ -140,6 +154,22 @@ def test_no_name_reaches_the_terminal_as_it_is():
         for error in (StructureError(name, "empty", name), SiamDiffError(f"could not read {name}")):
             assert all(line.isprintable() for line in str(error).split("\n")), error
         assert str(StructureError(name, name)).isprintable()
+
+
+def test_predictions_have_their_numbers_and_names_as_they_are(tmp_path):
+    """N beside every score, rho in a scatter, numbers in a confusion matrix, no formula in a name."""
+    pytest.importorskip("matplotlib")
+    write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": k, "loss": 1.0} for k in ("train", "valid")])
+    classes = Predictions(["a", "b", "c"], [""] * 3, np.array([0, 0, 1]), np.eye(2)[[0, 1, 1]])
+    for scores, columns, expected in (
+        (predictions("psr"), (), ["rho = ", "N = 20"]),
+        (classes, ("$\\foo$", "x"), ["$\\foo$", "50", "100", "N = 3"]),
+    ):
+        write_predictions(tmp_path / "predictions.tsv", scores, columns, bool(columns))
+        curves, drawn = images(report.report(tmp_path))
+        comments = " ".join(re.findall(r"<!-- (.*?) -->", drawn))
+        assert all(text in comments for text in expected), comments
+        assert len(set(re.findall(r"stroke: (#(?:1f77b4|ff7f0e))", curves))) == 2  # train and valid
 
 
 def test_nothing_of_results_json_is_live_in_the_page(tmp_path):
@@ -172,7 +202,7 @@ def test_what_is_no_run(tmp_path, capsys):
 
 
 def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0}])
     with pytest.raises(SiamDiffError, match="pip install matplotlib"):
         report.report(tmp_path)

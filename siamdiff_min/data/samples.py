@@ -135,7 +135,7 @@ class Samples(torch.utils.data.Dataset):
 
 
 class Unlabelled(Samples):
-    """Structures to predict for: any store, no labels. With `residues` the names are those of all residues."""
+    """Structures to predict for: any store, no labels. `residues`: name each, as structure:chain:number."""
 
     def __init__(self, store: ProteinStore, residues: bool = False):
         super().__init__(store)
@@ -145,9 +145,9 @@ class Unlabelled(Samples):
         sample = self.whole(key[1], torch.full((1,), torch.nan), "")
         if not self.residues:
             return sample
-        p, (name,) = sample.protein, sample.names
+        p, (name,), chains = sample.protein, sample.names, self.store.chains(key[1])
         places = zip(p.chain.tolist(), p.residue_number.tolist(), map(chr, p.insertion_code.tolist()))
-        names = tuple(f"{name}:{chain}:{number}{code.strip()}" for chain, number, code in places)
+        names = tuple(f"{name}:{chains[chain]}:{number}{code.strip()}" for chain, number, code in places)
         return replace(sample, target=sample.target.expand(len(names)), names=names, groups=(name,) * len(names))
 
 

@@ -4,6 +4,7 @@ A store is a folder of shards, and `meta.json`, which says how many there are an
 that `torch.save` wrote. It has the proteins of up to SHARD sources, one after the other as in `Protein.pack`:
 
     names, labels     B names, and B dicts of whatever belongs to the proteins (`samples.py` says what)
+    chains            for every protein a line of its author chain ids, with tabs between them
     first_residue     (B + 1,) row of the first residue of every protein
     first_atom        (R + 1,) row of the first atom of every residue
     pos, chain, ...   the tensors of `Protein` in KINDS
@@ -27,12 +28,12 @@ from pathlib import Path
 
 import torch
 
-from ..files import StoreError, StructureError, checksum, write_file
+from ..files import StoreError, StructureError, checksum, escape, unescape, write_file
 from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import ATOM_FIELDS, Protein
 from ..protein.structure import Structure
 
-FORMAT, VERSION = "siamdiff_min store", 3
+FORMAT, VERSION = "siamdiff_min store", 4
 STORE_SUFFIX = ".store"
 SHARD = 512  # sources; a build that is killed reads no more than these again
 KINDS = {  # what is kept of a `Protein`, and in how many bytes; the rest follows from it
@@ -102,6 +103,11 @@ class ProteinStore(torch.utils.data.Dataset):
         shard, row = self._find(index)
         return shard["labels"][row]
 
+    def chains(self, index: int) -> list[str]:
+        """Author chain ids of one protein, in the order of `Protein.chain`."""
+        shard, row = self._find(index)
+        return [unescape(chain) for chain in shard["chains"].split("\n")[row].split("\t")]
+
     def num_residues(self, index: int) -> int:
         """Number of residues of one protein."""
         shard, row = self._find(index)
@@ -167,7 +173,7 @@ def load_shard(file: Path) -> dict:
 
 def write_shard(file: Path, plan: str, entries: Iterable[tuple[str, Structure | StructureError]]) -> None:
     """Write a shard of named structures, or why there is none. Raises WriteError; the old file is then as it was."""
-    names, labels, failures, dropped, columns = [], [], [], Counter(), {name: [] for name in KINDS}
+    names, labels, chains, failures, dropped, columns = [], [], [], [], Counter(), {name: [] for name in KINDS}
     residues, atoms = [0], [0]  # how many there are in every protein, and in every residue; before the first, none
     for name, found in entries:
         if isinstance(found, StructureError):
@@ -176,6 +182,7 @@ def write_shard(file: Path, plan: str, entries: Iterable[tuple[str, Structure | 
         failures += [(name, "no conformer", error.reason, error.path, error.detail) for error in found.unmatched]
         names.append(name)
         labels.append(found.labels)
+        chains.append("\t".join(map(escape, found.chain_names)))
         dropped += found.dropped
         for column, kind in KINDS.items():
             columns[column].append(getattr(found.protein, column).to(kind))
@@ -185,6 +192,7 @@ def write_shard(file: Path, plan: str, entries: Iterable[tuple[str, Structure | 
     tensors["first_residue"] = torch.tensor(residues).cumsum(0).int()
     tensors["first_atom"] = torch.tensor(atoms).cumsum(0).int()
     about = {"plan": plan, "names": names, "labels": labels, "failures": failures, "dropped": dict(dropped)}
+    about["chains"] = "\n".join(chains)  # one text: opening a large store unpickles every object in it
     content = io.BytesIO()  # of a full disk torch would say something else
     torch.save(about | tensors, content)
     write_file(file, content.getbuffer())

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from ..files import escape, write_file
+from ..files import SiamDiffError, escape, unescape, write_file
 from . import engine
 from .order import Data
 from .ranks import Ranks
@@ -42,32 +42,59 @@ def predict(task: nn.Module, data: Data, config: Namespace, ranks: Ranks) -> Pre
     )
 
 
-def write_predictions(path: Path, predictions: Predictions, columns: Sequence[str]) -> None:
-    """Tab-separated and escaped: id, group, target (unless unknown), prediction; the last two for each of `columns`."""
+def write_predictions(path: Path, predictions: Predictions, columns: Sequence[str], classes: bool = False) -> None:
+    """Write a table with tabs, every cell escaped: id, group, target (unless unknown), prediction.
+
+    The last two come for each of `columns`, if there are several. Of `classes` the columns are the names: then the
+    target is one of them, and so is a last cell, the class of the largest probability. Raises SiamDiffError for
+    predictions that are not finite, which are never written.
+    """
+    if not np.isfinite(predictions.score).all():
+        raise SiamDiffError(f"{path} is not written, since some predictions are not finite")
     target, score = (x.reshape(len(predictions.names), -1) for x in (predictions.target, predictions.score))
     target = target[:, : 0 if np.isnan(target).all() else None]
+    cells = [[escape(columns[int(x)]) for x in row] if classes else [f"{x:.6g}" for x in row] for row in target]
 
     def titles(kind: str, width: int) -> list[str]:
         return [kind] * width if width < 2 else [f"{kind}:{escape(column)}" for column in columns]
 
     lines = [["id", "group", *titles("target", target.shape[1]), *titles("prediction", score.shape[1])]]
-    for name, group, numbers in zip(predictions.names, predictions.groups, np.hstack([target, score]).tolist()):
-        lines.append([escape(name), escape(group), *(f"{x:.6g}" for x in numbers)])
+    lines[0] += ["class"] * classes
+    for name, group, true, numbers in zip(predictions.names, predictions.groups, cells, score, strict=True):
+        chosen = [escape(columns[numbers.argmax()])] if classes else []
+        lines.append([escape(name), escape(group), *true, *(f"{x:.6g}" for x in numbers), *chosen])
     write_file(path, "".join("\t".join(line) + "\n" for line in lines).encode())
 
 
-def report(path: Path, config: Namespace, tested: dict[int, dict[str, float]]) -> str:
+def read_predictions(path: Path) -> dict[str, np.ndarray]:
+    """The columns `group` (K,), `target` and `prediction`, (K,) or (K, C) each, and the names of C `labels`."""
+    header, *rows = (line.split("\t") for line in path.read_text("utf-8", "surrogateescape").splitlines())
+    kinds = [title.partition(":") for title in header]
+    labels = [unescape(label) for kind, _, label in kinds if kind == "prediction"]
+    if header[-1] == "class":
+        place = header.index("target")
+        rows = [[*row[:place], labels.index(unescape(row[place])), *row[place + 1 :]] for row in rows]
+    columns = {"group": np.array([unescape(row[1]) for row in rows]), "labels": np.array(labels)}
+    for name in ("target", "prediction"):
+        chosen = [i for i, (kind, _, _) in enumerate(kinds) if kind == name]
+        values = np.array([[row[i] for i in chosen] for row in rows], dtype=np.float64)
+        columns[name] = values[:, 0] if len(chosen) == 1 else values
+    return columns
+
+
+def report(path: Path, config: Namespace, tested: dict[int, dict[str, float]], samples: int) -> str:
     """Write results.json, and return it as a table: every metric on the test split for every seed, mean and std."""
     values = {name: np.array([found[name] for found in tested.values()]) for name in next(iter(tested.values()))}
     spread = {name: float(x.std(ddof=1)) if len(x) > 1 else None for name, x in values.items()}
     content = {
+        "samples": samples,
         "test": {str(seed): metrics for seed, metrics in tested.items()},
         "mean": {name: float(x.mean()) for name, x in values.items()},
         "std": spread,
         "config": vars(config),
     }
     write_file(path, json.dumps(content, indent=1).encode())
-    rows = [["test", *(f"seed {seed}" for seed in tested), "mean", "std"]]
+    rows = [[f"test, N = {samples}", *(f"seed {seed}" for seed in tested), "mean", "std"]]
     for name, x in values.items():
         std = "-" if spread[name] is None else f"{spread[name]:.4f}"
         rows.append([name, *(f"{v:.4f}" for v in [*x, x.mean()]), std])
