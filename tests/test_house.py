@@ -3,6 +3,7 @@
 import ast
 import importlib
 import re
+import subprocess
 import sys
 from pathlib import Path
 
