@@ -5,6 +5,8 @@ can be loaded (App. D). Heavy atoms follow the PDB chemical component dictionary
 the standard side-chain torsions of IUPAC-IUB (1970), Biochemistry 9:3471.
 """
 
+from Bio.Data.PDBData import protein_letters_3to1_extended
+
 RESIDUES = tuple(
     "GLY ALA SER PRO VAL THR CYS ILE LEU ASN ASP GLN LYS GLU MET HIS PHE ARG TYR TRP".split()  # noqa: SIM905
 )
@@ -13,13 +15,13 @@ ONE_LETTER = "GASPVTCILNDQKEMHFRYW"  # same order as RESIDUES
 NUM_RESIDUE_TYPES = 20
 NUM_RESIDUE_CHANNELS = 21  # one-hot width; channel 20 ("unknown") is never set by this package's readers
 
-# Modified residues that are read as their parent: the three genetically encoded or selenium variants, then the names
-# that force fields give to protonation states and disulphides.
-PARENT = {
-    "MSE": "MET", "SEC": "CYS", "PYL": "LYS",
+_FORCE_FIELD = {  # its names of protonation states and disulphides
     "HID": "HIS", "HIE": "HIS", "HIP": "HIS", "HSD": "HIS", "HSE": "HIS", "HSP": "HIS",
-    "CYX": "CYS", "CYM": "CYS", "ASH": "ASP", "GLH": "GLU", "LYN": "LYS", "MLY": "LYS",
+    "CYX": "CYS", "CYM": "CYS", "ASH": "ASP", "GLH": "GLU", "LYN": "LYS",
 }  # fmt: skip
+_LISTED = {name.strip(): RESIDUES[ONE_LETTER.index(letter)] for name, letter in protein_letters_3to1_extended.items()}
+PARENT = _LISTED | {"SEC": "CYS", "PYL": "LYS"} | _FORCE_FIELD  # every name that is read as one of the 20, and as which
+MODIFIED = PARENT.keys() - RESIDUE_INDEX.keys() - _FORCE_FIELD.keys()  # about 1,000: MSE, SEP, TPO, KCX, ...
 PARENT_ATOM = {("MSE", "SE"): "SD", ("SEC", "SE"): "SG"}  # selenium sits where the parent has sulphur
 
 # Side-chain heavy atoms beyond CB, in the order of the chain (Greek letters G, D, E, Z, H).

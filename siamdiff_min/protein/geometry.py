@@ -1,7 +1,6 @@
 """Distances, angles, dihedrals, rotations about an axis, normal noise, and exact neighbour search.
 
-All functions work on the last dimension of coordinates in angstrom and return angles in radian. `torch.cdist` is never
-used for cutoffs: its default mode goes through a matrix product and misplaces pairs near the cutoff.
+Coordinates (..., 3) in angstrom, angles in radian. `torch.cdist` goes through a matrix product, inexact near a cutoff.
 """
 
 import torch
@@ -27,12 +26,8 @@ def dihedral(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
 
 
 def rotate_about_axis(point: Tensor, start: Tensor, end: Tensor, theta: Tensor) -> Tensor:
-    """Rotate points (..., 3) by theta (...) radian about the axis start -> end, right-hand rule (Rodrigues).
-
-    Where the axis has no length the point stays.
-    """
-    axis = torch.nn.functional.normalize(end - start, dim=-1)
-    r = point - end
+    """Rotate points (..., 3) by theta (...) radian about start -> end, right-hand rule; no length, no rotation."""
+    axis, r = torch.nn.functional.normalize(end - start, dim=-1), point - end
     cos, sin = theta.cos()[..., None], theta.sin()[..., None]
     along = axis * (axis * r).sum(-1, keepdim=True)
     moved = end + along + (r - along) * cos + torch.linalg.cross(axis, r) * sin
@@ -47,14 +42,25 @@ def normal_like(x: Tensor, generator: torch.Generator) -> Tensor:
 def radius_pairs(pos: Tensor, protein: Tensor, radius: float) -> tuple[Tensor, Tensor]:
     """All unordered pairs of points closer than `radius` (angstrom) within one protein, each once: two index vectors.
 
-    Cell list, exact, memory linear in the number of points. pos (N, 3), protein (N,) the protein of every point.
-
-    Cells are a hair wider than the radius, so partners lie in the 27 cells around a point. The three cells of a column
-    are neighbours in sorted order; half of the columns suffice to see every pair once: the point's own cell and the
-    next one above it, and the full columns on one side.
+    pos (N, 3), protein (N,) the protein of every point. Exact, with memory linear in N. Up to their order equal to
+    ((distance < radius) & (protein[:, None] == protein)).triu(1).nonzero(), where distance is the (N, N) matrix.
     """
     if len(pos) == 0:
         return protein, protein
+    order, first, last = candidates(pos, protein, radius)
+    i, j = ranges(first.flatten(), last.flatten())
+    i, j = order.index_select(0, i // first.shape[1]), order.index_select(0, j)
+    near = (length(pos.index_select(0, i) - pos.index_select(0, j)) < radius).nonzero().squeeze(1)
+    return i.index_select(0, near), j.index_select(0, near)
+
+
+def candidates(pos: Tensor, protein: Tensor, radius: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Skip on first reading: order[k] may be near order[first[k, c] : last[k, c]] for c in 0 .. 4; each pair once.
+
+    Cells are a hair wider than the radius, so all partners of a point lie in the 27 cells around it.      . + +
+    `order` sorts points by cell, z last: the three cells of a column along z are one range. Seen along     . * +
+    z, a point in column * looks at the columns + and at what follows it in *; the others look at it.      . . +
+    """
     cell = (pos.detach().double() / (radius * (1 + 1e-6))).floor().long()
     cell = cell - cell.amin(0) + 1  # one empty layer below, one above: neighbours never wrap round
     size = cell.amax(0) + 2
@@ -63,12 +69,9 @@ def radius_pairs(pos: Tensor, protein: Tensor, radius: float) -> tuple[Tensor, T
     line, layer = size[2], size[1] * size[2]
     column = key[:, None] + torch.stack([line, layer - line, layer, layer + line])  # (N, 4)
     row = torch.arange(len(pos), device=pos.device)[:, None]
-    first = torch.cat([row + 1, torch.searchsorted(key, column - 1)], dim=1)  # (N, 5) ranges of candidates
+    first = torch.cat([row + 1, torch.searchsorted(key, column - 1)], dim=1)
     last = torch.searchsorted(key, torch.cat([key[:, None] + 1, column + 1], dim=1), right=True)
-    i, j = ranges(first.flatten(), last.flatten())
-    i, j = order.index_select(0, i // first.shape[1]), order.index_select(0, j)
-    near = (length(pos.index_select(0, i) - pos.index_select(0, j)) < radius).nonzero().squeeze(1)
-    return i.index_select(0, near), j.index_select(0, near)
+    return order, first, last
 
 
 def radius_neighbors(pos: Tensor, protein: Tensor, radius: float, most: int | None) -> tuple[Tensor, Tensor]:
@@ -80,8 +83,7 @@ def radius_neighbors(pos: Tensor, protein: Tensor, radius: float, most: int | No
     order = length(pos[neighbour] - pos[point]).argsort(stable=True)
     order = order[point[order].argsort(stable=True)]  # by point, nearest first
     count = histogram(point, len(pos))
-    rank = torch.arange(len(point), device=pos.device) - (count.cumsum(0) - count)[point[order]]
-    order = order[rank < most]
+    order = order[ranges(torch.zeros_like(count), count)[1] < most]  # the rank among the neighbours of one point
     return neighbour[order], point[order]
 
 
@@ -100,20 +102,18 @@ def histogram(index: Tensor, size: int) -> Tensor:
 def nearest_neighbors(pos: Tensor, protein: Tensor, num_proteins: int, k: int) -> tuple[Tensor, Tensor]:
     """The k nearest other points of every point within its protein: (neighbour, point), at most N * k entries.
 
-    pos (N, 3), protein (N,) non-decreasing. Exact; distances are computed for blocks of rows, never N x N at once for
-    large inputs. Proteins with fewer than k + 1 points give what they have.
+    pos (N, 3), protein (N,) non-decreasing. Exact, in blocks of rows; a protein of k points or fewer gives what it has.
     """
     count = histogram(protein, num_proteins)
     start = count.cumsum(0) - count
     width = int(count.max())
     column = torch.arange(width, device=pos.device)
-    neighbour, point = [], []
+    pairs = []
     for row in torch.arange(len(pos), device=pos.device).split(max(1, 2**22 // max(width, 1))):
         other = start[protein[row]][:, None] + column  # (rows, width)
         valid = (column < count[protein[row]][:, None]) & (other != row[:, None])
         distance = length(pos[row][:, None] - pos[other.clamp(max=len(pos) - 1)]).masked_fill(~valid, torch.inf)
         nearest = distance.topk(min(k, width), largest=False)
         found = nearest.values.isfinite().nonzero(as_tuple=True)
-        neighbour.append(other.gather(1, nearest.indices)[found])
-        point.append(row[found[0]])
-    return torch.cat(neighbour), torch.cat(point)
+        pairs.append((other.gather(1, nearest.indices)[found], row[found[0]]))
+    return tuple(map(torch.cat, zip(*pairs)))

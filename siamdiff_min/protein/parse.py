@@ -23,18 +23,17 @@ from ..files import StructureError, structure_errors
 from .structure import AtomRow, Structure, assemble
 
 MAX_BYTES = 512 * 2**20  # of decompressed text; the largest PDB entries are about half of it
+# The residue number of an atom (with five digits over the column of the insertion code) and its coordinates.
+_NUMBERS = re.compile(r".{22}([-\d]\d{4}|[- \d]{4}\D).{3}([- \d]{4}\.\d{3}){3}", re.ASCII)
+# What would be overlooked: ATOM in another case or not at the start of the line, or coordinates behind another word.
+_STRAY = re.compile(r"[^A-Z]*(ATOM  |ATOM *\d|HETATM)|(?!SIGATM|REMARK).{34}(\.\d{3}.{4}){2}\.\d{3}", re.IGNORECASE)
 
 
 def read_structure(path_or_name, data: bytes | None = None, model: int = 0) -> Structure:
     """Read a PDB or mmCIF file, plain or gzip-compressed; the content decides which, not the extension.
 
-    Args:
-        path_or_name: the file; with `data`, only its name for error messages.
-        data: the bytes of the file, if they have been read already.
-        model: which model to take, counted from 0 in file order.
-
-    Raises:
-        StructureError: whatever is wrong with the file, including that it does not exist or holds no protein.
+    `data` are the bytes of the file, if they have been read already; `path_or_name` then only names it in messages.
+    `model` counts from 0 in file order. Raises StructureError, whatever is wrong: that the file does not exist, too.
     """
     for number, found in enumerate(read_models(path_or_name, data)):
         if number == model:
@@ -61,9 +60,6 @@ def read_models(path_or_name, data: bytes | None = None) -> Iterator[Structure |
             yield error
 
 
-# ---- from bytes to rows ----------------------------------------------------------------------------------------------
-
-
 def _content(path: str, data: bytes | None) -> bytes:
     """The decompressed bytes, after a first look at them."""
     try:
@@ -78,6 +74,7 @@ def _content(path: str, data: bytes | None) -> bytes:
     content = content.removeprefix(b"\xef\xbb\xbf")  # byte order mark
     if len(content) > MAX_BYTES:
         raise StructureError(path, "too large", f"more than {MAX_BYTES >> 20} MB")
+    content = content.rstrip(b"\0")  # some tools fill the last block of a file
     if not content or content.isspace():
         raise StructureError(path, "empty")
     if content[:1000].lstrip().startswith(b"<"):
@@ -106,45 +103,52 @@ def _is_mmcif(content: bytes) -> bool:
 def _pdb_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Counter]]:
     """Rows of one model of a PDB file after the other. What comes after the last that is asked for is not read."""
     rows: list[AtomRow] | None = None  # None between models
-    explicit = False
+    explicit, blank = False, 1  # blank: how many chains without an id there are so far
     for number, line in enumerate(_lines(content), 1):
         record = line[:6].rstrip()
         # From atom 100,000 on the serial number may run into the name of the record.
         if line.startswith("ATOM") or record == "HETATM":
             rows = [] if rows is None else rows
-            rows.append(_pdb_row(path, number, line))
+            rows.append(_pdb_row(path, number, line, blank))
+        elif record == "TER" and rows and len(rows[-1].chain) != 1:
+            blank += 1
         elif record in ("MODEL", "ENDMDL", "END"):  # some programs separate models by END
             if rows is not None:
                 yield rows, Counter()
-            explicit = record == "MODEL"
+            explicit, blank = record == "MODEL", 1
             rows = [] if explicit else None
+        elif _STRAY.match(line):
+            raise ValueError(f"line {number} looks like an atom, but is no ATOM or HETATM record")
     if explicit:
         raise StructureError(path, "truncated", "MODEL without ENDMDL")
     if rows is not None:
         yield rows, Counter()
 
 
-def _pdb_row(path: str, number: int, line: str) -> AtomRow:
-    """The atom in a line of a PDB file, by columns. One without a number for its occupancy has 1."""
+def _pdb_row(path: str, number: int, line: str, blank: int) -> AtomRow:
+    """The atom in a line, by columns. Without an id its chain is number `blank` of these; its occupancy may lack."""
     if len(line.rstrip("\n")) < 54:  # x, y and z end in column 54
         raise StructureError(path, "truncated", f"the atom in line {number} has no coordinates")
-    if "_" in line[22:60]:  # Python would read 1_2 as twelve
-        raise StructureError(path, "unreadable", f"the atom in line {number} has a number with _")
     try:
-        place, xyz = int(line[22:26]), (float(line[30:38]), float(line[38:46]), float(line[46:54]))
+        if not _NUMBERS.match(line):
+            raise ValueError("its residue number or the points of its coordinates are not in their columns")
+        five = line[26].isdigit()
+        place, xyz = int(line[22 : 26 + five]), (float(line[30:38]), float(line[38:46]), float(line[46:54]))
     except ValueError as error:
-        raise StructureError(path, "unreadable", f"the atom in line {number}: {error}") from error
+        raise ValueError(f"the atom in line {number}: {error}") from error
     try:
         occupancy = float(line[54:60])
     except ValueError:
         occupancy = 1.0
+    chain, code = line[21].strip() or f"_{blank}" * (blank > 1), " " if five else line[26]
     residue, atom, element = line[17:20].strip(), line[12:16].strip(), line[76:78].strip().upper()
-    return AtomRow(line[21].strip(), place, line[26], residue, atom, line[16], occupancy, xyz, element)
+    return AtomRow(chain, place, code, residue, atom, line[16], occupancy, xyz, element, line.startswith("HETATM"))
 
 
 # ---- mmCIF -----------------------------------------------------------------------------------------------------------
 
-COLUMNS = {  # of an `AtomRow`: the names in `_atom_site`, the first that is there; and what stands for a missing column
+COLUMNS = {  # of `_atom_site`: the names, of which the first that is there counts, and what stands for a missing column
+    "model": ("pdbx_pdb_model_num", "1"),
     "chain": ("auth_asym_id", "label_asym_id", None),
     "number": ("auth_seq_id", "label_seq_id", None),
     "code": ("pdbx_pdb_ins_code", "?"),
@@ -156,13 +160,19 @@ COLUMNS = {  # of an `AtomRow`: the names in `_atom_site`, the first that is the
     "y": ("cartn_y", None),
     "z": ("cartn_z", None),
     "element": ("type_symbol", "?"),
+    "group": ("group_pdb", "ATOM"),
 }
-MODEL = ("pdbx_pdb_model_num", "1")
 BLANK = {".": " ", "?": " "}  # how mmCIF writes that there is no value
 
 
 class _Tables(MMCIF2Dict):
     """Biopython's parser. Lines without quotes or comments, nearly all, take a short cut."""
+
+    def __setitem__(self, key, value):
+        # To Biopython a value with _ at the start of a row ends the table; keys and values follow in turn.
+        if key in self or not (key.startswith("_") or key == "data_"):
+            raise ValueError(f"{key!r:.40} stands where a new key should be: a table ends too early")
+        super().__setitem__(key, value)
 
     def _splitline(self, line):
         if "'" in line or '"' in line or "#" in line:
@@ -171,19 +181,17 @@ class _Tables(MMCIF2Dict):
 
 
 def _atom_site(path: str, content: bytes) -> dict[str, list[str]]:
-    """The columns of `_atom_site`, of equal length, in the first data block that has any."""
-    text = "".join(_lines(content))
+    """The columns of `_atom_site`, of equal length, in the first data block that has any. All blocks must be whole."""
+    text, first = "".join(_lines(content)), {}
     starts = [match.start() for match in re.finditer("^data_", text, re.MULTILINE | re.IGNORECASE)]
     for start, end in zip(starts, [*starts[1:], len(text)]):
         tables = _Tables(io.StringIO("data_" + text[start + 5 : end]))
-        found = {name.lower(): column for name, column in tables.items()}
-        columns = {name[11:]: column for name, column in found.items() if name.startswith("_atom_site.")}
+        columns = {name[11:].lower(): tables[name] for name in tables if name.lower().startswith("_atom_site.")}
         sizes = sorted(map(len, columns.values()))
         if sizes and sizes[0] != sizes[-1]:
             raise StructureError(path, "truncated or damaged table", f"{sizes[0]} to {sizes[-1]} values in its columns")
-        if any(columns.values()):
-            return columns
-    return {}
+        first = first or (columns if any(columns.values()) else {})
+    return first
 
 
 def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Counter]]:
@@ -198,14 +206,14 @@ def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Co
             raise StructureError(path, "unreadable", f"no column {names[0]}")
         return found or [default] * len(next(iter(table.values())))
 
-    models = column(*MODEL[:-1], default=MODEL[-1])
+    models, *others = (column(*names, default=default) for *names, default in COLUMNS.values())
     order = {name: i for i, name in enumerate(dict.fromkeys(models))}
-    rows = zip(models, *(column(*names, default=default) for *names, default in COLUMNS.values()))
+    rows = zip(models, *others)
     if sum(1 for _ in groupby(models)) > len(order):  # the rows of a model are not together
         rows = sorted(rows, key=lambda row: order[row[0]])
     for _, atoms in groupby(rows, key=itemgetter(0)):
         found, dropped = [], Counter()
-        for _, chain, number, code, residue, atom, altloc, occupancy, x, y, z, element in atoms:
+        for _, chain, number, code, residue, atom, altloc, occupancy, x, y, z, element, group in atoms:
             if number in BLANK:
                 dropped["atoms without a residue number"] += 1
                 continue
@@ -213,6 +221,6 @@ def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Co
                 raise StructureError(path, "unreadable", f"a number with _ in residue {residue} {number}")
             code, altloc = BLANK.get(code, code), BLANK.get(altloc, altloc)
             occupancy = 1.0 if occupancy in BLANK else float(occupancy)
-            xyz = float(x), float(y), float(z)
-            found.append(AtomRow(chain, int(number), code, residue, atom, altloc, occupancy, xyz, element.upper()))
+            xyz, element, hetero = (float(x), float(y), float(z)), element.upper(), group.upper() == "HETATM"
+            found.append(AtomRow(chain, int(number), code, residue, atom, altloc, occupancy, xyz, element, hetero))
         yield found, dropped

@@ -1,9 +1,11 @@
-"""From rows of atoms to a `Structure`: the parsing policy (altlocs, modified residues, what is left out).
+"""From rows of atoms to a `Structure`: the parsing policy (altlocs, modified residues, what is left out or refused).
 
 Every format ends here: PDB, mmCIF and the data frames of ATOM3D are rows, one per atom. A position is chain, residue
-number and insertion code; its record type (ATOM, HETATM) plays no part. No coordinate is ever made up.
+number and insertion code, whatever the type of its records (ATOM, HETATM). No coordinate is ever made up.
 """
 
+import math
+import re
 import string
 from collections import Counter
 from collections.abc import Iterable
@@ -16,10 +18,14 @@ import numpy as np
 import torch
 
 from ..files import StructureError
-from .constants import ATOM_ELEMENT, ATOM_INDEX, CA, PARENT, PARENT_ATOM, RESIDUE_ATOMS, RESIDUE_INDEX, RESIDUES
+from .constants import ATOM_ELEMENT, ATOM_INDEX, CA, MODIFIED, PARENT, PARENT_ATOM, RESIDUE_ATOMS, RESIDUE_INDEX, C, N
+from .geometry import candidates, histogram, length, ranges
 from .protein import Protein
 
 MAX_COORDINATE = 1e5  # angstrom; float32 still resolves 0.01 angstrom there
+MAX_REACH = 12.0  # angstrom from an atom to the CA of its residue; 10.0 in 3,015 real chains
+MAX_DENSITY = ((4.5, 100, "atoms"), (10.0, 150, "CA atoms"))  # angstrom, others so near; 39 and 57 in these chains
+MAX_PEPTIDE_BOND, MAX_CA_STEP = 2.5, 4.2  # angstrom from C to N, from CA to CA of neighbours in a chain
 MAX_CHAIN_ID = 32  # characters; the longest of the PDB has four, a table of ids takes the width of the longest
 _NUCLEOTIDES = [*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"]
 _NOT_A_RESIDUE = dict.fromkeys(["HOH", "WAT", "DOD", "H2O", "TIP", "TP3", "SOL", "SPC"], "waters")
@@ -32,7 +38,7 @@ class Structure:
 
     protein: Protein
     chain_names: tuple[str, ...]  # author chain ids, in the order of `protein.chain`
-    dropped: Counter  # reason -> number of atoms or residues in the file that are not in `protein`
+    dropped: Counter  # reason -> number of atoms or residues that are not in `protein` as they are in the file
     labels: dict = field(default_factory=dict)  # kept beside the protein in a store: plain values and tensors
     unmatched: tuple[StructureError, ...] = ()  # why others are not among its conformers
 
@@ -55,15 +61,13 @@ class AtomRow(NamedTuple):
     occupancy: float
     xyz: tuple
     element: str
+    hetero: bool = False  # of a HETATM record
 
 
 def assemble(path: str, rows: Iterable[AtomRow], dropped: Counter) -> Structure:
-    """Apply the parsing policy; `dropped` counts what was left out already, `path` is for error messages.
-
-    Raises StructureError: no protein in the rows, or numbers that no structure has.
-    """
-    chains = _apply_policy(rows, dropped)
-    dropped = +dropped  # without zeros
+    """Apply the parsing policy; `dropped` counts what was left out already. `path` is named in a StructureError."""
+    found = {chain: _in_chain(residues, dropped) for chain, residues in _apply_policy(rows, dropped).items()}
+    chains, dropped = {chain: residues for chain, residues in found.items() if residues}, +dropped  # without zeros
     if not chains:
         found = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()))
         raise StructureError(path, "no protein in it", f"skipped: {found}" if found else "")
@@ -83,16 +87,14 @@ def join(structures: list[Structure], **labels) -> Structure:
     return Structure(protein, names, sum((structure.dropped for structure in structures), Counter()), labels)
 
 
-# ---- the parsing policy ----------------------------------------------------------------------------------------------
-
-_PARENT = {name: name for name in RESIDUES} | PARENT
-_ATOMS = {name: {a: ATOM_INDEX[a] for a in [*RESIDUE_ATOMS[parent], "OXT"]} for name, parent in _PARENT.items()}
+_ATOMS = {name: {a: ATOM_INDEX[a] for a in [*RESIDUE_ATOMS[parent], "OXT"]} for name, parent in PARENT.items()}
 for (_name, _atom), _parent_atom in PARENT_ATOM.items():
     _ATOMS[_name][_atom] = ATOM_INDEX[_parent_atom]
+Residue = dict[int, AtomRow]  # its atoms, by index into ATOM_NAMES; its name and place stand in each
 
 
-def _apply_policy(rows: list[AtomRow], dropped: Counter) -> dict[str, list]:
-    """Residues of every chain as (number, code, type, {atom: xyz}), in file order; counts what it leaves out.
+def _apply_policy(rows: Iterable[AtomRow], dropped: Counter) -> dict[str, list[Residue]]:
+    """The residues of every chain, in file order; counts what it leaves out.
 
     All rows with the same chain, number and insertion code are one position, wherever they stand in the file and
     whatever their record type: alternative residues at one position cannot become two residues.
@@ -101,24 +103,43 @@ def _apply_policy(rows: list[AtomRow], dropped: Counter) -> dict[str, list]:
     for (*position, residue), group in groupby(rows, key=itemgetter(0, 1, 2, 3)):
         positions.setdefault(tuple(position), {}).setdefault(residue, []).extend(group)
 
-    chains: dict[str, list] = {chain: [] for chain, _, _ in positions}
-    for (chain, number, code), names in positions.items():
-        candidates = []
+    chains: dict[str, list[Residue]] = {chain: [] for chain, _, _ in positions}
+    for (chain, _, _), names in positions.items():
+        options = []
         for name, group in names.items():
-            if name not in _PARENT:
-                dropped[_NOT_A_RESIDUE.get(name, "ligands and unknown residues")] += 1
-                continue
-            atoms = _one_conformation(group, _ATOMS[name], dropped)
-            if CA in atoms:
-                candidates.append((name, atoms))
+            if name in PARENT:
+                options.append(_one_conformation(group, _ATOMS[name], dropped))
+            elif {"N", "CA", "C"} <= {row.atom for row in group} and re.fullmatch("[A-Z0-9]{1,5}", name):
+                dropped[f"amino acids of unknown parent ({name})"] += 1
             else:
-                dropped["residues without CA"] += 1
-        if candidates:
-            name, atoms = max(candidates, key=lambda c: _number(c[1][CA].occupancy))  # the first of equals
-            dropped["alternative residues"] += len(candidates) - 1
-            xyz = {index: row.xyz for index, row in atoms.items()}
-            chains[chain].append((number, code, RESIDUE_INDEX[_PARENT[name]], xyz))
-    return {chain: residues for chain, residues in chains.items() if residues}
+                dropped[_NOT_A_RESIDUE.get(name, "ligands and unknown residues")] += 1
+        with_ca = [atoms for atoms in options if CA in atoms]
+        dropped["residues without CA"] += len(options) - len(with_ca)
+        if with_ca:
+            chains[chain].append(max(with_ca, key=lambda atoms: _number(atoms[CA].occupancy)))  # the first of equals
+            dropped["alternative residues"] += len(with_ca) - 1
+    return chains
+
+
+def _in_chain(residues: list[Residue], dropped: Counter) -> list[Residue]:
+    """Without free amino acids: a HETATM or modified residue must be bonded to one next to it in file or number."""
+    by_number, kept = {residue[CA].number: residue for residue in residues}, []
+    for i, residue in enumerate(residues):
+        _, number, _, name, *_, hetero = residue[CA]
+        beside = [*residues[max(i - 1, 0) : i + 2], by_number.get(number - 1), by_number.get(number + 1)]
+        if not (hetero or name in MODIFIED) or any(_bonded(residue, b) for b in beside if b not in (None, residue)):
+            dropped["modified residues (read as their parent)"] += name in MODIFIED
+            kept.append(residue)
+        else:
+            dropped["free amino acids"] += 1
+    return kept
+
+
+def _bonded(a: Residue, b: Residue) -> bool:
+    """Whether a peptide bond joins two residues. If N or C is missing, whether their CA are as near as neighbours."""
+    if {N, C} <= a.keys() & b.keys():
+        return min(math.dist(a[C].xyz, b[N].xyz), math.dist(b[C].xyz, a[N].xyz)) < MAX_PEPTIDE_BOND
+    return math.dist(a[CA].xyz, b[CA].xyz) < MAX_CA_STEP
 
 
 def _one_conformation(group: list[AtomRow], known: dict[str, int], dropped: Counter) -> dict[int, AtomRow]:
@@ -155,25 +176,35 @@ def _number(occupancy: float) -> float:
     return occupancy if abs(occupancy) < 1e6 else 0.0
 
 
-def _protein(path: str, chains: dict[str, list]) -> Protein:
-    """The residues of all chains as a `Protein` of one."""
+def _protein(path: str, chains: dict[str, list[Residue]]) -> Protein:
+    """The residues of all chains as a `Protein` of one. Raises StructureError if no protein can be like that."""
     residues = [residue for chain in chains.values() for residue in chain]
-    numbers, codes, types, atoms = zip(*residues)
+    _, numbers, codes, names, *_ = zip(*(residue[CA] for residue in residues))
     if max(map(abs, numbers)) >= 2**31:
         raise StructureError(path, "residue number out of range", str(max(numbers, key=abs)))
     if any(len(code) != 1 or ord(code) > 126 for code in codes):
         raise StructureError(path, "unreadable", "insertion code of more than one ASCII character")
-    pos = np.array([xyz for named in atoms for xyz in named.values()], dtype=np.float64)
+    pos = np.array([row.xyz for residue in residues for row in residue.values()], dtype=np.float64)
     if not (np.abs(pos) <= MAX_COORDINATE).all():  # also False for NaN
         raise StructureError(path, "coordinates out of range", f"not finite or beyond {MAX_COORDINATE:.0f} angstrom")
-    name = np.array([index for named in atoms for index in named])
+    name = np.array([index for residue in residues for index in residue])
+    owner = np.repeat(np.arange(len(residues)), list(map(len, residues)))
+    alpha = pos[name == CA]
+    reach = np.linalg.norm(pos - alpha[owner], axis=1)
+    if reach.max() > MAX_REACH:
+        chain, number, _, residue, *_ = residues[owner[reach.argmax()]][CA]
+        found = f"{residue} {number} of chain {chain!r}, {reach.max():.0f} angstrom from an atom to its CA"
+        raise StructureError(path, "torn residue", found)
+    for points, (radius, most, what) in zip((pos, alpha), MAX_DENSITY):
+        if _crowded(torch.from_numpy(points), radius, most):
+            raise StructureError(path, "denser than matter", f"over {most} {what} within {radius} angstrom of one")
     lengths = [len(chain) for chain in chains.values()]
     return Protein(
         pos=torch.from_numpy(pos.astype(np.float32)),
         element=torch.from_numpy(np.array(ATOM_ELEMENT)[name]),
         atom_name=torch.from_numpy(name),
-        atom_residue=torch.from_numpy(np.repeat(np.arange(len(residues)), [len(named) for named in atoms])),
-        residue_type=torch.tensor(types),
+        atom_residue=torch.from_numpy(owner),
+        residue_type=torch.tensor([RESIDUE_INDEX[PARENT[name]] for name in names]),
         masked=torch.zeros(len(residues), dtype=torch.bool),
         residue_number=torch.tensor(numbers),
         insertion_code=torch.tensor([ord(code) for code in codes]),
@@ -181,3 +212,20 @@ def _protein(path: str, chains: dict[str, list]) -> Protein:
         chain=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)),
         residue_protein=torch.zeros(len(residues), dtype=torch.long),
     )
+
+
+def _crowded(pos: torch.Tensor, radius: float, most: int) -> bool:
+    """Whether a point of pos (N, 3) has more than `most` others within `radius`, compared for 500 points at a time.
+
+    If not, `radius_pairs` has no more than 20 * most pairs to compare for each point: that bounds its memory.
+    """
+    order, first, last = candidates(pos, torch.zeros(len(pos), dtype=torch.long), radius)
+    if (last - first).sum(1).max() > 20 * most:
+        return True
+    count = torch.zeros(len(pos), dtype=torch.long)
+    for rows in torch.arange(len(pos)).split(500):
+        k, j = ranges(first[rows].flatten(), last[rows].flatten())
+        i, j = order[rows[k // first.shape[1]]], order[j]
+        near = length(pos[i] - pos[j]) < radius
+        count += histogram(torch.cat([i[near], j[near]]), len(pos))
+    return bool(count.max() > most)

@@ -55,6 +55,18 @@ def test_radius_pairs_on_a_lattice_are_strictly_inside():
     assert len(i) == int(((distance < 4.5).sum() - len(pos)) // 2)
 
 
+def test_candidates_are_every_pair_once_and_hold_all_that_are_near():
+    """The ranges of the cell list, written out: no pair twice, none of a point with itself, and no near one missing."""
+    pos = torch.rand(300, 3, generator=generator(5)) * 20
+    protein = torch.randint(0, 2, (300,), generator=generator(6)).sort().values
+    order, first, last = geometry.candidates(pos, protein, 4.5)
+    k, j = geometry.ranges(first.flatten(), last.flatten())
+    pairs = [tuple(sorted(pair)) for pair in zip(order[k // 5].tolist(), order[j].tolist())]
+    assert len(set(pairs)) == len(pairs) < 300 * 299 / 2 and all(i != j for i, j in pairs)
+    near = ((pos[:, None] - pos).norm(dim=-1) < 4.5) & (protein[:, None] == protein)
+    assert {tuple(pair) for pair in near.triu(1).nonzero().tolist()} <= set(pairs)
+
+
 def test_radius_pairs_at_100_000_atoms_needs_no_square_memory():
     """Protein-like density; an N x N matrix of floats would take 40 GB."""
     side = 100_000 ** (1 / 3) * 2.7  # angstrom: about one heavy atom per 20 cubic angstrom

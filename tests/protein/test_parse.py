@@ -2,8 +2,10 @@
 
 import gzip
 import io
+import itertools
 import pickle
 import random
+import resource
 import tarfile
 import time
 import warnings
@@ -18,7 +20,7 @@ from helpers import assert_equal
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.protein import parse
-from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, CA, PARENT, RESIDUE_ATOMS, RESIDUES
+from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, CA, MODIFIED, PARENT, RESIDUE_ATOMS, RESIDUES
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.protein.structure import MAX_COORDINATE, StructureError
@@ -125,21 +127,21 @@ def test_the_first_model_is_taken_or_the_one_asked_for(read):
 def test_altloc_of_highest_occupancy_ties_by_order(read):
     def side_chain(first, second):
         rows = residue("SER", 1)
-        rows += [atom("CB", "SER", 1, alt="A", occ=first, x=50), atom("CB", "SER", 1, alt="B", occ=second, x=60)]
+        rows += [atom("CB", "SER", 1, alt="A", occ=first, x=5), atom("CB", "SER", 1, alt="B", occ=second, x=6)]
         return read(rows)
 
-    assert atoms_of(side_chain(0.3, 0.7).protein)["CB"] == 60
-    assert atoms_of(side_chain(0.7, 0.3).protein)["CB"] == 50
-    assert atoms_of(side_chain(0.5, 0.5).protein)["CB"] == 50
+    assert atoms_of(side_chain(0.3, 0.7).protein)["CB"] == 6
+    assert atoms_of(side_chain(0.7, 0.3).protein)["CB"] == 5
+    assert atoms_of(side_chain(0.5, 0.5).protein)["CB"] == 5
     assert side_chain(0.5, 0.5).dropped == {"alternative locations": 1}
 
 
 def test_conformations_of_a_residue_are_not_mixed(read):
     rows = residue("SER", 1)
     for name, a, b in (("CB", 0.5, 0.5), ("OG", 0.4, 0.6)):
-        rows += [atom(name, "SER", 1, alt="A", occ=a, x=50), atom(name, "SER", 1, alt="B", occ=b, x=60)]
-    rows += [atom("OXT", "SER", 1, alt="A", occ=0.9, x=70)]  # no choice: stays, whatever its altloc
-    assert [atoms_of(read(rows).protein)[a] for a in ("CB", "OG", "OXT")] == [60, 60, 70]
+        rows += [atom(name, "SER", 1, alt="A", occ=a, x=5), atom(name, "SER", 1, alt="B", occ=b, x=6)]
+    rows += [atom("OXT", "SER", 1, alt="A", occ=0.9, x=7)]  # no choice: stays, whatever its altloc
+    assert [atoms_of(read(rows).protein)[a] for a in ("CB", "OG", "OXT")] == [6, 6, 7]
 
 
 def test_a_point_mutation_resolves_to_one_residue(read):
@@ -153,15 +155,15 @@ def test_a_point_mutation_resolves_to_one_residue(read):
     assert mutation(0.5, 0.5).dropped == {"alternative residues": 1}
 
 
-@pytest.mark.parametrize("kind, expected", [("MSE", "MET"), ("KCX", "MET")])
+@pytest.mark.parametrize("kind, expected", [("MSE", "MET"), ("KCX", "LYS"), ("DAL", "MET")])
 def test_altlocs_shared_by_atom_and_hetatm_are_one_residue(read, kind, expected):
     """1RR2:184: one alternative is an ATOM record, the other a HETATM record of another name."""
-    rows = residue("GLY", 183) + residue(kind, 184, het=True, alt="A", occ=0.6, x=7.0)
-    rows += residue("MET", 184, alt="B", occ=0.4, x=9.0) + residue("GLY", 185)
+    rows = residue("GLY", 183) + residue(kind, 184, het=True, alt="A", occ=0.6, x=184.0)
+    rows += residue("MET", 184, alt="B", occ=0.4, x=184.5) + residue("GLY", 185)
     p = read(rows).protein
     assert names_of(p) == ["GLY", expected, "GLY"]
     assert p.residue_number.tolist() == [183, 184, 185]
-    assert atoms_of(p, 1)["N"] == (7.0 if kind in PARENT else 9.0)
+    assert atoms_of(p, 1)["N"] == (184.0 if kind in PARENT else 184.5)
 
 
 def test_insertion_codes_and_file_order_are_kept(read):
@@ -173,18 +175,54 @@ def test_insertion_codes_and_file_order_are_kept(read):
     assert p.residue_index.tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("name, parent", PARENT.items())
-def test_modified_residues_are_read_as_their_parent(read, name, parent):
-    assert names_of(read(residue(name, 1, het=True)).protein) == [parent]
+def test_modified_residues_are_read_as_their_parent(read):
+    """All names of the table, in one chain."""
+    rows = [row for i, name in enumerate(PARENT) for row in residue(name, i, het=True, x=0.8 * i)]
+    structure = read(rows)
+    assert names_of(structure.protein) == list(PARENT.values())
+    assert structure.dropped == {"modified residues (read as their parent)": len(MODIFIED)}
+    assert len(MODIFIED) > 900 and {"SEP", "TPO", "PTR", "CSO", "HYP", "MLY", "KCX", "LLP", "CME"} <= MODIFIED
+
+
+def test_a_modified_residue_keeps_the_atoms_that_its_parent_has(read):
+    rows = residue("GLY", 1) + residue("SEP", 2, ("N", "CA", "CB", "OG", "C", "O", "P", "O1P", "HA"), het=True)
+    rows += residue("HYP", 3, ("N", "CA", "C", "O", "CB", "CG", "CD", "OD1"), het=True) + residue("GLY", 4)
+    structure = read(rows)
+    assert names_of(structure.protein) == ["GLY", "SER", "PRO", "GLY"]
+    assert list(atoms_of(structure.protein, 1)) == ["N", "CA", "CB", "OG", "C", "O"]
+    assert list(atoms_of(structure.protein, 2)) == ["N", "CA", "C", "O", "CB", "CG", "CD"]
+    counts = {"modified residues (read as their parent)": 2, "unknown atom names": 3, "hydrogens": 1}
+    assert structure.dropped == counts
+
+
+def test_an_amino_acid_without_a_parent_is_counted_by_its_name(read):
+    rows = residue("GLY", 1) + residue("DAL", 2, het=True) + residue("UNK", 3) + residue("DAL", 4, het=True)
+    structure = read(rows + residue("ATP", 5, ("PG", "C5"), het=True))
+    assert names_of(structure.protein) == ["GLY"]
+    expected = {"amino acids of unknown parent (DAL)": 2, "amino acids of unknown parent (UNK)": 1}
+    assert structure.dropped == expected | {"ligands and unknown residues": 1}
+
+
+@pytest.mark.parametrize("name", ["GLU", "SEP", "SAH"])
+@pytest.mark.parametrize("names", [("N", "CA", "C", "O"), ("CA",)], ids=["backbone", "CA only"])
+def test_a_free_amino_acid_is_no_residue(read, name, names):
+    """A ligand in its own place, or one number behind a chain but far away; the same one bonded is a residue."""
+    chain = residue("GLY", 1, names) + residue("ALA", 2, names)
+    for number, x in ((3, 40.0), (301, 40.0), (-5, 40.0)):
+        structure = read(chain + residue(name, number, names, het=True, x=x))
+        assert names_of(structure.protein) == ["GLY", "ALA"] and structure.dropped["free amino acids"] == 1
+    for rows in (residue(name, 3, names, het=True), residue(name, 301, names, het=True, x=3.0)):
+        assert read(chain + rows).protein.num_residues == 3
+    at_the_end = residue("ALA", 2, names, x=3.0) + residue(name, 1, names, het=True, x=2.0)  # bonded by number
+    assert read(residue("GLY", 0, names, x=1.0) + residue("VAL", 9, names) + at_the_end).protein.num_residues == 4
 
 
 def test_selenium_sits_where_the_parent_has_sulphur(read):
-    structure = read(
-        residue("MSE", 1, ("N", "CA", "CB", "CG", "SE", "CE"), het=True) + residue("SEC", 2, ("CA", "CB", "SE"))
-    )
+    rows = residue("MSE", 1, ("N", "CA", "CB", "CG", "SE", "CE"), het=True)
+    structure = read(rows + residue("SEC", 2, ("CA", "CB", "SE"), x=1.5))
     assert list(atoms_of(structure.protein, 0)) == ["N", "CA", "CB", "CG", "SD", "CE"]
     assert list(atoms_of(structure.protein, 1)) == ["CA", "CB", "SG"]
-    assert structure.dropped == {}
+    assert structure.dropped == {"modified residues (read as their parent)": 2}
 
 
 def test_waters_ligands_metals_and_nucleotides_inside_a_chain_are_skipped_and_counted(read):
@@ -194,7 +232,8 @@ def test_waters_ligands_metals_and_nucleotides_inside_a_chain_are_skipped_and_co
     structure = read(rows)
     assert names_of(structure.protein) == ["GLY", "ALA"]
     assert structure.protein.residue_index.tolist() == [0, 1]
-    assert structure.dropped == {"waters": 2, "nucleotides": 2, "ligands and unknown residues": 3}
+    unknown = {"amino acids of unknown parent (UNK)": 1}
+    assert structure.dropped == {"waters": 2, "nucleotides": 2, "ligands and unknown residues": 2, **unknown}
 
 
 @pytest.mark.parametrize("element", [None, ""], ids=["element column", "no element column"])
@@ -353,11 +392,11 @@ def packed_as(kind, text):
         (as_pdb(residue("GLY", 1, ("N",))).encode(), "no protein in it"),
         (PDB[:-50].encode(), "truncated .the atom in line 14"),
         (as_pdb(PLAIN, models=True).replace("ENDMDL\nEND\n", "").encode(), "MODEL without ENDMDL"),
-        (PDB.replace("   1.000", "     nan").encode(), "out of range"),
-        (PDB.replace("   1.000", "     inf").encode(), "out of range"),
-        (PDB.replace("   1.000", "   1e400").encode(), "out of range"),
-        (PDB.replace("   1.000", "    1e39").encode(), "out of range"),
-        (PDB.replace("   1.000", "  100001").encode(), "out of range"),
+        (PDB.replace("   1.000", "     nan").encode(), "points of its coordinates"),
+        (PDB.replace("   1.000", "     inf").encode(), "points of its coordinates"),
+        (PDB.replace("   1.000", "   1e400").encode(), "points of its coordinates"),
+        (PDB.replace("   1.000", "    1e39").encode(), "points of its coordinates"),
+        (PDB.replace("   1.000", "  100001").encode(), "points of its coordinates"),
         (PDB.replace("   1.000", "********").encode(), "unreadable"),
         (PDB.replace("   1.000", "        ").encode(), "unreadable"),
         (PDB.replace("A   1 ", "A     ").encode(), "unreadable"),
@@ -407,7 +446,7 @@ def test_one_token_too_many_or_too_few_in_a_table_of_mmcif(row, place, behind):
 def test_a_column_of_mmcif_without_values_or_twice():
     for field in ("no_values", "Cartn_x", "CARTN_X"):
         for text in (f"loop_\n_atom_site.{field}\n_atom_site.other\nloop_\n_a.b\n1\n", f"_atom_site.{field} 1\n"):
-            with pytest.raises(StructureError, match=r"damaged table|twice"):
+            with pytest.raises(StructureError, match=r"damaged table|a new key should be"):
                 read_structure("x", (as_mmcif(PLAIN) + text).encode())
 
 
@@ -422,8 +461,9 @@ def test_the_first_data_block_with_atoms_counts():
     for text in (first + second, title + first + title + second, first + second.replace("data_", "DATA_")):
         structure = read_structure("x", text.encode())
         assert_equal(structure.protein, alone.protein)
-    with pytest.raises(StructureError, match="damaged table"):
-        read_structure("x", first.replace("\n#\n", " 7\n#\n").encode())
+    for text in (first, second + first):
+        with pytest.raises(StructureError, match="a new key should be"):
+            read_structure("x", text.replace("\n#\n", " 7\n#\n").encode())
     with pytest.raises(StructureError, match="Missing closing semicolon"):  # refused, not misread
         read_structure("x", (title.replace("in data", "data") + first).encode())
 
@@ -460,7 +500,7 @@ def test_decompression_is_bounded(monkeypatch):
 
 
 def test_many_chains_are_read_in_reasonable_time():
-    rows = [atom("CA", "GLY", 1, chain=f"c{i}") for i in range(10_000)]
+    rows = [atom("CA", "GLY", 1, chain=f"c{i}", x=4.0 * i) for i in range(10_000)]
     start = time.perf_counter()
     structure = read_structure("x", as_mmcif(rows).encode())
     assert time.perf_counter() - start < 20  # 0.2 s; a quadratic algorithm would take minutes
@@ -473,6 +513,135 @@ def test_no_warning_of_biopython_leaks():
         warnings.simplefilter("always")
         read_structure("x", as_pdb(rows).replace("  0.00      ", "            ").encode())
     assert caught == []
+
+
+# ---- what was read by half, or wrongly -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stray", ["data_z", "_z.a 1", "_z.a", "'_quoted' 1 2", "loop_", "save_z", "stop_", "_z.a 1 2"])
+@pytest.mark.parametrize("row", [0, 1, 7, -1])
+def test_a_stray_line_in_a_table_of_mmcif_is_refused(stray, row):
+    """To Biopython most of these end the table, and the rows behind them are lost without a word."""
+    lines = as_mmcif(PLAIN).splitlines()
+    at = [i for i, line in enumerate(lines) if line.startswith("ATOM")][row]
+    with pytest.raises(StructureError, match=r"a new key should be|damaged table|unreadable"):
+        read_structure("x", "\n".join([*lines[:at], stray, *lines[at:], ""]).encode())
+
+
+def test_a_quoted_value_with_an_underscore_at_the_start_of_a_row_is_refused():
+    text = as_mmcif(PLAIN).replace("ATOM 5 ", "'_TOM' 5 ")
+    with pytest.raises(StructureError, match="a new key should be"):
+        read_structure("x", text.encode())
+
+
+def test_a_table_that_is_there_twice_is_refused():
+    text = as_mmcif(PLAIN)
+    with pytest.raises(StructureError, match=r"'_atom_site.group_PDB' stands where a new key should be"):
+        read_structure("x", (text + text[text.index("loop_") :]).encode())
+
+
+@pytest.mark.parametrize("column", range(30, 54))
+def test_a_character_too_few_or_too_many_in_the_coordinates_of_pdb_is_refused(column):
+    """25.025 became 25025.0, as the digits moved over. A digit too many behind the last point cannot be told."""
+    lines = as_pdb(residue("GLY", 25, x=25.025) + residue("ALA", 26, x=26.0)).splitlines()
+    too_few = lines[1][:column] + lines[1][column + 1 :]
+    too_many = f"{lines[1][:column]}7{lines[1][column:]}"
+    for changed in [too_few, too_many] if column < 51 else [too_few]:
+        with pytest.raises(StructureError, match=r"line 2.*not in their columns"):
+            read_structure("x", "\n".join([lines[0], changed, *lines[2:]]).encode())
+
+
+def test_an_atom_far_from_its_ca_is_refused(read):
+    rows = residue("LYS", 7, RESIDUE_ATOMS["LYS"])
+    assert read([*rows[:-1], {**rows[-1], "x": rows[1]["x"] + 6.9}]).protein.num_atoms == 9  # 11.95 A
+    with pytest.raises(StructureError, match=r"torn residue \(LYS 7 of chain 'A', 12 angstrom from an atom to its CA"):
+        read([*rows[:-1], {**rows[-1], "x": rows[1]["x"] + 7.0}])
+
+
+@pytest.mark.parametrize("number", [10047, 99999, -1234])
+def test_residue_numbers_of_five_digits_are_numbers(number):
+    text = as_pdb(residue("GLY", 1004, x=1.0) + residue("GLY", 1005, x=2.0)).replace("A1004    ", f"A{number}   ")
+    structure = read_structure("x", text.encode())
+    assert structure.positions == [("A", number, " "), ("A", 1005, " ")]
+    with pytest.raises(StructureError, match="residue number or the points"):  # number 4, code 7, or number 47?
+        read_structure("x", text.replace(f"A{number}", "A   47").encode())
+
+
+@pytest.mark.parametrize(
+    "start", ["atom  ", "Atom  ", " ATOM  ", "\ufeffATOM  ", "#ATOM  ", "hetatm", " HETATM", "AT0M  ", "XXXXXX"]
+)
+def test_atoms_that_would_be_overlooked_are_refused(start):
+    lines = as_pdb(PLAIN).splitlines()
+    lines[5] = start + lines[5][6:]
+    with pytest.raises(StructureError, match="line 6 looks like an atom"):
+        read_structure("x", "\n".join(lines).encode())
+
+
+def test_lines_that_only_resemble_atoms_are_passed_over():
+    others = ["REMARK ATOM  1", "SIGATM" + as_pdb(PLAIN).splitlines()[0][6:], "Atoms: 12", "TITLE     ATOM  2", "atom"]
+    others += [
+        "SCALE1      0.019050 -0.000000  0.000000        0.00000",
+        "GLY_1 -2.31515 0.11231 0.53 1.15 -0.22 1.512",
+    ]
+    text = "\n".join([*others, as_pdb(PLAIN)])
+    assert_equal(read_structure("x", text.encode()).protein, read_structure("x", as_pdb(PLAIN).encode()).protein)
+
+
+def test_zero_bytes_at_the_end_are_passed_over():
+    for write in (as_pdb, as_mmcif):
+        expected = read_structure("x", write(PLAIN).encode()).protein
+        assert_equal(expected, read_structure("x", write(PLAIN).encode() + bytes(1000)).protein)
+
+
+def test_ter_separates_chains_without_ids():
+    """Two molecules of one numbering; without the TER the second is a duplicate of the first."""
+    one, two = (as_pdb(residue("GLY", 1, chain=" ", x=x) + residue("ALA", 2, chain=" ", x=x + 1)) for x in (1.0, 50.0))
+    named = as_pdb(residue("SER", 1, x=90.0))
+    end = "END\n"
+    text = one.replace(end, "TER\n") + two.replace(end, "TER\n") + named.replace(end, "TER\n") + two
+    structure = read_structure("x", text.replace(two, two.replace("  50", " 150").replace("  51", " 151")).encode())
+    assert names_of(structure.protein) == ["GLY", "ALA"] * 2 + ["SER"] + ["GLY", "ALA"]
+    assert structure.protein.chain.tolist() == [0, 0, 1, 1, 2, 3, 3]
+    assert structure.chain_names == ("", "_2", "A", "_3") and structure.dropped == {}
+    same = read_structure("x", (named.replace(end, "TER\n") + as_pdb(residue("SER", 2, x=91.0))).encode())
+    assert same.chain_names == ("A",)  # a TER says nothing about a chain that has an id
+
+
+@pytest.mark.parametrize("count, names", [(102, "CA"), (1_000, "CA"), (295, "N CA C O"), (100_000, "CA")])
+def test_more_atoms_in_one_place_than_matter_has_are_refused(count, names):
+    """1,000 CA at one point asked for 8 GB later; here 100,000 are told in seconds and without their 10^10 pairs."""
+    rows = [atom(name, "GLY", i, x=0.0) for i in range(count) for name in names.split()][:count]
+    text = as_mmcif(rows)
+    start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(StructureError, match=r"denser than matter .over 100 atoms within"):
+        read_structure("x", text.encode())
+    assert time.process_time() - start < 30
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KB
+
+
+def test_the_densest_that_is_read():
+    """A hundred others at the same point, and 150 CA within 10 A, are read; one more of either is not."""
+    fields = ("label_atom_id", "label_comp_id", "auth_asym_id", "auth_seq_id", "Cartn_x", "Cartn_y", "Cartn_z")
+    head = "data_x\nloop_\n" + "".join(f"_atom_site.{field}\n" for field in fields)
+    lattice = sorted(itertools.product(range(-3, 4), repeat=3), key=lambda p: sum(x * x for x in p))
+    for points, most in (([(0, 0, 0)] * 102, r"over 100 atoms within 4\.5"), (lattice[:152], r"over 150 CA .* 10\.0")):
+        rows = [f"CA GLY A {i} {x * 1.6} {y * 1.6} {z * 1.6}\n" for i, (x, y, z) in enumerate(points)]
+        assert read_structure("x", (head + "".join(rows[:-1])).encode()).protein.num_atoms == len(points) - 1
+        with pytest.raises(StructureError, match=f"denser than matter .{most} angstrom of one"):
+            read_structure("x", (head + "".join(rows)).encode())
+
+
+def test_atoms_in_one_place_fail_alone(tmp_path):
+    dense = as_pdb([atom("CA", "GLY", i, x=0.0) for i in range(1000)])
+    (tmp_path / "dense.pdb").write_text(dense)
+    (tmp_path / "good.pdb").write_text(as_pdb(PLAIN))
+    outcomes = {}
+    for source in find_structures(tmp_path).sources:
+        try:
+            outcomes[source.name] = source.read().protein.num_residues
+        except StructureError as error:
+            outcomes[source.name] = error.reason
+    assert outcomes == {"dense": "denser than matter", "good": 3}
 
 
 def mutilate(data: bytes, rng: random.Random) -> bytes:
