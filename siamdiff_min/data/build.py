@@ -90,7 +90,7 @@ def report(store: ProteinStore) -> str:
     skipped, failed, dropped = (total(meta[name]) for name in ("skipped", "failed", "dropped"))
     return (
         f"seen {meta['seen']} = used {len(store)} + skipped {skipped} + failed {failed}; "
-        f"{meta['residues']} residues, {meta['atoms']} atoms, left out {dropped}"
+        f"{meta['residues']} residues, {meta['atoms']} atoms, left out or replaced {dropped}"
     )
 
 

@@ -110,7 +110,7 @@ def _apply_policy(rows: Iterable[AtomRow], dropped: Counter) -> dict[str, list[R
             if name in PARENT:
                 options.append(_one_conformation(group, _ATOMS[name], dropped))
             elif {"N", "CA", "C"} <= {row.atom for row in group} and re.fullmatch("[A-Z0-9]{1,5}", name):
-                dropped[f"amino acids of unknown parent ({name})"] += 1
+                dropped[f"residues of unknown parent ({name})"] += 1
             else:
                 dropped[_NOT_A_RESIDUE.get(name, "ligands and unknown residues")] += 1
         with_ca = [atoms for atoms in options if CA in atoms]

@@ -42,7 +42,9 @@ def protein(size: int, seed: int) -> Protein:
     residue, slot = has.nonzero().T
     chain = (torch.arange(size) >= (size + 1) // 2).long()
     return Protein(
-        pos=(torch.randn(len(slot), 3, generator=g) * 30).round(decimals=3),
+        pos=(torch.randn(size, 3, generator=g)[residue] * 30 + torch.randn(len(slot), 3, generator=g)).round(
+            decimals=3
+        ),
         element=torch.tensor(ATOM_ELEMENT)[torch.tensor([0, 1, 3])[slot]],
         atom_name=torch.tensor([0, 1, 3])[slot],
         atom_residue=residue,

@@ -199,7 +199,7 @@ def test_an_amino_acid_without_a_parent_is_counted_by_its_name(read):
     rows = residue("GLY", 1) + residue("DAL", 2, het=True) + residue("UNK", 3) + residue("DAL", 4, het=True)
     structure = read(rows + residue("ATP", 5, ("PG", "C5"), het=True))
     assert names_of(structure.protein) == ["GLY"]
-    expected = {"amino acids of unknown parent (DAL)": 2, "amino acids of unknown parent (UNK)": 1}
+    expected = {"residues of unknown parent (DAL)": 2, "residues of unknown parent (UNK)": 1}
     assert structure.dropped == expected | {"ligands and unknown residues": 1}
 
 
@@ -232,7 +232,7 @@ def test_waters_ligands_metals_and_nucleotides_inside_a_chain_are_skipped_and_co
     structure = read(rows)
     assert names_of(structure.protein) == ["GLY", "ALA"]
     assert structure.protein.residue_index.tolist() == [0, 1]
-    unknown = {"amino acids of unknown parent (UNK)": 1}
+    unknown = {"residues of unknown parent (UNK)": 1}
     assert structure.dropped == {"waters": 2, "nucleotides": 2, "ligands and unknown residues": 2, **unknown}
 
 
