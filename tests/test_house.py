@@ -71,6 +71,14 @@ def test_requirements_are_the_five_packages():
     assert sorted(names) == ["biopython", "numpy", "scikit-learn", "torch", "tqdm"]
 
 
+def test_a_clone_stays_below_40_megabytes():
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a clone")
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    sizes = {name: (ROOT / name).stat().st_size for name in files.split("\0") if (ROOT / name).is_file()}
+    assert sum(sizes.values()) < 40e6, sorted(sizes, key=sizes.get)[-20:]
+
+
 def test_every_row_of_the_readmes_map_exists():
     """Rows of the table *paper element -> function* name an object of the package."""
     rows = re.findall(r"^\| .*?\| `(siamdiff_min\.[\w.]+)` \|", (ROOT / "README.md").read_text(), flags=re.M)
