@@ -2,8 +2,8 @@
 
     python -m studies.2026-11.holm
 
-Added after the study, which stated intervals without a correction. The draws are those of study_results.py: 2,000 of the
-test families, the same for all methods. Here each is taken with 20 draws of two of the three seeds.
+Added after the study, which stated intervals without a correction. The draws are those of study_results.py: 2,000 of
+the test families, the same for all methods. Here each is taken with 20 draws of two of the three seeds.
 """
 
 from pathlib import Path
