@@ -84,13 +84,9 @@ def console() -> Iterator[None]:
             sys.stdout.flush()
     except SiamDiffError as error:
         sys.exit(f"error: {error}")
-    except BrokenPipeError:
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:  # `| head` has seen enough: end as silently as other commands do
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(128 + 13)
-        raise
+    except BrokenPipeError:  # `| head` has seen enough: end as silently as other commands do
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + 13)
 
 
 @contextlib.contextmanager

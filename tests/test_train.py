@@ -1,6 +1,7 @@
 """`train.py` as a user runs it: on one process and under torchrun, resumed, dry, and from an encoder file."""
 
 import os
+import re
 import shutil
 
 import pytest
@@ -33,6 +34,8 @@ def test_interrupted_and_resumed_as_documented(tmp_path, store):
     common = ["--method", "siamdiff", "--level", "residue", "--store", store]
     said = train_cold(*common, "--max-steps", 2, "--out", tmp_path / "a")
     assert "demo set" in said and "encoder.pt" in said
+    assert re.search(r"^1      valid  sequence_loss  +[\d.]+  +[\d.]+ \([\d.]+\)$", said, re.M)  # the summary
+    assert re.search(r"valid, \d+ proteins: loss ", said)
     train(*common, "--max-steps", 1, "--out", tmp_path / "b")
     said = train(*common, "--max-steps", 2, "--out", tmp_path / "b")
     assert "resumed from" in said and "at step 1" in said

@@ -12,7 +12,7 @@ import standin
 import torch
 
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.files import CheckpointError, WriteError
+from siamdiff_min.files import CheckpointError, SiamDiffError, WriteError
 from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import pretrain_options
 
@@ -55,6 +55,18 @@ def test_saving_an_earlier_step_abandons_later_ones(tmp_path):
         checkpoint.save(tmp_path, step, STATE, keep=5)
     checkpoint.save(tmp_path, 2, STATE, keep=5)
     assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["checkpoint-000000002.pt", "checkpoint-000000001.pt"]
+
+
+def test_files_of_the_user_stay(tmp_path):
+    """Only names that a run writes itself are removed: `checkpoint-` and nine digits."""
+    mine = ["checkpoint-notes.txt", "checkpoint-best.tar", "checkpoint-good.pt", "checkpoint-1.pt", "checkpoint-x"]
+    mine += ["checkpoint-0000000001.pt", "checkpoint-000000001.pt.bak", "my-checkpoint-000000001.pt"]
+    for name in mine:
+        (tmp_path / name).write_text("mine")
+    for step in (1, 2, 3):
+        checkpoint.save(tmp_path, step, STATE, keep=1)
+    assert sorted(os.listdir(tmp_path)) == sorted([*mine, "checkpoint-000000003.pt"])
+    assert {(tmp_path / name).read_text() for name in mine} == {"mine"}
 
 
 def test_every_flipped_byte_and_truncation_is_detected(tmp_path):
@@ -181,6 +193,52 @@ def test_weights_that_do_not_fit_are_all_named():
     assert "unexpected: extra (2,)" in message
     assert "shape of linear.weight: expected (16, 3), found (16, 4)" in message
     assert all(torch.equal(v, before[k]) for k, v in encoder.state_dict().items())
+
+
+def change(name: str, value):
+    return lambda state: state | {name: value}
+
+
+@pytest.mark.parametrize(
+    "forge, said",
+    [
+        (lambda state: None, "no weights"),
+        (change("linear.bias", None), "no weights"),
+        (change("linear.bias", torch.zeros(16).to_sparse()), "found no plain tensor"),
+        (change("linear.bias", torch.zeros(16, device="meta")), "found no plain tensor"),
+        (change("linear.bias", torch.full((16,), torch.nan)), "not finite: linear.bias"),
+        (change("linear.bias", torch.full((16,), torch.inf)), "not finite: linear.bias"),
+        (
+            change("linear.bias", torch.zeros(16, dtype=torch.long)),
+            "kind of linear.bias: expected float, found torch.int64",
+        ),
+        (change("norm.num_batches_tracked", torch.tensor(True)), "num_batches_tracked: .* found torch.bool"),
+    ],
+)
+def test_forged_weights_are_refused_by_name(forge, said, tmp_path):
+    encoder = standin.Encoder(True, 0.1)
+    content = {"format": checkpoint.ENCODER, "encoder": "gearnet", "level": "atom", "size": "tiny", "preset": "paper"}
+    torch.save({**content, "state": forge(encoder.state_dict())}, tmp_path / "e.pt")
+    with pytest.raises(CheckpointError, match=said):
+        checkpoint.load_weights(encoder, checkpoint.load_encoder_file(tmp_path / "e.pt")["state"], "e.pt")
+
+
+def test_weights_that_are_not_finite_are_not_written(tmp_path):
+    objective = standin.Objective()
+    with torch.no_grad():
+        objective.encoder.linear.bias[3] = torch.inf
+    with pytest.raises(SiamDiffError, match=r"encoder.pt is not written, since .* no longer finite \(linear.bias\)"):
+        checkpoint.save_encoder_file(tmp_path / "encoder.pt", objective.encoder, "gearnet", "atom", "tiny", "paper")
+    with pytest.raises(SiamDiffError, match="no longer finite"):
+        checkpoint.save(tmp_path, 1, {"objective": objective.state_dict()})
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("command", ["embed", "checkpoint"])
+def test_a_fifo_does_not_hang(command, tmp_path):
+    os.mkfifo(tmp_path / "e.pt")
+    with pytest.raises(CheckpointError, match=r"e\.pt: not a regular file"):
+        checkpoint.load_encoder(tmp_path / "e.pt") if command == "embed" else checkpoint.load(tmp_path / "e.pt")
 
 
 def test_initialise_reports_every_tensor(tmp_path):

@@ -109,6 +109,12 @@ def test_runs_that_differ_in_data_encoder_or_start_have_folders_of_their_own(tmp
     assert finetune("--size paper --data a.tar").out == "runs/psr-atom-paper-a.tar-scratch"
 
 
+def test_weight_decay_has_no_upper_bound():
+    assert pretrain("--weight-decay 1.5").weight_decay == 1.5
+    with pytest.raises(SystemExit):
+        pretrain("--weight-decay -0.1")
+
+
 def test_changed_options_are_named():
     before = vars(pretrain("--seed 1"))
     check_resumable(pretrain("--seed 1 --out elsewhere --max-steps 3 --num-workers 2"), before, "x")

@@ -22,6 +22,7 @@ from siamdiff_min.logs import Entropy, Variance
 from siamdiff_min.pretraining import SCHEDULES, SiamDiff
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training import checkpoint, engine, ranks
+from siamdiff_min.training.log import lines_before
 from siamdiff_min.training.order import Data, valid_keys
 from siamdiff_min.training.ranks import Ranks
 from siamdiff_min.training.run import Run
@@ -226,6 +227,79 @@ def test_damaged_checkpoint_costs_no_more_than_its_steps(tmp_path, reference, ca
     assert_equal_weights(objective, reference[0])
     places = [(line["split"], line["stage"], line["step"]) for line in lines(tmp_path)]
     assert len(set(places)) == len(places)
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda state: state["optimizer"]["state"][0].update(exp_avg=torch.zeros(1)),
+        lambda state: state["optimizer"]["state"][0].update(exp_avg_sq=torch.zeros(16, 3, dtype=torch.long)),
+        lambda state: state["optimizer"]["state"][0].pop("exp_avg"),
+        lambda state: state["optimizer"]["state"][0].update(step=torch.zeros(2)),
+        lambda state: state["optimizer"]["state"].update({99: state["optimizer"]["state"][0]}),
+        lambda state: state["optimizer"].update(param_groups=[]),
+        lambda state: state["optimizer"].update(state=None),
+        lambda state: state.update(optimizer=None),
+        lambda state: state.update(step="7"),
+        lambda state: state.pop("data"),
+        lambda state: state.update(data=[]),
+    ],
+)
+def test_a_forged_checkpoint_is_refused_before_anything_is_loaded(forge, tmp_path):
+    """Moments of Adam that are shorter than their weights ended in SIGSEGV."""
+    train(configure(tmp_path, "--max-steps", 3))
+    (path,) = checkpoint.checkpoints(tmp_path)
+    state = torch.load(path, weights_only=True)
+    forge(state)
+    torch.save(state, path)
+    with pytest.raises(checkpoint.CheckpointError, match=r"checkpoint-000000003\.pt"):
+        train(configure(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["my notes", "my notes\n", '{"step": 1, "loss": 2}\n', '{"step": 3, "epoch": 0, oops\n', "{}", "\n", "link", "dir"],
+)
+def test_a_metrics_jsonl_of_the_user_is_left_alone(content, tmp_path):
+    """Or a link to one elsewhere. What a kill cut off is ours."""
+    path, other = tmp_path / "out" / "metrics.jsonl", tmp_path / "metrics.jsonl"
+    path.parent.mkdir()
+    other.write_text('{"step": 99, "epoch": 9, "split": "train", "loss": 1.0}\n')
+    if content == "link":
+        path.symlink_to(other)
+    elif content == "dir":
+        path.mkdir()
+    else:
+        path.write_text(content)
+    before = other.read_text(), content in ("link", "dir") or path.read_text()
+    with pytest.raises(SiamDiffError, match=r"metrics.jsonl is damaged, or not written by a run: choose another --out"):
+        train(configure(path.parent, "--max-steps", 3))
+    assert (other.read_text(), content in ("link", "dir") or path.read_text()) == before
+    assert path.is_symlink() == (content == "link")
+
+
+def test_lines_of_a_run_that_was_killed_are_cut(tmp_path):
+    train(configure(tmp_path, "--max-steps", 3))
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_bytes()
+    for cut in range(len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        kept = lines_before(path, 3)
+        assert whole.startswith(kept) and cut - 400 < len(kept) <= cut
+        assert lines_before(path, 0) == b""
+
+
+def test_dropout_and_noise_are_drawn_from_different_seeds(tmp_path, monkeypatch):
+    drawn, forward = [], standin.Objective.forward
+
+    def watched(self, protein, generator):
+        if self.training:
+            drawn.append((torch.rand(4), torch.rand(4, generator=generator)))
+        return forward(self, protein, generator)
+
+    monkeypatch.setattr(standin.Objective, "forward", watched)
+    train(configure(tmp_path, "--max-steps", 2))
+    assert len(drawn) == 2 and not any(torch.equal(a, b) for a, b in drawn)
 
 
 def test_resuming_something_else_is_refused(tmp_path):

@@ -46,5 +46,6 @@ def test_held_out_proteins_come_once(num):
 def test_seeds_differ():
     keys = [(s, a, b) for s in range(5) for a in range(50) for b in range(5)]
     validation = [(s, 0, 0, 1 + b) for s in range(5) for b in range(50)]
-    seeds = {seed_of(*key) for key in keys + validation}
-    assert len(seeds) == len(keys) + len(validation) and min(seeds) >= 0 and max(seeds) < 2**63
+    dropout = [(*key, 0, 1) for key in keys]
+    seeds = {seed_of(*key) for key in keys + validation + dropout}
+    assert len(seeds) == len(keys) + len(validation) + len(dropout) and min(seeds) >= 0 and max(seeds) < 2**63
