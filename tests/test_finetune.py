@@ -174,25 +174,65 @@ def test_targets_are_standardised_by_the_training_split():
     assert (task.mean.item(), task.std.item()) == (2.0, 1.0)
 
 
-def test_the_best_epoch_is_that_of_the_validation_split(tmp_path, monkeypatch):
+@pytest.fixture
+def minimised(tmp_path, monkeypatch):
+    """Fine-tuning in which `engine.train` only validates; the k-th validation measures entry k of the split."""
+
+    def run(datasets: dict, *options, epochs=(1.0, 2.0, 3.0), measure="global_spearman", best="max"):
+        calls, started = iter(range(len(epochs))), []
+        argv = ["--task", "psr", "--level", "residue", "--out", str(tmp_path), *options]
+        config = for_seed(finetune_options(argv), 0)
+        Path(config.out).mkdir(parents=True, exist_ok=True)
+
+        def predict(task, data, *_):
+            return Namespace(score=data[0], target=next(calls), groups=(), names=())
+
+        def train(config, task, data, validate, ranks, plateau, **_):
+            started.append(plateau)
+            return [validate(epoch) for epoch in epochs]
+
+        monkeypatch.setattr(script.results, "predict", predict)
+        monkeypatch.setattr(script.engine, "train", train)
+        task = TASKS["psr"](ENCODERS["gearnet"]("residue", "tiny"))
+        monkeypatch.setattr(type(task), "best", best)
+        task.measures = (measure,)
+        task.metrics = lambda score, target, groups: {measure: score[target]}
+        script.train(config, task, datasets, (), Ranks(torch.device("cpu")))
+        return checkpoint.load(f"{config.out}/best.pt", checkpoint.MODEL), started[0]
+
+    return run
+
+
+def splits(*valid: float) -> dict:
+    return {"train": Split([9.0, 2.0, 1.0]), "valid": Split(valid), "test": Split([1.0, 2.0, 9.0])}
+
+
+def test_the_best_epoch_is_that_of_the_validation_split(minimised):
     """Of three epochs the second is best there, the first in training, and the last on the test split."""
-    datasets = {"train": Split([3.0, 2.0, 1.0]), "valid": Split([1.0, 3.0, 2.0]), "test": Split([1.0, 2.0, 3.0])}
-    epochs = iter((0, 1, 2))
-    monkeypatch.setattr(
-        script.results,
-        "predict",
-        lambda task, data, *_: Namespace(score=data[0], target=next(epochs), groups=(), names=()),
-    )
-    monkeypatch.setattr(
-        script.engine, "train", lambda config, task, data, validate, *_, **__: [validate(e) for e in (1.0, 2.0, 3.0)]
-    )
-    config = for_seed(finetune_options(["--task", "psr", "--level", "residue", "--out", str(tmp_path)]), 0)
-    Path(config.out).mkdir(parents=True, exist_ok=True)
-    task = TASKS["psr"](ENCODERS["gearnet"]("residue", "tiny"))
-    task.metrics = lambda score, target, groups: {"global_spearman": score[target]}
-    script.train(config, task, datasets, (), Ranks(torch.device("cpu")))
-    best = checkpoint.load(f"{config.out}/best.pt", checkpoint.MODEL)
+    best, _ = minimised(splits(1.0, 3.0, 2.0))
     assert best["epochs"] == 2.0 and best["valid"]["global_spearman"] == 3.0
+
+
+def test_the_best_epoch_of_an_error_is_the_smallest(minimised):
+    best, plateau = minimised(splits(2.0, 1.0, 3.0), measure="rmse", best="min")
+    assert best["epochs"] == 2.0 and plateau == ("rmse", "min")
+
+
+def test_an_epoch_cut_short_or_without_a_number_is_never_the_best(minimised):
+    assert minimised(splits(1.0, np.nan, 2.0), epochs=(1.0, 2.0, 2.5))[0]["epochs"] == 1.0
+
+
+def test_a_resumed_run_remembers_the_best_epoch(minimised, tmp_path):
+    minimised(splits(1.0, 3.0, 2.0))
+    checkpoint.save(tmp_path / "seed-0", 3, {}, 1)
+    best, _ = minimised(splits(2.0, 2.5), epochs=(3.0, 4.0))
+    assert best["epochs"] == 2.0 and best["valid"]["global_spearman"] == 3.0
+
+
+def test_the_learning_rate_waits_for_the_metric_or_for_what_the_released_code_takes(minimised):
+    """There it falls while the training loss of PSR falls (differences.md, row 21)."""
+    assert minimised(splits(1.0, 2.0, 3.0))[1] == ("global_spearman", "max")
+    assert minimised(splits(1.0, 2.0, 3.0), "--preset", "official", "--resume", "never")[1] == ("loss", "max")
 
 
 def test_a_saved_model_sees_as_many_residues_as_in_training(tmp_path):

@@ -569,6 +569,23 @@ def test_torsional_diffusion_draws_t_chi_and_angle_of_every_protein_anew():
     assert sum(0.9 < ratio < 1.1 for ratio in ratios) < 4
 
 
+def test_the_rates_and_numbers_of_app_d():
+    """15 % of the residues and of the edges are hidden; 256 distances, 512 angles and dihedrals of every protein."""
+    protein = chains().alpha_carbons()
+    hidden = [len(ResidueTypes(8).hide(protein, generator(k))[1]) for k in range(100)]
+    assert np.mean(hidden) / protein.num_residues == pytest.approx(0.15, abs=0.01)
+    objective, graph = build("multiview", "residue"), RESIDUE_GRAPH(protein)
+    owner = protein.atom_protein[graph.dst]
+    shares = []
+    for k in range(40):
+        left = protein.atom_protein[objective.hide_edges(protein, graph, generator(k)).dst]
+        shares += (1 - left.bincount() / owner.bincount()).tolist()
+    assert np.mean([share for share in shares if share]) == pytest.approx(0.15, abs=0.01)
+    counts = {kind: len(Geometry(8, kind).hide(protein, graph, generator())[1]) for kind in GEOMETRY}
+    assert counts["distance"] == 2 * 256
+    assert 0.8 * 2 * 512 < counts["angle"] < 2 * 512 and 0.6 * 2 * 512 < counts["dihedral"] < 2 * 512  # none comes back
+
+
 # ---- training --------------------------------------------------------------------------------------------------------
 
 

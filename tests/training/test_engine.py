@@ -123,7 +123,7 @@ def test_every_part_of_every_step_has_random_numbers_of_its_own(tmp_path):
     config = configure(tmp_path, "--global-batch-size", 8, "--batch-size", 2, "--epochs", 1, 1)
     objective, _ = train(config, Seeds(), num_valid=0)
     noise, dropout = zip(*objective.seeds)
-    assert len(set(noise)) == len(set(dropout)) == len(noise) == 10 * 4
+    assert len({*noise, *dropout}) == 2 * len(noise) == 2 * 10 * 4
 
 
 def test_every_held_out_batch_has_random_numbers_of_its_own_the_same_in_every_epoch(tmp_path):
@@ -398,6 +398,11 @@ def test_the_learning_rate_falls_after_six_epochs_without_a_better_one(tmp_path)
         run.end_epoch({"auroc": value})
         rates.append(run.optimizer.param_groups[0]["lr"] / run.config.lr)
     assert rates == pytest.approx([1] * 6 + [0.6] * 7 + [0.36])
+
+
+def test_the_optimizer_has_the_options_of_the_run(tmp_path):
+    run = Run(configure(tmp_path, "--weight-decay", 0.25, "--lr", 0.125), standin.Objective(), DATA, ALONE)
+    assert {(group["lr"], group["weight_decay"]) for group in run.optimizer.param_groups} == {(0.125, 0.25)}
 
 
 def test_cosine_decay(tmp_path):
