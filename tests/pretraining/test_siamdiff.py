@@ -420,6 +420,26 @@ def test_a_step_equals_the_formulas_as_published(level):
         assert (grads[1][name] - expected).abs().max() < 1e-10 * scale, name
 
 
+@pytest.mark.parametrize("method", STAGED)
+@pytest.mark.parametrize("t", [9, 30])
+def test_a_reverse_step_with_the_true_scores_goes_back_to_the_structure(method, t, monkeypatch):
+    """The estimate of R^0 (Eq. 4), by eps_theta times the noise of step t; a is of the other view."""
+    objective, encoded, noisy, asked = tiny(method, "atom").eval(), [], [], []
+    objective.encoder.register_forward_hook(lambda _, args, out: encoded.append((args[0], out.node)))
+    add_noise = objective.add_noise
+    objective.add_noise = lambda *args: noisy.append(add_noise(*args)) or noisy[-1]
+    monkeypatch.setattr(kernels, "edge_scores", lambda views, *heads: asked.extend(views) or [noisy[0].target])
+    clean, pos, estimate = objective.denoise(batch(), t, generator())
+    ((view, a),), ((used, graph, seen),) = encoded, asked
+    assert used is a and view is noisy[-1].protein and len(noisy) == (2 if method == "siamdiff" else 1)
+    assert graph is noisy[0].graph and seen is pos and torch.equal(pos, noisy[0].protein.pos)
+    cosine = ((estimate - pos) * (clean - pos)).sum() / ((estimate - pos).norm() * (clean - pos).norm())
+    assert torch.equal(clean, batch().pos) and cosine > 0.7
+    abar = objective.schedule.alpha_bar[t - 1]
+    step = diffusion.edges_to_vectors(noisy[0].target, pos, graph.src, graph.dst)
+    assert torch.allclose(estimate - pos, ((1 - abar) / abar).sqrt() * step, atol=1e-9)
+
+
 def test_the_generator_decides_everything():
     objective = tiny("siamdiff", "atom").eval()
     first, again, other = (objective(batch(), generator(k))[0].item() for k in (1, 1, 2))
