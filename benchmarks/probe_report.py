@@ -220,7 +220,7 @@ def rows_of(found: dict, level: str) -> list[tuple[str, tuple[float, float, floa
     """
     rows = []
     for size, names in (("tiny", NAMES), ("small", ("box",))):
-        methods = found.get((level, size), {})
+        methods = {name: runs for name, runs in found.get((level, size), {}).items() if "+" not in name}
         for name in names if SCRATCH in methods else ():
             if name in methods:
                 label = f"siamdiff-{level}, in the package" if name == "box" else NAMES[name]
