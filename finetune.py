@@ -9,10 +9,12 @@
 Without --init-from the encoder starts from scratch. The results are OUT/results.json and OUT/seed-S/best.pt.
 """
 
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: threads that wait must not keep a core busy
 import numpy as np
 import torch
 from torch.optim.swa_utils import update_bn

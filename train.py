@@ -6,10 +6,12 @@
 A run that was interrupted continues when the same command is given again. The result is OUT/encoder.pt.
 """
 
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: threads that wait must not keep a core busy
 import torch
 
 from siamdiff_min.conventions import CONVENTIONS

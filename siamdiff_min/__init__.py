@@ -3,6 +3,9 @@
 Start reading at `siamdiff_min/pretraining/siamdiff.py`, which is Algorithm 1 of the paper on one screen.
 """
 
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: threads that wait must not keep a core busy
 from .encoders import ENCODERS, GVPGNN, Encoding, ESMGearNet, GearNet, WideGVP
 from .pretraining import OBJECTIVES, SCHEDULES, Schedule, SiamDiff
 from .protein.parse import read_structure
