@@ -8,7 +8,7 @@ The batches are real: four 100-residue chains (atom level) or four 150-residue c
 same. Prints one line per configuration: median and range of the step in seconds, proteins per second, the matrix
 products in it against the rate of the large ones measured in the same run, and the parts of the step. What is timed is
 interleaved, so that a shared machine slows all of it alike. `--against plain` also runs the formulas as they are
-published (`siamdiff_min/encoders/plain.py`). `--part encoder` times the encoder alone, one view, forward and backward.
+published (`encoders/kernels.py`). `--part encoder` times the encoder alone, one view, forward and backward.
 """
 
 import argparse

@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items):
     seen = set()
     for item in items:
         if getattr(item, "callspec", None) and item.callspec.params.get("kernel_form") == "plain":
-            item.add_marker(pytest.mark.full)  # test_kernels.py compares the forms
+            item.add_marker(pytest.mark.full)  # tests of scores, sums and steps compare the forms in every run
         elif item.get_closest_marker("repeats") and not item.get_closest_marker("soak"):
             test = item.path, item.originalname
             if test in seen:

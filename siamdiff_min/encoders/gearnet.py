@@ -69,6 +69,7 @@ class GearNet(Encoder):
             h = h + x if h.shape == x.shape else h  # short cut if the widths agree
             if self.num_angle_bins:
                 m = self.edge_layers[i](m, between_edges)  # (E, width of x)
+                # Nodes and edges share the W_r of `conv.linear`, as in GearNet-Edge.
                 h = h + F.relu(kernels.relational_sum(m, into_nodes, conv.linear), inplace=True)
             x = norm(h)
             hidden.append(x)

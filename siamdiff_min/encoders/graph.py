@@ -63,10 +63,10 @@ class Graph:
 class GraphBuilder:
     """How a level of detail turns a `Protein` into a `Graph`; `ATOM_GRAPH` and `RESIDUE_GRAPH` are the paper's."""
 
-    radius: float  # angstrom
+    radius: float  # d_radius of App. D, angstrom
     num_neighbors: int = 0  # k of the kNN edges; 0: none
-    max_offset: int = -1  # sequential edges of offsets -max_offset .. max_offset; -1: none
-    min_sequence_distance: int = 0  # the two spatial kinds keep only |i - j| >= this (long-range interactions)
+    max_offset: int = -1  # d_seq - 1: sequential edges of offsets -max_offset .. max_offset; -1: none
+    min_sequence_distance: int = 0  # d_long: the two spatial kinds keep only |i - j| >= this
     with_elements: bool = True  # node features start with the element one-hot
     conventions: Conventions = PAPER
 

@@ -1,20 +1,21 @@
-"""The formulas that cost most. Each exists twice: `plain.py` has it as published, `fast.py` the same numbers faster.
+"""The formulas that cost most, as published. `fast.py` has the same numbers faster, and is what runs by default.
 
-The fast form is the default. SIAMDIFF_KERNELS=plain in the environment, or `with kernels.use("plain"):` in Python,
-takes the plain one.
+SIAMDIFF_KERNELS=plain in the environment, or `with kernels.use("plain"):` in Python, runs what is written here: every
+edge has a row of its own, and every message is stored.
 """
 
 import os
 from contextlib import contextmanager
-from types import ModuleType
 
+import torch
 from torch import Tensor, nn
 
 from ..files import ConfigError
-from . import fast, plain
-from .ops import MLP, Links
+from ..protein.geometry import length
+from . import fast
+from .ops import MLP, Links, segment_sum
 
-FORMS = {"plain": plain, "fast": fast}
+FORMS = ("plain", "fast")
 _form = os.environ.get("SIAMDIFF_KERNELS", "fast")
 
 
@@ -29,17 +30,35 @@ def use(form: str):
         _form = before
 
 
+def is_fast() -> bool:
+    """Whether the fast form is taken. Raises ConfigError for a form that does not exist."""
+    if _form not in FORMS:
+        raise ConfigError(f"SIAMDIFF_KERNELS is {_form!r}; there are {' and '.join(FORMS)}")
+    return _form == "fast"
+
+
 def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:
-    """m_ij = MLP(a_i * a_j, MLP(|r_i - r_j|)) of every edge of every view (Eq. 5): `plain.edge_scores`."""
-    return _chosen().edge_scores(views, dist_mlp, struct_mlp)
+    """m_ij = MLP(cat(a_i * a_j, MLP(|r_i - r_j|))) of every edge (Eq. 5; products as in differences.md, row 7).
+
+    A view is (representations a (N, d), graph, coordinates r (N, 3)). Returns the scores (E,) of each view.
+    """
+    if is_fast():
+        return fast.edge_scores(views, dist_mlp, struct_mlp)
+    scores = []
+    for a, graph, pos in views:
+        i, j = graph.src, graph.dst
+        distance = dist_mlp(length(pos[i] - pos[j])[:, None])  # (E, d)
+        scores.append(struct_mlp(torch.cat([a[i] * a[j], distance], dim=-1)).squeeze(-1).to(pos.dtype))
+    return scores
 
 
 def relational_sum(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
-    """sum_r W_r sum_{j in N_r(i)} x_j + b of every target i (GearNet, App. D): `plain.relational_sum`."""
-    return _chosen().relational_sum(x, links, linear)
+    """sum_r W_r sum_{j in N_r(i)} x_j + b of every target i: GearNet (App. D), all W_r side by side in `linear`.
 
-
-def _chosen() -> ModuleType:
-    if _form not in FORMS:
-        raise ConfigError(f"SIAMDIFF_KERNELS is {_form!r}; there are {' and '.join(FORMS)}")
-    return FORMS[_form]
+    x (num_sources, in) -> (num_targets, out).
+    """
+    if is_fast():
+        return fast.relational_sum(x, links, linear)
+    slot = links.target * links.num_relations + links.relation
+    sums = segment_sum(x[links.source], slot, links.num_targets * links.num_relations)
+    return linear(sums.view(links.num_targets, linear.in_features))

@@ -73,7 +73,7 @@ def build_torsional(encoder: nn.Module, level: str, preset: str = "paper"):
 
 
 OBJECTIVES = {  # name -> (encoder, level, preset) -> objective; the first two take more
-    "diffpret": partial(build_siamdiff, siamese=False),
+    "diffpret": partial(build_siamdiff, siamese=False),  # "w/o MI max." in Table 3
     "siamdiff": build_siamdiff,
     "residue-type": partial(build_self_prediction, types=True),
     "distance": partial(build_self_prediction, geometry="distance"),

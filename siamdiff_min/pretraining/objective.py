@@ -17,9 +17,6 @@ class Objective(nn.Module):
         super().__init__()
         self.encoder = encoder
 
-    def set_stage(self, stage: int) -> None:
-        """Stage 1 or 2 begins (Sec. 3.4). Only DiffPreT and SiamDiff have stages."""
-
 
 def mean_or_zero(x: Tensor) -> Tensor:
     """Mean of the entries of x, 0 of none: a batch may hold nothing that can be predicted."""

@@ -29,7 +29,7 @@ class Noisy:
 
     protein: Protein  # P^t: coordinates R^t, sequence S^t
     graph: Graph  # edges of the clean structure (differences.md, row 5)
-    target: Tensor  # (E,) the noise on every distance (differences.md, row 6)
+    target: Tensor  # (E,) minus the noise on a distance over its deviation, GeoDiff's score (differences.md, row 6)
 
 
 class SiamDiff(Objective):
@@ -124,13 +124,10 @@ class SiamDiff(Objective):
         return loss.mean(), {"structure_loss": Mean.of(loss), "structure_loss_constant": Mean.of(zero)}
 
     def sequence_loss(self, protein: Protein, masked: Tensor, crossed: list[Encoding]) -> LossAndLogs:
-        """CE(s_i^0, p(s_i^0 | P^t)) of Eq. 11: the mean over masked residues, views, then proteins. And its logs.
-
-        The reverse step of Eq. 6 needs no more than this p, and the cross-entropy stands for its KL (App. C).
-        """
+        """CE(s_i^0, p(s_i^0 | P^t)) of Eq. 11: the mean over masked residues, views, then proteins. And its logs."""
         target, owner = protein.residue_type[masked], protein.residue_protein[masked]  # (M,)
         weight = 1 / segment_sum(torch.ones_like(masked.float()), owner, protein.num_proteins)[owner]
-        logits = [raised(self.seq_mlp(c.residue[masked])) for c in crossed]  # Eq. 7: p = softmax(MLP(h_i)), (M, 20)
+        logits = [raised(self.seq_mlp(c.residue[masked])) for c in crossed]  # Eq. 6 and Eq. 7: softmax of it (M, 20)
         each = [F.cross_entropy(x, target, reduction="none") for x in logits]
         loss = torch.stack([segment_mean(x, owner, protein.num_proteins) for x in each]).mean(0)  # (B,)
         return loss.mean(), {
@@ -143,8 +140,8 @@ class SiamDiff(Objective):
     def denoise(self, protein: Protein, t: int, generator: torch.Generator) -> list[Tensor]:
         """R^0, R^t, and the estimate of R^0 in the reverse step of Eq. 4: three times (N, 3), angstrom.
 
-        Eq. 4 subtracts a part of eps_theta from R^t, the estimate all of it: R^t - sqrt((1 - abar) / abar) eps_theta.
-        As in training, eps_theta comes from the other view. Nothing is masked.
+        Eq. 4 takes a part of the noise away, the estimate all of it. As in training, eps_theta comes from the other
+        view. Nothing is masked.
         """
         views, _ = self.views(protein, generator)
         steps = torch.full((views[0].num_proteins,), t, device=protein.pos.device)
@@ -152,8 +149,8 @@ class SiamDiff(Objective):
         a = self.encoder(noisy[-1].protein, noisy[-1].graph).node
         pos, graph = noisy[0].protein.pos, noisy[0].graph
         (score,) = kernels.edge_scores([(a, graph, pos)], self.dist_mlp, self.struct_mlp)
-        noise = -edges_to_vectors(score, pos, graph.src, graph.dst)  # eps_theta: the score is minus it
-        return [views[0].pos, pos, pos - ((1 / self.alpha_bar[t - 1]) - 1).sqrt() * noise]
+        noise = -edges_to_vectors(score, pos, graph.src, graph.dst)  # eps_theta; `Noisy.target` says why minus
+        return [views[0].pos, pos, pos - (1 / self.alpha_bar[t - 1] - 1).sqrt() * noise]
 
 
 def noise_error(noisy: Noisy, score: Tensor) -> Tensor:
