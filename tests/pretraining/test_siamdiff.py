@@ -355,32 +355,6 @@ def test_each_view_is_denoised_from_the_other(method, partner, monkeypatch):
     assert len(encoded) == len(partner) and all(a is encoded[k] for (a, *_), k in zip(used, partner, strict=True))
 
 
-@pytest.mark.parametrize("method, partner", [("siamdiff", 1), ("diffpret", 0)])
-@pytest.mark.parametrize("level", LEVELS)
-def test_denoise_goes_back_towards_the_clean_structure(level, method, partner, monkeypatch):
-    """With perfect scores; they are asked from the representations of the other view, at the first view's places."""
-    objective, noisy, encoded = tiny(method, level).eval(), [], []
-    add_noise = objective.add_noise
-    monkeypatch.setattr(objective, "add_noise", lambda *args: noisy.append(add_noise(*args)) or noisy[-1])
-    objective.encoder.register_forward_hook(lambda _, args, out: encoded.append((args[0], out.node)))
-
-    def perfect(views, *heads):
-        ((a, graph, pos),) = views
-        assert [a is node for protein, node in encoded if protein is noisy[partner].protein] == [True]
-        assert graph is noisy[0].graph and pos is noisy[0].protein.pos
-        return [noisy[0].target]
-
-    monkeypatch.setattr(kernels.fast, "edge_scores", perfect)
-    for t in (10, 40):
-        noisy.clear()
-        clean, noised, back = objective.denoise(batch(), t, generator())
-        assert torch.equal(clean, objective.encoder.builder.select_nodes(batch()).pos)
-        assert len(noisy) == partner + 1 and not any(n.protein.masked.any() for n in noisy)
-        before, after = ((pos - clean).norm().item() for pos in (noised, back))
-        sigma = (1 / objective.alpha_bar[t - 1] - 1).sqrt().item()
-        assert before == pytest.approx(sigma * clean.numel() ** 0.5, rel=0.15) and after < 0.75 * before
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_views_share_mask_and_noise_level(level):
     objective = tiny("siamdiff", level)
