@@ -91,10 +91,8 @@ def _lines(content: bytes) -> Iterable[str]:
 
 def _is_mmcif(content: bytes) -> bool:
     """Whether the first line that is neither blank nor a comment opens a data block."""
-    for line in _lines(content):
-        if line.strip() and not line.startswith("#"):
-            return line.lower().startswith("data_")
-    return False
+    lines = (line for line in _lines(content) if line.strip() and not line.startswith("#"))
+    return next(lines, "").lower().startswith("data_")
 
 
 # ---- PDB -------------------------------------------------------------------------------------------------------------
@@ -112,6 +110,8 @@ def _pdb_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Coun
             rows.append(_pdb_row(path, number, line, blank))
         elif record == "TER" and rows and len(rows[-1].chain) != 1:
             blank += 1
+        elif record == "MODEL" and explicit:
+            break  # the model before it has no end
         elif record in ("MODEL", "ENDMDL", "END"):  # some programs separate models by END
             if rows is not None:
                 yield rows, Counter()
@@ -208,6 +208,8 @@ def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Co
 
     models, *others = (column(*names, default=default) for *names, default in COLUMNS.values())
     order = {name: i for i, name in enumerate(dict.fromkeys(models))}
+    if not all(name.isdigit() or name in BLANK for name in order):  # a token too many or too few in some rows
+        raise ValueError(f"models {', '.join(order)[:50]} in place of numbers")
     rows = zip(models, *others)
     if sum(1 for _ in groupby(models)) > len(order):  # the rows of a model are not together
         rows = sorted(rows, key=lambda row: order[row[0]])

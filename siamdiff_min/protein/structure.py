@@ -5,7 +5,6 @@ number and insertion code, whatever the type of its records (ATOM, HETATM). No c
 """
 
 import math
-import re
 import string
 from collections import Counter
 from collections.abc import Iterable
@@ -109,7 +108,7 @@ def _apply_policy(rows: Iterable[AtomRow], dropped: Counter) -> dict[str, list[R
         for name, group in names.items():
             if name in PARENT:
                 options.append(_one_conformation(group, _ATOMS[name], dropped))
-            elif {"N", "CA", "C"} <= {row.atom for row in group} and re.fullmatch("[A-Z0-9]{1,5}", name):
+            elif {"N", "CA", "C"} <= {row.atom for row in group} and name.isalnum() and len(name) < 6:
                 dropped[f"residues of unknown parent ({name})"] += 1
             else:
                 dropped[_NOT_A_RESIDUE.get(name, "ligands and unknown residues")] += 1
@@ -145,8 +144,7 @@ def _bonded(a: Residue, b: Residue) -> bool:
 def _one_conformation(group: list[AtomRow], known: dict[str, int], dropped: Counter) -> dict[int, AtomRow]:
     """One row for every known atom of a residue: the altloc with the highest occupancy, ties by order.
 
-    The altloc is chosen once for the residue, by the mean over the atoms that have a choice, so that conformations do
-    not mix. An atom that lacks it takes its own highest.
+    Chosen once for the residue, by the mean over the atoms with a choice. An atom that lacks it takes its own highest.
     """
     options: dict[int, dict[str, AtomRow]] = {}
     for row in group:

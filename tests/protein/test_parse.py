@@ -534,6 +534,19 @@ def test_a_quoted_value_with_an_underscore_at_the_start_of_a_row_is_refused():
         read_structure("x", text.encode())
 
 
+def test_damage_behind_the_first_model_is_seen():
+    """Rows that are shifted between two damages have no model's number; those before them were read as the first."""
+    lines = as_mmcif(PLAIN).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("ATOM"))
+    lines[first + 3] += " 7"
+    lines[-2] = lines[-2].rpartition(" ")[0]
+    with pytest.raises(StructureError, match="models 1, A, B in place of numbers"):
+        read_structure("x", "\n".join([*lines, ""]).encode())
+    text = as_pdb(PLAIN, models=True)
+    with pytest.raises(StructureError, match="MODEL without ENDMDL"):
+        read_structure("x", text.replace("ATOM      7", "MODEL        9\nATOM      7").encode())
+
+
 def test_a_table_that_is_there_twice_is_refused():
     text = as_mmcif(PLAIN)
     with pytest.raises(StructureError, match=r"'_atom_site.group_PDB' stands where a new key should be"):

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import grammar
 import numpy as np
 import torch
 from fuzz_files import items, real_mmcif, real_pdb
@@ -139,6 +140,24 @@ def pdb(folder: Path) -> Target:
 
 def mmcif(folder: Path) -> Target:
     return _text("1ffw.cif", real_mmcif(real_pdb()))
+
+
+def _grammar(file: str, data: bytes) -> Target:
+    """Damage that knows columns, rows and chemistry; what is accepted is what gemmi reads as well."""
+
+    def check(name, damaged, structure):
+        check_structure(structure)
+        grammar.check_with_gemmi(name, damaged, structure)
+
+    return Target({file: data}, StructureError, read_structure, check, grammar.FAMILIES)
+
+
+def pdb_grammar(folder: Path) -> Target:
+    return _grammar("1ffw.pdb", real_pdb())
+
+
+def mmcif_grammar(folder: Path) -> Target:
+    return _grammar("1ffw.cif", real_mmcif(real_pdb()))
 
 
 def gz(folder: Path) -> Target:
@@ -378,8 +397,8 @@ def esm(folder: Path) -> Target:
 
 
 TARGETS = {
-    "pdb": pdb, "mmcif": mmcif, "gz": gz, "tar": tar, "lmdb": lmdb, "ec": ec_files, "store": store,
-    "weights": weights, "esm": esm,
+    "pdb": pdb, "mmcif": mmcif, "pdb-grammar": pdb_grammar, "mmcif-grammar": mmcif_grammar, "gz": gz, "tar": tar,
+    "lmdb": lmdb, "ec": ec_files, "store": store, "weights": weights, "esm": esm,
 }  # fmt: skip
 
 
