@@ -277,7 +277,7 @@ WORDS = {  # each page says what it has to say in about so many
     "docs/usage.md": 1300,
     "docs/data.md": 650,
     "docs/extending.md": 1100,
-    "docs/encoders.md": 500,
+    "docs/encoders.md": 450,
     "docs/results.md": 1500,
     "docs/performance.md": 900,
     "docs/reliability.md": 700,
