@@ -90,7 +90,9 @@ def draw_conformers(protein, conformer, flat, path: Path) -> None:
     lines(axis, flat(protein.pos), pairs[~moved], color=HIDDEN, linewidth=1.4, label="same in both")
     lines(axis, flat(protein.pos), pairs[moved], color=FIRST, linewidth=1.6, label="the structure, $P_1$")
     lines(axis, flat(conformer.pos), pairs[moved], color=SECOND, linewidth=1.6, label="the simulated conformer, $P_2$")
-    axis.legend(loc="lower left", frameon=False, fontsize=11)
+    low, high = axis.get_ylim()
+    axis.set_ylim(low - 3, high)  # room for the legend
+    axis.legend(loc="lower left", frameon=False, fontsize=11, borderaxespad=0)
     save(figure, path)
 
 
