@@ -32,7 +32,7 @@ from siamdiff_min.training.config import finetune_options, for_seed, printed
 from siamdiff_min.training.order import Data, epoch_batches
 from siamdiff_min.training.ranks import Ranks, launch, world_size
 
-OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # differences.md, row 21
+OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong way round (differences.md, row 21)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -129,7 +129,8 @@ def build(config: Namespace, datasets: dict[str, Samples], labels: tuple, option
     """Encoder and head: from scratch, or with the encoder of --init-from."""
     torch.manual_seed(config.seed)
     encoder = checkpoint.new_encoder(config, ranks.say)
-    task = TASKS[config.task](encoder, len(labels) or None, **options)
+    with checkpoint.malformed(config.eval_only):
+        task = TASKS[config.task](encoder, len(labels) or None, **options)
     if config.init_from:
         checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
     if config.freeze:
@@ -145,9 +146,9 @@ def build(config: Namespace, datasets: dict[str, Samples], labels: tuple, option
 
 
 def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> None:
-    """Batch norm of an encoder that is frozen without any training: its means and variances over 100 training batches.
+    """Measure the means and variances of batch norm over 100 training batches, for a frozen encoder without training.
 
-    With mean 0 and variance 1 in their place values grow from layer to layer. All processes see the same batches.
+    With mean 0 and variance 1 instead, values would grow from layer to layer. All processes see the same batches.
     """
     batches = epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
     keys = [[(0, int(i)) for i in batch] for batch in batches]

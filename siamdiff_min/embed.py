@@ -216,7 +216,7 @@ class Table:
             self.atoms.append([np.array(x) for x in (e.atom_name, e.atom_residue)])
 
     def write(self, failures: Sequence[StructureError]) -> None:
-        """Write the .npz, of one structure at least. Raises WriteError; an older file is then unchanged."""
+        """Write the .npz; it needs a structure. Raises WriteError; an older file is then unchanged."""
         arrays = {"id": np.array(self.ids), "incomplete": np.array(self.incomplete)}
         if self.of_residues:
             columns = [np.concatenate(x) for x in zip(*self.residues)]

@@ -93,7 +93,7 @@ def of_constant(series: Series, name: str) -> list[tuple[float, float]]:
 
 
 def draw_curves(names: list[str], series: Series, switch: float | None) -> str:
-    """Every measure over epochs, for training and validation, beside that of a constant prediction if it is known."""
+    """Every measure over epochs: training, validation, and a constant prediction if its loss is known."""
     made, axes = figure(-(-len(names) // 2), 2, (3.15, 2.5))
     for axis, name in zip(axes.flat, names):
         drawn = {"train": (series[name, "train"], "C0-"), "valid": (series[name, "valid"], "C1o-")}

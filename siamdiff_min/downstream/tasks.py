@@ -1,4 +1,4 @@
-"""The five downstream tasks (Sec. 5.1, App. D) and that of the user's own labels: a head on an encoder, and its loss.
+"""Downstream tasks (Sec. 5.1, App. D), the paper's five and the user's own: a head on an encoder, and its loss.
 
 A task is an objective on labelled samples, `(Sample, generator) -> (loss, logs)`, so the loop that pre-trains also
 fine-tunes. There are four kinds of targets (`KINDS`), each with its loss; a task says what the head sees, and what is
@@ -63,7 +63,7 @@ class Task(nn.Module):
         return segment_sum(encoding.node * weight[:, None], protein.atom_protein, protein.num_proteins) / count[:, None]
 
     def fit(self, targets: np.ndarray, size: str) -> None:
-        """Prepare for the targets of the training split; `size` is that of the encoder. By default nothing."""
+        """Prepare for the targets of the training split; `size` is the size of the encoder. By default nothing."""
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Loss of every sample (B,)."""
@@ -87,7 +87,7 @@ class Task(nn.Module):
         return "min" if self.measures[0] in ("rmse", "mae") else "max"
 
     def columns(self, labels: Sequence[str]) -> Sequence[str]:
-        """Names of the numbers that are predicted, where they are several; `labels` are those of the data set."""
+        """Names of the predicted numbers, if there are several; `labels` are the names in the data set."""
         return labels
 
     def freeze(self) -> None:

@@ -95,8 +95,9 @@ def read(path: str | Path) -> tuple[str, dict]:
     content = content if isinstance(content, dict) else {}
     kind = content.get("format")
     if isinstance(kind, str) and kind in KINDS:
-        state = content.get(WEIGHTS[kind])
-        if not _tensors_by_name(state) or not isinstance(content.get("config", {}), dict):
+        state, about = content.get(WEIGHTS[kind]), content.get("config") if kind == CHECKPOINT else content
+        named = isinstance(about, dict) and all(isinstance(about.get(x, ""), str) for x in ("task", *IDENTITY))
+        if not (named and _tensors_by_name(state)):
             raise CheckpointError(f"{path} is damaged, or of another version: no weights or no options in it")
         if content.get("encoder") == "gvp" and any("scalar_norm.running" in name for name in state):
             content["encoder"] = "gvp-wide"  # its name since version 0.3
@@ -138,7 +139,7 @@ def load_encoder_file(path: str | Path) -> dict:
 def _encoder_of(kind: str, content: dict) -> dict:
     if kind == ENCODER:
         return content
-    about, state = content.get("config", {}) if kind == CHECKPOINT else content, content[WEIGHTS[kind]]
+    about, state = content["config"] if kind == CHECKPOINT else content, content[WEIGHTS[kind]]
     state = {k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}
     return {**{name: about[name] for name in IDENTITY if name in about}, "state": state}
 

@@ -1,8 +1,8 @@
 """The options of train.py and finetune.py, and the paper's presets: Tables 5 and 6, and the numbers of epochs.
 
-`PRETRAIN` and `FINETUNE` say all about every option: they make the parser and its `--help`. An option that is not given
-is None; it is filled in from the file of weights that the run starts from, then from the presets. What a run did is its
-options, which --dry-run prints and every checkpoint keeps.
+`PRETRAIN` and `FINETUNE` describe every option; the parser and its `--help` are made from them. An option that is not
+given is None. It is filled in from the file of weights that the run starts from, then from the presets. The filled-in
+options say what a run did: --dry-run prints them, and every checkpoint keeps them.
 """
 
 import importlib
@@ -102,7 +102,7 @@ def switch(help: str, **more) -> Option:
 
 
 def number(kind: type, test: Callable, words: str) -> Callable:
-    """What makes a number of a text; argparse names the option if it fails the test."""
+    """A converter from text to a number that must pass the test; argparse names the option of a wrong value."""
 
     def convert(text: str):
         if not test(value := kind(text)):
@@ -121,7 +121,9 @@ SHARE = number(float, lambda x: 0 <= x < 1, "in [0, 1)")
 free = partial(option, free=True)
 
 RUN = {  # what both have in common
-    "level": option("the nodes (default: of --init-from, --encoder or --task, or atom)", choices=("atom", "residue")),
+    "level": option(
+        "level of detail (default: of --init-from, --encoder or --task, or atom)", choices=("atom", "residue")
+    ),
     "preset": option("the paper, or the released code (default: of --init-from, or paper)", choices=CONVENTIONS),
     "encoder": option("encoder to train (default: of --init-from, or gearnet)", choices=ENCODERS),
     "size": option(
@@ -139,7 +141,7 @@ RUN = {  # what both have in common
     "freeze_esm": switch("esm-gearnet: leave ESM-2 as it is; otherwise it learns at a tenth of --lr"),
     "out": free("folder of the run"),
     "resume": free("auto (newest whole checkpoint of --out, if any), never, or a checkpoint", "auto"),
-    "max_steps": free("end after that many steps in all", type=COUNT),
+    "max_steps": free("stop after so many steps in all", type=COUNT),
     "save_every": free("steps between checkpoints; one is written after every epoch too", 1000, type=COUNT),
     "keep": free("checkpoints kept", 2, type=COUNT),
     "log_every": free("steps between lines of metrics.jsonl", 20, type=COUNT),
@@ -151,25 +153,27 @@ RUN = {  # what both have in common
     "dry_run": switch("print the resolved options and sizes, then exit", free=True),
 }
 PRETRAIN = RUN | {
-    "method": option("what is minimised", "siamdiff", choices=OBJECTIVES),
-    "ablation": option("what is left out (Sec. 5.3, App. G)", "none", choices=ABLATIONS, only=STAGED),
-    "head_dim": option("width of the heads (default: that of what they read)", type=COUNT, only=STAGED),
+    "method": option("pre-training objective", "siamdiff", choices=OBJECTIVES),
+    "ablation": option("leave out a part of the method (Sec. 5.3, App. G)", "none", choices=ABLATIONS, only=STAGED),
+    "head_dim": option("width of the heads (default: the width of their input)", type=COUNT, only=STAGED),
     "conformers": option(
         "second views: simulated as in the paper, other models if the protein has them, or either at random",
         "simulated",
         choices=CONFORMERS,
         only=("siamdiff",),
     ),
-    "pairs": free("table of structures of --data that are conformers of one protein, for --conformers"),
+    "pairs": free("table that says which structures of --data are conformers of one protein, for --conformers"),
     "data": option("folder, .tar, .zip or file of structures, or a store (default: the bundled demo set)"),
-    "store": free("where the store that is built from --data goes (default: beside it)"),
+    "store": free("where to build the store of --data (default: beside it)"),
     "valid_fraction": option("share held out; the demo set has a split of its own", 0.05, type=SHARE),
     "max_length": option("residues kept of each protein (default: Table 5)", type=COUNT),
-    "epochs": option("of each stage, large and small noise; 0: none (default: preset)", type=FROM_ZERO, nargs="+"),
+    "epochs": option(
+        "epochs of each stage, large and small noise; 0 leaves it out (default: preset)", type=FROM_ZERO, nargs="+"
+    ),
     "seed": option("seed of weights, crops, order and noise", 0, type=FROM_ZERO),
 }
 FINETUNE = RUN | {
-    "task": option("what is predicted (default: that of --eval-only, or psr)", choices=TASKS),
+    "task": option("downstream task (default: of --eval-only, or psr)", choices=TASKS),
     "data": option("folder of the ATOM3D or EC set, or structures (default: a demo set from the bundle)"),
     "max_residues": option("residues kept, the nearest (default: 400 at atom level)", type=COUNT, only=("msp",)),
     "cutoff": option(
@@ -177,13 +181,15 @@ FINETUNE = RUN | {
     ),
     "ids": option("text file with the ids to use", only=("ec",)),
     "labels": option("file of labels for the structures of --data", only=("table",)),
-    "kind": option("what the labels are (default: what they look like)", choices=KINDS, only=("table",)),
+    "kind": option("kind of the labels (default: by their looks)", choices=KINDS, only=("table",)),
     "metric": option(
-        "decides which epoch is the best (default: by kind)",
+        "metric that decides which epoch is the best (default: by kind)",
         choices=tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.measures)),
         only=("table",),
     ),
-    "seeds": free("of weights and order (default: 0); results are mean and std over them", type=FROM_ZERO, nargs="+"),
+    "seeds": free(
+        "seeds of weights and order (default: 0); the results are mean and std over them", type=FROM_ZERO, nargs="+"
+    ),
     "epochs": option("epochs (default: preset)", type=COUNT, nargs=1),
     "freeze": switch("train the head only"),
     "save_predictions": switch("write OUT/seed-S/predictions.tsv for the test split", free=True),
@@ -267,7 +273,9 @@ def finetune_options(argv: list[str] | None = None, description: str = "", world
         raise ConfigError(f"--seeds must be different, got {shown(seeds)}")
     if config.eval_only:
         source = checkpoint.load(config.eval_only, checkpoint.MODEL)
-        source = {**source, "seeds": [source["seed"]]}
+        with checkpoint.malformed(config.eval_only):
+            more = {"seeds": [int(source["seed"])], "options": {**source["options"]}, "labels": [*source["labels"]]}
+            source = {**source, **more}
     elif config.init_from:
         source = checkpoint.load_encoder_file(for_seed(config, seeds[0]).init_from)
     default = {"task": "psr", "size": "tiny" if config.data is None else "paper", "seeds": [0]}
@@ -369,7 +377,7 @@ def differing(config: Mapping) -> dict:
 
 
 def check_resumable(config: Namespace, before: Mapping, path: Path) -> None:
-    """Raise ConfigError that names the options in which a run differs from `before`, those of its checkpoint."""
+    """Raise ConfigError that names the options in which a run differs from its checkpoint, which has `before`."""
     changed = [
         f"{flag(name)} was {before.get(name)!r}, is {value!r}"
         for name, value in vars(config).items()

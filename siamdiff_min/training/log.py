@@ -1,4 +1,4 @@
-"""metrics.jsonl: which lines are those of a run, in which order a reader wants their measures, and a summary."""
+"""metrics.jsonl: the lines that a run wrote, the order in which a reader wants their measures, and a summary."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def beside(name: str, values: dict[str, float]) -> str:
 def summary(path: Path) -> str:
     """A table of a metrics.jsonl: the first and the last value of every measure, stage by stage.
 
-    Beside a loss is that of the best constant prediction.
+    The loss of the best constant prediction stands beside every loss.
     """
     first, last = {}, {}
     for line in map(json.loads, path.read_text().splitlines()):

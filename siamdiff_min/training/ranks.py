@@ -43,7 +43,7 @@ class Ranks:
         return [item for one in everyone for item in one]
 
     def first(self, build: Callable):
-        """`build()` on rank 0, then on the others: whatever it leaves on the disk is built once.
+        """`build()` on rank 0, then on the others, so files are built only once.
 
         A SiamDiffError of rank 0 is raised on all of them.
         """

@@ -104,7 +104,7 @@ class Run:
             checkpoint.save(Path(self.config.out), self.step, state, self.config.keep)
 
     def restore(self) -> None:
-        """Go on from the checkpoint that --resume asks for, if there is one."""
+        """Go on from the checkpoint that --resume asks for, if it exists."""
         out, resume = Path(self.config.out), self.config.resume
         found = None
         if resume == "auto":

@@ -16,7 +16,8 @@ from siamdiff_min.files import CheckpointError, SiamDiffError, WriteError
 from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import pretrain_options
 
-STATE = {"step": 7, "name": "x", "list": [1, 2.5, None], "objective": {"a": torch.arange(5.0), "b": torch.ones(2, 3)}}
+STATE = {"config": {}, "step": 7, "name": "x", "list": [1, 2.5, None]}
+STATE["objective"] = {"a": torch.arange(5.0), "b": torch.ones(2, 3)}
 
 
 def assert_same(a: dict, b: dict) -> None:
@@ -230,7 +231,7 @@ def test_weights_that_are_not_finite_are_not_written(tmp_path):
     with pytest.raises(SiamDiffError, match=r"encoder.pt is not written, since .* no longer finite \(linear.bias\)"):
         checkpoint.save_encoder_file(tmp_path / "encoder.pt", objective.encoder, "gearnet", "atom", "tiny", "paper")
     with pytest.raises(SiamDiffError, match="no longer finite"):
-        checkpoint.save(tmp_path, 1, {"objective": objective.state_dict()})
+        checkpoint.save(tmp_path, 1, {"objective": objective.state_dict(), "config": {}})
     assert os.listdir(tmp_path) == []
 
 

@@ -3,9 +3,10 @@
 import sys
 
 import pytest
+import torch
 
 from siamdiff_min.encoders import ENCODERS, ONE_LEVEL
-from siamdiff_min.files import ConfigError
+from siamdiff_min.files import CheckpointError, ConfigError
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import (
@@ -90,7 +91,7 @@ def test_nonsense_is_refused(argv, capsys):
 def written(folder, kind=checkpoint.ENCODER, name="encoder.pt", **values):
     """A file of weights that says this of itself."""
     identity = {"encoder": "gearnet", "level": "residue", "size": "tiny", "preset": "paper"} | values
-    checkpoint.write(folder / name, kind, {**identity, "state": {}})
+    checkpoint.write(folder / name, kind, {"options": {}, "labels": [], **identity, "state": {}})
     return folder / name
 
 
@@ -107,6 +108,20 @@ def test_runs_that_differ_in_data_encoder_or_start_have_folders_of_their_own(tmp
     }.items():
         assert finetune(f"--init-from {start}").out.endswith(f"-from-{name}")
     assert finetune("--size paper --data a.tar").out == "runs/psr-atom-paper-a.tar-scratch"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": None}, {"seed": "x"}, {"options": None}, {"labels": 3}, {"encoder": ["gearnet"]}, {"state": None}],
+)
+def test_a_forged_model_is_one_sentence(change, tmp_path):
+    identity = {"task": "psr", "encoder": "gearnet", "level": "residue", "size": "tiny", "preset": "paper"}
+    content = {"format": checkpoint.MODEL, **identity, "seed": 0, "options": {}, "labels": [], "state": {}}
+    torch.save(content, tmp_path / "best.pt")
+    assert finetune(f"--eval-only {tmp_path / 'best.pt'}").seeds == [0]
+    torch.save({**content, **change}, tmp_path / "best.pt")
+    with pytest.raises(CheckpointError, match=r"best\.pt is damaged, or of another version"):
+        finetune(f"--eval-only {tmp_path / 'best.pt'}")
 
 
 def test_weight_decay_has_no_upper_bound():
