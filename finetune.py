@@ -117,6 +117,9 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
     ranks.say(f"labels      {data.about}")
     samples = ", ".join(f"{split} {len(x)}" for split, x in datasets.items()) or "not converted to a store yet"
     ranks.say(f"samples     {samples}")
+    for split, x in datasets.items():
+        if x.store.about:
+            ranks.say(f"warning     {split}, not found: {x.store.about}")
     return datasets, data.labels, options
 
 

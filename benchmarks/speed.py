@@ -13,6 +13,7 @@
 
 import argparse
 import json
+import math
 import os
 import resource
 import shutil
@@ -22,6 +23,7 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -34,7 +36,7 @@ from siamdiff_min import embed, load_encoder
 from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.data.sources import bundle_path, find_structures
-from siamdiff_min.data.store import ProteinStore, shard_file
+from siamdiff_min.data.store import ProteinStore, shard_file, write_meta
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, fast, kernels
 from siamdiff_min.encoders.esm import CLS, EOS, ESM2, ESM_SIZES, RESIDUE_TOKEN, VOCABULARY, Tokens
 from siamdiff_min.encoders.graph import line_graph
@@ -206,7 +208,7 @@ def repeat(store: ProteinStore, proteins: int, folder: Path) -> ProteinStore:
     for number, file in enumerate(store.files * times):
         shutil.copyfile(file, shard_file(folder, number))
     meta = store.meta | {"shards": store.meta["shards"] * times, "fingerprint": "repeated"}
-    (folder / "meta.json").write_text(json.dumps(meta))
+    write_meta(folder, meta)
     return ProteinStore(folder)
 
 
@@ -216,16 +218,17 @@ def read(crops: Crops, keys: list[tuple[int, int]]) -> None:
         collate([crops[key] for key in keys[first : first + 64]])
 
 
-def cold(path: Path, count: int, length: int, seed: int) -> tuple[float, float]:
+def cold(path: Path, count: int, length: int, fits: bool, seed: int) -> tuple[float, float]:
     """The first crops of a store that is on the disk only: crops per second, and kB read for each."""
     for file in path.glob("*.pt"):
         with open(file, "rb") as opened:
             os.fsync(opened.fileno())
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     keys = [(0, int(i)) for i in np.random.default_rng(seed).integers(len(ProteinStore(path)), size=count)]
-    before = read_bytes()
-    seconds = timed(partial(read, Crops(ProteinStore(path), length, seed), keys))[1]
-    return count / seconds, (read_bytes() - before) / count / 1e3
+    with mock.patch("siamdiff_min.data.store.memory", lambda: math.inf if fits else 0):
+        before = read_bytes()
+        seconds = timed(partial(read, Crops(ProteinStore(path), length, seed), keys))[1]
+        return count / seconds, (read_bytes() - before) / count / 1e3
 
 
 def read_bytes() -> int:
@@ -240,7 +243,8 @@ def store(args: argparse.Namespace) -> None:
     The large store repeats the arrays of the bundled structures (a few GB in the temporary folder, removed at the end).
     Both are read in turn by one process, through the data set and the batches that training uses. Prints bytes per
     structure, seconds to open a store and to split and shuffle its proteins, and crops per second. With `--cold` also
-    the first crops of the large store while nothing of it is in memory.
+    the first crops of the large store while nothing of it is in memory, read as a store
+    that fits there and as one that does not.
     """
     with tempfile.TemporaryDirectory() as folder:
         small = open_store()
@@ -264,14 +268,14 @@ def store(args: argparse.Namespace) -> None:
                 "residues, one process, in the page cache"
             )
         del small, store, stores, crops, opened  # pages that are mapped stay in memory
-        if args.cold:
-            first = args.crops // 10
-            found = [cold(Path(folder) / "store", first, args.length, seed) for seed in range(args.repeats)]
+        first = args.crops // 10
+        for fits in (True, False) if args.cold else ():
+            found = [cold(Path(folder) / "store", first, args.length, fits, seed) for seed in range(args.repeats)]
             rate, size = (statistics.median(values) for values in zip(*found))
             rates = [rate for rate, _ in found]
             print(
-                f"from the disk: the first {first} crops at {rate:.0f}/s ({min(rates):.0f} .. {max(rates):.0f}), "
-                f"{size:.0f} kB each"
+                f"from the disk, as a store that {'fits' if fits else 'does not fit'} into memory: the first "
+                f"{first} crops at {rate:.0f}/s ({min(rates):.0f} .. {max(rates):.0f}), {size:.0f} kB each"
             )
     peak = peak_memory(torch.device("cpu")) / 1e3
     print(f"peak memory of the process, mapped pages included: {peak:.2f} GB")

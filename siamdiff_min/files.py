@@ -33,6 +33,9 @@ def unescape(cell: str) -> str:
     return cell.encode("latin-1", "backslashreplace").decode("unicode_escape")
 
 
+TEMPORARY = ".siamdiff-tmp"  # ends the names of our temporary files
+
+
 class SiamDiffError(ValueError):
     """Something the user can mend: options, a file, a full disk. The message says what and where."""
 
@@ -94,8 +97,10 @@ def structure_errors(path, reason: str) -> Iterator[None]:
     """Turn whatever goes wrong inside into a StructureError: of a hostile file any conversion may fail."""
     try:
         yield
-    except (SiamDiffError, MemoryError):  # the latter is the limit of the process, and says so itself
+    except SiamDiffError:
         raise
+    except MemoryError as error:
+        raise StructureError(path, "too large", "memory ran out") from error
     except Exception as error:
         kind = "" if type(error) is ValueError else f"{type(error).__name__}: "  # our own checks raise ValueError
         raise StructureError(path, reason, f"{kind}{error}"[:200]) from error
@@ -121,13 +126,17 @@ def writing(path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write. Whatever happens, `path` is the old file or the complete new one. Raises WriteError."""
+    """A file to write. Whatever happens, `path` is the old file or the complete new one. Raises WriteError.
+
+    The temporary file beside it has a name that only we give. No link of that name is followed.
+    """
     path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(path.name + TEMPORARY)
     try:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(temporary, "wb") as file:
+            temporary.unlink(missing_ok=True)  # of a run that was killed
+            with open(temporary, "xb") as file:  # O_EXCL: it must be new
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -158,13 +167,13 @@ def _sync_folder(folder: Path) -> None:
 def lock(path: Path, busy: str = "") -> Iterator[None]:
     """Hold the lock file `path`; the system frees it when the process ends, however it ends. Children do not hold it.
 
-    If another process holds it, wait, or with `busy` raise SiamDiffError with that text. The file is never truncated,
-    so it cannot harm a file of the user's. Raises WriteError.
+    If another process holds it, wait, or with `busy` raise SiamDiffError with that text. The file is never truncated
+    and links are not followed, so it cannot harm a file of the user's. Raises WriteError.
     """
-    path = Path(path)
+    path, no_links = Path(path), getattr(os, "O_NOFOLLOW", 0)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "ab")  # noqa: SIM115
+        file = open(path, "ab", opener=lambda name, flags: os.open(name, flags | no_links, 0o666))  # noqa: SIM115
     with file:
         if fcntl is not None:
             try:

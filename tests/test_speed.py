@@ -31,7 +31,7 @@ def two_structures(tmp_path, monkeypatch):
         ("graph --level residue --sizes 100", "| residue | 2 | 100 |"),
         ("encoders gvp", "per node is"),
         ("reading", "parsing 2 gzip-compressed PDB entries"),
-        ("store --proteins 5 --crops 20 --cold", "from the disk: the first 2 crops"),
+        ("store --proteins 5 --crops 20 --cold", "does not fit into memory: the first 2 crops"),
     ],
 )
 def test_a_command_comes_to_its_end(command, said, two_structures, capsys):

@@ -106,6 +106,8 @@ def _environment(path: str):
         import lmdb
     except ImportError as error:
         raise StructureError(path, "cannot be opened", "it needs the package lmdb: pip install lmdb") from error
+    if not (Path(path) / "data.mdb").is_file():
+        raise StructureError(path, "cannot be opened", "data.mdb is not a regular file")
     with structure_errors(path, "cannot be opened"):
         environment = lmdb.open(path, readonly=True, lock=False, create=False)
     # LMDB maps the file into memory, and would crash the process beyond its end.
@@ -212,7 +214,7 @@ def _read_msp(label: str, item: dict) -> Structure:
         if match is None:
             raise ValueError(f"id is {name!r:.100}, without a mutation")
         wild, chain, number, code, mutant = match.groups()
-        for side, place, letter, rows in zip(sides, places, (wild, mutant), mutated):
+        for side, place, letter, rows in zip(sides, places, (wild, mutant), mutated, strict=True):
             keys = [(chain, int(number), c) for c in (code or " ", code.upper() or " ")]
             row = next((place[key] for key in keys if key in place), None)
             found = "nothing" if row is None else ONE_LETTER[side.protein.residue_type[row]]
@@ -241,7 +243,7 @@ def _read_pip(label: str, item: dict) -> Structure:
     if len(subunits) != 2:
         raise StructureError(label, "positive pairs of other than two subunits", f"{subunits!r:.200}")
     sides, keys = [_structure(label, atoms, name) for name in subunits], []
-    for name, side in zip(subunits, sides):
+    for name, side in zip(subunits, sides, strict=True):
         model = next(model for _, model, subunit in atoms if subunit == name)
         keys += [(name, model, chain, number) for chain, number, _ in side.positions]
     rows, found, dropped = _rows_of(keys), set(), Counter()

@@ -2,7 +2,7 @@
 
 A store is built where it will lie, shard by shard. Each shard appears whole, and knows what it was made from: a build
 that was killed, or whose data have changed since, writes again only the shards that are missing or out of date.
-`meta.json` comes last. Nothing is ever removed, and a folder that is not ours is left alone.
+`meta.json` comes last. A file that no build has written is neither overwritten nor removed; it ends the build.
 
     python -m siamdiff_min.data.build PATH ...  # builds the stores of these data where there are none, and checks all
 """
@@ -10,21 +10,23 @@ that was killed, or whose data have changed since, writes again only the shards 
 import argparse
 import contextlib
 import hashlib
-import json
 import os
 import sys
 from collections import Counter
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 from tqdm import tqdm
 
-from ..files import ConfigError, StoreError, checksum, console, escape, lock, write_file, writing
+from ..files import TEMPORARY, ConfigError, StoreError, console, escape, lock, write_file, writing
 from . import store as stores
 from .conformers import with_conformers
 from .pool import read_all
 from .sources import Origin, structure_files
-from .store import FORMAT, STORE_SUFFIX, VERSION, ProteinStore, is_ours, load_shard, shard_file, write_shard
+from .store import STORE_SUFFIX, ProteinStore, is_ours, is_shard, load_shard, shard_file, write_shard
+
+LEFT_OVER = f"meta.json{TEMPORARY}"  # of a build that was killed at its first step
+FAILURES, HEADER = "failures.tsv", b"name\toutcome\treason\tfile\tdetail\n"
 
 
 def open_store(
@@ -47,7 +49,7 @@ def open_store(
     Raises:
         ConfigError: `pairs` or `store` for a finished store.
         StructureError: nothing at `path`, or a damaged archive; a malformed table.
-        StoreError: no readable protein, something at `store` that is not ours.
+        StoreError: no readable protein, a file at `store`, or in it in place of one of its own, that is not ours.
         WriteError: a disk that is full or cannot be written. What was done is kept, the next build goes on from there.
     """
     if path is None:
@@ -66,17 +68,16 @@ def open_origin(origin: Origin, store=None, workers: int | None = None, build: b
     """`open_store` for anything that can be listed: ATOM3D, EC and demo sets too."""
     folder = _default_folder(origin) if store is None else Path(store)
     opened, _ = _reopen(folder, origin)  # without the lock, so that a store on a read-only disk can be used
-    if opened is not None or not build:
-        return opened
-    with writing(folder), lock(Path(f"{folder}.lock")):
-        opened, reason = _reopen(folder, origin)  # another process may have built it in the meantime
-        if opened is None:
-            if reason:
-                print(f"{reason}; it is built anew", file=sys.stderr)
-            _build(origin, folder, workers)
-            opened = ProteinStore(folder)
-            print(f"{folder}: {report(opened)}", file=sys.stderr)
-    return opened
+    if opened is None and build:
+        with writing(folder), lock(Path(f"{folder}.lock")):
+            opened, reason = _reopen(folder, origin)  # another process may have built it in the meantime
+            if opened is None:
+                if reason:
+                    print(f"{reason}; it is built anew", file=sys.stderr)
+                _build(origin, folder, workers)
+                opened = ProteinStore(folder)
+                print(f"{folder}: {report(opened)}", file=sys.stderr)
+    return opened if opened is None or origin.labels is None else opened.with_labels(origin.labels)
 
 
 def report(store: ProteinStore) -> str:
@@ -114,7 +115,9 @@ def _reopen(folder: Path, origin: Origin) -> tuple[ProteinStore | None, str]:
     Raises StoreError if something is there that is not ours, and so must not be written over.
     """
     if not is_ours(folder):
-        if os.path.lexists(folder) and not (folder.is_dir() and {*os.listdir(folder)} <= {"meta.json.tmp"}):
+        with writing(folder):  # which may be closed to us
+            empty = not os.path.lexists(folder) or (folder.is_dir() and not {*os.listdir(folder)} - {LEFT_OVER})
+        if not empty:
             raise StoreError(f"{folder} exists and is not a store, or a damaged one; it is not overwritten")
         return None, ""
     try:
@@ -132,8 +135,9 @@ def _build(origin: Origin, folder: Path, workers: int | None) -> None:
     parts = [listing.sources[i : i + size] for i in range(0, len(listing.sources), size)]
     files = [shard_file(folder, number) for number in range(len(parts))]
     plans = [_plan(origin, part) for part in parts]
-    _write_meta(folder, {})  # from here on the folder is ours, and no finished store
-    todo = [i for i, (file, plan) in enumerate(zip(files, plans)) if _plan_of(file) != plan]
+    _check_ours(folder, files)
+    stores.write_meta(folder, {})  # from here on the folder is ours, and no finished store
+    todo = [i for i, (file, plan) in enumerate(zip(files, plans, strict=True)) if _plan_of(file) != plan]
     sources = [source for i in todo for source in parts[i]]
     workers = workers or min(os.cpu_count() or 1, 8, 1 + len(sources) // 500)
     with (
@@ -144,12 +148,24 @@ def _build(origin: Origin, folder: Path, workers: int | None) -> None:
             names = [source.name for source in parts[i]]
             write_shard(files[i], plans[i], zip(names, islice(structures, len(names)), strict=True))
             bar.update(len(names))
+    for number in count(len(files)):  # shards of more data than there are now
+        if not is_shard(shard_file(folder, number)):
+            break
+        shard_file(folder, number).unlink()
     _describe(origin, listing, folder, files)
+
+
+def _check_ours(folder: Path, files: list[Path]) -> None:
+    """Raise StoreError if one of the files that a build will write is there and no build has written it."""
+    for file in [*files, folder / FAILURES]:
+        ours = is_shard(file) if file.name != FAILURES else file.is_file() and file.read_bytes().startswith(HEADER)
+        if os.path.lexists(file) and (not ours or file.is_symlink()):
+            raise StoreError(f"{file} is not of this store, or damaged; it is not overwritten: move it away")
 
 
 def _plan(origin: Origin, part: list) -> str:
     """Says what a shard is made from: of which data, and which of them."""
-    names = [origin.fingerprint, str(VERSION), *(source.name for source in part)]
+    names = [origin.fingerprint, str(stores.VERSION), *(source.name for source in part)]
     return hashlib.sha256("\n".join(names).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -168,25 +184,18 @@ def _describe(origin: Origin, listing, folder: Path, files: list[Path]) -> None:
         shard = load_shard(file)
         failures += shard["failures"]
         dropped += shard["dropped"]
-        count = {"proteins": len(shard["names"]), "size": file.stat().st_size}
-        shards.append({"plan": shard["plan"], "sha256": checksum(file), **count})
-        total.update(proteins=count["proteins"], atoms=int(shard["first_atom"][-1]))
-        total.update(residues=int(shard["first_residue"][-1]))
+        shards.append(stores.describe_shard(file, shard))
+        total.update(proteins=shards[-1]["proteins"], residues=len(shard["chain"]), atoms=len(shard["pos"]))
     failures += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
-    rows = [("name", "outcome", "reason", "file", "detail"), *failures]
-    write_file(folder / "failures.tsv", "".join("\t".join(map(escape, row)) + "\n" for row in rows).encode())
+    table = "".join("\t".join(map(escape, row)) + "\n" for row in failures)
+    write_file(folder / FAILURES, HEADER + table.encode())
     counts = {kind: Counter(row[2] for row in failures if row[1] == kind) for kind in ("skipped", "failed")}
     seen = len(listing.sources) + len(listing.skipped)
     meta = {"path": str(origin.path.resolve()), "fingerprint": origin.fingerprint, "shards": shards, "seen": seen}
     if not total["proteins"]:
         reasons = ", ".join(f"{reason} {count}" for kind in counts.values() for reason, count in kind.items())
-        raise StoreError(f"no protein that can be read in {origin.path} ({reasons}); see {folder / 'failures.tsv'}")
-    _write_meta(folder, meta | dict(total) | counts | {"dropped": dropped})
-
-
-def _write_meta(folder: Path, meta: dict) -> None:
-    content = {"format": FORMAT, "version": VERSION} | meta
-    write_file(folder / "meta.json", json.dumps(content, indent=1, sort_keys=True).encode())
+        raise StoreError(f"no protein that can be read in {origin.path} ({reasons}); see {folder / FAILURES}")
+    stores.write_meta(folder, meta | dict(total) | counts | {"dropped": dropped})
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -5,9 +5,10 @@ protein: its label `conformers` is (K, N, 3), other coordinates of its atoms, Na
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -84,20 +85,18 @@ def _add_conformers(source: Source, partners: list[Source], first: Structure) ->
 def matched(first: Structure, other: Structure, path: str, label: str) -> Tensor:
     """Coordinates in `other` of the atoms of `first`: (N, 3) float32, NaN for those that it lacks.
 
-    Residues are matched by chain and number or, where these do not fit, by a global alignment of the sequences, chains
-    in file order. Atoms are matched by their names. Raises StructureError if fewer than LEAST_SHARED of the residues
-    are the same each way; `path` and `label` are for the message.
+    Residues are matched by global alignments of the sequences, never by their numbers: chains of the same name or in
+    file order, whichever shares more. Atoms are matched by their names. Raises StructureError if fewer than
+    LEAST_SHARED of the residues are the same each way; `path` and `label` are for the message.
     """
     a, b = first.protein.residue_type, other.protein.residue_type
-    shared = []
-    for match in (_by_number, _by_alignment):
-        rows = torch.tensor(match(first, other), dtype=torch.long).reshape(-1, 2)
-        rows = rows[a[rows[:, 0]] == b[rows[:, 1]]]
-        shared.append(len(rows))
-        if shared[-1] >= LEAST_SHARED * max(len(a), len(b)):
-            break
-    else:
-        detail = f"{label} shares {max(shared)} residues of {len(a)} and {len(b)}"
+    orders = [range(len(other.chain_names))]
+    if {*first.chain_names} == {*other.chain_names}:
+        orders.insert(0, [other.chain_names.index(name) for name in first.chain_names])
+    found = [torch.tensor(_aligned(first, other, order), dtype=torch.long).reshape(-1, 2) for order in orders]
+    rows = max((rows[a[rows[:, 0]] == b[rows[:, 1]]] for rows in found), key=len)  # the first of equals
+    if len(rows) < LEAST_SHARED * max(len(a), len(b)):
+        detail = f"{label} shares {len(rows)} residues of {len(a)} and {len(b)}"
         raise StructureError(path, "a conformer of other residues", detail)
     slots = [torch.full((len(types), len(ATOM_NAMES), 3), torch.nan) for types in (a, b)]  # by residue and atom name
     slots[1][other.protein.atom_residue, other.protein.atom_name] = other.protein.pos
@@ -105,23 +104,32 @@ def matched(first: Structure, other: Structure, path: str, label: str) -> Tensor
     return slots[0][first.protein.atom_residue, first.protein.atom_name]
 
 
-def _by_number(first: Structure, other: Structure) -> list[tuple[int, int]]:
-    """Rows of residues with the same chain (the same place in the file, if its names differ), number and code."""
-    named = sorted(first.chain_names) == sorted(other.chain_names)
-    keys, others = (
-        [(name if named else place, *key) for place, (name, *key) in zip(s.protein.chain.tolist(), s.positions)]
-        for s in (first, other)
-    )
-    row_of = {key: row for row, key in enumerate(others)}
-    return [(row, row_of[key]) for row, key in enumerate(keys) if key in row_of]
+def _aligned(first: Structure, other: Structure, order: Sequence[int]) -> list[tuple[int, int]]:
+    """Rows of the residues that global alignments put together.
 
-
-def _by_alignment(first: Structure, other: Structure) -> list[tuple[int, int]]:
-    """The same of residues that a global alignment of the sequences puts together."""
+    Each chain of `first` is aligned with that at its place in `order`. If their numbers differ, all chains are one.
+    """
     aligner = PairwiseAligner(match_score=2, mismatch_score=-1, open_gap_score=-4, extend_gap_score=-0.5)
-    texts = ("".join(ONE_LETTER[t] for t in s.protein.residue_type.tolist()) for s in (first, other))
-    blocks = zip(*aligner.align(*texts)[0].aligned.tolist())
-    return [pair for block, other in blocks for pair in zip(range(*block), range(*other))]
+    ours, theirs = _chains(first), _chains(other)
+    theirs, pairs = [theirs[i] for i in order], []
+    if len(ours) != len(theirs):
+        ours, theirs = ([[*chain.from_iterable(chains)]] for chains in (ours, theirs))
+    for chains in zip(ours, theirs, strict=True):
+        texts = ["".join(letter for _, letter in rows) for rows in chains]
+        blocks = [[(0, len(x))] for x in texts] if texts[0] == texts[1] else aligner.align(*texts)[0].aligned.tolist()
+        for block, fitting in zip(*blocks, strict=True):
+            same = zip(chains[0][slice(*block)], chains[1][slice(*fitting)], strict=True)
+            pairs += ((row, there) for (row, _), (there, _) in same)
+    return pairs
+
+
+def _chains(structure: Structure) -> list[list[tuple[int, str]]]:
+    """Row and letter of the residues of every chain."""
+    chains = [[] for _ in structure.chain_names]
+    places, types = structure.protein.chain.tolist(), structure.protein.residue_type.tolist()
+    for row, (place, kind) in enumerate(zip(places, types, strict=True)):
+        chains[place].append((row, ONE_LETTER[kind]))
+    return chains
 
 
 class ConformerCrops(Crops):

@@ -5,7 +5,6 @@ workers changes nothing, and a resumed run draws what the uninterrupted one woul
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
 import numpy as np
@@ -53,27 +52,8 @@ class Crops(torch.utils.data.Dataset):
 
 def collate(items: list[tuple[Protein, str]]) -> tuple[Protein, list[str]]:
     """A batch: the proteins packed into one `Protein`, and their names."""
-    proteins, names = zip(*items)
+    proteins, names = zip(*items, strict=True)
     return Protein.pack(list(proteins)), list(names)
-
-
-def cut(items: Sequence, collate: Callable, limit: int | None, level: str) -> list[tuple]:
-    """Items (`Sample` or (Protein, name)) as pieces (batch, names) in order, each of `limit` nodes at most or one item.
-
-    So a batch of large proteins needs no more memory than one of small ones: edges, and with them time and memory, go
-    with the nodes (atoms or residues, by level; of both structures where a sample has two). Without a limit there is
-    one piece.
-    """
-    pieces, size = [[]], 0
-    for item in items:
-        protein = item[0] if isinstance(item, tuple) else item.protein
-        nodes = protein.num_atoms if level == "atom" else protein.num_residues
-        if limit is not None and pieces[-1] and size + nodes > limit:
-            pieces.append([])
-            size = 0
-        pieces[-1].append(item)
-        size += nodes
-    return [collate(piece) for piece in pieces]
 
 
 def split(store: ProteinStore, valid_fraction: float) -> tuple[list[int], list[int]]:

@@ -7,6 +7,7 @@ reason.
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -38,7 +39,7 @@ def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLIT
     labels, annotated = _read_annotation(find_part(root, FOLDERS, ANNOTATION, "labels of EC"))
     below = _read_cutoffs(find_part(root, FOLDERS, TEST_TABLE, "table of the test split of EC"), cutoff)
     listed = {*annotated} if ids is None else _read_ids(ids)
-    origins = {}
+    origins, seen = {}, Counter()
     for split in needed:
         names = [f"{name}{kind}" for kind in ("", ".zip") for name in SPLITS[split]]
         place = find_part(root, FOLDERS, names, f"{split} split of EC")
@@ -47,9 +48,13 @@ def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLIT
         digest = hashlib.sha256(f"ec {fingerprint(place)} {chains}".encode()).hexdigest()
         # Of the same files another choice is another store: runs with different ones may go on at the same time.
         variant = [str(cutoff)] * (split == "test" and cutoff != 95) + [f"ids-{digest[:8]}"] * (ids is not None)
-        origins[split] = Origin(place, digest, partial(_listing, place, chains), variant="-".join(variant))
+        listing = _listing(place, chains)
+        seen.update(source.name for source in listing.sources)
+        origins[split] = Origin(place, digest, partial(replace, listing), variant="-".join(variant))
     about = f"EC, {root}: {len(labels)} labels, {len(annotated)} chains with labels"
     about += "" if ids is None else f", {len(listed)} chains listed in {ids}"
+    shared = sorted(chain for chain, count in seen.items() if count > 1)
+    about += f"; {len(shared)} in more than one split, e.g. {shared[0]}" if shared else ""
     return LabelledData(**origins, labels=labels, about=about)
 
 

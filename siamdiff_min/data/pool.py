@@ -1,5 +1,6 @@
 """Reading files in other processes, in order. Whatever a file does to its reader is a failure of that file alone."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -10,18 +11,31 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 
 import torch
 
 from ..files import StructureError
 from ..protein.structure import Structure
 
+try:
+    import resource
+except ImportError:  # Windows: no limits, but a file that ends its reader is still a failure of that file alone
+    resource = None
+
+# The largest entry of the PDB, as mmCIF with 2.4 million atoms, takes 40 s and 1.9 GB.
+MAX_SECONDS = 300  # by the clock, for one file: a pipe or a device that never answers takes no CPU time
+MAX_MEMORY = 3 * 2**30  # bytes that one file may add to the memory of its reader
 WINDOW = 1024  # files that one pool reads; the next one starts with fresh processes and fresh memory
 START = "fork" if sys.platform == "linux" else "spawn"  # a fork is ready at once, but only Linux survives it
 
 
+class _TooLong(BaseException):
+    """The time for a file is up. No reader takes this for a malformed file, as it is no Exception."""
+
+
 def read_all(sources: Sequence, processes: int = 1) -> Iterator[Structure | StructureError]:
-    """`source.read()` of all sources, in order; a StructureError takes the place of what cannot be read.
+    """`source.read()` of all sources, in order; a StructureError takes the place of a file that cannot be read.
 
     A file that ends the process that reads it (no memory left, a fault in a library) ends the pool. The files that are
     lost with it are then read one by one, so that only the one at fault fails.
@@ -43,11 +57,13 @@ def read_all(sources: Sequence, processes: int = 1) -> Iterator[Structure | Stru
                 for source in window[done:]:
                     yield from read_all([source])
         finally:
+            for process in list((pool._processes or {}).values()):
+                process.kill()  # it may hang in a file that nobody waits for any more, after Ctrl-C, say
             pool.shutdown(cancel_futures=True)
 
 
 def _begin() -> None:
-    """What every process of a pool does first."""
+    """The first steps of every process of a pool."""
     torch.set_num_threads(1)
     # A tensor is sent as the array that it is. torch would make a file in shared memory of each.
     ForkingPickler.register(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))
@@ -58,12 +74,42 @@ def _begin() -> None:
 
 
 def _read(source) -> Structure | StructureError:
-    """What one source holds; an error is returned, not raised."""
+    """The structure of one source; an error is returned, not raised."""
     try:
-        return source.read()
+        with _limits():
+            return source.read()
     except StructureError as error:
         return error
+    except _TooLong:
+        return StructureError(source.path, "took too long", f"more than {MAX_SECONDS} s")
     except MemoryError:
         return StructureError(source.path, "too large", "memory ran out")
     except Exception as error:
         return StructureError(source.path, "unreadable", f"{type(error).__name__}: {error}"[:200])
+
+
+@contextlib.contextmanager
+def _limits() -> Iterator[None]:
+    """The limits for one file, counted from what this process has used so far."""
+    if resource is None:
+        yield
+        return
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    # A library that never gives control back to Python does not see the clock. CPU time ends its process.
+    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: int(used.ru_utime + used.ru_stime + 2 * MAX_SECONDS)}
+    with contextlib.suppress(OSError):  # only Linux counts memory that is written to: not a mapped file of LMDB, say
+        pages = int(Path("/proc/self/statm").read_text().split()[5])
+        limits[resource.RLIMIT_DATA] = pages * resource.getpagesize() + MAX_MEMORY
+    for kind, limit in limits.items():
+        hard = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    signal.signal(signal.SIGALRM, _stop)
+    signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _stop(*_) -> None:
+    raise _TooLong

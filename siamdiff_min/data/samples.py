@@ -135,7 +135,7 @@ class Samples(torch.utils.data.Dataset):
 
 
 class Unlabelled(Samples):
-    """Structures to predict for: any store, no labels. `residues`: name each, as structure:chain:number."""
+    """Structures to predict for: any store, no labels. With `residues` the names are those of all residues."""
 
     def __init__(self, store: ProteinStore, residues: bool = False):
         super().__init__(store)
@@ -145,9 +145,8 @@ class Unlabelled(Samples):
         sample = self.whole(key[1], torch.full((1,), torch.nan), "")
         if not self.residues:
             return sample
-        p, (name,), chains = sample.protein, sample.names, self.store.chains(key[1])
-        places = zip(p.chain.tolist(), p.residue_number.tolist(), map(chr, p.insertion_code.tolist()))
-        names = tuple(f"{name}:{chains[chain]}:{number}{code.strip()}" for chain, number, code in places)
+        (name,) = sample.names
+        names = tuple(f"{name}:{chain}:{number}{code.strip()}" for chain, number, code in self.store.positions(key[1]))
         return replace(sample, target=sample.target.expand(len(names)), names=names, groups=(name,) * len(names))
 
 
@@ -184,7 +183,7 @@ class MutationSamples(Samples):
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         labels, name, sides = self.labels(key[1]), self.store.names[key[1]], []
         first = labels["first"]
-        for protein, start, rows in zip(self.sides(key[1], first), (0, first), labels["mutated"]):
+        for protein, start, rows in zip(self.sides(key[1], first), (0, first), labels["mutated"], strict=True):
             focus = torch.zeros(protein.num_residues, dtype=torch.bool)
             focus[torch.tensor(rows) - start] = True
             sides.append(self._around(protein, focus))
@@ -221,8 +220,8 @@ class EnvironmentSamples(Samples):
         target = protein.residue_type[focus]
         # Hidden twice: marked as masked, and without a type that anything could read.
         protein = replace(protein, masked=focus, residue_type=protein.residue_type.masked_fill(focus, 0))
-        number, code = int(protein.residue_number[focus]), chr(int(protein.insertion_code[focus])).strip()
-        name = f"{self.store.names[index]}:{int(protein.chain[focus])}:{number}{code}"
+        chain, number, code = self.store.positions(index)[centre]
+        name = f"{self.store.names[index]}:{chain}:{number}{code.strip()}"
         return Sample(protein, focus, target, (name,), (self.store.names[index],))
 
 
@@ -267,7 +266,7 @@ class InterfaceSamples(Samples):
         pairs, touch = self.pairs(key[0], index)
         (one, two), first, name = pairs[place].tolist(), self.labels(index)["first"], self.store.names[index]
         sides = []
-        for protein, residue in zip(self.sides(index, first), (one, two - first)):
+        for protein, residue in zip(self.sides(index, first), (one, two - first), strict=True):
             ca = protein.pos[(protein.atom_residue == residue) & (protein.atom_name == CA)]
             sides.append(_with_atoms(protein, length(protein.pos - ca) <= self.radius, residue))
         return _pair(sides, touch[place], f"{name}:{one}-{two}", name)
@@ -275,7 +274,7 @@ class InterfaceSamples(Samples):
 
 def _pair(sides: list[tuple[Protein, Tensor]], target: float, name: str, group: str) -> Sample:
     """A sample of two structures, each with its residues in focus."""
-    proteins, focus = zip(*sides)
+    proteins, focus = zip(*sides, strict=True)
     target = torch.tensor([float(target)])
     return Sample(Protein.pack(list(proteins)), torch.cat(focus), target, (name,), (group,))
 

@@ -1,15 +1,18 @@
-"""Finding structure files: in a folder, in a `.tar` or `.zip` (read in place, nothing is unpacked), or a single file.
+"""Finding structure files: in a folder, in a `.tar`, `.tar.gz` or `.zip` (read in place), or a single file.
 
 What is found is a list of `Source`, cheap to send to another process and readable on its own: for a member of an
 archive it remembers where the bytes lie. The structures bundled with the package are found here too.
 """
 
+import contextlib
+import gzip
 import hashlib
 import os
 import tarfile
+import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,9 +23,12 @@ from ..protein.structure import Structure
 from .store import STORE_SUFFIX, is_ours
 
 # The first is taken if a structure has several.
-KINDS = (".pdb", ".ent", ".cif", ".mmcif", ".pdb.gz", ".ent.gz", ".cif.gz", ".mmcif.gz")
-ARCHIVES = (".tar", ".zip")
-PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")  # would have to be unpacked for every structure
+_PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1")
+KINDS = (*_PLAIN, *(f"{kind}.gz" for kind in _PLAIN))
+GZIPPED = (".tar.gz", ".tgz")
+ARCHIVES = (".tar", ".zip", *GZIPPED)
+PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
+MAX_RATIO = 100  # unpacked to packed: structure files shrink to a fifth, zeros to a thousandth
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +53,16 @@ class Source:
     def parse(self, reader: Callable = read_structure):
         """The structure without labels; with `read_models` as `reader` all of its models. Raises StructureError."""
         if self.member is None:
+            if self.path.endswith(ARCHIVES):
+                _members(self.path, [])  # it is here because its members could not be listed: that is raised again
             return reader(self.path)
         if self.size > MAX_BYTES:
             raise StructureError(self, "too large", f"{self.size} bytes")
         with structure_errors(self, "damaged archive"):
             if self.path.endswith(".zip"):
                 data = _opened(self.path, os.stat(self.path).st_mtime_ns, os.getpid()).read(self.member)
+            elif self.path.endswith(GZIPPED):
+                data = os.pread(_unpacked(self.path, os.stat(self.path).st_mtime_ns).fileno(), self.size, self.offset)
             else:
                 with open(self.path, "rb") as archive:
                     archive.seek(self.offset)
@@ -65,6 +75,23 @@ class Source:
 @lru_cache(maxsize=4)  # reading the list of contents takes a while; forked processes would share a place in the file
 def _opened(path: str, changed: int, process: int) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
+
+
+@lru_cache(maxsize=4)  # processes that are forked later have it, but share a place in it: they read with `pread`
+def _unpacked(path: str, changed: int):
+    """A `.tar.gz` as a plain tar, in a nameless temporary file. Raises ValueError if too much comes out of it."""
+    copy, left = tempfile.TemporaryFile(), 2**20 + MAX_RATIO * os.stat(path).st_size  # noqa: SIM115
+    with contextlib.ExitStack() as files:
+        files.enter_context(copy)
+        packed = files.enter_context(gzip.open(path))
+        while piece := packed.read(2**20):
+            left -= len(piece)
+            if left < 0:
+                raise ValueError(f"more than {MAX_RATIO} times its size comes out of it")
+            copy.write(piece)
+        copy.flush()
+        files.pop_all()
+    return copy
 
 
 @dataclass(frozen=True)
@@ -89,6 +116,7 @@ class Origin:
     listing: Callable[[], Listing]  # called only where the store has to be built
     in_cache: bool = False  # the store never goes beside the data
     variant: str = ""  # part of the store's name, where several are made from the same data
+    labels: Mapping[str, Callable[[list], dict]] | None = None  # of these proteins only; see `ProteinStore.with_labels`
 
 
 def structure_files(path=None) -> Origin:
@@ -106,9 +134,12 @@ def fingerprint(path) -> str:
     digest = hashlib.sha256()
     for file in list_files(path):
         if kind_of(file) is not None or file.endswith(ARCHIVES):
-            status = os.stat(file, follow_symlinks=os.path.exists(file))
-            entry = os.path.relpath(file, path), status.st_size, status.st_mtime_ns
-            digest.update(f"{entry}\n".encode("utf-8", "surrogateescape"))
+            try:
+                status = os.stat(file, follow_symlinks=os.path.exists(file))
+                state = status.st_size, status.st_mtime_ns
+            except OSError:  # in a folder that cannot be entered
+                state = -1, -1
+            digest.update(f"{(os.path.relpath(file, path), *state)}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
@@ -121,21 +152,30 @@ def list_files(path) -> list[str]:
         return [str(path)]
     if not os.path.isdir(path):
         raise StructureError(path, "cannot be opened", "no such file or folder")
-    files, closed = [], []
-    for folder, subfolders, names in os.walk(path, onerror=closed.append):
-        subfolders[:] = (n for n in subfolders if not (n.endswith(STORE_SUFFIX) and is_ours(Path(folder, n))))
-        files += (os.path.join(folder, name) for name in names)
-        files += (link for name in subfolders if os.path.islink(link := os.path.join(folder, name)))
-    return sorted([*files, *(error.filename for error in closed)])
+    files, folders = [], [str(path)]
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if not entry.is_dir(follow_symlinks=False):
+                        files.append(entry.path)
+                    elif not (entry.name.endswith(STORE_SUFFIX) and is_ours(entry.path)):
+                        folders.append(entry.path)
+        except OSError:
+            files.append(folder)
+    return sorted(files)
 
 
 def find_structures(path) -> Listing:
     """List the structures under a folder (recursively), in an archive, or in a single file.
 
-    Raises StructureError if nothing is at `path`, or it is itself an archive that is damaged.
+    An archive in the folder that cannot be listed becomes a source that cannot be read, and so a failure. Raises
+    StructureError if nothing is at `path`, or it is itself an archive that is damaged.
     """
     found: list[tuple[str, Source]] = []  # and the path inside the folder, or inside folder and archive
     skipped: list[tuple[str, str]] = []
+    damaged: list[Source] = []
     alone = not os.path.isdir(path)
     for file in list_files(path):
         inside = os.path.basename(file) if alone else os.path.relpath(file, path)
@@ -146,14 +186,15 @@ def find_structures(path) -> Listing:
         else:
             try:
                 members = _members(file, skipped)
-            except StructureError as error:
+            except StructureError:
                 if alone:
                     raise
-                skipped.append((file, error.reason))
+                damaged.append(Source("/".join(Path(inside).parts), file))
             else:
-                folder = "" if alone else os.path.splitext(inside)[0]
+                ending = next(ending for ending in ARCHIVES if inside.endswith(ending))
+                folder = "" if alone else inside.removesuffix(ending)
                 found += ((os.path.join(folder, m), Source("", file, m, *place)) for m, *place in members)
-    return _named(found, skipped)
+    return Listing(sorted([*_named(found, skipped), *damaged], key=lambda source: source.name), skipped)
 
 
 def _members(file: str, skipped: list) -> list[tuple[str, int, int]]:
@@ -164,7 +205,10 @@ def _members(file: str, skipped: list) -> list[tuple[str, int, int]]:
                 found = [(info.filename, 0, info.file_size) for info in archive.infolist()]
             return [member for member in found if not member[0].endswith("/")]
         members = []
-        with tarfile.open(file, "r:") as archive:
+        plain = _unpacked(file, os.stat(file).st_mtime_ns) if file.endswith(GZIPPED) else None
+        if plain is not None:
+            plain.seek(0)
+        with tarfile.open(file, "r:", plain) as archive:
             while (member := archive.next()) is not None:
                 archive.members.clear()  # tarfile keeps every header, a gigabyte for a million members
                 if member.size < 0:  # it would be listed without end
@@ -185,8 +229,8 @@ def kind_of(file: str) -> str | None:
     return next((kind for kind in reversed(KINDS) if file.lower().endswith(kind)), None)
 
 
-def _named(found: list[tuple[str, Source]], skipped: list[tuple[str, str]]) -> Listing:
-    """One source for every structure, each with a name of its own, sorted by it; the others are skipped."""
+def _named(found: list[tuple[str, Source]], skipped: list[tuple[str, str]]) -> list[Source]:
+    """One source for every structure, each with a name of its own; the others are added to `skipped`."""
     files: list[tuple[int, str, Source]] = []  # place in KINDS, path without extensions
     for inside, source in found:
         kind = kind_of(inside)
@@ -194,8 +238,8 @@ def _named(found: list[tuple[str, Source]], skipped: list[tuple[str, str]]) -> L
         if kind is not None and os.path.basename(inside).lower() != kind:
             files.append((KINDS.index(kind), stem, source))
         else:
-            packed = inside.lower().endswith(PACKED)
-            skipped.append((str(source), "a packed archive, unpack it first" if packed else "not a structure file"))
+            packed = f"{os.path.basename(inside)} is a packed archive, unpack it first"
+            skipped.append((str(source), packed if inside.lower().endswith(PACKED) else "not a structure file"))
     chosen: dict[str, Source] = {}
     for _, stem, source in sorted(files, key=lambda item: (*item[:2], item[2].offset)):
         if stem in chosen:
@@ -204,8 +248,7 @@ def _named(found: list[tuple[str, Source]], skipped: list[tuple[str, str]]) -> L
             chosen[stem] = source
     count = Counter(map(os.path.basename, chosen))
     names = {stem: name if count[name := os.path.basename(stem)] == 1 else stem for stem in chosen}
-    sources = [replace(source, name="/".join(Path(names[stem]).parts)) for stem, source in chosen.items()]
-    return Listing(sorted(sources, key=lambda source: source.name), skipped)
+    return [replace(source, name="/".join(Path(names[stem]).parts)) for stem, source in chosen.items()]
 
 
 def bundle_path() -> Path:
@@ -216,4 +259,4 @@ def bundle_path() -> Path:
 def bundle_index() -> list[dict[str, str]]:
     """Rows of the bundle's index.tsv as text: `file`, `pdb_id`, `chains`, `n_residues`, `ec`, `split` and more."""
     header, *rows = read_rows(bundle_path() / "index.tsv")
-    return [dict(zip(header, row)) for row in rows]
+    return [dict(zip(header, row, strict=True)) for row in rows]

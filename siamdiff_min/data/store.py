@@ -3,66 +3,80 @@
 A store is a folder of shards, and `meta.json`, which says how many there are and is written last. A shard is a dict
 that `torch.save` wrote. It has the proteins of up to SHARD sources, one after the other as in `Protein.pack`:
 
-    names, labels     B names, and B dicts of whatever belongs to the proteins (`samples.py` says what)
-    chains            for every protein a line of its author chain ids, with tabs between them
+    format, plan      that the file is ours, and what it was made from; `build.py` makes it again if the plan differs
+    names, chains     names of the B proteins, and for each the author's ids of its chains; JSON as bytes
     first_residue     (B + 1,) row of the first residue of every protein
     first_atom        (R + 1,) row of the first atom of every residue
     pos, chain, ...   the tensors of `Protein` in KINDS
+    labels            B dicts of whatever belongs to the proteins (`samples.py` says what); empty for plain structures
     failures          rows of `failures.tsv`: sources of this shard that could not be read
     dropped           reason -> number of atoms or residues that the parsing policy left out
-    plan              what the shard was made from; `build.py` makes it again where this differs
 
-It is mapped into memory: reading a crop touches only the bytes of its residues, and no code in a shard is ever run.
+`meta.json` says at which byte of its file each array begins. So a shard is mapped into memory in microseconds, and
+reading a crop touches only the bytes of its residues. No code in a shard is ever run.
 """
 
 import hashlib
 import io
 import json
-import pickle
+import math
+import mmap
+import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from ..files import StoreError, StructureError, checksum, escape, unescape, write_file
+from ..files import StoreError, StructureError, checksum, write_file
 from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import ATOM_FIELDS, Protein
 from ..protein.structure import Structure
 
-FORMAT, VERSION = "siamdiff_min store", 4
+FORMAT, VERSION = "siamdiff_min store", 5
 STORE_SUFFIX = ".store"
+HEAD = 512  # bytes at the beginning of a shard that hold its format and plan
 SHARD = 512  # sources; a build that is killed reads no more than these again
-KINDS = {  # what is kept of a `Protein`, and in how many bytes; the rest follows from it
-    "pos": torch.float32,
-    "atom_name": torch.uint8,
-    "residue_type": torch.uint8,
-    "residue_number": torch.int32,
-    "insertion_code": torch.uint8,
-    "residue_index": torch.int32,
-    "chain": torch.int32,
+KINDS = {  # the fields of a `Protein` that are kept, and their types on the disk; the other fields follow from them
+    "pos": "<f4",
+    "atom_name": "u1",
+    "residue_type": "u1",
+    "residue_number": "<i4",
+    "insertion_code": "u1",
+    "residue_index": "<i4",
+    "chain": "<i4",
 }
+ARRAYS = KINDS | {"first_residue": "<i4", "first_atom": "<i4", "names": "u1", "chains": "u1"}
 _ELEMENT = torch.tensor(ATOM_ELEMENT)
 
 
 class ProteinStore(torch.utils.data.Dataset):
     """Proteins of a store by index. Opening it checks `meta.json` and the sizes of the files, not their content.
 
-    Picklable (DataLoader workers): the shards are mapped on first use, in each process.
+    Picklable (DataLoader workers): every process maps a shard when it first reads from it.
 
     Raises:
         StoreError: not a store, another version, a damaged `meta.json`, a shard that is missing or of the wrong size;
-            on first use, where another store has taken its place since.
+            on first use, if a shard is damaged or another store has taken its place since.
     """
 
     def __init__(self, path):
         self.path = Path(path)
         self.meta = read_meta(self.path)
-        self.first = [0, *accumulate(shard["proteins"] for shard in self.meta["shards"])]  # index in every shard
-        for file, shard in zip(self.files, self.meta["shards"]):
+        shards = self.meta["shards"]
+        self.first = [0, *accumulate(shard["proteins"] for shard in shards)]  # row of the first protein of every shard
+        self.rows: Sequence[int] = range(self.first[-1])  # the proteins that are handed out, see `with_labels`
+        self.given: list[dict] | None = None  # their labels, if these are not in the store
+        self.about = ""  # what is missing of these labels
+        self.mapped: dict[int, dict[str, np.ndarray]] = {}  # shards by number
+        self.loaded: dict[int, list] = {}  # labels of shards
+        self.size = sum(shard["size"] for shard in shards)  # bytes on the disk
+        for file, shard in zip(self.files, shards, strict=True):
             size = file.stat().st_size if file.is_file() else "no"
             if size != shard["size"]:
                 raise StoreError(f"{file} has {size} bytes, expected {shard['size']}")
@@ -72,52 +86,69 @@ class ProteinStore(torch.utils.data.Dataset):
         return [shard_file(self.path, i) for i in range(len(self.meta["shards"]))]
 
     @cached_property
-    def shards(self) -> list[dict]:
-        """All shards, mapped. Raises StoreError where one is damaged, or of another store."""
-        shards = [load_shard(file) for file in self.files]
-        if any(shard.get("plan") != about["plan"] for shard, about in zip(shards, self.meta["shards"])):
-            raise StoreError(f"{self.path} is damaged, or was replaced while it was in use: its data have changed")
-        return shards
-
-    @cached_property
     def names(self) -> list[str]:
         """Names of the proteins, in order."""
-        return [name for shard in self.shards for name in shard["names"]]
+        names = [name for i in range(len(self.files)) for name in json.loads(bytes(self._shard(i)["names"]))]
+        return [names[row] for row in self.rows]
 
     def __len__(self) -> int:
-        return self.first[-1]
+        return len(self.rows)
 
     def __getitem__(self, index: int) -> Protein:
         return self.read(range(len(self))[index])
 
     def __getstate__(self) -> dict:
-        return {name: value for name, value in self.__dict__.items() if name not in ("shards", "names")}
+        return {name: value for name, value in self.__dict__.items() if name != "names"} | {"mapped": {}, "loaded": {}}
 
     @property
     def checksum(self) -> str:
         """The same where all proteins, their names and their labels are."""
-        return hashlib.sha256("".join(shard["sha256"] for shard in self.meta["shards"]).encode()).hexdigest()
+        text = "".join(shard["sha256"] for shard in self.meta["shards"])
+        text += "" if self.given is None else f"{[*self.rows]} {self.given}"
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def labels(self, index: int) -> dict:
-        """What is kept beside a protein; empty for plain structures."""
-        shard, row = self._find(index)
-        return shard["labels"][row]
+        """What is known of a protein; empty for plain structures."""
+        if self.given is not None:
+            return self.given[index]
+        number, row = self._place(index)
+        if number not in self.loaded:
+            self.loaded[number] = load_shard(shard_file(self.path, number))["labels"]
+        return self.loaded[number][row] if self.loaded[number] else {}
 
-    def chains(self, index: int) -> list[str]:
-        """Author chain ids of one protein, in the order of `Protein.chain`."""
+    def with_labels(self, labels: Mapping[str, Callable[[list], dict]]) -> "ProteinStore":
+        """The same store with these proteins only, and labels made from their `positions`.
+
+        Proteins that the store lacks, and those without any value, are left out; `about` says how many.
+        """
+        row_of = {name: row for row, name in enumerate(self.names)}
+        found = {row_of[n]: labels[n](self.positions(row_of[n])) for n in sorted(labels.keys() & row_of.keys())}
+        missing = sum(made.pop("missing", 0) for made in found.values())
+        other = copy(self)  # as for another process: nothing is mapped or known by name yet
+        other.given = [made for made in found.values() if made["values"]]
+        other.rows = [row for row, made in found.items() if made["values"]]
+        left_out = {"structures": len(labels) - len(other), "labels of residues that are not in theirs": missing}
+        other.about = ", ".join(f"{count} {what}" for what, count in left_out.items() if count)
+        return other
+
+    def positions(self, index: int) -> list[tuple[str, int, str]]:
+        """The author's chain, number and insertion code of every residue."""
         shard, row = self._find(index)
-        return [unescape(chain) for chain in shard["chains"].split("\n")[row].split("\t")]
+        residues, names = slice(*shard["first_residue"][row : row + 2]), json.loads(bytes(shard["chains"]))[row]
+        chains = [names[chain] for chain in shard["chain"][residues].tolist()]
+        numbers, codes = (shard[name][residues].tolist() for name in ("residue_number", "insertion_code"))
+        return list(zip(chains, numbers, map(chr, codes), strict=True))
 
     def num_residues(self, index: int) -> int:
         """Number of residues of one protein."""
         shard, row = self._find(index)
-        first, last = shard["first_residue"][row : row + 2].tolist()
-        return last - first
+        first, last = shard["first_residue"][row : row + 2]
+        return int(last - first)
 
     def atoms_before(self, index: int, start: int) -> int:
         """Number of atoms of a protein before its residue `start`."""
         shard, row = self._find(index)
-        first = int(shard["first_residue"][row])
+        first = shard["first_residue"][row]
         return int(shard["first_atom"][first + start] - shard["first_atom"][first])
 
     def read(self, index: int, start: int = 0, length: int | None = None) -> Protein:
@@ -130,30 +161,57 @@ class ProteinStore(torch.utils.data.Dataset):
         first, last = shard["first_residue"][row : row + 2].tolist()
         length = last - first - start if length is None else length
         if start < 0 or length < 0 or first + start + length > last:
-            raise ValueError(f"residues {start} to {start + length} of {shard['names'][row]}, which has {last - first}")
+            raise ValueError(f"residues {start} to {start + length} of {self.names[index]}, which has {last - first}")
         residues = slice(first + start, first + start + length)
-        edges = shard["first_atom"][residues.start : residues.stop + 1].long()
-        atoms = slice(int(edges[0]), int(edges[-1]))
-        kept = {name: shard[name][atoms if name in ATOM_FIELDS else residues].long() for name in KINDS if name != "pos"}
+        edges = shard["first_atom"][residues.start : residues.stop + 1]
+        atoms = slice(edges[0], edges[-1])
+        kept = {  # by numpy: operations of torch on so few numbers wait for its threads
+            name: torch.from_numpy(shard[name][atoms if name in ATOM_FIELDS else residues].astype(np.int64))
+            for name in KINDS
+            if name != "pos"
+        }
         return Protein(
             **kept,
-            pos=shard["pos"][atoms].clone(),
+            pos=torch.from_numpy(shard["pos"][atoms].copy()),
             element=_ELEMENT[kept["atom_name"]],
-            atom_residue=torch.arange(length).repeat_interleave(edges.diff()),
+            atom_residue=torch.from_numpy(np.repeat(np.arange(length), np.diff(edges))),
             masked=torch.zeros(length, dtype=torch.bool),
             residue_protein=torch.zeros(length, dtype=torch.long),
         )
 
     def verify(self) -> None:
         """Read everything and compare the checksums. Raises StoreError that names the first damaged file."""
-        for file, shard in zip(self.files, self.meta["shards"]):
+        for file, shard in zip(self.files, self.meta["shards"], strict=True):
             if checksum(file) != shard["sha256"]:
                 raise StoreError(f"{file} is damaged (its checksum differs)")
 
-    def _find(self, index: int) -> tuple[dict, int]:
-        """The shard of a protein, and its row there."""
-        number = bisect_right(self.first, index) - 1
-        return self.shards[number], index - self.first[number]
+    def _place(self, index: int) -> tuple[int, int]:
+        """The number of the shard of a protein, and its row there."""
+        number = bisect_right(self.first, self.rows[index]) - 1
+        return number, self.rows[index] - self.first[number]
+
+    def _find(self, index: int) -> tuple[dict[str, np.ndarray], int]:
+        """The arrays of a protein's shard, mapped, and its row there. Raises StoreError."""
+        number, row = self._place(index)
+        return self._shard(number), row
+
+    def _shard(self, number: int) -> dict[str, np.ndarray]:
+        if number not in self.mapped:
+            about, file = self.meta["shards"][number], shard_file(self.path, number)
+            try:
+                with open(file, "rb") as opened:
+                    content = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+                if hasattr(mmap, "MADV_RANDOM") and self.size > memory():
+                    content.madvise(mmap.MADV_RANDOM)  # else the system reads ahead, which soon fills the memory
+                if about["plan"].encode() not in content[:HEAD]:
+                    raise ValueError
+            except (OSError, ValueError) as error:
+                reason = "is damaged, or was replaced while it was in use: its data have changed"
+                raise StoreError(f"{self.path} {reason} ({file.name})") from error
+            places = about["arrays"].items()
+            found = {name: np.frombuffer(content, ARRAYS[name], size, offset) for name, (offset, size) in places}
+            self.mapped[number] = found | {"pos": found["pos"].reshape(-1, 3)}
+        return self.mapped[number]
 
 
 # ---- shards ----------------------------------------------------------------------------------------------------------
@@ -163,17 +221,40 @@ def shard_file(folder: Path, number: int) -> Path:
     return folder / f"{number:05d}.pt"
 
 
+def is_shard(file: Path) -> bool:
+    """True for a file that `write_shard` wrote, even if it has been damaged since."""
+    try:
+        with open(file, "rb") as opened:
+            return FORMAT.encode() in opened.read(HEAD) and not file.is_symlink()
+    except OSError:
+        return False
+
+
 def load_shard(file: Path) -> dict:
     """The content of a shard, its tensors mapped. Raises StoreError."""
     try:
         return torch.load(file, mmap=True, weights_only=True)
-    except (OSError, RuntimeError, ValueError, LookupError, EOFError, pickle.UnpicklingError) as error:
-        raise StoreError(f"{file} is missing or damaged ({str(error).splitlines()[0]:.100})") from error
+    except Exception as error:  # torch finds many kinds of damage
+        raise StoreError(f"{file} is missing or damaged ({str(error).partition(chr(10))[0]:.100})") from error
+
+
+def describe_shard(file: Path, shard: dict) -> dict:
+    """What `meta.json` says of a shard: where its arrays lie in the file (offset, size), and checksums."""
+    content = file.read_bytes()
+    places = {name: (content.find(shard[name].numpy().tobytes()), shard[name].numel()) for name in ARRAYS}
+    digest, proteins = hashlib.sha256(content).hexdigest(), len(shard["first_residue"]) - 1
+    return {"plan": shard["plan"], "sha256": digest, "size": len(content), "proteins": proteins, "arrays": places}
+
+
+def memory() -> float:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
 
 
 def write_shard(file: Path, plan: str, entries: Iterable[tuple[str, Structure | StructureError]]) -> None:
     """Write a shard of named structures, or why there is none. Raises WriteError; the old file is then as it was."""
-    names, labels, chains, failures, dropped, columns = [], [], [], [], Counter(), {name: [] for name in KINDS}
+    names, chains, labels, failures, dropped = [], [], [], [], Counter()
+    columns = {name: [torch.zeros((0, 3) if name == "pos" else 0)] for name in KINDS}
     residues, atoms = [0], [0]  # how many there are in every protein, and in every residue; before the first, none
     for name, found in entries:
         if isinstance(found, StructureError):
@@ -181,20 +262,20 @@ def write_shard(file: Path, plan: str, entries: Iterable[tuple[str, Structure | 
             continue
         failures += [(name, "no conformer", error.reason, error.path, error.detail) for error in found.unmatched]
         names.append(name)
+        chains.append(found.chain_names)
         labels.append(found.labels)
-        chains.append("\t".join(map(escape, found.chain_names)))
         dropped += found.dropped
-        for column, kind in KINDS.items():
-            columns[column].append(getattr(found.protein, column).to(kind))
+        for column, parts in columns.items():
+            parts.append(getattr(found.protein, column))
         residues.append(found.protein.num_residues)
         atoms += torch.bincount(found.protein.atom_residue, minlength=residues[-1]).tolist()
-    tensors = {name: torch.cat(parts) for name, parts in columns.items() if parts}
-    tensors["first_residue"] = torch.tensor(residues).cumsum(0).int()
-    tensors["first_atom"] = torch.tensor(atoms).cumsum(0).int()
-    about = {"plan": plan, "names": names, "labels": labels, "failures": failures, "dropped": dict(dropped)}
-    about["chains"] = "\n".join(chains)  # one text: opening a large store unpickles every object in it
+    arrays = {name: torch.cat(parts).numpy() for name, parts in columns.items()}
+    arrays |= {"first_residue": np.cumsum(residues), "first_atom": np.cumsum(atoms)}
+    arrays |= {"names": list(json.dumps(names).encode()), "chains": list(json.dumps(chains).encode())}
+    about = {"labels": labels if any(labels) else [], "failures": failures, "dropped": dict(dropped)}
     content = io.BytesIO()  # of a full disk torch would say something else
-    torch.save(about | tensors, content)
+    kept = {name: torch.from_numpy(np.array(arrays[name], dtype=kind)) for name, kind in ARRAYS.items()}
+    torch.save({"format": FORMAT, "plan": plan} | kept | about, content)
     write_file(file, content.getbuffer())
 
 
@@ -205,16 +286,29 @@ def read_meta(folder: Path) -> dict:
     """The content of `meta.json` of a finished store. Raises StoreError."""
     try:
         meta = json.loads((folder / "meta.json").read_bytes())
-        found = meta["format"], meta["version"]
+        found = meta.pop("format"), meta.pop("version")
+        expected = meta.pop("sha256", None)
     except OSError as error:
         raise StoreError(f"{folder} is not a store: {error.strerror} (meta.json)") from error
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{folder}: meta.json is damaged ({error})") from error
     if found != (FORMAT, VERSION):
         raise StoreError(f"{folder} is a {found[0]}, version {found[1]}; this is {FORMAT}, version {VERSION}")
+    if expected != _digest(meta):
+        raise StoreError(f"{folder}: meta.json is damaged (its checksum differs)")
     if "shards" not in meta:
         raise StoreError(f"{folder} is not a finished store")
     return meta
+
+
+def write_meta(folder: Path, meta: dict) -> None:
+    """Write the description that makes a folder a store; an empty one marks it as ours. Raises WriteError."""
+    about = {"format": FORMAT, "version": VERSION, "sha256": _digest(meta)}
+    write_file(folder / "meta.json", json.dumps(about | meta, indent=1, sort_keys=True).encode())
+
+
+def _digest(meta: dict) -> str:
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
 def is_ours(folder) -> bool:

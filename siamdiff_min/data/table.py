@@ -4,22 +4,20 @@
     1abc    3.2             1abc    A       52      0.7
     2def    -1.5            1abc    A       52A     0.1
 
-The table is text with tabs. A column `split` may say train, valid or test; otherwise a hash of the name does.
+The table is text with tabs, or with commas and no quotes. A column `split` may say train, valid or test; otherwise a
+hash of the name does. The store is that of the structures alone, one for all tables: labels are added as it is opened.
 """
 
 import hashlib
 import math
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-from ..files import StructureError, checksum, read_rows, structure_errors
-from ..protein.structure import Structure
+from ..files import StructureError, read_rows, structure_errors
 from .samples import SPLITS, LabelledData
-from .sources import Listing, Origin, find_structures, fingerprint, kind_of
+from .sources import find_structures, kind_of, structure_files
 
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
 HELD_OUT = 10  # a tenth of the structures each for validation and test
@@ -40,61 +38,57 @@ def table_set(labels, data, kind: str | None = None, needed: Sequence[str] = tup
         kind = kind or _looks_like([row["value"] for row in rows])
         classes, values = _values([row["value"] for row in rows], kind)
     residues, listed = "number" in rows[0], {}
-    for row, value in zip(rows, values):
+    for row, value in zip(rows, values, strict=True):
         listed.setdefault(row["name"], []).append(row | {"value": value})
-    found = find_structures(data)
-    sources = {source.name: source for source in found.sources}
-    if missing := sorted(listed.keys() - sources.keys()):
-        detail = f"{len(missing)} of {len(listed)}, e.g. {missing[0]}; {data} has {len(sources)}, e.g. {[*sources][:1]}"
+    there = {source.name for source in find_structures(data).sources}
+    if missing := sorted(listed.keys() - there):
+        detail = f"{len(missing)} of {len(listed)}, e.g. {missing[0]}; {data} has {len(there)}, e.g. {[*there][:1]}"
         raise StructureError(labels, "names that match no structure", detail)
-    skipped = [*found.skipped, *((str(sources[name]), "no label in the table") for name in sources.keys() - listed)]
-    digest = hashlib.sha256(f"{fingerprint(data)} {checksum(Path(labels))} {kind}".encode()).hexdigest()
-    origins, split_of = {}, _splits(labels, listed, needed)
+    origin, split_of = structure_files(data), _splits(labels, listed, needed)
+    origins = {}
     for split in SPLITS:
-        names = sorted(name for name in listed if split_of[name] == split)
-        chosen = [replace(sources[name], label=partial(_label, kind, listed[name])) for name in names]
-        listing = partial(Listing, chosen, skipped if split == "train" else [])
-        origins[split] = Origin(Path(data), f"{digest} {split}", listing, variant=f"labels-{digest[:8]}-{split}")
+        found = {name: partial(_label, kind, rows) for name, rows in listed.items() if split_of[name] == split}
+        origins[split] = replace(origin, labels=found)
     what = f"{len(rows)} residues of {len(listed)}" if residues else f"{len(listed)}"
     about = f"{kind} on {what} structures, {labels}" + (f"; {len(classes)} names" if classes else "")
     return LabelledData(**origins, labels=classes, about=about, options={"kind": kind, "residues": residues})
 
 
-def _label(kind: str, rows: list[dict], structure: Structure) -> Structure:
-    """Add the value of a structure, or those of its residues. Raises StructureError if it has none of these."""
+def _label(kind: str, rows: list[dict], positions: list[tuple]) -> dict:
+    """The value of a structure, or those of its residues that are there, in file order."""
     if "number" not in rows[0]:
-        return replace(structure, labels={"kind": kind, "values": [rows[0]["value"]]})
-    row_of = {(chain, f"{n}{code}".strip()): row for row, (chain, n, code) in enumerate(structure.positions)}
+        return {"kind": kind, "values": [rows[0]["value"]]}
+    row_of = {(chain, f"{n}{code}".strip()): row for row, (chain, n, code) in enumerate(positions)}
     found = [(row_of.get((row["chain"], row["number"])), row) for row in rows]
     found = sorted((pair for pair in found if pair[0] is not None), key=lambda pair: pair[0])
-    if not found:
-        missing = f"e.g. chain {rows[0]['chain']}, number {rows[0]['number']}"
-        raise StructureError(rows[0]["name"], "no labelled residue in it", missing)
-    labels = {
+    return {
         "kind": kind,
         "values": [row["value"] for _, row in found],
         "rows": [place for place, _ in found],
         "places": [f"{row['chain']}:{row['number']}" for _, row in found],
+        "missing": len(rows) - len(found),
     }
-    dropped = Counter({"labels of residues that are not in the structure": len(rows) - len(found)})
-    return replace(structure, dropped=structure.dropped + dropped, labels=labels)
 
 
 def read_table(path) -> list[dict[str, str]]:
     """The rows of a table of labels as text, by column; names without extensions. Raises StructureError."""
     header, *lines = read_rows(path) or [[]]
+    if len(header) == 1:
+        header, *lines = read_rows(path, ",")
     with structure_errors(path, "malformed table"):
-        if set(header) - {"split"} not in ({"name", "value"}, {"name", "chain", "number", "value"}):
+        columns = {"name", "value"}, {"name", "chain", "number", "value"}
+        if set(header) - {"split"} not in columns or len(header) != len(set(header)):
             raise ValueError(f"columns {header!r:.100}, expected name, value; of residues name, chain, number, value")
         rows, seen = [], set()
         for number, line in enumerate(lines, 1):
             if len(line) != len(header):
                 raise ValueError(f"row {number} has {len(line)} columns of {len(header)}: {line!r:.100}")
-            row = dict(zip(header, map(str.strip, line)))
+            row = dict(zip(header, map(str.strip, line), strict=True))
             row["name"] = row["name"][: len(row["name"]) - len(kind_of(row["name"]) or "")]
             key = row["name"], row.get("chain"), row.get("number")
             wrong = {
                 "a second one of its name": key in seen,
+                "in quotes, expected plain text": any(cell[:1] == '"' for cell in row.values()),
                 "without a residue number": not re.fullmatch("-?[0-9]+[A-Za-z]?", row.get("number", "0")),
                 "of no split, expected train, valid or test": row.get("split", "") not in SPLIT_OF,
             }
@@ -109,32 +103,39 @@ def read_table(path) -> list[dict[str, str]]:
 
 
 def _values(texts: list[str], kind: str) -> tuple[tuple[str, ...], list]:
-    """The names of the classes, and the values in the rows. Raises ValueError where one is not of this kind."""
+    """The names of the classes, and the values in the rows. Raises ValueError if one is not of this kind."""
     if kind in ("classes", "labels"):
         values = [[name for name in text.split(",") if name] for text in texts] if kind == "labels" else texts
         names = sorted(set().union(*values) if kind == "labels" else {*values})
-        if len(names) < 2 or "" in names:
-            raise ValueError(f"a row without a value, or one class only: {names!r:.100}")
+        if "" in names:
+            raise ValueError(f"row {texts.index('') + 1} is without a value")
+        if len(names) < 2:
+            raise ValueError(f"one class only: {names!r:.100}")
         return tuple(names), values
-    values = [float(text) for text in texts]
-    for number, value in enumerate(values, 1):
-        if not math.isfinite(value) or (kind == "binary" and value not in (0, 1)):
-            raise ValueError(f"row {number}: {value} is no value for {kind}")
+    values = [_number(text) for text in texts]
+    for number, (text, value) in enumerate(zip(texts, values, strict=True), 1):
+        if value is None or not math.isfinite(value) or (kind == "binary" and value not in (0, 1)):
+            raise ValueError(f"row {number}: {text!r:.50} is no value for {kind}")
     return (), values
 
 
+def _number(text: str) -> float | None:
+    """The number that a text is; Python would also read 1_000."""
+    try:
+        return float(text) if "_" not in text else None
+    except ValueError:
+        return None
+
+
 def _looks_like(texts: Sequence[str]) -> str:
-    """The kind of the labels. Raises ValueError where most are numbers, but not all."""
-    numbers, others = set(), []
-    for text in texts:
-        try:
-            numbers.add(float(text))
-        except ValueError:
-            others.append(text)
+    """The kind of the labels. Raises ValueError if some are numbers, and others are not."""
+    others = [row for row, text in enumerate(texts, 1) if _number(text) is None]
     if not others:
-        return "binary" if numbers == {0, 1} else "regression"
-    if 2 * len(others) < len(texts):
-        raise ValueError(f"{others[0]!r:.50} is no number, and most others are; names need --kind classes or labels")
+        return "binary" if {*map(float, texts)} == {0, 1} else "regression"
+    first = texts[others[0] - 1]
+    if len(others) < len(texts) or all(re.fullmatch(r"-?\d+[,_][\d,_.]*", text) for text in texts):
+        reason = f"row {others[0]}: {first!r:.50} is no number, and other values look like numbers"
+        raise ValueError(f"{reason}; names need --kind classes or labels")
     return "labels" if any("," in text for text in texts) else "classes"
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 import string
 from collections import Counter
@@ -251,6 +252,22 @@ def test_folders_that_are_no_lmdb_or_cut_short(tmp_path):
         atom3d.list_items(folder, "psr")
     (folder / "data.mdb").write_bytes(whole)
     assert len(atom3d.list_items(folder, "psr").sources) == 20
+
+
+def test_ids_that_take_no_end_of_memory(tmp_path):
+    """Python's parser runs out of memory at 100,000 minus signs; in the process that starts all others."""
+    write(tmp_path, [psr()], ids={"-" * 100_000 + "1": 0})
+    with pytest.raises(StructureError, match=r"malformed set|too large"):
+        atom3d.list_items(tmp_path, "psr")
+
+
+def test_a_pipe_in_place_of_the_data(tmp_path):
+    """Opening it would wait without end."""
+    folder = tmp_path / "train"
+    folder.mkdir()
+    os.mkfifo(folder / "data.mdb")
+    with pytest.raises(StructureError, match=r"data\.mdb is not a regular file"):
+        atom3d_set(tmp_path, "psr", needed=["train"]).train.listing()
 
 
 def test_without_the_package_the_error_says_what_to_install(tmp_path, monkeypatch):

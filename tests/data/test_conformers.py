@@ -24,7 +24,7 @@ from siamdiff_min.protein.constants import CA
 from siamdiff_min.protein.parse import read_models, read_structure
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.protein.structure import Structure
-from siamdiff_min.training.config import parse
+from siamdiff_min.training.config import pretrain_options
 
 
 def open_conformers(path, pairs=None):
@@ -159,18 +159,49 @@ def test_a_residue_whose_conformer_lacks_its_ca_is_left_out(tmp_path):
         assert view.residue_index.tolist() == [i for i in range(51) if i != 3]
 
 
-def test_residues_are_matched_by_number_then_by_sequence():
-    """In a run of equal residues an alignment cannot tell which one is missing."""
+def test_residues_are_matched_by_their_sequence():
+    """In a run of equal residues an alignment cannot tell which of them is missing; elsewhere it can."""
     first = single()
     first = replace(first, residue_type=torch.where(first.residue_index // 4 == 5, 0, first.residue_type))
-    left = torch.arange(first.num_residues) != 21
-    other = moved(first.select_residues(left), 1.0)
-    expected = np.where(left[first.atom_residue][:, None], first.pos.numpy() + 1, np.nan)
-    for names in ("A", "B"):  # the same chain, or another name for the only chain
-        found = matched(as_structure(first), as_structure(other, names), "a", "b")
-        assert np.allclose(found, expected, atol=1e-4, equal_nan=True)
+    for lost, equal in ((21, range(20, 24)), (7, range(7, 8))):
+        left = torch.arange(first.num_residues) != lost
+        outside = torch.tensor([r not in equal for r in first.atom_residue.tolist()])
+        other = moved(first.select_residues(left), 1.0)
+        for names in ("A", "B"):  # the same chain, or another name for the only chain
+            found = matched(as_structure(first), as_structure(other, names), "a", "b")
+            assert np.allclose(found[outside], first.pos[outside] + 1, atol=1e-4)
+            gone = first.atom_residue[found[:, 0].isnan()].unique()
+            assert set(gone.tolist()) <= set(equal) and len(gone) >= 1
     renumbered = replace(moved(first, 1.0), residue_number=first.residue_number + 500)
     assert np.allclose(matched(as_structure(first), as_structure(renumbered), "a", "b"), first.pos + 1, atol=1e-4)
+
+
+def test_a_chain_that_is_numbered_through_after_a_gap():
+    """By number, most residues fit as well, and those behind the gap are lost or paired with others."""
+    first = single()
+    left = ~torch.isin(torch.arange(first.num_residues), torch.tensor([first.num_residues - 4, first.num_residues - 3]))
+    other = moved(first.select_residues(left), 1.0)
+    other = replace(other, residue_number=first.residue_number[: other.num_residues])
+    found = matched(as_structure(first), as_structure(other), "a", "b")
+    expected = np.where(left[first.atom_residue][:, None], first.pos.numpy() + 1, np.nan)
+    assert np.allclose(found, expected, atol=1e-4, equal_nan=True)
+
+
+def test_a_dimer_of_which_each_chain_lacks_an_end_does_not_slip():
+    """Aligned as one, the last residues of a chain could pass for those of the next."""
+    one = single()
+    chains = [one.crop(0, one.num_residues - 2), moved(one, 50.0).crop(2, one.num_residues - 2)]
+    whole = [one, moved(one, 50.0)]
+
+    def dimer(parts):
+        packed = Protein.pack([replace(p, chain=torch.full_like(p.chain, i)) for i, p in enumerate(parts)])
+        packed = replace(packed, residue_protein=torch.zeros_like(packed.residue_protein), num_proteins=1)
+        return as_structure(packed, "AB")
+
+    found = matched(dimer(whole), dimer(chains), "a", "b").numpy()
+    there = ~np.isnan(found[:, 0])
+    assert np.allclose(found[there], dimer(whole).protein.pos[there], atol=1e-4)
+    assert there.sum() == sum(p.num_atoms for p in chains)
 
 
 def test_chains_are_matched_by_name_in_whatever_order():
@@ -349,6 +380,6 @@ def test_training_with_conformers(folder, tmp_path, kind):
 def test_options_that_do_not_go_together(capsys):
     for argv in (["--pairs", "x.tsv"], ["--conformers", "models", "--method", "diffpret"]):
         with pytest.raises((SystemExit, ConfigError)) as error:
-            parse(argv).resolve()
+            pretrain_options(argv)
         said = capsys.readouterr().err + str(error.value)
         assert "--pairs is for --conformers" in said or "--conformers is for siamdiff" in said

@@ -149,6 +149,13 @@ def test_what_is_not_used_has_its_reason(tmp_path):
         assert data.test.listing().reasons == {UNKNOWN: 1}
 
 
+def test_a_chain_in_two_splits_is_said(tmp_path):
+    """It would be trained on and tested."""
+    assert "more than one split" not in ec_set(layout(tmp_path / "one")).about
+    files = {"train": ["1ABC-A.pdb"], "valid": ["2DEF-B.pdb", "1ABC-A.pdb"], "test": ["4JKL-A.pdb"]}
+    assert ec_set(layout(tmp_path / "two", files)).about.endswith("; 1 in more than one split, e.g. 1ABC-A")
+
+
 def test_a_list_of_ids(tmp_path):
     root, ids = layout(tmp_path / "s"), tmp_path / "ids.txt"
     ids.write_text("\ufeff1abc_A\n2DEF-B, 4JKL-A\n\n9ZZZ-A\n", encoding="utf-8")

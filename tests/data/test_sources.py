@@ -6,6 +6,7 @@ import os
 import tarfile
 import zipfile
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -202,3 +203,70 @@ def test_the_readme_of_the_bundle_credits_every_entry():
     for row in bundle_index():
         package = row["source_package"].partition(":")[2]
         assert f"| {row['file']} | {row['pdb_id']} | {row['chains']} | {package} (" in text
+
+
+def test_a_packed_tar_is_read_like_a_plain_one(tmp_path, monkeypatch):
+    """Unpacked once, by the process that lists it; nothing of it stays on the disk."""
+    (tmp_path / "x.tar").write_bytes(plain := tar([(f"sub/{i}.pdb", TEXT + b"END\n" * 9**i) for i in range(5)]))
+    (tmp_path / "x.tar.gz").write_bytes(gzip.compress(plain))
+    (tmp_path / "y.tgz").write_bytes(gzip.compress(plain)[:-20])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    listing = find_structures(tmp_path / "x.tar.gz")
+    assert names(listing) == names(find_structures(tmp_path / "x.tar"))
+    monkeypatch.setattr(gzip, "open", None)  # what was unpacked is there for the processes that read
+    for found in read_all(listing.sources, 2):
+        assert found.protein.num_residues == 3
+    assert not os.listdir(tmp_path / "temporary")
+    monkeypatch.undo()
+    with pytest.raises(StructureError, match=r"y\.tgz: damaged archive .EOFError"):
+        find_structures(tmp_path / "y.tgz")
+    (tmp_path / "y.tgz").write_bytes(gzip.compress(bytes(2**26)))
+    with pytest.raises(StructureError, match=r"y\.tgz: damaged archive .more than 100 times its size"):
+        find_structures(tmp_path / "y.tgz")
+
+
+def test_biological_assemblies_and_packed_archives_by_name(tmp_path):
+    for file in ("a.pdb1", "b.pdb1.gz", "b.cif", "z.tar.xz", "c.7z"):
+        (tmp_path / file).write_bytes(gzip.compress(TEXT) if file.endswith("gz") else TEXT)
+    listing = find_structures(tmp_path)
+    assert names(listing) == ["a", "b"] and listing.sources[0].read().protein.num_residues == 3
+    assert listing.sources[1].path.endswith("b.cif")
+    packed = {f"{name} is a packed archive, unpack it first": 1 for name in ("z.tar.xz", "c.7z")}
+    assert listing.reasons == packed | {"another file of the same structure": 1}
+
+
+def test_folders_deeper_than_pythons_stack(tmp_path):
+    here = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        for _ in range(1200):
+            os.mkdir("d")
+            os.chdir("d")
+        Path("deep.pdb").write_bytes(TEXT)
+        assert names(find_structures(tmp_path)) == ["deep"] and fingerprint(tmp_path)
+        os.remove("deep.pdb")
+        for _ in range(1200):  # pytest could not remove them
+            os.chdir("..")
+            os.rmdir("d")
+    finally:
+        os.chdir(here)
+
+
+def test_a_folder_whose_files_cannot_be_looked_at(tmp_path, monkeypatch):
+    """Its mode is 444: the names can be listed, and nothing else. Root may all the same, so it is simulated."""
+    (tmp_path / "a.pdb").write_bytes(TEXT)
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "b.pdb").write_bytes(TEXT)
+    stat = os.stat
+
+    def denied(path, *args, **options):
+        if "closed/" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", denied)
+    monkeypatch.setattr(os.path, "isfile", lambda path: "closed/" not in str(path) and stat(path).st_mode & 0o100000)
+    listing = find_structures(tmp_path)
+    assert names(listing) == ["a"] and listing.reasons == {"not a regular file": 1}
+    assert fingerprint(tmp_path)

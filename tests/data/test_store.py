@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from argparse import Namespace
 from collections import Counter
@@ -27,7 +28,7 @@ from siamdiff_min.data.build import open_store, report
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.data.sources import bundle_index, bundle_path, find_structures
 from siamdiff_min.data.store import VERSION, ProteinStore, is_ours
-from siamdiff_min.files import StoreError, WriteError
+from siamdiff_min.files import TEMPORARY, StoreError, WriteError, lock, write_file
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import Protein
 
@@ -205,7 +206,7 @@ def test_a_build_that_is_killed_goes_on_and_gives_the_same_bytes(folder, tmp_pat
     assert digest(tmp_path / "s") == digest(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"x" * 99])
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:300]])
 def test_a_shard_that_a_crash_has_damaged_is_made_again(folder, tmp_path, small_steps, damage):
     store = open_store(folder, tmp_path / "s")
     before, file = digest(store.path), store.path / "00001.pt"
@@ -240,6 +241,83 @@ def test_nothing_of_the_users_is_written_over(folder, tmp_path, content):
     assert tree(tmp_path) == before
     with pytest.raises(StoreError, match="exists and is not a store"):
         open_store(folder, folder / "p1.pdb")
+
+
+@pytest.mark.parametrize("name", ["00000.pt", "00003.pt", "failures.tsv"])
+@pytest.mark.parametrize("content", [b"dear", b"", None], ids=["text", "empty", "link"])
+def test_a_file_of_the_users_in_place_of_ours_ends_the_build(folder, tmp_path, small_steps, name, content):
+    """Whether there is already a shard of this number or not; nor is one removed, or a link followed."""
+    store = open_store(folder, tmp_path / "s")
+    theirs = store.path / name
+    theirs.unlink()
+    if content is None:
+        (tmp_path / "dear").write_bytes((store.path / "00001.pt").read_bytes())
+        theirs.symlink_to(tmp_path / "dear")
+    else:
+        theirs.write_bytes(content)
+    write_pdb(folder / "new.pdb", protein(6, seed=99))
+    before = tree(tmp_path)
+    with pytest.raises(StoreError, match=rf"{name} is not of this store, or damaged; it is not overwritten"):
+        open_store(folder, tmp_path / "s")
+    assert tree(tmp_path) == before
+    theirs.unlink()
+    assert len(open_store(folder, tmp_path / "s")) == 11
+
+
+def test_surplus_shards_go_but_for_those_of_the_user(folder, tmp_path, small_steps):
+    store = open_store(folder, tmp_path / "s")
+    assert len(store.files) == 5
+    for i in range(1, 9):
+        os.remove(next(folder.rglob(f"p{i}.pdb")))
+    (store.path / "00004.pt").write_bytes(b"dear")
+    assert open_store(folder, tmp_path / "s").names == ["p0", "p9"]
+    assert sorted(x.name for x in store.path.glob("*.pt")) == ["00000.pt", "00001.pt", "00004.pt"]
+    assert (store.path / "00004.pt").read_bytes() == b"dear"
+
+
+def test_a_reader_during_a_rebuild(folder, tmp_path, small_steps):
+    """It keeps the shards that it has mapped. Others of its store are gone, which is an error that says so."""
+    before, early, late = protein(SIZES[0], seed=0), *(open_store(folder, tmp_path / "s") for _ in range(2))
+    assert_equal(early[0], before)
+    write_pdb(folder / "a.pdb", protein(6, seed=99))
+    open_store(folder, tmp_path / "s")
+    assert_equal(early[0], before)
+    for store, index in ((early, 9), (late, 0)):
+        with pytest.raises(StoreError, match="was replaced while it was in use"):
+            store[index]
+    stores.write_meta(tmp_path / "s", {})  # as a build begins
+    with pytest.raises(StoreError, match="not a finished store"):
+        ProteinStore(tmp_path / "s")
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid") or os.geteuid() != 0, reason="only root can become another user")
+def test_a_cache_folder_without_rights(folder, cache, monkeypatch):
+    monkeypatch.setattr(build.os, "access", lambda path, mode: False)
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        for number, mode in enumerate((0o000, 0o444, 0o555)):
+            (Path(place) / str(number)).mkdir(mode=mode)
+            monkeypatch.setenv("SIAMDIFF_CACHE", f"{place}/{number}")
+            origin = build.structure_files(folder)
+            os.seteuid(65534)
+            try:
+                with pytest.raises(WriteError, match=r"could not write .*: Permission denied"):
+                    build.open_origin(origin)
+            finally:
+                os.seteuid(0)
+
+
+def test_a_file_of_the_users_named_like_a_temporary_one(tmp_path):
+    """Neither the name of before, `X.tmp`, nor a link of the name of today is written through."""
+    for name in ("x.tmp", "y"):
+        (tmp_path / name).write_text("dear")
+    (tmp_path / f"x{TEMPORARY}").symlink_to(tmp_path / "y")
+    write_file(tmp_path / "x", b"ours")
+    assert tree(tmp_path) == {"x": b"ours", "x.tmp": b"dear", "y": b"dear"}
+    (tmp_path / "x.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(WriteError, match=r"x\.lock"), lock(tmp_path / "x.lock"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_file_of_the_users_among_ours_is_kept(folder, tmp_path, small_steps):
@@ -353,9 +431,10 @@ def test_open_builds_once_and_again_when_the_data_change(folder, capsys):
 
 def test_open_builds_anew_what_is_damaged_or_of_another_version(folder, capsys):
     store = open_store(folder)
-    (store.path / "00000.pt").write_bytes(b"")
+    shard = store.path / "00000.pt"
+    shard.write_bytes(shard.read_bytes()[:1000])
     assert len(open_store(folder)) == 10
-    assert "00000.pt has 0 bytes" in capsys.readouterr().err
+    assert "00000.pt has 1000 bytes" in capsys.readouterr().err
     meta = store.path / "meta.json"
     meta.write_text(meta.read_text().replace(f'"version": {VERSION}', '"version": 0'))
     assert len(open_store(folder)) == 10
@@ -563,7 +642,8 @@ def test_the_bundled_store_has_the_counts_of_its_index(bundle):
     store, meta = bundle, bundle.meta
     row = {r["file"].split("/")[1].removesuffix(".pdb.gz"): r for r in bundle_index()}
     assert [meta[name] for name in ("proteins", "residues", "atoms", "seen")] == [217, 47097, 370785, 220]
-    assert (meta["skipped"], meta["failed"], meta["dropped"]) == ({"not a structure file": 3}, {}, {})
+    assert (meta["skipped"], meta["failed"]) == ({"not a structure file": 3}, {})
+    assert meta["dropped"] == {"modified residues (read as their parent)": 7}
     assert set(store.names) == row.keys()
     for i, name in enumerate(store.names):
         p = store[i]

@@ -1,5 +1,6 @@
 """Labels of the user's own: tables that are read or refused, splits, residues that are found, samples, the recipe."""
 
+import pickle
 import re
 import runpy
 from dataclasses import replace
@@ -12,7 +13,7 @@ from conftest import needs_filters, real_protein
 import finetune
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data import table
-from siamdiff_min.data.build import open_origin
+from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.samples import DATASETS, pack_samples
 from siamdiff_min.data.table import read_table, table_set
 from siamdiff_min.downstream.tasks import KINDS as TARGETS
@@ -78,6 +79,8 @@ def test_columns_by_name_or_by_number(tmp_path):
     ("name\tchain\tnumber\tvalue\na\tA\t5\t1\na.pdb\tA\t5\t2", "row 2 is a second one"),
     ("name\tchain\tnumber\tvalue\na\tA\tfive\t1", "row 1 is without a residue number"),
     ("name\tvalue\tsplit\na\t1\ttraining", "row 1 is of no split, expected train"),
+    ("name\tvalue\tvalue\na\t1\t2", "columns .*'value', 'value'"), ("name,name,value\na,b,2", "expected name, value"),
+    ('name\tvalue\na\t1\nb\t"2"', "row 2 is in quotes"), ("name,value\na,1,5", "row 1 has 3 columns of 2"),
 ])  # fmt: skip
 def test_malformed_tables(tmp_path, text, reason):
     (tmp_path / "t.tsv").write_text(text)
@@ -118,9 +121,13 @@ def test_kinds(folder, kind):
 
 
 @pytest.mark.parametrize("values, kind, reason", [
-    ("1 2 3 4 5 6", "binary", "row 2: 2.0 is no value for binary"), ("1 2 3 nan 5 6", None, "row 4: nan is no value"),
-    ("a b c d e f", "regression", "could not convert"), ("a a a a a a", None, "one class only"),
-    ("1 2 NA 4 5 6", None, "'NA' is no number, and most others are; names need --kind"),
+    ("1 2 3 4 5 6", "binary", "row 2: '2' is no value for binary"), ("1 2 3 nan 5 6", None, "row 4: 'nan' is no value"),
+    ("a b c d e f", "regression", "row 1: 'a' is no value for regression"), ("a a a a a a", None, "one class only"),
+    ("1 2 NA 4 5 6", None, "row 3: 'NA' is no number, and other values look like numbers; names need --kind"),
+    ("1 NA NA NA NA 6", None, "row 2: 'NA' is no number"), ("1 2 1_000 4 5 6", None, "row 3: '1_000' is no number"),
+    ("1_0 2_0 1_000 4_0 5_0 6_0", None, "row 1: '1_0' is no number"),
+    ("1 2 3 4 5 6_0", "regression", "row 6: '6_0' is no value"),
+    ("1,5 2,5 3,5 4,5 5,5 6,5", None, "row 1: '1,5' is no number"),
 ])  # fmt: skip
 def test_values_of_another_kind(folder, values, kind, reason):
     with pytest.raises(StructureError, match=reason):
@@ -129,14 +136,17 @@ def test_values_of_another_kind(folder, values, kind, reason):
 
 def test_a_missing_value_is_no_class(folder):
     lines = [(name, value) for name, value in zip(NAMES, ["a", "b", "", "a", "b", "a"])]
-    with pytest.raises(StructureError, match="a row without a value"):
+    with pytest.raises(StructureError, match="row 3 is without a value"):
+        table_set(write(folder, *lines), folder / "data")
+    lines = [(name, value) for name, value in zip(NAMES, ["1", "", "", "", "3", ""])]
+    with pytest.raises(StructureError, match="row 2: '' is no number, and other values look like numbers"):
         table_set(write(folder, *lines), folder / "data")
 
 
 def test_a_table_of_the_test_split_alone_is_enough_to_score(folder):
     path = write(folder, *((name, i, "test") for i, name in enumerate(NAMES)))
     data = table_set(path, folder / "data", needed=["test"])
-    assert len(data.test.listing().sources) == 6
+    assert len(data.test.labels) == 6 and not data.train.labels
     with pytest.raises(StructureError, match="6 structures leave none for train and valid"):
         table_set(path, folder / "data")
 
@@ -154,17 +164,44 @@ def test_names_that_match_nothing_are_named(folder):
         table_set(path, folder / "data")
 
 
-def test_names_may_have_extensions_and_files_without_labels_are_listed(folder):
+def test_one_store_for_all_tables_and_nothing_beside_the_data(folder):
+    """It is that of the structures alone; a checksum tells apart what is seen of it."""
     path = write(folder, ("name", "value"), *((f"{name}.pdb", i) for i, name in enumerate(NAMES)))
-    data = table_set(path, folder / "data")
-    assert data.train.listing().reasons == {"no label in the table": 1}
-    assert not data.test.listing().skipped
+    plain, checksums = open_store(folder / "data"), set()
+    for text in (
+        path.read_text(),
+        path.read_text().replace("\t", ","),
+        path.read_text().replace("p5.pdb\t5", "p5.pdb\t6"),
+    ):
+        path.write_text(text)
+        data = table_set(path, folder / "data")
+        stores = [open_origin(getattr(data, split), workers=1) for split in ("train", "valid", "test")]
+        assert {store.path for store in stores} == {plain.path}
+        assert sorted(name for store in stores for name in store.names) == NAMES and len(plain) == 7
+        checksums |= {store.checksum for store in stores}
+    assert len(checksums) == 4 and sorted(x.name for x in folder.iterdir()) == [
+        "data",
+        "data.store",
+        "data.store.lock",
+        "labels.tsv",
+    ]
+    passed = pickle.loads(pickle.dumps(stores[0]))
+    assert passed.names == stores[0].names and passed.labels(0) == stores[0].labels(0)
+
+
+def test_structures_that_cannot_be_read_are_counted(folder):
+    (folder / "data" / "p0.pdb").write_text("<html>")
+    data = table_set(
+        write(folder, *((name, i, "train") for i, name in enumerate(NAMES))), folder / "data", needed=["train"]
+    )
+    store = open_origin(data.train, workers=1)
+    assert len(store) == 5 and store.about == "1 structures"
 
 
 def test_splits_by_column(folder):
     lines = [(name, 1 + i, split) for i, (name, split) in enumerate(zip(NAMES, ["train", "val", "test"] * 2))]
     data = table_set(write(folder, *lines), folder / "data")
-    listed = [[s.name for s in getattr(data, split).listing().sources] for split in ("train", "valid", "test")]
+    listed = [[*getattr(data, split).labels] for split in ("train", "valid", "test")]
     assert listed == [["p0", "p3"], ["p1", "p4"], ["p2", "p5"]]
     with pytest.raises(StructureError, match="4 structures leave none for valid"):
         table_set(write(folder, *[line for line in lines if line[2] != "val"]), folder / "data")
@@ -177,11 +214,6 @@ def test_splits_by_hash_are_the_same_every_time_and_a_tenth_each():
     listed = {f"x{i}": [{"value": 0}] for i in range(200)}
     one, two = (table._splits("t", x, table.SPLITS) for x in (listed, dict(reversed(listed.items()))))
     assert one == two and sorted(map(list(one.values()).count, ("train", "valid", "test"))) == [20, 20, 160]
-
-
-def test_another_table_is_another_store(folder):
-    one, two = (labelled(folder, values)[0].train for values in ("123456", "123457"))
-    assert one.fingerprint != two.fingerprint and one.variant != two.variant
 
 
 def test_residues_are_found_by_chain_number_and_insertion_code(folder):
@@ -202,20 +234,17 @@ def test_residues_are_found_by_chain_number_and_insertion_code(folder):
     name = store.names[0]
     first = numbers[NAMES.index(name) + 2]
     assert sample.names[0] == f"{name}:A:{first}" and sample.groups == (name, name)
-    assert store.meta["dropped"] == {"labels of residues that are not in the structure": 8}
+    assert store.about == "8 labels of residues that are not in theirs"
     batch, names = pack_samples([samples[0, i] for i in range(3)])
     assert len(names) == 6 == len(batch.target) == batch.focus.sum() and batch.protein.num_proteins == 3
     assert samples.targets().shape == (8,)
 
 
-def test_a_structure_without_its_labelled_residues_fails(folder):
+def test_a_structure_without_its_labelled_residues_is_left_out(folder):
     numbers = [900, *[int(PROTEIN.residue_number[8])] * 5]
-    lines = [(name, "A", number, i) for i, (name, number) in enumerate(zip(NAMES, numbers))]
-    data = table_set(write(folder, *lines), folder / "data")
-    listed = [s for split in ("train", "valid", "test") for s in getattr(data, split).listing().sources]
-    (bad,) = [source for source in listed if source.name == "p0"]
-    with pytest.raises(StructureError, match=r"no labelled residue in it .e\.g\. chain A, number 900"):
-        bad.read()
+    lines = [(name, "A", number, i, "train") for i, (name, number) in enumerate(zip(NAMES, numbers))]
+    store = open_origin(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
+    assert store.names == NAMES[1:] and store.about == "1 structures, 1 labels of residues that are not in theirs"
 
 
 # ---- the task --------------------------------------------------------------------------------------------------------

@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 from dataclasses import dataclass
 
 import pytest
 import torch
 from fuzz_files import real_pdb
 
+from siamdiff_min import embed
 from siamdiff_min.data import pool
 from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.pool import read_all
@@ -22,6 +24,7 @@ from siamdiff_min.data.sources import Listing, Origin, Source, find_structures
 from siamdiff_min.files import SiamDiffError, StructureError
 from siamdiff_min.protein import parse
 from siamdiff_min.protein.parse import read_structure
+from siamdiff_min.protein.structure import Structure
 
 PDB = real_pdb()
 
@@ -41,7 +44,14 @@ class Hostile:
                 os.mkdir(self.path)
                 os.kill(os.getpid(), signal.SIGTERM)
         if self.name.startswith("greedy"):
-            raise MemoryError
+            return [bytes(2**20) for _ in range(2**20)]  # a terabyte, in pieces
+        if self.name.startswith("endless"):
+            while True:
+                with contextlib.suppress(Exception):  # as readers do that take every exception for a malformed file
+                    sum(range(1000))
+        if self.name.startswith("silent"):  # takes no CPU time: a pipe that nobody writes to
+            read, _ = os.pipe()
+            os.read(read, 1)
         if self.name.startswith("faulty"):
             return [][0]
         if self.name.startswith("crossing"):
@@ -55,7 +65,16 @@ REASONS = {
     "faulty": "unreadable",
     "greedy": "too large",
     "crossing": "unreadable",
+    "endless": "took too long",
+    "silent": "took too long",
 }
+
+
+@pytest.fixture
+def tight(monkeypatch):
+    """Limits that are reached soon."""
+    monkeypatch.setattr(pool, "MAX_SECONDS", 2)
+    monkeypatch.setattr(pool, "MAX_MEMORY", 2**28)
 
 
 def origin(tmp_path, names):
@@ -63,13 +82,14 @@ def origin(tmp_path, names):
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_whatever_a_file_does_is_a_failure_with_its_reason(tmp_path, processes):
+def test_whatever_a_file_does_is_a_failure_with_its_reason(tmp_path, tight, processes):
     names = sorted(["a", "b", "x", "y", "z", *REASONS])
     store = open_origin(origin(tmp_path, names), tmp_path / "s", processes)
     assert list(store.names) == ["a", "b", "x", "y", "z"]
     rows = [line.split("\t") for line in (store.path / "failures.tsv").read_text(encoding="utf-8").splitlines()[1:]]
     assert {row[0]: row[2] for row in rows} == REASONS and all(row[3] == "hostile.pdb" for row in rows)
-    assert {row[0]: row[4] for row in rows}["faulty"].startswith("IndexError: ")
+    details = {row[0]: row[4] for row in rows}
+    assert details["faulty"].startswith("IndexError: ") and details["silent"] == "more than 2 s"
     assert store.meta["seen"] == len(names)
 
 
@@ -80,6 +100,51 @@ def test_results_come_in_order(monkeypatch):
         found = list(read_all([Hostile(name) for name in names], processes))
         assert [isinstance(x, StructureError) for x in found] == [name == "faulty" for name in names]
     assert list(read_all([])) == []
+
+
+def test_the_limits_are_those_of_one_file(monkeypatch):
+    """Together the files take longer than one may."""
+    monkeypatch.setattr(pool, "MAX_SECONDS", 1.5)
+    found = list(read_all([Slow(str(i)) for i in range(4)]))
+    assert [type(x) for x in found] == [Structure] * 4
+
+
+class Slow(Hostile):
+    def read(self):
+        time.sleep(0.6)
+        return super().read()
+
+
+def test_without_limits_of_the_system_a_file_is_read_all_the_same(monkeypatch):
+    """Windows has no module `resource`."""
+    monkeypatch.setattr(pool, "resource", None)
+    structure, error = read_all([Hostile("good"), Hostile("deadly")])
+    assert structure.protein.num_residues > 0 and error.reason == REASONS["deadly"]
+
+
+def test_a_pipe_does_not_hold_up_a_conversion_or_an_embedding(tmp_path, monkeypatch, capsys):
+    """It took the place of a structure after the files were listed."""
+    monkeypatch.setattr(pool, "MAX_SECONDS", 2)
+    (tmp_path / "data").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "data" / f"{name}.pdb").write_bytes(PDB)
+    read = Source.read
+
+    def replaced(self):
+        if self.name == "b" and not os.path.exists(tmp_path / "gone"):
+            os.rename(self.path, tmp_path / "gone")
+            os.mkfifo(self.path)
+        return read(self)
+
+    monkeypatch.setattr(Source, "read", replaced)
+    store = open_store(tmp_path / "data", tmp_path / "s")
+    assert (store.names, store.meta["failed"]) == (["a"], {"took too long": 1})
+    os.remove(tmp_path / "data" / "b.pdb")
+    os.rename(tmp_path / "gone", tmp_path / "data" / "b.pdb")
+    argv = [str(tmp_path / "data"), "--checkpoint", "siamdiff-residue", "--out", str(tmp_path / "e.npz")]
+    assert embed.main([*argv, "--device", "cpu"]) == 0
+    said = capsys.readouterr()
+    assert "embedded 1 + skipped 0 + failed 1" in said.out and "b.pdb: took too long (more than 2 s)" in said.err
 
 
 def test_a_structure_is_the_same_as_read_here():
@@ -111,9 +176,10 @@ def test_workers_beside_the_threads_of_torch(tmp_path):
 
 def test_no_process_is_left_behind():
     before = _children()
-    reading = read_all([Hostile("a"), Hostile("b"), Hostile("c")], 2)
+    reading, begin = read_all([Hostile("a"), Hostile("silent"), Hostile("silent")], 2), time.monotonic()
     next(reading)
     reading.close()
+    assert time.monotonic() - begin < 60 < pool.MAX_SECONDS  # nobody waits for the silent ones
     assert _children() == before
 
 
@@ -192,15 +258,15 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_damaged_archive_is_skipped_and_the_others_are_read(tmp_path, case):
+def test_a_damaged_archive_fails_and_the_others_are_read(tmp_path, case):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "hostile.tar").write_bytes(HOSTILE[case])
     (tmp_path / "data" / "harmless.tar").write_bytes(packed())
     (tmp_path / "data" / "single.pdb").write_bytes(PDB)
     store = open_store(tmp_path / "data", tmp_path / "s")
     assert list(store.names) == ["first", "second", "single"]
-    assert store.meta["skipped"] == {"damaged archive": 1} and store.meta["seen"] == 4
+    assert store.meta["failed"] == {"damaged archive": 1} and store.meta["seen"] == 4
     row = (store.path / "failures.tsv").read_text().splitlines()[1].split("\t")
-    assert row[1:4] == ["skipped", "damaged archive", str(tmp_path / "data" / "hostile.tar")]
+    assert row[:4] == ["hostile.tar", "failed", "damaged archive", str(tmp_path / "data" / "hostile.tar")]
     with pytest.raises(StructureError, match=r"hostile\.tar: damaged archive"):
         find_structures(tmp_path / "data" / "hostile.tar")

@@ -62,7 +62,7 @@ def mixed(tmp_path):
         "cut.pdb.gz.ent.gz": (second[:-100], "damaged or truncated gzip data"),
         "flipped.pdb.gz": (third[:500] + bytes([third[500] ^ 8]) + third[501:], "damaged or truncated gzip data"),
         "stars.pdb": (plain.replace(plain[30:38], b"********"), "used"),  # of the header, not of an atom
-        "nan.pdb": (real_pdb().replace(b"  21.251", b"     nan"), "coordinates out of range"),
+        "nan.pdb": (real_pdb().replace(b"  21.251", b"     nan"), "unreadable"),
         "more stars.pdb": (real_pdb().replace(b"  21.251", b"********"), "unreadable"),
         "picture.ent": (bytes(range(256)) * 20, "not a text file"),
     }

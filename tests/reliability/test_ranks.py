@@ -6,6 +6,7 @@ for the data, and starts all of them again.
 
 import itertools
 import json
+import shutil
 import time
 
 import processes
@@ -13,6 +14,8 @@ import pytest
 import torch
 from processes import PATIENCE, finish, start, torchrun
 from standin import assert_equal_weights, lines
+
+from siamdiff_min.data.store import ProteinStore
 
 SOAK = pytest.mark.soak
 PLACES = ("step", "validation", "save", "data", "start")
@@ -150,3 +153,16 @@ def test_a_model_is_scored_the_same_by_any_number_of_processes(worlds, batches, 
         tables[world, batch] = metrics, (place / "seed-0" / "predictions.tsv").read_text()
     assert all(table == tables[1, batch] for (_, batch), table in tables.items())
     assert {table.count("\n") for _, table in tables.values()} == {6}
+
+
+def test_two_ranks_share_one_build(tmp_path, enzymes):
+    """The first converts, the second waits and opens the same store."""
+    log, data = tmp_path / "log", tmp_path / "data"
+    shutil.copytree(enzymes / "train", data)
+    options = "--size tiny --level residue --batch-size 2 --global-batch-size 4 --max-length 20 --max-steps 1"
+    more = [*options.split(), "--valid-fraction", "0", "--num-workers", "0", "--device", "cpu", "--threads", "1"]
+    command = "train", "--data", data, "--out", tmp_path / "run", *more
+    assert finish(start(log, 2, *command)) == [0, 0], log.read_text()
+    assert log.read_text().count("data.store: seen ") == 1
+    stores = sorted(x.name for x in tmp_path.iterdir() if "store" in x.name)
+    assert stores == ["data.store", "data.store.lock"] and ProteinStore(tmp_path / "data.store").verify() is None
