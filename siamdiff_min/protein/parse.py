@@ -95,9 +95,6 @@ def _is_mmcif(content: bytes) -> bool:
     return next(lines, "").lower().startswith("data_")
 
 
-# ---- PDB -------------------------------------------------------------------------------------------------------------
-
-
 def _pdb_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Counter]]:
     """Rows of one model of a PDB file after the other. What comes after the last that is asked for is not read."""
     rows: list[AtomRow] | None = None  # None between models
@@ -145,8 +142,6 @@ def _pdb_row(path: str, number: int, line: str, blank: int) -> AtomRow:
     return AtomRow(chain, place, code, residue, atom, line[16], occupancy, xyz, element, line.startswith("HETATM"))
 
 
-# ---- mmCIF -----------------------------------------------------------------------------------------------------------
-
 COLUMNS = {  # of `_atom_site`: the names, of which the first that is there counts, and what stands for a missing column
     "model": ("pdbx_pdb_model_num", "1"),
     "chain": ("auth_asym_id", "label_asym_id", None),
@@ -190,6 +185,9 @@ def _atom_site(path: str, content: bytes) -> dict[str, list[str]]:
         sizes = sorted(map(len, columns.values()))
         if sizes and sizes[0] != sizes[-1]:
             raise StructureError(path, "truncated or damaged table", f"{sizes[0]} to {sizes[-1]} values in its columns")
+        others = (column for name, column in tables.items() if not name.lower().startswith(("_atom_site.", "data_")))
+        if any("ATOM" in column or "HETATM" in column for column in others):
+            raise ValueError("rows of atoms in a table of something else")
         first = first or (columns if any(columns.values()) else {})
     return first
 

@@ -518,7 +518,9 @@ def test_no_warning_of_biopython_leaks():
 # ---- what was read by half, or wrongly -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stray", ["data_z", "_z.a 1", "_z.a", "'_quoted' 1 2", "loop_", "save_z", "stop_", "_z.a 1 2"])
+@pytest.mark.parametrize(
+    "stray", ["data_z", "_z.a 1", "_z.a", "'_quoted' 1 2", "loop_", "save_z", "stop_", "_z.a 1 2", "loop_\n_z.a\n1"]
+)
 @pytest.mark.parametrize("row", [0, 1, 7, -1])
 def test_a_stray_line_in_a_table_of_mmcif_is_refused(stray, row):
     """To Biopython most of these end the table, and the rows behind them are lost without a word."""
