@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Conventions:
-    """The values are those of the paper."""
+    """The defaults are the paper's."""
 
     mask_with_replacement: bool = False  # differences.md, row 3: a residue may be drawn twice
     mask_is_glycine: bool = False  # differences.md, row 8: what edge one-hots show of a masked residue

@@ -154,7 +154,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder as durable as the files, where the system can."""
+    """Make the names in a folder as durable as the files, if the system can."""
     with contextlib.suppress(OSError):  # Windows cannot open a folder
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -12,7 +12,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command line."""
     parser = argparse.ArgumentParser(prog="siamdiff-data", description=__doc__)
     parser.add_argument("command", choices=COMMANDS)
-    parser.add_argument("options", nargs=argparse.REMAINDER, help="those of the command: siamdiff-data build --help")
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="see siamdiff-data build --help")
     args = parser.parse_args(argv)
     return COMMANDS[args.command](args.options)
 

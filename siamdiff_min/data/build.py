@@ -4,7 +4,7 @@ A store is built where it will lie, shard by shard. Each shard appears whole, an
 that was killed, or whose data have changed since, writes again only the shards that are missing or out of date.
 `meta.json` comes last. A file that no build has written is neither overwritten nor removed; it ends the build.
 
-    python -m siamdiff_min.data.build PATH ...  # builds the stores of these data where there are none, and checks all
+    python -m siamdiff_min.data.build PATH ...  # builds the stores that are missing, and checks all
 """
 
 import argparse
@@ -32,16 +32,16 @@ FAILURES, HEADER = "failures.tsv", b"name\toutcome\treason\tfile\tdetail\n"
 def open_store(
     path=None, store=None, workers: int | None = None, build: bool = True, conformers: bool = False, pairs=None
 ) -> ProteinStore | None:
-    """Open the store of some data, and build it first where there is none or the data have changed.
+    """Open the store of some data. If it is missing or out of date, build it first.
 
     Args:
         path: a folder, archive, structure file or finished store; None for the structures bundled with the package.
         store: folder of the store. By default `<path>.store` beside the data, or in the cache where that cannot be
             written (always for the bundle): `$SIAMDIFF_CACHE`, by default `~/.cache/siamdiff_min`.
         workers: processes that read; the result does not depend on it. By default one for every 500 structures, up to
-            one per core and 8. Where they cannot be forked (not on Linux), a script needs `if __name__ == "__main__":`.
+            one per core and 8. Without fork (not on Linux), a script needs `if __name__ == "__main__":`.
         conformers: keep all models of every structure; with those that the table `pairs` names, see `conformers.py`.
-        build: False to change nothing on the disk: None where the store would have to be built.
+        build: False to change nothing on the disk; then None is returned if the store would have to be built.
 
     Files that cannot be read are counted, and listed in `failures.tsv` in the store; they do not stop the build, not
     even if they kill the process that reads them. Several processes may call this at once: one builds, the others wait.
@@ -50,7 +50,7 @@ def open_store(
         ConfigError: `pairs` or `store` for a finished store.
         StructureError: nothing at `path`, or a damaged archive; a malformed table.
         StoreError: no readable protein, a file at `store`, or in it in place of one of its own, that is not ours.
-        WriteError: a disk that is full or cannot be written. What was done is kept, the next build goes on from there.
+        WriteError: a disk that is full or cannot be written. Finished shards are kept for the next build.
     """
     if path is None:
         print("no data given: the structures bundled with the package are used", file=sys.stderr)
@@ -58,7 +58,7 @@ def open_store(
         if pairs is not None:
             raise ConfigError(f"{path} is a finished store: its conformers are those it was built with, not {pairs}")
         if store is not None:
-            raise ConfigError(f"{path} is a finished store: there is none to build at {store}")
+            raise ConfigError(f"{path} is a finished store: nothing is built at {store}")
         return ProteinStore(path)
     origin = structure_files(path)
     return open_origin(with_conformers(origin, pairs) if conformers else origin, store, workers, build)
@@ -170,7 +170,7 @@ def _plan(origin: Origin, part: list) -> str:
 
 
 def _plan_of(file: Path) -> str | None:
-    """What the shard in a file was made from; None if there is none, or a damaged one."""
+    """The plan that a shard file was made by; None if the file is missing or damaged."""
     try:
         return load_shard(file)["plan"]
     except (StoreError, LookupError, TypeError):

@@ -33,7 +33,7 @@ def with_conformers(origin: Origin, pairs=None) -> Origin:
     """The same structures, each with its other conformers.
 
     `pairs` is a table of two columns, `id_a` and `id_b`: names of structures that are conformers of one protein. Raises
-    StructureError where it is malformed; its listing does, where a name matches no structure.
+    StructureError if the table is malformed; its listing does if a name matches no structure.
     """
     partners, digest = ({}, "") if pairs is None else (_read_pairs(pairs), checksum(Path(pairs)))
 
@@ -135,9 +135,9 @@ def _chains(structure: Structure) -> list[list[tuple[int, str]]]:
 class ConformerCrops(Crops):
     """Crops of two views: protein 0 is the crop, protein 1 the same residues and atoms in another conformer.
 
-    Which one is drawn, like the crop, from (seed, epoch, index). What it lacks is left out of both views, for each
-    atom of one is denoised from the same atom of the other. Without another conformer, or with `both` for every
-    other draw on average, both proteins are the crop: then SiamDiff simulates the second view.
+    The conformer is drawn, like the crop, from (seed, epoch, index). Atoms that it lacks are left out of both views, as
+    each atom of one view is denoised from the same atom of the other. Without another conformer, or with `both` for
+    every other draw on average, both proteins are the crop: then SiamDiff simulates the second view.
     """
 
     def __init__(self, *args, both: bool = False, **options):

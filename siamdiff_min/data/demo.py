@@ -24,7 +24,7 @@ from .samples import SPLITS, LabelledData
 from .sources import Listing, Origin, bundle_path, find_structures, fingerprint
 
 FOLDER = Path(__file__).parent / "demo_sets"
-SHAKE = 0.2  # angstrom, of every coordinate of a model (PSR)
+SHAKE = 0.2  # angstrom by which every coordinate of a model moves (PSR)
 ENVIRONMENT_RADIUS = 10 * sqrt(3)  # angstrom around an ideal CB (RES)
 
 

@@ -45,7 +45,7 @@ def read_all(sources: Sequence, processes: int = 1) -> Iterator[Structure | Stru
         pool = ProcessPoolExecutor(processes, multiprocessing.get_context(START), _begin)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, of a fork beside threads
+                warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
                 results = pool.map(_read, window)
             for structure in results:
                 yield structure

@@ -56,7 +56,7 @@ def find_part(root, folders: Sequence[str], names: Sequence[str], what: str) -> 
 
 @dataclass(frozen=True)
 class Sample:
-    """One labelled example, or a batch of B. Where a task looks at two structures, they are proteins 2i and 2i + 1."""
+    """One labelled example, or a batch of B. If a task looks at two structures, they are proteins 2i and 2i + 1."""
 
     protein: Protein
     focus: Tensor  # (R,) bool   residues that the prediction is about; all of them in EC and PSR
@@ -135,7 +135,7 @@ class Samples(torch.utils.data.Dataset):
 
 
 class Unlabelled(Samples):
-    """Structures to predict for: any store, no labels. With `residues` the names are those of all residues."""
+    """Structures to predict for: any store, no labels. With `residues` every residue has a name of its own."""
 
     def __init__(self, store: ProteinStore, residues: bool = False):
         super().__init__(store)
@@ -235,7 +235,7 @@ class InterfaceSamples(Samples):
     radius = 30.0  # angstrom around the CA
 
     def count(self, index: int) -> int:
-        """Twice the smallest of three: `positives`, the number of positive pairs, and that of all others."""
+        """Twice the smallest of three numbers: `positives`, positive pairs, all other pairs."""
         labels, size = self.labels(index), self.store.num_residues(index)
         positive, first, never = labels["pairs"].numpy(), labels["first"], np.array(labels["ambiguous"], dtype=int)
         others = (first - (never < first).sum()) * (size - first - (never >= first).sum())

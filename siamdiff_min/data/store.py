@@ -239,7 +239,7 @@ def load_shard(file: Path) -> dict:
 
 
 def describe_shard(file: Path, shard: dict) -> dict:
-    """What `meta.json` says of a shard: where its arrays lie in the file (offset, size), and checksums."""
+    """The entry of a shard in `meta.json`: offset and size of its arrays in the file, and checksums."""
     content = file.read_bytes()
     places = {name: (content.find(shard[name].numpy().tobytes()), shard[name].numel()) for name in ARRAYS}
     digest, proteins = hashlib.sha256(content).hexdigest(), len(shard["first_residue"]) - 1
@@ -252,7 +252,7 @@ def memory() -> float:
 
 
 def write_shard(file: Path, plan: str, entries: Iterable[tuple[str, Structure | StructureError]]) -> None:
-    """Write a shard of named structures, or why there is none. Raises WriteError; the old file is then as it was."""
+    """Write a shard of named structures and failures. Raises WriteError; the old file is then as it was."""
     names, chains, labels, failures, dropped = [], [], [], [], Counter()
     columns = {name: [torch.zeros((0, 3) if name == "pos" else 0)] for name in KINDS}
     residues, atoms = [0], [0]  # how many there are in every protein, and in every residue; before the first, none

@@ -55,7 +55,7 @@ def table_set(labels, data, kind: str | None = None, needed: Sequence[str] = tup
 
 
 def _label(kind: str, rows: list[dict], positions: list[tuple]) -> dict:
-    """The value of a structure, or those of its residues that are there, in file order."""
+    """The value of a structure, or the values of its residues in file order."""
     if "number" not in rows[0]:
         return {"kind": kind, "values": [rows[0]["value"]]}
     row_of = {(chain, f"{n}{code}".strip()): row for row, (chain, n, code) in enumerate(positions)}

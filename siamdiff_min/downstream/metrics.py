@@ -68,7 +68,7 @@ def auprc(score: np.ndarray, target: np.ndarray) -> float:
 
 @metric
 def auroc(score: np.ndarray, target: np.ndarray) -> float:
-    """Area under the ROC curve over all entries alike; equal scores count half. nan if there is one class only."""
+    """Area under the ROC curve over all entries alike; equal scores count half. nan for a single class."""
     return roc_auc_score(target.ravel(), score.ravel()) if len(np.unique(target)) > 1 else NAN
 
 

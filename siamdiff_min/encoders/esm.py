@@ -37,7 +37,7 @@ ESM_SIZES = {  # published models -> layers, width, attention heads
     "3B": (36, 2560, 40),
     "15B": (48, 5120, 40),
 }
-ESM_LR_FACTOR = 0.1  # learning rate of ESM-2 over that of the rest
+ESM_LR_FACTOR = 0.1  # learning rate of ESM-2, relative to all other parameters
 RANDOM_ESM = "the ESM-2 part has random weights; give it a fair-esm file, as in the paper"
 
 

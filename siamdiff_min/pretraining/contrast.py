@@ -13,7 +13,7 @@ from ..protein.protein import Protein
 from .objective import LossAndLogs, Objective
 
 MAX_RESIDUES = 50  # of a subsequence
-RADIUS = 15.0  # angstrom, of a ball around a residue
+RADIUS = 15.0  # angstrom; a ball around a residue
 EDGE_MASK_RATE = 0.15
 TEMPERATURE = 0.07
 
@@ -34,7 +34,7 @@ def subsequence(protein: Protein, generator: torch.Generator) -> Tensor:
 
 
 def ball(protein: Protein, ca: Tensor, generator: torch.Generator) -> Tensor:
-    """Residues (R,) bool whose CA is within 15 angstrom of that of a random residue of their protein; ca is (R, 3)."""
+    """Residues (R,) bool within 15 angstrom of a random residue of their protein, by their CA; ca is (R, 3)."""
     size = protein.residues_per_protein
     centre = size.cumsum(0) - size + draw_below(size, generator)  # (B,)
     return length(ca - ca[centre][protein.residue_protein]) <= RADIUS

@@ -66,7 +66,7 @@ class TorsionalDiffusion(Objective):
 
     One random chi of every residue that has any turns by a normal angle of variance (1 - abar_t) / abar_t, that of
     the noise on coordinates in Eq. 3, wrapped to (-pi, pi]. The head predicts that angle over its standard deviation.
-    Proline does not turn. The graph is that of the clean structure, as in DiffPreT (differences.md, row 5).
+    Proline does not turn. The graph comes from the clean structure, as in DiffPreT (differences.md, row 5).
     """
 
     def __init__(self, encoder: nn.Module, schedule: Schedule):

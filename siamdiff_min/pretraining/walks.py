@@ -41,7 +41,7 @@ def sample_walks(graph: Graph, node_protein: Tensor, num: int, edges: int, gener
         low, high = first[dst[walk[-1]]], first[dst[walk[-1]] + 1]
     chosen = torch.stack(walk, dim=1)  # (M, edges)
     nodes = walk_nodes(graph, chosen)
-    own = node_protein[nodes[:, 0]] == protein  # where there is none, another one's is found
+    own = node_protein[nodes[:, 0]] == protein  # an empty protein finds a walk of another
     connected = (src[chosen[:, 1:]] == dst[chosen[:, :-1]]).all(1) & (on[chosen] > 0).all(1)  # a dead end breaks it
     ordered = nodes.sort(1).values
     return chosen[own & connected & (ordered[:, 1:] != ordered[:, :-1]).all(1)]

@@ -21,14 +21,14 @@ CLASH_OVERLAP = 0.8  # angstrom; spheres overlapping by more clash. Hydrogen bon
 
 @cache
 def _tables(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Atom names of every chi (20, 4, 4), -1 where there is none; Greek rank and radius of every atom name (37,)."""
+    """Atom names of every chi (20, 4, 4), -1 for none; Greek rank and radius of every atom name (37,)."""
     return tuple(torch.tensor(x, device=device) for x in (CHI_ATOM_INDEX, GREEK_RANK, ATOM_RADIUS))
 
 
 def chi_atoms(protein: Protein) -> tuple[Tensor, Tensor]:
     """Atoms that define chi 1..4 of every residue: indices (R, 4, 4), and `defined` (R, 4).
 
-    The index is -1 for a missing atom. A chi is defined when its four atoms and those of all earlier chi are there.
+    The index is -1 for a missing atom. A chi is defined if its four atoms are there and all earlier chi are defined.
     """
     chi, _, _ = _tables(protein.pos.device)
     slot = torch.full((protein.num_residues, len(ATOM_NAMES) + 1), -1, device=protein.pos.device)

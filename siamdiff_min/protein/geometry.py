@@ -75,7 +75,7 @@ def candidates(pos: Tensor, protein: Tensor, radius: float) -> tuple[Tensor, Ten
 
 
 def radius_neighbors(pos: Tensor, protein: Tensor, radius: float, most: int | None) -> tuple[Tensor, Tensor]:
-    """Both directions of every pair of `radius_pairs`: (neighbour, point), of every point the `most` nearest."""
+    """Directed pairs (neighbour, point); with `most`, only that many nearest neighbours of each point."""
     i, j = radius_pairs(pos, protein, radius)
     neighbour, point = torch.cat([i, j]), torch.cat([j, i])
     if most is None:

@@ -96,7 +96,7 @@ def _is_mmcif(content: bytes) -> bool:
 
 
 def _pdb_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Counter]]:
-    """Rows of one model of a PDB file after the other. What comes after the last that is asked for is not read."""
+    """Rows of one model of a PDB file after the other. Later models are not read unless asked for."""
     rows: list[AtomRow] | None = None  # None between models
     explicit, blank = False, 1  # blank: how many chains without an id there are so far
     for number, line in enumerate(_lines(content), 1):
@@ -142,7 +142,7 @@ def _pdb_row(path: str, number: int, line: str, blank: int) -> AtomRow:
     return AtomRow(chain, place, code, residue, atom, line[16], occupancy, xyz, element, line.startswith("HETATM"))
 
 
-COLUMNS = {  # of `_atom_site`: the names, of which the first that is there counts, and what stands for a missing column
+COLUMNS = {  # of `_atom_site`: possible names, of which the first found counts, then the default of a missing column
     "model": ("pdbx_pdb_model_num", "1"),
     "chain": ("auth_asym_id", "label_asym_id", None),
     "number": ("auth_seq_id", "label_seq_id", None),

@@ -29,7 +29,7 @@ class Protein:
     residue_type: Tensor  # (R,)   long    index into RESIDUES
     masked: Tensor  # (R,)   bool    True where the residue type is hidden ([MASK])
     residue_number: Tensor  # (R,)   long    author numbering
-    insertion_code: Tensor  # (R,)   long    character code of the insertion code, 32 (a blank) where there is none
+    insertion_code: Tensor  # (R,)   long    character code of the insertion code, 32 (a blank) without one
     residue_index: Tensor  # (R,)   long    place of the residue in its chain, in file order; selections keep it
     chain: Tensor  # (R,)   long    chain of every residue, counted from 0 in file order within its protein
     residue_protein: Tensor  # (R,)   long    protein of every residue, non-decreasing

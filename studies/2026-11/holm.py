@@ -6,6 +6,7 @@ Added after the study, which stated intervals without a correction. The draws ar
 the test families, the same for all methods. Here each is taken with 20 draws of two of the three seeds.
 """
 
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,9 @@ RESULTS = Path(__file__).parent / "results"
 METHODS, MEASURES, REPEATS = ("diffpret", "siamdiff", "residue-type"), ("global rho", "mean rho"), 20
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m studies.2026-11.holm", description=__doc__.splitlines()[0])
+    parser.parse_args(argv)
     random = np.random.default_rng(0)
 
     def mean_of_seeds(method: str) -> np.ndarray:
