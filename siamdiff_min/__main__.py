@@ -1,4 +1,4 @@
-"""`python -m siamdiff_min` lists what there is to run."""
+"""`python -m siamdiff_min` lists all commands and choices."""
 
 import argparse
 

@@ -169,7 +169,7 @@ def holds_many(path) -> bool:
 
 
 def nothing_in(path, listing: Listing) -> StructureError:
-    """Why there is no structure at a path: itself no structure file, or a folder or archive without any."""
+    """An error that says why a path holds no structure: a file of another kind, or a folder or archive without any."""
     if is_ours(path):
         return StructureError(path, "a store", "embeddings are made from structure files")
     alone = len(listing.skipped) == 1 and not os.path.isdir(path)
@@ -177,7 +177,7 @@ def nothing_in(path, listing: Listing) -> StructureError:
 
 
 def ids(sources: Sequence[Source]) -> list[str]:
-    """The names of the sources, with the path where a name alone is not unique."""
+    """The names of the sources, with the path if a name alone is not unique."""
     count = Counter(source.name for source in sources)
     return [s.name if count[s.name] == 1 else f"{s.path}:{s.name}" for s in sources]
 

@@ -76,7 +76,7 @@ class StructureError(SiamDiffError):
 
 @contextlib.contextmanager
 def console() -> Iterator[None]:
-    """What all commands share: a SiamDiffError ends them with its sentence and status 1. File names that the encoding
+    """The frame of all commands: a SiamDiffError ends them with its sentence and status 1. File names that the encoding
     of stdout cannot hold are shown escaped, in place of a traceback."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -94,7 +94,7 @@ def console() -> Iterator[None]:
 
 @contextlib.contextmanager
 def structure_errors(path, reason: str) -> Iterator[None]:
-    """Turn whatever goes wrong inside into a StructureError: of a hostile file any conversion may fail."""
+    """Turn every error inside into a StructureError: for a hostile file any conversion may fail."""
     try:
         yield
     except SiamDiffError:
@@ -115,7 +115,7 @@ def read_rows(path, separator: str = "\t") -> list[list[str]]:
 
 @contextlib.contextmanager
 def writing(path) -> Iterator[None]:
-    """Turn whatever the disk refuses inside (it is full, read-only, ...) into a WriteError that names the file."""
+    """Turn errors of the disk inside (full, read-only, ...) into a WriteError that names the file."""
     try:
         yield
     except OSError as error:

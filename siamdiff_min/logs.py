@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Statistic:
-    """What the three share."""
+    """The base of the three."""
 
     sums: Tensor
 

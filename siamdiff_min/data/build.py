@@ -81,7 +81,7 @@ def open_origin(origin: Origin, store=None, workers: int | None = None, build: b
 
 
 def report(store: ProteinStore) -> str:
-    """What became of every file that a store was built from: seen = used + skipped + failed."""
+    """Counts of all files that a store was built from: seen = used + skipped + failed."""
 
     def total(counts: dict[str, int]) -> str:
         listed = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
@@ -164,7 +164,7 @@ def _check_ours(folder: Path, files: list[Path]) -> None:
 
 
 def _plan(origin: Origin, part: list) -> str:
-    """Says what a shard is made from: of which data, and which of them."""
+    """The fingerprint of a shard's origin: the data, and its share of them."""
     names = [origin.fingerprint, str(stores.VERSION), *(source.name for source in part)]
     return hashlib.sha256("\n".join(names).encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -19,7 +19,7 @@ class Crops(torch.utils.data.Dataset):
     """Windows of at most `max_length` residues: `crops[epoch, index] -> (Protein, name)`.
 
     Args:
-        store: where the proteins are.
+        store: the proteins.
         max_length: residues; None for whole proteins.
         seed: not negative.
         draw_last_window: False for the official code's behaviour, which never draws the last window of a protein

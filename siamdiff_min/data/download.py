@@ -40,7 +40,7 @@ class Remote:
 
     url: str
     folder: str  # what to give to `--data`: holds the archive itself (AlphaFold), or the files that were in it
-    md5: str = ""  # where it is known
+    md5: str = ""  # "" if unknown
     packed: bool = False  # it stays an archive
 
     @property
@@ -134,7 +134,7 @@ def _check(part: Path, remote: Remote) -> None:
 def _unpack(archive: Path, folder: Path) -> None:
     """Unpack a `.tar.gz` or `.zip` into a new folder, which has its name when all is there. Nothing is written outside.
 
-    Raises DownloadError for a damaged archive, and where this Python is too old to unpack one safely.
+    Raises DownloadError for a damaged archive, and if this Python is too old to unpack one safely.
     """
     if not hasattr(tarfile, "data_filter"):
         raise DownloadError(f"{archive}: this Python has no filters for archives; unpack it yourself to {folder}")

@@ -7,7 +7,7 @@ residues, or atoms, of the entry from 0:
     psr     kind "regression"; values: GDT_TS in [0, 1], in a list; target: the protein that this is a model of
     table   kind and values: one of the structure; or of some residues, then also rows, and places: chain and number
     msp     first: number of residues of the wild type, which come before those of the mutant; mutated: rows of the
-            mutated residues, [wild type, mutant]; label: 1 where the mutation stabilises the complex, else 0
+            mutated residues, [wild type, mutant]; label: 1 if the mutation stabilises the complex, else 0
     pip     first: number of residues of the first protein; pairs (K, 2): rows of the positive pairs; ambiguous: rows of
             residues never taken for negatives
     res     residues: rows of the central residues; counts: number of atoms around each; atoms: rows of all these
@@ -113,7 +113,7 @@ class Samples(torch.utils.data.Dataset):
         return 1
 
     def labels(self, index: int) -> dict:
-        """What is known of an entry. Raises StoreError where there is nothing."""
+        """The labels of an entry. Raises StoreError if it has none."""
         labels = self.store.labels(index)
         if not labels:
             raise StoreError(f"{self.store.path}: {self.store.names[index]} has no labels, it is a plain structure")

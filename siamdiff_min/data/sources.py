@@ -35,7 +35,7 @@ MAX_RATIO = 100  # unpacked to packed: structure files shrink to a fifth, zeros 
 class Source:
     """One structure file, on its own or inside an archive, and what turns it into an entry of a labelled set."""
 
-    name: str  # of the protein: the file name without extensions, with its folder where that alone is not unique
+    name: str  # of the protein: the file name without extensions, with its folder if that alone is not unique
     path: str  # the file, or the archive
     member: str | None = None  # name inside the archive
     offset: int = 0  # of the member's first byte in a tar
@@ -96,7 +96,7 @@ def _unpacked(path: str, changed: int):
 
 @dataclass(frozen=True)
 class Listing:
-    """What a path holds. Every file or archive member seen is either in `sources` or in `skipped`."""
+    """The contents of a path. Every file or archive member seen is either in `sources` or in `skipped`."""
 
     sources: list[Source]  # sorted by name
     skipped: list[tuple[str, str]]  # (file or archive:member, reason)
@@ -109,11 +109,11 @@ class Listing:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a store is made from. A source has a `name`, a `path` and `read() -> Structure`, and can be pickled."""
+    """The data of a store. A source has a `name`, a `path` and `read() -> Structure`, and can be pickled."""
 
     path: Path
     fingerprint: str  # another one: a store made before is out of date
-    listing: Callable[[], Listing]  # called only where the store has to be built
+    listing: Callable[[], Listing]  # called only if the store has to be built
     in_cache: bool = False  # the store never goes beside the data
     variant: str = ""  # part of the store's name, where several are made from the same data
     labels: Mapping[str, Callable[[list], dict]] | None = None  # of these proteins only; see `ProteinStore.with_labels`

@@ -8,7 +8,7 @@ that `torch.save` wrote. It has the proteins of up to SHARD sources, one after t
     first_residue     (B + 1,) row of the first residue of every protein
     first_atom        (R + 1,) row of the first atom of every residue
     pos, chain, ...   the tensors of `Protein` in KINDS
-    labels            B dicts of whatever belongs to the proteins (`samples.py` says what); empty for plain structures
+    labels            B dicts of labels (`samples.py` lists them); empty for plain structures
     failures          rows of `failures.tsv`: sources of this shard that could not be read
     dropped           reason -> number of atoms or residues that the parsing policy left out
 
@@ -108,7 +108,7 @@ class ProteinStore(torch.utils.data.Dataset):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def labels(self, index: int) -> dict:
-        """What is known of a protein; empty for plain structures."""
+        """The labels of a protein; empty for plain structures."""
         if self.given is not None:
             return self.given[index]
         number, row = self._place(index)

@@ -5,7 +5,7 @@
     2def    -1.5            1abc    A       52A     0.1
 
 The table is text with tabs, or with commas and no quotes. A column `split` may say train, valid or test; otherwise a
-hash of the name does. The store is that of the structures alone, one for all tables: labels are added as it is opened.
+hash of the name does. The structures have one store for all tables: labels are added as it is opened.
 """
 
 import hashlib

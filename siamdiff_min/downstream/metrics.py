@@ -1,4 +1,4 @@
-"""What the tables of the paper report: Fmax, AUPR, AUROC, Spearman's rho and accuracy (Sec. 5.1, App. D).
+"""The metrics of the paper's tables: Fmax, AUPR, AUROC, Spearman's rho and accuracy (Sec. 5.1, App. D).
 
 Numpy arrays in, Python floats out, computed in float64. A metric that is not defined (an empty split, one class only,
 scores that are not finite) is nan, not an error, so that a first epoch on a tiny split does not end a run.

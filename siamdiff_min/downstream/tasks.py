@@ -23,7 +23,7 @@ from . import metrics
 
 
 class Task(nn.Module):
-    """What all tasks share: a head of three layers, as wide as the output of the encoder."""
+    """The base of all tasks: a head of three layers, as wide as the output of the encoder."""
 
     num_outputs = 1  # of the paper's task
     structures = 1  # per sample; the representations of two are concatenated
@@ -48,7 +48,7 @@ class Task(nn.Module):
         return self.head(seen.view(len(sample.names), -1)).float()
 
     def represent(self, sample: Sample) -> Tensor:
-        """What the head sees of every structure, or residue in focus: (structures * B, d)."""
+        """The input of the head for every structure, or residue in focus: (structures * B, d)."""
         protein = self.encoder.builder.select_nodes(sample.protein)
         encoding = self.encoder(protein)
         if self.sees == "structure":
@@ -74,11 +74,11 @@ class Task(nn.Module):
         raise NotImplementedError
 
     def score(self, output: Tensor) -> Tensor:
-        """What users see of the output of the head: probabilities, or values in the units of the target."""
+        """The output of the head as users see it: probabilities, or values in the units of the target."""
         raise NotImplementedError
 
     def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        """What is measured over a whole split."""
+        """The metrics over a whole split."""
         return {name: getattr(metrics, name)(score, target) for name in self.measures}
 
     @property

@@ -1,4 +1,4 @@
-"""What all encoders share: `Encoder` turns a `Protein` into an `Encoding`."""
+"""The base of all encoders: `Encoder` turns a `Protein` into an `Encoding`."""
 
 from dataclasses import dataclass
 

@@ -1,9 +1,9 @@
 """ESM-2, a language model of protein sequences, and ESM-GearNet, which reads its representations (Sec. 5.4, Table 4).
 
 Lin et al. (2023), "Evolutionary-scale prediction of atomic-level protein structure with a language model"; Zhang et al.
-(2023), "Enhancing protein language models with structure-based encoder and pre-training". Parameter names are those of
-fair-esm, whose weight files load. Sequences of a batch lie one after the other without padding: **T** is the number of
-tokens, **W** that of sequences.
+(2023), "Enhancing protein language models with structure-based encoder and pre-training". Parameter names follow
+fair-esm, whose weight files load. Sequences of a batch lie one after the other without padding: **T** tokens of **W**
+sequences.
 """
 
 import argparse

@@ -71,7 +71,7 @@ class GraphBuilder:
     conventions: Conventions = PAPER
 
     def select_nodes(self, protein: Protein) -> Protein:
-        """What this level of detail sees of a protein: all atoms, or one CA per residue (App. B.3)."""
+        """The nodes of this level: all atoms, or one CA per residue (App. B.3)."""
         return protein if self.with_elements else protein.alpha_carbons()
 
     @property
@@ -163,7 +163,7 @@ def one_hot(index: Tensor, size: int, dtype: torch.dtype) -> Tensor:
 
 
 def same_chain(protein: Protein, i: Tensor, j: Tensor) -> Tensor:
-    """True where the residues i and j belong to one chain of one protein."""
+    """True if the residues i and j belong to one chain of one protein."""
     same_protein = protein.residue_protein[i] == protein.residue_protein[j]
     return same_protein & (protein.chain[i] == protein.chain[j])
 

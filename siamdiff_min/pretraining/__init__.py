@@ -1,4 +1,4 @@
-"""What is minimised in pre-training. `OBJECTIVES` is the choice of `--method`, `ABLATIONS` that of `--ablation`.
+"""Pre-training objectives. `--method` chooses from `OBJECTIVES`, `--ablation` from `ABLATIONS`.
 
 Table 1 and Table 2 compare the objectives, Table 3 the ablations. App. A (related work) and App. E (less data) need no
 code of their own.

@@ -31,7 +31,7 @@ class ScoreMatching(Objective):
     """|sigma s(d~) - (d - d~) / sigma|^2 over the edges: the noise on every distance, from the noised distances.
 
     The score of d~ = d + sigma eps is -eps / sigma. The head predicts sigma times it, so that all sigmas weigh the same
-    and predicting zero costs 1. There is one sigma per protein, which the network is not told. The graph is that of the
+    and predicting zero costs 1. There is one sigma per protein, which the network is not told. The graph comes from the
     clean structure and shows d~ instead of its lengths: the same for an edge, its reverse and its repetitions. Angles
     (GearNet) and directions (GVP) stay clean.
     """
@@ -64,7 +64,7 @@ class ScoreMatching(Objective):
 class TorsionalDiffusion(Objective):
     """(eps - MLP(a_1, a_2, a_3, a_4))^2: the noise on one side-chain torsion of every residue, from its four atoms.
 
-    One random chi of every residue that has any turns by a normal angle of variance (1 - abar_t) / abar_t, that of
+    In every residue with a chi, one of them, at random, turns by a normal angle of variance (1 - abar_t) / abar_t, as
     the noise on coordinates in Eq. 3, wrapped to (-pi, pi]. The head predicts that angle over its standard deviation.
     Proline does not turn. The graph comes from the clean structure, as in DiffPreT (differences.md, row 5).
     """

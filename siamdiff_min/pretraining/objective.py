@@ -1,4 +1,4 @@
-"""What all objectives share. An objective is a module (Protein, generator) -> (loss, logs).
+"""The base of all objectives. An objective is a module (Protein, generator) -> (loss, logs).
 
 Beside each loss the logs have its `..._constant`: the loss of the best prediction that looks at nothing.
 """

@@ -1,1 +1,1 @@
-"""What a protein is: vocabularies, the frozen `Protein`, reading and writing files, geometry, conformers (Sec. 4.1)."""
+"""Proteins: vocabularies, the frozen `Protein`, reading files, geometry, conformers (Sec. 4.1)."""

@@ -136,7 +136,7 @@ def two_views(protein: Protein) -> list[Protein]:
 
 
 def given_or_simulated(first: Protein, given: Protein, simulated: Protein) -> tuple[Protein, Tensor]:
-    """The given conformers, but simulated ones where `given` is `first` itself; and (B,) where it is not."""
+    """The second view: the given conformer, or the simulated one for proteins without any; and (B,) True if given."""
     moved = first.atom_protein[(given.pos != first.pos).any(1)]
     real = torch.zeros(first.num_proteins, dtype=torch.bool, device=moved.device).index_fill(0, moved, True)
     return replace(first, pos=torch.where(real[first.atom_protein, None], given.pos, simulated.pos)), real

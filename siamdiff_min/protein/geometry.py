@@ -13,7 +13,7 @@ def length(vector: Tensor) -> Tensor:
 
 
 def angle(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Angle a-b-c at b, points (..., 3) -> (...) in [0, pi]; 0 where a point coincides with b."""
+    """Angle a-b-c at b, points (..., 3) -> (...) in [0, pi]; 0 if a point coincides with b."""
     u, v = a - b, c - b
     return torch.atan2(length(torch.linalg.cross(u, v)), (u * v).sum(-1))
 

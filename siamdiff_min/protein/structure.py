@@ -33,7 +33,7 @@ _NOT_A_RESIDUE |= dict.fromkeys(_NUCLEOTIDES, "nucleotides")
 
 @dataclass(frozen=True)
 class Structure:
-    """What was read from one file, and what was left out of it."""
+    """A protein read from one file, and counts of everything left out."""
 
     protein: Protein
     chain_names: tuple[str, ...]  # author chain ids, in the order of `protein.chain`

@@ -87,7 +87,7 @@ def write(path: Path, kind: str, content: dict) -> None:
 
 
 def read(path: str | Path) -> tuple[str, dict]:
-    """What a file is (one of KINDS) and its content, tensors on the CPU; released weights are made an encoder.
+    """The kind of a file (one of KINDS) and its content, tensors on the CPU; released weights are made an encoder.
 
     `path` may be the name of an encoder of the package. Raises CheckpointError if it is damaged or something else.
     """
@@ -244,7 +244,7 @@ def initialise(module: nn.Module, path: str | Path, report: Callable = print, en
 
 
 def describe(path: str | Path) -> str:
-    """What a file of weights is, in a few lines. Raises CheckpointError if it is something else."""
+    """Describe a file of weights in a few lines. Raises CheckpointError if it is something else."""
     kind, content = read(path)
     state = content[WEIGHTS[kind]] | {f"seq_mlp.{name}": tensor for name, tensor in content.get("seq_mlp", {}).items()}
     lines = [f"{path}: {KINDS[kind]}"]

@@ -351,7 +351,7 @@ def in_batches(config: Namespace, world: int) -> Namespace:
 
 
 def folder(config: Namespace, kind: str, start: str = "") -> str:
-    """Where a run goes without --out: runs with other data or another start do not meet there."""
+    """The folder of a run without --out: runs with other data or another start do not meet there."""
     data, encoder = Path(config.data or "/").resolve().name, "" if config.encoder == "gearnet" else config.encoder
     if config.init_from:
         start = "-".join(["from", *Path("/", config.init_from).with_suffix("").parts[1:][-2:]])

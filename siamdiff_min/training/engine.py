@@ -26,7 +26,7 @@ from .run import Run, Step
 
 
 def record(loss: Tensor, logs: Record, size: int) -> Record:
-    """What to remember of one batch, on its device."""
+    """The logs of one batch, on its device."""
     loss = loss.detach().double()
     return {"loss": Mean(torch.stack([loss * size, torch.full_like(loss, size)]))} | logs
 

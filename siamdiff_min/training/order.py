@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 
 class Data(NamedTuple):
-    """What a run draws its batches from, for example the training split of a data set."""
+    """The data of a run's batches, for example the training split of a data set."""
 
     dataset: Dataset  # dataset[epoch, index] is an item; its `checksum` tells it from other data sets
     collate: Callable  # a list of items -> (batch, their names)

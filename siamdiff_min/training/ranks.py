@@ -111,7 +111,7 @@ def launch(device: str = "auto", threads: int | None = None, deterministic: bool
 
 
 def choose_device(device: str = "auto") -> str:
-    """`device`, or what there is for "auto". Raises ConfigError for a GPU that is not there."""
+    """`device`; "auto" is a GPU if there is any. Raises ConfigError if the GPU is missing."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
@@ -124,7 +124,7 @@ def keep_freed_memory() -> None:
 
     glibc returns large blocks at once, and fetching them again as zeroed pages took 21 % of a step at atom level and
     12 % at residue level. Blocks above 64 MB still go back: keeping them too is no faster and takes more memory.
-    Does nothing where there is no glibc.
+    Does nothing without glibc.
     """
     trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":

@@ -1,4 +1,4 @@
-"""What a fine-tuned model says of held-out samples, and how it is written down: predictions and tables of results."""
+"""Predictions of a fine-tuned model for held-out samples, and the files and tables they are written to."""
 
 import json
 from argparse import Namespace

@@ -25,7 +25,7 @@ from .ranks import Ranks, Record, means
 
 
 class Step(NamedTuple):
-    """What was measured in one step of the optimizer, on its device."""
+    """The measurements of one step of the optimizer, on its device."""
 
     records: list[Record]  # of each of our parts of the global batch
     losses: list[tuple[list[str], Tensor]]  # the proteins of each part, and their loss ()
@@ -169,7 +169,7 @@ class Run:
         self.bar.update()
 
     def ends_epoch(self) -> bool:
-        """Whether the last step was the last one of an epoch, or of the run."""
+        """Whether the last step ended an epoch, or the run."""
         return self.step % self.per_epoch == 0 or self.step == self.total
 
     def end_epoch(self, measured: dict[str, float]) -> None:
