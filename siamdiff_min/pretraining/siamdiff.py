@@ -104,7 +104,7 @@ class SiamDiff(Objective):
         protein = hide_residues(protein, masked, self.conventions.backbone)
         graph = self.encoder.builder(protein)
         if self.conventions.hide_all_types and self.schedule.weight_sequence and self.encoder.builder.with_elements:
-            elements = graph.node_feature[:, :-NUM_RESIDUE_CHANNELS]  # differences.md, row 10
+            elements = graph.node_feature[:, :-NUM_RESIDUE_CHANNELS]  # all types hidden (differences.md, row 10)
             graph = replace(graph, node_feature=F.pad(elements, (0, NUM_RESIDUE_CHANNELS)))
         clean_length = edge_lengths(graph, protein.pos)
         alpha_bar = self.alpha_bar[t - 1][protein.atom_protein]  # (N,)

@@ -64,7 +64,7 @@ TABLE_6 = {  # task -> level -> settings; Adam with lr 1e-4 throughout
     "table": {"residue": TaskSettings(8, 1, 50), "atom": TaskSettings(8, 1, 50)},  # ours, as PSR
 }
 EPOCHS = {"paper": [25, 25], "official": [25, 50]}  # of stages 1 and 2 (differences.md, row 2); without stages 50
-OFFICIAL_EPOCHS = {"res": {"epochs": [5]}}  # differences.md, row 22
+OFFICIAL_EPOCHS = {"res": {"epochs": [5]}}  # as the released code (differences.md, row 22)
 MAX_RESIDUES = {("msp", "atom"): 400}  # nearest to the mutation
 SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny" ends within 5 minutes on 2 cores
     ("tiny", "atom"): {"batch_size": 2, "epochs": [5, 6], "lr": 2e-3},
