@@ -186,7 +186,8 @@ class Run:
         self.path, self.file, self.start = Path(self.config.out) / "metrics.jsonl", None, time.perf_counter()
         if self.ranks.rank == 0:
             write_file(self.path, lines_before(self.path, self.step))
-            self.file = open(self.path, "ab")
+            with writing(self.path):
+                self.file = open(self.path, "ab")
         self.bar = self.ranks.bar(total=self.total, initial=self.step, unit="step")
         return self
 
