@@ -38,7 +38,7 @@ from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import ATOM_FIELDS, Protein
 from ..protein.structure import Structure
 
-FORMAT, VERSION = "siamdiff_min store", 5
+FORMAT, VERSION = "siamdiff_min store", 6
 STORE_SUFFIX = ".store"
 HEAD = 512  # bytes at the beginning of a shard that hold its format and plan
 SHARD = 512  # sources; a build that is killed reads no more than these again
@@ -103,7 +103,7 @@ class ProteinStore(torch.utils.data.Dataset):
     @property
     def checksum(self) -> str:
         """The same where all proteins, their names and their labels are."""
-        text = "".join(shard["sha256"] for shard in self.meta["shards"])
+        text = "".join(shard["content"] for shard in self.meta["shards"])
         text += "" if self.given is None else f"{[*self.rows]} {self.given}"
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -242,8 +242,11 @@ def describe_shard(file: Path, shard: dict) -> dict:
     """The entry of a shard in `meta.json`: offset and size of its arrays in the file, and checksums."""
     content = file.read_bytes()
     places = {name: (content.find(shard[name].numpy().tobytes()), shard[name].numel()) for name in ARRAYS}
-    digest, proteins = hashlib.sha256(content).hexdigest(), len(shard["first_residue"]) - 1
-    return {"plan": shard["plan"], "sha256": digest, "size": len(content), "proteins": proteins, "arrays": places}
+    same = io.BytesIO()  # without the plan, which changes with the time of a file
+    torch.save({name: value for name, value in shard.items() if name not in ("plan", "failures")}, same)
+    digest, same = (hashlib.sha256(data).hexdigest() for data in (content, same.getbuffer()))
+    about = {"plan": shard["plan"], "sha256": digest, "content": same, "size": len(content), "arrays": places}
+    return about | {"proteins": len(shard["first_residue"]) - 1}
 
 
 def memory() -> float:
