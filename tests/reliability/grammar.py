@@ -179,7 +179,7 @@ def read_by_gemmi(name: str, data: bytes) -> dict[tuple, list]:
     text = data.rstrip(b"\0").decode("latin-1")
     if name.endswith(".cif"):
         text = text.replace("\xef\xbb\xbf", "")  # a byte order mark within a word is a part of it to us
-        text = re.sub(r"\n(_z\.a( 1 2)?|loop_) *(\n#)?\n*$", "\n", text)  # a key or a loop without a value: nothing is lost
+        text = re.sub(r"\n(_z\.a( 1 2)?|loop_) *(\n#)?\n*$", "\n", text)  # no atom is lost
         text = re.sub(r"(?<=\S )_(?=\S* )", "-", text)  # so is a _ in a later column; real files have them
         blocks = gemmi.cif.read_string(text)
         found = (gemmi.make_structure_from_block(block) for block in blocks)
