@@ -24,6 +24,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 from unittest import mock
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ def row(level: str, size: int, repeats: int, device: str) -> str:
     graph, building = repeated(lambda: builder(protein), repeats, device)
     (edge_in, edge_out, bins), lining = repeated(lambda: line_graph(graph, protein.pos, BINS), repeats, device)
     links = Links(edge_in, edge_out, bins, graph.num_edges, graph.num_edges, BINS)
-    _, preparing = repeated(lambda: fast.by_source_and_relation(links), repeats, device)
+    _, preparing = repeated(lambda: fast.prepare(links), repeats, device)
     counts = [protein.num_proteins, protein.num_atoms, graph.num_edges, len(edge_in)]
     times = [f"{ms:.1f}" for ms in (building, lining, preparing)]
     return "| " + " | ".join([level, *(f"{count:,}" for count in counts), *times]) + " |"
@@ -134,7 +135,7 @@ def gvp(repeats: int) -> None:
 
     def run(form: str) -> Tensor:
         net.zero_grad()
-        with kernels.use(form):
+        with patch.object(kernels, "form", form):
             node = net(batch, graph).node
             node.square().sum().backward()
         return node.detach()

@@ -15,14 +15,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Statistic:
-    """The base of the three."""
+    """Its `value` is the number to log, from the total of `sums`; None if nothing was counted."""
 
     sums: Tensor
-
-    @staticmethod
-    def value(sums: list) -> float | None:
-        """The number to log, from the total of `sums`; None if nothing was counted."""
-        raise NotImplementedError
 
 
 class Mean(Statistic):
@@ -44,8 +39,7 @@ class Variance(Statistic):
 
     @classmethod
     def of(cls, x: Tensor) -> Variance:
-        x = x.detach().flatten()
-        return cls(torch.stack([x.sum(), x.new_full((), len(x)), x.square().sum()]))
+        return cls(torch.cat([Mean.of(x).sums, x.detach().square().sum()[None]]))
 
     @staticmethod
     def value(sums: list[float]) -> float | None:

@@ -7,7 +7,6 @@ possible.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -213,29 +212,25 @@ def relational_sum(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
 
     From edges to nodes, or with one relation, the sums come first.
     """
-    r = links.num_relations
-    if r > 1 and links.num_sources <= links.num_targets:
-        gather = _prepared(links, by_source_and_relation)
-        weight = linear.weight.view(len(linear.weight), r, -1).transpose(0, 1)  # (r, out, in)
+    if not links.prepared:
+        links.prepared["gather"] = prepare(links)  # once for all layers
+    gather = links.prepared["gather"]
+    if maps_first(links):
+        weight = linear.weight.view(len(linear.weight), links.num_relations, -1).transpose(0, 1)  # (r, out, in)
         return map_then_sum(lowered(x), gather, lowered(weight)).add_(linear.bias)
-    gather = _prepared(links, by_target_and_relation)
     return F.linear(gather(lowered(x)).view(links.num_targets, -1), lowered(linear.weight), lowered(linear.bias))
 
 
-def _prepared(links: Links, build: Callable[[Links], Gather]) -> Gather:
-    """`build(links)`, made once for all layers."""
-    if build not in links.prepared:
-        links.prepared[build] = build(links)
-    return links.prepared[build]
+def maps_first(links: Links) -> bool:
+    """Whether the maps come before the sums."""
+    return links.num_relations > 1 and links.num_sources <= links.num_targets
 
 
-def by_source_and_relation(links: Links) -> Gather:
-    """Sums over the results of all maps of all sources."""
-    row = links.source * links.num_relations + links.relation
-    return Gather.build(row, links.target, links.num_sources * links.num_relations, links.num_targets)
-
-
-def by_target_and_relation(links: Links) -> Gather:
-    """Sums over the sources, one for every relation of every target."""
-    slot = links.target * links.num_relations + links.relation
-    return Gather.build(links.source, slot, links.num_sources, links.num_targets * links.num_relations)
+def prepare(links: Links) -> Gather:
+    """Sums over the results of all maps of all sources, or over the sources for every relation of every target."""
+    r = links.num_relations
+    if maps_first(links):
+        row = links.source * r + links.relation
+        return Gather.build(row, links.target, links.num_sources * r, links.num_targets)
+    slot = links.target * r + links.relation
+    return Gather.build(links.source, slot, links.num_sources, links.num_targets * r)

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from ..conventions import PAPER, Conventions
 from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
-from ..protein.geometry import length, nearest_neighbors, radius_neighbors, ranges
+from ..protein.geometry import length
+from ..protein.neighbors import nearest_neighbors, radius_neighbors, ranges
 from ..protein.protein import Protein
 from .ops import Links
 

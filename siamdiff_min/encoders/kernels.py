@@ -1,11 +1,10 @@
 """The formulas that cost most, as published. `fast.py` has the same numbers faster, and is what runs by default.
 
-SIAMDIFF_KERNELS=plain in the environment, or `with kernels.use("plain"):` in Python, runs what is written here: every
-edge has a row of its own, and every message is stored.
+SIAMDIFF_KERNELS=plain in the environment, or `kernels.form = "plain"` in Python, runs what is written here: every edge
+has a row of its own, and every message is stored.
 """
 
 import os
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -16,25 +15,14 @@ from . import fast
 from .ops import MLP, Links, segment_sum
 
 FORMS = ("plain", "fast")
-_form = os.environ.get("SIAMDIFF_KERNELS", "fast")
-
-
-@contextmanager
-def use(form: str):
-    """Take all formulas in this form, `plain` or `fast`, within the context."""
-    global _form
-    before, _form = _form, form
-    try:
-        yield
-    finally:
-        _form = before
+form = os.environ.get("SIAMDIFF_KERNELS", "fast")
 
 
 def is_fast() -> bool:
     """Whether the fast form is taken. Raises ConfigError for a form that does not exist."""
-    if _form not in FORMS:
-        raise ConfigError(f"SIAMDIFF_KERNELS is {_form!r}; there are {' and '.join(FORMS)}")
-    return _form == "fast"
+    if form not in FORMS:
+        raise ConfigError(f"SIAMDIFF_KERNELS is {form!r}; there are {' and '.join(FORMS)}")
+    return form == "fast"
 
 
 def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:

@@ -16,6 +16,7 @@ from .baselines import Geometry, ResidueTypes, SelfPrediction
 from .contrast import MultiviewContrast
 from .denoising import ScoreMatching, TorsionalDiffusion
 from .diffusion import SCHEDULES, Schedule
+from .given import GivenSiamDiff
 from .siamdiff import SiamDiff
 
 __all__ = ["ABLATIONS", "OBJECTIVES", "SCHEDULES", "STAGED", "Schedule", "SiamDiff"]
@@ -52,8 +53,8 @@ def build_siamdiff(
     if "t" in chosen:
         schedules = dict.fromkeys(schedules, schedules[1])  # one t of one schedule in both stages
     stages = {stage: schedule.ablated(**chosen) for stage, schedule in schedules.items()}
-    given = conformers != "simulated"
-    return SiamDiff(encoder, simulated if siamese else None, stages, conventions, head_dim, given)
+    kind = SiamDiff if conformers == "simulated" else GivenSiamDiff
+    return kind(encoder, simulated if siamese else None, stages, conventions, head_dim)
 
 
 def build_self_prediction(

@@ -16,7 +16,7 @@ from ..encoders.encoder import Encoding
 from ..encoders.graph import Graph, edge_lengths
 from ..encoders.ops import MLP, raised, segment_mean, segment_sum
 from ..logs import Entropy, Mean
-from ..protein.conformer import GaussianConformer, TorsionalConformer, given_or_simulated, two_views
+from ..protein.conformer import GaussianConformer, TorsionalConformer
 from ..protein.constants import NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
 from ..protein.protein import Protein
 from .diffusion import Schedule, add_gaussian_noise, edges_to_vectors, hide_residues, random_mask
@@ -36,7 +36,7 @@ class SiamDiff(Objective):
     """The objective of Eq. 14 with `conformer`, of DiffPreT (Eq. 12) without one.
 
     `stages` holds the schedule of stage 1 and 2; a zero weight leaves that diffusion out altogether. Head names are
-    those of the released task checkpoints. With `given`, batches are those of `ConformerCrops` (ours, not the paper's).
+    those of the released task checkpoints.
     """
 
     def __init__(
@@ -46,10 +46,9 @@ class SiamDiff(Objective):
         stages: dict[int, Schedule],
         conventions: Conventions = PAPER,
         head_dim: int | None = None,
-        given: bool = False,
     ):
         super().__init__(encoder)
-        self.conformer, self.stages, self.conventions, self.given = conformer, stages, conventions, given
+        self.conformer, self.stages, self.conventions = conformer, stages, conventions
         d, hidden = encoder.out_dim, head_dim or encoder.out_dim
         self.dist_mlp = MLP(1, hidden, hidden, d)
         self.struct_mlp = MLP(2 * d, hidden, hidden, 1)
@@ -82,15 +81,10 @@ class SiamDiff(Objective):
 
     def views(self, protein: Protein, generator: torch.Generator) -> tuple[list[Protein], dict[str, Mean]]:
         """P_1 and P_2 (Alg. 1, lines 2-3), and the logs of the conformer. DiffPreT has P_1 alone."""
-        nodes = self.encoder.builder.select_nodes
-        protein, other = two_views(protein) if self.given else (protein, None)
-        first = nodes(protein)
+        first = self.encoder.builder.select_nodes(protein)
         if self.conformer is None:
             return [first], {}
         second, logs = self.conformer(first, generator)
-        if other is not None:
-            second, real = given_or_simulated(first, nodes(other), second)
-            logs = logs | {"real_views": Mean.of(real.float())}
         return [first, second], logs
 
     def draw_mask(self, protein: Protein, t: Tensor, generator: torch.Generator) -> Tensor:

@@ -13,7 +13,8 @@ from torch import Tensor
 from ..conventions import PAPER, Conventions
 from ..logs import Mean
 from .constants import ATOM_NAMES, ATOM_RADIUS, CHI_ATOM_INDEX, GREEK_RANK, MAX_CHI, RESIDUE_INDEX, VDW_RADIUS
-from .geometry import length, normal_like, radius_pairs, rotate_about_axis
+from .geometry import length, normal_like, rotate_about_axis
+from .neighbors import radius_pairs
 from .protein import Protein
 
 CLASH_OVERLAP = 0.8  # angstrom; spheres overlapping by more clash. Hydrogen bonds (about 0.5) do not.
@@ -127,16 +128,3 @@ class GaussianConformer:
     def __call__(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, dict[str, Mean]]:
         """The conformer; it has nothing to log."""
         return replace(protein, pos=protein.pos + self.std * normal_like(protein.pos, generator)), {}
-
-
-def two_views(protein: Protein) -> list[Protein]:
-    """First and second views of a batch of `ConformerCrops`: proteins 0, 2, 4 ... and 1, 3, 5 ... (B / 2 each)."""
-    sides = [protein.select_residues(protein.residue_protein % 2 == side) for side in (0, 1)]
-    return [replace(p, residue_protein=p.residue_protein // 2, num_proteins=p.num_proteins // 2) for p in sides]
-
-
-def given_or_simulated(first: Protein, given: Protein, simulated: Protein) -> tuple[Protein, Tensor]:
-    """The second view: the given conformer, or the simulated one for proteins without any; and (B,) True if given."""
-    moved = first.atom_protein[(given.pos != first.pos).any(1)]
-    real = torch.zeros(first.num_proteins, dtype=torch.bool, device=moved.device).index_fill(0, moved, True)
-    return replace(first, pos=torch.where(real[first.atom_protein, None], given.pos, simulated.pos)), real

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .constants import CA
-from .geometry import histogram
+from .neighbors import histogram
 
 
 @dataclass(frozen=True)

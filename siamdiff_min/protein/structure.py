@@ -18,7 +18,8 @@ import torch
 
 from ..files import StructureError
 from .constants import ATOM_ELEMENT, ATOM_INDEX, CA, MODIFIED, PARENT, PARENT_ATOM, RESIDUE_ATOMS, RESIDUE_INDEX, C, N
-from .geometry import candidates, histogram, length, ranges
+from .geometry import length
+from .neighbors import candidates, histogram, ranges
 from .protein import Protein
 
 MAX_COORDINATE = 1e5  # angstrom; float32 still resolves 0.01 angstrom there

@@ -2,6 +2,7 @@
 
 import ast
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -116,7 +117,7 @@ def test_relational_sums_equal_the_plain_formula_and_a_double_loop(monkeypatch, 
         expected[t] = expected[t] + linear.weight[:, 6 * r : 6 * r + 6] @ x[s]
     results = [torch.stack(expected)]
     for form in kernels.FORMS:
-        with kernels.use(form):
+        with patch.object(kernels, "form", form):
             results.append(kernels.relational_sum(x, Links(source, target, relation, sources, 9, relations), linear))
     results = [(y, *torch.autograd.grad(wave(y), [x, linear.weight, linear.bias])) for y in results]
     for found in results[1:]:

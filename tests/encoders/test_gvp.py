@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -137,7 +138,7 @@ def test_products_per_node_equal_products_per_edge():
         shapes = [(9, 7), (9, 3, 3), (30, 6), (30, 3, 2)]
         x = [torch.randn(shape, dtype=torch.float64, generator=g).requires_grad_() for shape in shapes]
         node, edge = tuple(x[:2]), tuple(x[2:])
-        with kernels.use(form):
+        with patch.object(kernels, "form", form):
             s, v = conv(node, edge, links(src, dst, 9))
         results.append((s, v, *torch.autograd.grad(wave(s) + wave(v), [*x, *conv.parameters()])))
     assert not results[0][0][0].any() and results[0][0][1:].all()

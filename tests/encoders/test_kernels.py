@@ -1,4 +1,4 @@
-"""The door between the published and the fast formulas: the environment and the context choose, nothing else."""
+"""The door between the published and the fast formulas: the environment chooses, nothing else."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from siamdiff_min.encoders.ops import Links
 from siamdiff_min.files import ConfigError
 
 
-def test_the_context_chooses_and_goes_back_after_an_error(monkeypatch):
+def test_the_form_chooses(monkeypatch):
     for name in ("edge_scores", "relational_sum"):
         monkeypatch.setattr(kernels.fast, name, lambda *args: ["fast", *args])
     links = Links(*torch.zeros(3, 0, dtype=torch.long), 0, 0, 1)
@@ -21,15 +21,11 @@ def test_the_context_chooses_and_goes_back_after_an_error(monkeypatch):
         found = kernels.edge_scores([], 2, 3), kernels.relational_sum(torch.zeros(0, 4), links, torch.nn.Linear(4, 4))
         return {"fast" if "fast" in list(x) else "plain" for x in found}
 
-    assert taken() == {"fast"}
-    with pytest.raises(KeyError), kernels.use("plain"):
-        assert taken() == {"plain"}
-        with kernels.use("fast"):
-            assert taken() == {"fast"}
-        raise KeyError
-    assert taken() == {"fast"}
-    message = "SIAMDIFF_KERNELS is 'quick'; there are plain and fast"
-    with kernels.use("quick"), pytest.raises(ConfigError, match=message):
+    for form in kernels.FORMS:
+        monkeypatch.setattr(kernels, "form", form)
+        assert taken() == {form}
+    monkeypatch.setattr(kernels, "form", "quick")
+    with pytest.raises(ConfigError, match="SIAMDIFF_KERNELS is 'quick'; there are plain and fast"):
         kernels.relational_sum(torch.zeros(0), None, None)
 
 

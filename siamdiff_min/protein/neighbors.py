@@ -1,0 +1,89 @@
+"""Exact neighbour search in linear memory; skip it on first reading, the docstrings say the result.
+
+Coordinates in angstrom. `torch.cdist` goes through a matrix product, which is inexact near a cutoff.
+"""
+
+import torch
+from torch import Tensor
+
+from .geometry import length
+
+
+def radius_pairs(pos: Tensor, protein: Tensor, radius: float) -> tuple[Tensor, Tensor]:
+    """All unordered pairs of points closer than `radius` (angstrom) within one protein, each once: two index vectors.
+
+    pos (N, 3), protein (N,) the protein of every point. Exact, with memory linear in N. Up to their order equal to
+    ((distance < radius) & (protein[:, None] == protein)).triu(1).nonzero(), where distance is the (N, N) matrix.
+    """
+    if len(pos) == 0:
+        return protein, protein
+    order, first, last = candidates(pos, protein, radius)
+    i, j = ranges(first.flatten(), last.flatten())
+    i, j = order.index_select(0, i // first.shape[1]), order.index_select(0, j)
+    near = (length(pos.index_select(0, i) - pos.index_select(0, j)) < radius).nonzero().squeeze(1)
+    return i.index_select(0, near), j.index_select(0, near)
+
+
+def candidates(pos: Tensor, protein: Tensor, radius: float) -> tuple[Tensor, Tensor, Tensor]:
+    """order[k] may be near order[first[k, c] : last[k, c]] for c in 0 .. 4; each pair once.
+
+    Cells are a hair wider than the radius, so all partners of a point lie in the 27 cells around it.      . + +
+    `order` sorts points by cell, z last: the three cells of a column along z are one range. Seen along     . * +
+    z, a point in column * looks at the columns + and at what follows it in *; the others look at it.      . . +
+    """
+    cell = (pos.detach().double() / (radius * (1 + 1e-6))).floor().long()
+    cell = cell - cell.amin(0) + 1  # one empty layer below, one above: neighbours never wrap round
+    size = cell.amax(0) + 2
+    key = ((protein * size[0] + cell[:, 0]) * size[1] + cell[:, 1]) * size[2] + cell[:, 2]
+    key, order = key.sort(stable=True)
+    line, layer = size[2], size[1] * size[2]
+    column = key[:, None] + torch.stack([line, layer - line, layer, layer + line])  # (N, 4)
+    row = torch.arange(len(pos), device=pos.device)[:, None]
+    first = torch.cat([row + 1, torch.searchsorted(key, column - 1)], dim=1)
+    last = torch.searchsorted(key, torch.cat([key[:, None] + 1, column + 1], dim=1), right=True)
+    return order, first, last
+
+
+def radius_neighbors(pos: Tensor, protein: Tensor, radius: float, most: int | None) -> tuple[Tensor, Tensor]:
+    """Directed pairs (neighbour, point); with `most`, only that many nearest neighbours of each point."""
+    i, j = radius_pairs(pos, protein, radius)
+    neighbour, point = torch.cat([i, j]), torch.cat([j, i])
+    if most is None:
+        return neighbour, point
+    order = length(pos[neighbour] - pos[point]).argsort(stable=True)
+    order = order[point[order].argsort(stable=True)]  # by point, nearest first
+    count = histogram(point, len(pos))
+    order = order[ranges(torch.zeros_like(count), count)[1] < most]  # the rank among the neighbours of one point
+    return neighbour[order], point[order]
+
+
+def ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    """Write out the half-open ranges first[k] .. last[k] (K,): for every element its k and its value."""
+    count = last - first
+    k = torch.arange(len(count), device=count.device).repeat_interleave(count)
+    return k, torch.arange(len(k), device=count.device) + (first - (count.cumsum(0) - count)).index_select(0, k)
+
+
+def histogram(index: Tensor, size: int) -> Tensor:
+    """How often each of 0 .. size - 1 occurs; unlike `bincount` deterministic on a GPU, and without a host sync."""
+    return torch.zeros(size, dtype=torch.long, device=index.device).index_add_(0, index, torch.ones_like(index))
+
+
+def nearest_neighbors(pos: Tensor, protein: Tensor, num_proteins: int, k: int) -> tuple[Tensor, Tensor]:
+    """The k nearest other points of every point within its protein: (neighbour, point), at most N * k entries.
+
+    pos (N, 3), protein (N,) non-decreasing. Exact, in blocks of rows; a protein of k points or fewer gives what it has.
+    """
+    count = histogram(protein, num_proteins)
+    start = count.cumsum(0) - count
+    width = int(count.max())
+    column = torch.arange(width, device=pos.device)
+    pairs = []
+    for row in torch.arange(len(pos), device=pos.device).split(max(1, 2**22 // max(width, 1))):
+        other = start[protein[row]][:, None] + column  # (rows, width)
+        valid = (column < count[protein[row]][:, None]) & (other != row[:, None])
+        distance = length(pos[row][:, None] - pos[other.clamp(max=len(pos) - 1)]).masked_fill(~valid, torch.inf)
+        nearest = distance.topk(min(k, width), largest=False)
+        found = nearest.values.isfinite().nonzero(as_tuple=True)
+        pairs.append((other.gather(1, nearest.indices)[found], row[found[0]]))
+    return tuple(map(torch.cat, zip(*pairs)))
