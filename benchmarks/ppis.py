@@ -125,6 +125,8 @@ def predicted(path: Path, chains: list[Chain]) -> dict[str, np.ndarray]:
             of_chain[row["group"]].append(float(row["prediction"]))
     parts = {split: [] for split in SPLIT.values()}
     for k, (item, label, _) in enumerate(chains):
+        if item.split == "train":
+            continue
         known = ~np.isnan(label)
         parts[item.split].append((np.full(known.sum(), k), np.array(of_chain[item.name])[known], label[known]))
     _, answer, y = (np.concatenate(values) for values in zip(*parts["val"]))
