@@ -5,6 +5,7 @@ Every error that a user can cause is a `SiamDiffError` whose text is one sentenc
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import sys
@@ -137,14 +138,18 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary.unlink(missing_ok=True)  # of a run that was killed
             with open(temporary, "xb") as file:  # O_EXCL: it must be new
+                ours = os.fstat(file.fileno())
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
+            if not os.path.samestat(ours, os.stat(temporary)):
+                raise OSError(errno.EBUSY, "another process writes it too")
             os.replace(temporary, path)
             _sync_folder(path.parent)
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+        with contextlib.suppress(OSError, NameError):  # NameError: it could not be opened
+            if os.path.samestat(ours, os.stat(temporary)):
+                temporary.unlink()
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -113,7 +113,10 @@ class ProteinStore(torch.utils.data.Dataset):
             return self.given[index]
         number, row = self._place(index)
         if number not in self.loaded:
-            self.loaded[number] = load_shard(shard_file(self.path, number))["labels"]
+            shard = load_shard(file := shard_file(self.path, number))
+            if shard["plan"] != self.meta["shards"][number]["plan"]:
+                raise self._replaced(file)
+            self.loaded[number] = shard["labels"]
         return self.loaded[number][row] if self.loaded[number] else {}
 
     def with_labels(self, labels: Mapping[str, Callable[[list], dict]]) -> "ProteinStore":
@@ -206,12 +209,15 @@ class ProteinStore(torch.utils.data.Dataset):
                 if about["plan"].encode() not in content[:HEAD]:
                     raise ValueError
             except (OSError, ValueError) as error:
-                reason = "is damaged, or was replaced while it was in use: its data have changed"
-                raise StoreError(f"{self.path} {reason} ({file.name})") from error
+                raise self._replaced(file) from error
             places = about["arrays"].items()
             found = {name: np.frombuffer(content, ARRAYS[name], size, offset) for name, (offset, size) in places}
             self.mapped[number] = found | {"pos": found["pos"].reshape(-1, 3)}
         return self.mapped[number]
+
+    def _replaced(self, file: Path) -> StoreError:
+        reason = "is damaged, or was replaced while it was in use: its data have changed"
+        return StoreError(f"{self.path} {reason} ({file.name})")
 
 
 # ---- shards ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from siamdiff_min.data.build import open_store, report
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.data.sources import bundle_index, bundle_path, find_structures
 from siamdiff_min.data.store import VERSION, ProteinStore, is_ours
-from siamdiff_min.files import TEMPORARY, StoreError, WriteError, lock, write_file
+from siamdiff_min.files import TEMPORARY, StoreError, WriteError, lock, replacing, write_file
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import Protein
 
@@ -290,6 +291,16 @@ def test_a_reader_during_a_rebuild(folder, tmp_path, small_steps):
         ProteinStore(tmp_path / "s")
 
 
+def test_labels_of_a_store_that_is_replaced(folder, tmp_path):
+    """Its structures may be mapped already; the labels of another store do not belong to them."""
+    old, new = (replace(build.structure_files(folder), fingerprint=kind) for kind in ("old", "new"))
+    store = build.open_origin(old, tmp_path / "s")
+    assert len(store[0].pos)
+    build.open_origin(new, tmp_path / "s")
+    with pytest.raises(StoreError, match="was replaced while it was in use"):
+        store.labels(0)
+
+
 @pytest.mark.skipif(not hasattr(os, "seteuid") or os.geteuid() != 0, reason="only root can become another user")
 def test_a_cache_folder_without_rights(folder, cache, monkeypatch):
     monkeypatch.setattr(build.os, "access", lambda path, mode: False)
@@ -305,6 +316,22 @@ def test_a_cache_folder_without_rights(folder, cache, monkeypatch):
                     build.open_origin(origin)
             finally:
                 os.seteuid(0)
+
+
+def test_two_processes_that_write_one_file(tmp_path):
+    """The later one writes it. The earlier one neither puts half of it in its place, nor removes it."""
+    path, early, late = tmp_path / "x", replacing(tmp_path / "x"), replacing(tmp_path / "x")
+    path.write_bytes(b"old")
+    early.__enter__().write(b"early")
+    file = late.__enter__()
+    file.write(b"la")
+    file.flush()
+    with pytest.raises(WriteError, match="another process writes it too"):
+        early.__exit__(None, None, None)
+    assert path.read_bytes() == b"old"
+    file.write(b"te")
+    late.__exit__(None, None, None)
+    assert tree(tmp_path) == {"x": b"late"}
 
 
 def test_a_file_of_the_users_named_like_a_temporary_one(tmp_path):
