@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ..files import ConfigError
+from ..files import ConfigError, StoreError
 from ..logs import Mean
 from .order import Data, seed_of, train_keys, valid_keys
 from .ranks import Ranks, Record, catch_signals, means
@@ -47,7 +47,7 @@ def load(data: Data, keys: Iterable[list], config: Namespace, device: torch.devi
         # gloo's threads may still be letting go of tensors. Up to Python 3.11 a worker that is forked meanwhile can
         # hang: 8 of 8,000 did; with a pause of 0.01 s none of 16,000.
         time.sleep(0.1)
-    yield from DataLoader(
+    batches = DataLoader(
         data.dataset,
         batch_sampler=keys,
         collate_fn=data.collate,
@@ -56,6 +56,10 @@ def load(data: Data, keys: Iterable[list], config: Namespace, device: torch.devi
         worker_init_fn=_ignore_signals,
         generator=torch.Generator(),  # unused by our sampler; without it torch would draw from its global one
     )
+    try:
+        yield from batches
+    except StoreError as error:  # torch puts the traceback of a worker before the sentence
+        raise StoreError(str(error).strip().rpartition(f"{StoreError.__name__}: ")[2]) from error
 
 
 @torch.no_grad()

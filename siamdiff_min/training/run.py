@@ -109,7 +109,7 @@ class Run:
         found = None
         if resume == "auto":
             found = checkpoint.latest(out, self.ranks.say)
-        elif checkpoint.checkpoints(out) and Path(resume).parent != out:
+        elif checkpoint.checkpoints(out) and (resume == "never" or Path(resume).parent != out):
             raise ConfigError(f"{out} holds checkpoints: choose another --out, remove them, or take --resume auto")
         elif resume != "never":
             found = Path(resume), checkpoint.load(Path(resume))

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from sklearn.metrics import log_loss
 from standin import assert_equal_weights, configure, lines, train
 
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.files import SiamDiffError
+from siamdiff_min.files import SiamDiffError, StoreError
 from siamdiff_min.logs import Entropy, Variance
 from siamdiff_min.pretraining import SCHEDULES, SiamDiff
 from siamdiff_min.protein.protein import Protein
@@ -29,6 +30,11 @@ from siamdiff_min.training.run import Run
 
 ALONE = Ranks(torch.device("cpu"))
 DATA = Data(standin.Dataset(40), standin.collate, range(40))
+
+
+class Replaced(torch.utils.data.Dataset):
+    def __getitem__(self, key):
+        raise StoreError("the store was replaced")
 
 
 def assert_close_weights(a, b, but=()) -> None:
@@ -302,7 +308,7 @@ def test_dropout_and_noise_are_drawn_from_different_seeds(tmp_path, monkeypatch)
     assert len(drawn) == 2 and not any(torch.equal(a, b) for a, b in drawn)
 
 
-def test_resuming_something_else_is_refused(tmp_path):
+def test_resuming_something_else_is_refused(tmp_path, monkeypatch):
     train(configure(tmp_path, "--max-steps", 1))
     with pytest.raises(ValueError, match=r"--seed was 0, is 3. Choose another --out"):
         train(configure(tmp_path, "--seed", 3))
@@ -314,10 +320,22 @@ def test_resuming_something_else_is_refused(tmp_path):
         train(configure(tmp_path), checksum="fedcba9876543210")
     with pytest.raises(ValueError, match="holds checkpoints: choose another"):
         train(configure(tmp_path, "--resume", "never"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="holds checkpoints: choose another"):
+        train(configure(Path(), "--resume", "never"))
     with pytest.raises(checkpoint.CheckpointError, match="could not read"):
         train(configure(tmp_path / "other", "--resume", tmp_path / "absent.pt"))
     with pytest.raises(ValueError, match="no proteins"):
         train(configure(tmp_path / "other"), num=0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_a_store_is_one_sentence(workers):
+    """Also if a worker raises it: torch would put its traceback before the sentence."""
+    data, config = Data(Replaced(), standin.collate, [0]), Namespace(num_workers=workers)
+    with pytest.raises(StoreError) as caught:
+        list(engine.load(data, [[(0, 0)]], config, ALONE.device))
+    assert str(caught.value) == "the store was replaced"
 
 
 def test_resuming_from_a_path(tmp_path, reference):
