@@ -62,7 +62,7 @@ def test_damaged_input_is_read_or_refused(reader, tmp_path):
             f"{reader} --seed {SEED} --start {finding.index} --inputs 1"
         )
         counts[outcome] += 1
-    assert counts["accepted"] >= 10 and (counts["refused"] >= 50), counts
+    assert counts["accepted"] >= 5 and counts["refused"] >= 50, counts  # checksums refuse nearly all damage to a store
 
 
 @pytest.mark.soak

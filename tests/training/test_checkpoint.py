@@ -13,6 +13,7 @@ import torch
 
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import CheckpointError, SiamDiffError, WriteError
+from siamdiff_min.pretraining.given import GivenSiamDiff
 from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import pretrain_options
 
@@ -46,7 +47,7 @@ def test_round_trip_and_keep(tmp_path):
 def test_an_objective_is_built_from_the_options(more):
     config = pretrain_options(["--level", "residue", "--size", "tiny", "--preset", "official", *more.split()])
     objective = checkpoint.new_objective(checkpoint.new_encoder(config), config)
-    assert getattr(objective, "given", False) == (config.conformers == "both")
+    assert isinstance(objective, GivenSiamDiff) == (config.conformers == "both")
     if config.method == "diffpret":
         assert not objective.schedule.weight_structure and objective.seq_mlp.layers[0].out_features == 8
 
@@ -110,13 +111,16 @@ def test_disk_full_leaves_the_previous_one(tmp_path, monkeypatch, failing):
 
         class Full:
             def __init__(self, *args):
-                Path(args[0]).touch()
+                self.descriptor = os.open(args[0], os.O_CREAT | os.O_WRONLY)
+
+            def fileno(self):
+                return self.descriptor
 
             def __enter__(self):
                 return self
 
             def __exit__(self, *args):
-                pass
+                os.close(self.descriptor)
 
             write = full
 
