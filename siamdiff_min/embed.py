@@ -246,7 +246,6 @@ def run(args: argparse.Namespace) -> int:
     embedder = load_encoder(weights, args.device, args.batch_nodes, args.layers)
     listings = [find_structures(path) for path in args.structures]
     sources = [source for listing in listings for source in listing.sources]
-    print(f"encoder {printable(str(weights))}", flush=True)
     names, group, failures, written = ids(sources), [], [], False
     table = Table(out, args.include, len(embedder.columns))
     bar = Ranks(embedder.device).bar(total=len(sources), unit="protein")
@@ -258,6 +257,7 @@ def run(args: argparse.Namespace) -> int:
 
     results = read_all(sources, max(args.num_workers, 1))
     with contextlib.suppress(KeyboardInterrupt), catch_signals() as caught, table.files, bar, closing(results):
+        print(f"encoder {printable(str(weights))}", flush=True)
         for number, result in enumerate(results):
             if isinstance(result, Structure):
                 group.append((names[number], result))
