@@ -4,7 +4,6 @@
 
 Written are siamdiff_min/weights/NAME.pt, which holds the weights as they are (float32), what builds the encoder again
 and where it comes from, and in tests/bundled_encoders.json its checksum and one vector, which a test compares.
-`python -m siamdiff_min.training.checkpoint NAME` prints what the file holds.
 """
 
 import argparse
@@ -58,7 +57,7 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="what it was trained on, in words")
     args = parser.parse_args()
     bundled = put(args.file, args.name, args.data)
-    print(checkpoint.describe(bundled), f"{bundled.stat().st_size:,} bytes", sep="\n")
+    print(f"{bundled}: {bundled.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

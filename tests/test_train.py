@@ -50,7 +50,7 @@ def test_interrupted_and_resumed_as_documented(tmp_path, store):
     encoder = ENCODERS[content["encoder"]](content["level"], content["size"], content["preset"])
     checkpoint.load_weights(encoder, content["state"], "encoder.pt")
     assert all(torch.equal(tensor, a[f"seq_mlp.{name}"]) for name, tensor in content["seq_mlp"].items())
-    assert "seq_mlp (6 tensors)" in checkpoint.describe(tmp_path / "a" / "encoder.pt")
+    assert len(content["seq_mlp"]) == 6
 
 
 @pytest.mark.repeats

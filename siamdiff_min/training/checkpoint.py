@@ -2,11 +2,8 @@
 
 All are what `torch.save` writes: a dict of tensors, strings, numbers, lists and dicts, read with `weights_only=True`.
 Its `format` says what it is. Released files hold the tensors alone.
-
-    python -m siamdiff_min.training.checkpoint FILE ...  # what a file is
 """
 
-import argparse
 import contextlib
 import io
 import itertools
@@ -21,7 +18,7 @@ from torch import Tensor, nn
 
 from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH
 from ..encoders.weights import load_weights, read_weights
-from ..files import CheckpointError, ConfigError, SiamDiffError, console, write_file
+from ..files import CheckpointError, ConfigError, SiamDiffError, write_file
 from ..pretraining import OBJECTIVES, STAGED
 
 CHECKPOINT, ENCODER, MODEL = "siamdiff_min checkpoint 2", "siamdiff_min encoder 1", "siamdiff_min model 1"
@@ -243,27 +240,7 @@ def initialise(module: nn.Module, path: str | Path, report: Callable = print, en
     report(f"not in that file, initial values kept: {_groups(kept) if kept else 'nothing'}")
 
 
-def describe(path: str | Path) -> str:
-    """Describe a file of weights in a few lines. Raises CheckpointError if it is something else."""
-    kind, content = read(path)
-    state = content[WEIGHTS[kind]] | {f"seq_mlp.{name}": tensor for name, tensor in content.get("seq_mlp", {}).items()}
-    lines = [f"{path}: {KINDS[kind]}"]
-    for name, value in content.items():
-        if name not in ("format", "state", "seq_mlp", "objective", "optimizer", "scheduler"):
-            values = {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
-            lines += [f"{k:22}  {v}" for k, v in values.items() if v is not None]
-    count = sum(t.numel() for t in state.values())
-    return "\n".join([*lines, f"{len(state)} tensors, {count:,} numbers: {_groups(list(state))}"])
-
-
 def _groups(names: list[str]) -> str:
     """Names of tensors counted by the module they belong to: 'encoder.layers (36 tensors), ...'."""
     count = Counter(re.match(r"(encoder\.)?[^.]*", name)[0] for name in names)
     return ", ".join(f"{group} ({n} tensor{'s' * (n > 1)})" for group, n in count.items())
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m siamdiff_min.training.checkpoint", description=describe.__doc__)
-    parser.add_argument("file", nargs="+", help="encoder.pt, checkpoint, best.pt, or a released file")
-    with console():
-        print("\n".join(describe(path) for path in parser.parse_args().file))

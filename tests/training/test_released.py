@@ -1,8 +1,6 @@
 """Files of released encoders: torchdrug's names, wrapped in all the ways they come in; what does not fit is refused."""
 
 import ast
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -11,13 +9,14 @@ from conftest import golden_graph, load_golden, relative_error
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.training.checkpoint import (
+    CHECKPOINT,
     ENCODER,
     MODEL,
     CheckpointError,
-    describe,
     load,
     load_encoder,
     load_encoder_file,
+    read,
     save,
     save_encoder_file,
     save_model_file,
@@ -94,7 +93,7 @@ def test_a_pickle_with_code_is_refused(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_every_kind_of_file_gives_its_encoder_and_is_described(tmp_path, capsys):
+def test_every_kind_of_file_gives_its_encoder(tmp_path):
     identity = {"encoder": "gearnet", "level": "residue", "size": "tiny", "preset": "paper"}
     encoder = ENCODERS["gearnet"]("residue", "tiny")
     task = TASKS["psr"](encoder)
@@ -102,20 +101,14 @@ def test_every_kind_of_file_gives_its_encoder_and_is_described(tmp_path, capsys)
     save_encoder_file(plain, encoder, *identity.values(), steps=7)
     save_model_file(model, task, {"task": "psr", **identity}, labels=[], seed=3, epochs=2.0, valid={"rho": 0.5})
     whole = save(tmp_path, 4, {"objective": task.state_dict(), "config": identity, "step": 4})
-    for path, words in [(plain, "an encoder"), (model, "fine-tuned"), (whole, "checkpoint to resume from")]:
+    for path, kind in [(plain, ENCODER), (model, MODEL), (whole, CHECKPOINT)]:
         loaded = load_encoder(path)
         assert not loaded.training
         assert all(torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), encoder.state_dict().values()))
-        assert words in describe(path) and "residue" in describe(path)
+        assert read(path)[0] == torch.load(path)["format"] == kind
     assert load(model, MODEL)["valid"] == {"rho": 0.5}
     with pytest.raises(CheckpointError, match=r"encoder.pt is an encoder, not a fine-tuned model"):
         load(plain, MODEL)
-
-    command = [sys.executable, "-m", "siamdiff_min.training.checkpoint"]
-    result = subprocess.run([*command, model], capture_output=True, text=True)
-    assert result.returncode == 0 and "fine-tuned" in result.stdout and "valid.rho" in result.stdout
-    result = subprocess.run([*command, __file__], capture_output=True, text=True)
-    assert result.returncode == 1 and result.stderr.startswith("error: ") and "Traceback" not in result.stderr
 
 
 def test_an_encoder_nobody_knows_is_refused(tmp_path):
