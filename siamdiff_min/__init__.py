@@ -6,7 +6,7 @@ Start reading at `siamdiff_min/pretraining/siamdiff.py`, which is Algorithm 1 of
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: threads that wait must not keep a core busy
-from .encoders import ENCODERS, GVPGNN, Encoding, ESMGearNet, GearNet, WideGVP
+from .encoders import ENCODERS, GVPGNN, Encoding, ESMGearNet, GearNet
 from .pretraining import OBJECTIVES, SCHEDULES, Schedule, SiamDiff
 from .protein.parse import read_structure
 from .protein.protein import Protein
@@ -29,7 +29,6 @@ __all__ = [
     "SiamDiff",
     "Structure",
     "Task",
-    "WideGVP",
     "load_encoder",
     "read_structure",
 ]

@@ -353,8 +353,8 @@ def test_single_layers(checkpoint, files):
     assert np.array_equal(some.mean, np.concatenate([whole.mean[64:96], whole.mean[:32]]))
     with pytest.raises(ConfigError, match="--layers 0: this encoder hands out 1 to "):
         siamdiff_min.load_encoder(checkpoint, "cpu", layers=[0])
-    gvp = Embedder(ENCODERS["gvp-wide"]("atom", "tiny"), layers=[1])
-    assert gvp.embed(files[0]).mean.shape == (32,) and gvp.encoder.out_dim == 96
+    gvp = Embedder(ENCODERS["gvp"]("atom", "tiny"), layers=[1])
+    assert gvp.embed(files[0]).mean.shape == (32,) and gvp.encoder.out_dim == 32
 
 
 def test_errors_are_clear(weights, tmp_path):

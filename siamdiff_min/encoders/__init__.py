@@ -9,7 +9,7 @@ from .encoder import Encoder, Encoding
 from .esm import ESM2, ESM_SIZES, RANDOM_ESM, ESMGearNet
 from .gearnet import GearNet
 from .graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, GraphBuilder
-from .gvp import GVPGNN, WideGVP
+from .gvp import GVPGNN
 
 __all__ = ["ENCODERS", "RANDOM_ESM", "Encoder", "Encoding", "Graph", "GraphBuilder"]
 
@@ -30,7 +30,7 @@ def build_gearnet(level: str, size: str = "paper", preset: str = "paper") -> Gea
     return GearNet(builder, GEARNET_DIMS[size][level], readout=readout)
 
 
-def build_gvp(level: str, size: str = "paper", preset: str = "paper", kind: type[GVPGNN] = GVPGNN) -> GVPGNN:
+def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
     """GVP of App. H. Its radial basis covers 4.5 angstrom, or 20 in the official preset (differences.md, row 31).
 
     Raises ConfigError at residue level.
@@ -39,7 +39,7 @@ def build_gvp(level: str, size: str = "paper", preset: str = "paper", kind: type
         raise ConfigError(f"the encoder gvp exists at atom level only (App. H), not at {level} level")
     sizes = {"paper": {}, "small": {"dims": (64, 16), "num_layers": 4}, "tiny": {"dims": (32, 8), "num_layers": 3}}
     builder = replace(ATOM_GRAPH, conventions=CONVENTIONS[preset])
-    return kind(builder, longest=builder.conventions.radial_basis, **sizes[size])
+    return GVPGNN(builder, longest=builder.conventions.radial_basis, **sizes[size])
 
 
 def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper", esm: str = "") -> ESMGearNet:
@@ -56,7 +56,6 @@ def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper", es
     return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], model)
 
 
-ENCODERS = {"gearnet": build_gearnet, "gvp": build_gvp, "gvp-wide": partial(build_gvp, kind=WideGVP)}
-ENCODERS |= {"esm-gearnet": build_esm_gearnet}
+ENCODERS = {"gearnet": build_gearnet, "gvp": build_gvp, "esm-gearnet": build_esm_gearnet}
 ENCODERS |= {f"esm-gearnet-{size}": partial(build_esm_gearnet, esm=size) for size in ESM_SIZES}
-ONE_LEVEL = {name: "residue" for name in ENCODERS if name.startswith("esm")} | {"gvp": "atom", "gvp-wide": "atom"}
+ONE_LEVEL = {name: "residue" for name in ENCODERS if name.startswith("esm")} | {"gvp": "atom"}

@@ -14,7 +14,7 @@ from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS
 from ..protein.protein import Protein
 from .encoder import Encoder, Encoding
 from .graph import Graph, GraphBuilder, edge_lengths
-from .ops import BatchNorm, Links, segment_mean
+from .ops import Links, segment_mean
 
 Pair = tuple[Tensor, Tensor]  # scalars and vectors
 Dims = tuple[int, int]  # numbers of scalar and of vector channels
@@ -158,36 +158,13 @@ class GVPGNN(Encoder):
         edge = radial_basis(edge_lengths(graph, protein.pos), self.longest, self.num_basis), vector
         for node_layer, edge_layer in zip(self.W_v, self.W_e):
             node, edge = node_layer(*node), edge_layer(*edge)
-        hidden = []
         for layer in self.layers:
             node = layer(node, edge, links)
-            hidden.append(node[0])
         for layer in self.W_out:
             node = layer(*node)
-        node = torch.cat([*hidden[:-1], node[0]][-len(self.layer_dims) :], dim=-1)
-        node = node.to(protein.pos.dtype)  # bfloat16 under autocast, in which sums over many atoms go astray
+        node = node[0].to(protein.pos.dtype)  # bfloat16 under autocast, in which sums over many atoms go astray
         return Encoding(
             node=node,
             residue=segment_mean(node, protein.atom_residue, protein.num_residues),
             protein=segment_mean(node, protein.atom_protein, protein.num_proteins),
         )
-
-
-class WideGVP(GVPGNN):
-    """Ours: weights of He et al. (2015), batch norm of scalars, no dropout, and the scalars of all layers as output.
-
-    In GVPGNN PyTorch's initial weights shrink every message, and layer norm keeps the part that all atoms share. So the
-    features of masked residues differ by only 1 % of their size, a tenth of the noise of dropout (differences.md,
-    row 34).
-    """
-
-    def __init__(self, builder: GraphBuilder, **options):
-        super().__init__(builder, dropout=0.0, **options)
-        self.layer_dims = self.layer_dims * len(self.layers)
-        for module in self.modules():
-            if isinstance(module, TupleNorm):
-                module.scalar_norm = BatchNorm(*module.scalar_norm.normalized_shape)
-            elif isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=(2 / module.in_features) ** 0.5)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)

@@ -96,8 +96,6 @@ def read(path: str | Path) -> tuple[str, dict]:
         named = isinstance(about, dict) and all(isinstance(about.get(x, ""), str) for x in ("task", *IDENTITY))
         if not (named and _tensors_by_name(state)):
             raise CheckpointError(f"{path} is damaged, or of another version: no weights or no options in it")
-        if content.get("encoder") == "gvp" and any("scalar_norm.running" in name for name in state):
-            content["encoder"] = "gvp-wide"  # its name since version 0.3
         return kind, content
     if content and _tensors_by_name(content):
         return ENCODER, _released(content, path)

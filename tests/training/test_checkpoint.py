@@ -11,7 +11,6 @@ import pytest
 import standin
 import torch
 
-from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import CheckpointError, SiamDiffError, WriteError
 from siamdiff_min.pretraining.given import GivenSiamDiff
 from siamdiff_min.training import checkpoint
@@ -172,15 +171,6 @@ def test_encoder_file(tmp_path):
         checkpoint.load_encoder_file(path)
     with pytest.raises(CheckpointError, match=r"could not read .*: No such file"):
         checkpoint.load_encoder_file(tmp_path / "absent.pt")
-
-
-def test_files_of_the_gvp_of_version_0_2_are_those_of_gvp_wide(tmp_path):
-    path, encoder = tmp_path / "encoder.pt", ENCODERS["gvp-wide"]("atom", "tiny")
-    checkpoint.save_encoder_file(path, encoder, "gvp", "atom", "tiny", "paper")
-    assert type(checkpoint.load_encoder(path)) is type(encoder)
-    assert checkpoint.load_encoder_file(path)["encoder"] == "gvp-wide"
-    checkpoint.save_encoder_file(path, ENCODERS["gvp"]("atom", "tiny"), "gvp", "atom", "tiny", "official")
-    assert checkpoint.load_encoder_file(path)["encoder"] == "gvp"
 
 
 def test_weights_that_do_not_fit_are_all_named():
