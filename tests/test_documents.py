@@ -181,24 +181,20 @@ def commands() -> list[tuple[str, str]]:
 
 
 COMMANDS_OF_PAGES = commands()
-INSTALLED = {"siamdiff-embed": "embed", "siamdiff-report": "report", "siamdiff-data": "data.__main__"}
+INSTALLED = dict(re.findall(r'^(siamdiff-\w+) = "(.+):main"$', (ROOT / "pyproject.toml").read_text(), flags=re.M))
 
 
 def source_of(words: list[str]) -> str | None:
     """The text of the program that a command runs, None if it is not ours."""
     if words[0] in INSTALLED:
-        text = importlib.util.find_spec(f"siamdiff_min.{INSTALLED[words[0]]}").origin
-        more = [f"siamdiff_min.data.{name}" for name in words[1:2] if name in ("build", "download")]
-        return "".join(Path(p).read_text() for p in [text, *(importlib.util.find_spec(m).origin for m in more)])
+        return Path(importlib.util.find_spec(INSTALLED[words[0]]).origin).read_text()
     if "-m" in words[:4]:
         name = words[words.index("-m") + 1]
         if name in ("pytest", "pydoc", "venv"):
             return None
         spec = importlib.util.find_spec(name)
-        assert spec, f"python -m {name}"
-        path = Path(spec.origin)
-        path = path.with_name("__main__.py") if path.name == "__init__.py" else path
-        return path.read_text()
+        assert spec and not spec.submodule_search_locations, f"python -m {name}"
+        return Path(spec.origin).read_text()
     script = next((word for word in words[1:] if word.endswith(".py")), None)
     return None if script in (None, "own.py", "mutations.py", "nearest.py") else (ROOT / script).read_text()
 

@@ -200,7 +200,7 @@ def _describe(origin: Origin, listing, folder: Path, files: list[Path]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line."""
-    parser = argparse.ArgumentParser(prog="siamdiff-data build", description="Build and check stores.")
+    parser = argparse.ArgumentParser(prog="siamdiff-build", description="Build and check stores.")
     parser.add_argument("path", nargs="+", help="structures (their store is built), or a store")
     args = parser.parse_args(argv)
     with console():

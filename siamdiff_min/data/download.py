@@ -154,7 +154,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line. Returns 1 if a download failed."""
-    parser = argparse.ArgumentParser(prog="siamdiff-data download", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="siamdiff-download", description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("afdb", *LABELLED), help="AlphaFold models, or the set of a task")
     parser.add_argument("--out", required=True, type=Path, help="folder; one for everything is fine")
     parser.add_argument("--version", default="v6", help="of the AlphaFold database (default: v6)")
