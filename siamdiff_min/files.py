@@ -6,17 +6,13 @@ Every error that a user can cause is a `SiamDiffError` whose text is one sentenc
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
-
-try:
-    import fcntl
-except ImportError:  # Windows: `lock` does not keep two processes apart there
-    fcntl = None
 
 
 def printable(text: str) -> str:
@@ -159,8 +155,8 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder as durable as the files, if the system can."""
-    with contextlib.suppress(OSError):  # Windows cannot open a folder
+    """Make the names in a folder as durable as the files, if its file system can."""
+    with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -175,16 +171,15 @@ def lock(path: Path, busy: str = "") -> Iterator[None]:
     If another process holds it, wait, or with `busy` raise SiamDiffError with that text. The file is never truncated
     and links are not followed, so it cannot harm a file of the user's. Raises WriteError.
     """
-    path, no_links = Path(path), getattr(os, "O_NOFOLLOW", 0)
+    path = Path(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "ab", opener=lambda name, flags: os.open(name, flags | no_links, 0o666))  # noqa: SIM115
+        file = open(path, "ab", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))  # noqa: SIM115
     with file:
-        if fcntl is not None:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
-            except (BlockingIOError, PermissionError) as error:
-                raise SiamDiffError(busy) from error
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+        except (BlockingIOError, PermissionError) as error:
+            raise SiamDiffError(busy) from error
         yield
 
 

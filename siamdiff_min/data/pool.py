@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import threading
@@ -17,11 +18,6 @@ import torch
 
 from ..files import StructureError
 from ..protein.structure import Structure
-
-try:
-    import resource
-except ImportError:  # Windows: no limits, but a file that ends its reader is still a failure of that file alone
-    resource = None
 
 # The largest entry of the PDB, as mmCIF with 2.4 million atoms, takes 40 s and 1.9 GB.
 MAX_SECONDS = 300  # by the clock, for one file: a pipe or a device that never answers takes no CPU time
@@ -76,8 +72,11 @@ def _begin() -> None:
 def _read(source) -> Structure | StructureError:
     """The structure of one source; an error is returned, not raised."""
     try:
-        with _limits():
+        _set_limits()
+        try:
             return source.read()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
     except StructureError as error:
         return error
     except _TooLong:
@@ -88,12 +87,8 @@ def _read(source) -> Structure | StructureError:
         return StructureError(source.path, "unreadable", f"{type(error).__name__}: {error}"[:200])
 
 
-@contextlib.contextmanager
-def _limits() -> Iterator[None]:
+def _set_limits() -> None:
     """The limits for one file, counted from what this process has used so far."""
-    if resource is None:
-        yield
-        return
     used = resource.getrusage(resource.RUSAGE_SELF)
     # A library that never gives control back to Python does not see the clock. CPU time ends its process.
     limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: int(used.ru_utime + used.ru_stime + 2 * MAX_SECONDS)}
@@ -105,10 +100,6 @@ def _limits() -> Iterator[None]:
         resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     signal.signal(signal.SIGALRM, _stop)
     signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _stop(*_) -> None:

@@ -19,7 +19,6 @@ reading a crop touches only the bytes of its residues. No code in a shard is eve
 import hashlib
 import io
 import json
-import math
 import mmap
 import os
 from bisect import bisect_right
@@ -204,7 +203,7 @@ class ProteinStore(torch.utils.data.Dataset):
             try:
                 with open(file, "rb") as opened:
                     content = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-                if hasattr(mmap, "MADV_RANDOM") and self.size > memory():
+                if self.size > memory():
                     content.madvise(mmap.MADV_RANDOM)  # else the system reads ahead, which soon fills the memory
                 if about["plan"].encode() not in content[:HEAD]:
                     raise ValueError
@@ -255,9 +254,9 @@ def describe_shard(file: Path, shard: dict) -> dict:
     return about | {"proteins": len(shard["first_residue"]) - 1}
 
 
-def memory() -> float:
+def memory() -> int:
     """Bytes of memory that this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def write_shard(file: Path, plan: str, entries: Iterable[tuple[str, Structure | StructureError]]) -> None:

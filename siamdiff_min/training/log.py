@@ -2,17 +2,13 @@
 
 import json
 import re
+import resource
 import sys
 from pathlib import Path
 
 import torch
 
 from ..files import ConfigError
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None
 
 NO_MEASURE = {"step", "epoch", "stage", "split", "samples", "seconds", "lr", "peak_memory_mb"}
 BEGIN = b'{"step": 0, "epoch": 0, '  # of every line, with 0 for its numbers
@@ -66,10 +62,8 @@ def summary(path: Path) -> str:
     return "\n".join(rows)
 
 
-def peak_memory(device: torch.device) -> float | None:
-    """Most memory this process has used so far, in MB: of the GPU's tensors when on one. None on Windows."""
+def peak_memory(device: torch.device) -> float:
+    """Most memory this process has used so far, in MB: of the GPU's tensors when on one."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
-    if resource is None:
-        return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6

@@ -205,8 +205,7 @@ class Run:
         values = means([record for step in self.steps.values() for record in step.records], self.ranks)
         rate = len(self.steps) * self.config.global_batch_size / (time.perf_counter() - self.since)
         speed = {"lr": self.optimizer.param_groups[-1]["lr"], f"{self.unit}_per_second": rate}
-        memory = peak_memory(self.ranks.device)
-        self.write(split="train", **values, **speed, **({} if memory is None else {"peak_memory_mb": memory}))
+        self.write(split="train", **values, **speed, peak_memory_mb=peak_memory(self.ranks.device))
         self.bar.set_postfix_str(f"loss {values['loss']:.4g}, {rate:.3g} {self.unit}/s", refresh=False)
         self.epoch_loss += values["loss"] * len(self.steps)
         self.steps = {}

@@ -115,13 +115,6 @@ class Slow(Hostile):
         return super().read()
 
 
-def test_without_limits_of_the_system_a_file_is_read_all_the_same(monkeypatch):
-    """Windows has no module `resource`."""
-    monkeypatch.setattr(pool, "resource", None)
-    structure, error = read_all([Hostile("good"), Hostile("deadly")])
-    assert structure.protein.num_residues > 0 and error.reason == REASONS["deadly"]
-
-
 def test_a_pipe_does_not_hold_up_a_conversion_or_an_embedding(tmp_path, monkeypatch, capsys):
     """It took the place of a structure after the files were listed."""
     monkeypatch.setattr(pool, "MAX_SECONDS", 2)
