@@ -299,7 +299,7 @@ def memory(copies: int) -> None:
         )
         used, embed_group = [], embed.Embedder.embed_group
 
-        def watched(*args) -> list:
+        def watched(*args):
             used.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6)
             return embed_group(*args)
 

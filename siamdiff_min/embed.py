@@ -8,11 +8,10 @@ representations of a structure do not depend on the other structures of the comm
 import argparse
 import contextlib
 import os
-import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ import torch
 from torch import nn
 
 from .data.pool import read_all
-from .data.sources import ARCHIVES, Listing, Source, find_structures
+from .data.sources import ARCHIVES, Listing, find_structures
 from .data.store import is_ours
 from .encoders.weights import find_weights
 from .files import ConfigError, SiamDiffError, StructureError, console, printable, replacing, writing
@@ -32,7 +31,7 @@ from .protein.structure import Structure
 from .training import checkpoint
 from .training.ranks import Ranks, catch_signals, choose_device
 
-INCLUDE = ("mean", "per_residue", "per_atom")
+INCLUDE = ("mean", "per_residue")
 GROUP = 256  # structures read before they are embedded, in batches of similar size
 SIDE_CHAIN = torch.tensor([len(RESIDUE_ATOMS[residue]) - len(BACKBONE) for residue in RESIDUES])  # atoms
 MAX_MISSING = 0.1  # of the side-chain atoms. The lowest cosine to the whole was 0.96 there, and 0.56 at 0.2
@@ -40,18 +39,15 @@ MAX_MISSING = 0.1  # of the side-chain atoms. The lowest cosine to the whole was
 
 @dataclass(frozen=True)
 class Embedding:
-    """Representations of one structure, and whose they are. Vectors that were not asked for have no rows."""
+    """Representations of one structure, and whose they are."""
 
     id: str
     mean: np.ndarray  # (d,)    mean over the residues
-    per_residue: np.ndarray  # (R, d)
-    per_atom: np.ndarray  # (N, d)   at residue level the atoms are the CA, so N = R
+    per_residue: np.ndarray  # (R, d), or no rows if they were not asked for
     chain: list[str]  # (R,)   author chain
     residue_number: np.ndarray  # (R,) int   by the author
     insertion_code: list[str]  # (R,)   "" without one
     sequence: str  # (R,)   one letter each
-    atom_name: list[str]  # (N,)
-    atom_residue: np.ndarray  # (N,) int   row in per_residue
     incomplete: str = ""  # the parts of the structure that the encoder did not see, if they matter
 
 
@@ -59,17 +55,11 @@ class Embedder:
     """An encoder of `ENCODERS` ready for use: in evaluation mode, on `device`.
 
     A batch has at most `batch_nodes` nodes (atoms, or residues at residue level), and memory grows with it; a larger
-    structure goes alone. `layers`, counted from 1, are those whose representations are wanted; by default all that the
-    encoder hands out. Raises ConfigError for a layer that is not there.
+    structure goes alone. For atoms call `encoder(protein).node`: the layers side by side, `encoder.layer_dims` wide.
     """
 
-    def __init__(self, encoder: nn.Module, device="cpu", batch_nodes: int = 8000, layers: Sequence[int] = ()):
+    def __init__(self, encoder: nn.Module, device="cpu", batch_nodes: int = 8000):
         self.encoder, self.device, self.batch_nodes = encoder.to(device).eval(), torch.device(device), batch_nodes
-        widths = encoder.layer_dims
-        if not set(layers) <= set(range(1, len(widths) + 1)):
-            raise ConfigError(f"--layers {' '.join(map(str, layers))}: this encoder hands out 1 to {len(widths)}")
-        parts = torch.arange(sum(widths)).split(widths)
-        self.columns = torch.cat([parts[i - 1] for i in layers] or parts)  # (d,)
 
     def embed(self, *given) -> Embedding | list[Embedding]:
         """Embed what is given: paths of files, folders or archives, and structures that `read_structure` has read.
@@ -77,7 +67,7 @@ class Embedder:
         One file or structure gives one embedding, all else a list. Raises StructureError for a structure that cannot be
         read, or whose representations are not finite.
         """
-        structures = []
+        structures, many = [], len(given) != 1
         for one in given:
             if isinstance(one, Structure):
                 structures.append((str(len(structures)), one))
@@ -86,24 +76,19 @@ class Embedder:
                 if not listing.sources:
                     raise nothing_in(one, listing)
                 structures += [(source.name, source.read()) for source in listing.sources]
-        results = []
-        for i in range(0, len(structures), GROUP):
-            results += self.embed_group(structures[i : i + GROUP])
+                many |= os.path.isdir(one) or os.fspath(one).endswith(ARCHIVES)
+        found = dict(self.embed_group(structures))
+        results = [found[i] for i in range(len(structures))]
         if failed := [result for result in results if isinstance(result, StructureError)]:
             raise failed[0]
-        one = len(given) == 1 and not (isinstance(given[0], str | os.PathLike) and holds_many(given[0]))
-        return results[0] if one else results
+        return results if many else results[0]
 
-    @torch.inference_mode()
     def embed_group(
-        self,
-        structures: list[tuple[str, Structure]],
-        include: Sequence[str] = INCLUDE,
-        done: Callable[[int], None] = lambda count: None,
-    ) -> list[Embedding | StructureError]:
-        """Embeddings of (id, structure), in order; a StructureError takes the place of one that is not finite.
+        self, structures: list[tuple[str, Structure]], include: Sequence[str] = INCLUDE
+    ) -> Iterator[tuple[int, Embedding | StructureError]]:
+        """Embeddings of (id, structure), each with its place in the list. They come batch by batch, the largest first.
 
-        Batches are made of structures of similar size. `done` is told how many structures each of them had.
+        Batches are made of structures of similar size. A StructureError takes the place of one that is not finite.
         """
         views = [self.encoder.builder.select_nodes(structure.protein) for _, structure in structures]
         batches, room = [], 0
@@ -113,40 +98,32 @@ class Embedder:
                 room = self.batch_nodes
             batches[-1].append(i)
             room -= views[i].num_atoms
-        results, nothing = {}, np.zeros((0, len(self.columns)), np.float32)
         for batch in batches:
-            encoding = self.encoder(Protein.pack([views[i] for i in batch]).to(self.device))
-            atoms = encoding.node.float().cpu()[:, self.columns].split([views[i].num_atoms for i in batch])
-            residues = encoding.residue.float().cpu()[:, self.columns].split([views[i].num_residues for i in batch])
-            for i, of_atoms, of_residues in zip(batch, atoms, residues):
+            with torch.inference_mode():
+                encoding = self.encoder(Protein.pack([views[i] for i in batch]).to(self.device))
+            residues = encoding.residue.float().cpu().split([views[i].num_residues for i in batch])
+            for i, vectors in zip(batch, residues):
                 (name, structure), view = structures[i], views[i]
-                mean = of_residues.mean(0).numpy()
-                if not np.isfinite(mean).all():
-                    results[i] = StructureError(name, "no finite representation", "numbers overflow in this encoder")
-                    continue
-                results[i] = Embedding(
+                embedding = Embedding(
                     id=name,
-                    mean=mean,
-                    per_residue=of_residues.numpy() if "per_residue" in include else nothing,
-                    per_atom=of_atoms.numpy() if "per_atom" in include else nothing,
+                    mean=vectors.mean(0).numpy(),
+                    per_residue=(vectors if "per_residue" in include else vectors[:0]).clone().numpy(),
                     chain=[structure.chain_names[c] for c in view.chain.tolist()],
                     residue_number=view.residue_number.numpy(),
                     insertion_code=[chr(c).strip() for c in view.insertion_code.tolist()],
                     sequence="".join(ONE_LETTER[t] for t in view.residue_type.tolist()),
-                    atom_name=[ATOM_NAMES[a] for a in view.atom_name.tolist()],
-                    atom_residue=view.atom_residue.numpy(),
                     incomplete=incomplete(structure, atoms=self.encoder.builder.with_elements),
                 )
-            done(len(batch))
-        return [results[i] for i in range(len(views))]
+                overflow = StructureError(name, "no finite representation", "numbers overflow in this encoder")
+                yield i, embedding if np.isfinite(embedding.mean).all() else overflow
 
 
-def load_encoder(path, device: str = "auto", batch_nodes: int = 8000, layers: Sequence[int] = ()) -> Embedder:
+def load_encoder(path, device: str = "auto", batch_nodes: int = 8000) -> Embedder:
     """The encoder of a name or in a file of weights (see the module's first lines), ready to embed.
 
-    Raises CheckpointError for another file, ConfigError for a GPU or layers that are not there.
+    Raises CheckpointError for another file, ConfigError for a GPU that is not there.
     """
-    return Embedder(checkpoint.load_encoder(path), choose_device(device), batch_nodes, layers)
+    return Embedder(checkpoint.load_encoder(path), choose_device(device), batch_nodes)
 
 
 def incomplete(structure: Structure, atoms: bool) -> str:
@@ -163,11 +140,6 @@ def incomplete(structure: Structure, atoms: bool) -> str:
     return "; ".join(found)
 
 
-def holds_many(path) -> bool:
-    """Whether a path may hold several structures: a folder or an archive."""
-    return os.path.isdir(path) or os.fspath(path).endswith(ARCHIVES)
-
-
 def nothing_in(path, listing: Listing) -> StructureError:
     """An error that says why a path holds no structure: a file of another kind, or a folder or archive without any."""
     if is_ours(path):
@@ -176,31 +148,22 @@ def nothing_in(path, listing: Listing) -> StructureError:
     return StructureError(path, listing.skipped[0][1] if alone else "no structure in it")
 
 
-def ids(sources: Sequence[Source]) -> list[str]:
-    """The names of the sources, with the path if a name alone is not unique."""
-    count = Counter(source.name for source in sources)
-    return [s.name if count[s.name] == 1 else f"{s.path}:{s.name}" for s in sources]
-
-
 # ---- files of embeddings -------------------------------------------------------------------------------------------
 
 
 class Table:
     """Embeddings on their way into an .npz without pickles. Vectors wait in nameless files beside it, not in memory.
 
-    Structure i has the rows `residue_offset[i]` to `residue_offset[i + 1]` of `per_residue`, and so for atoms.
+    Structure i has the rows `residue_offset[i]` to `residue_offset[i + 1]` of `per_residue`.
     """
 
     def __init__(self, path: Path, include: Sequence[str], width: int):
-        self.path, self.width = path, width
-        self.vectors, self.files = {}, contextlib.ExitStack()  # to be closed by who made the table
+        self.path, self.width, self.files = path, width, contextlib.ExitStack()  # to be closed by who made the table
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            for name in include:
-                file = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
-                self.vectors[name] = self.files.enter_context(file)
-        self.ids, self.incomplete, self.residues, self.atoms = [], [], [], []  # one entry for each structure
-        self.of_residues, self.of_atoms = bool({"per_residue", "per_atom"} & set(include)), "per_atom" in include
+            files = [self.files.enter_context(tempfile.TemporaryFile(dir=path.parent)) for _ in include]  # noqa: SIM115
+        self.vectors = dict(zip(include, files))
+        self.ids, self.incomplete, self.residues = [], [], []  # one entry for each structure
 
     def add(self, e: Embedding) -> None:
         """Add a structure. Raises WriteError."""
@@ -209,22 +172,16 @@ class Table:
                 file.write(getattr(e, name).tobytes())
         self.ids.append(e.id)
         self.incomplete.append(e.incomplete)
-        if self.of_residues:
-            columns = e.chain, e.residue_number, e.insertion_code, list(e.sequence)
-            self.residues.append([np.array(x) for x in columns])
-        if self.of_atoms:
-            self.atoms.append([np.array(x) for x in (e.atom_name, e.atom_residue)])
+        if "per_residue" in self.vectors:
+            self.residues.append([np.array(x) for x in (e.chain, e.residue_number, e.insertion_code, list(e.sequence))])
 
     def write(self, failures: Sequence[StructureError]) -> None:
         """Write the .npz; it needs a structure. Raises WriteError; an older file is then unchanged."""
         arrays = {"id": np.array(self.ids), "incomplete": np.array(self.incomplete)}
-        if self.of_residues:
+        if self.residues:
             columns = [np.concatenate(x) for x in zip(*self.residues)]
             arrays["residue_offset"] = np.cumsum([0, *(len(chain) for chain, *_ in self.residues)])
             arrays |= zip(("residue_chain", "residue_number", "residue_insertion_code", "residue_type"), columns)
-        if self.of_atoms:
-            arrays["atom_offset"] = np.cumsum([0, *(len(name) for name, _ in self.atoms)])
-            arrays |= zip(("atom_name", "atom_residue"), [np.concatenate(x) for x in zip(*self.atoms)])
         arrays["failed"] = np.array([error.path for error in failures], dtype=str)
         arrays["failed_reason"] = np.array([error.reason for error in failures], dtype=str)
         with replacing(self.path) as file:
@@ -239,15 +196,16 @@ class Table:
 
 def run(args: argparse.Namespace) -> int:
     """Embed the structures of a command line; returns 1 if one of its paths gave no embedding."""
-    out = Path(args.out)
-    if out.suffix != ".npz" or out.is_dir():
-        raise ConfigError(f"--out {out} is not the name of an .npz file")
+    if args.out.suffix != ".npz" or args.out.is_dir():
+        raise ConfigError(f"--out {args.out} is not the name of an .npz file")
     weights = find_weights(args.checkpoint)
-    embedder = load_encoder(weights, args.device, args.batch_nodes, args.layers)
+    embedder = load_encoder(weights, args.device, args.batch_nodes)
     listings = [find_structures(path) for path in args.structures]
     sources = [source for listing in listings for source in listing.sources]
-    names, group, failures, written = ids(sources), [], [], False
-    table = Table(out, args.include, len(embedder.columns))
+    count = Counter(source.name for source in sources)
+    # The path stands before a name that is not unique alone.
+    names = {s: s.name if count[s.name] == 1 else f"{s.path}:{s.name}" for s in sources}
+    group, failures, table = [], [], Table(args.out, args.include, embedder.encoder.out_dim)
     bar = Ranks(embedder.device).bar(total=len(sources), unit="protein")
 
     def moved(count: int = 1) -> None:
@@ -258,46 +216,44 @@ def run(args: argparse.Namespace) -> int:
     results = read_all(sources, max(args.num_workers, 1))
     with contextlib.suppress(KeyboardInterrupt), catch_signals() as caught, table.files, bar, closing(results):
         print(f"encoder {printable(str(weights))}", flush=True)
-        for number, result in enumerate(results):
+        for number, (source, result) in enumerate(zip(sources, results), 1):
             if isinstance(result, Structure):
-                group.append((names[number], result))
+                group.append((names[source], result))
                 moved(0)
             else:
                 failures.append(result)
                 moved()
-            if len(group) == GROUP or number == len(sources) - 1:
-                for result in embedder.embed_group(group, args.include, moved):
+            if len(group) == GROUP or number == len(sources):
+                embedded = {}
+                for i, result in embedder.embed_group(group, args.include):
+                    embedded[i] = result
+                    moved()
+                for _, result in sorted(embedded.items()):
                     table.add(result) if isinstance(result, Embedding) else failures.append(result)
                 group = []
             if failures and args.fail_fast:
                 raise failures[0]
         if table.ids:
             table.write(failures)
-            written = True
-    if caught and not written:
-        at = f"stopped after {bar.n} of {len(sources)} structures"
-        print(f"{at}: {printable(args.out)} is not written", file=sys.stderr)
+            caught.clear()  # too late to stop
+    if caught:
+        stopped = f"stopped after {bar.n} of {len(sources)} structures: {args.out} is not written"
+        print(printable(stopped), file=sys.stderr)
         return 128 + caught[0]
 
-    for name, reason in zip(table.ids, table.incomplete, strict=True):
-        if reason:
-            print(f"warning: {printable(name)}: {reason}", file=sys.stderr)
-    for error in failures:
-        print(f"failed: {error}", file=sys.stderr)
     skipped = sum((listing.reasons for listing in listings), Counter())
-    for reason, count in sorted(skipped.items()):
-        print(f"skipped: {reason} {count}", file=sys.stderr)
-    for path, listing in zip(args.structures, listings):
-        if not listing.sources:
-            print(f"skipped: {nothing_in(path, listing)}", file=sys.stderr)
+    said = [f"warning: {printable(name)}: {reason}" for name, reason in zip(table.ids, table.incomplete) if reason]
+    said += [f"failed: {error}" for error in failures]
+    said += [f"skipped: {reason} {count}" for reason, count in sorted(skipped.items())]
+    empty = [nothing_in(path, listing) for path, listing in zip(args.structures, listings) if not listing.sources]
+    sys.stderr.writelines(f"{line}\n" for line in [*said, *(f"skipped: {error}" for error in empty)])
     seen = len(sources) + skipped.total()
     print(f"seen {seen} = embedded {len(table.ids)} + skipped {skipped.total()} + failed {len(failures)}")
     if not table.ids:
         raise SiamDiffError("no structure could be read")
-    print(f"{printable(args.out)}: {', '.join(args.include)}, {table.width} numbers each")
-    origin = [path for path, listing in zip(args.structures, listings) for _ in listing.sources]
-    fruitful = {path for path, name in zip(origin, names) if name in set(table.ids)}
-    return int(not fruitful.issuperset(args.structures))
+    print(printable(f"{args.out}: {', '.join(args.include)}, {table.width} numbers each"))
+    done = set(table.ids)
+    return int(not all(any(names[source] in done for source in listing.sources) for listing in listings))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -306,11 +262,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("structures", nargs="+", help="files, folders and archives of PDB or mmCIF files, also .gz")
     text = "siamdiff-residue, or a file: encoder.pt, checkpoint, fine-tuned model, released (default: siamdiff-atom)"
     parser.add_argument("--checkpoint", default="siamdiff-atom", help=text)
-    parser.add_argument("--out", default="embeddings.npz", help="the file to write (default: embeddings.npz)")
+    parser.add_argument("--out", type=Path, default="embeddings.npz", help="file to write (default: embeddings.npz)")
     text = "vectors to write (default: mean, over the residues)"
     parser.add_argument("--include", nargs="+", choices=INCLUDE, default=["mean"], help=text)
-    text = "use only these layers (1 = first; default: all that the encoder hands out)"
-    parser.add_argument("--layers", nargs="+", type=int, default=[], help=text)
     parser.add_argument("--batch-nodes", type=int, default=8000, help="atoms (or residues) per batch (default: 8000)")
     parser.add_argument("--num-workers", type=int, default=1, help="processes that read structures (default: 1)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
@@ -321,7 +275,7 @@ def main(argv: list[str] | None = None) -> int:
             return run(args)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-        return 128 + signal.SIGINT
+        return 130
 
 
 if __name__ == "__main__":

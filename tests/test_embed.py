@@ -73,7 +73,7 @@ def test_embeddings_do_not_depend_on_order_or_batch(checkpoint, files):
         many = siamdiff_min.load_encoder(checkpoint, "cpu", batch_nodes).embed(*[files[i] for i in order])
         for i, embedding in zip(order, many):
             assert embedding.id == stem(files[i]) and embedding.sequence == single[i].sequence
-            for name in ("mean", "per_residue", "per_atom"):
+            for name in ("mean", "per_residue"):
                 a, b = getattr(embedding, name), getattr(single[i], name)
                 assert a.shape == b.shape and np.abs(a - b).max() <= 1e-6 * np.abs(b).max()
 
@@ -85,7 +85,6 @@ def test_embeddings_are_those_of_the_encoder_and_named_after_the_file(checkpoint
     with torch.inference_mode():
         encoding = embedder.encoder(structure.protein)
     assert np.array_equal(embedding.per_residue, encoding.residue.numpy())
-    assert np.array_equal(embedding.per_atom, encoding.node.numpy())
     assert np.allclose(embedding.mean, embedding.per_residue.mean(0))
     assert (
         len(embedding.sequence)
@@ -104,7 +103,7 @@ def test_pdb_and_mmcif_give_the_same(checkpoint, tmp_path, files):
     writer.save(str(tmp_path / "b.cif"))
     a, b = siamdiff_min.load_encoder(checkpoint, "cpu").embed(tmp_path / "a.pdb", tmp_path / "b.cif")
     assert (
-        np.array_equal(a.per_atom, b.per_atom)
+        np.array_equal(a.per_residue, b.per_residue)
         and a.chain == b.chain
         and np.array_equal(a.residue_number, b.residue_number)
     )
@@ -137,8 +136,8 @@ def test_a_folder_a_tar_and_a_file_some_of_them_broken(checkpoint, tmp_path, fil
     with tarfile.open(tmp_path / "more.tar", "w") as archive:
         archive.add(files[10], files[10].name)
         archive.add(files[0], "again/" + files[0].name)  # the same name as one in the folder
-    said = run(folder, tmp_path / "more.tar", files[11], "--checkpoint", checkpoint, "--out", out, "--include",
-               "mean", "per_residue", "per_atom")  # fmt: skip
+    options = "--checkpoint", checkpoint, "--out", out, "--include", "mean", "per_residue"
+    said = run(folder, tmp_path / "more.tar", files[11], *options)
     assert "seen 14 = embedded 12 + skipped 1 + failed 1" in said
     assert f"failed: {folder / 'broken.pdb'}: an HTML or XML page" in said
     assert "skipped: not a structure file 1" in said
@@ -149,10 +148,8 @@ def test_a_folder_a_tar_and_a_file_some_of_them_broken(checkpoint, tmp_path, fil
         row = ids.index(stem(files[11]))
         expected = siamdiff_min.load_encoder(checkpoint, "cpu").embed(files[11])
         residues = slice(*arrays["residue_offset"][row : row + 2])
-        atoms = slice(*arrays["atom_offset"][row : row + 2])
-        for name, rows in [("per_residue", residues), ("per_atom", atoms)]:
-            reference = getattr(expected, name)
-            assert np.abs(arrays[name][rows] - reference).max() <= 1e-6 * np.abs(reference).max()
+        reference = expected.per_residue
+        assert np.abs(arrays["per_residue"][residues] - reference).max() <= 1e-6 * np.abs(reference).max()
         assert np.allclose(arrays["mean"][row], expected.mean, rtol=1e-5, atol=1e-6)
         assert arrays["residue_number"][residues].tolist() == expected.residue_number.tolist()
         assert "".join(arrays["residue_type"][residues]) == expected.sequence
@@ -227,7 +224,7 @@ def test_groups_make_no_difference(weights, tmp_path, files, monkeypatch):
     found = []
     for group in (3, 256):
         monkeypatch.setattr(embed, "GROUP", group)
-        options = ["--checkpoint", weights, "--include", "mean", "per_residue", "per_atom", "--out", tmp_path / "e.npz"]
+        options = ["--checkpoint", weights, "--include", "mean", "per_residue", "--out", tmp_path / "e.npz"]
         assert embed_here(*given, *options) == 1
         with np.load(tmp_path / "e.npz") as arrays:
             found.append(dict(arrays))
@@ -341,20 +338,6 @@ def test_a_file_that_kills_its_reader_is_a_failure_like_any_other(weights, tmp_p
     assert f"failed: {deadly}: ended the process that read it" in capsys.readouterr().err
     with np.load(out) as arrays:
         assert arrays["id"].tolist() == [stem(files[0]), stem(files[1])]
-
-
-def test_single_layers(checkpoint, files):
-    whole, hidden = siamdiff_min.load_encoder(checkpoint, "cpu").embed(files[0]), []
-    embedder = siamdiff_min.load_encoder(checkpoint, "cpu", layers=[3, 1])
-    for norm in embedder.encoder.batch_norms:
-        norm.register_forward_hook(lambda module, given, output: hidden.append(output))
-    some = embedder.embed(files[0])
-    assert np.array_equal(some.per_atom, np.hstack([hidden[2], hidden[0]]))
-    assert np.array_equal(some.mean, np.concatenate([whole.mean[64:96], whole.mean[:32]]))
-    with pytest.raises(ConfigError, match="--layers 0: this encoder hands out 1 to "):
-        siamdiff_min.load_encoder(checkpoint, "cpu", layers=[0])
-    gvp = Embedder(ENCODERS["gvp"]("atom", "tiny"), layers=[1])
-    assert gvp.embed(files[0]).mean.shape == (32,) and gvp.encoder.out_dim == 32
 
 
 def test_errors_are_clear(weights, tmp_path):
