@@ -16,7 +16,6 @@ import torch
 
 from siamdiff_min.conventions import CONVENTIONS
 from siamdiff_min.data.build import open_store
-from siamdiff_min.data.conformers import ConformerCrops
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.files import console
 from siamdiff_min.training import checkpoint, engine
@@ -67,9 +66,8 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[Data, Data]:
     no data set.
     """
     source = config.data or "demo set (bundled structures; --data for your own)"
-    real = config.conformers != "simulated"
-    options = {"workers": config.num_workers or 1, "build": not config.dry_run, "conformers": real}
-    store = ranks.first(lambda: open_store(config.data, config.store, pairs=config.pairs, **options))
+    workers, build = config.num_workers or 1, not config.dry_run
+    store = ranks.first(lambda: open_store(config.data, config.store, workers, build))
     if store is None:
         ranks.say(f"data        {source}: not converted to a store yet")
         return Data(None, collate, []), Data(None, collate, [])
@@ -77,10 +75,7 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[Data, Data]:
     ranks.say(f"data        {source}: {len(train)} proteins to train on, {len(valid)} held out")
     if not valid:
         ranks.say("warning     no protein is held out, so there is no validation: --valid-fraction")
-    how = config.max_length, config.seed, CONVENTIONS[config.preset].last_window
-    crops = ConformerCrops(store, *how, both=config.conformers == "both") if real else Crops(store, *how)
-    if real:
-        ranks.say(f"conformers  {config.conformers}: {crops.about}")
+    crops = Crops(store, config.max_length, config.seed, CONVENTIONS[config.preset].last_window)
     return Data(crops, collate, train), Data(crops, collate, valid)
 
 

@@ -20,7 +20,6 @@ from tqdm import tqdm
 
 from ..files import TEMPORARY, ConfigError, StoreError, console, escape, lock, write_file, writing
 from . import store as stores
-from .conformers import with_conformers
 from .pool import read_all
 from .sources import Origin, structure_files
 from .store import STORE_SUFFIX, ProteinStore, is_ours, is_shard, load_shard, shard_file, write_shard
@@ -29,9 +28,7 @@ LEFT_OVER = f"meta.json{TEMPORARY}"  # of a build that was killed at its first s
 FAILURES, HEADER = "failures.tsv", b"name\toutcome\treason\tfile\tdetail\n"
 
 
-def open_store(
-    path=None, store=None, workers: int | None = None, build: bool = True, conformers: bool = False, pairs=None
-) -> ProteinStore | None:
+def open_store(path=None, store=None, workers: int | None = None, build: bool = True) -> ProteinStore | None:
     """Open the store of some data. If it is missing or out of date, build it first.
 
     Args:
@@ -40,28 +37,24 @@ def open_store(
             written (always for the bundle): `$SIAMDIFF_CACHE`, by default `~/.cache/siamdiff_min`.
         workers: processes that read; the result does not depend on it. By default one for every 500 structures, up to
             one per core and 8. Without fork (not on Linux), a script needs `if __name__ == "__main__":`.
-        conformers: keep all models of every structure; with those that the table `pairs` names, see `conformers.py`.
         build: False to change nothing on the disk; then None is returned if the store would have to be built.
 
     Files that cannot be read are counted, and listed in `failures.tsv` in the store; they do not stop the build, not
     even if they kill the process that reads them. Several processes may call this at once: one builds, the others wait.
 
     Raises:
-        ConfigError: `pairs` or `store` for a finished store.
-        StructureError: nothing at `path`, or a damaged archive; a malformed table.
+        ConfigError: `store` for a finished store.
+        StructureError: nothing at `path`, or a damaged archive.
         StoreError: no readable protein, a file at `store`, or in it in place of one of its own, that is not ours.
         WriteError: a disk that is full or cannot be written. Finished shards are kept for the next build.
     """
     if path is None:
         print("no data given: the structures bundled with the package are used", file=sys.stderr)
     elif is_ours(path):
-        if pairs is not None:
-            raise ConfigError(f"{path} is a finished store: its conformers are those it was built with, not {pairs}")
         if store is not None:
             raise ConfigError(f"{path} is a finished store: nothing is built at {store}")
         return ProteinStore(path)
-    origin = structure_files(path)
-    return open_origin(with_conformers(origin, pairs) if conformers else origin, store, workers, build)
+    return open_origin(structure_files(path), store, workers, build)
 
 
 def open_origin(origin: Origin, store=None, workers: int | None = None, build: bool = True) -> ProteinStore | None:

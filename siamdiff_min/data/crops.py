@@ -65,7 +65,7 @@ def split(store: ProteinStore, valid_fraction: float) -> tuple[list[int], list[i
     """
     if not 0 <= valid_fraction < 1:
         raise ValueError(f"valid_fraction is {valid_fraction}, expected 0 <= valid_fraction < 1")
-    if store.meta["fingerprint"].startswith(fingerprint(bundle_path())):
+    if store.meta["fingerprint"] == fingerprint(bundle_path()):
         side = {PurePath(row["file"]).name.removesuffix(".pdb.gz"): row["split"] for row in bundle_index()}
         sides = [side[name] for name in store.names]
     else:

@@ -11,7 +11,6 @@ residues, or atoms, of the entry from 0:
     pip     first: number of residues of the first protein; pairs (K, 2): rows of the positive pairs; ambiguous: rows of
             residues never taken for negatives
     res     residues: rows of the central residues; counts: number of atoms around each; atoms: rows of all these
-    -       conformers (K, N, 3): other coordinates of the atoms (data/conformers.py)
 """
 
 from __future__ import annotations

@@ -47,15 +47,15 @@ class Source:
 
     def read(self) -> Structure:
         """Parse the structure and add its labels. Raises StructureError."""
-        structure = self.parse()
+        structure = read_structure(str(self), self._member())
         return structure if self.label is None else self.label(structure)
 
-    def parse(self, reader: Callable = read_structure):
-        """The structure without labels; with `read_models` as `reader` all of its models. Raises StructureError."""
+    def _member(self) -> bytes | None:
+        """The bytes of a member of an archive; None for a file, which the parser opens itself."""
         if self.member is None:
             if self.path.endswith(ARCHIVES):
                 _members(self.path, [])  # it is here because its members could not be listed: that is raised again
-            return reader(self.path)
+            return None
         if self.size > MAX_BYTES:
             raise StructureError(self, "too large", f"{self.size} bytes")
         with structure_errors(self, "damaged archive"):
@@ -69,7 +69,7 @@ class Source:
                     data = archive.read(self.size)
         if len(data) < self.size:
             raise StructureError(self, "truncated", f"{len(data)} of {self.size} bytes")
-        return reader(str(self), data)
+        return data
 
 
 @lru_cache(maxsize=4)  # reading the list of contents takes a while; forked processes would share a place in the file

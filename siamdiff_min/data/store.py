@@ -147,12 +147,6 @@ class ProteinStore(torch.utils.data.Dataset):
         first, last = shard["first_residue"][row : row + 2]
         return int(last - first)
 
-    def atoms_before(self, index: int, start: int) -> int:
-        """Number of atoms of a protein before its residue `start`."""
-        shard, row = self._find(index)
-        first = shard["first_residue"][row]
-        return int(shard["first_atom"][first + start] - shard["first_atom"][first])
-
     def read(self, index: int, start: int = 0, length: int | None = None) -> Protein:
         """The residues start .. start + length - 1 of a protein (all from `start` on without a length).
 
@@ -268,7 +262,6 @@ def write_shard(file: Path, plan: str, entries: Iterable[tuple[str, Structure | 
         if isinstance(found, StructureError):
             failures.append((name, "failed", found.reason, found.path, found.detail))
             continue
-        failures += [(name, "no conformer", error.reason, error.path, error.detail) for error in found.unmatched]
         names.append(name)
         chains.append(found.chain_names)
         labels.append(found.labels)

@@ -16,7 +16,6 @@ from .baselines import Geometry, ResidueTypes, SelfPrediction
 from .contrast import MultiviewContrast
 from .denoising import ScoreMatching, TorsionalDiffusion
 from .diffusion import SCHEDULES, Schedule
-from .given import GivenSiamDiff
 from .siamdiff import SiamDiff
 
 __all__ = ["ABLATIONS", "OBJECTIVES", "SCHEDULES", "STAGED", "Schedule", "SiamDiff"]
@@ -39,7 +38,6 @@ def build_siamdiff(
     preset: str = "paper",
     ablation: str = "none",
     head_dim: int | None = None,
-    conformers: str = "simulated",
     siamese: bool = True,
 ) -> SiamDiff:
     """SiamDiff (Sec. 4): two conformers, each denoised from the other's representations; DiffPreT (Sec. 3) has one."""
@@ -53,8 +51,7 @@ def build_siamdiff(
     if "t" in chosen:
         schedules = dict.fromkeys(schedules, schedules[1])  # one t of one schedule in both stages
     stages = {stage: schedule.ablated(**chosen) for stage, schedule in schedules.items()}
-    kind = SiamDiff if conformers == "simulated" else GivenSiamDiff
-    return kind(encoder, simulated if siamese else None, stages, conventions, head_dim)
+    return SiamDiff(encoder, simulated if siamese else None, stages, conventions, head_dim)
 
 
 def build_self_prediction(

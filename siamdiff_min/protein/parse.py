@@ -13,7 +13,7 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import count, groupby
+from itertools import groupby
 from operator import itemgetter
 
 import numpy as np
@@ -35,29 +35,19 @@ def read_structure(path_or_name, data: bytes | None = None, model: int = 0) -> S
     `data` are the bytes of the file, if they have been read already; `path_or_name` then only names it in messages.
     `model` counts from 0 in file order. Raises StructureError, whatever is wrong: that the file does not exist, too.
     """
-    for number, found in enumerate(read_models(path_or_name, data)):
-        if number == model:
-            if isinstance(found, StructureError):
-                raise found
-            return found
-    raise StructureError(str(path_or_name), "no such model", f"{number + 1} models, asked for number {model}")
-
-
-def read_models(path_or_name, data: bytes | None = None) -> Iterator[Structure | StructureError]:
-    """All models of a file one after the other, an error in the place of what is not one. Else as `read_structure`."""
     path = str(path_or_name)
     content = _content(path, data)
     models = _mmcif_models(path, content) if _is_mmcif(content) else _pdb_models(path, content)
-    for number in count():
-        try:
-            with warnings.catch_warnings(), np.errstate(all="ignore"), structure_errors(path, "unreadable"):
-                warnings.simplefilter("ignore")
-                rows, dropped = next(models, (None, None))
-            if rows is None and number:
-                return
-            yield assemble(path, rows, dropped) if rows or dropped else StructureError(path, "no atoms in it")
-        except StructureError as error:
-            yield error
+    seen, found = 0, None
+    with warnings.catch_warnings(), np.errstate(all="ignore"), structure_errors(path, "unreadable"):
+        warnings.simplefilter("ignore")
+        while found is None and (following := next(models, None)):  # later models are not looked at
+            seen, found = seen + 1, following if seen == model else None
+    if seen and found is None:
+        raise StructureError(path, "no such model", f"{seen} models, asked for number {model}")
+    if found is None or not any(found):
+        raise StructureError(path, "no atoms in it")
+    return assemble(path, *found)
 
 
 def _content(path: str, data: bytes | None) -> bytes:

@@ -40,7 +40,6 @@ class Structure:
     chain_names: tuple[str, ...]  # author chain ids, in the order of `protein.chain`
     dropped: Counter  # reason -> number of atoms or residues that are not in `protein` as they are in the file
     labels: dict = field(default_factory=dict)  # kept beside the protein in a store: plain values and tensors
-    unmatched: tuple[StructureError, ...] = ()  # why others are not among its conformers
 
     @property
     def positions(self) -> list[tuple[str, int, str]]:

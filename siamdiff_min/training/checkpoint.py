@@ -212,8 +212,7 @@ def load_encoder(path: str | Path) -> nn.Module:
 
 def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
     """The objective that the options ask for, with initial weights."""
-    more = ("ablation", "head_dim", "conformers") if config.method in STAGED else ()
-    more = {name: getattr(config, name) for name in more}
+    more = {name: getattr(config, name) for name in ("ablation", "head_dim") if config.method in STAGED}
     return OBJECTIVES[config.method](encoder, config.level, config.preset, **more)
 
 

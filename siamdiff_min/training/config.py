@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..conventions import CONVENTIONS
-from ..data.conformers import CONFORMERS
 from ..downstream.tasks import KINDS, TASKS
 from ..encoders import ENCODERS, ONE_LEVEL
 from ..files import ConfigError
@@ -156,13 +155,6 @@ PRETRAIN = RUN | {
     "method": option("pre-training objective", "siamdiff", choices=OBJECTIVES),
     "ablation": option("leave out a part of the method (Sec. 5.3, App. G)", "none", choices=ABLATIONS, only=STAGED),
     "head_dim": option("width of the heads (default: the width of their input)", type=COUNT, only=STAGED),
-    "conformers": option(
-        "second views: simulated as in the paper, other models if the protein has them, or either at random",
-        "simulated",
-        choices=CONFORMERS,
-        only=("siamdiff",),
-    ),
-    "pairs": free("table that says which structures of --data are conformers of one protein, for --conformers"),
     "data": option("folder, .tar, .zip or file of structures, or a store (default: the bundled demo set)"),
     "store": free("where to build the store of --data (default: beside it)"),
     "valid_fraction": option("share held out; the demo set has a split of its own", 0.05, type=SHARE),
@@ -197,9 +189,9 @@ FINETUNE = RUN | {
     "predict": free("structures to apply the model to, written to OUT/predicted.tsv", only=("ec", "psr", "table")),
 }
 GROUPS = {  # of --help
-    "what": "method task preset encoder level init_from ablation conformers head_dim freeze esm freeze_esm kind metric "
+    "what": "method task preset encoder level init_from ablation head_dim freeze esm freeze_esm kind metric "
     "eval_only predict save_predictions plugin",
-    "data": "data store pairs labels ids cutoff valid_fraction",
+    "data": "data store labels ids cutoff valid_fraction",
     "size": "size epochs batch_size global_batch_size max_length max_residues",
     "run": "lr lr_decay weight_decay seed seeds max_steps dry_run",
     "checkpoints": "out resume save_every keep log_every",
@@ -247,8 +239,6 @@ def pretrain_options(argv: list[str] | None = None, description: str = "", world
     Raises ConfigError if they contradict one another or the file of --init-from, SystemExit for a wrong command line.
     """
     config = parse(argv, PRETRAIN, description)
-    if config.pairs is not None and config.conformers == "simulated":
-        raise ConfigError("--pairs is for --conformers models and both")
     source = checkpoint.load_encoder_file(config.init_from) if config.init_from else {}
     config, row = settled(config, PRETRAIN, "method", TABLE_5, source)
     at = config.size, config.level

@@ -58,7 +58,7 @@ def test_ec_classes_are_those_of_the_headers():
 
 def test_psr_models_keep_the_bonds_and_know_their_gdt():
     models = [e for e in entries("psr") if native_of(e) == native_of(entries("psr")[0])]
-    native, scores = models[0].parse().protein, []
+    native, scores = replace(models[0], label=None).read().protein, []
     assert len(models) == make_sets.MODELS
     for entry in models:
         structure = entry.read()
@@ -123,7 +123,7 @@ def test_msp_rule_by_brute_force():
                            mutant.residue_type.index_fill(0, torch.tensor([residue]), 0))  # fmt: skip
         assert int((~keep[1]).sum()) == len(RESIDUE_ATOMS["ALA"])
         (row,) = [row for row in bundle_index() if PurePath(row["file"]).name == f"{native_of(entry)}.pdb.gz"]
-        one, _ = make_sets.sides(entry.parse(), row["partners"])
+        one, _ = make_sets.sides(replace(entry, label=None).read(), row["partners"])
         other = (torch.arange(first) >= one.protein.num_residues) == (residue < one.protein.num_residues)
         across = wild.pos[other[wild.atom_residue]]
         lost = 0

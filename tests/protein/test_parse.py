@@ -12,6 +12,7 @@ import warnings
 import zipfile
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -122,6 +123,31 @@ def test_the_first_model_is_taken_or_the_one_asked_for(read):
     for model in (3, -1):
         with pytest.raises(StructureError, match=f"no such model .3 models, asked for number {model}"):
             read(rows, model, models=True)
+
+
+def test_models_count_in_file_order_whatever_their_numbers(read):
+    rows = [row for m in (7, 2) for row in residue("GLY", 1, x=100.0 * m, model=m)]
+    assert [atoms_of(read(rows, m, models=True).protein)["N"] for m in (0, 1)] == [700, 200]
+
+
+@pytest.mark.parametrize("damage, reason", [("", "no atoms"), ("ATOM  bad\n", "truncated"), (None, "truncated")])
+def test_a_damaged_later_model_costs_that_model_only(damage, reason):
+    """Models before it are read, and reading stops there."""
+    text = as_pdb([row for m in (1, 2) for row in residue("GLY", 1, x=100.0 * m, model=m)], models=True)
+    text = text.replace("END\n", "") + "MODEL        3\n" + ("" if damage is None else f"{damage}ENDMDL\nEND\n")
+    for model in (0, 1):
+        assert atoms_of(read_structure("x", text.encode(), model).protein)["N"] == 100 * (model + 1)
+    with pytest.raises(StructureError, match=reason):
+        read_structure("x", text.encode(), 2)
+
+
+def test_a_real_ensemble():
+    """1LCD of the PDB (CC0), three NMR models, as in the test files of Biopython 1.88."""
+    first, *others = (read_structure(Path(__file__).parent / "1LCD.pdb.gz", model=i).protein for i in range(3))
+    assert first.num_residues == 51
+    for other in others:  # the same atoms in the same order, which have moved a little
+        assert torch.equal(other.atom_name, first.atom_name) and torch.equal(other.atom_residue, first.atom_residue)
+        assert 0.05 < (first.pos - other.pos).norm(dim=1).median() < 3
 
 
 def test_altloc_of_highest_occupancy_ties_by_order(read):

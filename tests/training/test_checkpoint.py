@@ -12,7 +12,6 @@ import standin
 import torch
 
 from siamdiff_min.files import CheckpointError, SiamDiffError, WriteError
-from siamdiff_min.pretraining.given import GivenSiamDiff
 from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import pretrain_options
 
@@ -41,14 +40,15 @@ def test_round_trip_and_keep(tmp_path):
 
 @pytest.mark.parametrize(
     "more",
-    ["--method diffpret --ablation no-structure --head-dim 8", "--method siamdiff --conformers both", "--method angle"],
+    ["--method diffpret --ablation no-structure --head-dim 8", "--method siamdiff --head-dim 12", "--method angle"],
 )
 def test_an_objective_is_built_from_the_options(more):
     config = pretrain_options(["--level", "residue", "--size", "tiny", "--preset", "official", *more.split()])
     objective = checkpoint.new_objective(checkpoint.new_encoder(config), config)
-    assert isinstance(objective, GivenSiamDiff) == (config.conformers == "both")
-    if config.method == "diffpret":
-        assert not objective.schedule.weight_structure and objective.seq_mlp.layers[0].out_features == 8
+    if config.head_dim:
+        assert (objective.conformer is None) == (config.method == "diffpret")
+        assert bool(objective.schedule.weight_structure) == (config.ablation == "none")
+        assert objective.seq_mlp.layers[0].out_features == config.head_dim
 
 
 def test_saving_an_earlier_step_abandons_later_ones(tmp_path):
