@@ -58,7 +58,7 @@ def test_pretraining_curves_with_stages(tmp_path):
 def test_the_axis_is_right_before_an_epoch_has_ended(tmp_path):
     begun = [{"step": s, "epoch": e, "split": "train", "loss": 1.0} for s, e in ((20, 0), (40, 0), (50, 1))]
     write_lines(tmp_path, begun)
-    assert report.read_metrics(tmp_path / "metrics.jsonl")[1]["loss", "train"] == [(0.5, 1.0), (1.0, 1.0), (1.25, 1.0)]
+    assert report.read_metrics(tmp_path / "metrics.jsonl")[0]["loss"]["train"] == [(0.5, 1.0), (1.0, 1.0), (1.25, 1.0)]
 
 
 def test_losses_come_first_beside_a_constant_and_clash_rates_last(tmp_path):
@@ -69,18 +69,19 @@ def test_losses_come_first_beside_a_constant_and_clash_rates_last(tmp_path):
         for s in (1, 2)
         for k in ("train", "valid")
     ]
-    write_lines(tmp_path, [*lines[:-1], {**lines[-1], "x_loss": 1.75}])
+    write_lines(tmp_path, [*lines[:-1], {**lines[-1], "x_loss": 1.75, "samples": 5}])
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 3, "epo')  # just being written
     page = report.report(tmp_path).read_text()
     order = ["loss", "sequence_accuracy", "x_loss", "clash_rate", "native_side_chains"]
-    assert report.read_metrics(tmp_path / "metrics.jsonl")[0] == order
+    assert list(report.read_metrics(tmp_path / "metrics.jsonl")[0]) == [*order, "samples"]
     (drawn,) = images(tmp_path / "report.html")
     comments = re.findall(r"<!-- (.*?) -->", drawn)
     titles = [text for text in comments if text in [name.replace("_", " ") for name in order]]
     assert titles == [name.replace("_", " ") for name in order] and comments.count("constant prediction") == 1
     assert float(re.search(r'<svg [^>]*width="([\d.]+)pt"', drawn)[1]) * 96 / 72 < 650  # beside the tables in 1,000 px
     assert "<td>x_loss</td><td>2.0000</td><td>1.7500</td><td>2.5000</td>" in page
+    assert "<td>samples</td><td>-</td><td>5</td><td>-</td>" in page
 
 
 def test_the_options_are_those_of_the_checkpoint(tmp_path):
@@ -90,8 +91,8 @@ def test_the_options_are_those_of_the_checkpoint(tmp_path):
     file = save(tmp_path, 1, {"config": vars(config), "objective": {}})
     page = report.report(tmp_path).read_text()
     assert "<td>method</td><td>diffpret" in page and "<td>lr</td><td>0.5<" in page
-    assert "<td>batch_size" not in page and "<td>seed" not in page  # as by default
-    assert "<h1>diffpret, atom level, x/proteins</h1>" in page
+    assert all(f"<td>{name}</td>" in page for name in vars(config))
+    assert "<h1>diffpret, atom, x/proteins</h1>" in page
     file.write_bytes(b"damaged")
     assert "<td>method</td>" not in report.report(tmp_path).read_text()
 

@@ -353,19 +353,6 @@ def printed(config: Namespace) -> str:
     return "\n".join(f"{name:18}  {value}" for name, value in vars(config).items())
 
 
-def differing(config: Mapping) -> dict:
-    """The options of a finished run that are not the default of its method or task. All options, if that is not known
-    here."""
-    kind, options, resolve = "method", PRETRAIN, pretrain_options
-    if "task" in config:
-        kind, options, resolve = "task", FINETUNE, finetune_options
-    chosen = {name: config.get(name) for name in (kind, *checkpoint.IDENTITY)}
-    if not all(isinstance(value, str) and value in options[name].about["choices"] for name, value in chosen.items()):
-        return dict(config)
-    default = vars(resolve([word for name, value in chosen.items() for word in (flag(name), value)]))
-    return {name: value for name, value in config.items() if name in chosen or value != default.get(name)}
-
-
 def check_resumable(config: Namespace, before: Mapping, path: Path) -> None:
     """Raise ConfigError that names the options in which a run differs from its checkpoint, which has `before`."""
     changed = [
