@@ -33,10 +33,10 @@ from siamdiff_min.data.samples import DATASETS, LabelledData, Sample
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES
-from siamdiff_min.report import figure, read_predictions
 from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.order import Data
 from siamdiff_min.training.ranks import Ranks
+from siamdiff_min.training.results import read_predictions
 
 from .study import CONFIG, OUT, ROOT, plan
 
@@ -322,15 +322,18 @@ def curves(config: dict, out: Path) -> None:
 
 def draw(points: dict[str, list[dict[str, float]]]) -> None:
     """The curves as studies/2026-11/results/curves.png."""
-    made, axes = figure(1, 2)
-    for axis, name in zip(axes[0], ("structure_loss", "sequence_accuracy")):
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=(8.4, 3.4), layout="constrained")
+    axes = made.subplots(1, 2)
+    for axis, name in zip(axes, ("structure_loss", "sequence_accuracy")):
         for color, (title, series) in enumerate(points.items()):
             known = [(p["epoch"], p[name]) for p in series if name in p]
             if known:
                 axis.plot(*zip(*known), "o-", markersize=3, color=f"C{color}", label=title)
         axis.set(title=name.replace("_", " ") + ", held-out chains", xlabel="epoch")
-    axes[0, 0].set_yscale("log")
-    made.legend(*axes[0, 1].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
+    axes[0].set_yscale("log")
+    made.legend(*axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
     made.savefig(RESULTS / "curves.png", dpi=100)
 
 
