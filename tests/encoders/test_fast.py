@@ -1,10 +1,14 @@
 """The parts of the fast forms against plain sums and layers, their gradients against finite differences."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import generator, relative_error
 
+from siamdiff_min.encoders import fast
 from siamdiff_min.encoders.fast import Gather, ScalarLayers, pair_linear
+from siamdiff_min.encoders.ops import Links
 
 
 def random_gather(rows: int, sums: int, terms: int) -> tuple[Gather, torch.Tensor, torch.Tensor]:
@@ -76,3 +80,21 @@ def test_heads_add_up_in_float32_under_bf16():
         y = pair_linear(x, i, j, torch.eye(3))
     y.float().sum().backward()
     assert y.dtype == torch.bfloat16 and torch.allclose(x.grad, torch.full((2, 3), 4000.0), rtol=5e-3)
+
+
+@pytest.mark.parametrize("num_targets", [40, 20], ids=["maps first", "sums first"])
+def test_relational_sum_keeps_its_inputs_alone(num_targets):
+    """Neither sums nor copies of the maps wait for the backward pass, and the gradients are right."""
+    source, relation = torch.randint(0, 30, (300,), generator=generator(1)), torch.arange(300) % 4
+    links = Links(source, torch.randint(0, num_targets, (300,), generator=generator(2)), relation, 30, num_targets, 4)
+    linear = torch.nn.Linear(4 * 6, 5).double()
+    x = torch.randn(30, 6, dtype=torch.float64, generator=generator(), requires_grad=True)
+    known, kept = {t.untyped_storage().data_ptr() for t in (x, *linear.parameters())}, []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
+        fast.relational_sum(x, links, linear)
+    assert kept and {t.untyped_storage().data_ptr() for t in kept} == known - {linear.bias.data_ptr()}
+
+    def of_weight(x, weight):
+        return fast.relational_sum(x, links, SimpleNamespace(weight=weight, bias=linear.bias))
+
+    assert torch.autograd.gradcheck(of_weight, (x, linear.weight))
