@@ -1,12 +1,15 @@
-"""Finding structure files: in a folder, in a `.tar` or `.zip` (read in place), or a single file.
+"""Finding structure files: in a folder, in a `.tar`, `.tar.gz` or `.zip` (read in place), or a single file.
 
 What is found is a list of `Source`, cheap to send to another process and readable on its own: for a member of an
 archive it remembers where the bytes lie. The structures bundled with the package are found here too.
 """
 
+import contextlib
+import gzip
 import hashlib
 import os
 import tarfile
+import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -22,8 +25,10 @@ from .store import STORE_SUFFIX, is_ours
 # The first is taken if a structure has several.
 _PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1")
 KINDS = (*_PLAIN, *(f"{kind}.gz" for kind in _PLAIN))
-ARCHIVES = (".tar", ".zip")
-PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".7z", ".rar")
+GZIPPED = (".tar.gz", ".tgz")
+ARCHIVES = (".tar", ".zip", *GZIPPED)
+PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
+MAX_RATIO = 100  # unpacked to packed: structure files shrink to a fifth, zeros to a thousandth
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,8 @@ class Source:
         with structure_errors(self, "damaged archive"):
             if self.path.endswith(".zip"):
                 data = _opened(self.path, os.stat(self.path).st_mtime_ns, os.getpid()).read(self.member)
+            elif self.path.endswith(GZIPPED):
+                data = os.pread(_unpacked(self.path, os.stat(self.path).st_mtime_ns).fileno(), self.size, self.offset)
             else:
                 with open(self.path, "rb") as archive:
                     archive.seek(self.offset)
@@ -70,12 +77,34 @@ def _opened(path: str, changed: int, process: int) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
+@lru_cache(maxsize=4)  # processes that are forked later have it, but share a place in it: they read with `pread`
+def _unpacked(path: str, changed: int):
+    """A `.tar.gz` as a plain tar, in a nameless temporary file. Raises ValueError if too much comes out of it."""
+    copy, left = tempfile.TemporaryFile(), 2**20 + MAX_RATIO * os.stat(path).st_size  # noqa: SIM115
+    with contextlib.ExitStack() as files:
+        files.enter_context(copy)
+        packed = files.enter_context(gzip.open(path))
+        while piece := packed.read(2**20):
+            left -= len(piece)
+            if left < 0:
+                raise ValueError(f"more than {MAX_RATIO} times its size comes out of it")
+            copy.write(piece)
+        copy.flush()
+        files.pop_all()
+    return copy
+
+
 @dataclass(frozen=True)
 class Listing:
     """The contents of a path. Every file or archive member seen is either in `sources` or in `skipped`."""
 
     sources: list[Source]  # sorted by name
     skipped: list[tuple[str, str]]  # (file or archive:member, reason)
+
+    @property
+    def reasons(self) -> Counter:
+        """Number of skipped files for each reason."""
+        return Counter(reason for _, reason in self.skipped)
 
 
 @dataclass(frozen=True)
@@ -162,7 +191,8 @@ def find_structures(path) -> Listing:
                     raise
                 damaged.append(Source("/".join(Path(inside).parts), file))
             else:
-                folder = "" if alone else inside[:-4]  # without .tar or .zip
+                ending = next(ending for ending in ARCHIVES if inside.endswith(ending))
+                folder = "" if alone else inside.removesuffix(ending)
                 found += ((os.path.join(folder, m), Source("", file, m, *place)) for m, *place in members)
     return Listing(sorted([*_named(found, skipped), *damaged], key=lambda source: source.name), skipped)
 
@@ -175,7 +205,10 @@ def _members(file: str, skipped: list) -> list[tuple[str, int, int]]:
                 found = [(info.filename, 0, info.file_size) for info in archive.infolist()]
             return [member for member in found if not member[0].endswith("/")]
         members = []
-        with tarfile.open(file, "r:") as archive:
+        plain = _unpacked(file, os.stat(file).st_mtime_ns) if file.endswith(GZIPPED) else None
+        if plain is not None:
+            plain.seek(0)
+        with tarfile.open(file, "r:", plain) as archive:
             while (member := archive.next()) is not None:
                 archive.members.clear()  # tarfile keeps every header, a gigabyte for a million members
                 if member.size < 0:  # it would be listed without end
