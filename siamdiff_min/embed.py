@@ -241,7 +241,7 @@ def run(args: argparse.Namespace) -> int:
         print(printable(stopped), file=sys.stderr)
         return 128 + caught[0]
 
-    skipped = sum((listing.reasons for listing in listings), Counter())
+    skipped = Counter(reason for listing in listings for _, reason in listing.skipped)
     said = [f"warning: {printable(name)}: {reason}" for name, reason in zip(table.ids, table.incomplete) if reason]
     said += [f"failed: {error}" for error in failures]
     said += [f"skipped: {reason} {count}" for reason, count in sorted(skipped.items())]

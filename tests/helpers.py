@@ -1,7 +1,8 @@
-"""What two test files share: equality of proteins, archives, the scalar of the golden gradients."""
+"""What two test files share: equality of proteins, archives, listings, the scalar of the golden gradients."""
 
 import io
 import tarfile
+from collections import Counter
 
 import torch
 
@@ -46,3 +47,8 @@ def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, target
     return info
+
+
+def reasons(listing) -> Counter:
+    """How many files a listing skips for each reason."""
+    return Counter(reason for _, reason in listing.skipped)

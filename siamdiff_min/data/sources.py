@@ -101,11 +101,6 @@ class Listing:
     sources: list[Source]  # sorted by name
     skipped: list[tuple[str, str]]  # (file or archive:member, reason)
 
-    @property
-    def reasons(self) -> Counter:
-        """Number of skipped files for each reason."""
-        return Counter(reason for _, reason in self.skipped)
-
 
 @dataclass(frozen=True)
 class Origin:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import special, tar
+from helpers import reasons, special, tar
 
 from siamdiff_min.data.pool import read_all
 from siamdiff_min.data.sources import Source, bundle_index, bundle_path, find_structures, fingerprint
@@ -40,7 +40,7 @@ def test_a_folder_is_searched_recursively_and_sorted(tmp_path):
     (tmp_path / "data.store" / "meta.json").write_text(json.dumps({"format": FORMAT}))
     listing = find_structures(tmp_path)
     assert names(listing) == ["Z", "a", "b", "c", "d", "f"]
-    assert listing.reasons == {"not a structure file": 2}  # a store of ours is not searched, a folder called so is
+    assert reasons(listing) == {"not a structure file": 2}  # a store of ours is not searched, a folder called so is
 
 
 def test_equal_file_names_get_their_folder(tmp_path):
@@ -55,7 +55,7 @@ def test_one_kind_of_file_is_taken_of_each_structure(tmp_path):
     listing = find_structures(write_tar(tmp_path / "UP1.tar", [(name, gzip.compress(TEXT)) for name in alphafold]))
     assert names(listing) == ["AF-P1-F1-model_v6", "AF-P1-F2-model_v6"]
     assert all(source.member.endswith(".pdb.gz") for source in listing.sources)
-    assert listing.reasons == {"another file of the same structure": 2}
+    assert reasons(listing) == {"another file of the same structure": 2}
 
 
 def test_members_are_read_in_place(tmp_path, monkeypatch):
@@ -115,8 +115,8 @@ def test_hostile_members_are_skipped_counted_and_write_nothing(tmp_path):
     inside.mkdir(parents=True)
     listing = find_structures(write_tar(inside / "x.tar", members))
     assert "good" in names(listing) and all(source.read().protein.num_residues == 3 for source in listing.sources)
-    reasons = {"not a regular file": 4, "not a structure file": 1, "another file of the same structure": 1}
-    assert listing.reasons == reasons
+    expected = {"not a regular file": 4, "not a structure file": 1, "another file of the same structure": 1}
+    assert reasons(listing) == expected
     assert [p.name for p in tmp_path.rglob("*")] == ["deep", "er", "x.tar"]
 
 
@@ -128,7 +128,7 @@ def test_links_and_pipes_in_a_folder(tmp_path):
     os.mkfifo(tmp_path / "d.pdb")
     listing = find_structures(tmp_path)
     assert names(listing) == ["a", "b"]
-    assert listing.reasons == {"not a regular file": 2, "folder that is not entered": 1}
+    assert reasons(listing) == {"not a regular file": 2, "folder that is not entered": 1}
     assert fingerprint(tmp_path) == fingerprint(tmp_path)
 
 
@@ -233,7 +233,7 @@ def test_biological_assemblies_and_packed_archives_by_name(tmp_path):
     assert names(listing) == ["a", "b"] and listing.sources[0].read().protein.num_residues == 3
     assert listing.sources[1].path.endswith("b.cif")
     packed = {f"{name} is a packed archive, unpack it first": 1 for name in ("z.tar.xz", "c.7z")}
-    assert listing.reasons == packed | {"another file of the same structure": 1}
+    assert reasons(listing) == packed | {"another file of the same structure": 1}
 
 
 def test_folders_deeper_than_pythons_stack(tmp_path):
@@ -268,5 +268,5 @@ def test_a_folder_whose_files_cannot_be_looked_at(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "stat", denied)
     monkeypatch.setattr(os.path, "isfile", lambda path: "closed/" not in str(path) and stat(path).st_mode & 0o100000)
     listing = find_structures(tmp_path)
-    assert names(listing) == ["a"] and listing.reasons == {"not a regular file": 1}
+    assert names(listing) == ["a"] and reasons(listing) == {"not a regular file": 1}
     assert fingerprint(tmp_path)
