@@ -31,6 +31,7 @@ from siamdiff_min.training import checkpoint, engine, results
 from siamdiff_min.training.config import finetune_options, for_seed, printed
 from siamdiff_min.training.order import Data, epoch_batches
 from siamdiff_min.training.ranks import Ranks, launch, world_size
+from siamdiff_min.training.run import Run
 
 OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong way round (differences.md, row 21)
 
@@ -68,7 +69,7 @@ def run(config: Namespace, datasets: dict[str, Samples], labels: tuple, options:
             tested[seed] = task.metrics(predictions.score, predictions.target, predictions.groups)
             if config.save_predictions and ranks.rank == 0:
                 path = Path(of_seed.out) / "predictions.tsv"
-                results.write_predictions(path, predictions, task.columns(labels), isinstance(task, Classes))
+                results.write_predictions(path, predictions, labels or task.names, isinstance(task, Classes))
     if tested and ranks.rank == 0:
         ranks.say(results.report(Path(config.out) / "results.json", config, tested, len(predictions.names)))
     if config.predict:
@@ -77,7 +78,7 @@ def run(config: Namespace, datasets: dict[str, Samples], labels: tuple, options:
         predictions = results.predict(task, everything(unlabelled), of_seed, ranks)
         path = Path(config.out) / "predicted.tsv"
         if ranks.rank == 0:
-            results.write_predictions(path, predictions, task.columns(labels), isinstance(task, Classes))
+            results.write_predictions(path, predictions, labels or task.names, isinstance(task, Classes))
         ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
     return 0
 
@@ -137,7 +138,7 @@ def build(config: Namespace, datasets: dict[str, Samples], labels: tuple, option
     if config.init_from:
         checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
     if config.freeze:
-        task.freeze()
+        encoder.requires_grad_(False)
     if "train" in datasets:
         task.fit(datasets["train"].targets(), config.size)
     trained = sum(p.numel() for p in task.parameters() if p.requires_grad)
@@ -185,13 +186,14 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], labels: t
             best = score(epochs, values)
             if ranks.rank == 0:
                 about = {"seed": config.seed, "epochs": epochs, "valid": values, "max_residues": config.max_residues}
-                checkpoint.save_model_file(path, task, identity, labels=list(labels), options=task.options, **about)
+                about |= {"labels": list(labels), "options": task.options}
+                checkpoint.write(path, checkpoint.MODEL, {**identity, **about, "state": task.state_dict()})
         return values
 
     if config.freeze and not config.init_from:
         calibrate(config, task, datasets["train"], ranks)
     plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else (metric, task.best)
-    return engine.train(config, task, everything(datasets["train"]), validate, ranks, plateau, unit="samples")
+    return engine.train(Run(config, task, everything(datasets["train"]), ranks, plateau, unit="samples"), validate)
 
 
 if __name__ == "__main__":

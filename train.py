@@ -23,6 +23,7 @@ from siamdiff_min.training.config import pretrain_options, printed
 from siamdiff_min.training.log import summary
 from siamdiff_min.training.order import Data
 from siamdiff_min.training.ranks import Ranks, launch, world_size
+from siamdiff_min.training.run import Run
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -44,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
             return engine.evaluate(objective, valid, config, ranks)
 
         with ranks.alone_in(config.out):
-            stopped = engine.train(config, objective, train, validate, ranks)
+            stopped = engine.train(Run(config, objective, train, ranks), validate)
             if stopped:
                 return 128 + stopped
             path = Path(config.out) / "encoder.pt"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Statistic:
-    """Its `value` is the number to log, from the total of `sums`; None if nothing was counted."""
+    """Its `value` is the number to log, from the total of `sums`. If that is zero, nothing was counted or logged."""
 
     sums: Tensor
 
@@ -29,9 +29,9 @@ class Mean(Statistic):
         return cls(torch.stack([x.sum(), x.new_full((), len(x))]))
 
     @staticmethod
-    def value(sums: list[float]) -> float | None:
+    def value(sums: list[float]) -> float:
         total, count = sums
-        return total / count if count else None
+        return total / count
 
 
 class Variance(Statistic):
@@ -42,9 +42,9 @@ class Variance(Statistic):
         return cls(torch.cat([Mean.of(x).sums, x.detach().square().sum()[None]]))
 
     @staticmethod
-    def value(sums: list[float]) -> float | None:
+    def value(sums: list[float]) -> float:
         total, count, squares = sums
-        return squares / count - (total / count) ** 2 if count else None
+        return squares / count - (total / count) ** 2
 
 
 class Entropy(Statistic):
@@ -57,7 +57,7 @@ class Entropy(Statistic):
         return cls(torch.zeros(num_classes, device=target.device).index_add_(0, target, weight)[None])
 
     @staticmethod
-    def value(sums: list[list[float]]) -> float | None:
+    def value(sums: list[list[float]]) -> float:
         """The mean over the columns."""
         entropies = [sum(-n / sum(column) * math.log(n / sum(column)) for n in column if n) for column in sums]
-        return sum(entropies) / len(entropies) if any(map(sum, sums)) else None
+        return sum(entropies) / len(entropies)

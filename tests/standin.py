@@ -17,6 +17,7 @@ from siamdiff_min.training import engine
 from siamdiff_min.training.config import pretrain_options
 from siamdiff_min.training.order import Data
 from siamdiff_min.training.ranks import Ranks, launch, world_size
+from siamdiff_min.training.run import Run
 
 
 class Encoder(nn.Module):
@@ -94,7 +95,7 @@ def train(config, objective=None, num=40, bad=None, ranks=None, num_valid=6, **a
     def validate(epochs):
         return engine.evaluate(objective, Data(data, collate, indices[num:]), config, ranks)
 
-    return objective, engine.train(config, objective, Data(data, collate, indices[:num]), validate, ranks)
+    return objective, engine.train(Run(config, objective, Data(data, collate, indices[:num]), ranks), validate)
 
 
 def main(*argv, num: int = 40, num_valid: int = 6) -> int:

@@ -187,11 +187,12 @@ def minimised(tmp_path, monkeypatch):
         def predict(task, data, *_):
             return Namespace(score=data[0], target=next(calls), groups=(), names=())
 
-        def train(config, task, data, validate, ranks, plateau, **_):
+        def train(plateau, validate):
             started.append(plateau)
             return [validate(epoch) for epoch in epochs]
 
         monkeypatch.setattr(script.results, "predict", predict)
+        monkeypatch.setattr(script, "Run", lambda config, task, data, ranks, plateau, **_: plateau)
         monkeypatch.setattr(script.engine, "train", train)
         task = TASKS["psr"](ENCODERS["gearnet"]("residue", "tiny"))
         monkeypatch.setattr(type(task), "best", best)
@@ -239,9 +240,8 @@ def test_a_saved_model_sees_as_many_residues_as_in_training(tmp_path):
     """The demo set of MSP, which other tests have built; the option may still be given."""
     identity = {"task": "msp", "encoder": "gearnet", "level": "atom", "size": "tiny", "preset": "paper"}
     task, path = TASKS["msp"](ENCODERS["gearnet"]("atom", "tiny")), tmp_path / "best.pt"
-    checkpoint.save_model_file(
-        path, task, identity, labels=[], seed=0, epochs=1.0, valid={}, max_residues=70, options={}
-    )
+    about = {"labels": [], "seed": 0, "epochs": 1.0, "valid": {}, "max_residues": 70, "options": {}}
+    checkpoint.write(path, checkpoint.MODEL, {**identity, **about, "state": task.state_dict()})
     for given, expected in (((), "70"), (("--max-residues", 80), "80")):
         said = finetune("--eval-only", path, "--dry-run", *given)
         assert ["max_residues", expected] in [line.split() for line in said.splitlines()]

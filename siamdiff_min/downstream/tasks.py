@@ -7,7 +7,7 @@ measured. `TASKS` is the choice of `--task`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -26,15 +26,18 @@ class Task(nn.Module):
     """The base of all tasks: a head of three layers, as wide as the output of the encoder."""
 
     num_outputs = 1  # of the paper's task
+    names: Sequence[str] = ()  # of the outputs, if the data set does not have them
     structures = 1  # per sample; the representations of two are concatenated
     sees = "structure"  # all of it, or of the residues in focus the "CA", all "atoms", or each of the "residues"
     measures: Sequence[str]  # functions of `downstream.metrics`; the first decides which epoch is the best
+    loss: Callable[[Tensor, Tensor], Tensor]  # (output of the head, target) -> loss of every sample (B,)
+    constant: Callable[[Tensor], Statistic]  # (target) -> the loss of the best constant prediction
+    score: Callable[[Tensor], Tensor]  # (output) -> probabilities, or values in the units of the target
     options: Mapping = {}  # what a model file keeps beside the labels, to build the task again
 
     def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
         super().__init__()
-        self.encoder, self.frozen = encoder, False
-        d = encoder.out_dim
+        self.encoder, d = encoder, encoder.out_dim
         self.head = MLP(self.structures * d, d, d, num_outputs or self.num_outputs)
 
     def forward(self, sample: Sample, generator: torch.Generator | None = None) -> tuple[Tensor, dict[str, Statistic]]:
@@ -65,18 +68,6 @@ class Task(nn.Module):
     def fit(self, targets: np.ndarray, size: str) -> None:
         """Prepare for the targets of the training split; `size` is the size of the encoder. By default nothing."""
 
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Loss of every sample (B,)."""
-        raise NotImplementedError
-
-    def constant(self, target: Tensor) -> Statistic:
-        """The loss of the best constant prediction."""
-        raise NotImplementedError
-
-    def score(self, output: Tensor) -> Tensor:
-        """The output of the head as users see it: probabilities, or values in the units of the target."""
-        raise NotImplementedError
-
     def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
         """The metrics over a whole split."""
         return {name: getattr(metrics, name)(score, target) for name in self.measures}
@@ -86,27 +77,33 @@ class Task(nn.Module):
         """More of the first measure is better ("max"), or less ("min")."""
         return "min" if self.measures[0] in ("rmse", "mae") else "max"
 
-    def columns(self, labels: Sequence[str]) -> Sequence[str]:
-        """Names of the predicted numbers, if there are several; `labels` are the names in the data set."""
-        return labels
-
-    def freeze(self) -> None:
-        """Train the head only. The encoder stays in evaluation mode, its batch norm too."""
-        self.frozen = True
-        self.encoder.requires_grad_(False).eval()
-
     def train(self, mode: bool = True) -> Task:
-        """Training mode, except for a frozen encoder."""
+        """Training mode, but a frozen encoder stays in evaluation mode, its batch norm too."""
         super().train(mode)
-        if self.frozen:
-            self.encoder.eval()
+        self.encoder.train(mode and any(p.requires_grad for p in self.encoder.parameters()))
         return self
 
 
 # ---- kinds of targets ------------------------------------------------------------------------------------------------
 
 
-class Labels(Task):
+class Binary(Task):
+    """One label: target (B,) of 0 and 1."""
+
+    measures = ("auroc", "auprc", "accuracy")
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(output, target.view(output.shape), reduction="none").mean(-1)
+
+    def constant(self, target: Tensor) -> Entropy:
+        ones = target.view(len(target), -1).sum(0)
+        return Entropy(torch.stack([len(target) - ones, ones], dim=-1))
+
+    def score(self, output: Tensor) -> Tensor:
+        return output.sigmoid().squeeze(-1)
+
+
+class Labels(Binary):
     """Several labels at once, each a binary problem: target (B, C) of 0 and 1."""
 
     measures = ("fmax", "auprc")
@@ -118,27 +115,8 @@ class Labels(Task):
             with torch.no_grad():
                 self.head.layers[-1].bias.copy_(frequency.logit())
 
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(output, target.view(output.shape), reduction="none").mean(-1)
-
-    def constant(self, target: Tensor) -> Entropy:
-        ones = target.view(len(target), -1).sum(0)
-        return Entropy(torch.stack([len(target) - ones, ones], dim=-1))
-
     def score(self, output: Tensor) -> Tensor:
         return output.sigmoid()
-
-
-class Binary(Labels):
-    """One label: target (B,) of 0 and 1."""
-
-    measures = ("auroc", "auprc", "accuracy")
-
-    def fit(self, targets: np.ndarray, size: str) -> None:
-        """Nothing to prepare."""
-
-    def score(self, output: Tensor) -> Tensor:
-        return output.sigmoid().squeeze(-1)
 
 
 class Classes(Task):
@@ -202,10 +180,7 @@ class MutationStability(Binary):
 class ResidueIdentity(Classes):
     """RES: which amino acid fits into these surroundings? From the CA of the residue that is hidden. Accuracy."""
 
-    num_outputs, sees = NUM_RESIDUE_TYPES, "CA"
-
-    def columns(self, labels: Sequence[str]) -> Sequence[str]:
-        return RESIDUES
+    num_outputs, names, sees = NUM_RESIDUE_TYPES, RESIDUES, "CA"
 
 
 class StructureRanking(Regression):

@@ -42,8 +42,6 @@ def read_weights(path: str | Path, allow: tuple = ()):
             file.seek(0)
             with torch.serialization.safe_globals(list(allow)):
                 return torch.load(file, map_location="cpu", weights_only=True)
-    except CheckpointError:
-        raise
     except Exception as error:  # torch raises half a dozen types on damaged input, some without a message
         if isinstance(error, OSError) and error.errno:
             raise CheckpointError(f"could not read {path}: {error.strerror}") from error
@@ -71,8 +69,6 @@ def check_weights(own: dict[str, Tensor], found: dict[str, Tensor], source: str)
 
     The message names those that are missing or unexpected, and what is wrong with the others.
     """
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{source} holds no weights, but {found!r:.50}")
     problems = [f"missing: {name} {tuple(x.shape)}" for name, x in own.items() if name not in found]
     problems += [f"unexpected: {name!s:.100} {_shape(x)}" for name, x in found.items() if name not in own]
     for name in filter(found.__contains__, own):

@@ -71,15 +71,16 @@ def latest(folder: Path, report: Callable[[str], None] = print) -> tuple[Path, d
 
 
 def write(path: Path, kind: str, content: dict) -> None:
-    """Write a file of weights; whatever happens, `path` is the old file or the complete new one.
+    """Write a file of weights, on the CPU; whatever happens, `path` is the old file or the complete new one.
 
     Raises WriteError, and SiamDiffError if the weights are not finite: no command would load them.
     """
-    for name, x in content.get(WEIGHTS[kind], {}).items():
-        if not x.isfinite().all():
+    state = {name: tensor.cpu() for name, tensor in content.get(WEIGHTS[kind], {}).items()}
+    for name, tensor in state.items():
+        if not tensor.isfinite().all():
             raise SiamDiffError(f"{path} is not written, since the weights are no longer finite ({name}). Lower --lr")
     buffer = io.BytesIO()
-    torch.save({"format": kind, **content}, buffer)
+    torch.save({"format": kind, **content, WEIGHTS[kind]: state}, buffer)
     write_file(path, buffer.getvalue())
 
 
@@ -143,16 +144,7 @@ def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, siz
     """Write `encoder.pt`, which `ENCODERS[name](level, size, preset)` builds again; `about` are plain values, and
     `seq_mlp` the weights of the sequence head (Eq. 7), which tell log p(mutant) - log p(wild)."""
     identity = dict(zip(IDENTITY, (name, level, size, preset)))
-    write(path, ENCODER, {**identity, **about, "state": _on_cpu(encoder)})
-
-
-def save_model_file(path: Path, task: nn.Module, identity: dict, **about) -> None:
-    """Write the weights of a task, `identity` (its name and IDENTITY) and plain values that say where they are from."""
-    write(path, MODEL, {**identity, **about, "state": _on_cpu(task)})
-
-
-def _on_cpu(module: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.cpu() for name, tensor in module.state_dict().items()}
+    write(path, ENCODER, {**identity, **about, "state": encoder.state_dict()})
 
 
 def _released(state: dict[str, Tensor], path: str | Path) -> dict:
@@ -223,15 +215,12 @@ def initialise(module: nn.Module, path: str | Path, report: Callable = print, en
     Every tensor of the file must find its place; what was loaded and what keeps its initial values is reported.
     """
     kind, content = read(path)
-    if kind == CHECKPOINT and not encoder_only:
-        loaded = content["objective"]
-        load_weights(module, loaded, str(path))
-    else:
-        content = _encoder_of(kind, content)
-        load_weights(module.encoder, content["state"], str(path))
-        if content.get("not_loaded"):
-            report(f"in that file, not loaded: {', '.join(content['not_loaded'])}")
-        loaded = [f"encoder.{name}" for name in content["state"]]
+    whole = kind == CHECKPOINT and not encoder_only
+    state = content["objective"] if whole else _encoder_of(kind, content)["state"]
+    load_weights(module if whole else module.encoder, state, str(path))
+    if content.get("not_loaded"):
+        report(f"in that file, not loaded: {', '.join(content['not_loaded'])}")
+    loaded = [name if whole else f"encoder.{name}" for name in state]
     kept = [name for name in module.state_dict() if name not in set(loaded)]
     report(f"loaded from {path}: {_groups(loaded)}")
     report(f"not in that file, initial values kept: {_groups(kept) if kept else 'nothing'}")

@@ -75,7 +75,6 @@ SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny
 }
 SMALL_TASK = {"lr": 1e-3, "epochs": [8], "batch_size": 8}  # for the small sizes; the paper's batch where smaller
 SIZES = ("paper", "small", "tiny")
-CUTOFFS = (30, 40, 50, 70, 95)  # sequence identities of the EC test splits, in %
 
 # ---- options ---------------------------------------------------------------------------------------------------------
 
@@ -95,11 +94,6 @@ def option(help: str, default=None, only: tuple[str, ...] = (), free: bool = Fal
     return Option({"help": help.replace("%", "%%"), "default": default, **about}, only, free)
 
 
-def switch(help: str, **more) -> Option:
-    """An option without a value."""
-    return option(help, action="store_true", **more)
-
-
 def number(kind: type, test: Callable, words: str) -> Callable:
     """A converter from text to a number that must pass the test; argparse names the option of a wrong value."""
 
@@ -117,6 +111,7 @@ FROM_ZERO = number(int, lambda x: x >= 0, "at least 0")
 RATE = number(float, lambda x: x > 0, "above 0")
 DECAY = number(float, lambda x: x >= 0, "at least 0")
 SHARE = number(float, lambda x: 0 <= x < 1, "in [0, 1)")
+SWITCH = {"action": "store_true"}  # an option without a value
 free = partial(option, free=True)
 
 RUN = {  # what both have in common
@@ -137,7 +132,7 @@ RUN = {  # what both have in common
     "amp": option("autocast to bfloat16", "off", choices=("off", "bf16")),
     "init_from": option("start from siamdiff-atom, siamdiff-residue, an encoder.pt or a checkpoint"),
     "esm": free("esm-gearnet: weights of ESM-2, a file of fair-esm"),
-    "freeze_esm": switch("esm-gearnet: leave ESM-2 as it is; otherwise it learns at a tenth of --lr"),
+    "freeze_esm": option("esm-gearnet: leave ESM-2 as it is; otherwise it learns at a tenth of --lr", **SWITCH),
     "out": free("folder of the run"),
     "resume": free("auto (newest whole checkpoint of --out, if any), never, or a checkpoint", "auto"),
     "max_steps": free("stop after so many steps in all", type=COUNT),
@@ -147,9 +142,9 @@ RUN = {  # what both have in common
     "num_workers": free("loader processes per process (default: up to 4)", type=FROM_ZERO),
     "device": free("where to train", "auto", choices=("auto", "cpu", "cuda")),
     "threads": free("CPU threads per process (default: torch's choice)", type=COUNT),
-    "deterministic": switch("deterministic algorithms on the GPU too, slower", free=True),
+    "deterministic": free("deterministic algorithms on the GPU too, slower", **SWITCH),
     "plugin": free("Python files that add a method, a task or an encoder", nargs="+"),
-    "dry_run": switch("print the resolved options and sizes, then exit", free=True),
+    "dry_run": free("print the resolved options and sizes, then exit", **SWITCH),
 }
 PRETRAIN = RUN | {
     "method": option("pre-training objective", "siamdiff", choices=OBJECTIVES),
@@ -169,7 +164,7 @@ FINETUNE = RUN | {
     "data": option("folder of the ATOM3D or EC set, or structures (default: a demo set from the bundle)"),
     "max_residues": option("residues kept, the nearest (default: 400 at atom level)", type=COUNT, only=("msp",)),
     "cutoff": option(
-        "the test split's largest identity to training, in %", 95, type=int, choices=CUTOFFS, only=("ec",)
+        "the test split's largest identity to training, in %", 95, type=int, choices=(30, 40, 50, 70, 95), only=("ec",)
     ),
     "ids": option("text file with the ids to use", only=("ec",)),
     "labels": option("file of labels for the structures of --data", only=("table",)),
@@ -183,8 +178,8 @@ FINETUNE = RUN | {
         "seeds of weights and order (default: 0); the results are mean and std over them", type=FROM_ZERO, nargs="+"
     ),
     "epochs": option("epochs (default: preset)", type=COUNT, nargs=1),
-    "freeze": switch("train the head only"),
-    "save_predictions": switch("write OUT/seed-S/predictions.tsv for the test split", free=True),
+    "freeze": option("train the head only", **SWITCH),
+    "save_predictions": free("write OUT/seed-S/predictions.tsv for the test split", **SWITCH),
     "eval_only": free("do not train: score this model (OUT/seed-S/best.pt)"),
     "predict": free("structures to apply the model to, written to OUT/predicted.tsv", only=("ec", "psr", "table")),
 }

@@ -15,20 +15,14 @@ from contextlib import closing, nullcontext
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader
 
-from ..files import ConfigError, StoreError
+from ..files import StoreError
 from ..logs import Mean
 from .order import Data, seed_of, train_keys, valid_keys
 from .ranks import Ranks, Record, catch_signals, means
 from .run import Run, Step
-
-
-def record(loss: Tensor, logs: Record, size: int) -> Record:
-    """The logs of one batch, on its device."""
-    loss = loss.detach().double()
-    return {"loss": Mean(torch.stack([loss * size, torch.full_like(loss, size)]))} | logs
 
 
 def _ignore_signals(worker: int) -> None:
@@ -91,7 +85,7 @@ def evaluate(objective: nn.Module, data: Data, config: Namespace, ranks: Ranks) 
     def measure(b: int, batch, names: list[str]) -> Record:
         generator.manual_seed(seed_of(config.seed, 0, 0, 1 + b))  # four numbers: not the seed of any training step
         loss, logs = objective(batch, generator)
-        return record(loss, logs, len(names))
+        return {"loss": Mean.of(loss.double().expand(len(names)))} | logs
 
     found = means(held_out(objective, data, config, ranks, measure), ranks)
     return {"samples": len(data.indices), **found} if found else {}
@@ -101,7 +95,7 @@ def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
     """One step of the optimizer, with the gradients of our parts of the global batch added up."""
     config, device = run.config, run.ranks.device
     parts = range(run.ranks.rank, config.global_batch_size // config.batch_size, run.ranks.world)
-    records, losses = [], []
+    done = []
     run.optimizer.zero_grad(set_to_none=True)
     for part in parts:
         batch, names = next(batches)
@@ -111,37 +105,26 @@ def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
             with torch.autocast(device.type, torch.bfloat16, enabled=config.amp == "bf16"):
                 loss, logs = run.model(batch.to(device, non_blocking=True), generator)
             (loss / len(parts)).backward()
-        records.append(record(loss, logs, len(names)))
-        losses.append((names, loss.detach()))
+        done.append((names, {"loss": Mean.of(loss.double().expand(len(names)))} | logs))
     norm = nn.utils.get_total_norm([p.grad for p in run.objective.parameters() if p.grad is not None])
     run.optimizer.step()  # Alg. 1, line 12
-    return Step(records, losses, norm + sum(loss for _, loss in losses))
+    return Step(done, norm + sum(logs["loss"].sums[0] for _, logs in done))
 
 
-def train(
-    config: Namespace,
-    objective: nn.Module,
-    data: Data,
-    validate: Callable[[float], dict[str, float]],
-    ranks: Ranks,
-    plateau: tuple[str, str] | None = None,
-    unit: str = "proteins",
-) -> int:
-    """Minimise `objective`: (batch, generator) -> (loss, logs). Checkpoints and metrics.jsonl go to config.out.
+def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
+    """Minimise the objective of `run`. Checkpoints and metrics.jsonl go to --out.
 
     `validate` is called with the number of epochs done, after each epoch and at --max-steps. Its measures are written
-    down, with the number of `samples` they are over. `Run` explains `plateau` and `unit`.
+    down, with the number of `samples` they are over.
 
     Returns 0 when the run is complete. After a signal it writes a checkpoint and returns the signal's number, even if
     the signal came during the last validation or save. Raises SiamDiffError on a non-finite loss, WriteError if a file
-    cannot be written, ConfigError if there is nothing to train on or --out belongs to another run.
+    cannot be written.
     """
-    if not len(data.indices):
-        raise ConfigError("no proteins to train on")
-    run = Run(config, objective, data, ranks, plateau, unit)
-    keys = train_keys(config, data.indices, range(run.step, run.total), ranks.rank, ranks.world)
-    loaded, generator, stop = load(data, keys, config, ranks.device), torch.Generator(ranks.device), 0
-    with closing(loaded) as batches, catch_signals() as caught, run:
+    config, ranks = run.config, run.ranks
+    keys = train_keys(config, run.data.indices, range(run.step, run.total), ranks.rank, ranks.world)
+    loaded, generator, stop = load(run.data, keys, config, ranks.device), torch.Generator(ranks.device), 0
+    with closing(loaded) as batches, catch_signals() as caught, run.bar:
         while run.step < run.total and not stop:  # Alg. 1, line 1
             run.begin_step()
             run.end_step(minimise(run, batches, generator))

@@ -153,14 +153,13 @@ def catch_signals() -> Iterator[list[int]]:
 
 def means(records: list[Record], ranks: Ranks) -> dict[str, float]:
     """The value of every log over all batches and processes. Sums are correctly rounded, in any order."""
-    kinds = {name: type(log) for record in records for name, log in record.items()}
-    mine = {}
-    for name, kind in kinds.items():
-        mine[name] = kind, torch.stack([r[name].sums.double() for r in records if name in r]).cpu().numpy()
-    everyone, result = ranks.gather([mine]), {}
-    for name in sorted({name for one in everyone for name in one}):
-        found, sums = zip(*(one[name] for one in everyone if name in one))
-        value = found[0].value(np.apply_along_axis(math.fsum, 0, np.concatenate(sums)).tolist())
-        if value is not None:
-            result[name] = value
+    mine = []
+    for name, kind in {name: type(log) for record in records for name, log in record.items()}.items():
+        mine.append((name, kind, torch.stack([r[name].sums.double() for r in records if name in r]).cpu().numpy()))
+    everyone, result = ranks.gather(mine), {}
+    for name, kind in sorted({name: kind for name, kind, _ in everyone}.items()):
+        sums = np.concatenate([sums for other, _, sums in everyone if other == name])
+        total = np.apply_along_axis(math.fsum, 0, sums)
+        if total.any():
+            result[name] = kind.value(total.tolist())
     return result

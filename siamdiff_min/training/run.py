@@ -27,24 +27,25 @@ from .ranks import Ranks, Record, means
 class Step(NamedTuple):
     """The measurements of one step of the optimizer, on its device."""
 
-    records: list[Record]  # of each of our parts of the global batch
-    losses: list[tuple[list[str], Tensor]]  # the proteins of each part, and their loss ()
+    parts: list[tuple[list[str], Record]]  # the proteins of each of our parts of the global batch, and their logs
     total: Tensor  # () loss and norm of the gradient; not finite if one of them is not
 
 
 class Run:
     """Weights, optimizer, schedule and place in the data of a run; made at step 0, or where its checkpoint left off.
 
-    As a context it writes metrics.jsonl. On resuming, the lines that were written after the checkpoint are removed.
+    Lines of metrics.jsonl that were written after the checkpoint are removed.
 
     Args:
         config: the options; `epochs` are one number, or two for the stages of `objective.set_stage`.
+        objective: (batch, generator) -> (loss, logs).
         data: what it trains on. A run is not resumed on other data.
         plateau: (measure of the validation, or "loss" for the training loss; "max" or "min"): the learning rate falls
             to 0.6 of itself after six epochs in a row without a better one (differences.md, row 21: in fine-tuning).
         unit: what the items of the data are, in the plural.
 
-    Raises CheckpointError, and ConfigError if the checkpoint does not fit the options or the data.
+    Raises CheckpointError, and ConfigError if the checkpoint does not fit the options or the data, if --out belongs to
+    another run, or if there is nothing to train on.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class Run:
         plateau: tuple[str, str] | None = None,
         unit: str = "proteins",
     ):
+        if not len(data.indices):
+            raise ConfigError("no proteins to train on")
         self.config, self.ranks, self.unit = config, ranks, unit
-        self.data = [len(data.indices), data.dataset.checksum]
+        self.data, self.trained_on = data, [len(data.indices), data.dataset.checksum]
         self.per_epoch = max(1, len(data.indices) // config.global_batch_size)  # steps
         self.staged, self.switch = len(config.epochs) > 1, config.epochs[0] * self.per_epoch  # stage 2 begins there
         self.full = sum(config.epochs) * self.per_epoch
@@ -68,7 +71,6 @@ class Run:
             self.objective = nn.SyncBatchNorm.convert_sync_batchnorm(self.objective)
         trained = groups(self.objective, config.lr)
         self.optimizer = torch.optim.Adam(trained, weight_decay=config.weight_decay, fused=True)
-        self.initial_lr = [group["lr"] for group in self.optimizer.param_groups]
         self.scheduler, self.measure = None, None
         if plateau and config.lr_decay == "none":
             self.measure, mode = plateau
@@ -78,6 +80,10 @@ class Run:
         self.epoch_loss = 0.0  # sum over the steps of this epoch
         self.steps: dict[int, Step] = {}  # those since the last line of the training
         self.restore()
+        self.path, self.start = Path(config.out) / "metrics.jsonl", time.perf_counter()
+        if ranks.rank == 0:
+            write_file(self.path, lines_before(self.path, self.step))
+        self.bar = ranks.bar(total=self.total, initial=self.step, unit="step")
 
         self.model = self.objective
         if ranks.world > 1:
@@ -94,7 +100,7 @@ class Run:
         if self.ranks.rank == 0:
             state = {
                 "config": vars(self.config),
-                "data": self.data,
+                "data": self.trained_on,
                 "step": self.step,
                 "epoch_loss": self.epoch_loss,
                 "objective": self.objective.state_dict(),
@@ -120,32 +126,25 @@ class Run:
         path, state = found
         with checkpoint.malformed(path):
             check_resumable(self.config, state["config"], path)
-            if state["data"] != self.data:
-                was, now = (f"{num} samples of the data {digest[:12]}" for num, digest in (state["data"], self.data))
+            if state["data"] != self.trained_on:
+                both = state["data"], self.trained_on
+                was, now = (f"{num} samples of the data {digest[:12]}" for num, digest in both)
                 raise ConfigError(
                     f"{path} was trained on {was}, but now there are {now}. Choose another --out, or start from its "
                     "weights with --init-from"
                 )
             load_weights(self.objective, state["objective"], str(path))
-            self.restore_optimizer(state["optimizer"], str(path))
+            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+            for i, moments in state["optimizer"]["state"].items():  # none of a parameter that never had a gradient
+                own = {"exp_avg": parameters[i], "exp_avg_sq": parameters[i], "step": torch.zeros(())}
+                check_weights(own, moments, f"{path}, optimizer, {i}")  # torch would not compare the shapes
+            for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
+                group["lr"] = float(saved["lr"])
+            self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state["optimizer"]["state"]})
             if self.scheduler:
                 self.scheduler.load_state_dict(state["scheduler"])
             self.step, self.epoch_loss = index(state["step"]), float(state["epoch_loss"])
         self.ranks.say(f"resumed from {path} at step {self.step}")
-
-    def restore_optimizer(self, state: dict, source: str) -> None:
-        """Take over Adam's moments and the learning rates; torch itself would not compare the shapes."""
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        found = {f"optimizer.{i}.{k}": x for i, moments in state["state"].items() for k, x in moments.items()}
-        own = {}
-        for i in state["state"]:  # a parameter that never had a gradient has no moments
-            own |= {f"optimizer.{i}.{k}": parameters[i] for k in ("exp_avg", "exp_avg_sq")}
-            own[f"optimizer.{i}.step"] = torch.zeros(())
-        check_weights(own, found, source)
-        ours = self.optimizer.state_dict()["param_groups"]
-        for group, saved in zip(ours, state["param_groups"], strict=True):
-            group["lr"] = float(saved["lr"])
-        self.optimizer.load_state_dict({"state": state["state"], "param_groups": ours})
 
     # ---- step by step ------------------------------------------------------------------------------------------------
 
@@ -157,8 +156,8 @@ class Run:
         self.stage = stage
         if self.config.lr_decay == "cosine":
             factor = 0.5 + 0.5 * math.cos(math.pi * self.step / self.full)
-            for group, initial in zip(self.optimizer.param_groups, self.initial_lr):
-                group["lr"] = initial * factor
+            for group in self.optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * factor
         if not self.steps:
             self.since = time.perf_counter()
 
@@ -182,27 +181,13 @@ class Run:
 
     # ---- metrics.jsonl -----------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> Run:
-        self.path, self.file, self.start = Path(self.config.out) / "metrics.jsonl", None, time.perf_counter()
-        if self.ranks.rank == 0:
-            write_file(self.path, lines_before(self.path, self.step))
-            with writing(self.path):
-                self.file = open(self.path, "ab")
-        self.bar = self.ranks.bar(total=self.total, initial=self.step, unit="step")
-        return self
-
-    def __exit__(self, *error) -> None:
-        self.bar.close()
-        if self.file:
-            self.file.close()
-
     def log_train(self) -> None:
         """Write a line with the means over all steps since the last one. Here the host waits for the device.
 
         Raises SiamDiffError, on all ranks, if a loss or gradient is not finite.
         """
         check_finite(self.steps, self.ranks)
-        values = means([record for step in self.steps.values() for record in step.records], self.ranks)
+        values = means([record for step in self.steps.values() for _, record in step.parts], self.ranks)
         rate = len(self.steps) * self.config.global_batch_size / (time.perf_counter() - self.since)
         speed = {"lr": self.optimizer.param_groups[-1]["lr"], f"{self.unit}_per_second": rate}
         self.write(split="train", **values, **speed, peak_memory_mb=peak_memory(self.ranks.device))
@@ -221,31 +206,32 @@ class Run:
 
     def write(self, **values) -> None:
         """Write one line to the disk; `step` counts those that are done."""
-        if self.file:
+        if self.ranks.rank == 0:
             stage = {"stage": self.stage} if self.staged else {}
             line = {"step": self.step, "epoch": self.epoch, **stage, **values}
             line["seconds"] = time.perf_counter() - self.start
-            with writing(self.path):
-                self.file.write((json.dumps(line) + "\n").encode())
-                self.file.flush()
-                os.fsync(self.file.fileno())
+            with writing(self.path), open(self.path, "ab") as file:
+                file.write((json.dumps(line) + "\n").encode())
+                file.flush()
+                os.fsync(file.fileno())
 
 
 def groups(objective: nn.Module, lr: float) -> list[dict]:
-    """Parameters to train by learning rate: `lr`, or a part of it if the encoder says so (ESM-2)."""
+    """Parameters to train by initial learning rate: `lr`, or a part of it if the encoder says so (ESM-2)."""
     factors = objective.encoder.lr_factors()
-    by_factor: dict[float, list] = {}
+    by_lr: dict[float, list] = {}
     for name, parameter in objective.named_parameters():
         if parameter.requires_grad:
-            by_factor.setdefault(factors.get(name.removeprefix("encoder."), 1.0), []).append(parameter)
-    return [{"params": parameters, "lr": lr * factor} for factor, parameters in by_factor.items()]
+            by_lr.setdefault(lr * factors.get(name.removeprefix("encoder."), 1.0), []).append(parameter)
+    return [{"params": parameters, "lr": rate, "initial_lr": rate} for rate, parameters in by_lr.items()]
 
 
 def check_finite(steps: dict[int, Step], ranks: Ranks) -> None:
     """Raise SiamDiffError, on all ranks, that names the proteins of the first step that went wrong."""
     bad = ranks.gather([number for number, step in steps.items() if not math.isfinite(step.total)])
     if bad:
-        losses = ranks.gather([(names, float(loss)) for names, loss in steps[min(bad)].losses])
+        parts = steps[min(bad)].parts
+        losses = ranks.gather([(names, float(logs["loss"].sums[0]) / len(names)) for names, logs in parts])
         losses = [loss for loss in losses if not math.isfinite(loss[1])] or losses
         listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in losses)
         problem = f"step {min(bad)}: the loss or its gradient is not finite. Proteins: {listing}"

@@ -121,7 +121,7 @@ def test_global_rho_is_over_all_models_and_mean_rho_over_those_of_each_protein()
 
 def test_a_frozen_encoder_stays_as_it_is(tmp_path):
     batch, model = batch_of(dataset("psr", tmp_path)), make("psr", "atom")
-    model.freeze()
+    model.encoder.requires_grad_(False)
     before = {k: v.clone() for k, v in model.state_dict().items()}
     model.train()
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-2)

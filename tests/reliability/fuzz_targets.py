@@ -363,7 +363,8 @@ def weights(folder: Path) -> Target:
     paths = {"checkpoint": checkpoint.save(folder, 3, state)} | {name: folder / name for name in loaders}
     readers = {"checkpoint": checkpoint.load} | loaders
     checkpoint.save_encoder_file(paths["encoder.pt"], module, *identity.values(), note="x")
-    checkpoint.save_model_file(paths["best.pt"], module, {**identity, "task": "psr", "labels": []})
+    model = {**identity, "task": "psr", "labels": [], "state": module.state_dict()}
+    checkpoint.write(paths["best.pt"], checkpoint.MODEL, model)
     files = {name: path.read_bytes() for name, path in paths.items()}
     whole = {name: readers[name](path) for name, path in paths.items()}
 

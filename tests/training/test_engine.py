@@ -446,8 +446,7 @@ def test_lines_lead_with_loss_and_accuracy(tmp_path, capsys):
     }
     run = Run(configure(tmp_path), standin.Objective(), DATA, ALONE)
     run.begin_step()
-    with run:
-        run.log_valid(values)
+    run.log_valid(values)
     expected = "valid, 6 proteins: loss 3 (4)  sequence_accuracy 0.5  sequence_loss 1  clash_rate 0\n"
     assert expected in capsys.readouterr().out
 

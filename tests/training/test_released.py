@@ -19,7 +19,6 @@ from siamdiff_min.training.checkpoint import (
     read,
     save,
     save_encoder_file,
-    save_model_file,
     write,
 )
 
@@ -99,7 +98,8 @@ def test_every_kind_of_file_gives_its_encoder(tmp_path):
     task = TASKS["psr"](encoder)
     plain, model = tmp_path / "encoder.pt", tmp_path / "best.pt"
     save_encoder_file(plain, encoder, *identity.values(), steps=7)
-    save_model_file(model, task, {"task": "psr", **identity}, labels=[], seed=3, epochs=2.0, valid={"rho": 0.5})
+    about = {"labels": [], "seed": 3, "epochs": 2.0, "valid": {"rho": 0.5}}
+    write(model, MODEL, {"task": "psr", **identity, **about, "state": task.state_dict()})
     whole = save(tmp_path, 4, {"objective": task.state_dict(), "config": identity, "step": 4})
     for path, kind in [(plain, ENCODER), (model, MODEL), (whole, CHECKPOINT)]:
         loaded = load_encoder(path)
