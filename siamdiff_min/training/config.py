@@ -235,7 +235,7 @@ def pretrain_options(argv: list[str] | None = None, description: str = "", world
     """
     config = parse(argv, PRETRAIN, description)
     source = checkpoint.load_encoder_file(config.init_from) if config.init_from else {}
-    config, row = settled(config, PRETRAIN, "method", TABLE_5, source)
+    config, row = settled(config, "method", source)
     at = config.size, config.level
     small = SMALLER.get(at, {}) | SMALLER.get((*at, config.method), {})
     stages = 2 if config.method in STAGED else 1
@@ -264,14 +264,14 @@ def finetune_options(argv: list[str] | None = None, description: str = "", world
     elif config.init_from:
         source = checkpoint.load_encoder_file(for_seed(config, seeds[0]).init_from)
     default = {"task": "psr", "size": "tiny" if config.data is None else "paper", "seeds": [0]}
-    config, row = settled(config, FINETUNE, "task", TABLE_6, source, default)
+    config, row = settled(config, "task", source, default)
     row, kept = row._asdict() | {"epochs": [row.epochs]}, {"max_residues": source.get("max_residues")}
     if config.preset == "official":
         row |= OFFICIAL_EPOCHS.get(config.task, {})
     if config.size != "paper":
         row |= SMALL_TASK | {"batch_size": min(row["batch_size"], SMALL_TASK["batch_size"])}
     default = {"lr": 1e-4, "max_residues": MAX_RESIDUES.get((config.task, config.level))}
-    default["out"] = folder(config, config.task, "" if config.init_from else "scratch")
+    default["out"] = folder(config, config.task, "scratch")
     if config.eval_only:
         default["out"] = os.path.join(os.path.dirname(config.eval_only), "eval")
     return in_batches(filled(config, kept, row, default), world)
@@ -294,14 +294,13 @@ def filled(config: Namespace, *sources: Mapping) -> Namespace:
     return replace(config, **{name: known.get(name) for name, value in vars(config).items() if value is None})
 
 
-def settled(
-    config: Namespace, options: Mapping[str, Option], kind: str, table: Mapping, source: Mapping, default: Mapping = {}
-) -> tuple[Namespace, NamedTuple]:
-    """The same with method or task (`kind`), encoder, level, size and preset; and their row of `table`.
+def settled(config: Namespace, kind: str, source: Mapping, default: Mapping = {}) -> tuple[Namespace, NamedTuple]:
+    """The same with "method" or "task" (`kind`), encoder, level, size and preset; and their row of Table 5 or 6.
 
     `source` is what the file that the run starts from says of itself. Raises ConfigError if it contradicts the command
     line, for options of other methods or tasks, and without a row.
     """
+    options, table = (PRETRAIN, TABLE_5) if kind == "method" else (FINETUNE, TABLE_6)
     known = {name: source[name] for name in ("task", "seeds", *checkpoint.IDENTITY) if name in source}
     config = filled(config, known, default, {"encoder": "gearnet", "preset": "paper", "size": "paper"})
     chosen = getattr(config, kind)

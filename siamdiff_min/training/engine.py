@@ -85,7 +85,7 @@ def evaluate(objective: nn.Module, data: Data, config: Namespace, ranks: Ranks) 
     def measure(b: int, batch, names: list[str]) -> Record:
         generator.manual_seed(seed_of(config.seed, 0, 0, 1 + b))  # four numbers: not the seed of any training step
         loss, logs = objective(batch, generator)
-        return {"loss": Mean.of(loss.double().expand(len(names)))} | logs
+        return logs | {"loss": Mean.of(loss.double().expand(len(names)))}
 
     found = means(held_out(objective, data, config, ranks, measure), ranks)
     return {"samples": len(data.indices), **found} if found else {}
@@ -105,7 +105,7 @@ def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
             with torch.autocast(device.type, torch.bfloat16, enabled=config.amp == "bf16"):
                 loss, logs = run.model(batch.to(device, non_blocking=True), generator)
             (loss / len(parts)).backward()
-        done.append((names, {"loss": Mean.of(loss.double().expand(len(names)))} | logs))
+        done.append((names, logs | {"loss": Mean.of(loss.double().expand(len(names)))}))
     norm = nn.utils.get_total_norm([p.grad for p in run.objective.parameters() if p.grad is not None])
     run.optimizer.step()  # Alg. 1, line 12
     return Step(done, norm + sum(logs["loss"].sums[0] for _, logs in done))
