@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Statistic:
-    """Its `value` is the number to log, from the total of `sums`. If that is zero, nothing was counted or logged."""
+    """Its `value` is the number to log, from the total of `sums`. If that total is zero, nothing is logged."""
 
     sums: Tensor
 

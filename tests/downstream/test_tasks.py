@@ -163,10 +163,9 @@ def test_metrics_do_not_depend_on_the_number_of_ranks(task, num, tmp_path, monke
         assert a == b and all(np.isfinite(list(a.values())))
 
 
-def test_names_of_columns():
-    assert list(make("res", "atom").columns(())) == list(RESIDUES)
-    assert list(make("ec", "residue").columns(LABELS)) == list(LABELS)
-    assert list(make("psr", "atom").columns(())) == []
+def test_names_of_outputs():
+    assert list(make("res", "atom").names) == list(RESIDUES)
+    assert list(make("ec", "residue").names) == list(make("psr", "atom").names) == []
 
 
 def test_ec_of_the_small_sizes_begins_at_the_frequencies_of_its_labels():
