@@ -349,13 +349,10 @@ def printed(config: Namespace) -> str:
 
 def check_resumable(config: Namespace, before: Mapping, path: Path) -> None:
     """Raise ConfigError that names the options in which a run differs from its checkpoint, which has `before`."""
-    changed = [
-        f"{flag(name)} was {before.get(name)!r}, is {value!r}"
-        for name, value in vars(config).items()
-        if name not in FREE and before.get(name) != value
-    ]
-    if changed:
+    now = {name: value for name, value in vars(config).items() if name not in FREE and before.get(name) != value}
+    if now:
+        changed = "; ".join(f"{flag(name)} was {before.get(name)!r}, is {value!r}" for name, value in now.items())
         raise ConfigError(
-            f"cannot resume {path} with other options: {'; '.join(changed)}. Choose another --out, or start from "
+            f"cannot resume {path} with other options: {changed}. Choose another --out, or start from "
             "its weights with --init-from"
         )
