@@ -3,6 +3,7 @@
 Start reading at `siamdiff_min/pretraining/siamdiff.py`, which is Algorithm 1 of the paper on one screen.
 """
 
+import importlib
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: threads that wait must not keep a core busy
@@ -13,36 +14,30 @@ from .protein.protein import Protein
 from .protein.structure import Structure
 
 __version__ = "0.2.0"
+ON_DEMAND = dict.fromkeys(("Embedder", "Embedding", "load_encoder"), ".embed")
+ON_DEMAND |= dict.fromkeys(("TASKS", "Task"), ".downstream.tasks")
 __all__ = [
     "ENCODERS",
     "GVPGNN",
     "OBJECTIVES",
     "SCHEDULES",
-    "TASKS",
     "ESMGearNet",
-    "Embedder",
-    "Embedding",
     "Encoding",
     "GearNet",
     "Protein",
     "Schedule",
     "SiamDiff",
     "Structure",
-    "Task",
-    "load_encoder",
     "read_structure",
+    *ON_DEMAND,
 ]
 
 
 def __getattr__(name: str):
     """On demand: scikit-learn loads slowly, and `python -m siamdiff_min.embed` must not find its module imported."""
-    if name in ("load_encoder", "Embedder", "Embedding"):
-        from . import embed as module
-    elif name in ("TASKS", "Task"):
-        from .downstream import tasks as module
-    else:
+    if name not in ON_DEMAND:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(module, name)
+    return getattr(importlib.import_module(ON_DEMAND[name], __name__), name)
 
 
 def __dir__() -> list[str]:

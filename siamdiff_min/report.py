@@ -20,9 +20,8 @@ from sklearn import metrics
 
 from .downstream.metrics import spearman
 from .files import CheckpointError, SiamDiffError, console, printable, structure_errors, write_file
-from .training import checkpoint
+from .training import checkpoint, results
 from .training.log import NO_MEASURE, in_order
-from .training.results import read_predictions
 
 DAMAGED = "damaged, or not one of a run"
 STYLE = """
@@ -50,7 +49,7 @@ def drawing(figures: list[str], width: float, height: float):
         figures.append(f'<img src="data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}">')
 
 
-def table(rows: list[list]) -> str:
+def as_html(rows: list[list]) -> str:
     """Rows of cells as HTML: text is escaped, numbers have four digits."""
     lines = []
     for row in rows:
@@ -127,12 +126,9 @@ def report(run: Path) -> Path:
     figures, tables, config = [], [], {}
     if (run / "results.json").is_file():
         with structure_errors(run / "results.json", DAMAGED):
-            results = json.loads((run / "results.json").read_bytes())
-            config = dict(results["config"])
-            columns = {f"seed {seed}": values for seed, values in results["test"].items()}
-            columns |= {"mean": results["mean"], "std": results["std"]}
-            rows = [[name, *(column[name] for column in columns.values())] for name in results["mean"]]
-            tables.append(table([[f"test, N = {results.get('samples', '?')}", *columns], *rows]))
+            found = json.loads((run / "results.json").read_bytes())
+            config = dict(found["config"])
+            tables.append(as_html(results.table(found)))
     elif checkpoint.checkpoints(run):
         with contextlib.suppress(CheckpointError):  # the options alone are missing then
             config = checkpoint.latest(run, lambda _: None)[1]["config"]
@@ -143,11 +139,12 @@ def report(run: Path) -> Path:
             figures.append(title)
             draw_curves(figures, curves, switch)
             last = [[name, *(p[-1][1] if p else None for p in curve.values())] for name, curve in curves.items()]
-            tables.append(title + table([["at the end", "train", "valid", "constant"], *last]))
+            tables.append(title + as_html([["at the end", "train", "valid", "constant"], *last]))
         if (folder / "predictions.tsv").is_file():
             with structure_errors(folder / "predictions.tsv", DAMAGED):
-                draw_predictions(figures, str(config.get("task", "")), read_predictions(folder / "predictions.tsv"))
-    tables.append(table([["option", "value"], *([k, v if v is None else str(v)] for k, v in config.items())]))
+                columns = results.read_predictions(folder / "predictions.tsv")
+                draw_predictions(figures, str(config.get("task", "")), columns)
+    tables.append(as_html([["option", "value"], *([k, v if v is None else str(v)] for k, v in config.items())]))
     about = [str(config[name]) for name in ("task", "method", "level", "data") if config.get(name)]
     title = html.escape(printable(", ".join(about) or run.resolve().name))
     page = f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"

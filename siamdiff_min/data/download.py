@@ -59,8 +59,8 @@ def proteomes(chosen=(), version: str = "v6") -> list[Remote]:
 
     Raises DownloadError if one of `chosen` is not in the table.
     """
-    names = [] if chosen else [name for name in PROTEOMES if name.startswith("UP")]
-    for text in chosen:
+    names = []
+    for text in chosen or [name for name in PROTEOMES if name.startswith("UP")]:
         found = [name for name in PROTEOMES if text.upper() in (name.upper(), *name.upper().split("_"))]
         if not found:
             raise DownloadError(f"{text}: no such proteome, there are {', '.join(PROTEOMES)}")
@@ -103,11 +103,9 @@ def _fetch(url: str, part: Path) -> None:
                 start = 0
                 file.truncate(0)
             total = answer.length and start + answer.length
-            shown = {"total": total, "initial": start, "unit": "B", "unit_scale": True, "disable": None}
-            with tqdm(desc=url.rpartition("/")[2], **shown) as bar:
-                while block := answer.read(2**20):
-                    file.write(block)
-                    bar.update(len(block))
+            bar = {"total": total, "initial": start, "desc": part.stem, "disable": None}
+            with tqdm.wrapattr(file, "write", **bar) as counted:
+                shutil.copyfileobj(answer, counted)
     except urllib.error.HTTPError as error:
         if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:  # else nothing was missing
             raise DownloadError(f"{url}: the server answers {error.code} {error.reason}") from error
@@ -126,8 +124,7 @@ def _check(part: Path, remote: Remote) -> None:
     with open(part, "rb") as file:
         begins = file.read(20)
     part.unlink()
-    expected = f", expected {remote.md5}" if remote.md5 else ""
-    reason = f"MD5 {found}{expected}; it begins with {begins}"
+    reason = f"MD5 {found}, expected {remote.md5 or 'an archive'}; it begins with {begins}"
     raise DownloadError(f"{remote.url}: not the published archive ({reason}); it was not kept")
 
 

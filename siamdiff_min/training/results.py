@@ -4,6 +4,7 @@ import json
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +35,7 @@ def predict(task: nn.Module, data: Data, config: Namespace, ranks: Ranks) -> Pre
 
     parts = ranks.gather(engine.held_out(task, data, config, ranks, measure))
     _, names, groups, target, score = zip(*sorted(parts, key=lambda part: part[0]))
-    return Predictions(
-        [name for part in names for name in part],
-        [group for part in groups for group in part],
-        np.concatenate(target),
-        np.concatenate(score),
-    )
+    return Predictions(list(chain(*names)), list(chain(*groups)), np.concatenate(target), np.concatenate(score))
 
 
 def write_predictions(path: Path, predictions: Predictions, columns: Sequence[str], classes: bool = False) -> None:
@@ -84,20 +80,24 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
 
 def report(path: Path, config: Namespace, tested: dict[int, dict[str, float]], samples: int) -> str:
     """Write results.json, and return it as a table: every metric on the test split for every seed, mean and std."""
-    values = {name: np.array([found[name] for found in tested.values()]) for name in next(iter(tested.values()))}
-    spread = {name: float(x.std(ddof=1)) if len(x) > 1 else None for name, x in values.items()}
+    values = {name: [found[name] for found in tested.values()] for name in next(iter(tested.values()))}
     content = {
         "samples": samples,
         "test": {str(seed): metrics for seed, metrics in tested.items()},
-        "mean": {name: float(x.mean()) for name, x in values.items()},
-        "std": spread,
+        "mean": {name: float(np.mean(x)) for name, x in values.items()},
+        "std": {name: float(np.std(x, ddof=1)) if len(x) > 1 else None for name, x in values.items()},
         "config": vars(config),
     }
     write_file(path, json.dumps(content, indent=1).encode())
-    rows = [[f"test, N = {samples}", *(f"seed {seed}" for seed in tested), "mean", "std"]]
-    for name, x in values.items():
-        std = "-" if spread[name] is None else f"{spread[name]:.4f}"
-        rows.append([name, *(f"{v:.4f}" for v in [*x, x.mean()]), std])
+    rows = [["-" if x is None else x if isinstance(x, str) else f"{x:.4f}" for x in row] for row in table(content)]
     width = max(9, 2 + max(len(cell) for row in rows for cell in row[1:]))
     lines = [f"{name:18}" + "".join(f"{cell:>{width}}" for cell in cells) for name, *cells in rows]
     return "\n".join([*lines, f"results     {path}"])
+
+
+def table(results: dict) -> list[list]:
+    """The content of a results.json as rows: titles, then a row for each metric."""
+    columns = {f"seed {seed}": metrics for seed, metrics in results["test"].items()}
+    columns |= {"mean": results["mean"], "std": results["std"]}
+    rows = [[name, *(column[name] for column in columns.values())] for name in results["mean"]]
+    return [[f"test, N = {results.get('samples', '?')}", *columns], *rows]
