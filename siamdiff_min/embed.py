@@ -77,8 +77,7 @@ class Embedder:
                     raise nothing_in(one, listing)
                 structures += [(source.name, source.read()) for source in listing.sources]
                 many |= os.path.isdir(one) or os.fspath(one).endswith(ARCHIVES)
-        found = dict(self.embed_group(structures))
-        results = [found[i] for i in range(len(structures))]
+        results = [result for _, result in sorted(self.embed_group(structures))]
         if failed := [result for result in results if isinstance(result, StructureError)]:
             raise failed[0]
         return results if many else results[0]
@@ -86,9 +85,9 @@ class Embedder:
     def embed_group(
         self, structures: list[tuple[str, Structure]], include: Sequence[str] = INCLUDE
     ) -> Iterator[tuple[int, Embedding | StructureError]]:
-        """Embeddings of (id, structure), each with its place in the list. They come batch by batch, the largest first.
+        """Embeddings of (id, structure) with their places in the list, by batches of similar size, the largest first.
 
-        Batches are made of structures of similar size. A StructureError takes the place of one that is not finite.
+        A StructureError takes the place of one that is not finite.
         """
         views = [self.encoder.builder.select_nodes(structure.protein) for _, structure in structures]
         batches, room = [], 0
@@ -148,9 +147,6 @@ def nothing_in(path, listing: Listing) -> StructureError:
     return StructureError(path, listing.skipped[0][1] if alone else "no structure in it")
 
 
-# ---- files of embeddings -------------------------------------------------------------------------------------------
-
-
 class Table:
     """Embeddings on their way into an .npz without pickles. Vectors wait in nameless files beside it, not in memory.
 
@@ -189,9 +185,6 @@ class Table:
                 vectors.flush()
                 arrays[name] = np.memmap(vectors, np.float32, "r").reshape(-1, self.width)
             np.savez(file, **arrays)
-
-
-# ---- the command line ------------------------------------------------------------------------------------------------
 
 
 def run(args: argparse.Namespace) -> int:
@@ -263,8 +256,7 @@ def main(argv: list[str] | None = None) -> int:
     text = "siamdiff-residue, or a file: encoder.pt, checkpoint, fine-tuned model, released (default: siamdiff-atom)"
     parser.add_argument("--checkpoint", default="siamdiff-atom", help=text)
     parser.add_argument("--out", type=Path, default="embeddings.npz", help="file to write (default: embeddings.npz)")
-    text = "vectors to write (default: mean, over the residues)"
-    parser.add_argument("--include", nargs="+", choices=INCLUDE, default=["mean"], help=text)
+    parser.add_argument("--include", nargs="+", choices=INCLUDE, default=["mean"], help="vectors (default: mean)")
     parser.add_argument("--batch-nodes", type=int, default=8000, help="atoms (or residues) per batch (default: 8000)")
     parser.add_argument("--num-workers", type=int, default=1, help="processes that read structures (default: 1)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")

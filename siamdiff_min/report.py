@@ -61,8 +61,7 @@ def as_html(rows: list[list]) -> str:
 def read_metrics(path: Path) -> tuple[Curves, float | None]:
     """The curves of a metrics.jsonl, losses and accuracies first, and the epoch in which stage 2 begins.
 
-    The constant is the loss of the best constant prediction, in validation if there is any. A line that is just being
-    written is left out.
+    The constant prediction is the one of validation if there is any. A line that is just being written is left out.
     """
     lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
     first = lines[0]["epoch"]  # the last line of an epoch is of its last step

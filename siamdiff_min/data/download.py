@@ -106,14 +106,13 @@ def _fetch(url: str, part: Path) -> None:
             bar = {"total": total, "initial": start, "desc": part.stem, "disable": None}
             with tqdm.wrapattr(file, "write", **bar) as counted:
                 shutil.copyfileobj(answer, counted)
+        if total not in (None, part.stat().st_size):
+            raise ConnectionError("the connection broke off")
     except urllib.error.HTTPError as error:
         if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:  # else nothing was missing
             raise DownloadError(f"{url}: the server answers {error.code} {error.reason}") from error
-        return
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         raise DownloadError(f"{url}: {error}; the same command goes on from what has come in") from error
-    if total not in (None, part.stat().st_size):
-        raise DownloadError(f"{url}: the connection broke off; the same command goes on from what has come in")
 
 
 def _check(part: Path, remote: Remote) -> None:
@@ -138,12 +137,9 @@ def _unpack(archive: Path, folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
     try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as content:
-                content.extractall(partial)
-        else:
-            with tarfile.open(archive) as content:
-                content.extractall(partial, filter="data")
+        with zipfile.ZipFile(archive) if zipfile.is_zipfile(archive) else tarfile.open(archive) as content:
+            content.extraction_filter = tarfile.data_filter  # of a tar; a zip is always unpacked inside
+            content.extractall(partial)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, zlib.error) as error:
         raise DownloadError(f"{archive}: damaged or refused ({error}); remove it") from error
     os.rename(partial, folder)
