@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -194,7 +193,7 @@ def run(args: argparse.Namespace) -> int:
     weights = find_weights(args.checkpoint)
     embedder = load_encoder(weights, args.device, args.batch_nodes)
     listings = [find_structures(path) for path in args.structures]
-    sources = [source for listing in listings for source in listing.sources]
+    sources = list(dict.fromkeys(source for listing in listings for source in listing.sources))
     count = Counter(source.name for source in sources)
     # The path stands before a name that is not unique alone.
     names = {s: s.name if count[s.name] == 1 else f"{s.path}:{s.name}" for s in sources}
@@ -206,16 +205,13 @@ def run(args: argparse.Namespace) -> int:
         if caught:
             raise KeyboardInterrupt
 
-    results = read_all(sources, max(args.num_workers, 1))
-    with contextlib.suppress(KeyboardInterrupt), catch_signals() as caught, table.files, bar, closing(results):
+    results = table.files.enter_context(contextlib.closing(read_all(sources, max(args.num_workers, 1))))
+    with contextlib.suppress(KeyboardInterrupt), catch_signals() as caught, table.files, bar:
         print(f"encoder {printable(str(weights))}", flush=True)
         for number, (source, result) in enumerate(zip(sources, results), 1):
-            if isinstance(result, Structure):
-                group.append((names[source], result))
-                moved(0)
-            else:
-                failures.append(result)
-                moved()
+            failed = isinstance(result, StructureError)
+            failures.append(result) if failed else group.append((names[source], result))
+            moved(int(failed))
             if len(group) == GROUP or number == len(sources):
                 embedded = {}
                 for i, result in embedder.embed_group(group, args.include):

@@ -24,17 +24,13 @@ from .training import checkpoint, results
 from .training.log import NO_MEASURE, in_order
 
 DAMAGED = "damaged, or not one of a run"
-STYLE = """
-body{font:14px/1.4 sans-serif;max-width:970px;margin:1em auto;padding:0 1em} main{display:flex;flex-wrap:wrap;gap:1em}
-section{flex:2 1 600px;min-width:0} aside{flex:1 1 300px;min-width:0;font-size:12px} img{max-width:100%}
-table{border-spacing:0;margin-bottom:1em} td{padding:.1em .6em .1em 0;vertical-align:top;overflow-wrap:anywhere}
-"""
+STYLE = "body{font:14px sans-serif;max-width:650px;margin:1em auto} img{max-width:100%} td{padding-right:1em}"
 Curves = dict[str, dict[str, list[tuple[float, float]]]]  # measure -> train, valid, constant -> points (epoch, value)
 
 
 @contextlib.contextmanager
-def drawing(figures: list[str], width: float, height: float):
-    """A figure (inches) to draw on; at the end an image of it is added to `figures`, as HTML.
+def drawing(page: list[str], width: float, height: float):
+    """A figure (inches) to draw on; at the end an image of it is added to `page`, as HTML.
 
     A $ in a name begins no formula, and settings of the user's are not touched. Raises SiamDiffError.
     """
@@ -46,7 +42,7 @@ def drawing(figures: list[str], width: float, height: float):
         figure = matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
         yield figure
         figure.savefig(buffer, format="svg")
-        figures.append(f'<img src="data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}">')
+        page.append(f'<img src="data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}">')
 
 
 def as_html(rows: list[list]) -> str:
@@ -78,11 +74,11 @@ def read_metrics(path: Path) -> tuple[Curves, float | None]:
     return curves, switch
 
 
-def draw_curves(figures: list[str], curves: Curves, switch: float | None) -> None:
+def draw_curves(page: list[str], curves: Curves, switch: float | None) -> None:
     """Every measure over epochs, and the beginning of stage 2."""
     names = [name for name in curves if name != "samples"]
     rows = -(-len(names) // 2)
-    with drawing(figures, 6.3, 2.5 * rows) as figure:
+    with drawing(page, 6.3, 2.5 * rows) as figure:
         for place, name in enumerate(names, 1):
             axis = figure.add_subplot(rows, 2, place)
             for (label, points), style in zip(curves[name].items(), ("C0-", "C1o-", "k--")):
@@ -95,12 +91,12 @@ def draw_curves(figures: list[str], curves: Curves, switch: float | None) -> Non
         figure.legend(handles.values(), handles, loc="outside upper center", ncols=4)
 
 
-def draw_predictions(figures: list[str], task: str, columns: dict[str, np.ndarray]) -> None:
+def draw_predictions(page: list[str], task: str, columns: dict[str, np.ndarray]) -> None:
     """A figure that suits the target: precision against recall (several labels), a confusion matrix (classes), ROC (0
     and 1), or predicted against true."""
     target, prediction, names = columns["target"], columns["prediction"], columns["labels"]
     title, side = f"{task}, N = {len(target)}", 4 + 0.2 * len(names) * (target.ndim == 1)
-    with drawing(figures, side, side) as figure:
+    with drawing(page, side, side) as figure:
         axis = figure.add_subplot()
         if target.ndim == 2:
             metrics.PrecisionRecallDisplay.from_predictions(target.ravel(), prediction.ravel(), ax=axis)
@@ -122,33 +118,32 @@ def report(run: Path) -> Path:
     folders = [folder for folder in (run, *sorted(run.glob("seed-*"))) if (folder / "metrics.jsonl").is_file()]
     if not folders:
         raise SiamDiffError(f"{run} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
-    figures, tables, config = [], [], {}
+    page, config = [], {}
     if (run / "results.json").is_file():
         with structure_errors(run / "results.json", DAMAGED):
             found = json.loads((run / "results.json").read_bytes())
             config = dict(found["config"])
-            tables.append(as_html(results.table(found)))
+            page.append(as_html(results.table(found)))
     elif checkpoint.checkpoints(run):
         with contextlib.suppress(CheckpointError):  # the options alone are missing then
             config = checkpoint.latest(run, lambda _: None)[1]["config"]
     for folder in folders:
-        title = "" if folder == run else f"<h2>{html.escape(printable(folder.name))}</h2>"
+        if folder != run:
+            page.append(f"<h2>{html.escape(printable(folder.name))}</h2>")
         with structure_errors(folder / "metrics.jsonl", DAMAGED):
             curves, switch = read_metrics(folder / "metrics.jsonl")
-            figures.append(title)
-            draw_curves(figures, curves, switch)
+            draw_curves(page, curves, switch)
             last = [[name, *(p[-1][1] if p else None for p in curve.values())] for name, curve in curves.items()]
-            tables.append(title + as_html([["at the end", "train", "valid", "constant"], *last]))
+            page.append(as_html([["at the end", "train", "valid", "constant"], *last]))
         if (folder / "predictions.tsv").is_file():
             with structure_errors(folder / "predictions.tsv", DAMAGED):
                 columns = results.read_predictions(folder / "predictions.tsv")
-                draw_predictions(figures, str(config.get("task", "")), columns)
-    tables.append(as_html([["option", "value"], *([k, v if v is None else str(v)] for k, v in config.items())]))
+                draw_predictions(page, str(config.get("task", "")), columns)
+    page.append(as_html([["option", "value"], *([k, v if v is None else str(v)] for k, v in config.items())]))
     about = [str(config[name]) for name in ("task", "method", "level", "data") if config.get(name)]
     title = html.escape(printable(", ".join(about) or run.resolve().name))
-    page = f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
-    page += "<main><section>{}</section><aside>{}</aside></main>\n".format(*map("\n".join, (figures, tables)))
-    write_file(run / "report.html", page.encode())
+    head = f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
+    write_file(run / "report.html", "\n".join([head, *page]).encode())
     return run / "report.html"
 
 

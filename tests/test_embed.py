@@ -178,6 +178,10 @@ def test_whatever_holds_a_structure_is_taken(weights, tmp_path, files):
     two = [str(tmp_path / "two.mmcif:two"), str(tmp_path / "folder/two.mmcif:two")]
     with np.load(tmp_path / "e.npz") as arrays:
         assert arrays["id"].tolist() == [two[0], "one", two[1]]
+    twice = tmp_path / "folder", tmp_path / "folder" / "one.PDB"
+    assert embed_here(*twice, "--checkpoint", weights, "--out", tmp_path / "e.npz") == 0
+    with np.load(tmp_path / "e.npz") as arrays:
+        assert arrays["id"].tolist() == ["one", "two"]
     with pytest.raises(StructureError, match="not a structure file"):
         embedder.embed(tmp_path / "folder" / "readme.txt")
 

@@ -79,7 +79,7 @@ def test_losses_come_first_beside_a_constant_and_clash_rates_last(tmp_path):
     comments = re.findall(r"<!-- (.*?) -->", drawn)
     titles = [text for text in comments if text in [name.replace("_", " ") for name in order]]
     assert titles == [name.replace("_", " ") for name in order] and comments.count("constant prediction") == 1
-    assert float(re.search(r'<svg [^>]*width="([\d.]+)pt"', drawn)[1]) * 96 / 72 < 650  # beside the tables in 1,000 px
+    assert float(re.search(r'<svg [^>]*width="([\d.]+)pt"', drawn)[1]) * 96 / 72 < 650
     assert "<td>x_loss</td><td>2.0000</td><td>1.7500</td><td>2.5000</td>" in page
     assert "<td>samples</td><td>-</td><td>5</td><td>-</td>" in page
 

@@ -49,16 +49,14 @@ def write_predictions(path: Path, predictions: Predictions, columns: Sequence[st
         raise SiamDiffError(f"{path} is not written, since some predictions are not finite")
     target, score = (x.reshape(len(predictions.names), -1) for x in (predictions.target, predictions.score))
     target = target[:, : 0 if np.isnan(target).all() else None]
-    cells = [[escape(columns[int(x)]) for x in row] if classes else [f"{x:.6g}" for x in row] for row in target]
-
-    def titles(kind: str, width: int) -> list[str]:
-        return [kind] * width if width < 2 else [f"{kind}:{escape(column)}" for column in columns]
-
-    lines = [["id", "group", *titles("target", target.shape[1]), *titles("prediction", score.shape[1])]]
-    lines[0] += ["class"] * classes
-    for name, group, true, numbers in zip(predictions.names, predictions.groups, cells, score, strict=True):
-        chosen = [escape(columns[numbers.argmax()])] if classes else []
-        lines.append([escape(name), escape(group), *true, *(f"{x:.6g}" for x in numbers), *chosen])
+    names, titles = [escape(column) for column in columns], ["id", "group"]
+    for kind, values in (("target", target), ("prediction", score)):
+        titles += [f"{kind}:{name}" for name in names] if values.shape[1] > 1 else [kind] * values.shape[1]
+    lines = [[*titles, *["class"] * classes]]
+    for sample, group, true, numbers in zip(predictions.names, predictions.groups, target, score, strict=True):
+        cells = [names[int(x)] if classes else f"{x:.6g}" for x in true] + [f"{x:.6g}" for x in numbers]
+        chosen = [names[numbers.argmax()]] if classes else []
+        lines.append([escape(sample), escape(group), *cells, *chosen])
     write_file(path, "".join("\t".join(line) + "\n" for line in lines).encode())
 
 
