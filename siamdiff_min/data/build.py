@@ -178,7 +178,7 @@ def _describe(origin: Origin, listing, folder: Path, files: list[Path]) -> None:
         failures += shard["failures"]
         dropped += shard["dropped"]
         shards.append(stores.describe_shard(file, shard))
-        total.update(proteins=shards[-1]["proteins"], residues=len(shard["chain"]), atoms=len(shard["pos"]))
+        total.update(proteins=len(shards[-1]["names"]), residues=len(shard["residues"]) - 1, atoms=len(shard["atoms"]))
     failures += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
     table = "".join("\t".join(map(escape, row)) + "\n" for row in failures)
     write_file(folder / FAILURES, HEADER + table.encode())

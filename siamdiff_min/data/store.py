@@ -4,18 +4,17 @@ A store is a folder of shards, and `meta.json`, which says how many there are an
 that `torch.save` wrote. It has the proteins of up to SHARD sources, one after the other as in `Protein.pack`:
 
     format, plan      that the file is ours, and what it was made from; `build.py` makes it again if the plan differs
-    names, chains     names of the B proteins, and for each the author's ids of its chains; JSON as bytes
+    names, chains     names of the B proteins, and for each the author's ids of its chains; JSON
     first_residue     (B + 1,) row of the first residue of every protein
-    first_atom        (R + 1,) row of the first atom of every residue
-    pos, chain, ...   the tensors of `Protein` in KINDS
+    residues, atoms   (R + 1,) and (N,) the fields of `Protein` in RESIDUE and ATOM, row by row, as bytes
     labels            B dicts of labels (`samples.py` lists them); empty for plain structures
     failures          rows of `failures.tsv`: sources of this shard that could not be read
     dropped           reason -> number of atoms or residues that the parsing policy left out
 
-`meta.json` says at which byte of its file each array begins. So a shard is mapped into memory in microseconds, and
-reading a crop touches only the bytes of its residues. No code in a shard is ever run.
+`torch.load` maps a shard into memory: reading a crop touches only the bytes of its residues, and no code is ever run.
 """
 
+import ctypes
 import hashlib
 import io
 import json
@@ -25,7 +24,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
@@ -34,23 +32,20 @@ import torch
 
 from ..files import StoreError, StructureError, checksum, write_file
 from ..protein.constants import ATOM_ELEMENT
-from ..protein.protein import ATOM_FIELDS, Protein
+from ..protein.protein import Protein
 from ..protein.structure import Structure
 
-FORMAT, VERSION = "siamdiff_min store", 6
+FORMAT, VERSION = "siamdiff_min store", 7
 STORE_SUFFIX = ".store"
 HEAD = 512  # bytes at the beginning of a shard that hold its format and plan
 SHARD = 512  # sources; a build that is killed reads no more than these again
-KINDS = {  # the fields of a `Protein` that are kept, and their types on the disk; the other fields follow from them
-    "pos": "<f4",
-    "atom_name": "u1",
-    "residue_type": "u1",
-    "residue_number": "<i4",
-    "insertion_code": "u1",
-    "residue_index": "<i4",
-    "chain": "<i4",
-}
-ARRAYS = KINDS | {"first_residue": "<i4", "first_atom": "<i4", "names": "u1", "chains": "u1"}
+# The fields of a `Protein` that are kept, and their types on the disk; the other fields follow from them.
+ATOM = np.dtype([("pos", "<f4", 3), ("atom_name", "u1")])
+RESIDUE = np.dtype(
+    [(name, "<i4") for name in ("first_atom", "residue_number", "residue_index", "chain")]
+    + [(name, "u1") for name in ("residue_type", "insertion_code")]
+)
+KINDS = {"first_residue": np.dtype("<i4"), "residues": RESIDUE, "atoms": ATOM}
 _ELEMENT = torch.tensor(ATOM_ELEMENT)
 
 
@@ -68,12 +63,12 @@ class ProteinStore(torch.utils.data.Dataset):
         self.path = Path(path)
         self.meta = read_meta(self.path)
         shards = self.meta["shards"]
-        self.first = [0, *accumulate(shard["proteins"] for shard in shards)]  # row of the first protein of every shard
-        self.rows: Sequence[int] = range(self.first[-1])  # the proteins that are handed out, see `with_labels`
+        self.first = [0, *accumulate(len(shard["names"]) for shard in shards)]  # row of every shard's first protein
+        self.names = [name for shard in shards for name in shard["names"]]
+        self.rows: Sequence[int] = range(len(self.names))  # the proteins that are handed out, see `with_labels`
         self.given: list[dict] | None = None  # their labels, if these are not in the store
         self.about = ""  # what is missing of these labels
-        self.mapped: dict[int, dict[str, np.ndarray]] = {}  # shards by number
-        self.loaded: dict[int, list] = {}  # labels of shards
+        self.mapped: dict[int, dict] = {}  # shards by number
         self.size = sum(shard["size"] for shard in shards)  # bytes on the disk
         for file, shard in zip(self.files, shards, strict=True):
             size = file.stat().st_size if file.is_file() else "no"
@@ -84,12 +79,6 @@ class ProteinStore(torch.utils.data.Dataset):
     def files(self) -> list[Path]:
         return [shard_file(self.path, i) for i in range(len(self.meta["shards"]))]
 
-    @cached_property
-    def names(self) -> list[str]:
-        """Names of the proteins, in order."""
-        names = [name for i in range(len(self.files)) for name in json.loads(bytes(self._shard(i)["names"]))]
-        return [names[row] for row in self.rows]
-
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -97,7 +86,7 @@ class ProteinStore(torch.utils.data.Dataset):
         return self.read(range(len(self))[index])
 
     def __getstate__(self) -> dict:
-        return {name: value for name, value in self.__dict__.items() if name != "names"} | {"mapped": {}, "loaded": {}}
+        return self.__dict__ | {"mapped": {}}
 
     @property
     def checksum(self) -> str:
@@ -110,13 +99,8 @@ class ProteinStore(torch.utils.data.Dataset):
         """The labels of a protein; empty for plain structures."""
         if self.given is not None:
             return self.given[index]
-        number, row = self._place(index)
-        if number not in self.loaded:
-            shard = load_shard(file := shard_file(self.path, number))
-            if shard["plan"] != self.meta["shards"][number]["plan"]:
-                raise self._replaced(file)
-            self.loaded[number] = shard["labels"]
-        return self.loaded[number][row] if self.loaded[number] else {}
+        shard, row = self._find(index)
+        return shard["labels"][row] if shard["labels"] else {}
 
     def with_labels(self, labels: Mapping[str, Callable[[list], dict]]) -> "ProteinStore":
         """The same store with these proteins only, and labels made from their `positions`.
@@ -126,9 +110,10 @@ class ProteinStore(torch.utils.data.Dataset):
         row_of = {name: row for row, name in enumerate(self.names)}
         found = {row_of[n]: labels[n](self.positions(row_of[n])) for n in sorted(labels.keys() & row_of.keys())}
         missing = sum(made.pop("missing", 0) for made in found.values())
-        other = copy(self)  # as for another process: nothing is mapped or known by name yet
+        other = copy(self)  # as for another process: nothing is mapped yet
         other.given = [made for made in found.values() if made["values"]]
         other.rows = [row for row, made in found.items() if made["values"]]
+        other.names = [self.names[row] for row in other.rows]
         left_out = {"structures": len(labels) - len(other), "labels of residues that are not in theirs": missing}
         other.about = ", ".join(f"{count} {what}" for what, count in left_out.items() if count)
         return other
@@ -136,9 +121,10 @@ class ProteinStore(torch.utils.data.Dataset):
     def positions(self, index: int) -> list[tuple[str, int, str]]:
         """The author's chain, number and insertion code of every residue."""
         shard, row = self._find(index)
-        residues, names = slice(*shard["first_residue"][row : row + 2]), json.loads(bytes(shard["chains"]))[row]
-        chains = [names[chain] for chain in shard["chain"][residues].tolist()]
-        numbers, codes = (shard[name][residues].tolist() for name in ("residue_number", "insertion_code"))
+        residues = shard["residues"][slice(*shard["first_residue"][row : row + 2])]
+        names = json.loads(shard["chains"])[row]
+        chains = [names[chain] for chain in residues["chain"].tolist()]
+        numbers, codes = (residues[name].tolist() for name in ("residue_number", "insertion_code"))
         return list(zip(chains, numbers, map(chr, codes), strict=True))
 
     def num_residues(self, index: int) -> int:
@@ -158,17 +144,18 @@ class ProteinStore(torch.utils.data.Dataset):
         length = last - first - start if length is None else length
         if start < 0 or length < 0 or first + start + length > last:
             raise ValueError(f"residues {start} to {start + length} of {self.names[index]}, which has {last - first}")
-        residues = slice(first + start, first + start + length)
-        edges = shard["first_atom"][residues.start : residues.stop + 1]
-        atoms = slice(edges[0], edges[-1])
+        residues = shard["residues"][first + start : first + start + length]
+        edges = shard["residues"]["first_atom"][first + start : first + start + length + 1]
+        atoms = shard["atoms"][edges[0] : edges[-1]]
         kept = {  # by numpy: operations of torch on so few numbers wait for its threads
-            name: torch.from_numpy(shard[name][atoms if name in ATOM_FIELDS else residues].astype(np.int64))
-            for name in KINDS
-            if name != "pos"
+            name: torch.from_numpy(table[name].astype(np.int64))
+            for table in (atoms, residues)
+            for name in table.dtype.names
+            if name not in ("pos", "first_atom")
         }
         return Protein(
             **kept,
-            pos=torch.from_numpy(shard["pos"][atoms].copy()),
+            pos=torch.from_numpy(atoms["pos"].astype(np.float32)),
             element=_ELEMENT[kept["atom_name"]],
             atom_residue=torch.from_numpy(np.repeat(np.arange(length), np.diff(edges))),
             masked=torch.zeros(length, dtype=torch.bool),
@@ -181,36 +168,17 @@ class ProteinStore(torch.utils.data.Dataset):
             if checksum(file) != shard["sha256"]:
                 raise StoreError(f"{file} is damaged (its checksum differs)")
 
-    def _place(self, index: int) -> tuple[int, int]:
-        """The number of the shard of a protein, and its row there."""
+    def _find(self, index: int) -> tuple[dict, int]:
+        """The shard of a protein, and its row there. Raises StoreError."""
         number = bisect_right(self.first, self.rows[index]) - 1
-        return number, self.rows[index] - self.first[number]
-
-    def _find(self, index: int) -> tuple[dict[str, np.ndarray], int]:
-        """The arrays of a protein's shard, mapped, and its row there. Raises StoreError."""
-        number, row = self._place(index)
-        return self._shard(number), row
-
-    def _shard(self, number: int) -> dict[str, np.ndarray]:
         if number not in self.mapped:
-            about, file = self.meta["shards"][number], shard_file(self.path, number)
-            try:
-                with open(file, "rb") as opened:
-                    content = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-                if self.size > memory():
-                    content.madvise(mmap.MADV_RANDOM)  # else the system reads ahead, which soon fills the memory
-                if about["plan"].encode() not in content[:HEAD]:
-                    raise ValueError
-            except (OSError, ValueError) as error:
-                raise self._replaced(file) from error
-            places = about["arrays"].items()
-            found = {name: np.frombuffer(content, ARRAYS[name], size, offset) for name, (offset, size) in places}
-            self.mapped[number] = found | {"pos": found["pos"].reshape(-1, 3)}
-        return self.mapped[number]
-
-    def _replaced(self, file: Path) -> StoreError:
-        reason = "is damaged, or was replaced while it was in use: its data have changed"
-        return StoreError(f"{self.path} {reason} ({file.name})")
+            shard = load_shard(file := shard_file(self.path, number))
+            if shard["plan"] != self.meta["shards"][number]["plan"]:
+                raise StoreError(f"{self.path} was replaced while it was in use: its data have changed ({file.name})")
+            if self.size > memory():
+                read_nothing_ahead([shard[name] for name in KINDS])
+            self.mapped[number] = shard | {name: shard[name].numpy().view(KINDS[name])[:, 0] for name in KINDS}
+        return self.mapped[number], self.rows[index] - self.first[number]
 
 
 # ---- shards ----------------------------------------------------------------------------------------------------------
@@ -237,15 +205,19 @@ def load_shard(file: Path) -> dict:
         raise StoreError(f"{file} is missing or damaged ({str(error).partition(chr(10))[0]:.100})") from error
 
 
+def read_nothing_ahead(tensors: list[torch.Tensor]) -> None:
+    """Tell the system to read only the pages of a mapped file that are used; others would soon fill the memory."""
+    start = min(tensor.data_ptr() for tensor in tensors) // mmap.PAGESIZE * mmap.PAGESIZE
+    size = max(tensor.data_ptr() + tensor.nbytes for tensor in tensors) - start
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_RANDOM)
+
+
 def describe_shard(file: Path, shard: dict) -> dict:
-    """The entry of a shard in `meta.json`: offset and size of its arrays in the file, and checksums."""
-    content = file.read_bytes()
-    places = {name: (content.find(shard[name].numpy().tobytes()), shard[name].numel()) for name in ARRAYS}
+    """The entry of a shard in `meta.json`: its names, its size, and checksums."""
     same = io.BytesIO()  # without the plan, which changes with the time of a file
     torch.save({name: value for name, value in shard.items() if name not in ("plan", "failures")}, same)
-    digest, same = (hashlib.sha256(data).hexdigest() for data in (content, same.getbuffer()))
-    about = {"plan": shard["plan"], "sha256": digest, "content": same, "size": len(content), "arrays": places}
-    return about | {"proteins": len(shard["first_residue"]) - 1}
+    about = {"plan": shard["plan"], "sha256": checksum(file), "content": hashlib.sha256(same.getbuffer()).hexdigest()}
+    return about | {"size": file.stat().st_size, "names": json.loads(shard["names"])}
 
 
 def memory() -> int:
@@ -255,9 +227,7 @@ def memory() -> int:
 
 def write_shard(file: Path, plan: str, entries: Iterable[tuple[str, Structure | StructureError]]) -> None:
     """Write a shard of named structures and failures. Raises WriteError; the old file is then as it was."""
-    names, chains, labels, failures, dropped = [], [], [], [], Counter()
-    columns = {name: [torch.zeros((0, 3) if name == "pos" else 0)] for name in KINDS}
-    residues, atoms = [0], [0]  # how many there are in every protein, and in every residue; before the first, none
+    names, chains, labels, proteins, failures, dropped = [], [], [], [], [], Counter()
     for name, found in entries:
         if isinstance(found, StructureError):
             failures.append((name, "failed", found.reason, found.path, found.detail))
@@ -265,18 +235,22 @@ def write_shard(file: Path, plan: str, entries: Iterable[tuple[str, Structure | 
         names.append(name)
         chains.append(found.chain_names)
         labels.append(found.labels)
+        proteins.append(found.protein)
         dropped += found.dropped
-        for column, parts in columns.items():
-            parts.append(getattr(found.protein, column))
-        residues.append(found.protein.num_residues)
-        atoms += torch.bincount(found.protein.atom_residue, minlength=residues[-1]).tolist()
-    arrays = {name: torch.cat(parts).numpy() for name, parts in columns.items()}
-    arrays |= {"first_residue": np.cumsum(residues), "first_atom": np.cumsum(atoms)}
-    arrays |= {"names": list(json.dumps(names).encode()), "chains": list(json.dumps(chains).encode())}
-    about = {"labels": labels if any(labels) else [], "failures": failures, "dropped": dict(dropped)}
+    first = np.cumsum([0, *(protein.num_residues for protein in proteins)], dtype=np.int32)
+    atoms, residues = np.zeros(sum(protein.num_atoms for protein in proteins), ATOM), np.zeros(first[-1] + 1, RESIDUE)
+    if proteins:
+        packed = Protein.pack(proteins)
+        for table, rows in ((atoms, len(atoms)), (residues, first[-1])):
+            for field in {*table.dtype.names} - {"first_atom"}:
+                table[field][:rows] = getattr(packed, field)
+        residues["first_atom"][1:] = torch.bincount(packed.atom_residue, minlength=first[-1]).cumsum(0)
+    about = {"names": json.dumps(names), "chains": json.dumps(chains), "labels": labels if any(labels) else []}
+    about |= {"failures": failures, "dropped": dict(dropped)}
+    for name, array in zip(KINDS, (first, residues, atoms), strict=True):
+        about[name] = torch.from_numpy(array.view("u1").reshape(len(array), array.itemsize))
     content = io.BytesIO()  # of a full disk torch would say something else
-    kept = {name: torch.from_numpy(np.array(arrays[name], dtype=kind)) for name, kind in ARRAYS.items()}
-    torch.save({"format": FORMAT, "plan": plan} | kept | about, content)
+    torch.save({"format": FORMAT, "plan": plan} | about, content)
     write_file(file, content.getbuffer())
 
 

@@ -13,6 +13,7 @@ import time
 from argparse import Namespace
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from siamdiff_min.data import build
 from siamdiff_min.data import store as stores
 from siamdiff_min.data.build import open_store, report
 from siamdiff_min.data.crops import Crops, collate, split
-from siamdiff_min.data.sources import bundle_index, bundle_path, find_structures
+from siamdiff_min.data.sources import Listing, bundle_index, bundle_path, find_structures
 from siamdiff_min.data.store import VERSION, ProteinStore, is_ours
 from siamdiff_min.files import TEMPORARY, StoreError, WriteError, lock, replacing, write_file
 from siamdiff_min.protein.constants import ATOM_ELEMENT
@@ -291,14 +292,28 @@ def test_a_reader_during_a_rebuild(folder, tmp_path, small_steps):
         ProteinStore(tmp_path / "s")
 
 
-def test_labels_of_a_store_that_is_replaced(folder, tmp_path):
-    """Its structures may be mapped already; the labels of another store do not belong to them."""
-    old, new = (replace(build.structure_files(folder), fingerprint=kind) for kind in ("old", "new"))
-    store = build.open_origin(old, tmp_path / "s")
-    assert len(store[0].pos)
-    build.open_origin(new, tmp_path / "s")
-    with pytest.raises(StoreError, match="was replaced while it was in use"):
-        store.labels(0)
+def add_label(kind, structure):
+    return replace(structure, labels={"kind": kind})
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_labels_of_a_store_that_is_replaced(folder, tmp_path, used):
+    """They go with the structures: those of a shard that is mapped stay, those of another store are refused."""
+    sources = find_structures(folder).sources
+
+    def labelled(kind):
+        listing = Listing([replace(source, label=partial(add_label, kind)) for source in sources], [])
+        return replace(build.structure_files(folder), fingerprint=kind, listing=lambda: listing)
+
+    store = build.open_origin(labelled("old"), tmp_path / "s")
+    if used:
+        assert len(store[0].pos)
+    assert build.open_origin(labelled("new"), tmp_path / "s").labels(0) == {"kind": "new"}
+    if used:
+        assert store.labels(0) == {"kind": "old"}
+    for other in [pickle.loads(pickle.dumps(store))] if used else [store]:
+        with pytest.raises(StoreError, match="was replaced while it was in use"):
+            other.labels(0)
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid") or os.geteuid() != 0, reason="only root can become another user")
