@@ -195,8 +195,7 @@ def run(args: argparse.Namespace) -> int:
     listings = [find_structures(path) for path in args.structures]
     sources = list(dict.fromkeys(source for listing in listings for source in listing.sources))
     count = Counter(source.name for source in sources)
-    # The path stands before a name that is not unique alone.
-    names = {s: s.name if count[s.name] == 1 else f"{s.path}:{s.name}" for s in sources}
+    names = {s: s.name if count[s.name] == 1 else f"{s.path}:{s.name}" for s in sources}  # no two are the same
     group, failures, table = [], [], Table(args.out, args.include, embedder.encoder.out_dim)
     bar = Ranks(embedder.device).bar(total=len(sources), unit="protein")
 

@@ -43,10 +43,6 @@ class Remote:
     md5: str = ""  # "" if unknown
     packed: bool = False  # it stays an archive
 
-    @property
-    def name(self) -> str:
-        return self.url.rpartition("/")[2]
-
 
 def labelled(task: str) -> Remote:
     """The archive of a downstream set."""
@@ -77,7 +73,7 @@ def download(remote: Remote, out) -> Path:
     published archive; it is removed then. WriteError: the disk is full or cannot be written.
     """
     folder = Path(out) / remote.folder
-    archive = (folder if remote.packed else Path(out)) / remote.name
+    archive = (folder if remote.packed else Path(out)) / Path(remote.url).name
     if (archive if remote.packed else folder).exists():
         print(f"{archive if remote.packed else folder} is there already")
         return folder

@@ -10,6 +10,7 @@ import tarfile
 import threading
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from conftest import needs_filters
@@ -72,7 +73,7 @@ def models(*names):
 def offer(site, monkeypatch, task, content):
     """Put an archive on the server, in place of the published one."""
     monkeypatch.setitem(LABELLED, task, (LABELLED[task][0], hashlib.md5(content).hexdigest()))
-    site.files[labelled(task).name] = content
+    site.files[Path(labelled(task).url).name] = content
 
 
 def found(out):
@@ -84,8 +85,8 @@ def test_the_published_archives():
     human = proteomes(["human"])
     assert [r.url for r in human] == [f"https://ftp.ebi.ac.uk/pub/databases/alphafold/v6/{HUMAN}"]
     assert human == proteomes(["UP000005640"]) == proteomes(["9606", "HUMAN"]) == proteomes([HUMAN[:-7]])
-    assert len(proteomes()) == 21 and not any("swissprot" in r.name for r in proteomes())
-    assert [r.name for r in proteomes(["swissprot"], "v2")] == ["swissprot_pdb_v2.tar"]
+    assert len(proteomes()) == 21 and not any("swissprot" in r.url for r in proteomes())
+    assert [Path(r.url).name for r in proteomes(["swissprot"], "v2")] == ["swissprot_pdb_v2.tar"]
     assert {r.md5 for r in proteomes()} == {""}
     assert [r.md5 for r in proteomes(version="v2")] == list(PROTEOMES.values())[:21]
     with pytest.raises(DownloadError, match="no such proteome, there are UP000006548_3702_ARATH"):
@@ -136,7 +137,7 @@ def test_the_same_command_goes_on(site, tmp_path, capsys, monkeypatch, ranges):
 @pytest.mark.parametrize("content", ["<html>not found</html>", "", "another archive"])
 def test_what_is_not_the_archive_is_not_kept(site, tmp_path, capsys, content):
     site.files = {
-        labelled("msp").name: tar([("x", b"1")], "w:gz") if content == "another archive" else content.encode()
+        Path(labelled("msp").url).name: tar([("x", b"1")], "w:gz") if content == "another archive" else content.encode()
     }
     assert main(["msp", "--out", str(tmp_path)]) == 1
     assert "not the published archive (MD5" in capsys.readouterr().err and found(tmp_path) == []
