@@ -141,7 +141,12 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             if not os.path.samestat(ours, os.stat(temporary)):
                 raise OSError(errno.EBUSY, "another process writes it too")
             os.replace(temporary, path)
-            _sync_folder(path.parent)
+            with contextlib.suppress(OSError):  # not every file system can make a name as durable as its file
+                folder = os.open(path.parent, os.O_RDONLY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
     finally:
         with contextlib.suppress(OSError, NameError):  # NameError: it could not be opened
             if os.path.samestat(ours, os.stat(temporary)):
@@ -152,16 +157,6 @@ def write_file(path: Path, content: bytes) -> None:
     """Write a whole file, see `replacing`."""
     with replacing(path) as file:
         file.write(content)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder as durable as the files, if its file system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -189,9 +189,8 @@ def _read_psr(label: str, item: dict) -> Structure:
     (target, _), score = _target_and_decoy(item["id"]), float(item["scores"]["gdt_ts"])
     if not 0 <= score <= 1:  # also refuses NaN
         raise ValueError(f"gdt_ts is {score}, not between 0 and 1")
-    return replace(
-        _structure(label, _atoms(item, "atoms")), labels={"kind": "regression", "values": [score], "target": target}
-    )
+    labels = {"kind": "regression", "values": [score], "target": target}
+    return replace(_structure(label, _atoms(item, "atoms")), labels=labels)
 
 
 _MUTATION = re.compile(r"([A-Z])(\S)(-?[0-9]{1,9})([A-Za-z]?)([A-Z])")  # wild type, chain, number, code, mutant

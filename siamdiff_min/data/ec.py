@@ -65,9 +65,8 @@ def _listing(place: Path, chains: dict[str, list[str]]) -> Listing:
     for file in found.sources:
         name = chain_id(file.name.rpartition("/")[2])
         if name in chains and name not in used:
-            used[name] = replace(
-                file, name=name, label=partial(replace, labels={"kind": "labels", "values": [chains[name]]})
-            )
+            labels = {"kind": "labels", "values": [chains[name]]}
+            used[name] = replace(file, name=name, label=partial(replace, labels=labels))
         else:
             unknown = "no labels, or not in this split (--cutoff, --ids)" if name else "no PDB id and chain in the name"
             skipped.append((str(file), "another file of the same chain" if name in used else unknown))

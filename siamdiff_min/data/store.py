@@ -121,11 +121,7 @@ class ProteinStore(torch.utils.data.Dataset):
     def positions(self, index: int) -> list[tuple[str, int, str]]:
         """The author's chain, number and insertion code of every residue."""
         shard, row = self._find(index)
-        residues = shard["residues"][slice(*shard["first_residue"][row : row + 2])]
-        names = json.loads(shard["chains"])[row]
-        chains = [names[chain] for chain in residues["chain"].tolist()]
-        numbers, codes = (residues[name].tolist() for name in ("residue_number", "insertion_code"))
-        return list(zip(chains, numbers, map(chr, codes), strict=True))
+        return Structure(self.read(index), json.loads(shard["chains"])[row], Counter()).positions
 
     def num_residues(self, index: int) -> int:
         """Number of residues of one protein."""

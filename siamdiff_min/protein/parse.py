@@ -13,7 +13,7 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 
 import numpy as np
@@ -38,16 +38,14 @@ def read_structure(path_or_name, data: bytes | None = None, model: int = 0) -> S
     path = str(path_or_name)
     content = _content(path, data)
     models = _mmcif_models(path, content) if _is_mmcif(content) else _pdb_models(path, content)
-    seen, found = 0, None
     with warnings.catch_warnings(), np.errstate(all="ignore"), structure_errors(path, "unreadable"):
         warnings.simplefilter("ignore")
-        while found is None and (following := next(models, None)):  # later models are not looked at
-            seen, found = seen + 1, following if seen == model else None
-    if seen and found is None:
-        raise StructureError(path, "no such model", f"{seen} models, asked for number {model}")
-    if found is None or not any(found):
+        found = list(islice(models, None if model < 0 else model + 1))  # later models are not looked at
+    if found and not 0 <= model < len(found):
+        raise StructureError(path, "no such model", f"{len(found)} models, asked for number {model}")
+    if not found or not any(found[model]):
         raise StructureError(path, "no atoms in it")
-    return assemble(path, *found)
+    return assemble(path, *found[model])
 
 
 def _content(path: str, data: bytes | None) -> bytes:
