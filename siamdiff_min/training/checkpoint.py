@@ -97,6 +97,8 @@ def read(path: str | Path) -> tuple[str, dict]:
         named = isinstance(about, dict) and all(isinstance(about.get(x, ""), str) for x in ("task", *IDENTITY))
         if not (named and _tensors_by_name(state)):
             raise CheckpointError(f"{path} is damaged, or of another version: no weights or no options in it")
+        if any(".scalar_norm.running_mean" in name for name in state):
+            raise CheckpointError(f"{path} holds the GVP of version 0.2, which is gone: --encoder gvp is the paper's")
         return kind, content
     if content and _tensors_by_name(content):
         return ENCODER, _released(content, path)

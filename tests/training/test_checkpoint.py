@@ -173,6 +173,16 @@ def test_encoder_file(tmp_path):
         checkpoint.load_encoder_file(tmp_path / "absent.pt")
 
 
+def test_the_gvp_of_version_0_2_is_refused_by_name(tmp_path):
+    """It had batch norm in place of layer norm."""
+    path = tmp_path / "encoder.pt"
+    state = {"layers.0.norm.0.scalar_norm.running_mean": torch.zeros(3)}
+    identity = dict(zip(checkpoint.IDENTITY, ("gvp", "atom", "tiny", "paper")))
+    checkpoint.write(path, checkpoint.ENCODER, {**identity, "state": state})
+    with pytest.raises(CheckpointError, match="encoder.pt holds the GVP of version 0.2, which is gone"):
+        checkpoint.load_encoder(path)
+
+
 def test_weights_that_do_not_fit_are_all_named():
     encoder = standin.Encoder(True, 0.1)
     before = {k: v.clone() for k, v in encoder.state_dict().items()}
