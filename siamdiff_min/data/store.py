@@ -46,6 +46,7 @@ RESIDUE = np.dtype(
     + [(name, "u1") for name in ("residue_type", "insertion_code")]
 )
 KINDS = {"first_residue": np.dtype("<i4"), "residues": RESIDUE, "atoms": ATOM}
+KEYS = "format", "plan", "names", "chains", "labels", "failures", "dropped", *KINDS
 _ELEMENT = torch.tensor(ATOM_ELEMENT)
 
 
@@ -196,7 +197,10 @@ def is_shard(file: Path) -> bool:
 def load_shard(file: Path) -> dict:
     """The content of a shard, its tensors mapped. Raises StoreError."""
     try:
-        return torch.load(file, mmap=True, weights_only=True)
+        shard = torch.load(file, mmap=True, weights_only=True)
+        if tuple(shard) != KEYS or not all(shard[name].is_contiguous() for name in KINDS):
+            raise ValueError("other contents than those of a shard")
+        return shard
     except Exception as error:  # torch finds many kinds of damage
         raise StoreError(f"{file} is missing or damaged ({str(error).partition(chr(10))[0]:.100})") from error
 

@@ -546,6 +546,17 @@ def test_every_flipped_byte_is_detected(folder, small_steps):
     store.verify()
 
 
+@pytest.mark.parametrize("key", stores.KEYS)
+def test_a_flipped_byte_in_the_key_of_a_shard_is_one_sentence(folder, key):
+    """Opening does not compare checksums; torch reads the dict as if it had been written so."""
+    (file,) = open_store(folder).files
+    data, written = file.read_bytes(), b"X" + len(key).to_bytes(4, "little") + key.encode()  # as in a pickle
+    assert data.count(written) == 1
+    file.write_bytes(data.replace(written, written[:-1] + b"?"))
+    with pytest.raises(StoreError, match="other contents than those of a shard"):
+        ProteinStore(file.parent).labels(0)
+
+
 def test_truncated_or_missing_files_are_detected_at_open(folder):
     store = open_store(folder)
     (file,) = store.files
