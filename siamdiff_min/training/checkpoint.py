@@ -71,7 +71,7 @@ def latest(folder: Path, report: Callable[[str], None] = print) -> tuple[Path, d
 
 
 def write(path: Path, kind: str, content: dict) -> None:
-    """Write a file of weights, on the CPU; whatever happens, `path` is the old file or the complete new one.
+    """Write a file of weights; whatever happens, `path` is the old file or the complete new one.
 
     Raises WriteError, and SiamDiffError if the weights are not finite: no command would load them.
     """
