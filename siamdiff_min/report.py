@@ -21,6 +21,7 @@ from sklearn import metrics
 from .downstream.metrics import spearman
 from .files import CheckpointError, SiamDiffError, console, printable, structure_errors, write_file
 from .training import checkpoint, results
+from .training.config import FINETUNE, PRETRAIN
 from .training.log import NO_MEASURE, in_order
 
 DAMAGED = "damaged, or not one of a run"
@@ -139,8 +140,10 @@ def report(run: Path) -> Path:
             with structure_errors(folder / "predictions.tsv", DAMAGED):
                 columns = results.read_predictions(folder / "predictions.tsv")
                 draw_predictions(page, str(config.get("task", "")), columns)
-    page.append(as_html([["option", "value"], *([k, v if v is None else str(v)] for k, v in config.items())]))
-    about = [str(config[name]) for name in ("task", "method", "level", "data") if config.get(name)]
+    default = {name: option.about["default"] for name, option in (FINETUNE if "task" in config else PRETRAIN).items()}
+    options = [[k, v if v is None else str(v)] for k, v in config.items() if v != default.get(k)]
+    page.append(as_html([["option", "value (all others: default)"], *options]))
+    about = [str(config[name] or "demo set") for name in ("task", "method", "level", "data") if name in config]
     title = html.escape(printable(", ".join(about) or run.resolve().name))
     head = f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
     write_file(run / "report.html", "\n".join([head, *page]).encode())

@@ -91,7 +91,9 @@ def test_the_options_are_those_of_the_checkpoint(tmp_path):
     file = save(tmp_path, 1, {"config": vars(config), "objective": {}})
     page = report.report(tmp_path).read_text()
     assert "<td>method</td><td>diffpret" in page and "<td>lr</td><td>0.5<" in page
-    assert all(f"<td>{name}</td>" in page for name in vars(config))
+    shown = {"method", "preset", "encoder", "level", "data", "size", "epochs", "batch_size", "global_batch_size", "lr"}
+    shown |= {"max_length", "num_workers", "out"}
+    assert {name for name in vars(config) if f"<td>{name}</td>" in page} == shown  # the others are as --help says
     assert "<h1>diffpret, atom, x/proteins</h1>" in page
     file.write_bytes(b"damaged")
     assert "<td>method</td>" not in report.report(tmp_path).read_text()
@@ -109,6 +111,7 @@ def test_fine_tuning_with_predictions(tmp_path, task):
     page = report.report(tmp_path)
     assert len(images(page)) == 4
     text = page.read_text()
+    assert f"<h1>{task}, {config.level}, demo set</h1>" in text and "<td>cutoff</td>" not in text
     assert "<td>0.2500</td><td>0.7500</td><td>0.5000</td><td>0.3536</td>" in text and "seed-7" in text
     assert "<td>test, N = 20</td>" in text
 
