@@ -208,9 +208,12 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.suppress(KeyboardInterrupt), catch_signals() as caught, table.files, bar:
         print(f"encoder {printable(str(weights))}", flush=True)
         for number, (source, result) in enumerate(zip(sources, results), 1):
-            failed = isinstance(result, StructureError)
-            failures.append(result) if failed else group.append((names[source], result))
-            moved(int(failed))
+            if isinstance(result, StructureError):
+                failures.append(result)
+                moved()
+            else:
+                group.append((names[source], result))
+                moved(0)
             if len(group) == GROUP or number == len(sources):
                 embedded = {}
                 for i, result in embedder.embed_group(group, args.include):

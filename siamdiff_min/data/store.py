@@ -122,7 +122,11 @@ class ProteinStore(torch.utils.data.Dataset):
     def positions(self, index: int) -> list[tuple[str, int, str]]:
         """The author's chain, number and insertion code of every residue."""
         shard, row = self._find(index)
-        return Structure(self.read(index), json.loads(shard["chains"])[row], Counter()).positions
+        residues = shard["residues"][slice(*shard["first_residue"][row : row + 2])]
+        names = json.loads(shard["chains"])[row]
+        chains = [names[chain] for chain in residues["chain"].tolist()]
+        numbers, codes = (residues[name].tolist() for name in ("residue_number", "insertion_code"))
+        return list(zip(chains, numbers, map(chr, codes), strict=True))
 
     def num_residues(self, index: int) -> int:
         """Number of residues of one protein."""
@@ -238,7 +242,8 @@ def write_shard(file: Path, plan: str, entries: Iterable[tuple[str, Structure | 
         proteins.append(found.protein)
         dropped += found.dropped
     first = np.cumsum([0, *(protein.num_residues for protein in proteins)], dtype=np.int32)
-    atoms, residues = np.zeros(sum(protein.num_atoms for protein in proteins), ATOM), np.zeros(first[-1] + 1, RESIDUE)
+    atoms = np.zeros(sum(protein.num_atoms for protein in proteins), ATOM)
+    residues = np.zeros(first[-1] + 1, RESIDUE)
     if proteins:
         packed = Protein.pack(proteins)
         for table, rows in ((atoms, len(atoms)), (residues, first[-1])):
