@@ -118,13 +118,13 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
     down, with the number of `samples` they are over.
 
     Returns 0 when the run is complete. After a signal it writes a checkpoint and returns the signal's number, even if
-    the signal came during the last validation or save. Raises SiamDiffError on a non-finite loss, WriteError if a file
-    cannot be written.
+    the signal came during the last validation or save. Raises SiamDiffError on a non-finite loss, and WriteError.
     """
     config, ranks = run.config, run.ranks
     keys = train_keys(config, run.data.indices, range(run.step, run.total), ranks.rank, ranks.world)
     loaded, generator, stop = load(run.data, keys, config, ranks.device), torch.Generator(ranks.device), 0
     with closing(loaded) as batches, catch_signals() as caught, run.bar:
+        run.trim()
         while run.step < run.total and not stop:  # Alg. 1, line 1
             run.begin_step()
             run.end_step(minimise(run, batches, generator))

@@ -34,8 +34,6 @@ class Step(NamedTuple):
 class Run:
     """Weights, optimizer, schedule and place in the data of a run; made at step 0, or where its checkpoint left off.
 
-    Lines of metrics.jsonl that were written after the checkpoint are removed.
-
     Args:
         config: the options; `epochs` are one number, or two for the stages of `objective.set_stage`.
         objective: (batch, generator) -> (loss, logs).
@@ -81,8 +79,6 @@ class Run:
         self.steps: dict[int, Step] = {}  # those since the last line of the training
         self.restore()
         self.path, self.start = Path(config.out) / "metrics.jsonl", time.perf_counter()
-        if ranks.rank == 0:
-            write_file(self.path, lines_before(self.path, self.step))
         self.bar = ranks.bar(total=self.total, initial=self.step, unit="step")
 
         self.model = self.objective
@@ -180,6 +176,11 @@ class Run:
             self.epoch_loss = 0.0
 
     # ---- metrics.jsonl -----------------------------------------------------------------------------------------------
+
+    def trim(self) -> None:
+        """Remove the lines of metrics.jsonl that were written after the checkpoint."""
+        if self.ranks.rank == 0:
+            write_file(self.path, lines_before(self.path, self.step))
 
     def log_train(self) -> None:
         """Write a line with the means over all steps since the last one. Here the host waits for the device.
