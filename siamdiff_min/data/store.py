@@ -203,7 +203,7 @@ def load_shard(file: Path) -> dict:
     try:
         shard = torch.load(file, mmap=True, weights_only=True)
         if tuple(shard) != KEYS or not all(shard[name].is_contiguous() for name in KINDS):
-            raise ValueError("other contents than those of a shard")
+            raise ValueError("its contents are not a shard")
         return shard
     except Exception as error:  # torch finds many kinds of damage
         raise StoreError(f"{file} is missing or damaged ({str(error).partition(chr(10))[0]:.100})") from error

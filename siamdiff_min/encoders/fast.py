@@ -53,6 +53,10 @@ class Gather:
         """Sum rows of x (num_sources, d) into (num_targets, d)."""
         return _RowSum.apply(x, self)
 
+    @property
+    def transposed(self) -> Gather:
+        return Gather(self.target, self.offsets_back, self.source, self.offsets)
+
 
 def _grouped(values: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
     """`values` in the order of `key`, and where every key begins (num_keys + 1,), int32."""
@@ -71,8 +75,7 @@ class _RowSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        source, offsets, grad = ctx.gather.target, ctx.gather.offsets_back, grad.contiguous()
-        return F.embedding_bag(source, grad, offsets, mode="sum", include_last_offset=True), None
+        return ctx.gather.transposed(grad.contiguous()), None
 
 
 class _SumLinear(torch.autograd.Function):
@@ -80,16 +83,15 @@ class _SumLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, gather: Gather, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.gather = gather
         ctx.save_for_backward(x, weight)
-        return F.linear(_RowSum.forward(ctx, x, gather).view(-1, weight.shape[1]), weight, bias)
+        return F.linear(gather(x).view(-1, weight.shape[1]), weight, bias)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor]:
         x, weight = ctx.saved_tensors
-        grad_weight = grad.t() @ _RowSum.forward(ctx, x, ctx.gather).view(-1, weight.shape[1])
-        grad_x = None
-        if ctx.needs_input_grad[0]:  # not the features of the first layer
-            grad_x, _ = _RowSum.backward(ctx, (grad @ weight).view(-1, x.shape[1]))
+        grad_x = ctx.gather.transposed((grad @ weight).view(-1, x.shape[1])) if ctx.needs_input_grad[0] else None
+        grad_weight = grad.t() @ ctx.gather(x).view(-1, weight.shape[1])
         return grad_x, None, grad_weight, grad.sum(0)
 
 
@@ -251,8 +253,6 @@ def relational_sum(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
     if maps_first(links):
         weight = linear.weight.view(len(linear.weight), links.num_relations, -1).transpose(0, 1)  # (r, out, in)
         return map_then_sum(lowered(x), gather, lowered(weight)).add_(linear.bias)
-    if links.num_relations == 1:  # few sums
-        return F.linear(gather(lowered(x)), lowered(linear.weight), lowered(linear.bias))
     return _SumLinear.apply(lowered(x), gather, lowered(linear.weight), lowered(linear.bias))
 
 

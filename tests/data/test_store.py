@@ -298,7 +298,7 @@ def add_label(kind, structure):
 
 @pytest.mark.parametrize("used", [False, True])
 def test_labels_of_a_store_that_is_replaced(folder, tmp_path, used):
-    """They go with the structures: those of a shard that is mapped stay, those of another store are refused."""
+    """Labels go with their structures: a mapped shard keeps its own, and another store is refused."""
     sources = find_structures(folder).sources
 
     def labelled(kind):
@@ -553,7 +553,7 @@ def test_a_flipped_byte_in_the_key_of_a_shard_is_one_sentence(folder, key):
     data, written = file.read_bytes(), b"X" + len(key).to_bytes(4, "little") + key.encode()  # as in a pickle
     assert data.count(written) == 1
     file.write_bytes(data.replace(written, written[:-1] + b"?"))
-    with pytest.raises(StoreError, match="other contents than those of a shard"):
+    with pytest.raises(StoreError, match="its contents are not a shard"):
         ProteinStore(file.parent).labels(0)
 
 
