@@ -229,7 +229,7 @@ def _named(found: list[tuple[str, Source]], skipped: list[tuple[str, str]]) -> l
     files: list[tuple[int, str, Source]] = []  # place in KINDS, path without extensions
     for inside, source in found:
         kind = kind_of(inside)
-        stem = os.path.normpath(inside)[: -len(kind or ".")]
+        stem = os.path.normpath(f"/./{inside}")[1 : -len(kind or ".")]  # no name leads out of the data
         if kind is not None and os.path.basename(inside).lower() != kind:
             files.append((KINDS.index(kind), stem, source))
         else:

@@ -120,6 +120,11 @@ def test_hostile_members_are_skipped_counted_and_write_nothing(tmp_path):
     assert [p.name for p in tmp_path.rglob("*")] == ["deep", "er", "x.tar"]
 
 
+def test_no_name_leads_out_of_the_data(tmp_path):
+    members = [(name, TEXT) for name in ("../b.pdb", "a/b.pdb", "/c/d.pdb", "../e/../../f/d.pdb")]
+    assert names(find_structures(write_tar(tmp_path / "x.tar", members))) == ["a/b", "b", "c/d", "f/d"]
+
+
 def test_links_and_pipes_in_a_folder(tmp_path):
     (tmp_path / "a.pdb").write_bytes(TEXT)
     (tmp_path / "b.pdb").symlink_to(tmp_path / "a.pdb")

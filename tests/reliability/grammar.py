@@ -210,8 +210,12 @@ def check_with_gemmi(name: str, data: bytes, structure: Structure) -> None:
     if not places:
         return
     chains = [
-        chain.strip(".?") if name.endswith(".cif") else chain.partition("_")[0] for chain in structure.chain_names
+        re.sub("^_", "-", chain.strip(".?")) if name.endswith(".cif") else chain.partition("_")[0]
+        for chain in structure.chain_names
     ]
+    if "" in chains:  # gemmi takes the other column where the author's chains are blank
+        for chain, number in [key for key in places if key[0] not in chains]:
+            places.setdefault(("", number), []).extend(places.pop((chain, number)))
     ours = [
         (chains[k], f"{place[1]}{place[2]}".strip()) for k, place in zip(protein.chain.tolist(), structure.positions)
     ]
