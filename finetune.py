@@ -14,7 +14,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep (docs/performance.md)
 import numpy as np
 import torch
 from torch.optim.swa_utils import update_bn
