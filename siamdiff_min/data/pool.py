@@ -43,6 +43,7 @@ def read_all(sources: Sequence, processes: int = 1) -> Iterator[Structure | Stru
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
                 results = pool.map(_read, window)
+            pool._result_queue._writer.close()  # else we wait for ever for an answer whose writer is killed amid it
             for structure in results:
                 yield structure
                 done += 1
@@ -65,8 +66,7 @@ def _begin() -> None:
     ForkingPickler.register(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the one that started us ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    parent = multiprocessing.parent_process()
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)), daemon=True).start()
 
 
 def _read(source) -> Structure | StructureError:

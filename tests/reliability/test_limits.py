@@ -156,6 +156,28 @@ def test_a_file_that_dies_for_another_one_is_read_again(tmp_path):
     assert structure.protein.num_residues > 0 and (tmp_path / "once").exists()
 
 
+def test_a_process_that_is_killed_amid_its_answer(tmp_path):
+    """Half of a message lies in the pipe. Ctrl-C of siamdiff-embed does this now and then, and it waited for ever."""
+    code = """
+import os, sys
+from multiprocessing.connection import Connection
+from siamdiff_min.data.pool import read_all
+from siamdiff_min.data.sources import Source
+send, here = Connection._send, os.getpid()
+def half(self, message, *rest):
+    if os.getpid() != here and len(message) > 100:
+        os.write(self._handle, message[: len(message) // 2])
+        os.kill(os.getpid(), 9)
+    return send(self, message, *rest)
+Connection._send = half
+print(*[error.reason for error in read_all([Source("x", sys.argv[1])])])
+"""
+    (tmp_path / "a.pdb").write_bytes(PDB)
+    command = [sys.executable, "-c", code, tmp_path / "a.pdb"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "ended the process that read it\n", done.stderr
+
+
 def test_workers_beside_the_threads_of_torch(tmp_path):
     """A fork has none of the threads of its parent: it must not wait for them."""
     code = "import sys, torch; from siamdiff_min.data.pool import read_all; torch.set_num_threads(4)\n"
