@@ -6,9 +6,9 @@
 
 DATA holds labels.tsv (name, chain, number, value, split) and the structures that it names. FEATURES are `floor`, or
 those of `benchmarks.probe`, fitted by logistic regression; NAME-SEED in a file name is one of several seeds.
---predicted takes what `finetune.py --eval-only best.pt --predict DATA` wrote. Without --test no row of the test split
-is read: linear maps are scored on five folds of families, fine-tuned ones on the validation chains. OUT/NAME.npz keeps
-the answer for every residue that has a label, and no label.
+--predicted takes what `finetune.py --eval-only best.pt --predict DATA` wrote; of several files, joined by commas, the
+mean. Without --test no row of the test split is read: linear maps are scored on five folds of families, fine-tuned ones
+on the validation chains. OUT/NAME.npz keeps the answer for every residue that has a label, and no label.
 """
 
 import argparse
@@ -117,18 +117,22 @@ def write_table(path: Path, chains: list[Chain]) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def predicted(path: Path, chains: list[Chain]) -> dict[str, np.ndarray]:
-    """The answers of one model, for the test chains if there are some, else for the validation chains."""
-    of_chain = defaultdict(list)
-    with open(path, encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
-            of_chain[row["group"]].append(float(row["prediction"]))
+def predicted(paths: list[str], chains: list[Chain]) -> dict[str, np.ndarray]:
+    """The mean probabilities of models, for the test chains if there are some, else for the validation chains."""
+    of_chain = defaultdict(float)
+    for path in paths:
+        rows = defaultdict(list)
+        with open(path, encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
+                rows[row["group"]].append(float(row["prediction"]))
+        for name, answer in rows.items():
+            of_chain[name] += np.array(answer) / len(paths)
     parts = {split: [] for split in SPLIT.values()}
     for k, (item, label, _) in enumerate(chains):
         if item.split == "train":
             continue
         known = ~np.isnan(label)
-        parts[item.split].append((np.full(known.sum(), k), np.array(of_chain[item.name])[known], label[known]))
+        parts[item.split].append((np.full(known.sum(), k), of_chain[item.name][known], label[known]))
     _, answer, y = (np.concatenate(values) for values in zip(*parts["val"]))
     chain, chosen, _ = (np.concatenate(values) for values in zip(*(parts["test"] or parts["val"])))
     return record(chains, chain, chosen, threshold=best_threshold(answer, y))
@@ -209,7 +213,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ppis", description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("features", nargs="*")
-    parser.add_argument("--predicted", nargs="+", default=[], metavar="NAME=FILE")
+    parser.add_argument("--predicted", nargs="+", default=[], metavar="NAME=FILE[,FILE]")
     parser.add_argument("--test", action="store_true", help="score Test_60: once")
     parser.add_argument("--table", type=Path, help="write the labels for finetune.py")
     parser.add_argument("--out", type=Path, default=Path("runs/ppis"))
@@ -220,7 +224,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.table:
         write_table(args.table, chains)
     done = [(short(name), linear, name) for name in args.features]
-    done += [(name, predicted, Path(file)) for name, file in (pair.split("=", 1) for pair in args.predicted)]
+    done += [(name, predicted, files.split(",")) for name, files in (pair.split("=", 1) for pair in args.predicted)]
     for name, answer, source in done:
         found = answer(source.replace("floor", FLOOR) if answer is linear else source, chains)
         save(args.out / f"{name}.npz", **found)

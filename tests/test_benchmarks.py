@@ -154,11 +154,12 @@ def test_predictions_of_a_model_and_the_report(sites, tmp_path, capsys, monkeypa
             continue  # nobody asks for it
         lines += [f"{item.name}:0:{n}\t{item.name}\t{0.5 if y != y else y}" for (_, n), y in zip(places, label)]
     (tmp_path / "p.tsv").write_text("\n".join(lines) + "\n")
-    pairs = [f"tuned-{seed}={tmp_path / 'p.tsv'}" for seed in (0, 1)]
-    out = tmp_path / "out"
-    ppis.main(
-        [str(sites), "--predicted", *pairs, f"same={tmp_path / 'p.tsv'}", "--out", str(out), "--report", str(out)]
-    )
+    one, out = tmp_path / "p.tsv", tmp_path / "out"
+    (tmp_path / "q.tsv").write_text("\n".join([lines[0], *(line[: line.rindex("\t")] + "\t-1" for line in lines[1:])]))
+    pairs = [f"tuned-0={one}", f"tuned-1={one}", f"same={one}", f"mean={one},{tmp_path / 'q.tsv'}"]
+    ppis.main([str(sites), "--predicted", *pairs, "--out", str(out), "--report", str(out)])
+    same, mean = (np.load(out / f"{name}.npz")["answer"] for name in ("same", "mean"))
+    assert mean == pytest.approx((same - 1) / 2)
     printed = capsys.readouterr().out
     assert "(2 chains" in printed and "| tuned | 2 | 1.000" in printed
     assert "| same minus tuned | +0.000 (0.000 to 0.000) |" in printed

@@ -37,6 +37,7 @@ def test_what_fails_is_told_and_the_rest_goes_on(capsys):
     assert "**RuntimeError**: ValueError: a reason" in out and "not finished within" in out
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_run_of_the_training_script():
     options = ["--max-steps", "2", "--batch-size", "2", "--num-workers", "0", "--level", "residue"]
@@ -46,7 +47,7 @@ def test_a_run_of_the_training_script():
 
 @pytest.mark.repeats
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ["atom", "residue"])
+@pytest.mark.parametrize("level", ["residue", "atom"])
 def test_fifty_steps_in_bfloat16_lose_as_much_as_in_float32(level):
     both = [gpu.losses(level, "tiny", kind, "cpu") for kind in ("float32", "bf16")]
     assert all(low == pytest.approx(full, rel=0.02) for full, low in zip(*both, strict=True))

@@ -199,8 +199,7 @@ _MUTATION = re.compile(r"([A-Z])(\S)(-?[0-9]{1,9})([A-Za-z]?)([A-Z])")  # wild t
 def _read_msp(label: str, item: dict) -> Structure:
     """Mutation stability prediction: a complex, its mutant, and whether the mutation stabilises it.
 
-    The mutation is the last part of the id: `2VLO_A_B_AB95K` has Ala 95 of chain B replaced by Lys; several are
-    joined by commas.
+    The id ends with the mutations, joined by commas: `2VLO_A_B_AB95K` has Ala 95 of chain B replaced by Lys.
     """
     name, stabilised = item["id"], str(item["label"])
     if stabilised not in ("0", "1"):

@@ -68,8 +68,7 @@ def model(pos: Tensor, entry: dict) -> Tensor:
 def bend(pos: Tensor, turns: list[list]) -> Tensor:
     """Coordinates (N, 3) after turns about bonds, float64.
 
-    A turn: the rows of the two atoms of the bond, an angle (radian), the row from which on all atoms move, and rows
-    before that which move too.
+    A turn: the two atoms of the bond, an angle (radian), the row from which on all atoms move, rows before it that do.
     """
     pos, row = pos.double(), torch.arange(len(pos))
     for start, end, angle, first, *others in turns:

@@ -28,8 +28,7 @@ def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLIT
     Args:
         root: folder with train, valid (or val) and test, each a folder or a zip, and the two tables of the official
             archive.
-        cutoff: percent; the test split keeps the chains whose identity to the training split is below, as the table
-            says (30, 40, 50, 70 or 95).
+        cutoff: 30, 40, 50, 70 or 95 %; the test split keeps chains with less identity to training, by the table.
         ids: a text file; only the chains listed in it are used, in all splits.
         needed: the splits that must be there; no others are looked for.
 

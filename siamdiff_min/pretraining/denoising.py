@@ -55,10 +55,7 @@ class ScoreMatching(Objective):
         shown = torch.zeros_like(noise).index_copy_(0, edge_pair, noised)[:, None]  # (P, 1) edges of a pair agree
         predicted = self.mlp(torch.cat([a[i] * a[j], self.dist_mlp(shown)], dim=-1)).squeeze(-1).to(noise.dtype)
         loss, zero = (predicted + noise).square()[i != j], noise.square()[i != j]
-        return mean_or_zero(loss), {
-            "score_matching_loss": Mean.of(loss),
-            "score_matching_loss_constant": Mean.of(zero),
-        }
+        return mean_or_zero(loss), {"score_matching_loss": Mean.of(loss), "score_matching_loss_constant": Mean.of(zero)}
 
 
 class TorsionalDiffusion(Objective):

@@ -211,8 +211,7 @@ def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
 
 
 def initialise(module: nn.Module, path: str | Path, report: Callable = print, encoder_only: bool = False) -> None:
-    """Start from the weights in `path`: of the whole objective (a checkpoint) or of its encoder (an encoder file, or
-    any with `encoder_only`).
+    """Start from the weights in `path`: all of a checkpoint; of another file, or with `encoder_only`, the encoder's.
 
     Every tensor of the file must find its place; what was loaded and what keeps its initial values is reported.
     """

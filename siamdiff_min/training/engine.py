@@ -31,6 +31,15 @@ def _ignore_signals(worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
+def _start(batches: DataLoader) -> Iterator[tuple]:
+    """The iterator of a loader. Signals wait until it is made: a worker that does not ignore them yet would die."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        return iter(batches)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def load(data: Data, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
     """The batches whose keys are given, in order: (batch, names) of each.
 
@@ -51,7 +60,7 @@ def load(data: Data, keys: Iterable[list], config: Namespace, device: torch.devi
         generator=torch.Generator(),  # unused by our sampler; without it torch would draw from its global one
     )
     try:
-        yield from batches
+        yield from _start(batches)
     except StoreError as error:  # torch puts the traceback of a worker before the sentence
         raise StoreError(str(error).strip().rpartition(f"{StoreError.__name__}: ")[2]) from error
 
@@ -60,8 +69,7 @@ def load(data: Data, keys: Iterable[list], config: Namespace, device: torch.devi
 def held_out(model: nn.Module, data: Data, config: Namespace, ranks: Ranks, measure: Callable) -> list:
     """Call `measure(number of the batch, batch, names)` for the held-out batches of this process; return its results.
 
-    The processes take the batches in turn, so the number of processes does not change what is measured. Every sample
-    comes exactly once.
+    The processes take the batches in turn. So every sample comes exactly once, however many processes there are.
     """
     if ranks.world > 1:  # the running statistics of batch norm are rank 0's, here and in checkpoints
         for buffer in model.buffers():

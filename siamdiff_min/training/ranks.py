@@ -120,11 +120,10 @@ def choose_device(device: str = "auto") -> str:
 
 
 def keep_freed_memory() -> None:
-    """Let tensors that are freed on a CPU make room for the next ones, instead of going back to the system.
+    """With glibc: tensors that are freed on a CPU make room for the next ones, instead of going back to the system.
 
-    glibc returns large blocks at once, and fetching them again as zeroed pages took 21 % of a step at atom level and
+    It returns large blocks at once, and fetching them again as zeroed pages took 21 % of a step at atom level and
     12 % at residue level. Blocks above 64 MB still go back: keeping them too is no faster and takes more memory.
-    Does nothing without glibc.
     """
     trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
