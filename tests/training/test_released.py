@@ -59,7 +59,7 @@ def test_outputs_are_the_golden_ones(tmp_path):
     golden = load_golden("gearnet_atom_6x128")
     state = {f"model.{k}": v for k, v in golden.state().items()} | {"alphas": torch.zeros(3)}
     encoder = load_encoder(written(tmp_path, state, "module."))
-    assert relative_error(encoder(*golden_graph(golden)).node[::8], golden["out32/eval/node_feature"]) < 1e-5
+    assert relative_error(encoder(*golden_graph(golden)).node[::16], golden["out32/eval/node_feature"]) < 1e-5
 
 
 def test_what_does_not_fit_is_named(tmp_path):
