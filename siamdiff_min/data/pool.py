@@ -8,15 +8,16 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import torch
 
-from ..files import StructureError
+from ..files import SiamDiffError, StructureError, structure_errors
 from ..protein.structure import Structure
 
 # The largest entry of the PDB, as mmCIF with 2.4 million atoms, takes 40 s and 1.9 GB.
@@ -43,7 +44,8 @@ def read_all(sources: Sequence, processes: int = 1) -> Iterator[Structure | Stru
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
                 results = pool.map(_read, window)
-            pool._result_queue._writer.close()  # else we wait for ever for an answer whose writer is killed amid it
+            pool._result_queue._writer.close()  # else we wait for ever for an answer whose writer is killed amid it,
+            _when_one_ends([*pool._processes.values()], lambda process: process.kill())  # and for those it locked out
             for structure in results:
                 yield structure
                 done += 1
@@ -66,25 +68,27 @@ def _begin() -> None:
     ForkingPickler.register(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the one that started us ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)), daemon=True).start()
+    _when_one_ends([multiprocessing.parent_process()], lambda _: os._exit(1))
+
+
+def _when_one_ends(processes: Sequence, act: Callable) -> None:
+    """Call `act` for all these processes as soon as one of them has ended; a thread waits for that."""
+    threading.Thread(target=lambda: (wait([p.sentinel for p in processes]), *map(act, processes)), daemon=True).start()
 
 
 def _read(source) -> Structure | StructureError:
     """The structure of one source; an error is returned, not raised."""
     try:
-        _set_limits()
-        try:
-            return source.read()
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-    except StructureError as error:
-        return error
+        with structure_errors(source.path, "unreadable"):
+            _set_limits()
+            try:
+                return source.read()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    except SiamDiffError as error:
+        return error if isinstance(error, StructureError) else StructureError(source.path, "unreadable", str(error))
     except _TooLong:
         return StructureError(source.path, "took too long", f"more than {MAX_SECONDS} s")
-    except MemoryError:
-        return StructureError(source.path, "too large", "memory ran out")
-    except Exception as error:
-        return StructureError(source.path, "unreadable", f"{type(error).__name__}: {error}"[:200])
 
 
 def _set_limits() -> None:

@@ -81,16 +81,15 @@ def _opened(path: str, changed: int, process: int) -> zipfile.ZipFile:
 def _unpacked(path: str, changed: int):
     """A `.tar.gz` as a plain tar, in a nameless temporary file. Raises ValueError if too much comes out of it."""
     copy, left = tempfile.TemporaryFile(), 2**20 + MAX_RATIO * os.stat(path).st_size  # noqa: SIM115
-    with contextlib.ExitStack() as files:
-        files.enter_context(copy)
-        packed = files.enter_context(gzip.open(path))
+    with gzip.open(path) as packed, contextlib.ExitStack() as failed:
+        failed.callback(copy.close)
         while piece := packed.read(2**20):
             left -= len(piece)
             if left < 0:
                 raise ValueError(f"more than {MAX_RATIO} times its size comes out of it")
             copy.write(piece)
         copy.flush()
-        files.pop_all()
+        failed.pop_all()
     return copy
 
 
@@ -237,10 +236,8 @@ def _named(found: list[tuple[str, Source]], skipped: list[tuple[str, str]]) -> l
             skipped.append((str(source), packed if inside.lower().endswith(PACKED) else "not a structure file"))
     chosen: dict[str, Source] = {}
     for _, stem, source in sorted(files, key=lambda item: (*item[:2], item[2].offset)):
-        if stem in chosen:
+        if chosen.setdefault(stem, source) is not source:
             skipped.append((str(source), "another file of the same structure"))
-        else:
-            chosen[stem] = source
     count = Counter(map(os.path.basename, chosen))
     names = {stem: name if count[name := os.path.basename(stem)] == 1 else stem for stem in chosen}
     return [replace(source, name="/".join(Path(names[stem]).parts)) for stem, source in chosen.items()]

@@ -231,16 +231,15 @@ def memory() -> int:
 
 def write_shard(file: Path, plan: str, entries: Iterable[tuple[str, Structure | StructureError]]) -> None:
     """Write a shard of named structures and failures. Raises WriteError; the old file is then as it was."""
-    names, chains, labels, proteins, failures, dropped = [], [], [], [], [], Counter()
+    names, structures, failures = [], [], []
     for name, found in entries:
         if isinstance(found, StructureError):
             failures.append((name, "failed", found.reason, found.path, found.detail))
-            continue
-        names.append(name)
-        chains.append(found.chain_names)
-        labels.append(found.labels)
-        proteins.append(found.protein)
-        dropped += found.dropped
+        else:
+            names.append(name)
+            structures.append(found)
+    proteins, labels = [found.protein for found in structures], [found.labels for found in structures]
+    dropped = sum((found.dropped for found in structures), Counter())
     first = np.cumsum([0, *(protein.num_residues for protein in proteins)], dtype=np.int32)
     atoms = np.zeros(sum(protein.num_atoms for protein in proteins), ATOM)
     residues = np.zeros(first[-1] + 1, RESIDUE)
@@ -250,8 +249,8 @@ def write_shard(file: Path, plan: str, entries: Iterable[tuple[str, Structure | 
             for field in {*table.dtype.names} - {"first_atom"}:
                 table[field][:rows] = getattr(packed, field)
         residues["first_atom"][1:] = torch.bincount(packed.atom_residue, minlength=first[-1]).cumsum(0)
-    about = {"names": json.dumps(names), "chains": json.dumps(chains), "labels": labels if any(labels) else []}
-    about |= {"failures": failures, "dropped": dict(dropped)}
+    about = {"names": json.dumps(names), "chains": json.dumps([found.chain_names for found in structures])}
+    about |= {"labels": labels if any(labels) else [], "failures": failures, "dropped": dict(dropped)}
     for name, array in zip(KINDS, (first, residues, atoms), strict=True):
         about[name] = torch.from_numpy(array.view("u1").reshape(len(array), array.itemsize))
     content = io.BytesIO()  # of a full disk torch would say something else

@@ -156,7 +156,8 @@ def test_a_file_that_dies_for_another_one_is_read_again(tmp_path):
     assert structure.protein.num_residues > 0 and (tmp_path / "once").exists()
 
 
-def test_a_process_that_is_killed_amid_its_answer(tmp_path):
+@pytest.mark.parametrize("processes", [1, 2])  # the second waits for the lock of the first, and holds the pipe open
+def test_a_process_that_is_killed_amid_its_answer(processes, tmp_path):
     """Half of a message lies in the pipe. Ctrl-C of siamdiff-embed does this now and then, and it waited for ever."""
     code = """
 import os, sys
@@ -170,12 +171,12 @@ def half(self, message, *rest):
         os.kill(os.getpid(), 9)
     return send(self, message, *rest)
 Connection._send = half
-print(*[error.reason for error in read_all([Source("x", sys.argv[1])])])
+print(*[error.reason for error in read_all([Source("x", sys.argv[1])] * 2, int(sys.argv[2]))], sep="\\n")
 """
     (tmp_path / "a.pdb").write_bytes(PDB)
-    command = [sys.executable, "-c", code, tmp_path / "a.pdb"]
+    command = [sys.executable, "-c", code, tmp_path / "a.pdb", str(processes)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.stdout == "ended the process that read it\n", done.stderr
+    assert done.stdout == "ended the process that read it\n" * 2, done.stderr
 
 
 def test_workers_beside_the_threads_of_torch(tmp_path):
