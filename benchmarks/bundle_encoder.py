@@ -2,8 +2,8 @@
 
     python -m benchmarks.bundle_encoder RUN/encoder.pt siamdiff-atom --data "2,127 chains and complexes of the PDB"
 
-Written are siamdiff_min/weights/NAME.pt, which holds the weights as they are (float32), what builds the encoder again
-and where it comes from, and in tests/bundled_encoders.json its checksum and one vector, which a test compares.
+Written are siamdiff_min/weights/NAME.pt, which holds the weights in the precision of the file, what builds the encoder
+again and where it comes from, and in tests/bundled_encoders.json its checksum and one vector, which a test compares.
 """
 
 import argparse
@@ -29,10 +29,10 @@ def smallest() -> Source:
 def put(file: Path, name: str, data: str, record: Path = RECORD) -> Path:
     """Write an encoder and its entry in `record`; returns the file. Raises CheckpointError if `file` is no encoder."""
     content = checkpoint.load_encoder_file(file)
-    encoder = checkpoint.load_encoder(file)
+    encoder = checkpoint.load_encoder(file).to(next(iter(content["state"].values())).dtype)
     config = content["config"]
-    lines = (file.parent / "metrics.jsonl").read_text().splitlines()
-    about = {"method": content["method"], "data": data, "steps": json.loads(lines[-1])["step"]}
+    steps = content.get("steps") or json.loads((file.parent / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    about = {"method": content["method"], "data": data, "steps": steps}
     about |= {option: config[option] for option in KEPT} | {"version": __version__}
     about |= {"seq_mlp": content["seq_mlp"]} if "seq_mlp" in content else {}
     bundled = weights.BUNDLED / f"{name}.pt"
@@ -52,7 +52,7 @@ def put(file: Path, name: str, data: str, record: Path = RECORD) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path, help="encoder.pt of a run; its metrics.jsonl lies beside it")
+    parser.add_argument("file", type=Path, help="encoder.pt of a run, beside its metrics.jsonl")
     parser.add_argument("name", help="siamdiff-atom or siamdiff-residue")
     parser.add_argument("--data", required=True, help="what it was trained on, in words")
     args = parser.parse_args()
