@@ -58,10 +58,8 @@ def run(config: Namespace, datasets: dict[str, Samples], labels: tuple, options:
     for seed in config.seeds:
         of_seed = for_seed(config, seed)
         task = build(of_seed, datasets, labels, options, ranks)
-        if not config.eval_only:
-            stopped = train(of_seed, task, datasets, labels, ranks)
-            if stopped:
-                return 128 + stopped
+        if not config.eval_only and (stopped := train(of_seed, task, datasets, labels, ranks)):
+            return 128 + stopped
         best = config.eval_only or f"{of_seed.out}/best.pt"
         checkpoint.load_weights(task, checkpoint.load(best, checkpoint.MODEL)["state"], best)
         if datasets:

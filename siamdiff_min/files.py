@@ -166,15 +166,15 @@ def lock(path: Path, busy: str = "") -> Iterator[None]:
     If another process holds it, wait, or with `busy` raise SiamDiffError with that text. The file is never truncated
     and links are not followed, so it cannot harm a file of the user's. Raises WriteError.
     """
-    path = Path(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "ab", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))  # noqa: SIM115
     with file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
-        except (BlockingIOError, PermissionError) as error:
-            raise SiamDiffError(busy) from error
+        with writing(path):  # a network disk may know no locks
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+            except (BlockingIOError, PermissionError) as error:
+                raise SiamDiffError(busy) from error
         yield
 
 

@@ -1,5 +1,6 @@
 """One run at a time in a folder: the second gets a sentence, and nothing that has ended keeps the folder locked."""
 
+import errno
 import multiprocessing
 import os
 import time
@@ -8,7 +9,8 @@ import pytest
 from processes import finish, start
 from runs import RUNS
 
-from siamdiff_min.files import SiamDiffError, lock
+from siamdiff_min import files
+from siamdiff_min.files import SiamDiffError, WriteError, lock
 
 
 @pytest.mark.repeats
@@ -20,6 +22,17 @@ def test_the_second_run_in_a_folder_is_refused(name, world, tmp_path, enzymes):
     said = log.read_text()
     assert f"error: another run is writing to {place}: wait for its end, or choose another --out" in said
     assert os.listdir(place) == ["lock"] and (world > 1 or "Traceback" not in said)
+
+
+def test_a_disk_without_locks_is_said(tmp_path, monkeypatch):
+    """As NFS without its daemon."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(files.fcntl, "lockf", refuse)
+    with pytest.raises(WriteError, match="lock: No locks available"), lock(tmp_path / "lock", "busy"):
+        pass
 
 
 def hold_with_a_child(path, orphan) -> None:
