@@ -9,12 +9,11 @@
 Without --init-from the encoder starts from scratch. The results are OUT/results.json and OUT/seed-S/best.pt.
 """
 
-import os
 import sys
 from argparse import Namespace
 from pathlib import Path
 
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep (docs/performance.md)
+import siamdiff_min  # noqa: F401  # isort: skip  # before torch: it sets what torch reads from the environment
 import numpy as np
 import torch
 from torch.optim.swa_utils import update_bn

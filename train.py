@@ -6,12 +6,11 @@
 A run that was interrupted continues when the same command is given again. The result is OUT/encoder.pt.
 """
 
-import os
 import sys
 from argparse import Namespace
 from pathlib import Path
 
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep (docs/performance.md)
+import siamdiff_min  # noqa: F401  # isort: skip  # before torch: it sets what torch reads from the environment
 import torch
 
 from siamdiff_min.conventions import CONVENTIONS

@@ -6,7 +6,9 @@ Start reading at `siamdiff_min/pretraining/siamdiff.py`, which is Algorithm 1 of
 import importlib
 import os
 
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep (docs/performance.md)
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep
+# With bf16 a CPU keeps no plan of every shape it has seen: gigabytes, as no two batches have one (docs/performance.md).
+os.environ.update({"LRU_CACHE_CAPACITY": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "0"} | dict(os.environ))
 from .encoders import ENCODERS, GVPGNN, Encoding, ESMGearNet, GearNet
 from .pretraining import OBJECTIVES, SCHEDULES, Schedule, SiamDiff
 from .protein.parse import read_structure

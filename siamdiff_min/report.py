@@ -48,10 +48,8 @@ def drawing(page: list[str], width: float, height: float):
 
 def as_html(rows: list[list]) -> str:
     """Rows of cells as HTML: text is escaped, numbers have four digits."""
-    lines = []
-    for row in rows:
-        cells = ["-" if cell is None else f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row]
-        lines.append("".join(f"<td>{html.escape(printable(cell))}</td>" for cell in cells))
+    texts = [["-" if x is None else f"{x:.4f}" if isinstance(x, float) else str(x) for x in row] for row in rows]
+    lines = ["".join(f"<td>{html.escape(printable(text))}</td>" for text in row) for row in texts]
     return f"<table><tr>{'</tr><tr>'.join(lines)}</tr></table>"
 
 

@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,22 @@ def test_memory_does_not_grow(steps, bound, tmp_path, monkeypatch, record_proper
     growth = at[steps - 1] - at[100]
     assert growth < bound, at
     record_property(f"MB more after {steps - 100} steps", f"{growth:.1f}")
+
+
+def test_bfloat16_keeps_nothing_of_shapes_that_are_gone():
+    """600 of them took 2.4 GB where the CPU multiplies bfloat16: torch and oneDNN keep a plan of each."""
+    code = """
+import resource, siamdiff_min, torch
+torch.set_num_threads(1)
+layer, peak = torch.nn.Linear(64, 512), []
+for rows in range(600):
+    with torch.autocast("cpu", torch.bfloat16):
+        layer(torch.randn(2000 + rows, 64)).sum().backward()
+    peak.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(peak[-1] - peak[20])
+"""
+    settings = {
+        name: os.environ[name] for name in os.environ.keys() - {"LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"}
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 300e3
