@@ -1,0 +1,64 @@
+"""Held-out losses of pre-training runs: every checkpoint, on every folder of structures, with the same noise.
+
+    python -m studies.2026-12-scale.heldout results/heldout.tsv --data v4=V4/val old=OLD/val --runs RUN...
+
+A RUN is a folder of train.py with its checkpoints. A row is run, step, data, number of proteins, and the means of the
+structure loss, of the sequence loss and of the accuracy of types. Rows that are there already are not made again.
+"""
+
+import argparse
+import csv
+from argparse import Namespace
+from pathlib import Path
+
+import torch
+
+import train
+from siamdiff_min.data.crops import Crops, collate
+from siamdiff_min.files import console
+from siamdiff_min.training import checkpoint, engine
+from siamdiff_min.training.order import Data
+from siamdiff_min.training.ranks import launch
+
+COLUMNS = ("run", "step", "data", "proteins", "structure_loss", "sequence_loss", "sequence_accuracy")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Score the runs of one command line."""
+    program = "python -m studies.2026-12-scale.heldout"
+    parser = argparse.ArgumentParser(prog=program, description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--data", nargs="+", required=True, metavar="NAME=FOLDER")
+    parser.add_argument("--runs", nargs="+", type=Path, required=True)
+    args = parser.parse_args(argv)
+    done = set()
+    if args.out.is_file():
+        with open(args.out, encoding="utf-8", newline="") as file:
+            done = {(row["run"], row["step"], row["data"]) for row in csv.DictReader(file, delimiter="\t")}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with launch("cpu", 1) as ranks, open(args.out, "a", encoding="utf-8") as out:
+        if not done:
+            print(*COLUMNS, sep="\t", file=out)
+        stores = {}
+        for name, folder in (item.split("=", 1) for item in args.data):
+            stores[name] = ranks.first(lambda folder=folder: train.open_store(folder, None, 1))
+        for run in args.runs:
+            for path in sorted(checkpoint.checkpoints(run)):
+                state = checkpoint.load(path)
+                names = [name for name in stores if (run.name, str(state["step"]), name) not in done]
+                if not names:
+                    continue
+                config = Namespace(**state["config"] | {"init_from": None, "amp": "off", "seed": 0, "num_workers": 0})
+                objective = train.build(config, ranks)
+                objective.load_state_dict(state["objective"])
+                for name in names:
+                    data = Data(Crops(stores[name], config.max_length, 0), collate, list(range(len(stores[name]))))
+                    with torch.no_grad():
+                        found = engine.evaluate(objective, data, config, ranks)
+                    values = [f"{found[column]:.4f}" for column in COLUMNS[4:]]
+                    print(run.name, state["step"], name, len(stores[name]), *values, sep="\t", file=out, flush=True)
+
+
+if __name__ == "__main__":
+    with console():
+        main()
