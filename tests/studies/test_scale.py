@@ -1,0 +1,80 @@
+"""studies/2026-12-scale: nested corpora, its objectives, and held-out losses of a run."""
+
+import csv
+import importlib
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import generator, real_protein
+from processes import run
+
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.pretraining import OBJECTIVES
+from siamdiff_min.training.config import TABLE_5
+
+corpora = importlib.import_module("studies.2026-12-scale.corpora")
+heldout = importlib.import_module("studies.2026-12-scale.heldout")
+
+
+def test_a_corpus_holds_the_smaller_ones(tmp_path):
+    (tmp_path / "chains").mkdir()
+    for name in "abcdefgh":
+        (tmp_path / "chains" / f"{name}.pdb.gz").write_bytes(name.encode())
+    corpora.main([str(tmp_path / "chains"), str(tmp_path / "out"), "--sizes", "2", "5"])
+    two, five, every = ({p.name for p in (tmp_path / "out" / n).iterdir()} for n in ("2", "5", "all"))
+    assert len(two) == 2 and len(five) == 5 and len(every) == 8 and two < five < every
+    assert all((tmp_path / "out" / "all" / name).read_bytes() == name[:1].encode() for name in every)
+
+
+@pytest.fixture
+def plugin():
+    """The plugin, imported anew; other tests know the methods of the package only."""
+    names, before = ("benchmarks.nearly_clean", "studies.2026-12-scale.plugin"), dict(sys.modules)
+    tables = [(table, dict(table)) for table in (OBJECTIVES, TABLE_5)]
+    for name in names:
+        sys.modules.pop(name, None)
+    yield importlib.import_module(names[1])
+    for table, content in tables:
+        table.clear()
+        table.update(content)
+    for name in names:
+        sys.modules.pop(name)
+    sys.modules.update({name: before[name] for name in names if name in before})
+
+
+def test_the_partner_without_noise(plugin):
+    """Both views are denoised from the first conformer: its own coordinates, with the masked types hidden."""
+    protein, seen = real_protein("1LCD_A", torch.float32), []
+    objective = OBJECTIVES["siamdiff-clean-partner"](ENCODERS["gearnet"]("atom", "tiny"), "atom")
+    objective.encoder.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    loss, logs = objective(protein, generator(0))
+    loss.backward()
+    (partner,) = seen
+    clean = {tuple(row) for row in objective.encoder.builder.select_nodes(protein).pos.tolist()}
+    assert {tuple(row) for row in partner.pos.tolist()} <= clean
+    assert 0 < int(partner.masked.sum()) < protein.num_residues
+    assert {"structure_loss", "sequence_loss"} <= logs.keys()
+    assert objective.seq_mlp.layers[0].out_features == plugin.HEAD
+
+
+def test_held_out_losses_of_a_run(tmp_path, capsys, plugin):
+    """A row for every checkpoint and folder, and none twice."""
+    data, out = tmp_path / "data", tmp_path / "run"
+    data.mkdir()
+    shutil.copy(Path(__file__).parents[1] / "protein" / "1LCD.pdb.gz", data)
+    options = "--method diffpret-scale --size tiny --batch-size 1 --epochs 2 --valid-fraction 0 --save-every 1"
+    options = [*options.split(), "--plugin", plugin.__file__, "--num-workers", "0"]
+    run("train", *options, "--data", data, "--out", out)
+    command = [str(tmp_path / "rows.tsv"), "--data", f"a={data}", "--runs", str(out)]
+    heldout.main(command)
+    heldout.main(command)
+    with open(tmp_path / "rows.tsv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    assert [(row["run"], row["step"], row["data"], row["proteins"]) for row in rows] == [
+        ("run", "1", "a", "1"),
+        ("run", "2", "a", "1"),
+    ]
+    assert all(float(row[name]) > 0 for row in rows for name in ("structure_loss", "sequence_loss"))
