@@ -1,20 +1,26 @@
 """`examples/one_file.py` against the package: two programs that share no line give the same numbers."""
 
 import ast
+import gzip
 import importlib.util
+import io
+import itertools
 import re
 import tarfile
 from collections import Counter
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
+from Bio.PDB import MMCIFIO, PDBParser
 from conftest import deviation, generator, real_protein, relative_error
-from processes import ROOT, TWO_RANKS, cold
+from processes import ROOT, TWO_RANKS, cold, run
 from torch import nn
 
 import siamdiff_min
+from benchmarks.pdb import write_pdb
 from siamdiff_min.data.sources import bundle_path
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH
 from siamdiff_min.encoders.graph import line_graph
@@ -64,32 +70,41 @@ def test_the_file_is_short_and_stands_alone():
 
 
 @pytest.fixture(scope="module")
-def structures(tmp_path_factory) -> Path:
-    """Eight small structures of the bundle that have nothing to decide: no altlocs, no modified residues."""
-    folder = tmp_path_factory.mktemp("structures")
+def files(tmp_path_factory) -> list[Path]:
+    """Three small structures of the bundle in which there is nothing to decide, and one of them as mmCIF."""
+    folder, undecided = tmp_path_factory.mktemp("files"), {"hydrogens", "waters"}
     with tarfile.open(bundle_path() / "structures.tar") as archive:
-        for member in sorted(archive.getmembers(), key=lambda member: member.size):
-            data = archive.extractfile(member).read()
-            if not siamdiff_min.read_structure(member.name, data).dropped:
-                (folder / member.name).write_bytes(data)
-            if len(list(folder.iterdir())) == 8:
-                return folder
+        members = sorted(archive.getmembers(), key=lambda member: member.size)
+        contents = [(folder / member.name, archive.extractfile(member).read()) for member in members[:20]]
+    clean = [(path, x) for path, x in contents if siamdiff_min.read_structure(path, x).dropped.keys() <= undecided]
+    for path, content in clean[:3]:
+        path.write_bytes(content)
+    writer = MMCIFIO()
+    writer.set_structure(PDBParser(QUIET=True).get_structure("", io.StringIO(gzip.decompress(content).decode())))
+    writer.save(str(folder / "same.cif"))
+    return sorted(folder.iterdir())
 
 
-def test_a_file_is_read_as_the_package_reads_it(structures):
-    for path in structures.iterdir():
-        expected, found = ours(siamdiff_min.read_structure(path).protein), one_file.read_structure(path)
-        for name, value in vars(expected).items():
-            assert torch.equal(getattr(found, name), value), f"{path.name}: {name}"
-    assert one_file.RESIDUES == list(RESIDUES)
-
-
-def test_crops_and_batches_are_those_of_the_package(structures):
-    theirs = [siamdiff_min.read_structure(path).protein for path in sorted(structures.iterdir())[:3]]
-    expected = ours(Protein.pack([protein.crop(start, 10) for start, protein in enumerate(theirs)]))
-    found = one_file.pack([one_file.crop(ours(protein), start, 10) for start, protein in enumerate(theirs)])
+def assert_same(found, expected) -> None:
     for name, value in vars(expected).items():
         assert torch.equal(getattr(found, name), value), name
+
+
+def test_a_file_is_read_as_the_package_reads_it(files):
+    assert list(RESIDUES) == one_file.RESIDUES and len(files) == 4
+    for path in files:
+        assert_same(one_file.read_structure(path), ours(siamdiff_min.read_structure(path).protein))
+
+
+def test_crops_and_batches_are_those_of_the_package(files):
+    theirs = [siamdiff_min.read_structure(path).protein for path in files]
+    length = max(protein.num_residues for protein in theirs) - 2  # two residues more than fit, and less
+    random = np.random.default_rng(0)
+    first = [random.integers(max(protein.num_residues - length, 0) + 1) for protein in theirs]
+    assert min(first) == 0 < max(first)
+    random = np.random.default_rng(0)
+    found = one_file.pack([one_file.random_crop(ours(protein), length, random) for protein in theirs])
+    assert_same(found, ours(Protein.pack([protein.crop(row, length) for row, protein in zip(first, theirs)])))
 
 
 def test_side_chains_turn_and_clash_as_in_the_package():
@@ -169,18 +184,20 @@ def clear_draw(objective: nn.Module, protein) -> int:
     raise AssertionError("no such seed")
 
 
-CASES = [  # by default every method and level, in the noise of stage 1
-    pytest.param(method, level, dtype, stage, marks=[pytest.mark.full] if stage == 2 else [])
-    for stage in (1, 2)
-    for dtype in (torch.float64, torch.float32)
-    for level in LEVELS
-    for method in METHODS
+def often(dtype: torch.dtype, method: str, stage: int) -> bool:
+    """Whether the default run has this case: each method and level, once in float64; SiamDiff in float32, too."""
+    return stage == 1 and (dtype == torch.float64 or method == "siamdiff")
+
+
+CASES = [
+    pytest.param(dtype, method, level, stage, marks=[] if often(dtype, method, stage) else [pytest.mark.full])
+    for dtype, method, level, stage in itertools.product(TOLERANCE, METHODS, LEVELS, (1, 2))
 ]
 
 
 @pytest.mark.usefixtures("kernel_form")
-@pytest.mark.parametrize(("method", "level", "dtype", "stage"), CASES)
-def test_loss_and_gradients_are_those_of_the_package(method, level, dtype, stage, near_zero_relus):
+@pytest.mark.parametrize(("dtype", "method", "level", "stage"), CASES)
+def test_loss_and_gradients_are_those_of_the_package(dtype, method, level, stage, near_zero_relus):
     theirs, found = both(method, level, dtype, stage)
     weights = {renamed(name): value for name, value in theirs.state_dict().items()}
     found.load_state_dict(weights)
@@ -199,14 +216,63 @@ def test_loss_and_gradients_are_those_of_the_package(method, level, dtype, stage
         return torch.cat([deviation(actual[layer], gradient) for layer, gradient in expected.items()])
 
     assert (near_zero_relus(error) if dtype == torch.float32 else error().abs().max()) < TOLERANCE[dtype]
-    (expected, logs), (loss, parts) = results["theirs"], results["found"]
+    (expected, logs), (loss, *parts) = results["theirs"], results["found"]
     assert loss.item() == pytest.approx(expected.item(), rel=TOLERANCE[dtype])
-    for name, value in parts.items():
-        total, count = logs[f"{name}_loss"].sums.tolist()
-        assert value == pytest.approx(total / count, rel=1e-6)
+    sums = [logs[name].sums.tolist() for name in ("structure_loss", "sequence_loss")]
+    assert [part.item() for part in parts] == pytest.approx([total / count for total, count in sums], rel=1e-5)
 
 
 def test_weights_are_drawn_as_in_the_package():
     for theirs, found in (both("siamdiff", level, torch.float32, 1) for level in LEVELS):
         drawn = {renamed(name): value for name, value in theirs.state_dict().items()}
         assert all(torch.equal(value, drawn[name]) for name, value in found.state_dict().items())
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory) -> Path:
+    """A folder of eight pieces of 20 residues."""
+    folder, whole = tmp_path_factory.mktemp("pieces"), real_protein("2BEG", torch.float32)
+    for i in range(8):
+        write_pdb(folder / f"{i}.pdb", whole.crop(15 * i, 20))
+    return folder
+
+
+def fixed_loss(objective: nn.Module, p) -> float:
+    """The mean loss over draws of both stages that are the same in every call."""
+    losses = []
+    with torch.no_grad():
+        for seed in range(8):
+            objective.stage = one_file.STAGES[seed % 2]
+            losses.append(objective(p, generator(seed))[0].item())
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("level", ["residue", "atom"])
+@pytest.mark.parametrize("method", METHODS)
+def test_30_steps_lower_the_loss(method, level, pieces, tmp_path):
+    options = f"--method {method} --level {level} --size tiny --batch-size 4 --epochs 8 --lr 2e-3"
+    trained = one_file.main([*options.split(), "--data", str(pieces), "--out", str(tmp_path)])  # 32 steps
+    p = one_file.pack([one_file.read_structure(path) for path in sorted(pieces.iterdir())[:4]])
+    torch.manual_seed(0)
+    before = fixed_loss(one_file.SiamDiff(method, level, "tiny"), p)
+    assert fixed_loss(trained, p) < 0.95 * before
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize(("level", "launched"), [("residue", False), ("atom", True), ("residue", True)])
+def test_two_processes_write_an_encoder_that_the_package_reads(level, launched, pieces, tmp_path):
+    options = f"--level {level} --size tiny --batch-size 2 --epochs 1 --data {pieces} --out {tmp_path}".split()
+    if launched:
+        cold("examples/one_file.py", *options, launcher=TWO_RANKS)
+    else:  # as torchrun starts them
+        run("module", "examples.one_file", *options, world=2)
+    theirs = siamdiff_min.load_encoder(tmp_path / "encoder.pt", "cpu").encoder
+    found = one_file.GearNetEdge(level, "tiny").eval()
+    found.load_state_dict(theirs.state_dict())
+    protein = BUILDERS[level].select_nodes(batch(torch.float32))
+    with torch.no_grad():
+        encoding = theirs(protein)
+        a, h = found(ours(protein), one_file.build_graph(ours(protein), level))
+    assert relative_error(a, encoding.node) < 1e-5
+    assert relative_error(h, encoding.residue) < 1e-5
