@@ -41,7 +41,7 @@ ATOMIC_NUMBER = [{"C": 6, "N": 7, "O": 8, "S": 16}[name[0]] for name in ATOMS]
 VDW_RADIUS = [{"C": 1.70, "N": 1.55, "O": 1.52, "S": 1.80}[name[0]] for name in ATOMS]  # angstrom, Bondi (1964)
 STEPS_FROM_CA = ["ABGDEZH".find(name[1:2]) for name in ATOMS]  # the Greek letter: CB 1, CG 2, CD 3, ...; N, C, O 0
 
-FAR = 100_000  # chains lie so far apart along the sequence: any two residues of different chains are distant
+FAR = 100_000  # residues from the start of a chain to that of the next: so those of two chains are never close
 
 
 @dataclass
@@ -78,14 +78,14 @@ def read_structure(path):
         for place, residue in enumerate(known):
             heavy = [atom for atom in residue if atom.name in ATOMS]
             pos += [atom.coord for atom in heavy]
-            atoms += [(ATOMS.index(atom.name), len(residues)) for atom in heavy]
-            residues.append((RESIDUES.index(residue.resname), FAR * c + place, 0))
+            atoms += [(ATOMS.index(atom.name), len(residues)) for atom in heavy]  # name, residue
+            residues.append((RESIDUES.index(residue.resname), FAR * c + place, 0))  # type, place, protein
     return Protein(torch.from_numpy(np.array(pos)), *torch.tensor(atoms).T, *torch.tensor(residues).T)
 
 
-def random_crop(p, length, random):
-    """At most so many residues of a single protein that follow one another."""
-    first = random.integers(max(len(p.residue_type) - length, 0) + 1)
+def random_crop(p, length, rng):
+    """A window of at most `length` residues of one protein."""
+    first = rng.integers(max(len(p.residue_type) - length, 0) + 1)
     p = p.keep_atoms((p.atom_residue >= first) & (p.atom_residue < first + length))
     residues = (x[first : first + length] for x in (p.residue_type, p.residue_index, p.residue_protein))
     return Protein(p.pos, p.atom_name, p.atom_residue - first, *residues)
@@ -93,7 +93,7 @@ def random_crop(p, length, random):
 
 def pack(proteins):
     """Several proteins as a batch."""
-    rows = [0, *itertools.accumulate(len(p.residue_type) for p in proteins)]
+    rows = [0, *itertools.accumulate(len(p.residue_type) for p in proteins)]  # first residue of each
     moved = [
         replace(p, atom_residue=p.atom_residue + row, residue_protein=p.residue_protein + b)
         for b, (row, p) in enumerate(zip(rows, proteins))
@@ -111,7 +111,7 @@ CHI_ATOMS = {
     "GLN": "CG CD OE1", "GLU": "CG CD OE1", "LYS": "CG CD CE NZ", "ARG": "CG CD NE CZ",
 }  # fmt: skip
 CHI_PATHS = [[ATOMS.index(atom) for atom in f"N CA CB {CHI_ATOMS.get(name, '')}".split()] for name in RESIDUES]
-CHI_PATHS = [path + [len(ATOMS)] * (7 - len(path)) for path in CHI_PATHS]  # 20 x 7; the last index is no atom at all
+CHI_PATHS = [path + [len(ATOMS)] * (7 - len(path)) for path in CHI_PATHS]  # (20, 7), filled up with an index of nothing
 
 
 def look_up(table, index):
@@ -133,8 +133,8 @@ def rotate(point, start, end, angle):
 def rotate_side_chains(p, angles):
     """perturb(R, eps): turn chi 1 .. 4 of each residue by angles (R, 4). What lies beyond a bond moves as one body."""
     slot = torch.full((len(p.residue_type), len(ATOMS) + 1), -1, device=p.pos.device)
-    slot[p.atom_residue, p.atom_name] = torch.arange(len(p.pos), device=p.pos.device)
-    path = slot.gather(1, look_up(CHI_PATHS, p.residue_type))  # (R, 7)  rows of atoms, -1 for those that are missing
+    slot[p.atom_residue, p.atom_name] = torch.arange(len(p.pos), device=p.pos.device)  # (R, 38)  where each atom is
+    path = slot.gather(1, look_up(CHI_PATHS, p.residue_type))  # (R, 7)  where those of the path are, -1: nowhere
     steps, pos = look_up(STEPS_FROM_CA, p.atom_name), p.pos
     for k in range(4):
         turns = (path[:, : k + 4] >= 0).all(1) & (angles[:, k] != 0)  # (R,)  no turn without all four atoms (row 18)
@@ -158,7 +158,7 @@ def near(pos, protein, radius):
 
 
 def new_clashes(p, pos):
-    """Residues (R,) with an atom that moved into an atom of another residue, if the coordinates become `pos`."""
+    """Residues (R,) of which an atom, moved to `pos`, runs into another residue that it did not touch before."""
     overlap = 0.8  # angstrom; the spheres of a hydrogen bond overlap by about 0.5
     i, j = near(pos, p.atom_protein, 2 * max(VDW_RADIUS) - overlap)  # (E,) each
     contact = look_up(VDW_RADIUS, p.atom_name[i]) + look_up(VDW_RADIUS, p.atom_name[j]) - overlap  # (E,)
@@ -173,7 +173,7 @@ def second_conformer(p, level, generator):
         return replace(p, pos=p.pos + 0.3 * normal_like(p.pos, generator))  # (N, 3)  R_2 = R_1 + eps, App. B.3
     angles = p.pos.new_zeros(len(p.residue_type), 4)  # (R, 4)  radian
     std = torch.full_like(angles, 0.1 * torch.pi)
-    again = torch.ones_like(p.residue_type, dtype=torch.bool)  # (R,)  all; later those that clash, with half the noise
+    again = torch.ones_like(p.residue_type, dtype=torch.bool)  # (R,)  all, then those that clash (row 12)
     for attempt in itertools.count():
         eps = normal_like(angles, generator) * std % (2 * torch.pi) if attempt < 5 else 0 * std  # wrapped, Sec. 4.1
         angles = torch.where(again[:, None], eps, angles)
@@ -181,7 +181,7 @@ def second_conformer(p, level, generator):
         again = new_clashes(p, conformer.pos)
         if not again.any():  # at the latest when all side chains are as they were
             return conformer
-        std = torch.where(again[:, None], std / 2, std)
+        std = torch.where(again[:, None], std / 2, std)  # (R, 4)  half the noise
 
 
 # ---- 3. The graph and its line graph (App. D) ------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def second_conformer(p, level, generator):
 
 @dataclass
 class Graph:
-    """Edges src -> dst, sorted by dst. It has no coordinates: those that come with it later are noised."""
+    """Edges src -> dst, sorted by dst. Lengths and angles are read later, at noised coordinates."""
 
     src: torch.Tensor  # (E,)
     dst: torch.Tensor  # (E,)
@@ -225,7 +225,7 @@ def build_graph(p, level):
     order = dst.argsort(stable=True)
     src, dst, relation = src[order], dst[order], relation[order]  # (E,) each
 
-    residue = F.one_hot(p.residue_type, MASK + 1)[p.atom_residue]  # (N, 22); no feature has the last column, [MASK]
+    residue = F.one_hot(p.residue_type, MASK + 1)[p.atom_residue]  # (N, 22)  no feature has the last column, [MASK]
     distance = F.one_hot((place[src] - place[dst]).abs().clamp(max=10), 11)  # (E, 11)  along the sequence (row 16)
     ends = residue[src, :20], residue[dst, :20]  # (E, 20) each
     edge_feature = torch.cat([*ends, F.one_hot(relation, len(kinds)), distance], dim=1)
@@ -237,8 +237,8 @@ def build_graph(p, level):
 def line_graph(graph, pos):
     """Pairs of edges k -> j, j -> i, and the bin of the angle k-j-i. k may be i: the way back, at angle 0."""
     src, dst, device = graph.src, graph.dst, pos.device
-    into = torch.bincount(dst, minlength=len(pos))  # (N,)  number of edges k -> j into each node j; they are neighbours
-    first, count = (into.cumsum(0) - into)[src], into[src]  # (E,) each  those before an edge j -> i: row, and number
+    into = torch.bincount(dst, minlength=len(pos))  # (N,)  edges into each node; their rows follow one another
+    first, count = (into.cumsum(0) - into)[src], into[src]  # (E,) each  of the edges into src
     edge_out = torch.arange(len(src), device=device).repeat_interleave(count)  # (L,)
     nth = torch.arange(len(edge_out), device=device) - (count.cumsum(0) - count)[edge_out]  # (L,)  0 .. count - 1
     edge_in = first[edge_out] + nth  # (L,)
@@ -269,14 +269,14 @@ class RelationalConv(nn.Module):
         self.batch_norm = nn.BatchNorm1d(out_dim)
         self.num_relations = num_relations
 
-    def gather(self, message, dst, relation, size):
+    def aggregate(self, message, dst, relation, size):
         """sum_r W_r sum_j message_j, over the messages j of type r to each destination: (size, out_dim)."""
         sums = message.new_zeros(size * self.num_relations, message.shape[1])
         sums = sums.index_add(0, dst * self.num_relations + relation, message)
         return self.linear(sums.view(size, -1))
 
     def forward(self, x, src, dst, relation):
-        return F.relu(self.batch_norm(self.self_loop(x) + self.gather(x[src], dst, relation, len(x))))
+        return F.relu(self.batch_norm(self.self_loop(x) + self.aggregate(x[src], dst, relation, len(x))))
 
 
 class GearNetEdge(nn.Module):
@@ -299,9 +299,9 @@ class GearNetEdge(nn.Module):
         layers = []
         for conv, edge_conv, norm in zip(self.layers, self.edge_layers, self.batch_norms):
             new = conv(x, src, dst, relation)  # (N, width)
-            new = new + x if new.shape == x.shape else new
+            new = new + x if new.shape == x.shape else new  # short cut
             m = edge_conv(m, edge_in, edge_out, angle)  # (E, width of x)
-            x = norm(new + F.relu(conv.gather(m, dst, relation, len(x))))  # (N, width)  the same W_r
+            x = norm(new + F.relu(conv.aggregate(m, dst, relation, len(x))))  # (N, width)  the same W_r
             layers.append(x)
         a = torch.cat(layers, dim=1)  # (N, d)  atoms, Sec. 3.1
         h = mean(a, p.atom_residue, len(p.residue_type))  # (R, d)  residues, Sec. 3.1
@@ -393,7 +393,7 @@ class SiamDiff(nn.Module):
 # ---- 7. Training: the loop of Algorithm 1, on one process or several -------------------------------------------------
 
 MAX_LENGTH = {"atom": 100, "residue": 150}  # residues, Table 5
-BATCH_SIZE = {"atom": {"diffpret": 64, "siamdiff": 32}, "residue": {"diffpret": 16, "siamdiff": 16}}  # Table 5
+BATCH_SIZE = {"atom": {"diffpret": 64, "siamdiff": 32}, "residue": {"diffpret": 16, "siamdiff": 16}}  # per process
 
 
 def main(argv=None):
@@ -414,7 +414,7 @@ def main(argv=None):
     if world > 1:
         dist.init_process_group()  # gloo on CPUs, NCCL on GPUs
     torch.manual_seed(0)  # all processes begin with the same weights
-    random, generator = np.random.default_rng(rank), torch.Generator(device).manual_seed(rank)  # crops; noise
+    rng, generator = np.random.default_rng(rank), torch.Generator(device).manual_seed(rank)  # crops; noise
     paths = sorted(path for path in o.data.rglob("*") if {".pdb", ".ent", ".cif"} & set(path.suffixes))
     proteins = [read_structure(path) for path in tqdm(paths, desc="reading", disable=rank > 0)]
     objective = SiamDiff(o.method, o.level, o.size).to(device)
@@ -426,13 +426,13 @@ def main(argv=None):
     for epoch in range(2 * o.epochs):
         objective.stage = STAGES[epoch // o.epochs]
         order = np.random.default_rng(epoch).permutation(len(proteins))  # the same on all processes
-        batches = order[: steps * world * batch_size].reshape(steps, world, batch_size)[:, rank]  # our own
+        batches = order[: steps * world * batch_size].reshape(steps, world, batch_size)[:, rank]  # ours
         bar, total = tqdm(batches, desc=f"epoch {epoch + 1}", disable=rank > 0), np.zeros(2)
         for step, batch in enumerate(bar, 1):  # line 1
-            p = pack([random_crop(proteins[i], MAX_LENGTH[o.level], random) for i in batch])
+            p = pack([random_crop(proteins[i], MAX_LENGTH[o.level], rng) for i in batch])
             loss, *parts = model(Protein(*(x.to(device) for x in vars(p).values())), generator)
             optimizer.zero_grad()
-            loss.backward()  # and the mean of the gradients of all processes
+            loss.backward()  # DistributedDataParallel averages the gradients of all processes
             optimizer.step()  # line 12
             total += [part.item() for part in parts]
             bar.set_postfix_str("structure {:.3f}, sequence {:.3f}".format(*total / step))

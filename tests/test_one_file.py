@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import simulated
 import torch
 from Bio.PDB import MMCIFIO, PDBParser
 from conftest import deviation, generator, real_protein, relative_error
@@ -99,11 +100,11 @@ def test_a_file_is_read_as_the_package_reads_it(files):
 def test_crops_and_batches_are_those_of_the_package(files):
     theirs = [siamdiff_min.read_structure(path).protein for path in files]
     length = max(protein.num_residues for protein in theirs) - 2  # two residues more than fit, and less
-    random = np.random.default_rng(0)
-    first = [random.integers(max(protein.num_residues - length, 0) + 1) for protein in theirs]
+    rng = np.random.default_rng(0)
+    first = [rng.integers(max(protein.num_residues - length, 0) + 1) for protein in theirs]
     assert min(first) == 0 < max(first)
-    random = np.random.default_rng(0)
-    found = one_file.pack([one_file.random_crop(ours(protein), length, random) for protein in theirs])
+    rng = np.random.default_rng(0)
+    found = one_file.pack([one_file.random_crop(ours(protein), length, rng) for protein in theirs])
     assert_same(found, ours(Protein.pack([protein.crop(row, length) for row, protein in zip(first, theirs)])))
 
 
@@ -228,12 +229,26 @@ def test_weights_are_drawn_as_in_the_package():
         assert all(torch.equal(value, drawn[name]) for name, value in found.state_dict().items())
 
 
+@pytest.mark.skipif(not simulated.POSSIBLE, reason="this torch has no backend for devices written in Python")
+@pytest.mark.repeats
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_step_stays_on_the_gpu(level):
+    objective, p = one_file.SiamDiff("siamdiff", level, "tiny"), ours(batch(torch.float32))
+    with simulated.Simulation() as device:  # it raises an error if a call mixes devices
+        simulated.to_simulation(objective).train()
+        p = one_file.Protein(*(x.to(simulated.DEVICE) for x in vars(p).values()))
+        loss, *_ = objective(p, simulated.Generator().manual_seed(0))
+        loss.backward()
+        assert all(parameter.grad.device == simulated.DEVICE for parameter in objective.parameters())
+    assert device.on_cpu.keys() <= {"lift_fresh", "detach"} and not device.float64  # constants
+
+
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory) -> Path:
-    """A folder of eight pieces of 20 residues."""
+    """A folder of eight pieces of 12 residues."""
     folder, whole = tmp_path_factory.mktemp("pieces"), real_protein("2BEG", torch.float32)
     for i in range(8):
-        write_pdb(folder / f"{i}.pdb", whole.crop(15 * i, 20))
+        write_pdb(folder / f"{i}.pdb", whole.crop(15 * i, 12))
     return folder
 
 
@@ -251,7 +266,7 @@ def fixed_loss(objective: nn.Module, p) -> float:
 @pytest.mark.parametrize("level", ["residue", "atom"])
 @pytest.mark.parametrize("method", METHODS)
 def test_30_steps_lower_the_loss(method, level, pieces, tmp_path):
-    options = f"--method {method} --level {level} --size tiny --batch-size 4 --epochs 8 --lr 2e-3"
+    options = f"--method {method} --level {level} --size tiny --batch-size 2 --epochs 4 --lr 2e-3"
     trained = one_file.main([*options.split(), "--data", str(pieces), "--out", str(tmp_path)])  # 32 steps
     p = one_file.pack([one_file.read_structure(path) for path in sorted(pieces.iterdir())[:4]])
     torch.manual_seed(0)
