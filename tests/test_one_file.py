@@ -1,0 +1,293 @@
+"""`examples/one_file.py` against the package: two programs that share no line give the same numbers."""
+
+import ast
+import gzip
+import importlib.util
+import io
+import itertools
+import re
+import tarfile
+from collections import Counter
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import simulated
+import torch
+from Bio.PDB import MMCIFIO, PDBParser
+from conftest import deviation, generator, real_protein, relative_error
+from processes import ROOT, TWO_RANKS, cold, run
+from torch import nn
+
+import siamdiff_min
+from benchmarks.pdb import write_pdb
+from siamdiff_min.data.sources import bundle_path
+from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH
+from siamdiff_min.encoders.graph import line_graph
+from siamdiff_min.pretraining import OBJECTIVES
+from siamdiff_min.protein.conformer import TorsionalConformer
+from siamdiff_min.protein.constants import ATOM_NAMES, RESIDUES
+from siamdiff_min.protein.protein import Protein
+
+FILE = ROOT / "examples" / "one_file.py"
+SPEC = importlib.util.spec_from_file_location("one_file", FILE)
+one_file = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(one_file)
+
+LEVELS, METHODS = ["atom", "residue"], ["siamdiff", "diffpret"]
+BUILDERS = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+
+
+def ours(protein: Protein):
+    """A protein of the package as one of the file."""
+    names = torch.tensor([one_file.ATOMS.index(name) for name in ATOM_NAMES])[protein.atom_name]
+    place = protein.residue_index + one_file.FAR * protein.chain
+    rows = protein.atom_residue, protein.residue_type, place, protein.residue_protein
+    return one_file.Protein(protein.pos, names, *rows)
+
+
+def batch(dtype: torch.dtype = torch.float64) -> Protein:
+    """Two pieces: 8 residues of one chain, and 8 on both sides of a chain's end."""
+    return Protein.pack([real_protein("1LCD_A", dtype).crop(5, 8), real_protein("2BEG", dtype).crop(22, 8)])
+
+
+def edges(graph, *columns) -> Counter:
+    """How often each row (source, destination, relation, ...) occurs."""
+    return Counter(map(tuple, torch.stack([graph.src, graph.dst, graph.relation, *columns], dim=1).tolist()))
+
+
+def test_the_file_is_short_and_stands_alone():
+    text = FILE.read_text()
+    assert len(text.splitlines()) <= 450
+    assert text.count("add_argument(") <= 8
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            libraries = {name.split(".")[0] for name in names}
+            standard = {"argparse", "dataclasses", "gzip", "itertools", "os", "pathlib"}
+            assert libraries <= {"torch", "numpy", "Bio", "tqdm"} | standard
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> list[Path]:
+    """Three small structures of the bundle in which there is nothing to decide, and one of them as mmCIF."""
+    folder, undecided = tmp_path_factory.mktemp("files"), {"hydrogens", "waters"}
+    with tarfile.open(bundle_path() / "structures.tar") as archive:
+        members = sorted(archive.getmembers(), key=lambda member: member.size)
+        contents = [(folder / member.name, archive.extractfile(member).read()) for member in members[:20]]
+    clean = [(path, x) for path, x in contents if siamdiff_min.read_structure(path, x).dropped.keys() <= undecided]
+    for path, content in clean[:3]:
+        path.write_bytes(content)
+    writer = MMCIFIO()
+    writer.set_structure(PDBParser(QUIET=True).get_structure("", io.StringIO(gzip.decompress(content).decode())))
+    writer.save(str(folder / "same.cif"))
+    return sorted(folder.iterdir())
+
+
+def assert_same(found, expected) -> None:
+    for name, value in vars(expected).items():
+        assert torch.equal(getattr(found, name), value), name
+
+
+def test_a_file_is_read_as_the_package_reads_it(files):
+    assert list(RESIDUES) == one_file.RESIDUES and len(files) == 4
+    for path in files:
+        assert_same(one_file.read_structure(path), ours(siamdiff_min.read_structure(path).protein))
+
+
+def test_crops_and_batches_are_those_of_the_package(files):
+    theirs = [siamdiff_min.read_structure(path).protein for path in files]
+    length = max(protein.num_residues for protein in theirs) - 2  # two residues more than fit, and less
+    rng = np.random.default_rng(0)
+    first = [rng.integers(max(protein.num_residues - length, 0) + 1) for protein in theirs]
+    assert min(first) == 0 < max(first)
+    rng = np.random.default_rng(0)
+    found = one_file.pack([one_file.random_crop(ours(protein), length, rng) for protein in theirs])
+    assert_same(found, ours(Protein.pack([protein.crop(row, length) for row, protein in zip(first, theirs)])))
+
+
+def test_side_chains_turn_and_clash_as_in_the_package():
+    whole = Protein.pack([real_protein("2BEG"), real_protein("1LCD_A")])
+    present = torch.ones(whole.num_atoms, dtype=torch.bool)
+    present[torch.arange(7, whole.num_atoms, 23)] = whole.atom_name[7::23] < 4  # some side chains are incomplete
+    protein = whole.select_atoms(present)
+    expected, logs = TorsionalConformer()(protein, generator(3))
+    found = one_file.second_conformer(ours(protein), "atom", generator(3))
+    assert logs["clash_rate_drawn"].sums[0] > 2  # some are drawn again
+    assert relative_error(found.pos, expected.pos) < 1e-13
+    assert ((found.pos - protein.pos).abs() > 0.1).sum() > 100
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_graph_is_the_same(level):
+    protein = BUILDERS[level].select_nodes(batch())
+    expected, found = BUILDERS[level](protein), one_file.build_graph(ours(protein), level)
+    assert edges(found) == edges(expected)
+    assert edges(found, *found.edge_feature.T) == edges(expected, *expected.edge_feature.T)
+    assert torch.equal(found.node_feature, expected.node_feature)
+
+    def angles(graph, edge_in, edge_out, angle):
+        ends = torch.stack([graph.src[edge_in], graph.relation[edge_in], graph.dst[edge_in]])
+        further = torch.stack([graph.dst[edge_out], graph.relation[edge_out], angle])
+        return Counter(map(tuple, torch.cat([ends, further]).T.tolist()))
+
+    moved = protein.pos + torch.randn(protein.pos.shape, generator=generator(), dtype=torch.float64)
+    assert angles(found, *one_file.line_graph(found, moved)) == angles(expected, *line_graph(expected, moved, 8))
+
+
+def both(method: str, level: str, dtype: torch.dtype, stage: int) -> tuple:
+    """The objective of the package and that of the file, both with the weights that seed 0 gives."""
+    torch.manual_seed(0)
+    theirs = OBJECTIVES[method](ENCODERS["gearnet"](level, "tiny"), level).to(dtype)
+    theirs.set_stage(stage)  # after `to`, so that the schedule is rounded once
+    torch.manual_seed(0)
+    found = one_file.SiamDiff(method, level, "tiny").to(dtype)
+    found.stage = one_file.STAGES[stage - 1]
+    return theirs, found
+
+
+def renamed(name: str) -> str:
+    """The name in the file of a parameter of the package: in its heads a ReLU counts as a layer."""
+    return re.sub(r"_mlp\.layers\.(\d)", lambda match: f"_mlp.{2 * int(match[1])}", name)
+
+
+def gradients(objective: nn.Module) -> dict[str, torch.Tensor]:
+    """Weight and bias of each layer together: a bias in front of batch norm has no gradient but rounding."""
+    layers: dict[str, list[torch.Tensor]] = {}
+    for name, parameter in objective.named_parameters():
+        layers.setdefault(renamed(name).rpartition(".")[0], []).append(parameter.grad.flatten())
+    return {name: torch.cat(parts) for name, parts in layers.items()}
+
+
+def clear_draw(objective: nn.Module, protein) -> int:
+    """The first seed that leaves some type visible, and every angle 2e-6 away from the next bin: in float32 no rounding
+    goes that far."""
+    seen = {}
+
+    def atan2(y, x):
+        bins = seen["atan2"](y, x).double() / torch.pi * 8
+        inner = bins[(bins > 0.5) & (bins < 7.5)]  # the ends, 0 and pi, are in one bin whatever the rounding
+        seen["margin"] = min(seen["margin"], (inner - inner.round()).abs().min().item())
+        return seen["atan2"](y, x)
+
+    def random_mask(*args):
+        seen["masked"] = seen["random_mask"](*args)
+        return seen["masked"]
+
+    for seed in range(100):
+        seen |= {"atan2": torch.atan2, "random_mask": one_file.random_mask, "margin": 1.0}
+        with patch.object(torch, "atan2", atan2), patch.object(one_file, "random_mask", random_mask), torch.no_grad():
+            objective(protein, generator(seed))
+        if seen["margin"] > 8 / torch.pi * 2e-6 and len(seen["masked"]) < len(protein.residue_type):
+            return seed
+    raise AssertionError("no such seed")
+
+
+def often(dtype: torch.dtype, method: str, stage: int) -> bool:
+    """Whether the default run has this case: each method and level, once in float64; SiamDiff in float32, too."""
+    return stage == 1 and (dtype == torch.float64 or method == "siamdiff")
+
+
+CASES = [
+    pytest.param(dtype, method, level, stage, marks=[] if often(dtype, method, stage) else [pytest.mark.full])
+    for dtype, method, level, stage in itertools.product(TOLERANCE, METHODS, LEVELS, (1, 2))
+]
+
+
+@pytest.mark.usefixtures("kernel_form")
+@pytest.mark.parametrize(("dtype", "method", "level", "stage"), CASES)
+def test_loss_and_gradients_are_those_of_the_package(dtype, method, level, stage, near_zero_relus):
+    theirs, found = both(method, level, dtype, stage)
+    weights = {renamed(name): value for name, value in theirs.state_dict().items()}
+    found.load_state_dict(weights)
+    protein = batch(dtype)
+    seed = clear_draw(found, ours(protein))
+    results = {}
+
+    def error() -> torch.Tensor:
+        """Deviations of all gradients."""
+        for name, objective, given in (("theirs", theirs, protein), ("found", found, ours(protein))):
+            objective.zero_grad()
+            results[name] = objective(given, generator(seed))
+            results[name][0].backward()
+        expected, actual = gradients(theirs), gradients(found)
+        assert expected.keys() == actual.keys()
+        return torch.cat([deviation(actual[layer], gradient) for layer, gradient in expected.items()])
+
+    assert (near_zero_relus(error) if dtype == torch.float32 else error().abs().max()) < TOLERANCE[dtype]
+    (expected, logs), (loss, *parts) = results["theirs"], results["found"]
+    assert loss.item() == pytest.approx(expected.item(), rel=TOLERANCE[dtype])
+    sums = [logs[name].sums.tolist() for name in ("structure_loss", "sequence_loss")]
+    assert [part.item() for part in parts] == pytest.approx([total / count for total, count in sums], rel=1e-5)
+
+
+def test_weights_are_drawn_as_in_the_package():
+    for theirs, found in (both("siamdiff", level, torch.float32, 1) for level in LEVELS):
+        drawn = {renamed(name): value for name, value in theirs.state_dict().items()}
+        assert all(torch.equal(value, drawn[name]) for name, value in found.state_dict().items())
+
+
+@pytest.mark.skipif(not simulated.POSSIBLE, reason="this torch has no backend for devices written in Python")
+@pytest.mark.repeats
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_step_stays_on_the_gpu(level):
+    objective, p = one_file.SiamDiff("siamdiff", level, "tiny"), ours(batch(torch.float32))
+    with simulated.Simulation() as device:  # it raises an error if a call mixes devices
+        simulated.to_simulation(objective).train()
+        p = one_file.Protein(*(x.to(simulated.DEVICE) for x in vars(p).values()))
+        loss, *_ = objective(p, simulated.Generator().manual_seed(0))
+        loss.backward()
+        assert all(parameter.grad.device == simulated.DEVICE for parameter in objective.parameters())
+    assert device.on_cpu.keys() <= {"lift_fresh", "detach"} and not device.float64  # constants
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory) -> Path:
+    """A folder of eight pieces of 12 residues."""
+    folder, whole = tmp_path_factory.mktemp("pieces"), real_protein("2BEG", torch.float32)
+    for i in range(8):
+        write_pdb(folder / f"{i}.pdb", whole.crop(15 * i, 12))
+    return folder
+
+
+def fixed_loss(objective: nn.Module, p) -> float:
+    """The mean loss over draws of both stages that are the same in every call."""
+    losses = []
+    with torch.no_grad():
+        for seed in range(8):
+            objective.stage = one_file.STAGES[seed % 2]
+            losses.append(objective(p, generator(seed))[0].item())
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("level", ["residue", "atom"])
+@pytest.mark.parametrize("method", METHODS)
+def test_30_steps_lower_the_loss(method, level, pieces, tmp_path):
+    options = f"--method {method} --level {level} --size tiny --batch-size 2 --epochs 4 --lr 2e-3"
+    trained = one_file.main([*options.split(), "--data", str(pieces), "--out", str(tmp_path)])  # 32 steps
+    p = one_file.pack([one_file.read_structure(path) for path in sorted(pieces.iterdir())[:4]])
+    torch.manual_seed(0)
+    before = fixed_loss(one_file.SiamDiff(method, level, "tiny"), p)
+    assert fixed_loss(trained, p) < 0.95 * before
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize(("level", "launched"), [("residue", False), ("atom", True), ("residue", True)])
+def test_two_processes_write_an_encoder_that_the_package_reads(level, launched, pieces, tmp_path):
+    options = f"--level {level} --size tiny --batch-size 2 --epochs 1 --data {pieces} --out {tmp_path}".split()
+    if launched:
+        cold("examples/one_file.py", *options, launcher=TWO_RANKS)
+    else:  # as torchrun starts them
+        run("module", "examples.one_file", *options, world=2)
+    theirs = siamdiff_min.load_encoder(tmp_path / "encoder.pt", "cpu").encoder
+    found = one_file.GearNetEdge(level, "tiny").eval()
+    found.load_state_dict(theirs.state_dict())
+    protein = BUILDERS[level].select_nodes(batch(torch.float32))
+    with torch.no_grad():
+        encoding = theirs(protein)
+        a, h = found(ours(protein), one_file.build_graph(ours(protein), level))
+    assert relative_error(a, encoding.node) < 1e-5
+    assert relative_error(h, encoding.residue) < 1e-5
