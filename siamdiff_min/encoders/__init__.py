@@ -1,7 +1,8 @@
 """From a `Protein` to representations. `ENCODERS` is the choice of `--encoder`."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 
 from ..conventions import CONVENTIONS
 from ..files import ConfigError
@@ -56,6 +57,19 @@ def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper", es
     return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], model)
 
 
+def named(name: str, build: Callable) -> Callable:
+    """The same `build`, whose encoders remember what builds them again, for their file."""
+
+    @wraps(build)
+    def built(level: str, size: str = "paper", preset: str = "paper") -> Encoder:
+        encoder = build(level, size, preset)
+        encoder.identity = name, level, size, preset
+        return encoder
+
+    return built
+
+
 ENCODERS = {"gearnet": build_gearnet, "gvp": build_gvp, "esm-gearnet": build_esm_gearnet}
 ENCODERS |= {f"esm-gearnet-{size}": partial(build_esm_gearnet, esm=size) for size in ESM_SIZES}
+ENCODERS = {name: named(name, build) for name, build in ENCODERS.items()}
 ONE_LEVEL = {name: "residue" for name in ENCODERS if name.startswith("esm")} | {"gvp": "atom"}

@@ -6,8 +6,6 @@ fair-esm, whose weight files load. Sequences of a batch lie one after the other 
 sequences.
 """
 
-import argparse
-import re
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -15,14 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..files import CheckpointError
 from ..protein.constants import ONE_LETTER
 from ..protein.protein import Protein
 from .encoder import Encoder, Encoding
 from .gearnet import GearNet
 from .graph import Graph, GraphBuilder
 from .ops import segment_mean, segment_sum
-from .weights import load_weights, read_weights
 
 VOCABULARY = ("<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>")
 CLS, EOS, MASK = (VOCABULARY.index(name) for name in ("<cls>", "<eos>", "<mask>"))
@@ -163,22 +159,6 @@ class ESM2(nn.Module):
         for layer in self.layers:
             x = layer(x, rotation, tokens.groups)
         return self.emb_layer_norm_after(x)
-
-    def load(self, path: str) -> str:
-        """Read a weight file of fair-esm (`esm2_t33_650M_UR50D.pt` and the like); returns what was read, in words.
-
-        Raises CheckpointError if the file is damaged, no ESM-2, or of another size; the module is then unchanged.
-        """
-        size = f"ESM-2 with {len(self.layers)} layers of {self.width}"
-        left_out = r".*rot_emb\.inv_freq|contact_head\..*|lm_head\..*"  # constants, and heads that are not here
-        content = read_weights(path, allow=(argparse.Namespace,))  # beside the model the options of its training
-        try:
-            found = {re.sub(r"^encoder\.(sentence_encoder\.)?", "", name): x for name, x in content["model"].items()}
-            state = {name: x for name, x in found.items() if not re.fullmatch(left_out, name)}
-            load_weights(self, state, f"{path}, as {size},")
-        except (LookupError, TypeError, AttributeError) as error:  # no dict of tensors
-            raise CheckpointError(f"{path} is not a weight file of fair-esm: {error}") from error
-        return f"{size} from {path} ({len(state)} tensors)"
 
 
 class ESMGearNet(Encoder):

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
+from ..encoders.weights import choose_device
 from ..files import ConfigError, SiamDiffError, lock
 from ..logs import Statistic
 
@@ -108,15 +109,6 @@ def launch(device: str = "auto", threads: int | None = None, deterministic: bool
     dist.barrier()
     gc.collect()  # DDP holds on to the group, whose threads have to end before the interpreter does
     dist.destroy_process_group()
-
-
-def choose_device(device: str = "auto") -> str:
-    """`device`; "auto" is a GPU if there is any. Raises ConfigError if the GPU is missing."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"--device {device}, but this torch sees no GPU")
-    return device
 
 
 def keep_freed_memory() -> None:

@@ -29,6 +29,7 @@ from siamdiff_min.encoders.esm import (
     rotate,
     tokenise,
 )
+from siamdiff_min.encoders.weights import load_esm
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
 from siamdiff_min.protein.protein import Protein
@@ -191,7 +192,7 @@ def run_published(network, letters: list[str], masked: list[list[int]]) -> list[
 def test_equals_fair_esm(published, lengths):
     network, path = published
     net = ESM2(*ESM_SIZES["8M"])
-    assert "6 layers of 320" in net.load(path)
+    assert "6 layers of 320" in load_esm(net, path)
     letters = [random_letters(n, n + i) for i, n in enumerate(lengths)]
     masked = [list(range(i, n, 4)) if i % 2 else [] for i, n in enumerate(lengths)]
     x = net(sequences(*letters, masked=masked))
@@ -203,7 +204,7 @@ def test_residues_left_out_are_as_padding(published):
     """A gap in `residue_index` moves the positions: the same as fair-esm with <pad> in the gap."""
     network, path = published
     net = ESM2(*ESM_SIZES["8M"])
-    net.load(path)
+    load_esm(net, path)
     letters = random_letters(80, 0)
     keep = torch.ones(80, dtype=torch.bool)
     keep[10:15], keep[40], keep[60:70] = False, False, False
@@ -256,7 +257,7 @@ def test_files_that_do_not_fit(tmp_path, monkeypatch):
     source, net = ESM2(2, 24, 3), ESM2(2, 24, 3)
     state = source.state_dict()
     save("fits.pt", {**state, "layers.0.self_attn.rot_emb.inv_freq": torch.ones(4), "lm_head.bias": torch.ones(33)})
-    assert "2 layers of 24 from fits.pt (35 tensors)" in net.load("fits.pt")
+    assert "2 layers of 24 from fits.pt (35 tensors)" in load_esm(net, "fits.pt")
     assert all(torch.equal(x, state[name]) for name, x in net.state_dict().items())
     before = {name: x.clone() for name, x in net.state_dict().items()}
     save("missing.pt", {k: v for k, v in state.items() if k != "layers.1.fc1.bias"})
@@ -268,7 +269,7 @@ def test_files_that_do_not_fit(tmp_path, monkeypatch):
         ("wide", "2 layers of 24, do not fit"),
     ]:
         with pytest.raises(ValueError, match=said):
-            net.load(f"{name}.pt")
+            load_esm(net, f"{name}.pt")
     content = (tmp_path / "fits.pt").read_bytes()
     (tmp_path / "short.pt").write_bytes(content[: len(content) // 2])
     torch.save([1, 2], "list.pt")
@@ -277,7 +278,7 @@ def test_files_that_do_not_fit(tmp_path, monkeypatch):
         "short": "is damaged", "list": "is not a weight file of", "hostile": "cannot be read", "none": "No such"
     }.items():  # fmt: skip
         with pytest.raises(ValueError, match=f"{name}.pt.*{said}"):
-            net.load(f"{name}.pt")
+            load_esm(net, f"{name}.pt")
     assert not (tmp_path / "hostile").exists()
     assert all(torch.equal(x, before[name]) for name, x in net.state_dict().items())
 

@@ -8,19 +8,19 @@ from conftest import golden_graph, load_golden, relative_error
 
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.training.checkpoint import (
+from siamdiff_min.encoders.weights import (
     CHECKPOINT,
     ENCODER,
     MODEL,
-    CheckpointError,
     load,
     load_encoder,
     load_encoder_file,
     read,
-    save,
     save_encoder_file,
     write,
 )
+from siamdiff_min.files import CheckpointError
+from siamdiff_min.training.checkpoint import save
 
 WRAPPERS = ["", "module.", "_orig_mod.", "module._orig_mod."]
 
