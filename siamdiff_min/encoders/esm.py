@@ -162,15 +162,18 @@ class ESM2(nn.Module):
 
 
 class ESMGearNet(Encoder):
-    """GearNet-Edge with ESM's representations of the residues as node features. The output is both, side by side."""
+    """GearNet with ESM's representations of the residues as node features. The output is ESM's, then GearNet's.
+
+    Messages between edges, `num_angle_bins`, are ours (differences.md, row 33).
+    """
 
     has_esm = True
 
-    def __init__(self, builder: GraphBuilder, dims: list[int], esm: ESM2):
+    def __init__(self, builder: GraphBuilder, dims: list[int], esm: ESM2, num_angle_bins: int = 0):
         super().__init__()
         self.builder, self.esm = builder, esm
-        self.gearnet = GearNet(builder, dims, readout="sum", node_dim=esm.width)
-        self.layer_dims = [*self.gearnet.layer_dims, esm.width]
+        self.gearnet = GearNet(builder, dims, num_angle_bins, readout="sum", node_dim=esm.width)
+        self.layer_dims = [esm.width, *self.gearnet.layer_dims]
 
     def lr_factors(self) -> dict[str, float]:
         """A tenth of the run's learning rate for ESM."""
@@ -179,14 +182,14 @@ class ESMGearNet(Encoder):
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
         """Encode a batch. `graph` (default: the builder's) gives edges; its node one-hots are not used.
 
-        The vector of a protein is GearNet's sum beside ESM's mean (differences.md, row 33).
+        The vector of a protein is ESM's mean beside GearNet's sum.
         """
         protein, graph = self.seen(protein, graph)
         h = self.esm(protein)  # (R, width)
         structure = self.gearnet(protein, replace(graph, node_feature=h[protein.atom_residue]))
         mean = segment_mean(h, protein.residue_protein, protein.num_proteins)
         return Encoding(
-            node=torch.cat([structure.node, h[protein.atom_residue]], dim=-1),
-            residue=torch.cat([structure.residue, h], dim=-1),
-            protein=torch.cat([structure.protein, mean], dim=-1),
+            node=torch.cat([h[protein.atom_residue], structure.node], dim=-1),
+            residue=torch.cat([h, structure.residue], dim=-1),
+            protein=torch.cat([mean, structure.protein], dim=-1),
         )

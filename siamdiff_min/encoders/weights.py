@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ..files import CheckpointError, ConfigError, SiamDiffError, write_file
 from . import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH, Encoder, named
-from .esm import ESM2
+from .esm import ESM2, ESM_SIZES, RESIDUE_TOKEN
 
 BUNDLED = Path(__file__).parents[1] / "weights"  # the encoders that come with the package, NAME.pt
 CHECKPOINT, ENCODER, MODEL = "siamdiff_min checkpoint 2", "siamdiff_min encoder 1", "siamdiff_min model 1"
@@ -142,9 +142,17 @@ def read(path: str | Path) -> tuple[str, dict]:
             raise CheckpointError(f"{path} is damaged, or of another version: no weights or no options in it")
         if any(".scalar_norm.running_mean" in name for name in state):
             raise CheckpointError(f"{path} holds the GVP of version 0.2, which is gone: --encoder gvp is the paper's")
+        edges = any("gearnet.edge_layers." in name for name in state)
+        if edges and re.match("esm-gearnet(?!-edge)", about.get("encoder", "")):
+            reason = "it had messages between edges, and its output was in another order. Train it again"
+            raise CheckpointError(f"{path} holds the ESM-GearNet of an earlier version: {reason}")
         return kind, content
-    if content and _tensors_by_name(content):
-        return ENCODER, _released(content, path)
+    state = (
+        content["model"] if isinstance(content.get("model"), dict) else content
+    )  # torchdrug's engine adds its optimizer
+    if state and _tensors_by_name(state):
+        with malformed(path):
+            return ENCODER, _released(state, path)
     raise CheckpointError(f"{path} is neither an encoder file nor a checkpoint nor a dict of tensors")
 
 
@@ -192,28 +200,50 @@ def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, siz
     write(path, ENCODER, {**identity, **about, "state": encoder.state_dict()})
 
 
-def _released(state: dict[str, Tensor], path: str | Path) -> dict:
-    """The encoder in the weights of torchdrug's GearNet, alone or inside a task (`model.`), wrapped or not by
-    DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`).
+# A task (`model.`), a task in a task, DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`).
+_AROUND = r"(?:(?:model|module|_orig_mod)\.)*"
+_FIRST = re.compile(rf"({_AROUND})((?:structure_model\.)?)layers\.0\.self_loop\.weight")
+_NOT_IN_ESM = r".*rot_emb\.inv_freq|contact_head\..*|lm_head\..*"  # of fair-esm: constants, and heads
 
-    Level and size are told from the shapes, never from the name of the file: the released links are swapped.
+
+def _released(state: dict[str, Tensor], path: str | Path) -> dict:
+    """The encoder in the weights of torchdrug's GearNet or of ESM-GearNet, alone or inside something.
+
+    Encoder, level and size are told from the shapes, never from the name of the file: two released links are swapped.
     """
-    state = {re.sub(r"^((module|_orig_mod)\.)+", "", name): tensor for name, tensor in state.items()}
-    inside = {name.removeprefix("model."): t for name, t in state.items() if name.startswith("model.")}
-    heads = sorted({name.split(".")[0] for name in state if not name.startswith("model.")}) if inside else []
-    state = inside or state
-    shapes = [t.shape for name, t in state.items() if re.fullmatch(r"layers\.\d+\.self_loop\.weight", name)]
-    if not shapes or any(len(shape) != 2 for shape in shapes):
+    match = next(filter(None, map(_FIRST.fullmatch, state)), None)
+    if not match:
         found = ", ".join(list(state)[:3])
         raise CheckpointError(f"{path} holds no GearNet: no layers.0.self_loop.weight, but {found}, ...")
-    inputs, found = {"atom": ATOM_GRAPH.node_dim, "residue": RESIDUE_GRAPH.node_dim}, [shape[0] for shape in shapes]
-    for level, size in itertools.product(inputs, GEARNET_DIMS):
-        if shapes[0][1] == inputs[level] and found == GEARNET_DIMS[size][level]:
-            return dict(zip(IDENTITY, ("gearnet", level, size, "official"))) | {"state": state, "not_loaded": heads}
-    raise CheckpointError(
-        f"{path} holds a GearNet with input {shapes[0][1]} and widths {found}; "
-        f"known are input {inputs} and widths {GEARNET_DIMS}"
-    )
+    prefix, gearnet = match.groups()
+    heads = {re.sub(_AROUND, "", name, count=1).split(".")[0] for name in state if not name.startswith(prefix)}
+    state = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
+    shapes = [x.shape for name, x in state.items() if re.fullmatch(rf"{gearnet}layers\.\d+\.self_loop\.weight", name)]
+    dims = [shapes[0][1], *(shape[0] for shape in shapes)]  # of the input, then of the layers
+    if gearnet:
+        esm = {f"esm-gearnet-{size}".removesuffix("-650M"): width for size, (_, width, _) in ESM_SIZES.items()}
+        known = [(width, name, "residue", "paper") for name, width in esm.items()]
+        state = _esm_gearnet(state, path)
+    else:
+        nodes = {"atom": ATOM_GRAPH.node_dim, "residue": RESIDUE_GRAPH.node_dim}
+        known = [(nodes[level], "gearnet", level, size) for level, size in itertools.product(nodes, GEARNET_DIMS)]
+    for width, name, level, size in known:
+        if dims == [width, *GEARNET_DIMS[size][level]]:
+            identity = dict(zip(IDENTITY, (name, level, size, "official")))
+            return {**identity, "state": state, "not_loaded": sorted(heads)}
+    listed = "; ".join(f"{width} and {GEARNET_DIMS[size][level]}" for width, _, level, size in known)
+    found = f"a GearNet with input {dims[0]} and widths {dims[1:]}"
+    raise CheckpointError(f"{path} holds {found}; known are input and widths {listed}")
+
+
+def _esm_gearnet(state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
+    """The weights of an `ESMGearNet` in those of torchdrug's. Raises CheckpointError for another order of types."""
+    tokens = state.pop("sequence_model.mapping").tolist()[: len(RESIDUE_TOKEN)]  # of the residue types
+    if tokens != list(RESIDUE_TOKEN):
+        raise CheckpointError(f"{path} has the residue types in another order, with ESM's tokens {tokens}")
+    state = {re.sub(r"^sequence_model\.model\.", "esm.", name): x for name, x in state.items()}
+    state = {re.sub(r"^structure_model\.", "gearnet.", name): x for name, x in state.items()}
+    return {name: x for name, x in state.items() if not re.fullmatch(rf"esm\.({_NOT_IN_ESM})", name)}
 
 
 # ---- encoders --------------------------------------------------------------------------------------------------------
@@ -274,11 +304,10 @@ def load_esm(esm: ESM2, path: str) -> str:
     Raises CheckpointError if the file is damaged, no ESM-2, or of another size; the module is then unchanged.
     """
     size = f"ESM-2 with {len(esm.layers)} layers of {esm.width}"
-    left_out = r".*rot_emb\.inv_freq|contact_head\..*|lm_head\..*"  # constants, and heads that are not here
     content = read_weights(path, allow=(argparse.Namespace,))  # beside the model the options of its training
     try:
         found = {re.sub(r"^encoder\.(sentence_encoder\.)?", "", name): x for name, x in content["model"].items()}
-        state = {name: x for name, x in found.items() if not re.fullmatch(left_out, name)}
+        state = {name: x for name, x in found.items() if not re.fullmatch(_NOT_IN_ESM, name)}
         load_weights(esm, state, f"{path}, as {size},")
     except (LookupError, TypeError, AttributeError) as error:  # no dict of tensors
         raise CheckpointError(f"{path} is not a weight file of fair-esm: {error}") from error
