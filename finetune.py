@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status, 128 + n after signal n."""
     config = finetune_options(argv, __doc__.splitlines()[0], world_size())
     model = weights.load(config.eval_only, weights.MODEL) if config.eval_only else None
-    with launch(config.device, config.threads, config.deterministic) as ranks:
+    with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         if config.predict:
             open_store(config.predict, build=False)  # nothing there is an error now, not after the training
         datasets, labels, options = open_data(config, ranks, model)

@@ -30,7 +30,7 @@ from siamdiff_min.training.run import Run
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status, 128 + n after signal n."""
     config = pretrain_options(argv, __doc__.splitlines()[0], world_size())
-    with launch(config.device, config.threads, config.deterministic) as ranks:
+    with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         train, valid = open_data(config, ranks)
         objective = build(config, ranks)
         per_epoch = max(1, len(train.indices) // config.global_batch_size) if train.dataset else "?"
