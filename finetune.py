@@ -9,11 +9,12 @@
 Without --init-from the encoder starts from scratch. The results are OUT/results.json and OUT/seed-S/best.pt.
 """
 
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
 
-import siamdiff_min  # noqa: F401  # isort: skip  # before torch: it sets what torch reads from the environment
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep
 import numpy as np
 import torch
 from torch.optim.swa_utils import update_bn
@@ -25,6 +26,7 @@ from siamdiff_min.data.ec import ec_set
 from siamdiff_min.data.samples import DATASETS, SPLITS, Samples, Unlabelled, pack_samples
 from siamdiff_min.data.table import table_set
 from siamdiff_min.downstream.tasks import TASKS, Classes, Task
+from siamdiff_min.encoders import weights
 from siamdiff_min.files import ConfigError, console
 from siamdiff_min.training import checkpoint, engine, results
 from siamdiff_min.training.config import finetune_options, for_seed, printed
@@ -38,8 +40,8 @@ OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status, 128 + n after signal n."""
     config = finetune_options(argv, __doc__.splitlines()[0], world_size())
-    model = checkpoint.load(config.eval_only, checkpoint.MODEL) if config.eval_only else None
-    with launch(config.device, config.threads, config.deterministic) as ranks:
+    model = weights.load(config.eval_only, weights.MODEL) if config.eval_only else None
+    with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         if config.predict:
             open_store(config.predict, build=False)  # nothing there is an error now, not after the training
         datasets, labels, options = open_data(config, ranks, model)
@@ -60,7 +62,7 @@ def run(config: Namespace, datasets: dict[str, Samples], labels: tuple, options:
         if not config.eval_only and (stopped := train(of_seed, task, datasets, labels, ranks)):
             return 128 + stopped
         best = config.eval_only or f"{of_seed.out}/best.pt"
-        checkpoint.load_weights(task, checkpoint.load(best, checkpoint.MODEL)["state"], best)
+        weights.load_weights(task, weights.load(best, weights.MODEL)["state"], best)
         if datasets:
             predictions = results.predict(task, everything(datasets["test"]), of_seed, ranks)
             tested[seed] = task.metrics(predictions.score, predictions.target, predictions.groups)
@@ -129,8 +131,8 @@ def everything(dataset: Samples) -> Data:
 def build(config: Namespace, datasets: dict[str, Samples], labels: tuple, options: dict, ranks: Ranks) -> Task:
     """Encoder and head: from scratch, or with the encoder of --init-from."""
     torch.manual_seed(config.seed)
-    encoder = checkpoint.new_encoder(config, ranks.say)
-    with checkpoint.malformed(config.eval_only):
+    encoder = weights.new_encoder(config, ranks.say)
+    with weights.malformed(config.eval_only):
         task = TASKS[config.task](encoder, len(labels) or None, **options)
     if config.init_from:
         checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
@@ -168,10 +170,10 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], labels: t
         return value if epochs == int(epochs) and np.isfinite(value) else -np.inf
 
     path = Path(config.out) / "best.pt"
-    best, identity = -np.inf, {name: getattr(config, name) for name in ("task", *checkpoint.IDENTITY)}
+    best, identity = -np.inf, {name: getattr(config, name) for name in ("task", *weights.IDENTITY)}
     if path.exists() and checkpoint.checkpoints(path.parent) and config.resume != "never":
-        before = checkpoint.load(path, checkpoint.MODEL)
-        with checkpoint.malformed(path):
+        before = weights.load(path, weights.MODEL)
+        with weights.malformed(path):
             best = score(before["epochs"], before["valid"])
 
     def validate(epochs: float) -> dict[str, float]:
@@ -184,7 +186,7 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], labels: t
             if ranks.rank == 0:
                 about = {"seed": config.seed, "epochs": epochs, "valid": values, "max_residues": config.max_residues}
                 about |= {"labels": list(labels), "options": task.options}
-                checkpoint.write(path, checkpoint.MODEL, {**identity, **about, "state": task.state_dict()})
+                weights.write(path, weights.MODEL, {**identity, **about, "state": task.state_dict()})
         return values
 
     if config.freeze and not config.init_from:

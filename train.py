@@ -6,16 +6,18 @@
 A run that was interrupted continues when the same command is given again. The result is OUT/encoder.pt.
 """
 
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
 
-import siamdiff_min  # noqa: F401  # isort: skip  # before torch: it sets what torch reads from the environment
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep
 import torch
 
 from siamdiff_min.conventions import CONVENTIONS
 from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
+from siamdiff_min.encoders import weights
 from siamdiff_min.files import console
 from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.config import pretrain_options, printed
@@ -28,7 +30,7 @@ from siamdiff_min.training.run import Run
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status, 128 + n after signal n."""
     config = pretrain_options(argv, __doc__.splitlines()[0], world_size())
-    with launch(config.device, config.threads, config.deterministic) as ranks:
+    with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         train, valid = open_data(config, ranks)
         objective = build(config, ranks)
         per_epoch = max(1, len(train.indices) // config.global_batch_size) if train.dataset else "?"
@@ -53,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
                 about = {"method": config.method, "config": vars(config)}
                 if hasattr(objective, "seq_mlp"):
                     about["seq_mlp"] = objective.seq_mlp.state_dict()
-                checkpoint.save_encoder_file(path, objective.encoder, *identity, **about)
+                weights.save_encoder_file(path, objective.encoder, *identity, **about)
                 ranks.say(summary(Path(config.out) / "metrics.jsonl"))
             ranks.say(f"encoder     {path}")
     return 0
@@ -82,7 +84,7 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[Data, Data]:
 def build(config: Namespace, ranks: Ranks) -> torch.nn.Module:
     """Encoder and objective: from scratch, or with the weights of --init-from."""
     torch.manual_seed(config.seed)
-    encoder = checkpoint.new_encoder(config, ranks.say)
+    encoder = weights.new_encoder(config, ranks.say)
     objective = checkpoint.new_objective(encoder, config)
     if config.init_from:
         checkpoint.initialise(objective, config.init_from, ranks.say)

@@ -12,10 +12,8 @@ from pathlib import Path
 
 from siamdiff_min import __version__
 from siamdiff_min.data.sources import Source, bundle_path, find_structures
-from siamdiff_min.embed import load_encoder
 from siamdiff_min.encoders import weights
 from siamdiff_min.files import checksum, write_file
-from siamdiff_min.training import checkpoint
 
 RECORD = Path(__file__).parent.parent / "tests" / "bundled_encoders.json"
 KEPT = ("epochs", "batch_size", "lr", "lr_decay", "max_length", "valid_fraction", "seed")  # options of the run
@@ -28,18 +26,18 @@ def smallest() -> Source:
 
 def put(file: Path, name: str, data: str, record: Path = RECORD) -> Path:
     """Write an encoder and its entry in `record`; returns the file. Raises CheckpointError if `file` is no encoder."""
-    content = checkpoint.load_encoder_file(file)
-    encoder = checkpoint.load_encoder(file).to(next(iter(content["state"].values())).dtype)
+    content = weights.load_encoder_file(file)
+    encoder = weights.load_encoder(file, "cpu").to(next(iter(content["state"].values())).dtype)
     config = content["config"]
     steps = content.get("steps") or json.loads((file.parent / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     about = {"method": content["method"], "data": data, "steps": steps}
     about |= {option: config[option] for option in KEPT} | {"version": __version__}
     about |= {"seq_mlp": content["seq_mlp"]} if "seq_mlp" in content else {}
     bundled = weights.BUNDLED / f"{name}.pt"
-    identity = [content[key] for key in checkpoint.IDENTITY]
-    checkpoint.save_encoder_file(bundled, encoder, *identity, **about)
+    identity = [content[key] for key in weights.IDENTITY]
+    weights.save_encoder_file(bundled, encoder, *identity, **about)
     source = smallest()
-    mean = load_encoder(name, "cpu").embed(source.read()).mean
+    mean = weights.load_encoder(name, "cpu").embed(source.read()).mean
     entries = json.loads(record.read_text()) if record.exists() else {}
     entries[name] = {
         "sha256": checksum(bundled),

@@ -30,12 +30,12 @@ from benchmarks.families import families
 from benchmarks.ppis import interval
 from benchmarks.probe import Item, load, save, short, sides
 from siamdiff_min.data.sources import find_structures
+from siamdiff_min.encoders import weights
 from siamdiff_min.encoders.ops import MLP
 from siamdiff_min.files import ConfigError, console
 from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES, ONE_LETTER
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.training import checkpoint
 
 FLOOR, FOLDS, DRAWS, PENALTIES = "counts+neighbours", 10, 2000, (30, 300, 3000)
 MODELS = {f"ridge {a}": lambda a=a: Ridge(alpha=a) for a in PENALTIES}
@@ -127,7 +127,7 @@ def surroundings(mutations: list[Mutation]) -> np.ndarray:
 
 def log_odds(name: str, mutations: list[Mutation]) -> np.ndarray:
     """log p(mutant) - log p(wild), log p(mutant), log p(wild) (K, 3) of the sequence head, the residue masked."""
-    content = checkpoint.load_encoder_file(Path(name))
+    content = weights.load_encoder_file(Path(name))
     state = content["seq_mlp"]
     shapes = [tensor.shape for key, tensor in state.items() if key.endswith("weight")]
     head = MLP(shapes[0][1], *(shape[0] for shape in shapes))
@@ -150,7 +150,7 @@ def blocks(name: str, mutations: list[Mutation]) -> list[np.ndarray]:
         return [first]
     once = {id(m.protein): m for m in mutations}.values()
     items = [Item(m.structure, "train", m.family, "", m.protein) for m in once]
-    if not name.startswith("random-") and "seq_mlp" in checkpoint.load_encoder_file(Path(name)):
+    if not name.startswith("random-") and "seq_mlp" in weights.load_encoder_file(Path(name)):
         first = np.concatenate([first, log_odds(name, mutations)], axis=1)
     return [first, at_residues(load(name, items), mutations)]
 

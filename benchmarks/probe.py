@@ -41,7 +41,7 @@ from torch.optim.swa_utils import update_bn
 
 from benchmarks import proteinmpnn, residue_labels
 from benchmarks.residue_labels import atoms_of, labels_of
-from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.encoders.ops import segment_mean
 from siamdiff_min.files import ConfigError, console, write_file
 from siamdiff_min.pretraining.diffusion import hide_residues
@@ -49,7 +49,6 @@ from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.protein.structure import Structure
-from siamdiff_min.training import checkpoint
 
 SPLITS = ("train", "val", "test")
 KIND = {"structure": "class", "contacts": "number", "longrange": "number", "exposure": "number", "masked": "class"}
@@ -222,7 +221,7 @@ def load(name: str, items: list[Item]):
         with torch.no_grad():
             update_bn(map(encoder.builder.select_nodes, batches), encoder)
     else:
-        encoder = checkpoint.load_encoder(name)
+        encoder = weights.load_encoder(name, "cpu")
     encoder.eval()
     return lambda protein: encoder(encoder.builder.select_nodes(protein)).residue
 

@@ -33,7 +33,7 @@ from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import SIZES
 from siamdiff_min.training.log import peak_memory
-from siamdiff_min.training.ranks import keep_freed_memory
+from siamdiff_min.training.ranks import keep_few_plans, keep_freed_memory
 
 
 def timed(work, device: str = "cpu"):
@@ -191,6 +191,8 @@ def measure(args: argparse.Namespace) -> None:
     """Run the configurations of one command line, and print a few lines for each."""
     if args.device == "cpu":
         keep_freed_memory()
+        if "bf16" in args.amp:
+            keep_few_plans()
 
     name = torch.cuda.get_device_name() if args.device == "cuda" else f"{torch.get_num_threads()} threads"
     print(f"torch {torch.__version__}, {args.device} ({name}), {platform.machine()}")

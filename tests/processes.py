@@ -26,8 +26,9 @@ import torch
 from siamdiff_min import embed
 from siamdiff_min.data import build, ec
 from siamdiff_min.data import store as stores
+from siamdiff_min.encoders import weights
 from siamdiff_min.files import console, write_file
-from siamdiff_min.training import checkpoint, engine, ranks
+from siamdiff_min.training import engine, ranks
 from siamdiff_min.training.order import Data
 
 ROOT = Path(__file__).parents[1]
@@ -200,7 +201,7 @@ def die_in(place: str, how: str) -> None:
     elif place == "data":
         standin.train = dies
     elif place == "save":
-        checkpoint.write_file = dies
+        weights.write_file = dies
     else:
         forward, calls = standin.Objective.forward, []
 

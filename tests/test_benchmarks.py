@@ -14,12 +14,11 @@ from benchmarks import ddg, ppis, probe
 from benchmarks.families import families
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data.sources import bundle_path, find_structures
-from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.encoders.ops import MLP
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ONE_LETTER
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import TABLE_5
 
 
@@ -46,7 +45,7 @@ def encoder_file(tmp_path_factory):
     head = MLP(encoder.out_dim, encoder.out_dim, encoder.out_dim, 20)
     path = tmp_path_factory.mktemp("run") / "encoder.pt"
     identity = "gearnet", "residue", "tiny", "paper"
-    checkpoint.save_encoder_file(path, encoder, *identity, seq_mlp=head.state_dict())
+    weights.save_encoder_file(path, encoder, *identity, seq_mlp=head.state_dict())
     return str(path)
 
 
@@ -222,7 +221,7 @@ def test_without_test_the_other_table_is_not_opened(stability, tmp_path, few_mod
 def test_log_odds_by_hand(stability, encoder_file):
     """Of the head on the features of the masked residue; they do not depend on the wild type that is hidden."""
     mutation = ddg.read_mutations(stability, "train.tsv")[0]
-    content = checkpoint.load_encoder_file(encoder_file)
+    content = weights.load_encoder_file(encoder_file)
     head = MLP(128, 128, 128, 20)
     head.load_state_dict(content["seq_mlp"])
     hidden = ddg.hide_residues(mutation.protein, torch.tensor([mutation.residue]), backbone=4)

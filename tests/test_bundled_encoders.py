@@ -14,8 +14,8 @@ from benchmarks import bundle_encoder
 from benchmarks.pdb import write_pdb
 from siamdiff_min.embed import main
 from siamdiff_min.encoders import ENCODERS, weights
+from siamdiff_min.encoders.weights import load_encoder_file, save_encoder_file
 from siamdiff_min.files import CheckpointError, checksum
-from siamdiff_min.training.checkpoint import load_encoder_file, save_encoder_file
 from siamdiff_min.training.config import pretrain_options
 
 NAMES = ("siamdiff-atom", "siamdiff-residue")
@@ -36,9 +36,9 @@ def test_an_encoder_of_the_package_gives_the_stored_vector(name, offline):
     file = weights.BUNDLED / f"{name}.pt"
     stored = json.loads(bundle_encoder.RECORD.read_text())[name]
     assert file.stat().st_size < 4e6 and checksum(file) == stored["sha256"]
-    embedder, source = siamdiff_min.load_encoder(name, "cpu"), bundle_encoder.smallest()
-    embedding = embedder.embed(source.read())
-    assert source.name == stored["structure"] and len(embedding.mean) == sum(embedder.encoder.layer_dims)
+    encoder, source = siamdiff_min.load_encoder(name, "cpu"), bundle_encoder.smallest()
+    embedding = encoder.embed(source.read())
+    assert source.name == stored["structure"] and len(embedding.mean) == sum(encoder.layer_dims)
     assert np.allclose(embedding.mean, stored["mean"], rtol=1e-3, atol=1e-3 * np.abs(embedding.mean).max())
     assert load_encoder_file(name)["level"] == name.split("-")[1]
 
@@ -88,7 +88,7 @@ def test_fine_tuning_starts_from_a_name(bundled, capsys):
 
 def test_a_file_wins_and_an_unknown_name_lists_the_known(bundled):
     bundled["siamdiff-residue"].rename("siamdiff-atom")
-    widths = siamdiff_min.load_encoder("siamdiff-atom", "cpu").encoder.layer_dims
+    widths = siamdiff_min.load_encoder("siamdiff-atom", "cpu").layer_dims
     assert widths == ENCODERS["gearnet"]("residue", "tiny").layer_dims != ENCODERS["gearnet"]("atom", "tiny").layer_dims
     with pytest.raises(
         CheckpointError, match=r"siamdiff-other: No such file; encoders of the package are siamdiff-atom"

@@ -24,10 +24,10 @@ from siamdiff_min import embed
 from siamdiff_min.data.sources import Source, bundle_path
 from siamdiff_min.embed import Embedder, main
 from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders.weights import save_encoder_file
 from siamdiff_min.files import ConfigError, StructureError
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.structure import Structure
-from siamdiff_min.training.checkpoint import save_encoder_file
 from siamdiff_min.training.ranks import Ranks
 
 
@@ -70,7 +70,7 @@ def test_embeddings_do_not_depend_on_order_or_batch(checkpoint, files):
     alone = siamdiff_min.load_encoder(checkpoint, "cpu")
     single = [alone.embed(file) for file in files[:6]]
     for batch_nodes, order in [(10**6, range(6)), (10**6, (5, 3, 0, 1, 4, 2)), (500, range(6)), (1, range(6))]:
-        many = siamdiff_min.load_encoder(checkpoint, "cpu", batch_nodes).embed(*[files[i] for i in order])
+        many = alone.embed(*[files[i] for i in order], batch_nodes=batch_nodes)
         for i, embedding in zip(order, many):
             assert embedding.id == stem(files[i]) and embedding.sequence == single[i].sequence
             for name in ("mean", "per_residue"):
@@ -80,10 +80,10 @@ def test_embeddings_do_not_depend_on_order_or_batch(checkpoint, files):
 
 def test_embeddings_are_those_of_the_encoder_and_named_after_the_file(checkpoint, files):
     structure = read_structure(files[0])
-    embedder = siamdiff_min.load_encoder(checkpoint, "cpu")
-    embedding = embedder.embed(structure)
+    encoder = siamdiff_min.load_encoder(checkpoint, "cpu")
+    embedding = encoder.embed(structure)
     with torch.inference_mode():
-        encoding = embedder.encoder(structure.protein)
+        encoding = encoder(structure.protein)
     assert np.array_equal(embedding.per_residue, encoding.residue.numpy())
     assert np.allclose(embedding.mean, embedding.per_residue.mean(0))
     assert (
@@ -112,8 +112,8 @@ def test_pdb_and_mmcif_give_the_same(checkpoint, tmp_path, files):
 def test_embeddings_do_not_depend_on_the_pose(checkpoint):
     protein = real_protein("2BEG")
     protein = replace(protein, chain=protein.chain.unique(return_inverse=True)[1])
-    embedder = Embedder(siamdiff_min.load_encoder(checkpoint, "cpu").encoder.double())
-    a, b = embedder.embed(*(Structure(p, tuple("ABCDE"), Counter()) for p in (protein, move(protein, 3))))
+    encoder = siamdiff_min.load_encoder(checkpoint, "cpu").double()
+    a, b = encoder.embed(*(Structure(p, tuple("ABCDE"), Counter()) for p in (protein, move(protein, 3))))
     assert np.allclose(a.per_residue, b.per_residue, atol=1e-5)
     assert sorted(set(a.chain)) == ["A", "B", "C", "D", "E"]
 
@@ -309,15 +309,15 @@ def test_incomplete_structures_are_named(encoders, files, tmp_path, capsys):
 
 
 def test_numbers_that_are_not_finite_are_never_handed_out(weights, files, tmp_path, monkeypatch, capsys):
-    embedder, real = siamdiff_min.load_encoder(weights, "cpu"), Embedder.embed_group
-    encode = embedder.encoder.forward
+    encoder, real = siamdiff_min.load_encoder(weights, "cpu"), Embedder.embed_group
+    embedder, encode = Embedder(encoder), encoder.forward
 
     def overflow(protein):
         encoding = encode(protein)
         encoding.residue[protein.residue_protein == 0] = torch.inf
         return encoding
 
-    monkeypatch.setattr(embedder.encoder, "forward", overflow)
+    monkeypatch.setattr(encoder, "forward", overflow)
     with pytest.raises(StructureError, match="0: no finite representation"):
         embedder.embed(read_structure(files[0]))
     monkeypatch.setattr(Embedder, "embed_group", lambda self, *args: real(embedder, *args))

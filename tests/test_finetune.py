@@ -18,7 +18,7 @@ from siamdiff_min.data import ec
 from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS
 from siamdiff_min.downstream.tasks import TASKS
-from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import finetune_options, for_seed
 from siamdiff_min.training.ranks import Ranks
@@ -54,7 +54,7 @@ def test_results_of_two_seeds(trained):
         values = [results["test"][seed][name] for seed in "34"]
         assert np.isclose(mean, np.mean(values)) and np.isclose(results["std"][name], np.std(values, ddof=1))
     for seed in (3, 4):
-        best = checkpoint.load(trained / f"seed-{seed}" / "best.pt", checkpoint.MODEL)
+        best = checkpoint.load(trained / f"seed-{seed}" / "best.pt", weights.MODEL)
         valid = [line for line in lines(trained / f"seed-{seed}") if line["split"] == "valid"]
         assert len(valid) == 3 and valid[int(best["epochs"]) - 1]["fmax"] == max(line["fmax"] for line in valid)
         assert best["valid"]["fmax"] == valid[int(best["epochs"]) - 1]["fmax"] and tuple(best["labels"]) == ENZYMES
@@ -118,14 +118,14 @@ def test_interrupted_and_resumed_it_is_the_same_run(trained, enzymes, tmp_path):
 def test_two_ranks_from_a_pretrained_encoder_frozen(enzymes, tmp_path):
     torch.manual_seed(1)
     source, encoder = tmp_path / "encoder-0.pt", ENCODERS["gearnet"]("residue", "tiny")
-    checkpoint.save_encoder_file(source, encoder, "gearnet", "residue", "tiny", "paper")
+    weights.save_encoder_file(source, encoder, "gearnet", "residue", "tiny", "paper")
     said = finetune(
         "--task", "ec", "--data", enzymes, *SMALL[2:], "--max-steps", 2, "--freeze",
         "--init-from", tmp_path / "encoder-{seed}.pt", "--out", tmp_path / "run", world=2,
     )  # fmt: skip
     assert f"loaded from {source}: encoder.layers" in said and "initial values kept: head (6 tensors)" in said
     assert said.count("samples     train") == 1
-    state = checkpoint.load(tmp_path / "run" / "seed-0" / "best.pt", checkpoint.MODEL)["state"]
+    state = checkpoint.load(tmp_path / "run" / "seed-0" / "best.pt", weights.MODEL)["state"]
     assert all(torch.equal(state[f"encoder.{k}"], v) for k, v in encoder.state_dict().items())
     said = finetune("--task", "ec", "--data", enzymes, "--init-from", source, "--size", "paper", status=1)
     assert "--size paper, but" in said and "holds: tiny" in said
@@ -135,7 +135,7 @@ def test_two_ranks_from_a_pretrained_encoder_frozen(enzymes, tmp_path):
 def test_frozen_from_scratch_sees_values_of_order_one(enzymes, tmp_path):
     """Nothing else would teach its batch norm what to subtract and to divide by."""
     finetune("--task", "ec", "--data", enzymes, *SMALL, "--max-steps", 1, "--freeze", "--out", tmp_path)
-    state = checkpoint.load(tmp_path / "seed-0" / "best.pt", checkpoint.MODEL)["state"]
+    state = checkpoint.load(tmp_path / "seed-0" / "best.pt", weights.MODEL)["state"]
     encoder = ENCODERS["gearnet"]("residue", "tiny")
     checkpoint.load_weights(encoder, {k[8:]: v for k, v in state.items() if k.startswith("encoder.")}, "best.pt")
     data = ec.ec_set(enzymes)
@@ -153,11 +153,11 @@ def test_a_resumed_run_goes_on_from_a_metric_that_was_not_a_number(enzymes, tmp_
     options = ["--task", "ec", "--data", enzymes, *SMALL, "--out", tmp_path]
     finetune(*options, "--max-steps", 4)  # one epoch
     path = tmp_path / "seed-0" / "best.pt"
-    model = checkpoint.load(path, checkpoint.MODEL)
+    model = checkpoint.load(path, weights.MODEL)
     model["valid"]["fmax"] = np.nan  # as AUROC where all samples are of one class
     torch.save(model, path)
     finetune(*options)
-    assert np.isfinite(checkpoint.load(path, checkpoint.MODEL)["valid"]["fmax"])
+    assert np.isfinite(checkpoint.load(path, weights.MODEL)["valid"]["fmax"])
 
 
 class Split(list):
@@ -199,7 +199,7 @@ def minimised(tmp_path, monkeypatch):
         task.measures = (measure,)
         task.metrics = lambda score, target, groups: {measure: score[target]}
         script.train(config, task, datasets, (), Ranks(torch.device("cpu")))
-        return checkpoint.load(f"{config.out}/best.pt", checkpoint.MODEL), started[0]
+        return checkpoint.load(f"{config.out}/best.pt", weights.MODEL), started[0]
 
     return run
 
@@ -241,7 +241,7 @@ def test_a_saved_model_sees_as_many_residues_as_in_training(tmp_path):
     identity = {"task": "msp", "encoder": "gearnet", "level": "atom", "size": "tiny", "preset": "paper"}
     task, path = TASKS["msp"](ENCODERS["gearnet"]("atom", "tiny")), tmp_path / "best.pt"
     about = {"labels": [], "seed": 0, "epochs": 1.0, "valid": {}, "max_residues": 70, "options": {}}
-    checkpoint.write(path, checkpoint.MODEL, {**identity, **about, "state": task.state_dict()})
+    checkpoint.write(path, weights.MODEL, {**identity, **about, "state": task.state_dict()})
     for given, expected in (((), "70"), (("--max-residues", 80), "80")):
         said = finetune("--eval-only", path, "--dry-run", *given)
         assert ["max_residues", expected] in [line.split() for line in said.splitlines()]

@@ -17,7 +17,7 @@ import pytest
 import siamdiff_min
 from siamdiff_min.data.sources import bundle_path
 from siamdiff_min.encoders import ENCODERS, weights
-from siamdiff_min.training.checkpoint import save_encoder_file
+from siamdiff_min.encoders.weights import save_encoder_file
 
 ROOT = Path(__file__).parents[1]
 CHECK = """

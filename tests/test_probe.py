@@ -14,9 +14,8 @@ from benchmarks.pdb import write_pdb
 from benchmarks.probe import Rows
 from benchmarks.residue_labels import exposure, labels_of, secondary_structure
 from siamdiff_min.data.sources import bundle_index, bundle_path, find_structures
-from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.files import ConfigError, SiamDiffError
-from siamdiff_min.training import checkpoint
 
 KINDS = ["class", "number", "yes or no"]
 
@@ -152,7 +151,7 @@ def test_the_command(data, tmp_path, capsys):
     torch.manual_seed(0)
     (tmp_path / "run").mkdir()
     path = tmp_path / "run" / "encoder.pt"
-    checkpoint.save_encoder_file(path, ENCODERS["gearnet"]("residue", "tiny"), "gearnet", "residue", "tiny", "paper")
+    weights.save_encoder_file(path, ENCODERS["gearnet"]("residue", "tiny"), "gearnet", "residue", "tiny", "paper")
     names = ["random-gearnet-residue-tiny-0", str(path), "both"]
     probe.main([str(data), *names, "--out", str(tmp_path)])
     printed = capsys.readouterr().out

@@ -1,12 +1,19 @@
 """The names that the package hands out, and that importing it is enough to use them."""
 
 import inspect
+import os
 import subprocess
 import sys
 
 import pytest
+import torch
 
 import siamdiff_min
+from benchmarks import bundle_encoder
+from benchmarks.pdb import write_pdb
+from siamdiff_min.encoders.graph import RESIDUE_GRAPH
+from siamdiff_min.encoders.weights import load_encoder_file
+from siamdiff_min.files import ConfigError
 
 
 def test_what_a_user_calls_is_there():
@@ -36,3 +43,80 @@ def test_the_types_that_these_return_are_there():
 def test_the_package_loads_without_what_only_some_need():
     script = "import sys, siamdiff_min; print(*{'sklearn', 'siamdiff_min.embed'} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "\n"
+
+
+UNCHANGED = """
+import hashlib, os, random, signal, sys, threading, warnings
+import numpy, torch
+
+def state():
+    generators = torch.get_rng_state().numpy().tobytes(), str(numpy.random.get_state()), random.getstate()
+    settings = torch.get_num_threads(), torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    settings += torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(), torch.get_default_device()
+    signals = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    threads = threading.active_count(), len(os.listdir("/proc/self/task")) if os.path.exists("/proc/self/task") else 0
+    return {"environment": dict(os.environ), "generators": generators, "settings": settings, "signals": signals,
+            "threads": threads, "filters": list(warnings.filters), "path": list(sys.path)}
+
+def compare(what):
+    print(what, *(name for name, value in state().items() if value != before[name]))
+
+before = state()
+import siamdiff_min
+compare("import:")
+"""
+LOADED = """
+encoder = siamdiff_min.load_encoder(sys.argv[1], "cpu")
+compare("load:")
+encoder.embed(sys.argv[2])
+siamdiff_min.list_encoders()
+compare("embed:")
+"""
+
+
+def test_importing_and_loading_change_nothing(tmp_path):
+    """No variable of the environment, generator, thread, setting, handler or filter; and no warning."""
+    file = tmp_path / "x.pdb"
+    write_pdb(file, bundle_encoder.smallest().read().protein)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for name in ("GOMP_SPINCOUNT", "LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        environment.pop(name, None)
+    run = [sys.executable, "-W", "error", "-c", UNCHANGED + LOADED, "siamdiff-residue", str(file)]
+    done = subprocess.run(run, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("import:\nload:\nembed:\n", "")
+
+
+@pytest.mark.parametrize("name", ["gearnet", "gvp", "esm-gearnet"])
+def test_an_encoder_is_a_module_that_saves_and_loads_itself(name, tmp_path):
+    """Bit for bit, in evaluation mode, without a draw from the global generator."""
+    level = "atom" if name == "gvp" else "residue"
+    encoder = siamdiff_min.ENCODERS[name](level, "tiny", "official")
+    encoder.save(tmp_path / "mine.pt", note="of my own")
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    loaded = siamdiff_min.load_encoder(tmp_path / "mine.pt", "cpu")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert isinstance(loaded, torch.nn.Module) and type(loaded) is type(encoder) and not loaded.training
+    assert loaded.identity == (name, level, "tiny", "official") and loaded.device.type == "cpu"
+    assert all(torch.equal(x, loaded.state_dict()[key]) for key, x in encoder.state_dict().items())
+    assert load_encoder_file(tmp_path / "mine.pt")["note"] == "of my own"
+    loaded.train()
+    embedding = loaded.embed(bundle_encoder.smallest().read())
+    assert loaded.training and loaded.layer_dims and len(embedding.mean) == loaded.out_dim  # as it was
+    loaded.save(tmp_path / "again.pt")
+    again = siamdiff_min.load_encoder(tmp_path / "again.pt", "cpu")
+    assert all(torch.equal(x, again.state_dict()[key]) for key, x in encoder.state_dict().items())
+
+
+def test_an_encoder_without_a_name_is_not_saved(tmp_path):
+    encoder = siamdiff_min.GearNet(RESIDUE_GRAPH, [8, 8])
+    with pytest.raises(ConfigError, match=r"x.pt is not written: build this GearNet by its name in ENCODERS"):
+        encoder.save(tmp_path / "x.pt")
+    assert not (tmp_path / "x.pt").exists()
+
+
+def test_the_encoders_of_the_package_are_listed():
+    listed = siamdiff_min.list_encoders()
+    assert list(listed) == ["siamdiff-atom", "siamdiff-residue"]
+    for name, sentence in listed.items():
+        assert sentence.startswith(f"gearnet of size small at {name.partition('-')[2]} level, after 4")

@@ -9,7 +9,7 @@ import torch
 from processes import TWO_RANKS, cold, run
 from standin import lines
 
-from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.training import checkpoint
 
 SMALL = "--size tiny --batch-size 2 --max-length 30 --valid-fraction 0.02 --num-workers 1 --device cpu --threads 1"
@@ -46,7 +46,7 @@ def test_interrupted_and_resumed_as_documented(tmp_path, store):
     said = train(*common, "--seed", 5, "--out", tmp_path / "b", status=1)
     assert "--seed was 0, is 5" in said
 
-    content = checkpoint.load_encoder_file(tmp_path / "a" / "encoder.pt")
+    content = weights.load_encoder_file(tmp_path / "a" / "encoder.pt")
     encoder = ENCODERS[content["encoder"]](content["level"], content["size"], content["preset"])
     checkpoint.load_weights(encoder, content["state"], "encoder.pt")
     assert all(torch.equal(tensor, a[f"seq_mlp.{name}"]) for name, tensor in content["seq_mlp"].items())

@@ -1,7 +1,8 @@
 """From a `Protein` to representations. `ENCODERS` is the choice of `--encoder`."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 
 from ..conventions import CONVENTIONS
 from ..files import ConfigError
@@ -42,8 +43,10 @@ def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
     return GVPGNN(builder, longest=builder.conventions.radial_basis, **sizes[size])
 
 
-def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper", esm: str = "") -> ESMGearNet:
-    """ESM-GearNet of Sec. 5.4 with random weights: ESM-2, by default of 650M, before the residue-level GearNet-Edge.
+def build_esm_gearnet(
+    level: str, size: str = "paper", preset: str = "paper", esm: str = "", num_angle_bins: int = 0
+) -> ESMGearNet:
+    """ESM-GearNet of Sec. 5.4 with random weights: ESM-2, by default of 650M, before the residue-level GearNet.
 
     Raises ConfigError at atom level, and for an `esm` of the small sizes, which have an ESM-2 of their own.
     """
@@ -53,9 +56,23 @@ def build_esm_gearnet(level: str, size: str = "paper", preset: str = "paper", es
         raise ConfigError(f"esm-gearnet-{esm} is of --size paper; of --size {size} there is esm-gearnet")
     model = ESM2(*{"paper": ESM_SIZES[esm or "650M"], "small": (4, 128, 8), "tiny": (2, 64, 4)}[size])
     builder = replace(RESIDUE_GRAPH, conventions=CONVENTIONS[preset])
-    return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], model)
+    return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], model, num_angle_bins)
+
+
+def named(name: str, build: Callable) -> Callable:
+    """The same `build`, whose encoders remember what builds them again, for their file."""
+
+    @wraps(build)
+    def built(level: str, size: str = "paper", preset: str = "paper") -> Encoder:
+        encoder = build(level, size, preset)
+        encoder.identity = name, level, size, preset
+        return encoder
+
+    return built
 
 
 ENCODERS = {"gearnet": build_gearnet, "gvp": build_gvp, "esm-gearnet": build_esm_gearnet}
 ENCODERS |= {f"esm-gearnet-{size}": partial(build_esm_gearnet, esm=size) for size in ESM_SIZES}
+ENCODERS["esm-gearnet-edge"] = partial(build_esm_gearnet, num_angle_bins=8)
+ENCODERS = {name: named(name, build) for name, build in ENCODERS.items()}
 ONE_LEVEL = {name: "residue" for name in ENCODERS if name.startswith("esm")} | {"gvp": "atom"}

@@ -1,9 +1,12 @@
 """The base of all encoders: `Encoder` turns a `Protein` into an `Encoding`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
+from ..files import ConfigError
 from ..protein.protein import Protein
 from .graph import Graph, GraphBuilder
 
@@ -23,11 +26,38 @@ class Encoder(nn.Module):
     builder: GraphBuilder
     layer_dims: list[int]  # widths of the layers, side by side in the output
     has_esm = False  # whether there is an ESM-2 inside, called `esm`
+    identity: tuple[str, str, str, str] | None = None  # name, level, size, preset: how `ENCODERS` builds it again
 
     @property
     def out_dim(self) -> int:
         """Width d of all representations."""
         return sum(self.layer_dims)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.parameters()).device
+
+    def embed(self, *given, batch_nodes: int = 8000, **options):
+        """Embeddings of structures, in evaluation mode: see `siamdiff_min.encoders.embedding.Embedder`."""
+        from .embedding import Embedder
+
+        training = self.training
+        try:
+            return Embedder(self, self.device, batch_nodes).embed(*given, **options)
+        finally:
+            self.train(training)
+
+    def save(self, path: str | Path, **about) -> None:
+        """Write a file that `load_encoder` reads; `about` are plain values of your own.
+
+        Raises WriteError, and ConfigError for an encoder that was not built by its name in `ENCODERS`.
+        """
+        from .weights import save_encoder_file
+
+        if self.identity is None:
+            raise ConfigError(f"{path} is not written: build this {type(self).__name__} by its name in ENCODERS")
+        save_encoder_file(Path(path), self, *self.identity, **about)
 
     def seen(self, protein: Protein, graph: Graph | None) -> tuple[Protein, Graph]:
         """The protein and graph as given. Without a graph: the nodes of this level, and their graph."""

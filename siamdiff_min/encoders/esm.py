@@ -6,8 +6,6 @@ fair-esm, whose weight files load. Sequences of a batch lie one after the other 
 sequences.
 """
 
-import argparse
-import re
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -15,14 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..files import CheckpointError
 from ..protein.constants import ONE_LETTER
 from ..protein.protein import Protein
 from .encoder import Encoder, Encoding
 from .gearnet import GearNet
 from .graph import Graph, GraphBuilder
 from .ops import segment_mean, segment_sum
-from .weights import load_weights, read_weights
 
 VOCABULARY = ("<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>")
 CLS, EOS, MASK = (VOCABULARY.index(name) for name in ("<cls>", "<eos>", "<mask>"))
@@ -164,33 +160,20 @@ class ESM2(nn.Module):
             x = layer(x, rotation, tokens.groups)
         return self.emb_layer_norm_after(x)
 
-    def load(self, path: str) -> str:
-        """Read a weight file of fair-esm (`esm2_t33_650M_UR50D.pt` and the like); returns what was read, in words.
-
-        Raises CheckpointError if the file is damaged, no ESM-2, or of another size; the module is then unchanged.
-        """
-        size = f"ESM-2 with {len(self.layers)} layers of {self.width}"
-        left_out = r".*rot_emb\.inv_freq|contact_head\..*|lm_head\..*"  # constants, and heads that are not here
-        content = read_weights(path, allow=(argparse.Namespace,))  # beside the model the options of its training
-        try:
-            found = {re.sub(r"^encoder\.(sentence_encoder\.)?", "", name): x for name, x in content["model"].items()}
-            state = {name: x for name, x in found.items() if not re.fullmatch(left_out, name)}
-            load_weights(self, state, f"{path}, as {size},")
-        except (LookupError, TypeError, AttributeError) as error:  # no dict of tensors
-            raise CheckpointError(f"{path} is not a weight file of fair-esm: {error}") from error
-        return f"{size} from {path} ({len(state)} tensors)"
-
 
 class ESMGearNet(Encoder):
-    """GearNet-Edge with ESM's representations of the residues as node features. The output is both, side by side."""
+    """GearNet with ESM's representations of the residues as node features. The output is ESM's, then GearNet's.
+
+    Messages between edges, `num_angle_bins`, are ours (differences.md, row 33).
+    """
 
     has_esm = True
 
-    def __init__(self, builder: GraphBuilder, dims: list[int], esm: ESM2):
+    def __init__(self, builder: GraphBuilder, dims: list[int], esm: ESM2, num_angle_bins: int = 0):
         super().__init__()
         self.builder, self.esm = builder, esm
-        self.gearnet = GearNet(builder, dims, readout="sum", node_dim=esm.width)
-        self.layer_dims = [*self.gearnet.layer_dims, esm.width]
+        self.gearnet = GearNet(builder, dims, num_angle_bins, readout="sum", node_dim=esm.width)
+        self.layer_dims = [esm.width, *self.gearnet.layer_dims]
 
     def lr_factors(self) -> dict[str, float]:
         """A tenth of the run's learning rate for ESM."""
@@ -199,14 +182,14 @@ class ESMGearNet(Encoder):
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
         """Encode a batch. `graph` (default: the builder's) gives edges; its node one-hots are not used.
 
-        The vector of a protein is GearNet's sum beside ESM's mean (differences.md, row 33).
+        The vector of a protein is ESM's mean beside GearNet's sum.
         """
         protein, graph = self.seen(protein, graph)
         h = self.esm(protein)  # (R, width)
         structure = self.gearnet(protein, replace(graph, node_feature=h[protein.atom_residue]))
         mean = segment_mean(h, protein.residue_protein, protein.num_proteins)
         return Encoding(
-            node=torch.cat([structure.node, h[protein.atom_residue]], dim=-1),
-            residue=torch.cat([structure.residue, h], dim=-1),
-            protein=torch.cat([structure.protein, mean], dim=-1),
+            node=torch.cat([h[protein.atom_residue], structure.node], dim=-1),
+            residue=torch.cat([h, structure.residue], dim=-1),
+            protein=torch.cat([mean, structure.protein], dim=-1),
         )

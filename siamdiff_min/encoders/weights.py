@@ -1,19 +1,34 @@
-"""Finding files of weights, reading what `torch.save` wrote, and loading it strictly.
+"""Files of weights: `encoder.pt`, checkpoints, fine-tuned models (`best.pt`), and released ones; and their encoders.
 
-No code in a file is run, and a flipped byte does not become another weight: files of torch (since 1.6) are zips with a
-checksum for each tensor, which torch writes but does not compare.
+All are what `torch.save` writes: a dict of tensors, strings, numbers, lists and dicts, read with `weights_only=True`.
+Its `format` says what it is. Released files hold the tensors alone. No code in a file is run, and a flipped byte does
+not become another weight: files of torch (since 1.6) are zips with a checksum for each tensor, which torch writes but
+does not compare.
 """
 
+import argparse
+import contextlib
+import io
+import itertools
 import os
+import re
 import zipfile
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from ..files import CheckpointError
+from ..files import CheckpointError, ConfigError, SiamDiffError, write_file
+from . import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH, Encoder, named
+from .esm import ESM2, ESM_SIZES, RESIDUE_TOKEN
 
 BUNDLED = Path(__file__).parents[1] / "weights"  # the encoders that come with the package, NAME.pt
+CHECKPOINT, ENCODER, MODEL = "siamdiff_min checkpoint 2", "siamdiff_min encoder 1", "siamdiff_min model 1"
+KINDS = {CHECKPOINT: "a checkpoint to resume from", ENCODER: "an encoder", MODEL: "a fine-tuned model"}
+IDENTITY = ("encoder", "level", "size", "preset")  # what is needed to build an encoder again
+WEIGHTS = {CHECKPOINT: "objective", ENCODER: "state", MODEL: "state"}  # where they are
 _FOLDER = 16  # among the attributes of a member
 
 
@@ -93,3 +108,207 @@ def _shape(x) -> tuple | str:
 def _kind(x: Tensor) -> str:
     """Numbers of any precision can be converted to one another, but no bool or int to a float."""
     return "float" if x.is_floating_point() else str(x.dtype)
+
+
+# ---- all files of weights --------------------------------------------------------------------------------------------
+
+
+def write(path: Path, kind: str, content: dict) -> None:
+    """Write a file of weights; whatever happens, `path` is the old file or the complete new one.
+
+    Raises WriteError, and SiamDiffError if the weights are not finite: no command would load them.
+    """
+    state = {name: tensor.cpu() for name, tensor in content.get(WEIGHTS[kind], {}).items()}
+    for name, tensor in state.items():
+        if not tensor.isfinite().all():
+            raise SiamDiffError(f"{path} is not written, since the weights are no longer finite ({name}). Lower --lr")
+    buffer = io.BytesIO()
+    torch.save({"format": kind, **content, WEIGHTS[kind]: state}, buffer)
+    write_file(path, buffer.getvalue())
+
+
+def read(path: str | Path) -> tuple[str, dict]:
+    """The kind of a file (one of KINDS) and its content, tensors on the CPU; released weights are made an encoder.
+
+    `path` may be the name of an encoder of the package. Raises CheckpointError if it is damaged or something else.
+    """
+    content = read_weights(path)
+    content = content if isinstance(content, dict) else {}
+    kind = content.get("format")
+    if isinstance(kind, str) and kind in KINDS:
+        state, about = content.get(WEIGHTS[kind]), content.get("config") if kind == CHECKPOINT else content
+        named = isinstance(about, dict) and all(isinstance(about.get(x, ""), str) for x in ("task", *IDENTITY))
+        if not (named and _tensors_by_name(state)):
+            raise CheckpointError(f"{path} is damaged, or of another version: no weights or no options in it")
+        if any(".scalar_norm.running_mean" in name for name in state):
+            raise CheckpointError(f"{path} holds the GVP of version 0.2, which is gone: --encoder gvp is the paper's")
+        edges = any("gearnet.edge_layers." in name for name in state)
+        if edges and re.match("esm-gearnet(?!-edge)", about.get("encoder", "")):
+            reason = "it had messages between edges, and its output was in another order. Train it again"
+            raise CheckpointError(f"{path} holds the ESM-GearNet of an earlier version: {reason}")
+        return kind, content
+    state = (
+        content["model"] if isinstance(content.get("model"), dict) else content
+    )  # torchdrug's engine adds its optimizer
+    if state and _tensors_by_name(state):
+        with malformed(path):
+            return ENCODER, _released(state, path)
+    raise CheckpointError(f"{path} is neither an encoder file nor a checkpoint nor a dict of tensors")
+
+
+def _tensors_by_name(state) -> bool:
+    return isinstance(state, dict) and all(isinstance(k, str) and isinstance(x, Tensor) for k, x in state.items())
+
+
+def load(path: str | Path, kind: str = CHECKPOINT) -> dict:
+    """Read a file that has to be of this kind, tensors on the CPU. Raises CheckpointError."""
+    found, content = read(path)
+    if found != kind:
+        raise CheckpointError(f"{path} is {KINDS[found]}, not {KINDS[kind]}")
+    return content
+
+
+@contextlib.contextmanager
+def malformed(path: str | Path) -> Iterator[None]:
+    """Turn into a CheckpointError what goes wrong inside with the content of a file that is whole, but forged."""
+    try:
+        yield
+    except SiamDiffError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise CheckpointError(f"{path} is damaged, or of another version ({reason})") from error
+
+
+def load_encoder_file(path: str | Path) -> dict:
+    """The encoder of any file of weights: IDENTITY and `state`. Raises CheckpointError."""
+    return encoder_of(*read(path))
+
+
+def encoder_of(kind: str, content: dict) -> dict:
+    if kind == ENCODER:
+        return content
+    about, state = content["config"] if kind == CHECKPOINT else content, content[WEIGHTS[kind]]
+    state = {k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}
+    return {**{name: about[name] for name in IDENTITY if name in about}, "state": state}
+
+
+def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, size: str, preset: str, **about) -> None:
+    """Write `encoder.pt`, which `ENCODERS[name](level, size, preset)` builds again; `about` are plain values, and
+    `seq_mlp` the weights of the sequence head (Eq. 7), which tell log p(mutant) - log p(wild)."""
+    identity = dict(zip(IDENTITY, (name, level, size, preset)))
+    write(path, ENCODER, {**identity, **about, "state": encoder.state_dict()})
+
+
+# A task (`model.`), a task in a task, DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`).
+_AROUND = r"(?:(?:model|module|_orig_mod)\.)*"
+_FIRST = re.compile(rf"({_AROUND})((?:structure_model\.)?)layers\.0\.self_loop\.weight")
+_NOT_IN_ESM = r".*rot_emb\.inv_freq|contact_head\..*|lm_head\..*"  # of fair-esm: constants, and heads
+
+
+def _released(state: dict[str, Tensor], path: str | Path) -> dict:
+    """The encoder in the weights of torchdrug's GearNet or of ESM-GearNet, alone or inside something.
+
+    Encoder, level and size are told from the shapes, never from the name of the file: two released links are swapped.
+    """
+    match = next(filter(None, map(_FIRST.fullmatch, state)), None)
+    if not match:
+        found = ", ".join(list(state)[:3])
+        raise CheckpointError(f"{path} holds no GearNet: no layers.0.self_loop.weight, but {found}, ...")
+    prefix, gearnet = match.groups()
+    heads = {re.sub(_AROUND, "", name, count=1).split(".")[0] for name in state if not name.startswith(prefix)}
+    state = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
+    shapes = [x.shape for name, x in state.items() if re.fullmatch(rf"{gearnet}layers\.\d+\.self_loop\.weight", name)]
+    dims = [shapes[0][1], *(shape[0] for shape in shapes)]  # of the input, then of the layers
+    if gearnet:
+        esm = {f"esm-gearnet-{size}".removesuffix("-650M"): width for size, (_, width, _) in ESM_SIZES.items()}
+        known = [(width, name, "residue", "paper") for name, width in esm.items()]
+        state = _esm_gearnet(state, path)
+    else:
+        nodes = {"atom": ATOM_GRAPH.node_dim, "residue": RESIDUE_GRAPH.node_dim}
+        known = [(nodes[level], "gearnet", level, size) for level, size in itertools.product(nodes, GEARNET_DIMS)]
+    for width, name, level, size in known:
+        if dims == [width, *GEARNET_DIMS[size][level]]:
+            identity = dict(zip(IDENTITY, (name, level, size, "official")))
+            return {**identity, "state": state, "not_loaded": sorted(heads)}
+    listed = "; ".join(f"{width} and {GEARNET_DIMS[size][level]}" for width, _, level, size in known)
+    found = f"a GearNet with input {dims[0]} and widths {dims[1:]}"
+    raise CheckpointError(f"{path} holds {found}; known are input and widths {listed}")
+
+
+def _esm_gearnet(state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
+    """The weights of an `ESMGearNet` in those of torchdrug's. Raises CheckpointError for another order of types."""
+    tokens = state.pop("sequence_model.mapping").tolist()[: len(RESIDUE_TOKEN)]  # of the residue types
+    if tokens != list(RESIDUE_TOKEN):
+        raise CheckpointError(f"{path} has the residue types in another order, with ESM's tokens {tokens}")
+    state = {re.sub(r"^sequence_model\.model\.", "esm.", name): x for name, x in state.items()}
+    state = {re.sub(r"^structure_model\.", "gearnet.", name): x for name, x in state.items()}
+    return {name: x for name, x in state.items() if not re.fullmatch(rf"esm\.({_NOT_IN_ESM})", name)}
+
+
+# ---- encoders --------------------------------------------------------------------------------------------------------
+
+
+def new_encoder(config: Namespace, report: Callable[[str], None] = print) -> nn.Module:
+    """The encoder that the options ask for, with initial weights, except for those of ESM-2 in --esm.
+
+    Raises ConfigError if there is no such encoder at this level, or the options are for another one.
+    """
+    encoder = named(config.encoder, ENCODERS[config.encoder])(config.level, config.size, config.preset)
+    if encoder.has_esm:
+        if config.esm or not config.init_from:
+            report(load_esm(encoder.esm, config.esm) if config.esm else f"note        {RANDOM_ESM}: --esm")
+        if config.freeze_esm:
+            encoder.esm.requires_grad_(False)
+    elif config.esm or config.freeze_esm:
+        raise ConfigError(f"--esm and --freeze-esm are for esm-gearnet, not for {config.encoder}")
+    return encoder
+
+
+def list_encoders() -> dict[str, str]:
+    """The encoders that come with the package: name -> what it is, in a sentence. `load_encoder(NAME)` loads one."""
+    about = {path.stem: load_encoder_file(path) for path in sorted(BUNDLED.glob("*.pt"))}
+    text = "{encoder} of size {size} at {level} level, after {steps} steps of {method}: {data}"
+    return {name: text.format(**content) for name, content in about.items()}
+
+
+def load_encoder(given: str | Path, device: str = "auto") -> Encoder:
+    """The encoder of that name (`list_encoders`) or in a file of weights, in evaluation mode, on `device`.
+
+    `encoder(protein)` and `encoder.embed(path)` give representations. "auto" is a GPU if there is any. No random number
+    is drawn. Raises CheckpointError for another file, ConfigError for a GPU that is not there.
+    """
+    device, content = choose_device(device), load_encoder_file(given)
+    # Initial weights are drawn, then replaced: the generators of the caller do not notice.
+    with malformed(given), torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        name, *identity = (content[name] for name in IDENTITY)
+        if name not in ENCODERS:
+            raise CheckpointError(f"{given} holds the encoder {name!r:.50}, which is not known here")
+        encoder = named(name, ENCODERS[name])(*identity)
+    load_weights(encoder, content["state"], str(given))
+    return encoder.to(device).eval()
+
+
+def choose_device(device: str = "auto") -> str:
+    """`device`; "auto" is a GPU if there is any. Raises ConfigError if the GPU is missing."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"--device {device}, but this torch sees no GPU")
+    return device
+
+
+def load_esm(esm: ESM2, path: str) -> str:
+    """Read a weight file of fair-esm (`esm2_t33_650M_UR50D.pt` and the like); returns what was read, in words.
+
+    Raises CheckpointError if the file is damaged, no ESM-2, or of another size; the module is then unchanged.
+    """
+    size = f"ESM-2 with {len(esm.layers)} layers of {esm.width}"
+    content = read_weights(path, allow=(argparse.Namespace,))  # beside the model the options of its training
+    try:
+        found = {re.sub(r"^encoder\.(sentence_encoder\.)?", "", name): x for name, x in content["model"].items()}
+        state = {name: x for name, x in found.items() if not re.fullmatch(_NOT_IN_ESM, name)}
+        load_weights(esm, state, f"{path}, as {size},")
+    except (LookupError, TypeError, AttributeError) as error:  # no dict of tensors
+        raise CheckpointError(f"{path} is not a weight file of fair-esm: {error}") from error
+    return f"{size} from {path} ({len(state)} tensors)"

@@ -16,10 +16,9 @@ from typing import NamedTuple
 
 from ..conventions import CONVENTIONS
 from ..downstream.tasks import KINDS, TASKS
-from ..encoders import ENCODERS, ONE_LEVEL
+from ..encoders import ENCODERS, ONE_LEVEL, weights
 from ..files import ConfigError
 from ..pretraining import ABLATIONS, OBJECTIVES, STAGED
-from . import checkpoint
 
 # ---- presets ---------------------------------------------------------------------------------------------------------
 
@@ -234,7 +233,7 @@ def pretrain_options(argv: list[str] | None = None, description: str = "", world
     Raises ConfigError if they contradict one another or the file of --init-from, SystemExit for a wrong command line.
     """
     config = parse(argv, PRETRAIN, description)
-    source = checkpoint.load_encoder_file(config.init_from) if config.init_from else {}
+    source = weights.load_encoder_file(config.init_from) if config.init_from else {}
     config, row = settled(config, "method", source)
     at = config.size, config.level
     small = SMALLER.get(at, {}) | SMALLER.get((*at, config.method), {})
@@ -257,12 +256,12 @@ def finetune_options(argv: list[str] | None = None, description: str = "", world
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"--seeds must be different, got {shown(seeds)}")
     if config.eval_only:
-        source = checkpoint.load(config.eval_only, checkpoint.MODEL)
-        with checkpoint.malformed(config.eval_only):
+        source = weights.load(config.eval_only, weights.MODEL)
+        with weights.malformed(config.eval_only):
             more = {"seeds": [int(source["seed"])], "options": {**source["options"]}, "labels": [*source["labels"]]}
             source = {**source, **more}
     elif config.init_from:
-        source = checkpoint.load_encoder_file(for_seed(config, seeds[0]).init_from)
+        source = weights.load_encoder_file(for_seed(config, seeds[0]).init_from)
     default = {"task": "psr", "size": "tiny" if config.data is None else "paper", "seeds": [0]}
     config, row = settled(config, "task", source, default)
     row, kept = row._asdict() | {"epochs": [row.epochs]}, {"max_residues": source.get("max_residues")}
@@ -301,7 +300,7 @@ def settled(config: Namespace, kind: str, source: Mapping, default: Mapping = {}
     line, for options of other methods or tasks, and without a row.
     """
     options, table = (PRETRAIN, TABLE_5) if kind == "method" else (FINETUNE, TABLE_6)
-    known = {name: source[name] for name in ("task", "seeds", *checkpoint.IDENTITY) if name in source}
+    known = {name: source[name] for name in ("task", "seeds", *weights.IDENTITY) if name in source}
     config = filled(config, known, default, {"encoder": "gearnet", "preset": "paper", "size": "paper"})
     chosen = getattr(config, kind)
     for name, option in options.items():

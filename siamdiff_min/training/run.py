@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..encoders.weights import check_weights, load_weights
+from ..encoders.weights import check_weights, load_weights, malformed
 from ..files import ConfigError, SiamDiffError, printable, write_file, writing
 from . import checkpoint
 from .config import check_resumable
@@ -120,7 +120,7 @@ class Run:
         if found is None:
             return
         path, state = found
-        with checkpoint.malformed(path):
+        with malformed(path):
             check_resumable(self.config, state["config"], path)
             if state["data"] != self.trained_on:
                 both = state["data"], self.trained_on

@@ -31,6 +31,7 @@ from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.crops import Crops, collate
 from siamdiff_min.data.samples import DATASETS, LabelledData, Sample
 from siamdiff_min.downstream.tasks import TASKS
+from siamdiff_min.encoders import weights
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES
 from siamdiff_min.training import checkpoint, engine
@@ -223,7 +224,7 @@ def collect(config: dict, out: Path) -> None:
             if "encoders" in config:  # so that every interval can be computed again
                 np.savez_compressed(RESULTS / f"{run.name}.npz", draws=redrawn(out, method, task).astype(np.float32))
         else:
-            content = {"config": checkpoint.load_encoder_file(run.done)["config"]}
+            content = {"config": weights.load_encoder_file(run.done)["config"]}
             content["last"] = json.loads((run.done.parent / "metrics.jsonl").read_text().splitlines()[-1])
         command = shlex.join(["python", *commands[run.name]])
         content |= {"command": command}
@@ -299,9 +300,9 @@ def curves(config: dict, out: Path) -> None:
         folder = out / method / f"pretrain-{level}"
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         stages = {line["step"]: line["stage"] for line in lines}
-        options = checkpoint.load_encoder_file(folder / "encoder.pt")["config"]
+        options = weights.load_encoder_file(folder / "encoder.pt")["config"]
         run = Namespace(**options)
-        objective = checkpoint.new_objective(checkpoint.new_encoder(run), run).eval()
+        objective = checkpoint.new_objective(weights.new_encoder(run), run).eval()
         points[title] = []
         for path in sorted(folder.glob("checkpoint-*.pt")):
             state = checkpoint.load(path)

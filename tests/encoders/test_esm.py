@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import assert_packing_equals_encoding_singly, generator, load_golden, move, real_protein, relative_error
+from conftest import (
+    assert_packing_equals_encoding_singly,
+    generator,
+    golden_graph,
+    load_golden,
+    move,
+    real_protein,
+    relative_error,
+)
 from given import LABELS, dataset
 
 from siamdiff_min.conventions import OFFICIAL
@@ -29,6 +37,8 @@ from siamdiff_min.encoders.esm import (
     rotate,
     tokenise,
 )
+from siamdiff_min.encoders.graph import RESIDUE_GRAPH
+from siamdiff_min.encoders.weights import load_esm
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
 from siamdiff_min.protein.protein import Protein
@@ -191,7 +201,7 @@ def run_published(network, letters: list[str], masked: list[list[int]]) -> list[
 def test_equals_fair_esm(published, lengths):
     network, path = published
     net = ESM2(*ESM_SIZES["8M"])
-    assert "6 layers of 320" in net.load(path)
+    assert "6 layers of 320" in load_esm(net, path)
     letters = [random_letters(n, n + i) for i, n in enumerate(lengths)]
     masked = [list(range(i, n, 4)) if i % 2 else [] for i, n in enumerate(lengths)]
     x = net(sequences(*letters, masked=masked))
@@ -203,7 +213,7 @@ def test_residues_left_out_are_as_padding(published):
     """A gap in `residue_index` moves the positions: the same as fair-esm with <pad> in the gap."""
     network, path = published
     net = ESM2(*ESM_SIZES["8M"])
-    net.load(path)
+    load_esm(net, path)
     letters = random_letters(80, 0)
     keep = torch.ones(80, dtype=torch.bool)
     keep[10:15], keep[40], keep[60:70] = False, False, False
@@ -256,7 +266,7 @@ def test_files_that_do_not_fit(tmp_path, monkeypatch):
     source, net = ESM2(2, 24, 3), ESM2(2, 24, 3)
     state = source.state_dict()
     save("fits.pt", {**state, "layers.0.self_attn.rot_emb.inv_freq": torch.ones(4), "lm_head.bias": torch.ones(33)})
-    assert "2 layers of 24 from fits.pt (35 tensors)" in net.load("fits.pt")
+    assert "2 layers of 24 from fits.pt (35 tensors)" in load_esm(net, "fits.pt")
     assert all(torch.equal(x, state[name]) for name, x in net.state_dict().items())
     before = {name: x.clone() for name, x in net.state_dict().items()}
     save("missing.pt", {k: v for k, v in state.items() if k != "layers.1.fc1.bias"})
@@ -268,7 +278,7 @@ def test_files_that_do_not_fit(tmp_path, monkeypatch):
         ("wide", "2 layers of 24, do not fit"),
     ]:
         with pytest.raises(ValueError, match=said):
-            net.load(f"{name}.pt")
+            load_esm(net, f"{name}.pt")
     content = (tmp_path / "fits.pt").read_bytes()
     (tmp_path / "short.pt").write_bytes(content[: len(content) // 2])
     torch.save([1, 2], "list.pt")
@@ -277,7 +287,7 @@ def test_files_that_do_not_fit(tmp_path, monkeypatch):
         "short": "is damaged", "list": "is not a weight file of", "hostile": "cannot be read", "none": "No such"
     }.items():  # fmt: skip
         with pytest.raises(ValueError, match=f"{name}.pt.*{said}"):
-            net.load(f"{name}.pt")
+            load_esm(net, f"{name}.pt")
     assert not (tmp_path / "hostile").exists()
     assert all(torch.equal(x, before[name]) for name, x in net.state_dict().items())
 
@@ -291,9 +301,9 @@ def test_chains_do_not_see_each_other():
     assert torch.equal(changed, protein.chain == 1)
 
 
-def small_net(preset: str = "paper") -> ESMGearNet:
+def small_net(preset: str = "paper", name: str = "esm-gearnet") -> ESMGearNet:
     torch.manual_seed(0)
-    net = ENCODERS["esm-gearnet"]("residue", "tiny", preset).double()
+    net = ENCODERS[name]("residue", "tiny", preset).double()
     for norm in (m for m in net.modules() if isinstance(m, torch.nn.BatchNorm1d)):
         norm.running_mean.uniform_(-1, 1)
         norm.running_var.uniform_(0.5, 2)
@@ -304,20 +314,46 @@ def test_sizes_of_the_builder():
     with torch.device("meta"):
         net = ENCODERS["esm-gearnet"]("residue")
     assert (len(net.esm.layers), net.esm.width, net.esm.heads) == ESM_SIZES["650M"] == (33, 1280, 20)
-    assert net.out_dim == 6 * 512 + 1280 and net.gearnet.layers[0].self_loop.in_features == 1280
+    assert net.layer_dims == [1280, *[512] * 6] and net.gearnet.layers[0].self_loop.in_features == 1280
+    assert not any("edge_layers" in name for name, _ in net.named_parameters())
+    edges = ENCODERS["esm-gearnet-edge"]("residue", "tiny").gearnet.edge_layers
+    assert [layer.self_loop.in_features for layer in edges] == [59, 64, 32, 32]
     assert ENCODERS["esm-gearnet"]("residue", "tiny", "official").builder.conventions == OFFICIAL
     with pytest.raises(ValueError, match=r"esm-gearnet exists at residue level only .* not at atom level"):
         ENCODERS["esm-gearnet"]("atom")
 
 
-def test_both_representations_side_by_side():
-    net, protein = small_net(), real_protein("2BEG").alpha_carbons()
+@pytest.mark.parametrize("name", ["esm-gearnet", "esm-gearnet-edge"])
+def test_both_representations_side_by_side(name):
+    net, protein = small_net(name=name), real_protein("2BEG").alpha_carbons()
     encoding, h = net(protein), net.esm(protein)
     assert encoding.residue.shape == encoding.node.shape == (130, net.out_dim)
-    assert torch.equal(encoding.residue[:, -64:], h) and torch.equal(encoding.node[:, -64:], h)
-    assert torch.allclose(encoding.protein[:, -64:], h.mean(0), atol=1e-12)
+    assert torch.equal(encoding.residue[:, :64], h) and torch.equal(encoding.node[:, :64], h)
+    assert torch.allclose(encoding.protein[:, :64], h.mean(0), atol=1e-12)
+    assert torch.allclose(encoding.protein[:, 64:], encoding.node[:, 64:].sum(0), atol=1e-9)
     silent = replace(net.builder(protein), node_feature=torch.zeros(130, 64, dtype=torch.float64))
-    assert relative_error(net.gearnet(protein, silent).node, encoding.node[:, :-64].detach()) > 0.01  # it reads h
+    assert relative_error(net.gearnet(protein, silent).node, encoding.node[:, 64:].detach()) > 0.01  # it reads h
+
+
+def test_golden_order_and_network():
+    """torchdrug's GearNet without messages between edges, on given features in place of ESM's; after them."""
+
+    class Given(torch.nn.Module):
+        def __init__(self, x: torch.Tensor):
+            super().__init__()
+            self.x, self.width = x, x.shape[1]
+
+        def forward(self, protein: Protein) -> torch.Tensor:
+            return self.x
+
+    golden = load_golden("gearnet_noedge_3x24")
+    net = ESMGearNet(RESIDUE_GRAPH, [24] * 3, Given(golden["in_node_feature"])).eval()
+    net.load_state_dict({f"gearnet.{name}": x for name, x in golden.state().items()}, strict=True)
+    protein, graph = golden_graph(golden)
+    encoding = net(protein, replace(graph, node_feature=torch.zeros_like(graph.node_feature)))
+    assert torch.equal(encoding.residue[:, :21], golden["in_node_feature"])
+    assert relative_error(encoding.node[:, -24:], golden["node_feature"]) < 1e-5  # the last layer alone is in the file
+    assert relative_error(encoding.protein[:, -24:], golden["node_feature"].sum(0, keepdim=True)) < 1e-5
 
 
 def test_invariance():

@@ -28,6 +28,7 @@ from siamdiff_min.data.build import open_store
 from siamdiff_min.data.sources import find_structures
 from siamdiff_min.data.store import ProteinStore, StoreError
 from siamdiff_min.encoders.esm import ESM2
+from siamdiff_min.encoders.weights import MODEL, load_encoder_file, load_esm, save_encoder_file
 from siamdiff_min.files import CheckpointError
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX, CA, RESIDUE_ATOMS, RESIDUES
 from siamdiff_min.protein.parse import read_structure
@@ -357,14 +358,14 @@ def weights(folder: Path) -> Target:
     module = torch.nn.ParameterDict({name.replace(".", "_"): tensor for name, tensor in few.items()})
     state = {"step": 3, "config": identity, "objective": few, "losses": [0.5, None, 1e-3]}
     loaders = {
-        "encoder.pt": checkpoint.load_encoder_file,
-        "best.pt": lambda path: checkpoint.load(path, checkpoint.MODEL),
+        "encoder.pt": load_encoder_file,
+        "best.pt": lambda path: checkpoint.load(path, MODEL),
     }
     paths = {"checkpoint": checkpoint.save(folder, 3, state)} | {name: folder / name for name in loaders}
     readers = {"checkpoint": checkpoint.load} | loaders
-    checkpoint.save_encoder_file(paths["encoder.pt"], module, *identity.values(), note="x")
+    save_encoder_file(paths["encoder.pt"], module, *identity.values(), note="x")
     model = {**identity, "task": "psr", "labels": [], "state": module.state_dict()}
-    checkpoint.write(paths["best.pt"], checkpoint.MODEL, model)
+    checkpoint.write(paths["best.pt"], MODEL, model)
     files = {name: path.read_bytes() for name, path in paths.items()}
     whole = {name: readers[name](path) for name, path in paths.items()}
 
@@ -388,7 +389,7 @@ def esm(folder: Path) -> Target:
 
     def read(name, damaged):
         file.write_bytes(damaged)
-        small.load(str(file))
+        load_esm(small, str(file))
         return small.state_dict()
 
     def check(name, damaged, state):

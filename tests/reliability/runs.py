@@ -13,6 +13,7 @@ from standin import lines
 
 from siamdiff_min.data import build, ec
 from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders.weights import MODEL, load_encoder_file, save_encoder_file
 from siamdiff_min.training import checkpoint
 
 UNDISTURBED: dict = {}
@@ -94,7 +95,7 @@ class Pretraining(Run):
         return "train", "--data", self.data / "train", *where, *options.split(), *more
 
     def result(self, place):
-        return files(place), trained(place), digest(checkpoint.load_encoder_file(place / "encoder.pt")["state"])
+        return files(place), trained(place), digest(load_encoder_file(place / "encoder.pt")["state"])
 
 
 class Finetuning(Run):
@@ -109,7 +110,7 @@ class Finetuning(Run):
 
     def result(self, place):
         seeds = {seed: trained(place / f"seed-{seed}") for seed in (3, 4)}
-        best = [digest(checkpoint.load(place / f"seed-{seed}" / "best.pt", checkpoint.MODEL)) for seed in (3, 4)]
+        best = [digest(checkpoint.load(place / f"seed-{seed}" / "best.pt", MODEL)) for seed in (3, 4)]
         predicted = [(place / f"seed-{seed}" / "predictions.tsv").read_text() for seed in (3, 4)]
         return files(place), seeds, best, predicted, json.loads((place / "results.json").read_text())["test"]
 
@@ -154,7 +155,7 @@ class Embedding(Run):
         if not weights.exists():
             torch.manual_seed(0)
             encoder = ENCODERS["gearnet"]("residue", "tiny", "paper")
-            checkpoint.save_encoder_file(weights, encoder, "gearnet", "residue", "tiny", "paper")
+            save_encoder_file(weights, encoder, "gearnet", "residue", "tiny", "paper")
         options = "--checkpoint", weights, "--out", f"{place}.npz", "--device", "cpu", "--num-workers", "0"
         return "embed", self.data / "valid", *options
 

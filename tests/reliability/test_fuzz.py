@@ -29,10 +29,11 @@ from grammar import FAMILIES
 from mutations import BINARY, TEXT, many_chains, tar_header, tar_repeat
 
 from siamdiff_min.data.sources import find_structures
+from siamdiff_min.encoders import weights
 from siamdiff_min.encoders.esm import ESM2
+from siamdiff_min.encoders.weights import load_esm
 from siamdiff_min.files import CheckpointError, StructureError
 from siamdiff_min.protein.parse import read_structure
-from siamdiff_min.training import checkpoint
 
 ROOT = Path(__file__).parents[2]
 FINDINGS = Path(tempfile.gettempdir()) / "findings"
@@ -239,20 +240,20 @@ def test_names_of_names_in_a_tar(tmp_path):
 
 @pytest.fixture
 def encoder_file(tmp_path):
-    checkpoint.save_encoder_file(tmp_path / "encoder.pt", torch.nn.Linear(2, 2), "gearnet", "atom", "tiny", "paper")
+    weights.save_encoder_file(tmp_path / "encoder.pt", torch.nn.Linear(2, 2), "gearnet", "atom", "tiny", "paper")
     return tmp_path / "encoder.pt"
 
 
 def test_weights_with_a_flipped_byte_are_refused(encoder_file):
     """torch writes checksums and does not compare them: the weights would be others."""
-    weight = checkpoint.load_encoder_file(encoder_file)["state"]["weight"].numpy().tobytes()
+    weight = weights.load_encoder_file(encoder_file)["state"]["weight"].numpy().tobytes()
     data = bytearray(encoder_file.read_bytes())
     data[data.index(weight)] ^= 1
     encoder_file.write_bytes(data)
     with pytest.raises(
         CheckpointError, match=r"encoder\.pt cannot be read .*, or is damaged: the checksum of .*/data/"
     ):
-        checkpoint.load_encoder_file(encoder_file)
+        weights.load_encoder_file(encoder_file)
 
 
 def test_weights_marked_as_a_folder_are_refused(encoder_file):
@@ -261,25 +262,25 @@ def test_weights_marked_as_a_folder_are_refused(encoder_file):
     data[data.rindex(b"PK\1\2", 0, data.rindex(b"/data/0")) + 38] = 16
     encoder_file.write_bytes(data)
     with pytest.raises(CheckpointError, match="/data/0 is marked as a folder"):
-        checkpoint.load_encoder_file(encoder_file)
+        weights.load_encoder_file(encoder_file)
 
 
 def test_an_empty_file_of_weights(encoder_file):
     """torch's error has no message: IndexError."""
     encoder_file.write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"encoder\.pt cannot be read .*, or is damaged: "):
-        checkpoint.load_encoder_file(encoder_file)
+        weights.load_encoder_file(encoder_file)
 
 
 def test_a_text_of_three_gigabytes_in_a_small_file(tmp_path):
     """torch would take the memory for it before it looks whether the file is that long: MemoryError."""
     (tmp_path / "esm.pt").write_bytes(b"X\xff\xff\xff\xff")
     with pytest.raises(ValueError, match=r"cannot be read as a torch file, or is damaged: File is not a zip"):
-        ESM2(1, 4, 2).load(str(tmp_path / "esm.pt"))
+        load_esm(ESM2(1, 4, 2), str(tmp_path / "esm.pt"))
 
 
 @pytest.mark.parametrize("content", [[1], {"model": 1}, {"model": {1: torch.ones(2)}}, {"model": {"a": 1}}], ids=str)
 def test_weights_of_esm_that_are_no_tensors(tmp_path, content):
     torch.save(content, tmp_path / "esm.pt")
     with pytest.raises(ValueError, match=r"esm\.pt( is not a weight file of fair-esm: |, as ESM-2 .* do not fit)"):
-        ESM2(1, 4, 2).load(str(tmp_path / "esm.pt"))
+        load_esm(ESM2(1, 4, 2), str(tmp_path / "esm.pt"))

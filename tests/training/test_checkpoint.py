@@ -11,6 +11,7 @@ import pytest
 import standin
 import torch
 
+from siamdiff_min.encoders import weights
 from siamdiff_min.files import CheckpointError, SiamDiffError, WriteError
 from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import pretrain_options
@@ -44,7 +45,7 @@ def test_round_trip_and_keep(tmp_path):
 )
 def test_an_objective_is_built_from_the_options(more):
     config = pretrain_options(["--level", "residue", "--size", "tiny", "--preset", "official", *more.split()])
-    objective = checkpoint.new_objective(checkpoint.new_encoder(config), config)
+    objective = checkpoint.new_objective(weights.new_encoder(config), config)
     if config.head_dim:
         assert (objective.conformer is None) == (config.method == "diffpret")
         assert bool(objective.schedule.weight_structure) == (config.ablation == "none")
@@ -150,10 +151,10 @@ def test_no_code_is_run_on_loading(tmp_path):
 def test_encoder_file(tmp_path):
     objective = standin.Objective()
     path = tmp_path / "encoder.pt"
-    checkpoint.save_encoder_file(path, objective.encoder, "gearnet", "atom", "tiny", "paper", steps=3)
+    weights.save_encoder_file(path, objective.encoder, "gearnet", "atom", "tiny", "paper", steps=3)
     content = torch.load(path, weights_only=True)
     assert {k: v for k, v in content.items() if k != "state"} == {
-        "format": checkpoint.ENCODER,
+        "format": weights.ENCODER,
         "encoder": "gearnet",
         "level": "atom",
         "size": "tiny",
@@ -161,26 +162,26 @@ def test_encoder_file(tmp_path):
         "steps": 3,
     }
     fresh = standin.Encoder(True, 0.1)
-    checkpoint.load_weights(fresh, checkpoint.load_encoder_file(path)["state"], str(path))
+    checkpoint.load_weights(fresh, weights.load_encoder_file(path)["state"], str(path))
     assert all(torch.equal(a, b) for a, b in zip(fresh.state_dict().values(), objective.encoder.state_dict().values()))
     torch.save(objective.encoder.state_dict(), tmp_path / "plain.pt")
     with pytest.raises(CheckpointError, match=r"plain.pt holds no GearNet: .*but linear.weight, linear.bias"):
-        checkpoint.load_encoder_file(tmp_path / "plain.pt")
+        weights.load_encoder_file(tmp_path / "plain.pt")
     path.write_bytes(b"<html>")
     with pytest.raises(CheckpointError, match=r"encoder.pt cannot be read"):
-        checkpoint.load_encoder_file(path)
+        weights.load_encoder_file(path)
     with pytest.raises(CheckpointError, match=r"could not read .*: No such file"):
-        checkpoint.load_encoder_file(tmp_path / "absent.pt")
+        weights.load_encoder_file(tmp_path / "absent.pt")
 
 
 def test_the_gvp_of_version_0_2_is_refused_by_name(tmp_path):
     """It had batch norm in place of layer norm."""
     path = tmp_path / "encoder.pt"
     state = {"layers.0.norm.0.scalar_norm.running_mean": torch.zeros(3)}
-    identity = dict(zip(checkpoint.IDENTITY, ("gvp", "atom", "tiny", "paper")))
-    checkpoint.write(path, checkpoint.ENCODER, {**identity, "state": state})
+    identity = dict(zip(weights.IDENTITY, ("gvp", "atom", "tiny", "paper")))
+    checkpoint.write(path, weights.ENCODER, {**identity, "state": state})
     with pytest.raises(CheckpointError, match="holds the GVP of version"):
-        checkpoint.load_encoder(path)
+        weights.load_encoder(path)
 
 
 def test_weights_that_do_not_fit_are_all_named():
@@ -222,10 +223,10 @@ def change(name: str, value):
 )
 def test_forged_weights_are_refused_by_name(forge, said, tmp_path):
     encoder = standin.Encoder(True, 0.1)
-    content = {"format": checkpoint.ENCODER, "encoder": "gearnet", "level": "atom", "size": "tiny", "preset": "paper"}
+    content = {"format": weights.ENCODER, "encoder": "gearnet", "level": "atom", "size": "tiny", "preset": "paper"}
     torch.save({**content, "state": forge(encoder.state_dict())}, tmp_path / "e.pt")
     with pytest.raises(CheckpointError, match=said):
-        checkpoint.load_weights(encoder, checkpoint.load_encoder_file(tmp_path / "e.pt")["state"], "e.pt")
+        checkpoint.load_weights(encoder, weights.load_encoder_file(tmp_path / "e.pt")["state"], "e.pt")
 
 
 def test_weights_that_are_not_finite_are_not_written(tmp_path):
@@ -233,7 +234,7 @@ def test_weights_that_are_not_finite_are_not_written(tmp_path):
     with torch.no_grad():
         objective.encoder.linear.bias[3] = torch.inf
     with pytest.raises(SiamDiffError, match=r"encoder.pt is not written, since .* no longer finite \(linear.bias\)"):
-        checkpoint.save_encoder_file(tmp_path / "encoder.pt", objective.encoder, "gearnet", "atom", "tiny", "paper")
+        weights.save_encoder_file(tmp_path / "encoder.pt", objective.encoder, "gearnet", "atom", "tiny", "paper")
     with pytest.raises(SiamDiffError, match="no longer finite"):
         checkpoint.save(tmp_path, 1, {"objective": objective.state_dict(), "config": {}})
     assert os.listdir(tmp_path) == []
@@ -243,12 +244,12 @@ def test_weights_that_are_not_finite_are_not_written(tmp_path):
 def test_a_fifo_does_not_hang(command, tmp_path):
     os.mkfifo(tmp_path / "e.pt")
     with pytest.raises(CheckpointError, match=r"e\.pt: not a regular file"):
-        checkpoint.load_encoder(tmp_path / "e.pt") if command == "embed" else checkpoint.load(tmp_path / "e.pt")
+        weights.load_encoder(tmp_path / "e.pt") if command == "embed" else checkpoint.load(tmp_path / "e.pt")
 
 
 def test_initialise_reports_every_tensor(tmp_path):
     said, source, path = [], standin.Objective(), tmp_path / "encoder.pt"
-    checkpoint.save_encoder_file(path, source.encoder, "gearnet", "atom", "tiny", "paper")
+    weights.save_encoder_file(path, source.encoder, "gearnet", "atom", "tiny", "paper")
     objective = standin.Objective()
     checkpoint.initialise(objective, path, said.append)
     assert torch.equal(objective.encoder.linear.weight, source.encoder.linear.weight)
@@ -261,4 +262,4 @@ def test_initialise_reports_every_tensor(tmp_path):
     checkpoint.initialise(objective, full, said.append)
     assert torch.equal(objective.structure.weight, source.structure.weight)
     assert "nothing" in said[3]
-    assert checkpoint.load_encoder_file(full)["state"].keys() == source.encoder.state_dict().keys()
+    assert weights.load_encoder_file(full)["state"].keys() == source.encoder.state_dict().keys()

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from siamdiff_min.encoders import ENCODERS, ONE_LEVEL
+from siamdiff_min.encoders import ENCODERS, ONE_LEVEL, weights
 from siamdiff_min.files import CheckpointError, ConfigError
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.training import checkpoint
@@ -88,7 +88,7 @@ def test_nonsense_is_refused(argv, capsys):
     assert argv.split()[0] in capsys.readouterr().err
 
 
-def written(folder, kind=checkpoint.ENCODER, name="encoder.pt", **values):
+def written(folder, kind=weights.ENCODER, name="encoder.pt", **values):
     """A file of weights that says this of itself."""
     identity = {"encoder": "gearnet", "level": "residue", "size": "tiny", "preset": "paper"} | values
     checkpoint.write(folder / name, kind, {"options": {}, "labels": [], **identity, "state": {}})
@@ -116,7 +116,7 @@ def test_runs_that_differ_in_data_encoder_or_start_have_folders_of_their_own(tmp
 )
 def test_a_forged_model_is_one_sentence(change, tmp_path):
     identity = {"task": "psr", "encoder": "gearnet", "level": "residue", "size": "tiny", "preset": "paper"}
-    content = {"format": checkpoint.MODEL, **identity, "seed": 0, "options": {}, "labels": [], "state": {}}
+    content = {"format": weights.MODEL, **identity, "seed": 0, "options": {}, "labels": [], "state": {}}
     torch.save(content, tmp_path / "best.pt")
     assert finetune(f"--eval-only {tmp_path / 'best.pt'}").seeds == [0]
     torch.save({**content, **change}, tmp_path / "best.pt")
@@ -217,7 +217,7 @@ def test_the_encoder_file_says_what_is_not_given(tmp_path):
 
 def test_what_is_given_may_not_contradict_a_model(tmp_path):
     (tmp_path / "seed-3").mkdir()
-    model = written(tmp_path / "seed-3", checkpoint.MODEL, "best.pt", task="msp", seed=3, max_residues=70, level="atom")
+    model = written(tmp_path / "seed-3", weights.MODEL, "best.pt", task="msp", seed=3, max_residues=70, level="atom")
     config = finetune(f"--eval-only {model}")
     assert (config.task, config.seeds, config.max_residues) == ("msp", [3], 70)
     assert config.out == f"{tmp_path}/seed-3/eval"

@@ -1,26 +1,34 @@
 """Files of released encoders: torchdrug's names, wrapped in all the ways they come in; what does not fit is refused."""
 
 import ast
+from dataclasses import replace
 
 import pytest
 import torch
-from conftest import golden_graph, load_golden, relative_error
+from conftest import golden_graph, load_golden, real_protein, relative_error
 
+from benchmarks import bundle_encoder
+from siamdiff_min.conventions import OFFICIAL
 from siamdiff_min.downstream.tasks import TASKS
-from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.training.checkpoint import (
+from siamdiff_min.encoders import ENCODERS, GEARNET_DIMS
+from siamdiff_min.encoders.esm import ESM2
+from siamdiff_min.encoders.gearnet import GearNet
+from siamdiff_min.encoders.graph import RESIDUE_GRAPH
+from siamdiff_min.encoders.weights import (
     CHECKPOINT,
     ENCODER,
+    IDENTITY,
     MODEL,
-    CheckpointError,
     load,
     load_encoder,
     load_encoder_file,
     read,
-    save,
     save_encoder_file,
     write,
 )
+from siamdiff_min.files import CheckpointError
+from siamdiff_min.pretraining import OBJECTIVES
+from siamdiff_min.training.checkpoint import initialise, save
 
 WRAPPERS = ["", "module.", "_orig_mod.", "module._orig_mod."]
 
@@ -53,6 +61,149 @@ def test_encoders_and_whole_tasks_load_strictly(tmp_path, level, short, prefix):
     assert content["not_loaded"] == ["alphas", "dist_mlp", "seq_mlp", "struct_mlp"]
     loaded = load_encoder(written(tmp_path, task, prefix)).state_dict()
     assert all(torch.equal(tensor, task[f"model.{name}"]) for name, tensor in loaded.items())
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("inside", ["model.model.", "", "model.", "module.model."])
+def test_files_of_torchdrugs_engine(tmp_path, inside):
+    """`solver.save` writes the weights of the task, which holds the encoder or another task, beside its optimizer."""
+    alone, path = blank("ckpt_keys_atom"), tmp_path / "mc_gearnet_edge.pth"
+    heads = {f"{inside.removesuffix('model.')}mlp.layers.{i}.weight": torch.ones(2) for i in (0, 1)} if inside else {}
+    optimizer = {"state": {0: {"step": 3, "exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 1e-3, "params": [0]}]}
+    torch.save({"model": {inside + name: x for name, x in alone.items()} | heads, "optimizer": optimizer}, path)
+    said, objective = [], OBJECTIVES["siamdiff"](ENCODERS["gearnet"]("atom", "paper", "official"), "atom", head_dim=8)
+    initialise(objective, path, said.append)
+    for encoder in load_encoder(path, "cpu"), objective.encoder:
+        assert all(torch.equal(tensor, alone[name]) for name, tensor in encoder.state_dict().items())
+    assert said[0] == "in that file, not loaded: mlp" if inside else "loaded from" in said[0]
+
+
+def test_gearnets_own_files_by_names_and_shapes(tmp_path):
+    """Residue level, 138 tensors, 20,145,635 parameters; here without memory for them."""
+    shapes = {name: x.shape for name, x in blank("ckpt_keys_res").items()}
+    state = {f"model.model.{name}": torch.ones(()).expand(shape) for name, shape in shapes.items()}
+    torch.save({"model": state, "optimizer": {}}, tmp_path / "mc_gearnet_edge.pth")
+    content = load_encoder_file(tmp_path / "mc_gearnet_edge.pth")
+    assert [content[name] for name in IDENTITY] == ["gearnet", "residue", "paper", "official"]
+    assert {name: x.shape for name, x in content["state"].items()} == shapes and len(shapes) == 138
+    assert shapes["layers.0.linear.weight"] == (512, 147) and shapes["edge_layers.0.linear.weight"] == (21, 472)
+
+
+def test_outputs_of_gearnet_are_the_golden_ones(tmp_path, monkeypatch):
+    """The network of the residue level, as a file of GearNet; its own widths are 512."""
+    monkeypatch.setitem(GEARNET_DIMS, "paper", {"residue": [32] * 6, "atom": [128] * 6})
+    golden = load_golden("gearnet_res_6x32")
+    state = {f"model.model.{name}": x for name, x in golden.state().items()}
+    torch.save({"model": state, "optimizer": {}}, tmp_path / "m.pth")
+    encoder = load_encoder(tmp_path / "m.pth", "cpu")
+    encoding = encoder(*golden_graph(golden))
+    assert relative_error(encoding.node[::16], golden["out32/eval/node_feature"]) < 1e-5
+    assert relative_error(encoding.protein, golden["out32/eval/graph_feature"]) < 1e-5
+
+
+ESM_LAYER = {  # of fair-esm's ESM-2: name -> shape, with d its width
+    **{f"self_attn.{x}_proj": ("d", "d") for x in ("q", "k", "v", "out")},
+    "fc1": ("4d", "d"),
+    "fc2": ("d", "4d"),
+    **{f"{x}_layer_norm": ("d",) for x in ("self_attn", "final")},
+}
+
+
+def esm_gearnet(layers: int, width: int, dims: list[int], real: bool = True) -> dict[str, torch.Tensor]:
+    """Random weights with the names of ESM-GearNet's files; not `real`: shapes, in no memory."""
+    size = {"d": width, "4d": 4 * width, 33: 33, 1: 1, 20: 20}
+    shapes = {"embed_tokens.weight": (33, "d"), "contact_head.regression.weight": (1, 20), "lm_head.bias": (33,)}
+    shapes |= {f"{x}.{y}": ("d",) for x in ("emb_layer_norm_after", "lm_head.layer_norm") for y in ("weight", "bias")}
+    for i in range(layers):
+        for name, shape in ESM_LAYER.items():
+            shapes |= {f"layers.{i}.{name}.weight": shape, f"layers.{i}.{name}.bias": shape[:1]}
+    shapes = {f"sequence_model.model.{name}": [size[x] for x in shape] for name, shape in shapes.items()}
+    shapes |= {f"sequence_model.model.layers.{i}.self_attn.rot_emb.inv_freq": [8] for i in range(layers)}
+    for i, (a, b) in enumerate(zip([width, *dims], dims)):
+        at = f"structure_model.layers.{i}"
+        shapes |= {f"{at}.self_loop.weight": [b, a], f"{at}.linear.weight": [b, 7 * a]}
+        shapes |= {f"{at}.{name}.bias": [b] for name in ("self_loop", "linear")}
+        norms = f"{at}.batch_norm", f"structure_model.batch_norms.{i}"
+        shapes |= {f"{n}.{x}": [b] for n in norms for x in ("weight", "bias", "running_mean", "running_var")}
+    generator = torch.Generator().manual_seed(0)
+    state = {
+        name: torch.rand(shape, generator=generator) / 4 if real else torch.ones(()).expand(shape)
+        for name, shape in shapes.items()
+    }
+    counted = [name for name in state if name.endswith("running_mean")]
+    state |= {name.replace("running_mean", "num_batches_tracked"): torch.tensor(5) for name in counted}
+    tokens = [6, 5, 8, 14, 7, 11, 23, 12, 4, 17, 13, 16, 15, 9, 20, 21, 18, 10, 19, 22]  # GLY, ALA, SER, PRO, ...
+    return state | {"sequence_model.mapping": torch.tensor(tokens + [-1] * 13)}
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("around", ["engine", "", "model."])
+def test_esm_gearnet_loads_strictly(tmp_path, monkeypatch, around):
+    monkeypatch.setitem(GEARNET_DIMS, "paper", {"residue": [24, 24, 32], "atom": [128] * 6})
+    state, path = esm_gearnet(6, 320, [24, 24, 32]), tmp_path / "siamdiff_esm_gearnet.pth"
+    named = {f"{'model.' * (around != '')}{name}": x for name, x in state.items()}
+    torch.save({"model": named, "optimizer": {}} if around == "engine" else named, path)
+    encoder, protein = load_encoder(path, "cpu"), real_protein("2BEG", torch.float32).alpha_carbons()
+    assert encoder.identity == ("esm-gearnet-8M", "residue", "paper", "official")
+    assert len(encoder.state_dict()) == len(state) - 11  # the mapping, four of the heads, six of inv_freq
+    encoding = encoder(protein)
+
+    esm = ESM2(6, 320, 20)
+    names = {name: f"sequence_model.model.{name}" for name in esm.state_dict()}
+    esm.load_state_dict({name: state[other] for name, other in names.items()})
+    gearnet = GearNet(replace(RESIDUE_GRAPH, conventions=OFFICIAL), [24, 24, 32], 0, "sum", 320).eval()
+    gearnet.load_state_dict({name: state[f"structure_model.{name}"] for name in gearnet.state_dict()})
+    h, graph = esm(protein), gearnet.builder(protein)
+    structure = gearnet(protein, replace(graph, node_feature=h))
+    assert torch.equal(encoding.residue, torch.cat([h, structure.residue], 1))
+    assert torch.allclose(encoding.protein, torch.cat([h.mean(0, keepdim=True), structure.protein], 1), rtol=1e-4)
+    embedding = encoder.embed(bundle_encoder.smallest().read())
+    assert embedding.per_residue.shape[1] == len(embedding.mean) == 320 + 80
+
+
+def test_the_published_size_of_esm_gearnet(tmp_path):
+    torch.save(esm_gearnet(33, 1280, [512] * 6, real=False), tmp_path / "siamdiff_esm_gearnet.pth")
+    content = load_encoder_file(tmp_path / "siamdiff_esm_gearnet.pth")
+    assert [content[name] for name in IDENTITY] == ["esm-gearnet", "residue", "paper", "official"]
+    with torch.device("meta"):
+        encoder = ENCODERS["esm-gearnet"]("residue", "paper", "official")
+    assert {k: x.shape for k, x in encoder.state_dict().items()} == {k: x.shape for k, x in content["state"].items()}
+    assert sum(x.numel() for x in encoder.parameters()) == 649_400_320 + 8 * 512 * (1280 + 5 * 512) + 6 * 6 * 512
+
+
+def test_esm_gearnets_that_do_not_fit(tmp_path, monkeypatch):
+    monkeypatch.setitem(GEARNET_DIMS, "paper", {"residue": [24], "atom": [128] * 6})
+    state = esm_gearnet(6, 320, [24])
+    order = state["sequence_model.mapping"].roll(1)
+    with pytest.raises(CheckpointError, match=r"e.pth has the residue types in another order, with ESM's tokens \[-1"):
+        load_encoder_file(written(tmp_path, state | {"sequence_model.mapping": order}, file="e.pth"))
+    with pytest.raises(CheckpointError, match=r"missing: esm.layers.5.fc1.bias .*\n.*unexpected: seq_linear.weight"):
+        missing = {name: x for name, x in state.items() if not name.endswith("layers.5.fc1.bias")}
+        load_encoder(written(tmp_path, missing | {"seq_linear.weight": torch.ones(3)}, file="e.pth"), "cpu")
+    with pytest.raises(CheckpointError, match=r"input 320 and widths \[12\]; known are .*; 1280 and \[24\]"):
+        load_encoder_file(written(tmp_path, esm_gearnet(6, 320, [12]), file="e.pth"))
+    del state["sequence_model.mapping"]
+    with pytest.raises(CheckpointError, match=r"e.pth is damaged, or of another version .*sequence_model.mapping"):
+        load_encoder_file(written(tmp_path, state, file="e.pth"))
+
+
+@pytest.mark.parametrize("name", ["esm-gearnet", "esm-gearnet-edge"])
+def test_esm_gearnets_of_earlier_versions_are_refused(tmp_path, name):
+    """They had messages between edges and the other order, under the name that is now the paper's network."""
+    encoder = ENCODERS["esm-gearnet-edge"]("residue", "tiny")
+    save_encoder_file(tmp_path / "encoder.pt", encoder, name, "residue", "tiny", "paper")
+    if name == "esm-gearnet-edge":
+        assert load_encoder(tmp_path / "encoder.pt", "cpu").identity == (name, "residue", "tiny", "paper")
+        return
+    with pytest.raises(
+        CheckpointError, match=r"encoder.pt holds the ESM-GearNet of an earlier version: it had messages"
+    ):
+        load_encoder(tmp_path / "encoder.pt")
+    state = {f"encoder.{key}": x for key, x in encoder.state_dict().items()}
+    config = {"encoder": "esm-gearnet-8M", "level": "residue", "size": "tiny", "preset": "paper"}
+    whole = save(tmp_path, 4, {"objective": state, "config": config, "step": 4})
+    with pytest.raises(CheckpointError, match=r"000000004.pt holds the ESM-GearNet of an earlier version"):
+        load(whole)
 
 
 def test_outputs_are_the_golden_ones(tmp_path):
