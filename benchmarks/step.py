@@ -26,8 +26,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from siamdiff_min.encoders import ENCODERS, GraphBuilder, gearnet, kernels
-from siamdiff_min.encoders.fast import Gather
+from siamdiff_min.encoders import ENCODERS, GraphBuilder, fast, gearnet, kernels
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import Protein
@@ -138,7 +137,7 @@ class Step:
         with (
             mock.patch.object(GraphBuilder, "__call__", wrap("graph", GraphBuilder.__call__)),
             mock.patch.object(gearnet, "line_graph", wrap("line graph", gearnet.line_graph)),
-            mock.patch.object(Gather, "build", wrap("sums prepared", Gather.build)),
+            mock.patch.object(fast, "prepare", wrap("sums prepared", fast.prepare)),
             mock.patch.object(encoder, "forward", wrap("encoder", encoder.forward)),
             self.clock.part("heads and noise"),
         ):

@@ -17,8 +17,8 @@ if not simulated.POSSIBLE:
 
 ENCODED = [("atom", "gearnet"), ("atom", "gvp"), ("residue", "gearnet"), ("residue", "esm-gearnet")]
 MOST = {  # waits of the host in one step, at most, in this order
-    "diffpret": (7, 6, 12, 17),
-    "siamdiff": (19, 17, 21, 31),
+    "diffpret": (9, 8, 14, 19),
+    "siamdiff": (21, 19, 23, 33),
     "residue-type": (6, 5, 11, 16),
     "distance": (8, 7, 13, 18),
     "angle": (8, 7, 13, 18),
@@ -87,9 +87,10 @@ def test_products_and_sums_of_their_rows_are_bfloat16(level):
     objective = OBJECTIVES["siamdiff"](ENCODERS["gearnet"](level, "tiny"), level)
     found = simulated.simulate(objective, batch(), "bf16").operations
     bags = [op for op in found if op.name.startswith("_embedding_bag")]
-    assert bags and {op.dtype for op in bags} == {torch.bfloat16}
+    single = [op for op in bags if op.dtype == torch.float32]  # of tables: signs of units twice, two views, and back
+    assert len(single) == 6 and {op.dtype for op in bags if op not in single} == {torch.bfloat16}
     flop = {kind: sum(op.flop for op in found if op.dtype == kind) for kind in (torch.bfloat16, torch.float32)}
-    assert flop[torch.float32] < 0.01 * flop[torch.bfloat16]  # two rows of the tables of ScalarLayers
+    assert flop[torch.float32] < 0.1 * flop[torch.bfloat16]  # of tables
 
 
 @pytest.mark.parametrize("method", ["siamdiff", "angle"])

@@ -2,67 +2,68 @@
 
 `edge_scores` and `relational_sum` come last. They rest on three ideas: add rows up through sorted indices, so that no
 message is stored (`Gather`); compute what is cheap again in the backward pass; apply a linear map to as few rows as
-possible.
+possible. The boldest case of the third: layers that see one number become a table (`Piecewise`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..protein.geometry import length
-from .ops import MLP, Links, segment_sum
+from .ops import MLP, Links, lowered, segment_sum
 
 BLOCK = 48 << 20  # bytes of results that `map_then_sum` makes at a time on a CPU
-
-
-def lowered(x: Tensor) -> Tensor:
-    """x in the type of matrix products under autocast.
-
-    Under bf16, products and the rows they are made of are bfloat16. `embedding_bag` adds such rows in float32, then
-    rounds. Coordinates, lengths, angles, the tables of `ScalarLayers`, `segment_sum`, the statistics of batch norm,
-    softmax and losses stay in float32.
-    """
-    device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+TARGETS = 512  # of which `sum_then_map` holds the sums at a time
+ROWS = 16  # of a table that are added up by one product
 
 
 # ---- sums of rows ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gather:
     """Sums of rows: sum t adds the rows source[k] for which target[k] = t. Its transpose is the backward pass.
 
-    `Gather.build` sorts these pairs once; every layer uses them, forward and backward.
+    All layers share one. Raises ValueError if `target` is not sorted (on a CPU; the check would make a GPU wait).
     """
 
-    source: Tensor  # (K,) int32  rows to read, sorted by target
-    offsets: Tensor  # (num_targets + 1,) int32  where every sum begins in `source`
-    target: Tensor  # (K,) int32  the same pairs sorted by source: the backward pass
-    offsets_back: Tensor  # (num_sources + 1,) int32
+    source: Tensor  # (K,) int32   rows to read
+    target: Tensor  # (K,) int32   ascending
+    num_sources: int
+    num_targets: int
+    weight: Tensor | None = None  # (K,)   factor of each row; None: 1
 
-    @staticmethod
-    def build(source: Tensor, target: Tensor, num_sources: int, num_targets: int) -> Gather:
-        return Gather(*_grouped(source, target, num_targets), *_grouped(target, source, num_sources))
+    def __post_init__(self):
+        if self.target.device.type == "cpu" and (self.target[1:] < self.target[:-1]).any():
+            raise ValueError("links come sorted by target, those between nodes also by relation")
 
     def __call__(self, x: Tensor) -> Tensor:
         """Sum rows of x (num_sources, d) into (num_targets, d)."""
         return _RowSum.apply(x, self)
 
-    @property
-    def transposed(self) -> Gather:  # from targets to sources, as gradients go
-        return Gather(self.target, self.offsets_back, self.source, self.offsets)
+    @cached_property
+    def offsets(self) -> Tensor:
+        """Where every sum begins in `source` (num_targets + 1,), int32."""
+        count = segment_sum(torch.ones_like(self.target), self.target, self.num_targets)
+        return F.pad(count.cumsum(0, dtype=torch.int32), (1, 0))
+
+    @cached_property
+    def transposed(self) -> Gather:
+        """From targets to sources, as gradients go: made when the first backward pass asks for it."""
+        source, order = self.source.sort(stable=True)
+        weight = None if self.weight is None else self.weight.index_select(0, order)
+        return Gather(self.target.index_select(0, order), source, self.num_targets, self.num_sources, weight)
 
 
-def _grouped(values: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
-    """`values` in the order of `key`, and where every key begins (num_keys + 1,), int32."""
-    key, order = key.int().sort(stable=True)
-    count = segment_sum(torch.ones_like(key), key, num_keys)
-    return values.index_select(0, order).int(), F.pad(count.cumsum(0, dtype=torch.int32), (1, 0))
+def add_rows(x: Tensor, source: Tensor, offsets: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The sums of a `Gather`, without a gradient."""
+    return F.embedding_bag(source, x, offsets, mode="sum", per_sample_weights=weight, include_last_offset=True)
 
 
 class _RowSum(torch.autograd.Function):
@@ -71,7 +72,7 @@ class _RowSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, gather: Gather) -> Tensor:
         ctx.gather = gather
-        return F.embedding_bag(gather.source, x, gather.offsets, mode="sum", include_last_offset=True)
+        return add_rows(x, gather.source, gather.offsets, gather.weight)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
@@ -79,7 +80,7 @@ class _RowSum(torch.autograd.Function):
 
 
 class _SumLinear(torch.autograd.Function):
-    """A linear layer on sums of rows, made again in the backward pass: 0.06 GB less a protein (with `_MapRows`)."""
+    """A linear layer on sums of rows. Sums are recomputed in the backward pass, which saves 0.06 GB per protein."""
 
     @staticmethod
     def forward(ctx, x: Tensor, gather: Gather, weight: Tensor, bias: Tensor) -> Tensor:
@@ -93,6 +94,16 @@ class _SumLinear(torch.autograd.Function):
         grad_x = ctx.gather.transposed((grad @ weight).view(-1, x.shape[1])) if ctx.needs_input_grad[0] else None
         grad_weight = grad.t() @ ctx.gather(x).view(-1, weight.shape[1])
         return grad_x, None, grad_weight, grad.sum(0)
+
+
+def sum_then_map(x: Tensor, gather: Gather, weight: Tensor, bias: Tensor) -> Tensor:
+    """`_SumLinear` without gradients on a CPU: the sums of a few targets at a time, so that they stay in the cache."""
+    size, results = TARGETS * weight.shape[1] // x.shape[1], []
+    for first in range(0, max(1, gather.num_targets), size):
+        offsets = gather.offsets[first : first + size + 1]
+        sums = add_rows(x, gather.source[offsets[0] : offsets[-1]], offsets - offsets[0])
+        results.append(F.linear(sums.view(-1, weight.shape[1]), weight, bias))
+    return torch.cat(results)
 
 
 class _MapRows(torch.autograd.Function):
@@ -124,13 +135,99 @@ def map_then_sum(x: Tensor, gather: Gather, weight: Tensor) -> Tensor:
     return sums[0] if len(sums) == 1 else torch.cat(sums, dim=1)
 
 
+# ---- a function of one number ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Piecewise:
+    """Linear layers of one number x with ReLU between them: a function that is linear between its knots.
+
+    f(x) = start[0] + start[1] x, and for every knot k below x also (change[k, 0] + change[k, 1] x) rows[k]. The latter
+    is 0 at the knot: f does not jump. So no knot needs a gradient: if it moved a little, f would stay the same.
+    """
+
+    start: Tensor  # (2, d)
+    knot: Tensor  # (K,) ascending
+    change: Tensor  # (K, 2)
+    rows: Tensor  # (K, d)
+
+    @staticmethod
+    def line(layer: nn.Linear) -> Piecewise:
+        """A layer of one number as it is, without a knot."""
+        start = torch.stack([layer.bias, layer.weight[:, 0]])
+        return Piecewise(start, start.new_zeros(0), start.new_zeros(0, 2), start[:0])
+
+    @cached_property
+    def table(self) -> Tensor:
+        """Offset and slope of every piece (K + 1, 2, d): the sum of all changes so far.
+
+        Products with a triangle of ones, ROWS at a time, add up. `cumsum` takes 2.2 times as long (3,000 knots and
+        d = 3,072, forward and backward), and on a GPU it has no fixed order.
+        """
+        fill = -(len(self.knot) + 1) % ROWS
+        change, rows = (F.pad(x, (0, 0, 1, fill)).unflatten(0, (-1, ROWS)) for x in (self.change, self.rows))
+        triangle = rows.new_ones(ROWS, ROWS).tril()[:, None] * change.mT[:, None]  # (K / ROWS, ROWS, 2, ROWS)
+        with torch.autocast(rows.device.type, enabled=False):
+            sums = (triangle.flatten(1, 2) @ rows).unflatten(1, (ROWS, 2))  # within each block of ROWS
+            blocks = torch.cat([self.start[None], sums[:-1, -1]]).flatten(1)
+            before = rows.new_ones(len(sums), len(sums)).tril() @ blocks
+        return sums.add_(before.view_as(sums[:, :1])).flatten(0, 1)[: len(self.knot) + 1]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """f of numbers x (P,) that need no gradient: (P, d)."""
+        offset = 2 * torch.searchsorted(self.knot, x, out_int32=True)
+        rows, factors = (
+            torch.stack([offset, offset + 1], 1).flatten(),
+            torch.stack([torch.ones_like(x), x], 1).flatten(),
+        )
+        target = torch.arange(2 * len(x), dtype=torch.int32, device=x.device) // 2
+        return Gather(rows, target, 2 * len(self.table), len(x), factors)(self.table.flatten(0, 1))
+
+    def relu_linear(self, weight: Tensor, bias: Tensor, low: Tensor, high: Tensor) -> Piecewise:
+        """W relu(f) + b between the numbers `low` and `high`; weight W (out, d) of any type, bias b (out,)."""
+        # Does each unit of f let its value through, at both ends of every piece? Each sign is decided once, so no
+        # crossing of 0 is missed or found twice.
+        ends = torch.cat([low[None], self.knot, high[None]])
+        value = self(ends).detach()  # (K + 2, d)
+        on = value > 0
+        piece, unit = (on[1:] != on[:-1]).nonzero(as_tuple=True)
+        before, after = value[piece, unit], value[piece + 1, unit]
+        crossing = torch.lerp(ends[piece], ends[piece + 1], before / (before - after))
+
+        # At a knot of f, W maps the units that are on. At a crossing one unit joins them, or leaves with all it has.
+        kind = value.dtype
+        with torch.autocast(weight.device.type, enabled=False):
+            start = (self.start * on[0]) @ weight.t().to(kind)  # (2, out)
+            mapped = ((self.rows * on[1:-1]).to(weight.dtype) @ weight.t()).to(kind)  # (K, out)
+        turned = self.table[piece, :, unit] * torch.where(before > 0, -1.0, 1.0).to(kind)[:, None]
+        knot, order = torch.cat([self.knot, crossing]).sort()
+        change = torch.cat([self.change, turned]).index_select(0, order)
+        rows = torch.cat([mapped, weight.t().index_select(0, unit).to(kind)]).index_select(0, order)
+        return Piecewise(torch.stack([start[0] + bias, start[1]]), knot, change, rows)
+
+
+def scalar_layers(x: Tensor, first: nn.Linear, second: nn.Linear, weight: Tensor, bias: Tensor) -> Callable:
+    """W relu(second(relu(first(x)))) + b as a function of the numbers x (P,), which need no gradient.
+
+    It is a table, if its knots (about half of all units have one among the lengths of edges) are fewer than the
+    numbers; else the table ends before W.
+    """
+    low, high = F.pad(x, (0, 1)).aminmax()  # 0 is among them, so no numbers have a range too
+    hidden = Piecewise.line(first).relu_linear(second.weight, second.bias, low, high)
+    if len(hidden.knot) < len(x):
+        whole = hidden.relu_linear(weight, bias, low, high)
+        if len(whole.knot) < len(x):
+            return whole
+    return lambda x: F.linear(F.relu(hidden(x)), weight, bias)
+
+
 # ---- the score of a pair ---------------------------------------------------------------------------------------------
 
 
 class _PairLinear(torch.autograd.Function):
     """(x_i * x_j) W^T. The products (P, d) are not kept for the backward pass but computed again there.
 
-    A step of four proteins at atom level takes 1.5 GB, and 0.1 to 0.3 GB more if they are kept; so in _LookedUpLinear.
+    A step of four proteins at atom level takes 1.5 GB, and 0.1 to 0.3 GB more if they are kept.
     """
 
     @staticmethod
@@ -154,88 +251,29 @@ def pair_linear(x: Tensor, i: Tensor, j: Tensor, weight: Tensor) -> Tensor:
     return _PairLinear.apply(lowered(x), i, j, lowered(weight))
 
 
-def sums_so_far(x: Tensor) -> Tensor:
-    """Of every row of x (h, d) the sum with all rows above. A GPU has no deterministic `cumsum` of floats."""
-    if x.device.type != "cpu" and torch.are_deterministic_algorithms_enabled():
-        return x.new_ones(len(x), len(x)).tril() @ x
-    return x.cumsum(0)
-
-
-@dataclass(frozen=True)
-class ScalarLayers:
-    """second(relu(first(x))) of numbers x, without a product per number.
-
-    It is piecewise linear in x: at a knot one of the h hidden units turns on or off. A cumulative sum over the units
-    gives the slope and the offset of every piece; then each number is looked up. Forward and backward of 16,000 numbers
-    and 768 units take 0.08 s, the product 0.47 s (one core).
-    """
-
-    knot: Tensor  # (h,)
-    slope: Tensor  # (h + 1, d)
-    offset: Tensor  # (h + 1, d)
-
-    @staticmethod
-    def build(first: nn.Linear, second: nn.Linear) -> ScalarLayers:
-        with torch.autocast(first.weight.device.type, enabled=False):
-            weight, bias = first.weight[:, 0], first.bias
-            knot, order = torch.where(weight == 0, torch.inf, -bias / weight).detach().sort()
-            weight, bias, rows = weight[order], bias[order], second.weight.t()[order]  # (h,), (h,), (h, d)
-            on = (weight < 0) | ((weight == 0) & (bias > 0))  # at minus infinity; at its knot a unit changes
-            change = torch.where(on, -1.0, 1.0).to(weight.dtype)
-            slope = torch.cat([((weight * on) @ rows)[None], (weight * change)[:, None] * rows])
-            offset = torch.cat([((bias * on) @ rows + second.bias)[None], (bias * change)[:, None] * rows])
-            return ScalarLayers(knot, sums_so_far(slope), sums_so_far(offset))
-
-    def relu_linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        """relu(second(relu(first(x)))) W^T of numbers x (P,) that need no gradient, weight (out, d): (P, out)."""
-        return _LookedUpLinear.apply(x, torch.searchsorted(self.knot, x), self.slope, self.offset, lowered(weight))
-
-
-class _LookedUpLinear(torch.autograd.Function):
-    """relu(slope_k x + offset_k) W^T, k the piece of x. What is looked up (P, d) is not kept but looked up again."""
-
-    @staticmethod
-    def look_up(x: Tensor, piece: Tensor, slope: Tensor, offset: Tensor, kind: torch.dtype) -> Tensor:
-        hidden = offset.index_select(0, piece).addcmul_(slope.index_select(0, piece), x[:, None])
-        return F.relu(hidden, inplace=True).to(kind)
-
-    @staticmethod
-    def forward(ctx, x: Tensor, piece: Tensor, slope: Tensor, offset: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, piece, slope, offset, weight)
-        return _LookedUpLinear.look_up(x, piece, slope, offset, weight.dtype) @ weight.t()
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
-        x, piece, slope, offset, weight = ctx.saved_tensors
-        hidden = _LookedUpLinear.look_up(x, piece, slope, offset, weight.dtype)
-        grad_weight = grad.t() @ hidden
-        grad_hidden = (grad @ weight).mul_(hidden > 0).to(slope.dtype)
-        grad_offset = torch.zeros_like(offset).index_add_(0, piece, grad_hidden)
-        grad_slope = torch.zeros_like(slope).index_add_(0, piece, grad_hidden.mul_(x[:, None]))
-        return None, None, grad_slope, grad_offset, grad_weight
-
-
 # ---- the two formulas ------------------------------------------------------------------------------------------------
 
 
 def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:
     """The score is symmetric and the same for all relations: compute it once per unordered pair, then copy it.
 
-    This head is most of a training step. Three of the published five products of d x d per pair are left: a lookup
-    table replaces the first two layers of dist_mlp, and its third is folded into the first layer of struct_mlp, since
-    no activation separates them. Both are made once for all views.
+    This head is most of a training step. Two of the published five products of d x d per pair are left: a table made
+    once for all views replaces dist_mlp and its part of the first layer of struct_mlp, since no activation separates
+    them.
     """
-    *first, third = dist_mlp.layers
+    first, second, third = dist_mlp.layers
     mix, *rest = struct_mlp.layers
     product_weight, distance_weight = mix.weight.tensor_split([mix.in_features - third.out_features], dim=1)
-    table = ScalarLayers.build(*first)
-    weight, bias = distance_weight @ third.weight, distance_weight @ third.bias + mix.bias
-    scores = []
-    for a, graph, pos in views:
+    pairs, lengths, scores = [], [], []
+    for _, graph, pos in views:
         pair, edge_pair = torch.unique(graph.pair, return_inverse=True)
         i, j = pair // len(pos), pair % len(pos)
-        x = pair_linear(a, i, j, product_weight)  # (P, hidden)
-        x.add_(table.relu_linear(length(pos[i] - pos[j]), weight)).add_(bias)
+        pairs.append((i, j, edge_pair))
+        lengths.append(length(pos[i] - pos[j]))
+    last = distance_weight @ third.weight, distance_weight @ third.bias + mix.bias
+    of_length = scalar_layers(torch.cat(lengths), first, second, *last)
+    for (a, _, pos), (i, j, edge_pair), distance in zip(views, pairs, lengths):
+        x = pair_linear(a, i, j, product_weight).add_(of_length(distance))  # (P, hidden)
         for layer in rest:
             x = layer(F.relu(x, inplace=True))
         scores.append(x.squeeze(-1).to(pos.dtype)[edge_pair])
@@ -245,27 +283,29 @@ def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tens
 def relational_sum(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
     """Between edges the maps come before the sums, which then need one row per edge, not one per edge and relation.
 
-    From edges to nodes, or with one relation, the sums come first.
+    From edges to nodes, or with one relation, the sums come first. So they do on a CPU without gradients.
     """
-    if not links.prepared:
-        links.prepared["gather"] = prepare(links)  # once for all layers
-    gather = links.prepared["gather"]
-    if maps_first(links):
-        weight = linear.weight.view(len(linear.weight), links.num_relations, -1).transpose(0, 1)  # (r, out, in)
-        return map_then_sum(lowered(x), gather, lowered(weight)).add_(linear.bias)
-    return _SumLinear.apply(lowered(x), gather, lowered(linear.weight), lowered(linear.bias))
+    in_blocks = x.device.type == "cpu" and not torch.is_grad_enabled()
+    maps_first = not in_blocks and links.num_relations > 1 and links.num_sources <= links.num_targets
+    if maps_first not in links.prepared:
+        links.prepared[maps_first] = prepare(links, maps_first, in_blocks)  # once for all layers
+    gather, weight = links.prepared[maps_first], lowered(linear.weight)
+    if maps_first:
+        weight = weight.view(len(weight), links.num_relations, -1).transpose(0, 1)  # (r, out, in)
+        return map_then_sum(lowered(x), gather, weight).add_(linear.bias)
+    return (sum_then_map if in_blocks else _SumLinear.apply)(lowered(x), gather, weight, lowered(linear.bias))
 
 
-def maps_first(links: Links) -> bool:
-    """Whether the maps come before the sums."""
-    return links.num_relations > 1 and links.num_sources <= links.num_targets
+def prepare(links: Links, maps_first: bool, unsorted: bool) -> Gather:
+    """Sums over the results of all maps of all sources, or over the sources for every relation of every target.
 
-
-def prepare(links: Links) -> Gather:
-    """Sums over the results of all maps of all sources, or over the sources for every relation of every target."""
-    r = links.num_relations
-    if maps_first(links):
-        row = links.source * r + links.relation
-        return Gather.build(row, links.target, links.num_sources * r, links.num_targets)
-    slot = links.target * r + links.relation
-    return Gather.build(links.source, slot, links.num_sources, links.num_targets * r)
+    The latter are sorted already, but for links between edges: `unsorted`.
+    """
+    r, source, target = links.num_relations, links.source.int(), links.target.int()
+    if maps_first:
+        return Gather(source * r + links.relation.int(), target, links.num_sources * r, links.num_targets)
+    slot = target * r + links.relation.int()
+    if unsorted and r > 1:
+        slot, order = slot.sort(stable=True)
+        source = source.index_select(0, order)
+    return Gather(source, slot, links.num_sources, links.num_targets * r)

@@ -16,6 +16,17 @@ def raised(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
+def lowered(x: Tensor) -> Tensor:
+    """x in the type of matrix products under autocast.
+
+    Under bf16, products and the rows they are made of are bfloat16. `embedding_bag` adds such rows in float32, then
+    rounds. Coordinates, lengths, angles, the tables of fast.py, segment sums, the statistics of batch norm,
+    softmax and losses stay in float32.
+    """
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
 def segment_sum(x: Tensor, index: Tensor, size: int) -> Tensor:
     """Sum of the rows of x (K, ...) that share an index (K,): (size, ...), in float32 or better."""
     x = raised(x)

@@ -1,5 +1,6 @@
 """The parts of the fast forms against plain sums and layers, their gradients against finite differences."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -7,14 +8,14 @@ import torch
 from conftest import generator, relative_error
 
 from siamdiff_min.encoders import fast
-from siamdiff_min.encoders.fast import Gather, ScalarLayers, pair_linear
+from siamdiff_min.encoders.fast import Gather, Piecewise, pair_linear, scalar_layers
 from siamdiff_min.encoders.ops import Links
 
 
-def random_gather(rows: int, sums: int, terms: int) -> tuple[Gather, torch.Tensor, torch.Tensor]:
+def random_gather(rows: int, sums: int, terms: int, **more) -> tuple[Gather, torch.Tensor, torch.Tensor]:
     source = torch.randint(0, rows, (terms,), generator=generator(2))
-    target = torch.randint(0, sums, (terms,), generator=generator(3))
-    return Gather.build(source, target, rows, sums), source, target
+    target = torch.randint(0, sums, (terms,), generator=generator(3)).sort()[0]
+    return Gather(source.int(), target.int(), rows, sums, **more), source, target
 
 
 def test_gather_equals_index_add():
@@ -24,10 +25,29 @@ def test_gather_equals_index_add():
     assert torch.allclose(gather(x), expected, atol=1e-13)
 
 
-def test_gather_gradient():
-    gather, _, _ = random_gather(7, 9, 25)
+@pytest.mark.parametrize("weight", [None, torch.linspace(-1, 2, 25, dtype=torch.float64)], ids=["sums", "weighted"])
+def test_gather_gradient(weight):
+    gather, source, target = random_gather(7, 9, 25, weight=weight)
     x = torch.randn(7, 3, dtype=torch.float64, generator=generator(), requires_grad=True)
     assert torch.autograd.gradcheck(gather, x)
+    rows = x[source] if weight is None else x[source] * weight[:, None]
+    assert torch.allclose(gather(x), torch.zeros(9, 3, dtype=torch.float64).index_add_(0, target, rows), atol=1e-13)
+
+
+def test_gather_makes_its_transpose_once_and_only_for_a_gradient():
+    gather, _, _ = random_gather(7, 9, 25)
+    with torch.no_grad():
+        gather(torch.ones(7, 3))
+    assert "transposed" not in vars(gather)
+    for _ in range(2):
+        gather(torch.ones(7, 3, requires_grad=True)).sum().backward()
+    assert gather.transposed is vars(gather)["transposed"]
+
+
+def test_gather_refuses_what_is_not_sorted():
+    """Its sums would be of other rows."""
+    with pytest.raises(ValueError, match="come sorted by target"):
+        Gather(torch.zeros(3, dtype=torch.int32), torch.tensor([0, 2, 1], dtype=torch.int32), 1, 3)
 
 
 def test_gather_without_terms():
@@ -53,23 +73,120 @@ def test_pair_linear_equals_products_of_rows():
     assert torch.autograd.gradcheck(pair_linear, (x, i, j, weight))
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_scalar_layers_equal_the_layers(dtype, tolerance):
-    """Also for numbers beyond all knots and on a knot, and for units that never change."""
+def layers_of_one_number(*sizes: int, dtype=torch.float64) -> list[torch.nn.Linear]:
     torch.manual_seed(0)
-    first, second, third = (torch.nn.Linear(a, b).to(dtype) for a, b in ((1, 300), (300, 40), (40, 7)))
+    return [torch.nn.Linear(a, b).to(dtype) for a, b in zip((1, *sizes), sizes)]
+
+
+def tabulated(x: torch.Tensor, first, second, third):
+    """What `scalar_layers` makes of three layers, and of the numbers."""
+    function = scalar_layers(x, first, second, third.weight, third.bias)
+    return function, function(x)
+
+
+def published(x: torch.Tensor, first, second, third) -> torch.Tensor:
+    return third(second(first(x[:, None]).relu()).relu())
+
+
+def assert_same(x: torch.Tensor, layers: list[torch.nn.Linear], tolerance: float) -> None:
+    """Values and the gradients of all weights are those of the layers."""
+    plain, (_, found) = published(x, *layers), tabulated(x, *layers)
+    assert found.shape == plain.shape
+    target = torch.randn(plain.shape, generator=generator(1)).to(plain)
+    weights = [p for layer in layers for p in layer.parameters()]
+    for a, b in zip(*([y, *torch.autograd.grad((y * target).sum(), weights)] for y in (found, plain))):
+        largest = float(b.detach().abs().max()) if b.numel() else 0.0
+        assert torch.allclose(a, b, rtol=0, atol=tolerance * largest)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("count", [500, 220, 50], ids=["a table", "half a table", "no table"])
+def test_scalar_layers_equal_the_layers(count, dtype, tolerance):
+    """All of it, its first two layers, or the first alone is a table, if there are more numbers than knots."""
+    layers, x = layers_of_one_number(300, 200, 7, dtype=dtype), 20 * torch.rand(count, generator=generator()).to(dtype)
+    assert isinstance(tabulated(x, *layers)[0], Piecewise) == (count == 500)
+    assert_same(x, layers, tolerance)
+
+
+def test_knots_are_where_units_turn():
+    """Every knot is one of the first layer, or a zero of a unit of the second one, and none is missing."""
+    first, second, _ = layers = layers_of_one_number(30, 20, 3)
+    x = torch.linspace(0, 20, 100_001, dtype=torch.float64)
     with torch.no_grad():
-        first.weight[:3] = torch.tensor([[0.0], [0.0], [-0.0]], dtype=dtype)
-        first.bias[:3] = torch.tensor([1.0, -1.0, 0.0], dtype=dtype)
-        first.weight[3], first.bias[3] = 0.5, -2.0  # a knot at exactly 4
-    x = torch.cat([torch.rand(500, generator=generator()) * 20, torch.tensor([0.0, 4.0, -1e4, 1e4])]).to(dtype)
-    plain = second(first(x[:, None]).relu()).relu() @ third.weight.T
-    fast = ScalarLayers.build(first, second).relu_linear(x, third.weight)
-    assert relative_error(fast.detach(), plain.detach()) < tolerance
-    target = torch.randn(plain.shape, generator=generator(1)).to(dtype)
-    weights = [*first.parameters(), *second.parameters(), third.weight]
-    for a, b in zip(*(torch.autograd.grad((y * target).sum(), weights) for y in (fast, plain))):
-        assert relative_error(a, b) < tolerance
+        units = torch.cat([first(x[:, None]), second(first(x[:, None]).relu())], dim=1) > 0
+    turns = (units[1:] != units[:-1]).nonzero()[:, 0].sort()[0]
+    knots = tabulated(x, *layers)[0].knot
+    assert len(knots) == len(turns) > 10
+    assert ((x[turns] <= knots) & (knots <= x[turns + 1])).all()
+
+
+def zero_weights(first, second, third):
+    first.weight[:3], first.bias[:3] = torch.tensor([[0.0], [0.0], [-0.0]]), torch.tensor([1.0, -1.0, 0.0])
+    second.weight[:3], second.bias[:3] = -0.0, torch.tensor([1.0, -1.0, -0.0])
+
+
+def equal_knots(first, second, third):
+    first.weight[3:6], first.bias[3:6] = 0.5, -2.0  # at exactly 4
+    first.weight[6:8], first.bias[6:8] = torch.tensor([[1.0], [-1.0]]), torch.tensor([-4.0, 4.0])  # one on, one off
+    second.weight[5], second.bias[5] = second.weight[4], second.bias[4]
+
+
+def a_knot_at_the_ends(first, second, third):
+    first.weight[:2], first.bias[:2] = 1.0, torch.tensor([0.0, -20.0])
+
+
+def units_that_never_change(first, second, third):
+    first.weight.abs_()
+    first.bias.abs_().add_(0.1)
+    second.weight.abs_()
+    second.bias.abs_().add_(0.1)
+
+
+def all_off(first, second, third):
+    first.weight.abs_().neg_()
+    first.bias.abs_().neg_()
+
+
+DEGENERATE = [zero_weights, equal_knots, a_knot_at_the_ends, units_that_never_change, all_off]
+
+
+@pytest.mark.parametrize("change", DEGENERATE, ids=lambda change: change.__name__)
+def test_scalar_layers_of_degenerate_weights(change):
+    layers = layers_of_one_number(40, 30, 7)
+    with torch.no_grad():
+        change(*layers)
+    x = torch.cat([torch.rand(200, generator=generator()) * 20, torch.tensor([0.0, 20.0])]).double()
+    assert isinstance(tabulated(x, *layers)[0], Piecewise)
+    assert_same(x, layers, 1e-12)
+
+
+@pytest.mark.parametrize("numbers", [[], [3.0], [0.0, 0.0], [3.0] * 60, [0.0, 1e4, *range(60)]], ids=len)
+def test_scalar_layers_of_few_equal_and_far_numbers(numbers):
+    assert_same(torch.tensor(numbers, dtype=torch.float64), layers_of_one_number(9, 5, 2), 1e-12)
+
+
+def test_a_number_on_a_knot_has_the_gradient_of_one_side():
+    """Which one is a matter of rounding, in the layers too; the value is the same."""
+    layers, x = layers_of_one_number(30, 20, 3), 20 * torch.rand(300, generator=generator()).double()
+    knots = tabulated(x, *layers)[0].knot
+    for knot in knots:
+        sides = torch.stack([knot - 1e-9, knot, knot + 1e-9])
+        _, found = tabulated(torch.cat([sides, x]), *layers)
+        assert torch.allclose(found[:3], published(sides, *layers), atol=1e-8)
+        a, b, c = (torch.autograd.grad(y.sum(), layers[1].weight, retain_graph=True)[0] for y in found[:3])
+        assert torch.allclose(b, a, atol=1e-7) or torch.allclose(b, c, atol=1e-7)
+
+
+def test_scalar_layers_under_bf16_are_as_exact_as_the_layers():
+    """The table is float32; only the product with W is not."""
+    layers, x = layers_of_one_number(300, 200, 50, dtype=torch.float32), 20 * torch.rand(900, generator=generator())
+    exact = published(x.double(), *(copy.deepcopy(layer).double() for layer in layers))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        plain = published(x, *layers)
+        function = scalar_layers(x, *layers[:2], layers[2].weight.bfloat16(), layers[2].bias.bfloat16())
+        found = function(x)
+    assert isinstance(function, Piecewise) and function.table.dtype == found.dtype == torch.float32
+    assert relative_error(found, exact.detach()) < relative_error(plain.float(), exact.detach())
 
 
 def test_heads_add_up_in_float32_under_bf16():
@@ -82,11 +199,16 @@ def test_heads_add_up_in_float32_under_bf16():
     assert y.dtype == torch.bfloat16 and torch.allclose(x.grad, torch.full((2, 3), 4000.0), rtol=5e-3)
 
 
+def random_links(num_targets: int) -> Links:
+    """From 30 sources, in 4 relations, sorted."""
+    slot = torch.randint(0, num_targets * 4, (300,), generator=generator(2)).sort()[0]
+    return Links(torch.randint(0, 30, (300,), generator=generator(1)), slot // 4, slot % 4, 30, num_targets, 4)
+
+
 @pytest.mark.parametrize("num_targets", [40, 20], ids=["maps first", "sums first"])
 def test_relational_sum_keeps_its_inputs_alone(num_targets):
     """Neither sums nor copies of the maps wait for the backward pass, and the gradients are right."""
-    source, relation = torch.randint(0, 30, (300,), generator=generator(1)), torch.arange(300) % 4
-    links = Links(source, torch.randint(0, num_targets, (300,), generator=generator(2)), relation, 30, num_targets, 4)
+    links = random_links(num_targets)
     linear = torch.nn.Linear(4 * 6, 5).double()
     x = torch.randn(30, 6, dtype=torch.float64, generator=generator(), requires_grad=True)
     known, kept = {t.untyped_storage().data_ptr() for t in (x, *linear.parameters())}, []
@@ -98,3 +220,19 @@ def test_relational_sum_keeps_its_inputs_alone(num_targets):
         return fast.relational_sum(x, links, SimpleNamespace(weight=weight, bias=linear.bias))
 
     assert torch.autograd.gradcheck(of_weight, (x, linear.weight))
+
+
+@pytest.mark.parametrize("num_targets, relations", [(40, 4), (20, 4), (40, 1), (0, 4)])
+def test_without_gradients_sums_come_in_blocks(num_targets, relations, monkeypatch):
+    """Of links in any order within a target, as between edges; the last block is smaller."""
+    monkeypatch.setattr(fast, "TARGETS", 7)
+    count = 300 if num_targets else 0
+    target = torch.randint(0, num_targets, (count,), generator=generator(2)).sort()[0] if count else torch.arange(0)
+    source, relation = (torch.randint(0, k, (count,), generator=generator(k)) for k in (30, relations))
+    links = Links(source, target, relation, 30, num_targets, relations)
+    linear, x = torch.nn.Linear(relations * 6, 5).double(), torch.randn(30, 6, generator=generator()).double()
+    with torch.no_grad():
+        found = fast.relational_sum(x, links, linear)
+    sums = torch.zeros(num_targets * relations, 6).double().index_add_(0, target * relations + relation, x[source])
+    assert torch.allclose(found, linear(sums.view(num_targets, relations * 6)), atol=1e-13)
+    assert all("transposed" not in vars(gather) for gather in links.prepared.values())
