@@ -15,14 +15,27 @@ ONE_LETTER = "GASPVTCILNDQKEMHFRYW"  # same order as RESIDUES
 NUM_RESIDUE_TYPES = 20
 NUM_RESIDUE_CHANNELS = 21  # one-hot width; channel 20 ("unknown") is never set by this package's readers
 
-_FORCE_FIELD = {  # its names of protonation states and disulphides
+_FORCE_FIELD = {  # its names of protonation states and disulphides: AMBER and CHARMM
     "HID": "HIS", "HIE": "HIS", "HIP": "HIS", "HSD": "HIS", "HSE": "HIS", "HSP": "HIS",
     "CYX": "CYS", "CYM": "CYS", "ASH": "ASP", "GLH": "GLU", "LYN": "LYS",
+}  # fmt: skip
+_AT_ENDS = {
+    f"{end}{name}": parent for end in "NC" for name, parent in ({r: r for r in RESIDUES} | _FORCE_FIELD).items()
+}
+_FORCE_FIELD |= _AT_ENDS | {  # NLYS, CMET: the first and the last residue of a chain, in old AMBER and GROMACS
+    "HISA": "HIS", "HISB": "HIS", "HISD": "HIS", "HISE": "HIS", "HISH": "HIS", "HIS1": "HIS", "HIS2": "HIS",
+    "CYSH": "CYS", "CYS1": "CYS", "CYS2": "CYS", "ASPH": "ASP", "ASPP": "ASP", "GLUH": "GLU", "GLUP": "GLU",
+    "LYSH": "LYS", "LYSN": "LYS", "ARGN": "ARG",
 }  # fmt: skip
 _LISTED = {name.strip(): RESIDUES[ONE_LETTER.index(letter)] for name, letter in protein_letters_3to1_extended.items()}
 PARENT = _LISTED | {"SEC": "CYS", "PYL": "LYS"} | _FORCE_FIELD  # every name that is read as one of the 20, and as which
 MODIFIED = PARENT.keys() - RESIDUE_INDEX.keys() - _FORCE_FIELD.keys()  # about 1,000: MSE, SEP, TPO, KCX, ...
+UNMODIFIED = PARENT.keys() - MODIFIED
 PARENT_ATOM = {("MSE", "SE"): "SD", ("SEC", "SE"): "SG"}  # selenium sits where the parent has sulphur
+# Force fields name some atoms their own way: CHARMM and GROMACS.
+PARENT_ATOM |= {(name, "CD"): "CD1" for name in UNMODIFIED if PARENT[name] == "ILE"}
+_TERMINAL = {"OT1": "O", "OT2": "OXT", "OC1": "O", "OC2": "OXT"}
+PARENT_ATOM |= {(name, atom): usual for name in UNMODIFIED for atom, usual in _TERMINAL.items()}
 
 # Side-chain heavy atoms beyond CB, in the order of the chain (Greek letters G, D, E, Z, H).
 _BEYOND_CB = {

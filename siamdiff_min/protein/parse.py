@@ -20,13 +20,19 @@ import numpy as np
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 
 from ..files import StructureError, structure_errors
+from .constants import PARENT, UNMODIFIED
 from .structure import AtomRow, Structure, assemble
 
 MAX_BYTES = 512 * 2**20  # of decompressed text; the largest PDB entries are about half of it
-# The residue number of an atom (with five digits over the column of the insertion code) and its coordinates.
-_NUMBERS = re.compile(r".{22}([-\d]\d{4}|[- \d]{4}\D).{3}([- \d]{4}\.\d{3}){3}", re.ASCII)
+# The residue number of an atom (five digits reach over the column of the insertion code; hybrid-36), its coordinates.
+_POINTS = r".{3}([- \d]{4}\.\d{3}){3}"
+_NUMBERS = re.compile(r".{22}([-\d]\d{4}|[- \d]{4}\D|[A-Z][\dA-Z]{3}\D|[a-z][\da-z]{3}\D)" + _POINTS, re.ASCII)
+_NO_NUMBER = re.compile(".{27}" + _POINTS, re.ASCII)
 # What would be overlooked: ATOM in another case or not at the start of the line, or coordinates behind another word.
-_STRAY = re.compile(r"[^A-Z]*(ATOM  |ATOM *\d|HETATM)|(?!SIGATM|REMARK).{34}(\.\d{3}.{4}){2}\.\d{3}", re.IGNORECASE)
+_STRAY = re.compile(
+    r"[^A-Z]*(ATOM  |ATOM *\d|HETATM)|(?!SIGATM|REMARK).{29,31}((?= *-?\d+\.)[- \d]{4}\.\d{3}){3}",
+    re.IGNORECASE | re.ASCII,
+)
 
 
 def read_structure(path_or_name, data: bytes | None = None, model: int = 0) -> Structure:
@@ -86,51 +92,85 @@ def _is_mmcif(content: bytes) -> bool:
 def _pdb_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Counter]]:
     """Rows of one model of a PDB file after the other. Later models are not read unless asked for."""
     rows: list[AtomRow] | None = None  # None between models
-    explicit, blank = False, 1  # blank: how many chains without an id there are so far
+    explicit, dropped = False, Counter()
+    ends, pairs = Counter(), set()  # TER records behind each chain; ids of two letters, in columns 21 and 22
     for number, line in enumerate(_lines(content), 1):
         record = line[:6].rstrip()
         # From atom 100,000 on the serial number may run into the name of the record.
         if line.startswith("ATOM") or record == "HETATM":
             rows = [] if rows is None else rows
-            rows.append(_pdb_row(path, number, line, blank))
-        elif record == "TER" and rows and len(rows[-1].chain) != 1:
-            blank += 1
+            row = _pdb_row(path, number, line, ends, pairs)
+            rows.append(row) if row else dropped.update([NO_NUMBER])
+        elif record == "TER" and rows:
+            ends[rows[-1].chain] += 1
         elif record == "MODEL" and explicit:
             break  # the model before it has no end
         elif record in ("MODEL", "ENDMDL", "END"):  # some programs separate models by END
             if rows is not None:
-                yield rows, Counter()
-            explicit, blank = record == "MODEL", 1
+                yield _named(rows, ends, pairs), dropped
+            explicit, dropped = record == "MODEL", Counter()
+            ends, pairs = Counter(), set()
             rows = [] if explicit else None
         elif _STRAY.match(line):
             raise ValueError(f"line {number} looks like an atom, but is no ATOM or HETATM record")
     if explicit:
         raise StructureError(path, "truncated", "MODEL without ENDMDL")
     if rows is not None:
-        yield rows, Counter()
+        yield _named(rows, ends, pairs), dropped
 
 
-def _pdb_row(path: str, number: int, line: str, blank: int) -> AtomRow:
-    """The atom in a line, by columns. Without an id its chain is number `blank` of these; its occupancy may lack."""
+def _pdb_row(path: str, number: int, line: str, ends: Counter, pairs: set[str]) -> AtomRow | None:
+    """The atom in a line, by columns; its occupancy may lack. None without a number if it is of no amino acid."""
     if len(line.rstrip("\n")) < 54:  # x, y and z end in column 54
         raise StructureError(path, "truncated", f"the atom in line {number} has no coordinates")
+    residue, chain, atom = line[17:20].strip(), line[21].strip(), line[12:16].strip()
+    if line[20] != " ":  # the fourth letter of a name, or the first of a chain
+        if residue in UNMODIFIED and line[17:21] not in PARENT:
+            chain = line[20:22].strip()
+            pairs.add(chain)
+        else:
+            residue = line[17:21].strip()
     try:
         if not _NUMBERS.match(line):
             raise ValueError("its residue number or the points of its coordinates are not in their columns")
         five = line[26].isdigit()
-        place, xyz = int(line[22 : 26 + five]), (float(line[30:38]), float(line[38:46]), float(line[46:54]))
+        place, xyz = _integer(line[22 : 26 + five]), (float(line[30:38]), float(line[38:46]), float(line[46:54]))
     except ValueError as error:
+        if residue not in PARENT and _NO_NUMBER.match(line):
+            return None
         raise ValueError(f"the atom in line {number}: {error}") from error
     try:
         occupancy = float(line[54:60])
     except ValueError:
         occupancy = 1.0
-    chain, code = line[21].strip() or f"_{blank}" * (blank > 1), " " if five else line[26]
-    residue, atom, element = line[17:20].strip(), line[12:16].strip(), line[76:78].strip().upper()
-    return AtomRow(chain, place, code, residue, atom, line[16], occupancy, xyz, element, line.startswith("HETATM"))
+    code, element, hetero = " " if five else line[26], line[76:78].strip().upper(), line.startswith("HETATM")
+    segment = line[72:76].strip()
+    marks = "" if "." in segment else segment, ends[chain]  # numbers with points are no names
+    return AtomRow(chain, place, code, residue, atom, line[16], occupancy, xyz, element, hetero, marks)
 
 
-COLUMNS = {  # of `_atom_site`: possible names, of which the first found counts, then the default of a missing column
+def _integer(text: str) -> int:
+    """A residue number in four or five columns: decimal or, from 10,000 on, hybrid-36 (A000, A001, ...)."""
+    if not text[0].isalpha():
+        return int(text)
+    return int(text, 36) + (10_000 - 10 * 36**3 if text[0].isupper() else 10_000 + 16 * 36**3)
+
+
+def _named(rows: list[AtomRow], ends: Counter, pairs: set[str]) -> list[AtomRow]:
+    """With the ids of chains that have two letters, or none: then TER separates them."""
+    if not (pairs or ends[""]):
+        return rows
+    named = []
+    for row in rows:
+        pair, blank = row.residue[3:] + row.chain, f"_{row.marks[1] + 1}" * (row.marks[1] > 0)
+        if len(row.residue) == 4 and pair in pairs:
+            row = row._replace(residue=row.residue[:3], chain=pair)
+        named.append(row if row.chain else row._replace(chain=blank))
+    return named
+
+
+NO_NUMBER = "atoms without a residue number"
+COLUMNS = {  # of `_atom_site`: possible names, the first with a value counts; then the default of a missing column
     "model": ("pdbx_pdb_model_num", "1"),
     "chain": ("auth_asym_id", "label_asym_id", None),
     "number": ("auth_seq_id", "label_seq_id", None),
@@ -144,6 +184,7 @@ COLUMNS = {  # of `_atom_site`: possible names, of which the first found counts,
     "z": ("cartn_z", None),
     "element": ("type_symbol", "?"),
     "group": ("group_pdb", "ATOM"),
+    "label": ("label_asym_id", "."),
 }
 BLANK = {".": " ", "?": " "}  # how mmCIF writes that there is no value
 
@@ -187,10 +228,12 @@ def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Co
         return
 
     def column(*names, default):
-        found = next((table[name] for name in names if name in table), None)
-        if found is None and default is None:
+        found = [table[name] for name in names if name in table]
+        if not found and default is None:
             raise StructureError(path, "unreadable", f"no column {names[0]}")
-        return found or [default] * len(next(iter(table.values())))
+        if len(found) == 2 and any(blank in found[0] for blank in BLANK):
+            return [second if first in BLANK else first for first, second in zip(*found)]
+        return found[0] if found else [default] * len(next(iter(table.values())))
 
     models, *others = (column(*names, default=default) for *names, default in COLUMNS.values())
     order = {name: i for i, name in enumerate(dict.fromkeys(models))}
@@ -201,14 +244,15 @@ def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Co
         rows = sorted(rows, key=lambda row: order[row[0]])
     for _, atoms in groupby(rows, key=itemgetter(0)):
         found, dropped = [], Counter()
-        for _, chain, number, code, residue, atom, altloc, occupancy, x, y, z, element, group in atoms:
+        for _, chain, number, code, residue, atom, altloc, occupancy, x, y, z, element, group, label in atoms:
             if number in BLANK:
-                dropped["atoms without a residue number"] += 1
+                dropped[f"amino acids: {NO_NUMBER}" if residue in PARENT else NO_NUMBER] += 1
                 continue
             if "_" in f"{number}{x}{y}{z}{occupancy}":  # Python would read 1_2 as twelve
                 raise StructureError(path, "unreadable", f"a number with _ in residue {residue} {number}")
             code, altloc = BLANK.get(code, code), BLANK.get(altloc, altloc)
             occupancy = 1.0 if occupancy in BLANK else float(occupancy)
             xyz, element, hetero = (float(x), float(y), float(z)), element.upper(), group.upper() == "HETATM"
-            found.append(AtomRow(chain, int(number), code, residue, atom, altloc, occupancy, xyz, element, hetero))
+            place, marks = int(number), ("" if label in BLANK else label,)
+            found.append(AtomRow(chain, place, code, residue, atom, altloc, occupancy, xyz, element, hetero, marks))
         yield found, dropped

@@ -6,8 +6,8 @@ number and insertion code, whatever the type of its records (ATOM, HETATM). No c
 
 import math
 import string
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -25,6 +25,7 @@ from .protein import Protein
 MAX_COORDINATE = 1e5  # angstrom; float32 still resolves 0.01 angstrom there
 MAX_REACH = 12.0  # angstrom from an atom to the CA of its residue; 10.0 in 3,015 real chains
 MAX_DENSITY = ((4.5, 100, "atoms"), (10.0, 150, "CA atoms"))  # angstrom, others so near; 39 and 57 in these chains
+MAX_ALTERNATIVE = 1.0  # angstrom from CA to CA; farther apart it is another residue, unless an altloc says otherwise
 MAX_PEPTIDE_BOND, MAX_CA_STEP = 2.5, 4.2  # angstrom from C to N, from CA to CA of neighbours in a chain
 MAX_CHAIN_ID = 32  # characters; the longest of the PDB has four, a table of ids takes the width of the longest
 _NUCLEOTIDES = [*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"]
@@ -61,10 +62,25 @@ class AtomRow(NamedTuple):
     xyz: tuple
     element: str
     hetero: bool = False  # of a HETATM record
+    marks: tuple = ()  # what tells two molecules of one chain id apart: segment, number of the TER before; label column
 
 
-def assemble(path: str, rows: Iterable[AtomRow], dropped: Counter) -> Structure:
-    """Apply the parsing policy; `dropped` counts what was left out already. `path` is named in a StructureError."""
+def assemble(
+    path: str, rows: Iterable[AtomRow], dropped: Counter, chain: str | Sequence[str] | None = None
+) -> Structure:
+    """Apply the parsing policy; `dropped` counts what was left out already. `path` is named in a StructureError.
+
+    With `chain` only these chains: a name, or several as a list; a text that is no name stands for its letters.
+    """
+    rows = _tell_apart(path, list(rows), chain)
+    if chain is not None:
+        names = dict.fromkeys(row.chain for row in rows)
+        wanted = {chain} if isinstance(chain, str) and (chain in names or not chain) else set(chain)
+        if missing := wanted - names.keys():
+            raise StructureError(
+                path, "no such chain", f"asked for {', '.join(sorted(missing))}, has {', '.join(names)}"
+            )
+        rows = [row for row in rows if row.chain in wanted]
     found = {chain: _in_chain(residues, dropped) for chain, residues in _apply_policy(rows, dropped).items()}
     chains, dropped = {chain: residues for chain, residues in found.items() if residues}, +dropped  # without zeros
     if not chains:
@@ -84,6 +100,52 @@ def join(structures: list[Structure], **labels) -> Structure:
     protein = replace(packed, chain=chain, residue_protein=torch.zeros_like(packed.residue_protein), num_proteins=1)
     names = tuple(name for structure in structures for name in structure.chain_names)
     return Structure(protein, names, sum((structure.dropped for structure in structures), Counter()), labels)
+
+
+def _tell_apart(path: str, rows: list[AtomRow], chain: str | Sequence[str] | None) -> list[AtomRow]:
+    """The rows, with one molecule in each chain. A chain id that holds a residue twice is parted by a mark of its rows.
+
+    The first mark that tells all its residues apart counts, else all of them together. If nothing does: StructureError
+    (only for chains that are asked for).
+    """
+    twice: dict[str, AtomRow] = {}
+    for row in _again(rows, lambda row: row.chain):
+        twice.setdefault(row.chain, row)
+    parts: dict[str, list[AtomRow]] = defaultdict(list)
+    for row in rows if twice else ():
+        parts[row.chain].append(row)
+    taken, names = set(parts), {}
+    for one, (_, number, code, *_) in twice.items():
+        for k in [*range(len(parts[one][0].marks)), slice(None)]:
+            if not any(_again(parts[one], lambda row, k=k: row.marks[k])):
+                break
+        else:
+            if chain is None or one in [chain, *chain]:
+                raise StructureError(path, "the same residue twice", f"chain {one} {number}{code.strip()}")
+            continue
+        taken.remove(one)
+        new: dict = dict.fromkeys(row.marks[k] for row in parts[one])
+        for i, mark in enumerate(new, 1):
+            if isinstance(mark, str):  # it is a name, of a segment or in the label column
+                name = one if mark in ("", one) else f"{one}_{mark}" if one else mark
+            else:
+                name = one if i == 1 else f"{one}_{i}"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            new[mark] = name
+        names |= {(one, row.marks): new[row.marks[k]] for row in parts[one]}
+    return [row._replace(chain=names.get((row.chain, row.marks), row.chain)) for row in rows] if names else rows
+
+
+def _again(rows: list[AtomRow], molecule: Callable[[AtomRow], object]) -> Iterator[AtomRow]:
+    """The CA of residues that were there before in the same molecule, elsewhere, and are no alternative of it."""
+    first: dict[tuple, tuple] = {}
+    for row in rows:
+        if row.atom == "CA" and row.residue in PARENT:
+            xyz = first.setdefault((molecule(row), row.number, row.code, row.altloc), row.xyz)
+            if xyz is not row.xyz and math.dist(xyz, row.xyz) > MAX_ALTERNATIVE:
+                yield row
 
 
 _ATOMS = {name: {a: ATOM_INDEX[a] for a in [*RESIDUE_ATOMS[parent], "OXT"]} for name, parent in PARENT.items()}
@@ -124,7 +186,7 @@ def _in_chain(residues: list[Residue], dropped: Counter) -> list[Residue]:
     """Without free amino acids: a HETATM or modified residue must be bonded to one next to it in file or number."""
     by_number, kept = {residue[CA].number: residue for residue in residues}, []
     for i, residue in enumerate(residues):
-        _, number, _, name, *_, hetero = residue[CA]
+        _, number, _, name, *_, hetero, _ = residue[CA]
         beside = [*residues[max(i - 1, 0) : i + 2], by_number.get(number - 1), by_number.get(number + 1)]
         if not (hetero or name in MODIFIED) or any(_bonded(residue, b) for b in beside if b not in (None, residue)):
             dropped["modified residues (read as their parent)"] += name in MODIFIED

@@ -190,16 +190,21 @@ def test_every_new_draw_of_a_residue_has_half_the_noise():
     assert asked[-1].unique().numel() == 4  # drawn once, twice, three times, four times
 
 
-def test_a_residue_that_cannot_turn_freely_keeps_its_native_side_chain():
-    protein = real_protein("1LCD_A")
+def test_a_residue_that_cannot_turn_freely_keeps_its_native_side_chain(monkeypatch):
+    """Those that still clash after the last draw, and no others: the log counts them."""
+    protein, seen, clashes = real_protein("1LCD_A"), [], conformer.new_clashes
+    monkeypatch.setattr(conformer, "new_clashes", lambda *args: seen.append(clashes(*args)) or seen[-1])
     # Every side chain is caged by a second copy of the chain, displaced by less than a bond.
     cage = replace(protein, pos=protein.pos + 0.7, residue_protein=protein.residue_protein)
     crowd = protein.pack([protein, cage])
     crowd = replace(crowd, residue_protein=torch.zeros_like(crowd.residue_protein), num_proteins=1)
     other, logs = TorsionalConformer(std=math.pi, attempts=1)(crowd, generator())
-    assert not conformer.new_clashes(crowd, other.pos).any()
+    assert not clashes(crowd, other.pos).any()
+    native = torch.stack(seen[1:]).any(0)  # seen[0]: the first draw; seen[1]: the one new attempt; then native ones
+    assert logs["native_side_chains"].sums.tolist() == [native.sum(), crowd.num_residues]
     kept = (other.pos == crowd.pos).all(-1)
-    assert logs["native_side_chains"].sums[0] > 0 and kept.any()
+    assert kept[native[crowd.atom_residue]].all() and not kept[~native[crowd.atom_residue]].all()
+    assert 0 < native.sum() < seen[0].sum() < crowd.num_residues
 
 
 def test_a_side_chain_is_drawn_anew_at_most_four_times(monkeypatch):

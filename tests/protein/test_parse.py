@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import assert_equal
+from rows import as_mmcif, as_pdb, atom, residue
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data.sources import bundle_path, find_structures
@@ -25,55 +26,6 @@ from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, CA, MODIFIE
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.protein.structure import MAX_COORDINATE, StructureError
-
-
-def atom(name, residue, number, chain="A", code=" ", alt=" ", occ=1.0, x=0.0, het=False, element=None, model=1):
-    """One row of a structure file; y and z follow from x."""
-    element = name[0] if element is None else element
-    return {
-        "het": het, "name": name, "alt": alt, "residue": residue, "chain": chain, "number": number, "code": code,
-        "x": x, "occ": occ, "element": element, "model": model,
-    }  # fmt: skip
-
-
-def residue(kind, number, names=("N", "CA", "C", "O"), **options):
-    """Rows of one residue with distinct coordinates."""
-    x = options.pop("x", float(number))
-    return [atom(name, kind, number, x=x + i / 8, **options) for i, name in enumerate(names)]
-
-
-def as_pdb(rows, models=False):
-    lines, model = [], None
-    for i, r in enumerate(rows, 1):
-        if models and r["model"] != model:
-            lines += ["ENDMDL"] * (model is not None) + [f"MODEL     {r['model']:4d}"]
-            model = r["model"]
-        name = f" {r['name']:<3}" if len(r["name"]) < 4 else r["name"]
-        lines.append(
-            f"{'HETATM' if r['het'] else 'ATOM':<6}{i:5d} {name}{r['alt']}{r['residue']:>3} {r['chain']}"
-            f"{r['number']:4d}{r['code']}   {r['x']:8.3f}{r['x'] + 1:8.3f}{-r['x']:8.3f}{r['occ']:6.2f}{0:6.2f}"
-            f"          {r['element']:>2}"
-        )
-    return "\n".join([*lines, *["ENDMDL"] * models, "END", ""])
-
-
-FIELDS = """
-    group_PDB id type_symbol label_atom_id label_alt_id label_comp_id label_asym_id label_entity_id label_seq_id
-    pdbx_PDB_ins_code Cartn_x Cartn_y Cartn_z occupancy B_iso_or_equiv auth_seq_id auth_asym_id pdbx_PDB_model_num
-""".split()  # noqa: SIM905
-
-
-def as_mmcif(rows, models=False):
-    lines = ["data_TEST", "#", "_struct.title 'a title with #, 5'-quotes and _atom_site.id'", "#", "loop_"]
-    lines += [f"_atom_site.{field}" for field in FIELDS]
-    for i, r in enumerate(rows, 1):
-        name = f'"{r["name"]}"' if "'" in r["name"] else r["name"]
-        lines.append(
-            f"{'HETATM' if r['het'] else 'ATOM'} {i} {r['element'] or '?'} {name} {r['alt'].strip() or '.'} "
-            f"{r['residue']} L{ord(r['chain'][0]) % 7} 1 {i} {r['code'].strip() or '?'} {r['x']:.3f} {r['x'] + 1:.3f} "
-            f"{-r['x']:.3f} {r['occ']:.2f} 0.00 {r['number']} {r['chain']} {r['model']}"
-        )
-    return "\n".join([*lines, "#", ""])
 
 
 @pytest.fixture(params=[as_pdb, as_mmcif], ids=["pdb", "mmcif"])
@@ -266,7 +218,7 @@ def test_waters_ligands_metals_and_nucleotides_inside_a_chain_are_skipped_and_co
 def test_hydrogens_and_unknown_atoms_are_dropped_and_counted(read, element):
     rows = residue("ALA", 1, ("N", "CA", "C", "O", "CB", "OXT"), element=element)
     rows += [atom(n, "ALA", 1, element="" if element == "" else e) for n, e in (("HA", "H"), ("1HB", "H"), ("DA", "D"))]
-    rows += [atom(n, "ALA", 1, element=element) for n in ("CG", "X", "OT1")]  # CG is known, but not in alanine
+    rows += [atom(n, "ALA", 1, element=element) for n in ("CG", "X", "OX")]  # CG is known, but not in alanine
     structure = read(rows)
     assert list(atoms_of(structure.protein)) == ["N", "CA", "C", "O", "CB", "OXT"]
     assert structure.dropped == {"hydrogens": 3, "unknown atom names": 3}
@@ -284,8 +236,8 @@ def test_ca_only_files(read):
 
 
 def test_duplicate_atoms_keep_the_first(read):
-    structure = read([*residue("GLY", 1), atom("CA", "GLY", 1, x=77), atom("CA", "GLY", 1, x=78)])
-    assert atoms_of(structure.protein)["CA"] == 1.125
+    structure = read([*residue("GLY", 1), atom("CA", "GLY", 1, x=1.5), atom("O", "GLY", 1, x=7)])
+    assert atoms_of(structure.protein)["CA"] == 1.125 and atoms_of(structure.protein)["O"] == 1.375
     assert structure.dropped == {"duplicate atoms": 2}
 
 
@@ -374,7 +326,7 @@ def test_mmcif_without_author_columns_and_with_values_over_several_lines():
     text += 'CA GLY AB\n 1 1.0 2.0 3.0\nCA ALA AB 2 1.5 2.5 3.5 "CA" SER AB . 1 1 1\n'
     structure = read_structure("x", text.encode())
     assert names_of(structure.protein) == ["GLY", "ALA"] and structure.chain_names == ("AB",)
-    assert structure.dropped == {"atoms without a residue number": 1}
+    assert structure.dropped == {"amino acids: atoms without a residue number": 1}
 
 
 def test_files_on_disk_plain_and_compressed(tmp_path):
@@ -534,7 +486,7 @@ def test_many_chains_are_read_in_reasonable_time():
 
 
 def test_no_warning_of_biopython_leaks():
-    rows = residue("GLY", 1) + residue("ALA", 1) + residue("GLY", 1) + [atom("CA", "GLY", 1, occ=-1.0)]
+    rows = residue("GLY", 1) + residue("ALA", 1) + residue("GLY", 1) + [atom("CA", "GLY", 1, occ=-1.0, x=1.2)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         read_structure("x", as_pdb(rows).replace("  0.00      ", "            ").encode())
