@@ -50,12 +50,26 @@ def read_weights(path: str | Path, allow: tuple = ()):
 
 
 def _compare_checksums(file) -> None:
+    """Raise ValueError if a member differs from its checksum, or is stored otherwise than torch does.
+
+    All of them together are then no larger than the file, so that reading them takes no more time and memory than that.
+    """
     with zipfile.ZipFile(file) as archive:
+        names, end = set(), 0
+        for member in sorted(archive.infolist(), key=lambda member: member.header_offset):
+            wrong = {
+                "compressed": member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size,
+                "marked as a folder": member.external_attr & _FOLDER,  # torch would give what happens to be in memory
+                "there twice": member.filename in names,
+                "within another member": member.header_offset < end,
+            }
+            for reason, applies in wrong.items():
+                if applies:
+                    raise ValueError(f"{member.filename} is {reason}")
+            names.add(member.filename)
+            end = member.header_offset + member.file_size
         if damaged := archive.testzip():
             raise ValueError(f"the checksum of {damaged} differs")
-        for member in archive.infolist():
-            if member.external_attr & _FOLDER:  # torch would not read it, and give what happens to be in memory
-                raise ValueError(f"{member.filename} is marked as a folder")
 
 
 def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> None:

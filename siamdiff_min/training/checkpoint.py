@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from ..encoders import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH
 from ..encoders.weights import load_weights, read_weights
-from ..files import CheckpointError, ConfigError, SiamDiffError, write_file
+from ..files import CheckpointError, ConfigError, SiamDiffError, printable, write_file
 from ..pretraining import OBJECTIVES, STAGED
 
 CHECKPOINT, ENCODER, MODEL = "siamdiff_min checkpoint 2", "siamdiff_min encoder 1", "siamdiff_min model 1"
 KINDS = {CHECKPOINT: "a checkpoint to resume from", ENCODER: "an encoder", MODEL: "a fine-tuned model"}
 IDENTITY = ("encoder", "level", "size", "preset")  # what is needed to build an encoder again
 NAME = re.compile(r"checkpoint-[0-9]{9}\.pt")  # no other file of a folder is ever removed
+LAST_STEP, MOST = 10**9 - 1, 10**5  # what such a name holds; options in a file
 WEIGHTS = {CHECKPOINT: "objective", ENCODER: "state", MODEL: "state"}  # where they are
 
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
@@ -97,6 +98,11 @@ def read(path: str | Path) -> tuple[str, dict]:
         named = isinstance(about, dict) and all(isinstance(about.get(x, ""), str) for x in ("task", *IDENTITY))
         if not (named and _tensors_by_name(state)):
             raise CheckpointError(f"{path} is damaged, or of another version: no weights or no options in it")
+        if not _plain({name: value for name, value in about.items() if not _tensors_by_name(value)}):
+            raise CheckpointError(f"{path} is damaged: its options are no plain numbers, words and lists of them")
+        step = content.get("step", 0)
+        if not isinstance(step, int) or not 0 <= step <= LAST_STEP:
+            raise CheckpointError(f"{path} is damaged: its step is not a number from 0 to {LAST_STEP}")
         if any(".scalar_norm.running_mean" in name for name in state):
             raise CheckpointError(f"{path} holds the GVP of version 0.2, which is gone: --encoder gvp is the paper's")
         return kind, content
@@ -107,6 +113,19 @@ def read(path: str | Path) -> tuple[str, dict]:
 
 def _tensors_by_name(state) -> bool:
     return isinstance(state, dict) and all(isinstance(k, str) and isinstance(x, Tensor) for k, x in state.items())
+
+
+def _plain(options: dict) -> bool:
+    """Whether these are numbers, words and None, in lists and dicts: not nested deep, and no more than MOST in all."""
+    values = [options]
+    for _ in range(5):
+        inside = [x for x in values if isinstance(x, (dict, list, tuple))]
+        single = (x for x in values if not isinstance(x, (dict, list, tuple, str, float, type(None))))
+        if len(values) > MOST or not all(isinstance(x, int) and abs(x) < 2**63 for x in single):
+            return False
+        each = (x.values() if isinstance(x, dict) else x for x in inside)
+        values = list(itertools.islice(itertools.chain.from_iterable(each), MOST + 1))
+    return not values
 
 
 def load(path: str | Path, kind: str = CHECKPOINT) -> dict:
@@ -124,7 +143,7 @@ def malformed(path: str | Path) -> Iterator[None]:
         yield
     except SiamDiffError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise CheckpointError(f"{path} is damaged, or of another version ({reason})") from error
 
@@ -220,7 +239,8 @@ def initialise(module: nn.Module, path: str | Path, report: Callable = print, en
     state = content["objective"] if whole else _encoder_of(kind, content)["state"]
     load_weights(module if whole else module.encoder, state, str(path))
     if content.get("not_loaded"):
-        report(f"in that file, not loaded: {', '.join(content['not_loaded'])}")
+        with malformed(path):
+            report(f"in that file, not loaded: {printable(', '.join(content['not_loaded'])):.1000}")
     loaded = [name if whole else f"encoder.{name}" for name in state]
     kept = [name for name in module.state_dict() if name not in set(loaded)]
     report(f"loaded from {path}: {_groups(loaded)}")
