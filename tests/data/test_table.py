@@ -1,6 +1,7 @@
 """Labels of the user's own: tables that are read or refused, splits, residues that are found, samples, the recipe."""
 
 import csv
+import hashlib
 import io
 import pickle
 import re
@@ -252,6 +253,24 @@ def test_splits_by_hash_are_the_same_every_time_and_a_tenth_each():
     listed = {f"x{i}": [{"value": 0}] for i in range(200)}
     one, two = (table._splits("t", x, table.SPLITS) for x in (listed, dict(reversed(listed.items()))))
     assert one == two and sorted(map(list(one.values()).count, ("train", "valid", "test"))) == [20, 20, 160]
+    by_hash = sorted(listed, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    assert {name for name, split in one.items() if split == "test"} == {*by_hash[:20]} != {*sorted(listed)[:20]}
+    assert {name for name, split in one.items() if split == "valid"} == {*by_hash[20:40]}
+
+
+def test_a_few_structures_without_a_split_are_for_training():
+    """One is held out of nine without any splits, none of nine beside splits that are named."""
+    nine = {f"x{i}": [{"value": 0}] for i in range(9)}
+    alone = [*table._splits("t", nine, table.SPLITS).values()]
+    assert [alone.count(split) for split in ("train", "valid", "test")] == [7, 1, 1]
+    named = {"a": [{"value": 0, "split": "val"}], "b": [{"value": 0, "split": "test"}]}
+    beside = table._splits("t", nine | named, table.SPLITS)
+    assert beside.pop("a") == "valid" and beside.pop("b") == "test" and set(beside.values()) == {"train"}
+
+
+@pytest.mark.parametrize("values, kind", [("0 0 0", "regression"), ("1 1", "regression"), ("0 1 1.0 0e0", "binary")])
+def test_values_are_binary_if_both_occur(values, kind):
+    assert table._looks_like(values.split()) == kind
 
 
 def test_residues_are_found_by_chain_number_and_insertion_code(folder):
@@ -276,6 +295,25 @@ def test_residues_are_found_by_chain_number_and_insertion_code(folder):
     batch, names = pack_samples([samples[0, i] for i in range(3)])
     assert len(names) == 6 == len(batch.target) == batch.focus.sum() and batch.protein.num_proteins == 3
     assert samples.targets().shape == (8,)
+
+
+def test_residues_of_one_number_are_told_apart_by_chain_and_insertion_code(folder):
+    """Two chains of five residues, each numbered 5, 5A, 5B, 6, -7; the rows of the table come in another order."""
+    numbers, codes = torch.tensor([5, 5, 5, 6, -7] * 2), torch.tensor([*map(ord, " AB  " * 2)])
+    protein = replace(PROTEIN.crop(0, 10), residue_number=numbers, insertion_code=codes)
+    protein = replace(protein, chain=torch.arange(10) // 5)
+    write_pdb(folder / "data" / "two.pdb", protein, ("L", "H"))
+    places = [(chain, number) for number in ("5A", "-7", "5", "6", "5B") for chain in "HL"]
+    lines = [("two", *place, row, "train") for row, place in enumerate(places)]
+    store = open_origin(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
+    sample = DATASETS["table"](store)[0, 0]
+    in_file = [(chain, number) for chain in "LH" for number in ("5", "5A", "5B", "6", "-7")]
+    assert sample.names == tuple(f"two:{chain}:{number}" for chain, number in in_file) and not store.about
+    assert sample.target.tolist() == [places.index(place) for place in in_file] and sample.focus.all()
+    lines = [("two", "H", "5A", 1, "train"), ("two", "H", "5C", 2, "train"), ("two", "A", "5", 3, "train")]
+    store = open_origin(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
+    assert DATASETS["table"](store)[0, 0].focus.nonzero().flatten().tolist() == [6]
+    assert store.about == "2 labels of residues that are not in theirs"
 
 
 def test_a_structure_without_its_labelled_residues_is_left_out(folder):
