@@ -5,9 +5,11 @@ Every error that a user can cause is a `SiamDiffError` whose text is one sentenc
 """
 
 import contextlib
+import csv
 import errno
 import fcntl
 import hashlib
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -103,11 +105,20 @@ def structure_errors(path, reason: str) -> Iterator[None]:
         raise StructureError(path, reason, f"{kind}{error}"[:200]) from error
 
 
-def read_rows(path, separator: str = "\t") -> list[list[str]]:
-    """The cells of a table of text, line by line, without blank lines. Raises StructureError."""
+def read_rows(path, separators: str = "\t") -> list[list[str]]:
+    """The cells of a table of text, row by row, without blank rows. Raises StructureError.
+
+    The first of `separators` that line 1 contains stands between the cells. A cell may be in quotes, as Excel and
+    pandas write it. White space around a cell is removed.
+    """
     with structure_errors(path, "cannot be opened"):
         text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
-    return [line.split(separator) for line in text.splitlines() if line.strip()]
+    first = text.strip().partition("\n")[0]
+    separator = next(filter(first.__contains__, separators), separators[0])
+    with structure_errors(path, "malformed table"):
+        rows = csv.reader(io.StringIO(text), delimiter=separator, skipinitialspace=True, strict=True)
+        cells = ([cell.strip() for cell in row] for row in rows)
+        return [row for row in cells if any(row)]
 
 
 @contextlib.contextmanager

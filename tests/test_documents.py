@@ -2,6 +2,7 @@
 exist.
 """
 
+import gzip
 import importlib.util
 import os
 import re
@@ -18,6 +19,7 @@ import torch
 from benchmarks import walkthrough
 from siamdiff_min import ENCODERS, OBJECTIVES
 from siamdiff_min.data.sources import bundle_path
+from siamdiff_min.protein.constants import ONE_LETTER
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import FINETUNE, PRETRAIN, flag
@@ -65,29 +67,60 @@ def test_a_recipe_runs_as_printed(command, tmp_path):
     assert list((tmp_path / "run").rglob("metrics.jsonl"))
 
 
+def recipe(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """Run a script of docs/extending.md as it is printed."""
+    (text,) = re.findall(rf"<!-- run: {name} -->\n```python\n(.*?)^```$", TEXT, flags=re.M | re.S)
+    (folder / name).write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+    run = [sys.executable, name, *arguments]
+    return subprocess.run(run, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
 @pytest.mark.slow
-def test_mutations_and_neighbours_run_as_printed(tmp_path):
-    """The wild type scores 0 everywhere, the others less; of two copies of a chain each finds the other first."""
-    files = dict(re.findall(r"<!-- run: (\w+\.py) -->\n```python\n(.*?)^```$", TEXT, flags=re.M | re.S))
+def test_mutations_run_as_printed(tmp_path):
+    """Every mutation of a chain whose residues 10 to 12 are called 9A, 9B and 9C; most are worse than the wild type."""
     with tarfile.open(bundle_path() / "structures.tar") as archive:
-        data = archive.extractfile("5PTI_A.pdb.gz").read()
-    (tmp_path / "5PTI_A.pdb.gz").write_bytes(data)
+        text = gzip.decompress(archive.extractfile("5PTI_A.pdb.gz").read()).decode()
+    for number, code in ((10, "A"), (11, "B"), (12, "C")):
+        text = re.sub(rf"(?m)^((?:ATOM  |HETATM).{{15}}A){number:4d} ", rf"\g<1>   9{code}", text)
+    (tmp_path / "x.pdb").write_text(text)
+    structure = read_structure("x", text.encode())
+    result = recipe("mutations.py", tmp_path, "siamdiff-residue", "x.pdb")
+    assert result.returncode == 0, result.stderr[-2000:]
+    header, *rows = (line.split("\t") for line in (tmp_path / "mutations.tsv").read_text().splitlines())
+    assert header == ["chain", "number", "insertion_code", "wild_type", "mutant", "score"]
+    wild = [ONE_LETTER[kind] for kind in structure.protein.residue_type.tolist()]
+    places = [(chain, str(n), code.strip()) for chain, n, code in structure.positions]
+    assert {("A", "9", ""), ("A", "9", "A"), ("A", "9", "C")} < {*places}
+    expected = [[*place, own, other] for place, own in zip(places, wild) for other in ONE_LETTER if other != own]
+    assert [row[:5] for row in rows] == expected
+    assert np.mean([float(row[5]) for row in rows]) < -0.5
+    assert (tmp_path / "mutations.png").stat().st_size > 1000
+
+
+@pytest.mark.repeats
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("weights", "reason"),
+    [
+        ("plain.pt", "plain.pt has no head for residue types: the encoder.pt of SiamDiff and DiffPreT has one"),
+        ("siamdiff-atmo", "could not read siamdiff-atmo: No such file; encoders of the package are "),
+        ("siamdiff-residue", "x.pdb: cannot be opened"),
+    ],
+)
+def test_mutations_of_what_is_not_there_are_a_sentence(weights, reason, tmp_path):
+    encoder = ENCODERS["gearnet"]("residue", "tiny")
+    encoder.save(tmp_path / "plain.pt")
+    result = recipe("mutations.py", tmp_path, weights, "x.pdb")
+    assert result.returncode == 1 and result.stderr.startswith(f"error: {reason}") and result.stderr.count("\n") == 1
+
+
+def test_neighbours_run_as_printed(tmp_path):
+    """Of two copies of a chain each finds the other first."""
     x = np.random.default_rng(0).normal(size=(6, 4))
     np.savez(tmp_path / "e.npz", id=np.array(list("abcdef")), mean=np.concatenate([x[:5], x[:1]]))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
-    said = {}
-    for name, arguments in (("mutations.py", ("siamdiff-residue", "5PTI_A.pdb.gz")), ("nearest.py", ("e.npz", "a"))):
-        (tmp_path / name).write_text(files[name])
-        run = [sys.executable, name, *arguments]
-        result = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-        assert result.returncode == 0, result.stderr[-2000:]
-        said[name] = result.stdout
-    assert said["nearest.py"].splitlines()[0] == "+1.00 f" and len(said["nearest.py"].splitlines()) == 6
-    header, *lines = (line.split("\t") for line in (tmp_path / "mutations.tsv").read_text().splitlines())
-    wild = read_structure("5PTI_A", data).protein.residue_type.tolist()
-    assert [float(line[1 + kind]) for line, kind in zip(lines, wild)] == [0.0] * len(wild) and len(header) == 21
-    assert np.mean([[float(cell) for cell in line[1:]] for line in lines]) < -0.5
-    assert (tmp_path / "mutations.png").stat().st_size > 1000
+    said = recipe("nearest.py", tmp_path, "e.npz", "a").stdout.splitlines()
+    assert said[0] == "+1.00 f" and len(said) == 6
 
 
 # ---- the walkthrough -------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def _read_annotation(path: Path) -> tuple[tuple[str, ...], dict[str, list[str]]]
         (first, *_), labels, (second, *_), *chains = rows
         if not first.startswith("### EC-numbers") or not second.startswith("### PDB-chain"):
             raise ValueError("no lines '### EC-numbers' and '### PDB-chain'")
-        texts = {name: text.strip().split(",") for name, (text,) in _by_chain(chains).items()}
+        texts = {name: text.split(",") for name, (text,) in _by_chain(chains).items()}
         annotated = {name: [label for label in text if label] for name, text in texts.items()}
         if unknown := sorted(set().union(*annotated.values()) - {*labels}):
             raise ValueError(f"{unknown[0]!r:.100} is not among the labels")
@@ -118,12 +118,13 @@ def _read_cutoffs(path: Path, cutoff: int) -> set[str]:
         if cutoff not in percent:
             raise StructureError(path, "no such cutoff", f"{cutoff}, there are {percent}")
         column = percent.index(cutoff)
-        return {name for name, cells in _by_chain(chains).items() if ("0", "1").index(cells[column].strip())}
+        return {name for name, cells in _by_chain(chains).items() if ("0", "1").index(cells[column])}
 
 
 def _read_ids(path) -> set[str]:
     """The chains named in a text file, one or more in a line."""
-    names = {text: chain_id(text) for (line,) in read_rows(path, "\n") for text in re.split(r"[\s,]+", line) if text}
+    cells = " ".join(cell for row in read_rows(path) for cell in row)
+    names = {text: chain_id(text) for text in re.split(r"[\s,]+", cells) if text}
     wrong = [text for text, name in names.items() if name is None]
     if wrong or not names:
         raise StructureError(path, "malformed list", f"{wrong[0][:50]!r} is no PDB id and chain" if wrong else "empty")

@@ -95,12 +95,17 @@ class Samples(torch.utils.data.Dataset):
         store: entries with the labels of this task.
         labels: names of the classes (EC).
         max_residues: of a structure, the nearest to the mutation in MSP; None for all.
+
+    Raises StoreError if there is no sample: no label meets a residue of the structures.
     """
 
     def __init__(self, store: ProteinStore, labels: Sequence[str] = (), max_residues: int | None = None):
         self.store, self.max_residues, self.checksum = store, max_residues, store.checksum
         self.label_index = {label: i for i, label in enumerate(labels)}
         counts = [self.count(i) for i in range(len(store))]
+        if not sum(counts):
+            found = f"not found: {store.about}" if store.about else f"{len(store)} structures give none"
+            raise StoreError(f"{store.path}: a split without any sample ({found})")
         self.entry = np.repeat(np.arange(len(store)), counts)  # entry of the store of every sample
         self.place = np.arange(len(self.entry)) - np.repeat(np.cumsum([0, *counts[:-1]]), counts)  # and which one there
 

@@ -4,8 +4,8 @@
     1abc    3.2             1abc    A       52      0.7
     2def    -1.5            1abc    A       52A     0.1
 
-The table is text with tabs, or with commas and no quotes. A column `split` may say train, valid or test; otherwise a
-hash of the name does. The structures have one store for all tables: labels are added as it is opened.
+The table is text with tabs, commas or semicolons; cells may be in quotes. A column `split` may say train, valid or
+test; otherwise a hash of the name does. The structures have one store for all tables: labels are added as it is opened.
 """
 
 import hashlib
@@ -20,6 +20,7 @@ from .samples import SPLITS, LabelledData
 from .sources import find_structures, kind_of, structure_files
 
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
+SMALLEST, LARGEST = 1.2e-38, 3.4e38  # sizes of numbers in float32, in which targets are kept
 HELD_OUT = 10  # a tenth of the structures each for validation and test
 
 
@@ -72,9 +73,7 @@ def _label(kind: str, rows: list[dict], positions: list[tuple]) -> dict:
 
 def read_table(path) -> list[dict[str, str]]:
     """The rows of a table of labels as text, by column; names without extensions. Raises StructureError."""
-    header, *lines = read_rows(path) or [[]]
-    if len(header) == 1:
-        header, *lines = read_rows(path, ",")
+    header, *lines = read_rows(path, "\t,;") or [[]]
     with structure_errors(path, "malformed table"):
         columns = {"name", "value"}, {"name", "chain", "number", "value"}
         if set(header) - {"split"} not in columns or len(header) != len(set(header)):
@@ -83,12 +82,11 @@ def read_table(path) -> list[dict[str, str]]:
         for number, line in enumerate(lines, 1):
             if len(line) != len(header):
                 raise ValueError(f"row {number} has {len(line)} columns of {len(header)}: {line!r:.100}")
-            row = dict(zip(header, map(str.strip, line), strict=True))
+            row = dict(zip(header, line, strict=True))
             row["name"] = row["name"][: len(row["name"]) - len(kind_of(row["name"]) or "")]
             key = row["name"], row.get("chain"), row.get("number")
             wrong = {
                 "a second one of its name": key in seen,
-                "in quotes, expected plain text": any(cell[:1] == '"' for cell in row.values()),
                 "without a residue number": not re.fullmatch("-?[0-9]+[A-Za-z]?", row.get("number", "0")),
                 "of no split, expected train, valid or test": row.get("split", "") not in SPLIT_OF,
             }
@@ -105,7 +103,8 @@ def read_table(path) -> list[dict[str, str]]:
 def _values(texts: list[str], kind: str) -> tuple[tuple[str, ...], list]:
     """The names of the classes, and the values in the rows. Raises ValueError if one is not of this kind."""
     if kind in ("classes", "labels"):
-        values = [[name for name in text.split(",") if name] for text in texts] if kind == "labels" else texts
+        listed = [[name for part in text.split(",") if (name := part.strip())] for text in texts]
+        values = listed if kind == "labels" else texts
         names = sorted(set().union(*values) if kind == "labels" else {*values})
         if "" in names:
             raise ValueError(f"row {texts.index('') + 1} is without a value")
@@ -116,6 +115,8 @@ def _values(texts: list[str], kind: str) -> tuple[tuple[str, ...], list]:
     for number, (text, value) in enumerate(zip(texts, values, strict=True), 1):
         if value is None or not math.isfinite(value) or (kind == "binary" and value not in (0, 1)):
             raise ValueError(f"row {number}: {text!r:.50} is no value for {kind}")
+        if value and not SMALLEST <= abs(value) <= LARGEST:
+            raise ValueError(f"row {number}: float32 cannot hold {text!r:.50}; rescale the values")
     return (), values
 
 
@@ -133,7 +134,7 @@ def _looks_like(texts: Sequence[str]) -> str:
     if not others:
         return "binary" if {*map(float, texts)} == {0, 1} else "regression"
     first = texts[others[0] - 1]
-    if len(others) < len(texts) or all(re.fullmatch(r"-?\d+[,_][\d,_.]*", text) for text in texts):
+    if len(others) < len(texts) or all(re.fullmatch(r"-?\d+ ?[,_][\d,_. ]*", text) for text in texts):
         reason = f"row {others[0]}: {first!r:.50} is no number, and other values look like numbers"
         raise ValueError(f"{reason}; names need --kind classes or labels")
     return "labels" if any("," in text for text in texts) else "classes"

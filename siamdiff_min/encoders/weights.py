@@ -28,7 +28,8 @@ BUNDLED = Path(__file__).parents[1] / "weights"  # the encoders that come with t
 CHECKPOINT, ENCODER, MODEL = "siamdiff_min checkpoint 2", "siamdiff_min encoder 1", "siamdiff_min model 1"
 KINDS = {CHECKPOINT: "a checkpoint to resume from", ENCODER: "an encoder", MODEL: "a fine-tuned model"}
 IDENTITY = ("encoder", "level", "size", "preset")  # what is needed to build an encoder again
-WEIGHTS = {CHECKPOINT: "objective", ENCODER: "state", MODEL: "state"}  # where they are
+WEIGHTS = {CHECKPOINT: "objective", ENCODER: "state", MODEL: "state"}  # file format -> key of its weights
+LAST_STEP, MOST = 10**9 - 1, 10**5  # what the name of a checkpoint holds; options in a file
 _FOLDER = 16  # among the attributes of a member
 
 
@@ -65,12 +66,26 @@ def read_weights(path: str | Path, allow: tuple = ()):
 
 
 def _compare_checksums(file) -> None:
+    """Raise ValueError if a member differs from its checksum, or is stored otherwise than torch does.
+
+    All of them together are then no larger than the file, so that reading them takes no more time and memory than that.
+    """
     with zipfile.ZipFile(file) as archive:
+        names, end = set(), 0
+        for member in sorted(archive.infolist(), key=lambda member: member.header_offset):
+            wrong = {
+                "compressed": member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size,
+                "marked as a folder": member.external_attr & _FOLDER,  # torch would give what happens to be in memory
+                "there twice": member.filename in names,
+                "within another member": member.header_offset < end,
+            }
+            for reason, applies in wrong.items():
+                if applies:
+                    raise ValueError(f"{member.filename} is {reason}")
+            names.add(member.filename)
+            end = member.header_offset + member.file_size
         if damaged := archive.testzip():
             raise ValueError(f"the checksum of {damaged} differs")
-        for member in archive.infolist():
-            if member.external_attr & _FOLDER:  # torch would not read it, and give what happens to be in memory
-                raise ValueError(f"{member.filename} is marked as a folder")
 
 
 def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
@@ -140,6 +155,11 @@ def read(path: str | Path) -> tuple[str, dict]:
         named = isinstance(about, dict) and all(isinstance(about.get(x, ""), str) for x in ("task", *IDENTITY))
         if not (named and _tensors_by_name(state)):
             raise CheckpointError(f"{path} is damaged, or of another version: no weights or no options in it")
+        if not _plain({name: value for name, value in about.items() if not _tensors_by_name(value)}):
+            raise CheckpointError(f"{path} is damaged: its options are no plain numbers, words and lists of them")
+        step = content.get("step", 0)
+        if not isinstance(step, int) or not 0 <= step <= LAST_STEP:
+            raise CheckpointError(f"{path} is damaged: its step is not a number from 0 to {LAST_STEP}")
         if any(".scalar_norm.running_mean" in name for name in state):
             raise CheckpointError(f"{path} holds the GVP of version 0.2, which is gone: --encoder gvp is the paper's")
         edges = any("gearnet.edge_layers." in name for name in state)
@@ -160,6 +180,19 @@ def _tensors_by_name(state) -> bool:
     return isinstance(state, dict) and all(isinstance(k, str) and isinstance(x, Tensor) for k, x in state.items())
 
 
+def _plain(options: dict) -> bool:
+    """Whether these are numbers, words and None, in lists and dicts: not nested deep, and no more than MOST in all."""
+    values = [options]
+    for _ in range(5):
+        inside = [x for x in values if isinstance(x, (dict, list, tuple))]
+        single = (x for x in values if not isinstance(x, (dict, list, tuple, str, float, type(None))))
+        if len(values) > MOST or not all(isinstance(x, int) and abs(x) < 2**63 for x in single):
+            return False
+        each = (x.values() if isinstance(x, dict) else x for x in inside)
+        values = list(itertools.islice(itertools.chain.from_iterable(each), MOST + 1))
+    return not values
+
+
 def load(path: str | Path, kind: str = CHECKPOINT) -> dict:
     """Read a file that has to be of this kind, tensors on the CPU. Raises CheckpointError."""
     found, content = read(path)
@@ -175,7 +208,7 @@ def malformed(path: str | Path) -> Iterator[None]:
         yield
     except SiamDiffError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise CheckpointError(f"{path} is damaged, or of another version ({reason})") from error
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torch import nn
 
-from ..encoders.weights import CHECKPOINT, encoder_of, load, load_weights, read, write
-from ..files import CheckpointError
+from ..encoders.weights import CHECKPOINT, encoder_of, load, load_weights, malformed, read, write
+from ..files import CheckpointError, printable
 from ..pretraining import OBJECTIVES, STAGED
 
 NAME = re.compile(r"checkpoint-[0-9]{9}\.pt")  # no other file of a folder is ever removed
@@ -73,7 +73,8 @@ def initialise(module: nn.Module, path: str | Path, report: Callable = print, en
     state = content["objective"] if whole else encoder_of(kind, content)["state"]
     load_weights(module if whole else module.encoder, state, str(path))
     if content.get("not_loaded"):
-        report(f"in that file, not loaded: {', '.join(content['not_loaded'])}")
+        with malformed(path):
+            report(f"in that file, not loaded: {printable(', '.join(content['not_loaded'])):.1000}")
     loaded = [name if whole else f"encoder.{name}" for name in state]
     kept = [name for name in module.state_dict() if name not in set(loaded)]
     report(f"loaded from {path}: {_groups(loaded)}")

@@ -415,6 +415,14 @@ def test_an_item_that_is_not_there(tmp_path):
         sources[2].read()
 
 
+@pytest.mark.parametrize("count", ["4", "1000000000000", "-1", "1.0", "", "9" * 5000])
+def test_a_number_of_items_that_cannot_be_there(tmp_path, count):
+    """One item and two other keys: a name for each of 10^12 items would not end."""
+    with pytest.raises(StructureError, match="malformed set") as caught:
+        listing(tmp_path, "psr", [psr()], count=count, ids=False)
+    assert not count.isdigit() or len(count) > 20 or f"num_examples is {count}, there are 3" in str(caught.value)
+
+
 @pytest.mark.parametrize("task", atom3d.LAYOUT)
 def test_fuzzing(tmp_path, task):
     """Cuts, flips and splices of the compressed and of the plain bytes: a structure or the one exception."""

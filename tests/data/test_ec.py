@@ -77,9 +77,10 @@ def layout(root, files=FILES, zipped=(), annotation=ANNOTATION, identity=IDENTIT
         if split in zipped:
             pack(root / f"{split}.zip", [(f"{split}/{name}", content(name)) for name in names])
         else:
-            (root / split).mkdir()
             for name in names:
-                (root / split / name).write_bytes(content(name))
+                path = root / split / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content(name))
     return root
 
 
@@ -148,6 +149,18 @@ def test_what_is_not_used_has_its_reason(tmp_path):
         }  # fmt: skip
         assert all(file.startswith(str(data.train.path)) for file, _ in listing.skipped)
         assert reasons(data.test.listing()) == {UNKNOWN: 1}
+
+
+@pytest.mark.parametrize("zipped", [(), ("train", "valid", "test")])
+def test_the_folder_of_a_file_is_no_part_of_its_name(tmp_path, zipped):
+    """A folder for each entry or each chain, as downloads have them; the file alone says which chain it is."""
+    files = {
+        "train": ["1abc/1ABC-A.pdb", "2DEF-B/1abc_a.pdb"],
+        "valid": ["9XYZ-Z/2DEF-B.pdb"],
+        "test": ["x/y/4JKL-A.pdb"],
+    }
+    data = ec_set(layout(tmp_path / "s", files, zipped))
+    assert [names(o) for o in (data.train, data.valid, data.test)] == [["1ABC-A", "1ABC-a"], ["2DEF-B"], ["4JKL-A"]]
 
 
 def test_a_chain_in_two_splits_is_said(tmp_path):

@@ -1,5 +1,8 @@
 """Labels of the user's own: tables that are read or refused, splits, residues that are found, samples, the recipe."""
 
+import csv
+import hashlib
+import io
 import pickle
 import re
 import runpy
@@ -19,7 +22,7 @@ from siamdiff_min.data.table import read_table, table_set
 from siamdiff_min.downstream.tasks import KINDS as TARGETS
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.files import ConfigError, StructureError
+from siamdiff_min.files import ConfigError, StoreError, StructureError
 
 ROOT = Path(__file__).parents[2]
 NAMES = [f"p{i}" for i in range(6)]
@@ -80,7 +83,9 @@ def test_columns_by_name_or_by_number(tmp_path):
     ("name\tchain\tnumber\tvalue\na\tA\tfive\t1", "row 1 is without a residue number"),
     ("name\tvalue\tsplit\na\t1\ttraining", "row 1 is of no split, expected train"),
     ("name\tvalue\tvalue\na\t1\t2", "columns .*'value', 'value'"), ("name,name,value\na,b,2", "expected name, value"),
-    ('name\tvalue\na\t1\nb\t"2"', "row 2 is in quotes"), ("name,value\na,1,5", "row 1 has 3 columns of 2"),
+    ("name,value\na,1,5", "row 1 has 3 columns of 2"), ("name;value\na,1", "row 1 has 1 columns of 2"),
+    ('name\tvalue\na\t"1\nb\t2', "unexpected end of data"), ('name,value\na,"1"2', "expected after"),
+    ("name,value\na,'" + "x" * 200_000 + "'", "field larger than field limit"),
 ])  # fmt: skip
 def test_malformed_tables(tmp_path, text, reason):
     (tmp_path / "t.tsv").write_text(text)
@@ -88,6 +93,38 @@ def test_malformed_tables(tmp_path, text, reason):
         read_table(tmp_path / "t.tsv")
     with pytest.raises(StructureError, match=r"cannot be opened .*No such file"):
         read_table(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("separator", "\t,;")
+@pytest.mark.parametrize("quotes", ["none", "all", "Excel's"])
+def test_every_table_that_excel_or_pandas_writes_is_read_alike(tmp_path, separator, quotes):
+    """Also with spaces around cells, rows without content, line ends of Windows, and a byte order mark."""
+    cells = [["name", "value", "split"], ["p 1.pdb", "a, b", "train"], ['p"2', "b", "val"], ["p3", "", "test"]]
+    style = {"none": csv.QUOTE_MINIMAL, "all": csv.QUOTE_ALL, "Excel's": csv.QUOTE_NONNUMERIC}[quotes]
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter=separator, quoting=style).writerows([*cells, ["", "", ""]])
+    text = text.getvalue()
+    expected = [dict(zip(cells[0], row)) for row in cells[1:]]
+    expected[0]["name"] = "p 1"
+    spaced = re.sub(f"{separator}(?! )", f"{separator} ", text)
+    for given in (text, "\ufeff" + text, text.replace("\r\n", "\n"), spaced):
+        (tmp_path / "t").write_text(given, encoding="utf-8", newline="")
+        assert read_table(tmp_path / "t") == expected
+
+
+@pytest.mark.parametrize("separator", "\t,;")
+def test_labels_are_the_same_with_and_without_spaces(folder, separator):
+    made = []
+    for comma in (",", ", ", " ,  "):
+        values = ["b", f"a{comma}b", "", "c", "a", f"b{comma}c{comma}"]
+        lines = [separator.join(["name", "value", "split"])]
+        lines += [separator.join([name, f'"{value}"', "train"]) for name, value in zip(NAMES, values)]
+        (folder / "labels").write_text("\n".join(lines))
+        data = table_set(folder / "labels", folder / "data", needed=["train"])
+        store = open_origin(data.train, workers=1)
+        made.append((data.labels, [store.labels(i) for i in range(6)]))
+    assert made[0] == made[1] == made[2] and made[0][0] == ("a", "b", "c")
+    assert made[0][1][1]["values"] == [["a", "b"]]
 
 
 KINDS = {  # values, kind that they look like, names, targets
@@ -128,6 +165,8 @@ def test_kinds(folder, kind):
     ("1_0 2_0 1_000 4_0 5_0 6_0", None, "row 1: '1_0' is no number"),
     ("1 2 3 4 5 6_0", "regression", "row 6: '6_0' is no value"),
     ("1,5 2,5 3,5 4,5 5,5 6,5", None, "row 1: '1,5' is no number"),
+    ("1 2 3.5e38 4 5 6", None, "row 3: float32 cannot hold '3.5e38'"), ("1 2 3 4 5 1e400", None, "row 6: '1e400' is"),
+    ("1 -1e39 3 4 5 6", "regression", "row 2: float32 cannot hold"), ("1 2 3 1e-40 5 6", None, "row 4: float32 can"),
 ])  # fmt: skip
 def test_values_of_another_kind(folder, values, kind, reason):
     with pytest.raises(StructureError, match=reason):
@@ -214,6 +253,24 @@ def test_splits_by_hash_are_the_same_every_time_and_a_tenth_each():
     listed = {f"x{i}": [{"value": 0}] for i in range(200)}
     one, two = (table._splits("t", x, table.SPLITS) for x in (listed, dict(reversed(listed.items()))))
     assert one == two and sorted(map(list(one.values()).count, ("train", "valid", "test"))) == [20, 20, 160]
+    by_hash = sorted(listed, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    assert {name for name, split in one.items() if split == "test"} == {*by_hash[:20]} != {*sorted(listed)[:20]}
+    assert {name for name, split in one.items() if split == "valid"} == {*by_hash[20:40]}
+
+
+def test_a_few_structures_without_a_split_are_for_training():
+    """One is held out of nine without any splits, none of nine beside splits that are named."""
+    nine = {f"x{i}": [{"value": 0}] for i in range(9)}
+    alone = [*table._splits("t", nine, table.SPLITS).values()]
+    assert [alone.count(split) for split in ("train", "valid", "test")] == [7, 1, 1]
+    named = {"a": [{"value": 0, "split": "val"}], "b": [{"value": 0, "split": "test"}]}
+    beside = table._splits("t", nine | named, table.SPLITS)
+    assert beside.pop("a") == "valid" and beside.pop("b") == "test" and set(beside.values()) == {"train"}
+
+
+@pytest.mark.parametrize("values, kind", [("0 0 0", "regression"), ("1 1", "regression"), ("0 1 1.0 0e0", "binary")])
+def test_values_are_binary_if_both_occur(values, kind):
+    assert table._looks_like(values.split()) == kind
 
 
 def test_residues_are_found_by_chain_number_and_insertion_code(folder):
@@ -240,11 +297,41 @@ def test_residues_are_found_by_chain_number_and_insertion_code(folder):
     assert samples.targets().shape == (8,)
 
 
+def test_residues_of_one_number_are_told_apart_by_chain_and_insertion_code(folder):
+    """Two chains of five residues, each numbered 5, 5A, 5B, 6, -7; the rows of the table come in another order."""
+    numbers, codes = torch.tensor([5, 5, 5, 6, -7] * 2), torch.tensor([*map(ord, " AB  " * 2)])
+    protein = replace(PROTEIN.crop(0, 10), residue_number=numbers, insertion_code=codes)
+    protein = replace(protein, chain=torch.arange(10) // 5)
+    write_pdb(folder / "data" / "two.pdb", protein, ("L", "H"))
+    places = [(chain, number) for number in ("5A", "-7", "5", "6", "5B") for chain in "HL"]
+    lines = [("two", *place, row, "train") for row, place in enumerate(places)]
+    store = open_origin(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
+    sample = DATASETS["table"](store)[0, 0]
+    in_file = [(chain, number) for chain in "LH" for number in ("5", "5A", "5B", "6", "-7")]
+    assert sample.names == tuple(f"two:{chain}:{number}" for chain, number in in_file) and not store.about
+    assert sample.target.tolist() == [places.index(place) for place in in_file] and sample.focus.all()
+    lines = [("two", "H", "5A", 1, "train"), ("two", "H", "5C", 2, "train"), ("two", "A", "5", 3, "train")]
+    store = open_origin(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
+    assert DATASETS["table"](store)[0, 0].focus.nonzero().flatten().tolist() == [6]
+    assert store.about == "2 labels of residues that are not in theirs"
+
+
 def test_a_structure_without_its_labelled_residues_is_left_out(folder):
     numbers = [900, *[int(PROTEIN.residue_number[8])] * 5]
     lines = [(name, "A", number, i, "train") for i, (name, number) in enumerate(zip(NAMES, numbers))]
     store = open_origin(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
     assert store.names == NAMES[1:] and store.about == "1 structures, 1 labels of residues that are not in theirs"
+
+
+def test_a_split_in_which_no_label_meets_a_residue_is_a_sentence(folder):
+    """Numbers or chains of another scheme: the store has its structures, but none of the labels."""
+    lines = [(name, "A", 900 + i, i, "train") for i, name in enumerate(NAMES)]
+    store = open_origin(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
+    reason = (
+        r"data\.store.*: a split without any sample \(not found: 6 structures, 6 labels of residues that are not in"
+    )
+    with pytest.raises(StoreError, match=reason):
+        DATASETS["table"](store)
 
 
 # ---- the task --------------------------------------------------------------------------------------------------------

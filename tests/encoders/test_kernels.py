@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import generator
 
 from siamdiff_min.encoders import kernels
-from siamdiff_min.encoders.ops import Links
+from siamdiff_min.encoders.ops import MLP, Links
 from siamdiff_min.files import ConfigError
 
 
@@ -36,3 +38,46 @@ def test_the_environment_chooses(form):
     environment = {**os.environ, "SIAMDIFF_KERNELS": form}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == str(form == "fast")
+
+
+# ---- under bf16 ------------------------------------------------------------------------------------------------------
+
+
+def weights(*layers: tuple[list, list], device: str) -> MLP:
+    """An MLP of these weights and biases."""
+    mlp = MLP(len(layers[0][0][0]), *(len(bias) for _, bias in layers))
+    for layer, (weight, bias) in zip(mlp.layers, layers, strict=True):
+        layer.weight.data, layer.bias.data = torch.tensor(weight), torch.tensor(bias)
+    return mlp.to(device)
+
+
+def scores(a, pos, i, j, dist_mlp, struct_mlp):
+    """The scores of the pairs i, j under bf16."""
+    graph = SimpleNamespace(src=i, dst=j, pair=torch.minimum(i, j) * len(pos) + torch.maximum(i, j))
+    with torch.autocast(pos.device.type, torch.bfloat16):
+        return kernels.edge_scores([(a, graph, pos)], dist_mlp, struct_mlp)[0]
+
+
+def test_layers_that_see_a_distance_stay_in_float32_under_bf16(device):
+    """Here they give 0.3 as the difference of two large numbers, (100.3 - r) - (100 - r): 0 or 0.5 in bfloat16."""
+    dist_mlp = weights(([[-1.0], [-1.0]], [100.3, 100.0]), ([[1.0, -1.0]], [0.0]), ([[1.0]], [0.0]), device=device)
+    struct_mlp = weights(([[0.0, 1.0]], [0.0]), ([[1.0]], [0.0]), ([[1.0]], [0.0]), device=device)
+    pos = torch.tensor([[0.0, 0, 0], [1.7, 0, 0], [0, 23.1, 0], [0, 0, 61.3]], device=device)
+    i, j = torch.combinations(torch.arange(4, device=device)).t()
+    found = scores(torch.ones(4, 1, device=device), pos, i, j, dist_mlp, struct_mlp)
+    assert torch.allclose(found, torch.full_like(found, 0.3), rtol=1e-2)
+
+
+def test_gradients_of_many_pairs_add_up_in_float32_under_bf16(device):
+    """A node of 512 pairs, 257 with the gradient 1 and 255 with -1; in bfloat16 257 is 256."""
+    one = ([[1.0]], [0.0])
+    dist_mlp, struct_mlp = (
+        weights(one, one, one, device=device),
+        weights(([[1.0, 0.0]], [0.0]), one, one, device=device),
+    )
+    node = torch.arange(513, device=device)
+    a, pos = torch.ones(513, 1, device=device, requires_grad=True), torch.rand(513, 3, generator=generator()).to(device)
+    i, j = node[node != 255], torch.full_like(node[1:], 255)
+    sign = torch.where(i > 255, 1.0, -1.0)
+    (sign * scores(a, pos, i, j, dist_mlp, struct_mlp)).sum().backward()
+    assert a.grad[255].item() == 2 and torch.equal(a.grad[i, 0], sign)

@@ -3,8 +3,10 @@
 Kills, and disks that fail under whole runs, are in tests/reliability/.
 """
 
+import copy
 import errno
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -229,6 +231,107 @@ def test_forged_weights_are_refused_by_name(forge, said, tmp_path):
         checkpoint.load_weights(encoder, weights.load_encoder_file(tmp_path / "e.pt")["state"], "e.pt")
 
 
+def nested(depth: int, width: int = 1) -> list:
+    """Lists in lists; two of a kind in each of 60 have 2^60 numbers, which nothing may walk through."""
+    inner = [0]
+    for _ in range(depth):
+        inner = [inner] * width
+    return inner
+
+
+FORGED = {
+    "deep": lambda: nested(300),
+    "exponential": lambda: nested(60, 2),
+    "many": lambda: nested(3, 200),
+    "huge": lambda: 10**600,
+    "tensor": lambda: torch.zeros(2),
+    "set": lambda: {1},
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+@pytest.mark.parametrize("kind", [weights.CHECKPOINT, weights.MODEL, weights.ENCODER])
+def test_forged_options_are_refused_at_once(kind, forged, tmp_path):
+    content = {"format": kind, "config": {"epochs": [1]}, "objective": {}, "state": {}}
+    about = content["config"] if kind == weights.CHECKPOINT else content
+    about["epochs"] = FORGED[forged]()
+    torch.save(content, tmp_path / "e.pt")
+    with pytest.raises(CheckpointError, match=r"e\.pt is damaged: its options are no plain numbers"):
+        weights.load(tmp_path / "e.pt", kind)
+    about["epochs"] = [1, 2.5, "word", None, True, {"a": [3]}]
+    torch.save(content, tmp_path / "e.pt")
+    assert weights.load(tmp_path / "e.pt", kind)
+
+
+@pytest.mark.parametrize("step", [-1, 10**9, 10**600, 1.0, "1", None, [1], torch.tensor(1)], ids=lambda x: repr(x)[:12])
+def test_a_forged_step_is_refused(step, tmp_path):
+    """Another would name a file that no run finds again, or be counted to for years."""
+    checkpoint.save(tmp_path, 1, STATE | {"step": step})
+    with pytest.raises(CheckpointError, match=r"000001\.pt is damaged: its step is not a number from 0 to 999999999"):
+        checkpoint.load(tmp_path / "checkpoint-000000001.pt")
+    for step in (0, 10**9 - 1):
+        assert checkpoint.load(checkpoint.save(tmp_path, 1, STATE | {"step": step}))["step"] == step
+
+
+@pytest.mark.parametrize("forged", [5, [5], {"a": 1, 2: 3}, True])
+def test_forged_names_of_what_is_not_loaded(forged, tmp_path):
+    source, path = standin.Objective(), tmp_path / "encoder.pt"
+    about = {"not_loaded": forged}
+    weights.save_encoder_file(path, source.encoder, "gearnet", "atom", "tiny", "paper", **about)
+    with pytest.raises(CheckpointError, match=r"encoder\.pt is damaged, or of another version"):
+        checkpoint.initialise(standin.Objective(), path, print)
+    weights.save_encoder_file(path, source.encoder, "gearnet", "atom", "tiny", "paper", not_loaded=["a\n\x1b", "b"])
+    said = []
+    checkpoint.initialise(standin.Objective(), path, said.append)
+    assert said[0] == "in that file, not loaded: a\\n\\x1b, b"
+
+
+def rewritten(path: Path, forge) -> None:
+    """The members of a file of torch, written anew; `forge(archive)` adds to them before the directory is written."""
+    with zipfile.ZipFile(path) as archive:
+        members = [(member, archive.read(member)) for member in archive.infolist()]
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, content in members:
+            archive.writestr(member.filename, content, forge if isinstance(forge, int) else None)
+        if callable(forge):
+            forge(archive)
+
+
+def twin(name: str | None = None):
+    """Adds members that take no room: the data of the last one again, 2,000 times."""
+
+    def forge(archive: zipfile.ZipFile) -> None:
+        for i in range(2000):
+            archive.filelist.append(copy.copy(archive.filelist[-1]))
+            archive.filelist[-1].filename = f"{name}{i}" if name else archive.filelist[-1].filename
+
+    return forge
+
+
+def as_folder(archive: zipfile.ZipFile) -> None:
+    next(member for member in archive.filelist if "/data/" in member.filename).external_attr |= 16
+
+
+@pytest.mark.parametrize(
+    "forge, reason",
+    [
+        (zipfile.ZIP_DEFLATED, "is compressed"),
+        (zipfile.ZIP_BZIP2, "is compressed"),
+        (twin(), "is there twice"),
+        (twin("more"), "is within another member"),
+        (as_folder, "data/0 is marked as a folder"),
+    ],
+)
+def test_members_are_stored_as_torch_does(forge, reason, tmp_path):
+    """A small file of such members can hold terabytes; a folder would be what happens to be in memory."""
+    path = checkpoint.save(tmp_path, 1, STATE)
+    rewritten(path, None)
+    assert_same(checkpoint.load(path), STATE)
+    rewritten(path, forge)
+    with pytest.raises(CheckpointError, match=rf"000001\.pt cannot be read as a torch file, or is damaged: .*{reason}"):
+        checkpoint.load(path)
+
+
 def test_weights_that_are_not_finite_are_not_written(tmp_path):
     objective = standin.Objective()
     with torch.no_grad():
@@ -243,6 +346,8 @@ def test_weights_that_are_not_finite_are_not_written(tmp_path):
 @pytest.mark.parametrize("command", ["embed", "checkpoint"])
 def test_a_fifo_does_not_hang(command, tmp_path):
     os.mkfifo(tmp_path / "e.pt")
+    held = os.open(tmp_path / "e.pt", os.O_RDWR)  # if it were opened, that would fail, not wait
+    os.write(held, b"x")
     with pytest.raises(CheckpointError, match=r"e\.pt: not a regular file"):
         weights.load_encoder(tmp_path / "e.pt") if command == "embed" else checkpoint.load(tmp_path / "e.pt")
 
