@@ -22,7 +22,7 @@ def test_a_weighted_metric_is_that_of_repeated_samples(name, score, target):
     plain = getattr(metrics, name.removeprefix("global_"))
     names = np.unique(GROUPS)
     for scores in (score, np.broadcast_to(score[:1], score.shape)):
-        measure, undefined = getattr(intervals, name)(score, target, GROUPS), 0
+        measure, undefined = getattr(intervals, name)(scores, target, GROUPS), 0
         for times in RNG.multinomial(8, [1 / 8] * 8, size=30):
             copies = [np.flatnonzero(names[k] == GROUPS) for k in range(8) for _ in range(times[k])]
             rows, groups = np.concatenate(copies), np.repeat(np.arange(8), [*map(len, copies)])
