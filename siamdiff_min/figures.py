@@ -7,6 +7,7 @@ Colours are the classes c0 to c7 of the page's style sheet. Every text that is h
 import html
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,8 @@ p{margin:.2rem 0 .5rem}small,.note{color:var(--soft);font-size:.87rem}
 .cards,.figures,.top{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,21rem),1fr));gap:1rem;align-items:start}
 .tables{display:flex;flex-wrap:wrap;gap:0 3rem}.tables>div{max-width:100%}
 .top{grid-template-columns:repeat(auto-fit,minmax(min(100%,21rem),1fr))}.top>.cards{grid-template-columns:100%}
+.top>.two{grid-template-columns:repeat(auto-fill,minmax(min(100%,16rem),1fr))}
+h1::first-letter,h3::first-letter,figcaption::first-letter{text-transform:uppercase}
 .top svg{max-width:30rem}
 .card,figure{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:1rem;margin:0;min-width:0}
 .big{font-size:2rem;font-weight:650;line-height:1.1;margin:0 0 .3rem}
@@ -50,7 +53,7 @@ svg{display:block;width:100%;height:auto;font:12px system-ui,sans-serif;fill:var
 .dotted{stroke:var(--soft);stroke-dasharray:1 4;stroke-width:1.5}.faint{stroke:var(--rule)}
 .dots{stroke:var(--c);stroke-width:6;stroke-linecap:round;opacity:.65;fill:none}
 .ring{fill:none;stroke:var(--c);stroke-width:2}.bar{stroke:var(--c,var(--soft));stroke-width:8;opacity:.35;stroke-linecap:round}
-.value{stroke:var(--c,var(--ink));stroke-width:3}.seed,.cell{fill:var(--c,var(--soft))}.cell{--c:var(--c0)}.inside{fill:var(--card)}.strong{fill:var(--ink);paint-order:stroke;stroke:var(--card);stroke-width:4px}
+.value{stroke:var(--c,var(--ink));stroke-width:3}.seed,.cell{fill:var(--c,var(--soft))}.cell{--c:var(--c0)}.inside{fill:var(--card)}.count{fill:var(--ink)}.strong{fill:var(--ink);paint-order:stroke;stroke:var(--card);stroke-width:4px}
 """
 for _name, _colours in (("LIGHT", LIGHT), ("DARK", DARK)):
     STYLE = STYLE.replace(_name, ";".join(f"--c{k}:{colour}" for k, colour in enumerate(_colours)))
@@ -86,9 +89,10 @@ def svg(width: float, height: float, parts: Iterable[str], about: str) -> str:
     return head + "".join(parts) + "</svg>"
 
 
-def label(x: float, y: float, words, kind: str = "middle") -> str:
-    """A text that ends, begins or is centred there (kind: end, start, middle)."""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{kind}">{text(words)}</text>'
+def label(x: float, y: float, words, anchor: str = "middle", kind: str = "") -> str:
+    """A text that ends, begins or is centred there (anchor: end, start, middle)."""
+    own = f'class="{kind}" ' if kind else ""
+    return f'<text {own}x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text(words)}</text>'
 
 
 class Plane:
@@ -164,32 +168,37 @@ def limits(values: Sequence[float], margin: float = 0.06) -> tuple[float, float]
     return low - room, high + room
 
 
-def forest(rows: Sequence[dict], constants: Sequence[float], span: tuple[float, float], about: str) -> str:
-    """A row for each run: its interval as a bar, its seeds as dots, the constant answer as a dashed line.
+class Row(NamedTuple):
+    """One run in a forest of runs."""
 
-    A row has `name`, `value`, `interval` (two numbers or None), `kind`, a class, and `seeds`, numbers with classes.
-    """
-    left, right, high = 14, 326, 40 if rows[0]["name"] else 26
+    name: str
+    value: float
+    kind: str  # classes of its colour
+    interval: Sequence[float] | None = None
+    seeds: Sequence[tuple[float, str]] = ()  # values and their colours
+
+
+def forest(rows: Sequence[Row], constants: Sequence[float], span: tuple[float, float], about: str) -> str:
+    """A row for each run: a bar of its interval, a mark of its value, dots of its seeds; dashed: constant answers."""
+    left, right, high = 14, 326, 40 if rows[0].name else 26
 
     def at(x: float) -> float:
         return left + (min(max(x, span[0]), span[1]) - span[0]) / (span[1] - span[0]) * (right - left)
 
-    parts, bottom = [], high * len(rows) + 4
-    grid = "".join(f"M{at(place):.1f} 2V{bottom}" for place in ticks(*span))
-    parts.append(f'<path class="grid" d="{grid}"/>')
+    bottom = high * len(rows) + 4
+    parts = [f'<path class="grid" d="{"".join(f"M{at(place):.1f} 2V{bottom}" for place in ticks(*span))}"/>']
     parts += [label(at(place), bottom + 16, name) for place, name in ticks(*span).items()]
-    for constant in dict.fromkeys(constants):
-        parts.append(f'<path class="line dashed" d="M{at(constant):.1f} 0V{bottom}"/>')
-    for place, row in enumerate(rows):
-        y, kind = high * (place + 1) - 11, row["kind"]
-        if row["name"]:
-            parts.append(label(left, y - 12, row["name"], "start").replace("<text", '<text class="strong"', 1))
-            parts.append(label(right, y - 12, number(row["value"]), "end").replace("<text", '<text class="strong"', 1))
-        if row["interval"]:
-            low, top = map(at, row["interval"])
-            parts.append(f'<path class="bar {kind}" d="M{low:.1f} {y:.1f}H{top:.1f}"/>')
-        parts.append(f'<path class="value {kind}" d="M{at(row["value"]):.1f} {y - 8:.1f}v16"/>')
-        parts += [f'<circle class="seed {own}" cx="{at(x):.1f}" cy="{y:.1f}" r="3"/>' for x, own in row["seeds"]]
+    parts += [f'<path class="line dashed" d="M{at(x):.1f} 0V{bottom}"/>' for x in dict.fromkeys(constants)]
+    for place, (name, value, kind, interval, seeds) in enumerate(rows):
+        y = high * (place + 1) - 11
+        if name:
+            parts.append(
+                label(left, y - 12, name, "start", "strong") + label(right, y - 12, number(value), "end", "strong")
+            )
+        if interval:
+            parts.append(f'<path class="bar {kind}" d="M{at(interval[0]):.1f} {y:.1f}H{at(interval[1]):.1f}"/>')
+        parts.append(f'<path class="value {kind}" d="M{at(value):.1f} {y - 8:.1f}v16"/>')
+        parts += [f'<circle class="seed {own}" cx="{at(x):.1f}" cy="{y:.1f}" r="3"/>' for x, own in seeds]
     return svg(340, bottom + 22, parts, about)
 
 
@@ -208,9 +217,8 @@ def confusion(counts: np.ndarray, names: Sequence[str], about: str) -> str:
             cell = f'<rect class="cell" x="{x}" y="{y}" width="{size - 1}" height="{size - 1}" rx="2"'
             parts.append(f'{cell} fill-opacity="{0.06 + 0.94 * share[i, j]:.2f}"><title>{text(shown)}</title></rect>')
             if size >= 30 and counts[i, j]:
-                kind = "inside" if share[i, j] > 0.5 else ""
-                words = label(x + size / 2, y + size / 2 + 4, f"{counts[i, j]:.0f}")
-                parts.append(words.replace("<text", f'<text class="{kind}"', 1))
+                kind = "inside" if share[i, j] > 0.5 else "count"
+                parts.append(label(x + size / 2, y + size / 2 + 4, f"{counts[i, j]:.0f}", kind=kind))
     side = size * len(names)
     parts.append(label(left + side / 2, 14, "rows: true, columns: predicted"))
     return svg(max(left + side + 8, 240), top + side + left, parts, about)

@@ -19,7 +19,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 from . import __version__
 from .downstream.metrics import LESS_IS_BETTER, spearman
 from .downstream.tasks import TASKS
-from .figures import COLOURS, STYLE, Plane, confusion, draw, forest, limits, number, text, thinned
+from .figures import COLOURS, STYLE, Plane, Row, confusion, draw, forest, limits, number, text, thinned
 from .files import console, structure_errors, write_file
 from .runs import DAMAGED, Run, read_run
 from .training import results
@@ -51,7 +51,17 @@ def title_of(measure: str) -> str:
 
 
 def less_is_better(measure: str) -> bool:
-    return measure in LESS_IS_BETTER or measure.endswith(("loss", "error", "clash_rate"))
+    return measure in LESS_IS_BETTER or measure.endswith(("loss", "error"))
+
+
+def colour(place: int) -> str:
+    """The class of the colour of a run, or of a seed of the only run."""
+    return f"c{place % COLOURS}"
+
+
+def comparable(runs: Sequence[Run]) -> bool:
+    """Whether their sums of losses are of the same losses."""
+    return len({run.config.get("method") for run in runs}) == 1
 
 
 def predicted(run: Run) -> str:
@@ -74,91 +84,78 @@ def start_of(run: Run) -> str:
     return ", ".join([*words, str(config.get("data") or "demo set")]) if words else run.name
 
 
-def verdict(run: Run, measure: str) -> tuple[str, str]:
-    """How a metric compares with the constant answer: a class of the style sheet, and words."""
+def verdict(run: Run, measure: str) -> str:
+    """How a metric compares with the constant answer, in words and their colour."""
     constant, gain = run.results["constant"].get(measure), run.results["gain_interval"].get(measure)
-    if constant is None:
-        return "unsure", "constant answer not known"
-    if gain is None:
-        return "unsure", f"constant answer {number(constant)}"
-    low, high = gain
-    if less_is_better(measure):
-        low, high = -high, -low
-    if low > 0:
-        return "good", f"better than the constant answer ({number(constant)})"
-    return ("bad", f"worse than the constant answer ({number(constant)})") if high < 0 else (
-        "unsure", f"not told apart from the constant answer ({number(constant)})")  # fmt: skip
+    kind, words = "unsure", "constant answer"
+    if gain:
+        low, high = gain if not less_is_better(measure) else (-gain[1], -gain[0])
+        kind = "good" if low > 0 else "bad" if high < 0 else "unsure"
+        sides = {"good": "better than", "bad": "worse than", "unsure": "not told apart from"}
+        words = f"{sides[kind]} the constant answer"
+    return f"<p class={kind}>{words} ({number(constant)})</p>"
+
+
+def card(measure: str, rows: Sequence[Row], constants: Sequence[float | None], words: str) -> str:
+    """A measure with its values, and the runs, seeds, intervals and constant answers on one axis."""
+    constants = [x for x in constants if x is not None]
+    shown = [x for row in rows for x in (row.value, *(row.interval or ()), *(y for y, _ in row.seeds))] + constants
+    figure = ""
+    if rows:  # around what is shown if less is better, else from 0 to 1, or a part of it
+        wide = min(0.0, *shown, 0.0), min(1.0, 1.6 * max(0.01, *shown))
+        figure = forest(rows, constants, limits(shown, 0.25) if less_is_better(measure) else wide, measure)
+    return f"<div class=card><h3>{text(title_of(measure))}</h3>{words}{figure}</div>"
+
+
+def result_cards(runs: Sequence[Run]) -> list[str]:
+    """A card for every metric of fine-tuned runs: value, interval, seeds, constant answer."""
+    cards, alone = [], len(runs) == 1
+    for measure in dict.fromkeys(name for run in runs for name in run.results.get("mean", ())):
+        rows, constants, words = [], [], "<p>not defined on this split</p>"
+        for run in runs:
+            value, test = run.results.get("mean", {}).get(measure), run.results.get("test", {}).values()
+            if value is None:
+                continue
+            kind, interval = "" if alone else colour(runs.index(run)), run.results["interval"].get(measure)
+            scores = [(x[measure], kind or colour(k)) for k, x in enumerate(test) if x.get(measure) is not None]
+            rows.append(Row("" if alone else run.name, value, kind, interval, scores if len(test) > 1 else ()))
+            constants.append(run.results["constant"].get(measure))
+            between = f"<p>95 % interval {' to '.join(map(number, interval))}</p>" if interval else ""
+            words = f"<p class=big>{share(run, measure)}</p>{between}{verdict(run, measure)}" * alone
+        cards.append(card(measure, rows, constants, words))
+    return cards
 
 
 def share(run: Run, measure: str) -> str:
     """A metric of the test split as a reader wants it: accuracies as counts too."""
     value, correct = run.results["mean"][measure], run.results["counts"].get("correct")
-    if measure == "accuracy" and correct and value is not None:
-        hits = " / ".join(str(count) for count in correct.values())
-        return f"{value:.1%} ({hits} of {run.results['counts']['samples']})"
+    if measure == "accuracy" and correct:
+        counts = f"{' / '.join(map(str, correct.values()))} of {run.results['samples']}"
+        return f"{value:.1%} <small>{text(counts)}</small>"
     return number(value)
-
-
-def span_of(measure: str, shown: Sequence[float]) -> tuple[float, float]:
-    """The axis of a card: around what is shown if less is better, else from 0 to 1, or a part of it."""
-    return limits(shown, 0.25) if less_is_better(measure) else (min(0.0, *shown), min(1.0, 1.6 * max(0.01, *shown)))
-
-
-def result_cards(runs: Sequence[Run]) -> list[str]:
-    """A card for every metric of fine-tuned runs: value, interval, seeds, constant answer."""
-    cards = []
-    for measure in dict.fromkeys(name for run in runs for name in run.results.get("mean", ())):
-        having = [run for run in runs if run.results and run.results["mean"].get(measure) is not None]
-        rows, constants = [], [run.results["constant"].get(measure) for run in having]
-        for run in having:
-            name, kind = (run.name, f"c{runs.index(run) % COLOURS}") if len(runs) > 1 else ("", "")
-            row = {"name": name, "value": run.results["mean"][measure], "kind": kind, "seeds": []}
-            for place, values in enumerate(run.results["test"].values()):
-                if len(run.results["test"]) > 1 and values.get(measure) is not None:
-                    row["seeds"].append((values[measure], kind or f"c{place % COLOURS}"))
-            rows.append({**row, "interval": run.results["interval"].get(measure)})
-        shown = [x for row in rows for x in [row["value"], *(row["interval"] or ()), *(y for y, _ in row["seeds"])]]
-        shown += [x for x in constants if x is not None]
-        if not rows:
-            continue
-        figure = forest(rows, [x for x in constants if x is not None], span_of(measure, shown), measure)
-        words = []
-        if len(runs) == 1:
-            kind, against = verdict(runs[0], measure)
-            words.append(f"<p class=big>{text(share(runs[0], measure))}</p>")
-            if rows[0]["interval"]:
-                words.append(f"<p>95 % interval {' to '.join(map(number, rows[0]['interval']))}</p>")
-            words.append(f'<p class="{kind}">{text(against)}</p>')
-        cards.append(f"<div class=card><h3>{text(title_of(measure))}</h3>{''.join(words)}{figure}</div>")
-    return cards
 
 
 def held_out_cards(runs: Sequence[Run]) -> list[str]:
     """A card for every measure of pre-training on the held-out proteins at the end, beside the constant answer."""
-    last = [{} for _ in runs]  # measure -> split -> value
-    for run, found in zip(runs, last):
-        for curves, _ in run.curves.values():
-            for measure, curve in curves.items():
-                if measure != "samples" and curve["valid"]:
-                    found[measure] = {split: points[-1][1] for split, points in curve.items() if points}
-    cards, methods = [], {run.config.get("method") for run in runs}
-    for measure in dict.fromkeys(name for found in last for name in found):
-        having = [(run, found[measure]) for run, found in zip(runs, last) if measure in found]
-        if (measure == "loss" and len(methods) > 1) or all(x["valid"] == 0 for _, x in having):
-            continue  # sums of different losses do not compare
-        rows = [
-            {"name": run.name * (len(runs) > 1), "value": x["valid"], "interval": None, "seeds": [],
-             "kind": f"c{runs.index(run) % COLOURS}"} for run, x in having
-        ]  # fmt: skip
-        constants = [x["constant prediction"] for _, x in having if "constant prediction" in x]
-        shown = [*constants, *(row["value"] for row in rows)]
-        words = f"<p class=big>{number(rows[0]['value'])}</p>" if len(runs) == 1 else ""
-        if len(runs) == 1 and constants and constants[0]:
-            gain = 1 - rows[0]["value"] / constants[0]
+    last = {}  # measure -> number of the run -> split -> value
+    for place, run in enumerate(runs):
+        for measure, curve in (item for curves, _ in run.curves.values() for item in curves.items()):
+            ends = {split: points[-1][1] for split, points in curve.items() if points and np.isfinite(points[-1][1])}
+            if measure != "samples" and "valid" in ends:
+                last.setdefault(measure, {})[place] = ends
+    cards, alone = [], len(runs) == 1
+    for measure, found in last.items():
+        if (measure == "loss" and not comparable(runs)) or not any(x["valid"] for x in found.values()):
+            continue
+        rows = [Row("" if alone else runs[k].name, x["valid"], colour(k)) for k, x in found.items()]
+        constants, words = [x.get("constant prediction") for x in found.values()], ""
+        if alone:
+            words = f"<p class=big>{number(rows[0].value)}</p>"
+        if alone and constants[0]:
+            gain = 1 - rows[0].value / constants[0]
             kind, side = ("good", "below") if gain > 0 else ("bad", "above")
             words += f"<p class={kind}>{abs(gain):.1%} {side} the constant answer ({number(constants[0])})</p>"
-        figure = forest(rows, constants, span_of(measure, shown), measure)
-        cards.append(f"<div class=card><h3>{text(title_of(measure))}</h3>{words}{figure}</div>")
+        cards.append(card(measure, rows, constants, words))
     return cards
 
 
@@ -171,15 +168,13 @@ def prediction_figures(runs: Sequence[Run]) -> list[str]:
     for place, run in enumerate(runs):
         for seed, columns in run.predictions.items():
             with structure_errors(run.path / f"seed-{seed}/predictions.tsv", DAMAGED):
-                kind = f"c{(place if len(runs) > 1 else [*run.curves, *run.predictions].index(seed)) % COLOURS}"
+                kind = colour(place if len(runs) > 1 else [*run.curves, *run.predictions].index(seed))
                 entries.append((run, kind, columns["target"], columns["prediction"], [*map(str, columns["labels"])]))
                 numbers = columns["target"], columns["prediction"]
                 if not all(x.size and np.isfinite(x).all() for x in numbers):
                     raise ValueError("no samples, targets or predictions")
     figures, note = [], "the dashed line is a guess"
-    flat = [
-        (kind, y.ravel(), p.ravel()) for _, kind, y, p, _ in entries if y.shape == p.shape and set(y.flat) <= {0, 1}
-    ]
+    flat = [(kind, y.ravel(), p.ravel()) for _, kind, y, p, _ in entries if y.shape == p.shape and is_binary(y)]
     if flat and all(len(set(y)) == 2 for _, y, _ in flat):
         ones, all_ = int(flat[0][1].sum()), len(flat[0][1])
         count = f"{ones} positives of {all_}"
@@ -201,6 +196,10 @@ def prediction_figures(runs: Sequence[Run]) -> list[str]:
     return figures
 
 
+def is_binary(target: np.ndarray) -> bool:
+    return np.isin(target, (0, 1)).all()
+
+
 def _of_run(run: Run, entries: list[tuple], whose: str) -> list[str]:
     """Figures of one run: classes as a confusion matrix, numbers as a scatter; all seeds in each."""
     _, _, target, prediction, names = entries[0]
@@ -208,7 +207,7 @@ def _of_run(run: Run, entries: list[tuple], whose: str) -> list[str]:
     if prediction.ndim == 2 and target.ndim == 1:
         found = sum(confusion_matrix(y, p.argmax(1), labels=range(len(names))) for _, _, y, p, _ in entries)
         return [draw(partial(confusion, found, names, "confusion matrix"), f"Confusion matrix, {count}{whose}")]
-    if target.ndim == 2 or set(target) <= {0, 1}:
+    if is_binary(target):
         return []
     every = np.concatenate([x for _, _, y, p, _ in entries for x in (y, p)])
     plane = Plane(limits(every), limits(every), ("true", "predicted"), square=True)
@@ -229,12 +228,13 @@ def curve_figures(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
     """A figure for every measure with all runs and seeds in it, and the names of those that are flat or empty."""
     series = []  # class of the colour, curves, beginning of stage 2, best epoch
     for place, run in enumerate(runs):
-        for number_, (seed, (curves, switch)) in enumerate(run.curves.items()):
-            kind = f"c{(place if len(runs) > 1 else number_) % COLOURS}"
-            series.append((kind, curves, switch, run.results.get("best_epoch", {}).get(seed)))
-    figures, flat, methods = [], [], {run.config.get("method") for run in runs}
-    for measure in dict.fromkeys(name for _, curves, _, _ in series for name in curves if name != "samples"):
-        if measure == "loss" and len(methods) > 1:
+        for k, (seed, (curves, switch)) in enumerate(run.curves.items()):
+            best = run.results.get("best_epoch", {}).get(seed)
+            series.append((colour(place if len(runs) > 1 else k), curves, switch, best))
+    figures, flat, first = [], [], [name for run in runs for name in run.results.get("mean", ())]
+    known = dict.fromkeys(name for _, curves, _, _ in series for name in curves)
+    for measure in dict.fromkeys(name for name in ("loss", *first, *known) if name in known):
+        if measure == "samples" or (measure == "loss" and not comparable(runs)):
             continue
         drawn = [(kind, curves[measure], *rest) for kind, curves, *rest in series if measure in curves]
         values = [y for _, curve, *_ in drawn for points in (curve["train"], curve["valid"]) for _, y in points]
@@ -270,12 +270,13 @@ def curve_figures(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
 def legend(runs: Sequence[Run], splits: bool = False) -> str:
     """Which colour is which run, or seed; and what the kinds of lines are."""
     names = [run.name for run in runs] if len(runs) > 1 else [f"seed {seed}" for seed in runs[0].curves if seed]
-    keys = [f'<span><i class="key c{k % COLOURS}"></i>{text(name)}</span>' for k, name in enumerate(names)]
+    keys = [f'<span><i class="key {colour(k)}"></i>{text(name)}</span>' for k, name in enumerate(names)]
     if splits:
         kinds = {"thick": "held out", "thin": "training", "dashed": "constant answer"}
         keys += [f'<span><i class="key {kind}"></i>{words}</span>' for kind, words in kinds.items()]
-        if any(run.results.get("best_epoch") for run in runs):
-            keys.append('<span><i class="key circle"></i>best epoch, the one that is tested</span>')
+        if any(run.results.get("best_epoch") and run.results["mean"] for run in runs):
+            by = title_of(next(name for run in runs for name in run.results.get("mean", ())))
+            keys.append(f'<span><i class="key circle"></i>best epoch by {text(by)}, the one that is tested</span>')
     return f"<p class=legend>{''.join(keys)}</p>"
 
 
@@ -306,19 +307,18 @@ def section(runs: Sequence[Run]) -> str:
     """All about runs of one task, or of pre-training."""
     cards, predictions, top = [], prediction_figures(runs), "cards"
     if any(run.results for run in runs):
-        cards, sizes = (
-            result_cards(runs),
-            {" ".join(results.counted(run.results).split()) for run in runs if run.results},
-        )
-        note = f"{' / '.join(sorted(sizes))}. Bars are 95 % intervals over draws of structures, dots seeds"
+        sizes = {" ".join(results.counted(run.results).split()) for run in runs if run.results}
+        cards, note = result_cards(runs), f"{' / '.join(sorted(sizes))}. Bars: 95 % intervals over draws of structures"
+        note += " (seeds are not drawn); dots: seeds"
     else:
         held = {c["samples"]["valid"][-1][1] for run in runs for c, _ in run.curves.values() if c["samples"]["valid"]}
         cards = held_out_cards(runs)
-        note = f"held out at the end, N = {' / '.join(f'{x:g}' for x in sorted(held)) or 0}"
-    note += "; the dashed line is the best answer that looks at nothing"
+        note = f"Held out at the end, N = {' / '.join(f'{x:g}' for x in sorted(held)) or 0}"
+    note += "; dashed: the best answer that looks at nothing"
     parts = []
     if predictions and len(runs) == 1:  # side by side
-        top, cards, predictions = "top", [f"<div class=cards>{''.join(cards)}</div>", *predictions], []
+        kind = "cards two" if len(cards) > 2 else "cards"
+        top, cards, predictions = "top", [f'<div class="{kind}">{"".join(cards)}</div>', *predictions], []
     if cards:
         note = f"<p class=note>{text(note[:1].upper() + note[1:])}</p>"
         parts.append(f"<h2>Result</h2>{note}{legend(runs)}<div class={top}>{''.join(cards)}</div>")
@@ -345,19 +345,17 @@ def report(paths: Sequence[Path], out: Path | None = None) -> Path:
     for run in runs:
         groups[predicted(run) if run.task or len(runs) == 1 else "Pre-training"].append(run)
     title = next(iter(groups)) if len(groups) == 1 else f"{len(runs)} runs"
-    title = title[:1].upper() + title[1:]
     body = [f"<h1>{text(title)}</h1>"]
     for name, group in groups.items():
         if len(groups) > 1:
-            body.append(f"<h1 class=part>{text(name[:1].upper() + name[1:])}</h1>")
+            body.append(f"<h1 class=part>{text(name)}</h1>")
         for place, run in enumerate(group):
-            key = f'<i class="key c{place % COLOURS}"></i><b>{text(run.name)}</b> ' * (len(runs) > 1)
+            key = f'<i class="key {colour(place)}"></i><b>{text(run.name)}</b> ' * (len(runs) > 1)
             body.append(f"<p class=about>{key}{text(start_of(run))}<br><small>{text(run.about)}</small></p>")
         body.append(section(group))
     head = '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
-    body.append(
-        f"<p class=note>Drawn {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC by siamdiff_min {__version__}</p>"
-    )
+    now = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
+    body.append(f"<p class=note>Drawn {now} by siamdiff_min {__version__}</p>")
     page = f"{head}<title>{text(title)}</title><style>{STYLE}</style><main>{''.join(body)}</main>"
     out = out or (paths[0] / "report.html" if len(paths) == 1 else Path("comparison.html"))
     write_file(out, page.encode())

@@ -127,7 +127,7 @@ def test_the_options_are_those_of_the_checkpoint(tmp_path):
     shown = {"method", "preset", "encoder", "level", "data", "size", "epochs", "batch_size", "global_batch_size", "lr"}
     shown |= {"max_length", "num_workers", "out"}
     assert {name for name in vars(config) if f"<td>{name}<" in page} == shown  # the others are as --help says
-    assert "<h1>Pre-training: diffpret</h1>" in page and "gearnet, tiny, atom level, x/proteins" in page
+    assert "<h1>pre-training: diffpret</h1>" in page and "gearnet, tiny, atom level, x/proteins" in page
     file.write_bytes(b"damaged")
     assert "<td>method" not in report.report([tmp_path]).read_text()
 
@@ -144,7 +144,9 @@ def test_the_page_begins_with_the_result_and_its_constant(tmp_path, task):
     first, value = next(iter(found["mean"].items()))
     big = re.findall("<p class=big>(.*?)</p>", page)
     assert len(big) == len(found["mean"]) and page.index(big[0]) < page.index("<figure>") < page.index("<h2>Curves")
-    shown = f"{value:.1%} (" if first == "accuracy" else f"{value:#.3g}"
+    hits = round((value or 0) * found["samples"])
+    counts = f"{value:.1%} <small>{hits} / {hits} of {found['samples']}</small>"
+    shown = counts if first == "accuracy" else f"{value:#.3g}"
     assert big[0].startswith(shown) and f"({figures.number(found['constant'][first])})" in page
     assert f"95 % interval {' to '.join(figures.number(x) for x in found['interval'][first])}" in page
     assert f"Test split {found['samples']} samples of {found['counts']['structures']} structures" in page
@@ -197,7 +199,7 @@ def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch):
     page = (tmp_path / "comparison.html").read_text()
     assert "4 runs" in page and "<b>scratch</b>" not in page and "<b>pretrained</b>" in page
     parts = re.findall("<h1 class=part>(.*?)</h1>", page)
-    assert parts == ["GDT_TS of a model (PSR)", "Enzyme numbers (EC) of a protein", "Pre-training"]
+    assert parts == ["GDT_TS of a model (PSR)", "enzyme numbers (EC) of a protein", "Pre-training"]
     psr = page.split("<h1 class=part>")[1]
     card = ElementTree.fromstring(re.search(r"<h3>Spearman.*?rho over all.*?(<svg.*?</svg>)", psr)[1])
     names = [x.text for x in card.iter("text") if x.get("class") == "strong"][::2]
@@ -225,7 +227,11 @@ def test_runs_of_the_last_version_are_drawn_too(tmp_path):
     old = {"test": {"0": {"rmse": 5.32}}, "mean": {"rmse": 5.32}, "std": {"rmse": None}, "samples": 9}
     tmp_path.joinpath("results.json").write_text(json.dumps({**old, "config": {"task": "table", "labels": "x/a.tsv"}}))
     page = report.report([tmp_path]).read_text()
-    assert "<p class=big>5.32</p>" in page and "constant answer not known" in page and "A: labels of structures" in page
+    assert (
+        "<p class=big>5.32</p>" in page
+        and "<p class=unsure>constant answer (-)</p>" in page
+        and "a: labels of structures" in page
+    )
 
 
 # ---- predictions.tsv -------------------------------------------------------------------------------------------------
