@@ -55,27 +55,30 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(config: Namespace, datasets: dict[str, Samples], labels: tuple, options: dict, ranks: Ranks) -> int:
     """For every seed: minimise, then score the best epoch on the test split. Apply the last seed's model."""
-    tested = {}
+    tested, epochs = {}, {}
     for seed in config.seeds:
         of_seed = for_seed(config, seed)
         task = build(of_seed, datasets, labels, options, ranks)
         if not config.eval_only and (stopped := train(of_seed, task, datasets, labels, ranks)):
             return 128 + stopped
         best = config.eval_only or f"{of_seed.out}/best.pt"
-        weights.load_weights(task, weights.load(best, weights.MODEL)["state"], best)
+        model = weights.load(best, weights.MODEL)
+        weights.load_weights(task, model["state"], best)
         if datasets:
-            predictions = results.predict(task, everything(datasets["test"]), of_seed, ranks)
-            tested[seed] = task.metrics(predictions.score, predictions.target, predictions.groups)
-            if config.save_predictions and ranks.rank == 0:
+            with weights.malformed(best):
+                epochs[str(seed)], task.known = float(model["epochs"]), known(task, model)
+            tested[seed] = results.predict(task, everything(datasets["test"]), of_seed, ranks)
+            if ranks.rank == 0:
                 path = Path(of_seed.out) / "predictions.tsv"
-                results.write_predictions(path, predictions, labels or task.names, isinstance(task, Classes))
+                results.write_predictions(path, tested[seed], labels or task.names, isinstance(task, Classes))
     if tested and ranks.rank == 0:
-        ranks.say(results.report(Path(config.out) / "results.json", config, tested, len(predictions.names)))
+        ranks.say(results.report(Path(config.out) / "results.json", config, task, tested, epochs))
     if config.predict:
         store = ranks.first(lambda: open_store(config.predict, workers=config.num_workers or 1))
         unlabelled = Unlabelled(store, residues=options.get("residues", False))
         predictions = results.predict(task, everything(unlabelled), of_seed, ranks)
-        path = Path(config.out) / "predicted.tsv"
+        name = Path(config.predict).resolve().name.split(".")[0]
+        path = Path(config.out) / f"predicted-{name}-{store.checksum[:6]}.tsv"  # of other structures: another file
         if ranks.rank == 0:
             results.write_predictions(path, predictions, labels or task.names, isinstance(task, Classes))
         ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
@@ -138,14 +141,27 @@ def build(config: Namespace, datasets: dict[str, Samples], labels: tuple, option
         checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
     if config.freeze:
         encoder.requires_grad_(False)
+    sizes = {split: {"samples": len(x), "structures": len(set(x.entry))} for split, x in datasets.items()}
+    task.known = {"splits": sizes}
     if "train" in datasets:
-        task.fit(datasets["train"].targets(), config.size)
+        targets = datasets["train"].targets()
+        task.fit(targets, config.size)
+        task.known["answer"] = task.answer(targets) if len(targets) else None
     trained = sum(p.numel() for p in task.parameters() if p.requires_grad)
     training = "" if config.eval_only else f", {trained:,} parameters to train"
     ranks.say(f"task        {config.task}, {config.level} level, seed {config.seed}{training}")
     start = config.eval_only or config.init_from or "scratch"
     ranks.say(f"encoder     {config.encoder}, size {config.size}, from {start}")
     return task.to(ranks.device)
+
+
+def known(task: Task, model: dict) -> dict:
+    """What a task and the file of its model (none of it before version 0.3) know of the data, checked and combined."""
+    sizes, answer = {**model.get("splits", {}), **task.known["splits"]}, task.known.get("answer", model.get("answer"))
+    splits = {split: {name: int(sizes[split][name]) for name in ("samples", "structures")} for split in sizes}
+    if answer:
+        task.constant_scores(answer, task.measures[0], 1)
+    return {"splits": splits, "answer": answer}
 
 
 def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> None:
@@ -185,7 +201,7 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], labels: t
             best = score(epochs, values)
             if ranks.rank == 0:
                 about = {"seed": config.seed, "epochs": epochs, "valid": values, "max_residues": config.max_residues}
-                about |= {"labels": list(labels), "options": task.options}
+                about |= {"labels": list(labels), "options": task.options, **task.known}
                 weights.write(path, weights.MODEL, {**identity, **about, "state": task.state_dict()})
         return values
 

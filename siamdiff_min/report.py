@@ -1,160 +1,375 @@
-"""One page to look at: `siamdiff-report RUN_DIR` draws a run into RUN_DIR/report.html.
+"""One page to show: `siamdiff-report RUN` draws a run of train.py or finetune.py into RUN/report.html.
 
-Pre-training: losses and accuracies over epochs, stages marked, as in Fig. 2 of the paper. Fine-tuning: the same curves
-for every seed, the table of results, and the predictions on the test split (`finetune.py --save-predictions`).
-Only this page needs matplotlib: `pip install matplotlib`.
+The result comes first, with its interval, the best answer that looks at nothing, and the numbers behind it; then the
+predictions against the truth, the curves with all seeds in each, the options. Several runs become one page that
+compares them. A page is one file without scripts, for wide screens and phones, dark and light.
 """
 
 import argparse
-import base64
-import contextlib
-import html
-import io
-import json
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from sklearn import metrics
+from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
-from .downstream.metrics import spearman
-from .files import CheckpointError, SiamDiffError, console, printable, structure_errors, write_file
-from .training import checkpoint, results
+from . import __version__
+from .downstream.metrics import LESS_IS_BETTER, spearman
+from .downstream.tasks import TASKS
+from .figures import COLOURS, STYLE, Plane, Row, confusion, draw, forest, limits, number, text, thinned
+from .files import console, structure_errors, write_file
+from .runs import DAMAGED, Run, read_run
+from .training import results
 from .training.config import FINETUNE, PRETRAIN
-from .training.log import NO_MEASURE, in_order
 
-DAMAGED = "damaged, or not one of a run"
-STYLE = "body{font:14px sans-serif;max-width:650px;margin:1em auto} img{max-width:100%} td{padding-right:1em}"
-Curves = dict[str, dict[str, list[tuple[float, float]]]]  # measure -> train, valid, constant -> points (epoch, value)
-
-
-@contextlib.contextmanager
-def drawing(page: list[str], width: float, height: float):
-    """A figure (inches) to draw on; at the end an image of it is added to `page`, as HTML.
-
-    A $ in a name begins no formula, and settings of the user's are not touched. Raises SiamDiffError.
-    """
-    try:
-        import matplotlib.figure
-    except ImportError as error:
-        raise SiamDiffError("the report needs matplotlib: pip install matplotlib") from error
-    with matplotlib.rc_context({"text.parse_math": False}), io.BytesIO() as buffer:
-        figure = matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
-        yield figure
-        figure.savefig(buffer, format="svg")
-        page.append(f'<img src="data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}">')
+NAMES = {  # of measures whose own name is not enough
+    "global_spearman": "Spearman's rho over all models",
+    "mean_spearman": "Spearman's rho within a protein (mean)",
+    "spearman": "Spearman's rho",
+    "pearson": "Pearson's r",
+    "auroc": "AUROC",
+    "auprc": "AUPR",
+    "fmax": "Fmax",
+    "rmse": "root mean squared error (units of the label)",
+    "mae": "mean absolute error (units of the label)",
+    "structure_loss": "structure loss (squared error of the noise, sigma²)",
+    "distance_squared_error": "distance, squared error (Å²)",
+    "peak_memory_mb": "memory (MB)",
+}
+NATS = {f"{name}_loss" for name in ("sequence", "residue_type", "angle", "dihedral", "contrastive")}
 
 
-def as_html(rows: list[list]) -> str:
-    """Rows of cells as HTML: text is escaped, numbers have four digits."""
-    texts = [["-" if x is None else f"{x:.4f}" if isinstance(x, float) else str(x) for x in row] for row in rows]
-    lines = ["".join(f"<td>{html.escape(printable(text))}</td>" for text in row) for row in texts]
-    return f"<table><tr>{'</tr><tr>'.join(lines)}</tr></table>"
+# ---- the result ------------------------------------------------------------------------------------------------------
 
 
-def read_metrics(path: Path) -> tuple[Curves, float | None]:
-    """The curves of a metrics.jsonl, losses and accuracies first, and the epoch in which stage 2 begins.
-
-    The constant prediction is the one of validation if there is any. A line that is just being written is left out.
-    """
-    lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
-    first = lines[0]["epoch"]  # the last line of an epoch is of its last step
-    per_epoch = max(1, max(line["step"] for line in lines if line["epoch"] == first) // (first + 1))
-    points = defaultdict(list)  # (measure, split) -> points
-    for line in lines:
-        for name in line.keys() - (NO_MEASURE - {"samples"}):
-            points[name, line["split"]].append((line["step"] / per_epoch, line[name]))
-    switch = next((line["step"] / per_epoch for line in lines if line.get("stage") == 2), None)
-    curves, names = {}, sorted({name for name, _ in points if not name.endswith("_per_second")})
-    for name in [*(name for name, _ in in_order(dict.fromkeys(names))), "samples"]:
-        curves[name] = {split: points[name, split] for split in ("train", "valid")}
-        curves[name]["constant prediction"] = points[f"{name}_constant", "valid"] or points[f"{name}_constant", "train"]
-    return curves, switch
+def title_of(measure: str) -> str:
+    """What a measure is called, with its unit."""
+    return NAMES.get(measure, measure.replace("_", " ") + (" (nats)" if measure in NATS else ""))
 
 
-def draw_curves(page: list[str], curves: Curves, switch: float | None) -> None:
-    """Every measure over epochs, and the beginning of stage 2."""
-    names = [name for name in curves if name != "samples"]
-    rows = -(-len(names) // 2)
-    with drawing(page, 6.3, 2.5 * rows) as figure:
-        for place, name in enumerate(names, 1):
-            axis = figure.add_subplot(rows, 2, place)
-            for (label, points), style in zip(curves[name].items(), ("C0-", "C1o-", "k--")):
-                if points:
-                    axis.plot(*zip(*points), style, label=label, markersize=3)
-            if switch is not None:
-                axis.axvline(switch, color="grey", linestyle=":", label="stage 2")
-            axis.set(title=name.replace("_", " "), xlabel="epoch")
-        handles = {label: line for axis in figure.axes for line, label in zip(*axis.get_legend_handles_labels())}
-        figure.legend(handles.values(), handles, loc="outside upper center", ncols=4)
+def less_is_better(measure: str) -> bool:
+    return measure in LESS_IS_BETTER or measure.endswith(("loss", "error"))
 
 
-def draw_predictions(page: list[str], task: str, columns: dict[str, np.ndarray]) -> None:
-    """A figure that suits the target: precision against recall (several labels), a confusion matrix (classes), ROC (0
-    and 1), or predicted against true."""
-    target, prediction, names = columns["target"], columns["prediction"], columns["labels"]
-    title, side = f"{task}, N = {len(target)}", 4 + 0.2 * len(names) * (target.ndim == 1)
-    with drawing(page, side, side) as figure:
-        axis = figure.add_subplot()
-        if target.ndim == 2:
-            metrics.PrecisionRecallDisplay.from_predictions(target.ravel(), prediction.ravel(), ax=axis)
-        elif prediction.ndim == 2:
-            classes = {"labels": range(len(names)), "display_labels": names, "xticks_rotation": "vertical"}
-            look = {"normalize": "true", "values_format": ".0%", "cmap": "Blues", "colorbar": False}
-            metrics.ConfusionMatrixDisplay.from_predictions(target, prediction.argmax(1), **classes, **look, ax=axis)
-        elif set(target) <= {0.0, 1.0}:
-            metrics.RocCurveDisplay.from_predictions(target, prediction, ax=axis)
-        else:
-            title += f", rho = {spearman(prediction, target):.2f}"
-            scatter = {"kind": "actual_vs_predicted", "subsample": None}
-            metrics.PredictionErrorDisplay.from_predictions(target, prediction, **scatter, ax=axis)
-        axis.set_title(title)
+def colour(place: int) -> str:
+    """The class of the colour of a run, or of a seed of the only run."""
+    return f"c{place % COLOURS}"
 
 
-def report(run: Path) -> Path:
-    """Draw a run of train.py or finetune.py; returns the page. Raises SiamDiffError."""
-    folders = [folder for folder in (run, *sorted(run.glob("seed-*"))) if (folder / "metrics.jsonl").is_file()]
-    if not folders:
-        raise SiamDiffError(f"{run} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
-    page, config = [], {}
-    if (run / "results.json").is_file():
-        with structure_errors(run / "results.json", DAMAGED):
-            found = json.loads((run / "results.json").read_bytes())
-            config = dict(found["config"])
-            page.append(as_html(results.table(found)))
-    elif checkpoint.checkpoints(run):
-        with contextlib.suppress(CheckpointError):  # the options alone are missing then
-            config = checkpoint.latest(run, lambda _: None)[1]["config"]
-    for folder in folders:
-        if folder != run:
-            page.append(f"<h2>{html.escape(printable(folder.name))}</h2>")
-        with structure_errors(folder / "metrics.jsonl", DAMAGED):
-            curves, switch = read_metrics(folder / "metrics.jsonl")
-            draw_curves(page, curves, switch)
-            last = [[name, *(p[-1][1] if p else None for p in curve.values())] for name, curve in curves.items()]
-            page.append(as_html([["at the end", "train", "valid", "constant"], *last]))
-        if (folder / "predictions.tsv").is_file():
-            with structure_errors(folder / "predictions.tsv", DAMAGED):
-                columns = results.read_predictions(folder / "predictions.tsv")
-                draw_predictions(page, str(config.get("task", "")), columns)
-    default = {name: option.about["default"] for name, option in (FINETUNE if "task" in config else PRETRAIN).items()}
-    options = [[k, v if v is None else str(v)] for k, v in config.items() if v != default.get(k)]
-    page.append(as_html([["option", "value (all others: default)"], *options]))
-    about = [str(config[name] or "demo set") for name in ("task", "method", "level", "data") if name in config]
-    title = html.escape(printable(", ".join(about) or run.resolve().name))
-    head = f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
-    write_file(run / "report.html", "\n".join([head, *page]).encode())
-    return run / "report.html"
+def comparable(runs: Sequence[Run]) -> bool:
+    """Whether their sums of losses are of the same losses."""
+    return len({run.config.get("method") for run in runs}) == 1
+
+
+def predicted(run: Run) -> str:
+    """What a run predicts, for a title."""
+    if run.task == "table":
+        options = run.results.get("options", {})
+        what = "residues" if options.get("residues") else "structures"
+        return f"{Path(str(run.config.get('labels'))).stem}: {options.get('kind', 'labels')} of {what}"
+    predicts = getattr(TASKS.get(run.task), "predicts", "") or run.task
+    return predicts or f"pre-training: {run.config.get('method', run.name)}"
+
+
+def start_of(run: Run) -> str:
+    """Encoder, level, data and start of a run."""
+    config = run.config
+    words = [str(config[name]) for name in ("encoder", "size") if config.get(name)]
+    words += [f"{config['level']} level"] if config.get("level") else []
+    if run.task:
+        words.append(f"from {config.get('init_from') or 'scratch'}" + ", frozen" * bool(config.get("freeze")))
+    return ", ".join([*words, str(config.get("data") or "demo set")]) if words else run.name
+
+
+def verdict(run: Run, measure: str) -> str:
+    """How a metric compares with the constant answer, in words and their colour."""
+    constant, gain = run.results["constant"].get(measure), run.results["gain_interval"].get(measure)
+    kind, words = "unsure", "constant answer"
+    if gain:
+        low, high = gain if not less_is_better(measure) else (-gain[1], -gain[0])
+        kind = "good" if low > 0 else "bad" if high < 0 else "unsure"
+        sides = {"good": "better than", "bad": "worse than", "unsure": "not told apart from"}
+        words = f"{sides[kind]} the constant answer"
+    return f"<p class={kind}>{words} ({number(constant)})</p>"
+
+
+def card(measure: str, rows: Sequence[Row], constants: Sequence[float | None], words: str) -> str:
+    """A measure with its values, and the runs, seeds, intervals and constant answers on one axis."""
+    constants = [x for x in constants if x is not None]
+    shown = [x for row in rows for x in (row.value, *(row.interval or ()), *(y for y, _ in row.seeds))] + constants
+    figure = ""
+    if rows:  # around what is shown if less is better, else from 0 to 1, or a part of it
+        wide = min(0.0, *shown, 0.0), min(1.0, 1.6 * max(0.01, *shown))
+        figure = forest(rows, constants, limits(shown, 0.25) if less_is_better(measure) else wide, measure)
+    return f"<div class=card><h3>{text(title_of(measure))}</h3>{words}{figure}</div>"
+
+
+def result_cards(runs: Sequence[Run]) -> list[str]:
+    """A card for every metric of fine-tuned runs: value, interval, seeds, constant answer."""
+    cards, alone = [], len(runs) == 1
+    for measure in dict.fromkeys(name for run in runs for name in run.results.get("mean", ())):
+        rows, constants, words = [], [], "<p>not defined on this split</p>"
+        for run in runs:
+            value, test = run.results.get("mean", {}).get(measure), run.results.get("test", {}).values()
+            if value is None:
+                continue
+            kind, interval = "" if alone else colour(runs.index(run)), run.results["interval"].get(measure)
+            scores = [(x[measure], kind or colour(k)) for k, x in enumerate(test) if x.get(measure) is not None]
+            rows.append(Row("" if alone else run.name, value, kind, interval, scores if len(test) > 1 else ()))
+            constants.append(run.results["constant"].get(measure))
+            between = f"<p>95 % interval {' to '.join(map(number, interval))}</p>" if interval else ""
+            words = f"<p class=big>{share(run, measure)}</p>{between}{verdict(run, measure)}" * alone
+        cards.append(card(measure, rows, constants, words))
+    return cards
+
+
+def share(run: Run, measure: str) -> str:
+    """A metric of the test split as a reader wants it: accuracies as counts too."""
+    value, correct = run.results["mean"][measure], run.results["counts"].get("correct")
+    if measure == "accuracy" and correct:
+        counts = f"{' / '.join(map(str, correct.values()))} of {run.results['samples']}"
+        return f"{value:.1%} <small>{text(counts)}</small>"
+    return number(value)
+
+
+def held_out_cards(runs: Sequence[Run]) -> list[str]:
+    """A card for every measure of pre-training on the held-out proteins at the end, beside the constant answer."""
+    last = {}  # measure -> number of the run -> split -> value
+    for place, run in enumerate(runs):
+        for measure, curve in (item for curves, _ in run.curves.values() for item in curves.items()):
+            ends = {split: points[-1][1] for split, points in curve.items() if points and np.isfinite(points[-1][1])}
+            if measure != "samples" and "valid" in ends:
+                last.setdefault(measure, {})[place] = ends
+    cards, alone = [], len(runs) == 1
+    for measure, found in last.items():
+        if (measure == "loss" and not comparable(runs)) or not any(x["valid"] for x in found.values()):
+            continue
+        rows = [Row("" if alone else runs[k].name, x["valid"], colour(k)) for k, x in found.items()]
+        constants, words = [x.get("constant prediction") for x in found.values()], ""
+        if alone:
+            words = f"<p class=big>{number(rows[0].value)}</p>"
+        if alone and constants[0]:
+            gain = 1 - rows[0].value / constants[0]
+            kind, side = ("good", "below") if gain > 0 else ("bad", "above")
+            words += f"<p class={kind}>{abs(gain):.1%} {side} the constant answer ({number(constants[0])})</p>"
+        cards.append(card(measure, rows, constants, words))
+    return cards
+
+
+# ---- predictions and curves ------------------------------------------------------------------------------------------
+
+
+def prediction_figures(runs: Sequence[Run]) -> list[str]:
+    """What suits the target: precision against recall, ROC, a confusion matrix, or predicted against true."""
+    entries = []  # run, class of its colour, columns
+    for place, run in enumerate(runs):
+        for seed, columns in run.predictions.items():
+            with structure_errors(run.path / f"seed-{seed}/predictions.tsv", DAMAGED):
+                kind = colour(place if len(runs) > 1 else [*run.curves, *run.predictions].index(seed))
+                entries.append((run, kind, columns["target"], columns["prediction"], [*map(str, columns["labels"])]))
+                numbers = columns["target"], columns["prediction"]
+                if not all(x.size and np.isfinite(x).all() for x in numbers):
+                    raise ValueError("no samples, targets or predictions")
+    figures, note = [], "the dashed line is a guess"
+    flat = [(kind, y.ravel(), p.ravel()) for _, kind, y, p, _ in entries if y.shape == p.shape and is_binary(y)]
+    if flat and all(len(set(y)) == 2 for _, y, _ in flat):
+        ones, all_ = int(flat[0][1].sum()), len(flat[0][1])
+        count = f"{ones} positives of {all_}"
+        if entries[0][2].ndim == 1:
+            plane = Plane((0, 1), (0, 1), ("false positive rate", "true positive rate"), square=True)
+            plane.line([(0, 0), (1, 1)], "dashed")
+            for kind, y, p in flat:
+                plane.line(thinned([*zip(*roc_curve(y, p)[:2])]), kind)
+            figures.append(draw(partial(plane.svg, "ROC curve"), f"ROC curve, {count}", note))
+        plane = Plane((0, 1), (0, 1.02), ("recall", "precision"), square=True)
+        plane.across(ones / all_)
+        for kind, y, p in flat:
+            precision, recall, _ = precision_recall_curve(y, p)
+            plane.line(thinned([*zip(recall, precision)]), kind)
+        figures.append(draw(partial(plane.svg, "precision and recall"), f"Precision and recall, {count}", note))
+    for run in dict.fromkeys(id(entry[0]) for entry in entries):
+        own = [entry for entry in entries if id(entry[0]) == run]
+        figures += _of_run(own[0][0], own, f", {own[0][0].name}" * (len(runs) > 1))
+    return figures
+
+
+def is_binary(target: np.ndarray) -> bool:
+    return np.isin(target, (0, 1)).all()
+
+
+def _of_run(run: Run, entries: list[tuple], whose: str) -> list[str]:
+    """Figures of one run: classes as a confusion matrix, numbers as a scatter; all seeds in each."""
+    _, _, target, prediction, names = entries[0]
+    count = f"N = {len(target)}" + f" for each of {len(entries)} seeds" * (len(entries) > 1)
+    if prediction.ndim == 2 and target.ndim == 1:
+        found = sum(confusion_matrix(y, p.argmax(1), labels=range(len(names))) for _, _, y, p, _ in entries)
+        return [draw(partial(confusion, found, names, "confusion matrix"), f"Confusion matrix, {count}{whose}")]
+    if is_binary(target):
+        return []
+    every = np.concatenate([x for _, _, y, p, _ in entries for x in (y, p)])
+    plane = Plane(limits(every), limits(every), ("true", "predicted"), square=True)
+    plane.line([(plane.x[0], plane.x[0]), (plane.x[1], plane.x[1])], "faint")
+    most, note = 3000 // len(entries), "rho = " + " / ".join(f"{spearman(p, y):.2f}" for _, _, y, p, _ in entries)
+    if isinstance(constant := run.results.get("answer", {}).get("mean"), float):
+        plane.across(constant)
+        note += ". Dashed: the mean of the training split, the constant answer"
+    for _, kind, y, p, _ in entries:
+        some = np.random.default_rng(0).permutation(len(y))[:most]
+        plane.dots([*zip(y[some], p[some])], kind)
+    if len(target) > most:
+        note += f". {most} of them are drawn"
+    return [draw(partial(plane.svg, "predicted over true"), f"Predicted against true, {count}{whose}", note)]
+
+
+def curve_figures(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
+    """A figure for every measure with all runs and seeds in it, and the names of those that are flat or empty."""
+    series = []  # class of the colour, curves, beginning of stage 2, best epoch
+    for place, run in enumerate(runs):
+        for k, (seed, (curves, switch)) in enumerate(run.curves.items()):
+            best = run.results.get("best_epoch", {}).get(seed)
+            series.append((colour(place if len(runs) > 1 else k), curves, switch, best))
+    figures, flat, first = [], [], [name for run in runs for name in run.results.get("mean", ())]
+    known = dict.fromkeys(name for _, curves, _, _ in series for name in curves)
+    for measure in dict.fromkeys(name for name in ("loss", *first, *known) if name in known):
+        if measure == "samples" or (measure == "loss" and not comparable(runs)):
+            continue
+        drawn = [(kind, curves[measure], *rest) for kind, curves, *rest in series if measure in curves]
+        values = [y for _, curve, *_ in drawn for points in (curve["train"], curve["valid"]) for _, y in points]
+        values = [y for y in values if np.isfinite(y)]
+        if len(values) < 2 or max(values) - min(values) <= 1e-9 * max(map(abs, values)):
+            flat.append(f"{title_of(measure)} ({number(values[0]) if values else 'empty'})")
+            continue
+        shown = []  # a few wild steps of the training leave the axis as it is
+        for _, curve, *_ in drawn:
+            train = [y for _, y in curve["train"] if np.isfinite(y)]
+            shown += [*np.quantile(train, [0.02, 0.98])] if train else []
+            shown += [y for name in ("valid", "constant prediction") for _, y in curve[name]]
+        ends = [x for _, curve, *_ in drawn for points in curve.values() for x, _ in points]
+        plane = Plane((min(0.0, *ends), 1.03 * max(ends)), limits(shown), ("epoch", ""))
+        for kind, curve, switch, best in drawn:
+            plane.line(thinned(curve["train"]), f"thin {kind}")
+            constant = curve["constant prediction"]
+            if constant and not curve["valid"] and switch is None:  # of batches: their mean is what it stands for
+                constant = [(x, np.mean([y for _, y in constant])) for x, _ in constant]
+            plane.line(constant, "dashed")
+            plane.line(curve["valid"], f"thick {kind}")
+            if len(curve["valid"]) < 40:
+                plane.dots(curve["valid"], kind)
+            for point in curve["valid"]:
+                if best is not None and abs(point[0] - best) < 1e-6:
+                    plane.ring(point, kind)
+        for switch in {switch for *_, switch, _ in drawn} - {None}:
+            plane.upright(switch, "stage 2")
+        figures.append(draw(partial(plane.svg, title_of(measure)), title_of(measure)))
+    return figures, flat
+
+
+def legend(runs: Sequence[Run], splits: bool = False) -> str:
+    """Which colour is which run, or seed; and what the kinds of lines are."""
+    names = [run.name for run in runs] if len(runs) > 1 else [f"seed {seed}" for seed in runs[0].curves if seed]
+    keys = [f'<span><i class="key {colour(k)}"></i>{text(name)}</span>' for k, name in enumerate(names)]
+    if splits:
+        kinds = {"thick": "held out", "thin": "training", "dashed": "constant answer"}
+        keys += [f'<span><i class="key {kind}"></i>{words}</span>' for kind, words in kinds.items()]
+        if any(run.results.get("best_epoch") and run.results["mean"] for run in runs):
+            by = title_of(next(name for run in runs for name in run.results.get("mean", ())))
+            keys.append(f'<span><i class="key circle"></i>best epoch by {text(by)}, the one that is tested</span>')
+    return f"<p class=legend>{''.join(keys)}</p>"
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+def as_html(rows: Sequence[Sequence]) -> str:
+    """Rows of cells as a table, the first one its head."""
+    head, *lines = ([text(results.cell(x)) for x in row] for row in rows)
+    body = "".join(f"<tr><td>{'<td>'.join(line)}" for line in lines)
+    return f"<div class=scroll><table><tr><th>{'<th>'.join(head)}{body}</table></div>"
+
+
+def options_of(runs: Sequence[Run]) -> str:
+    """The options that are not the default; of several runs those in which they differ."""
+    table = FINETUNE if runs[0].task else PRETRAIN
+    default = {name: option.about["default"] for name, option in table.items()}
+    names = dict.fromkeys(name for run in runs for name in run.config)
+    rows = [["option", *(run.name for run in runs)]] if len(runs) > 1 else [["option", "value (all others: default)"]]
+    for name in names:
+        values = [run.config.get(name, default.get(name)) for run in runs]
+        if any(x != default.get(name) for x in values) and (len(runs) == 1 or any(x != values[0] for x in values)):
+            rows.append([name, *(None if x is None else str(x) for x in values)])
+    return as_html(rows).replace("<table>", "<table class=options>", 1)
+
+
+def section(runs: Sequence[Run]) -> str:
+    """All about runs of one task, or of pre-training."""
+    cards, predictions, top = [], prediction_figures(runs), "cards"
+    if any(run.results for run in runs):
+        sizes = {" ".join(results.counted(run.results).split()) for run in runs if run.results}
+        cards, note = result_cards(runs), f"{' / '.join(sorted(sizes))}. Bars: 95 % intervals over draws of structures"
+        note += " (seeds are not drawn); dots: seeds"
+    else:
+        held = {c["samples"]["valid"][-1][1] for run in runs for c, _ in run.curves.values() if c["samples"]["valid"]}
+        cards = held_out_cards(runs)
+        note = f"Held out at the end, N = {' / '.join(f'{x:g}' for x in sorted(held)) or 0}"
+    note += "; dashed: the best answer that looks at nothing"
+    parts = []
+    if predictions and len(runs) == 1:  # side by side
+        kind = "cards two" if len(cards) > 2 else "cards"
+        top, cards, predictions = "top", [f'<div class="{kind}">{"".join(cards)}</div>', *predictions], []
+    if cards:
+        note = f"<p class=note>{text(note[:1].upper() + note[1:])}</p>"
+        parts.append(f"<h2>Result</h2>{note}{legend(runs)}<div class={top}>{''.join(cards)}</div>")
+    if predictions:
+        parts.append(f"<h2>Predictions</h2>{legend(runs)}<div class=figures>{''.join(predictions)}</div>")
+    figures, flat = curve_figures(runs)
+    if figures:
+        parts.append(f"<h2>Curves</h2>{legend(runs, splits=True)}<div class=figures>{''.join(figures)}</div>")
+    if flat:
+        parts.append(f"<p class=note>Left out, as flat or empty: {text(', '.join(flat))}</p>")
+    numbers = {run.name: as_html(results.table(run.results)) for run in runs if run.results}
+    tables = {"Numbers" + f" of {name}" * (len(runs) > 1): table for name, table in numbers.items()}
+    tables["Options"] = options_of(runs)
+    found = [f"<div><h2>{text(title)}</h2>{table}</div>" for title, table in tables.items()]
+    return f"{''.join(parts)}<div class=tables>{''.join(found)}</div>"
+
+
+def report(paths: Sequence[Path], out: Path | None = None) -> Path:
+    """Draw runs of train.py and finetune.py; returns the page. Raises SiamDiffError."""
+    names = [path.resolve().name for path in paths]
+    names = [name if names.count(name) == 1 else "/".join(p.resolve().parts[-2:]) for name, p in zip(names, paths)]
+    runs = [read_run(path, name) for path, name in zip(paths, names)]
+    groups = defaultdict(list)  # what is predicted -> runs
+    for run in runs:
+        groups[predicted(run) if run.task or len(runs) == 1 else "Pre-training"].append(run)
+    title = next(iter(groups)) if len(groups) == 1 else f"{len(runs)} runs"
+    body = [f"<h1>{text(title)}</h1>"]
+    for name, group in groups.items():
+        if len(groups) > 1:
+            body.append(f"<h1 class=part>{text(name)}</h1>")
+        for place, run in enumerate(group):
+            key = f'<i class="key {colour(place)}"></i><b>{text(run.name)}</b> ' * (len(runs) > 1)
+            body.append(f"<p class=about>{key}{text(start_of(run))}<br><small>{text(run.about)}</small></p>")
+        body.append(section(group))
+    head = '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
+    now = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
+    body.append(f"<p class=note>Drawn {now} by siamdiff_min {__version__}</p>")
+    page = f"{head}<title>{text(title)}</title><style>{STYLE}</style><main>{''.join(body)}</main>"
+    out = out or (paths[0] / "report.html" if len(paths) == 1 else Path("comparison.html"))
+    write_file(out, page.encode())
+    return out
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line."""
     parser = argparse.ArgumentParser(prog="siamdiff-report", description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="the folder of a run (--out of train.py or finetune.py)")
+    parser.add_argument("run", type=Path, nargs="+", help="folders of runs (--out of train.py or finetune.py)")
+    parser.add_argument("--out", type=Path, help="the page (default: RUN/report.html; of several runs comparison.html)")
     args = parser.parse_args(argv)
     with console():
-        print(report(args.run))
+        print(report(args.run, args.out))
     return 0
 
 

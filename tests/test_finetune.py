@@ -39,10 +39,11 @@ def table(path: Path) -> list[dict]:
 @pytest.fixture(scope="module")
 def trained(enzymes, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("trained")
-    options = ["--task", "ec", "--data", enzymes, *SMALL, "--seeds", 3, 4, "--out", out, "--save-predictions"]
+    options = ["--task", "ec", "--data", enzymes, *SMALL, "--seeds", 3, 4, "--out", out]
     said = cold("finetune.py", *options, "--predict", enzymes / "test")
     assert "samples     train 8, valid 3, test 5" in said and "from scratch" in said and "16 chains with labels" in said
-    assert "mean" in said and str(out / "results.json") in said
+    assert "95 % interval  constant" in said and str(out / "results.json") in said
+    assert "test split  5 samples, 5 positive (train 8, valid 3)" in said
     return out
 
 
@@ -62,6 +63,27 @@ def test_results_of_two_seeds(trained):
 
 
 @pytest.mark.slow
+def test_results_stand_beside_the_constant_answer_and_say_where_they_come_from(trained):
+    """The shares of the labels in training are the answer that looks at nothing."""
+    from siamdiff_min.downstream.metrics import fmax
+
+    results = json.loads((trained / "results.json").read_text())
+    share = np.bincount([i % 3 for i in range(8)], minlength=3) / 8
+    target = np.eye(3)[[i % 3 for i in range(11, 16)]]
+    assert results["answer"] == {"mean": share.tolist()}
+    assert results["constant"]["fmax"] == fmax(np.tile(share, (5, 1)), target) > 0.3
+    low, high = results["interval"]["fmax"]
+    assert low <= results["mean"]["fmax"] <= high and len(results["gain_interval"]["auprc"]) == 2
+    sizes = {"train": 8, "valid": 3, "test": 5}
+    assert results["splits"] == {split: {"samples": n, "structures": n} for split, n in sizes.items()}
+    assert results["counts"] == {"samples": 5, "structures": 5, "positives": 5} and results["about"]["date"][:2] == "20"
+    for seed in "34":
+        assert (
+            results["best_epoch"][seed] == checkpoint.load(trained / f"seed-{seed}/best.pt", checkpoint.MODEL)["epochs"]
+        )
+
+
+@pytest.mark.slow
 def test_predictions_are_those_that_were_scored(trained):
     from siamdiff_min.downstream.metrics import fmax
 
@@ -73,7 +95,7 @@ def test_predictions_are_those_that_were_scored(trained):
         assert target.argmax(1).tolist() == [i % 3 for i in range(11, 16)] and (target.sum(1) == 1).all()
         score = np.array([[float(row[f"prediction:{label}"]) for label in ENZYMES] for row in rows])
         assert np.isclose(fmax(score, target), results["test"][str(seed)]["fmax"], atol=1e-4)
-    applied = table(trained / "predicted.tsv")  # by the last seed's model, to the files of the test split
+    applied = table(*trained.glob("predicted-test-*.tsv"))  # by the last seed's model, to the files of the test split
     assert [row["id"] for row in applied] == [row["id"] for row in rows] and "target" not in "".join(applied[0])
     for row, other in zip(applied, rows):
         assert all(np.isclose(float(row[k]), float(other[k]), rtol=1e-4) for k in row if k.startswith("prediction"))
@@ -91,7 +113,12 @@ def test_a_saved_model_scores_the_same(trained, enzymes, tmp_path):
     said = finetune("--eval-only", model, *options, "--out", tmp_path / "fewer", "--cutoff", 50)
     assert "test 3" in said  # rows with a 1 below 50 %
     finetune("--eval-only", model, "--predict", enzymes / "valid", "--out", tmp_path, "--num-workers", 0)
-    assert len(table(tmp_path / "predicted.tsv")) == 3
+    first = {path: path.read_bytes() for path in tmp_path.glob("predicted-*.tsv")}
+    assert [len(table(path)) for path in first] == [3]
+    shutil.copytree(enzymes / "train", other := tmp_path / "other" / "valid")  # other structures of the same name
+    finetune("--eval-only", model, "--predict", other, "--out", tmp_path, "--num-workers", 0)
+    assert sorted(len(table(path)) for path in tmp_path.glob("predicted-valid-*.tsv")) == [3, 8]
+    assert all(path.read_bytes() == content for path, content in first.items())
     shutil.copytree(enzymes, alone := tmp_path / "alone", ignore=lambda *_: ["train", "valid"])
     said = finetune("--eval-only", model, *options[2:], "--data", alone, "--out", tmp_path / "three")
     assert "samples     test 5" in said and "without a file" not in said
@@ -110,6 +137,12 @@ def test_interrupted_and_resumed_it_is_the_same_run(trained, enzymes, tmp_path):
     assert valid[0] == [line for line in valid[1] if line["step"] != 5]  # the interrupted run was scored where it ended
     results = [json.loads((folder / "results.json").read_text())["test"]["3"] for folder in (trained, tmp_path)]
     assert results[0] == results[1]
+    finetune(*options)  # nothing to do
+    place = ["--data", enzymes, *SMALL[-6:], "--batch-size", 2, "--out", tmp_path / "eval"]
+    finetune("--eval-only", tmp_path / "seed-3" / "best.pt", *place)
+    once, twice = (json.loads((folder / "results.json").read_text()) for folder in (tmp_path, tmp_path / "eval"))
+    assert once["config"].pop("out") != twice["config"].pop("out")
+    assert {key for key in once if once[key] != twice[key]} <= {"about", "config"}
     said = finetune(*options, "--lr", 0.5, status=1)
     assert "--lr was 0.003, is 0.5" in said and "Traceback" not in said
 
@@ -163,6 +196,8 @@ def test_a_resumed_run_goes_on_from_a_metric_that_was_not_a_number(enzymes, tmp_
 class Split(list):
     """The targets of a split, in place of its samples."""
 
+    entry = (0, 0)  # of the store that both are from
+
     def targets(self) -> np.ndarray:
         return np.array(self)
 
@@ -172,6 +207,8 @@ def test_targets_are_standardised_by_the_training_split():
     config = finetune_options(["--task", "psr", "--level", "residue"])
     task = script.build(for_seed(config, 0), datasets, (), {}, Ranks(torch.device("cpu")))
     assert (task.mean.item(), task.std.item()) == (2.0, 1.0)
+    assert task.known["answer"] == {"mean": 2.0, "median": 2.0}
+    assert task.known["splits"]["test"] == {"samples": 2, "structures": 1}
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import hashlib
 import json
 import operator
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,12 @@ LAYOUT = {  # folder of the splits in an official archive
     "msp": "split-by-sequence-identity-30/data",
     "pip": "DIPS-split/data",
     "res": "split-by-cath-topology/data",
+}
+FIELDS = {  # of an item, by which the sets are told apart
+    "psr": {"atoms", "scores"},
+    "msp": {"original_atoms", "mutated_atoms"},
+    "pip": {"atoms_pairs", "atoms_neighbors"},
+    "res": {"atoms", "subunit_indices"},
 }
 
 
@@ -68,12 +75,23 @@ def list_items(folder: Path, task: str) -> Listing:
         count, entries = int(_get(path, "num_examples")), _environment(path).stat()["entries"]
         if not 0 <= count <= entries:
             raise ValueError(f"num_examples is {count}, there are {entries} entries")
+        if (kind := _task_of(path)) not in (task, None):
+            raise StructureError(path, "a set of another task", f"its items are those of {kind}: --task {kind}")
         ids = json.loads(_get(path, "id_to_idx", b"{}"))
         named = {i: "/".join(_target_and_decoy(name)) if task == "psr" else name for name, i in ids.items()}
     names = [named.get(index, str(index)) for index in range(count)]
     often = Counter(names)
     names = [name if often[name] == 1 else f"{name}#{index}" for index, name in enumerate(names)]
     return Listing([Item(name, path, index, task) for index, name in enumerate(names)], [])
+
+
+def _task_of(path: str) -> str | None:
+    """The task whose fields the first item has; None for one that cannot be read, which fails later as an item."""
+    try:
+        found = {*json.loads(gzip.decompress(_get(path, "0", b"")))}
+    except (ValueError, TypeError, OSError, EOFError, zlib.error, RecursionError):
+        return None
+    return next((task for task, fields in FIELDS.items() if fields <= found), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,6 +193,9 @@ class MutationSamples(Samples):
             sides.append(self._around(protein, focus))
         return _pair(sides, labels["label"], name, name)
 
+    def targets(self) -> np.ndarray:
+        return np.array([float(self.labels(i)["label"]) for i in range(len(self))])
+
     def _around(self, protein: Protein, focus: Tensor) -> tuple[Protein, Tensor]:
         """The `max_residues` residues nearest to those in focus (by CA), file order."""
         if self.max_residues is None or protein.num_residues <= self.max_residues:
@@ -212,6 +215,10 @@ class EnvironmentSamples(Samples):
 
     def count(self, index: int) -> int:
         return len(self.labels(index)["residues"])
+
+    def targets(self) -> np.ndarray:
+        types = [self.store.read(i).residue_type[self.labels(i)["residues"]] for i in range(len(self.store))]
+        return torch.cat(types).numpy()
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         index, place = int(self.entry[key[1]]), int(self.place[key[1]])
@@ -245,6 +252,9 @@ class InterfaceSamples(Samples):
         others = (first - (never < first).sum()) * (size - first - (never >= first).sum())
         others -= (~np.isin(positive, never).any(1)).sum()
         return 2 * int(min(self.positives, len(positive), others))
+
+    def targets(self) -> np.ndarray:
+        return np.tile([1.0, 0.0], len(self) // 2)
 
     def pairs(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Pairs of residues (K, 2) of an entry and whether they touch (K,), positives first.

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 NAN = float("nan")
+LESS_IS_BETTER = {"rmse", "mae"}
 
 
 def metric(compute: Callable) -> Callable:
@@ -82,7 +83,7 @@ def pearson(score: np.ndarray, target: np.ndarray) -> float:
         return NAN
     x, y = score - score.mean(), target - target.mean()
     norm = np.sqrt((x @ x) * (y @ y))
-    return x @ y / norm if norm > 0 else 0.0
+    return x @ y / norm if norm > 0 and len(np.unique(score)) > 1 else 0.0
 
 
 @metric
@@ -97,8 +98,7 @@ def mean_spearman(score: np.ndarray, target: np.ndarray, groups: Sequence[str]) 
 
     A group with fewer than two items, or whose targets are all equal, has no rho and is left out. nan if none is left.
     """
-    groups = np.asarray(groups, dtype=str)
-    rho = np.array([spearman(score[groups == group], target[groups == group]) for group in np.unique(groups)])
+    rho = np.array([spearman(score[rows], target[rows]) for rows in rows_of_groups(groups)])
     return rho[~np.isnan(rho)].mean() if not np.isnan(rho).all() else NAN
 
 
@@ -122,6 +122,12 @@ def accuracy(score: np.ndarray, target: np.ndarray) -> float:
     """
     chosen = score.argmax(1) if score.ndim == 2 else score > 0.5
     return (chosen == target).mean()
+
+
+def rows_of_groups(groups: Sequence) -> list[np.ndarray]:
+    """The rows of every group, in the order of their names."""
+    _, place = np.unique(np.asarray(groups), return_inverse=True)
+    return np.split(place.argsort(kind="stable"), np.bincount(place).cumsum()[:-1])
 
 
 def ranks(values: np.ndarray) -> np.ndarray:

@@ -25,15 +25,17 @@ from . import metrics
 class Task(nn.Module):
     """The base of all tasks: a head of three layers, as wide as the output of the encoder."""
 
+    predicts = ""  # in words, for the title of a report
     num_outputs = 1  # of the paper's task
     names: Sequence[str] = ()  # of the outputs, if the data set does not have them
     structures = 1  # per sample; the representations of two are concatenated
-    sees = "structure"  # all of it, or of the residues in focus the "CA", all "atoms", or each of the "residues"
+    sees = "structure"  # or, of the residues in focus, the mean over "CA" or "atoms", or each of the "residues"
     measures: Sequence[str]  # functions of `downstream.metrics`; the first decides which epoch is the best
     loss: Callable[[Tensor, Tensor], Tensor]  # (output of the head, target) -> loss of every sample (B,)
     constant: Callable[[Tensor], Statistic]  # (target) -> the loss of the best constant prediction
     score: Callable[[Tensor], Tensor]  # (output) -> probabilities, or values in the units of the target
     options: Mapping = {}  # what a model file keeps beside the labels, to build the task again
+    known: Mapping = {}  # of the data: the constant `answer`, and of all `splits` numbers of samples and structures
 
     def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
         super().__init__()
@@ -72,10 +74,19 @@ class Task(nn.Module):
         """The metrics over a whole split."""
         return {name: getattr(metrics, name)(score, target) for name in self.measures}
 
+    def answer(self, targets: np.ndarray) -> dict:
+        """The best answer that looks at nothing, from the targets of the training split (K, ...): their mean."""
+        return {"mean": targets.mean(0).tolist()}
+
+    def constant_scores(self, answer: Mapping, metric: str, count: int) -> np.ndarray:
+        """This answer for `count` samples, as a metric takes it."""
+        mean = np.array(answer["mean"])
+        return np.broadcast_to(mean, (count, *mean.shape))
+
     @property
     def best(self) -> str:
         """More of the first measure is better ("max"), or less ("min")."""
-        return "min" if self.measures[0] in ("rmse", "mae") else "max"
+        return "min" if self.measures[0] in metrics.LESS_IS_BETTER else "max"
 
     def train(self, mode: bool = True) -> Task:
         """Training mode, but a frozen encoder stays in evaluation mode, its batch norm too."""
@@ -133,6 +144,11 @@ class Classes(Task):
     def score(self, output: Tensor) -> Tensor:
         return output.softmax(-1)
 
+    def answer(self, targets: np.ndarray) -> dict:
+        """The shares of the classes; the commonest is chosen."""
+        count = np.bincount(targets, minlength=self.head.layers[-1].out_features)
+        return {"mean": (count / len(targets)).tolist()}
+
 
 class Regression(Task):
     """A number: target (B,), standardised by the mean and std of the training split."""
@@ -157,6 +173,13 @@ class Regression(Task):
     def score(self, output: Tensor) -> Tensor:
         return output.squeeze(-1) * self.std + self.mean
 
+    def answer(self, targets: np.ndarray) -> dict:
+        """The mean; the mean absolute error of the median is smaller."""
+        return {"mean": float(targets.mean()), "median": float(np.median(targets))}
+
+    def constant_scores(self, answer: Mapping, metric: str, count: int) -> np.ndarray:
+        return np.full(count, answer["median" if metric == "mae" else "mean"])
+
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
@@ -164,28 +187,34 @@ class Regression(Task):
 class EnzymeCommission(Labels):
     """EC: the enzyme numbers of a protein. Fmax and micro AUPR."""
 
+    predicts = "enzyme numbers (EC) of a protein"
+
 
 class InterfacePrediction(Binary):
     """PIP: do two residues touch? From the CA of both, each encoded in its own surroundings. AUROC."""
 
+    predicts = "contact of two residues (PIP)"
     structures, sees, measures = 2, "CA", ("auroc",)
 
 
 class MutationStability(Binary):
     """MSP: does a mutation stabilise a complex? From all atoms mutated, before and after. AUROC and AUPRC."""
 
+    predicts = "stabilising mutations (MSP)"
     structures, sees, measures = 2, "atoms", ("auroc", "auprc")
 
 
 class ResidueIdentity(Classes):
     """RES: which amino acid fits into these surroundings? From the CA of the residue that is hidden. Accuracy."""
 
+    predicts = "residue type from its surroundings (RES)"
     num_outputs, names, sees = NUM_RESIDUE_TYPES, RESIDUES, "CA"
 
 
 class StructureRanking(Regression):
     """PSR: the GDT_TS of a model. Global Spearman's rho, and its mean over the proteins that the models are of."""
 
+    predicts = "GDT_TS of a model (PSR)"
     measures = ("global_spearman", "mean_spearman")
 
     def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:

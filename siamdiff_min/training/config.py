@@ -178,9 +178,9 @@ FINETUNE = RUN | {
     ),
     "epochs": option("epochs (default: preset)", type=COUNT, nargs=1),
     "freeze": option("train the head only", **SWITCH),
-    "save_predictions": free("write OUT/seed-S/predictions.tsv for the test split", **SWITCH),
+    "save_predictions": free("no effect: OUT/seed-S/predictions.tsv is always written", **SWITCH),
     "eval_only": free("do not train: score this model (OUT/seed-S/best.pt)"),
-    "predict": free("structures to apply the model to, written to OUT/predicted.tsv", only=("ec", "psr", "table")),
+    "predict": free("structures to apply the model to, written to OUT/predicted-NAME.tsv", only=("ec", "psr", "table")),
 }
 GROUPS = {  # of --help
     "what": "method task preset encoder level init_from ablation head_dim freeze esm freeze_esm kind metric "

@@ -1,15 +1,27 @@
-"""Predictions of a fine-tuned model for held-out samples, and the files and tables they are written to."""
+"""Predictions of a fine-tuned model for held-out samples, and the files and tables they are written to.
+
+results.json has of every metric its value for each seed, mean and standard deviation over seeds, its value for the best
+answer that looks at nothing (`constant`), and 95 % intervals over draws of structures: of the mean over seeds
+(`interval`), and of what that is above the constant answer on the same draw (`gain_interval`).
+"""
 
 import json
+import math
+import os
+import platform
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from torch import nn
+import torch
 
+from .. import __version__
+from ..downstream import intervals
+from ..downstream.tasks import Binary, Task
 from ..files import SiamDiffError, escape, unescape, write_file
 from . import engine
 from .order import Data
@@ -26,7 +38,7 @@ class Predictions:
     score: np.ndarray  # (K,) or (K, C) float64
 
 
-def predict(task: nn.Module, data: Data, config: Namespace, ranks: Ranks) -> Predictions:
+def predict(task: Task, data: Data, config: Namespace, ranks: Ranks) -> Predictions:
     """Scores of all samples of `data`; the same on all ranks."""
 
     def measure(b: int, sample, names: list[str]) -> tuple:
@@ -39,11 +51,11 @@ def predict(task: nn.Module, data: Data, config: Namespace, ranks: Ranks) -> Pre
 
 
 def write_predictions(path: Path, predictions: Predictions, columns: Sequence[str], classes: bool = False) -> None:
-    """Write a table with tabs, every cell escaped: id, group, target (unless unknown), prediction.
+    """Write a table with tabs, every cell escaped. Columns: id, group, target (if known), prediction.
 
-    The last two come for each of `columns`, if there are several. Of `classes` the columns are the names: then the
-    target is one of them, and so is a last cell, the class of the largest probability. Raises SiamDiffError for
-    predictions that are not finite, which are never written.
+    With several outputs there is a target and a prediction column for each. With `classes`, the target is a class name,
+    and a last column holds the predicted class. Raises SiamDiffError if a prediction is not finite: such a table is
+    never written.
     """
     if not np.isfinite(predictions.score).all():
         raise SiamDiffError(f"{path} is not written, since some predictions are not finite")
@@ -76,26 +88,118 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
     return columns
 
 
-def report(path: Path, config: Namespace, tested: dict[int, dict[str, float]], samples: int) -> str:
-    """Write results.json, and return it as a table: every metric on the test split for every seed, mean and std."""
-    values = {name: [found[name] for found in tested.values()] for name in next(iter(tested.values()))}
-    content = {
-        "samples": samples,
-        "test": {str(seed): metrics for seed, metrics in tested.items()},
-        "mean": {name: float(np.mean(x)) for name, x in values.items()},
-        "std": {name: float(np.std(x, ddof=1)) if len(x) > 1 else None for name, x in values.items()},
+def report(path: Path, config: Namespace, task: Task, tested: Mapping[int, Predictions], epochs: Mapping) -> str:
+    """Write results.json, and return it as a table.
+
+    `tested` is what the model of every seed says of the test split, and `epochs` after how many it was the best.
+    """
+    content = {"about": machine(config), "splits": task.known.get("splits", {}), "best_epoch": epochs}
+    content |= {
+        **measured(task, tested),
+        "answer": task.known.get("answer"),
+        "options": {**task.options},
         "config": vars(config),
     }
-    write_file(path, json.dumps(content, indent=1).encode())
-    rows = [["-" if x is None else x if isinstance(x, str) else f"{x:.4f}" for x in row] for row in table(content)]
-    width = max(9, 2 + max(len(cell) for row in rows for cell in row[1:]))
-    lines = [f"{name:18}" + "".join(f"{cell:>{width}}" for cell in cells) for name, *cells in rows]
-    return "\n".join([*lines, f"results     {path}"])
+    write_file(path, json.dumps(plain(content), indent=1, allow_nan=False).encode())
+    rows = [[cell(x) for x in row] for row in table(content)]
+    widths = [2 + max(map(len, column)) for column in zip(*rows)]
+    lines = [f"{name:18}" + "".join(f"{x:>{width}}" for x, width in zip(cells, widths[1:])) for name, *cells in rows]
+    return "\n".join([counted(content), *lines, f"results     {path}"])
 
 
-def table(results: dict) -> list[list]:
-    """The content of a results.json as rows: titles, then a row for each metric."""
-    columns = {f"seed {seed}": metrics for seed, metrics in results["test"].items()}
-    columns |= {"mean": results["mean"], "std": results["std"]}
-    rows = [[name, *(column[name] for column in columns.values())] for name in results["mean"]]
-    return [[f"test, N = {results.get('samples', '?')}", *columns], *rows]
+def measured(task: Task, tested: Mapping[int, Predictions]) -> dict:
+    """Every metric on the test split for every seed, mean and std; of the constant answer; and their intervals."""
+    answer = task.known.get("answer")  # none in models of version 0.2
+    target, groups = next((x.target, x.groups) for x in tested.values())
+    test = {str(seed): task.metrics(x.score, x.target, x.groups) for seed, x in tested.items()}
+    names = list(next(iter(test.values())))
+    constant = {}
+    if answer:
+        scores = {name: task.constant_scores(answer, name, len(target)) for name in names}
+        constant = {name: task.metrics(score, target, groups)[name] for name, score in scores.items()}
+    values = {name: [found[name] for found in test.values()] for name in names}
+    counts = {"samples": len(target), "structures": len(set(groups))}
+    if isinstance(task, Binary):
+        counts["positives"] = int(target.sum())
+    if "accuracy" in names:
+        counts["correct"] = {seed: round(found["accuracy"] * len(target)) for seed, found in test.items()}
+    drawn = {name: (None, None) for name in names}
+    if counts["structures"] > 1:
+        drawn = {name: spread(name, task, [x.score for x in tested.values()], target, groups, answer) for name in names}
+    return {
+        "samples": len(target),
+        "counts": counts,
+        "test": test,
+        "mean": {name: float(np.mean(x)) for name, x in values.items()},
+        "std": {name: float(np.std(x, ddof=1)) if len(x) > 1 else None for name, x in values.items()},
+        "interval": {name: interval for name, (interval, _) in drawn.items()},
+        "constant": {name: constant.get(name) for name in names},
+        "gain_interval": {name: gain for name, (_, gain) in drawn.items()},
+    }
+
+
+def spread(name: str, task: Task, scores: list, target: np.ndarray, groups: list[str], answer: Mapping | None) -> tuple:
+    """The two intervals of a metric; None for a metric of the user's own, or without a constant answer."""
+    measure = getattr(intervals, name, None)
+    if measure is None or not all(np.isfinite(score).all() for score in scores):
+        return None, None
+    if answer:
+        scores = [*scores, task.constant_scores(answer, name, len(target))]
+    columns = target[0].size if target.ndim > 1 else 1
+    values = intervals.redrawn([measure(score, target, groups) for score in scores], groups, columns)
+    if not answer:
+        return intervals.interval(values.mean(1)), None
+    mean = values[:, :-1].mean(1)
+    return intervals.interval(mean), intervals.interval(mean - values[:, -1])
+
+
+def machine(config: Namespace) -> dict[str, str]:
+    """When, with which versions and on what."""
+    where = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
+    if torch.cuda.is_available() and getattr(config, "device", "cpu") != "cpu":
+        where += f", {torch.cuda.get_device_name()}"
+    versions = f"siamdiff_min {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    return {"date": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC", "version": versions, "machine": where}
+
+
+def plain(value):
+    """The same for JSON, which knows no nan."""
+    if isinstance(value, Mapping):
+        return {name: plain(x) for name, x in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def cell(value) -> str:
+    """A cell of a table as text; an interval is a list."""
+    if isinstance(value, list):
+        return " to ".join(map(cell, value))
+    return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def counted(results: Mapping) -> str:
+    """The sizes of the splits in words."""
+    counts, others = {"samples": "?", **results, **results.get("counts", {})}, []
+    words = f"test split  {counts['samples']} samples"
+    if counts.get("structures", counts["samples"]) != counts["samples"]:
+        words += f" of {counts['structures']} structures"
+    if "positives" in counts:
+        words += f", {counts['positives']} positive"
+    for name in ("train", "valid"):
+        if name in results.get("splits", {}):
+            others.append(f"{name} {results['splits'][name]['samples']}")
+    return f"{words} ({', '.join(others)})" if others else words
+
+
+def table(results: Mapping) -> list[list]:
+    """The content of a results.json as rows: titles, a row for each metric, then counts and the best epochs."""
+    test = results["test"]
+    names = {"mean": "mean", "std": "std", "interval": "95 % interval", "constant": "constant"}
+    others = {title: results[name] for name, title in names.items() if results.get(name)}
+    rows = [["metric", *(f"seed {seed}" for seed in test), *others]]
+    for name in results["mean"]:
+        rows.append([name, *(column[name] for column in (*test.values(), *others.values()))])
+    counts = {"correct": results.get("counts", {}).get("correct", {}), "best epoch": results.get("best_epoch", {})}
+    for name, of_seed in counts.items():
+        if of_seed:
+            rows.append([name, *(f"{of_seed.get(seed, math.nan):g}" for seed in test), *[""] * len(others)])
+    return rows

@@ -237,6 +237,15 @@ def test_sets_that_are_refused(tmp_path, options, reason):
     assert options.get("kind") != b"msgpack" or "serialization_format='json'" in caught.value.detail
 
 
+def test_the_set_of_another_task_is_told_as_that(tmp_path):
+    items = {"psr": psr(), "msp": msp(), "pip": pip([pair(0, 1)], {"p": LEFT, "q": RIGHT}), "res": res([1])}
+    for task, item in items.items():
+        assert len(listing(tmp_path / task, task, [item], ids=False).sources) == 1
+        for other in items.keys() - {task}:
+            with pytest.raises(StructureError, match=f"a set of another task .*--task {task}"):
+                atom3d.list_items(tmp_path / task / "x", other)
+
+
 def test_folders_that_are_no_lmdb_or_cut_short(tmp_path):
     folder = write(tmp_path / "s", [psr(i) for i in range(20)], ids=False)
     whole = (folder / "data.mdb").read_bytes()

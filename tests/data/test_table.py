@@ -405,7 +405,7 @@ def test_the_recipe_runs_as_printed(tmp_path, monkeypatch, capsys):
         said.append(capsys.readouterr().out)
     assert "regression on 10 structures" in said[0] and "pearson" in said[0]
     assert re.search(r"regression on \d{3,4} residues of 10 structures", said[1])
-    predicted = Path("runs/neighbours/seed-0/eval/predicted.tsv").read_text().splitlines()
+    predicted = next(Path("runs/neighbours/seed-0/eval").glob("predicted-1A19_A-*.tsv")).read_text().splitlines()
     assert len(predicted) == 90 and predicted[1].startswith("1A19_A:A:1\t1A19_A\t") and "predicted   1 struc" in said[2]
     model = ["--eval-only", "runs/neighbours/seed-0/best.pt", "--data", "structures", "--device", "cpu"]
     assert finetune.main([*model, "--labels", "residues.tsv", "--num-workers", "0"]) == 0

@@ -1,0 +1,103 @@
+"""results.json: every metric beside that of the best answer that looks at nothing, with intervals and counts."""
+
+import json
+from argparse import Namespace
+
+import numpy as np
+import pytest
+
+from siamdiff_min.data.samples import DATASETS
+from siamdiff_min.downstream import metrics
+from siamdiff_min.downstream.tasks import TASKS, table_task
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.training import results
+
+ENCODER = ENCODERS["gearnet"]("residue", "tiny")
+RNG = np.random.default_rng(0)
+
+
+def written(path, task, trained_on, target, scores: list, groups=None) -> dict:
+    task.known = {"answer": task.answer(np.array(trained_on)), "splits": {"train": {"samples": 9, "structures": 3}}}
+    names = [str(i) for i in range(len(target))]
+    tested = {k: results.Predictions(names, groups or names, target, score) for k, score in enumerate(scores)}
+    said = results.report(path / "results.json", Namespace(device="cpu"), task, tested, {"0": 2.0, "1": 1.0})
+    return json.loads((path / "results.json").read_text()) | {"said": said}
+
+
+def test_a_model_that_is_worse_than_the_mean_stands_beside_it(tmp_path):
+    """The mean has the smallest squared error, the median the smallest absolute one; neither ranks anything."""
+    trained_on, target = [0.0, 0.0, 1.0, 11.0], RNG.normal(3, 5, size=30)
+    found = written(tmp_path, table_task(ENCODER), trained_on, target, [target + RNG.normal(2, 9, size=30)])
+    constant = found["constant"]
+    assert (
+        np.isclose(constant["rmse"], np.sqrt(np.mean((target - 3) ** 2))) and found["mean"]["rmse"] > constant["rmse"]
+    )
+    assert np.isclose(constant["mae"], np.mean(np.abs(target - 0.5)))
+    assert constant["pearson"] == constant["spearman"] == 0
+    low, high = found["gain_interval"]["rmse"]
+    assert 0 < low < found["mean"]["rmse"] - constant["rmse"] < high  # above by more than chance: worse
+    row = next(line.split() for line in found["said"].splitlines() if line.startswith("rmse"))
+    assert row[-1] == f"{constant['rmse']:.4f}" and row[-3] == "to"
+
+
+def test_the_interval_of_a_difference_is_of_the_same_draws(tmp_path):
+    """A model that says nearly the mean: each rmse varies a lot, their difference does not."""
+    target = RNG.normal(size=40) * np.repeat([1.0, 9.0], 20)
+    found = written(tmp_path, table_task(ENCODER), [-1.0, 1.0], target, [np.full(40, 0.01)])
+    width, gain = (np.diff(found[name]["rmse"])[0] for name in ("interval", "gain_interval"))
+    assert width > 50 * gain
+
+
+def test_accuracies_are_counted_and_the_commonest_class_is_the_constant(tmp_path):
+    target, score = RNG.integers(3, size=50), RNG.random((2, 50, 3))
+    groups = [str(i // 5) for i in range(50)]
+    found = written(tmp_path, table_task(ENCODER, 3, "classes"), [0, 2, 2, 1], target, score, groups)
+    assert found["counts"]["correct"] == {str(k): int((score[k].argmax(1) == target).sum()) for k in (0, 1)}
+    assert found["counts"]["samples"] == 50 and found["counts"]["structures"] == 10
+    assert found["constant"]["accuracy"] == (target == 2).mean() and found["answer"]["mean"] == [0.25, 0.25, 0.5]
+    assert "test split  50 samples of 10 structures (train 9)" in found["said"]
+    rows = {line.split()[0]: line.split() for line in found["said"].splitlines()}
+    assert rows["correct"][1:] == [*map(str, found["counts"]["correct"].values())] and rows["best"][2:] == ["2", "1"]
+
+
+@pytest.mark.parametrize("task", ["pip", "msp"])
+def test_a_constant_of_two_classes(tmp_path, task):
+    target = np.repeat([1.0, 0.0], [4, 12])
+    found = written(tmp_path, TASKS[task](ENCODER), [1.0, 0.0], target, [RNG.random(16)])
+    assert found["constant"]["auroc"] == 0.5 and found["constant"].get("auprc", 0.25) == 0.25
+    assert found["counts"]["positives"] == 4
+
+
+def test_what_is_not_defined_is_none_and_not_nan(tmp_path):
+    """One class, one structure: no AUROC, no interval. JSON knows no NaN."""
+    found = written(tmp_path, TASKS["msp"](ENCODER), [1.0, 1.0], np.ones(3), [RNG.random(3)], ["a"] * 3)
+    assert found["mean"]["auroc"] is None and found["interval"] == {"auroc": None, "auprc": None}
+    assert "NaN" not in (tmp_path / "results.json").read_text()
+
+
+def test_a_model_of_the_last_version_has_no_constant(tmp_path):
+    task = table_task(ENCODER)
+    tested = {0: results.Predictions(["a", "b"], ["a", "b"], np.array([0.0, 1.0]), np.array([0.2, 0.9]))}
+    assert "constant" in results.report(tmp_path / "r.json", Namespace(device="cpu"), task, tested, {})
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert found["constant"]["rmse"] is None and found["gain_interval"]["rmse"] is None and found["interval"]["rmse"]
+
+
+def test_a_constant_score_has_no_correlation_at_all():
+    """0.1 has a mean that is not quite 0.1."""
+    for n in (10, 100, 1001):
+        assert metrics.pearson(np.full(n, 0.1), RNG.random(n)) == metrics.pearson(np.full(n, 4.7), RNG.random(n)) == 0
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_targets_are_those_of_the_samples(tmp_path, task):
+    """The constant answer is that of all training samples."""
+    from given import dataset
+
+    data = dataset(task, tmp_path)
+    every = np.concatenate([data[0, i].target.numpy() for i in range(len(data))])
+    found = data.targets()
+    assert found.shape == every.shape and len(every) > 1 and type(data) is DATASETS[task]
+    if task == "pip":  # drawn by complex: as many of each
+        found, every = np.sort(found), np.sort(every)
+    assert np.allclose(found, every)
