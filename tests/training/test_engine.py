@@ -21,7 +21,7 @@ from siamdiff_min.files import SiamDiffError, StoreError
 from siamdiff_min.logs import Entropy, Variance
 from siamdiff_min.pretraining import SCHEDULES, SiamDiff
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.training import checkpoint, engine, ranks
+from siamdiff_min.training import checkpoint, engine, loader, ranks
 from siamdiff_min.training.log import lines_before
 from siamdiff_min.training.order import Data, valid_keys
 from siamdiff_min.training.ranks import Ranks
@@ -339,13 +339,13 @@ def test_an_error_of_a_store_is_one_sentence(workers):
 
 def test_a_signal_to_all_while_workers_start(monkeypatch):
     """In 107 of 200 tries a worker got SIGTERM before it ignored it; the run then ended in a traceback."""
-    ignore = engine._ignore_signals
+    serve = loader._serve
 
-    def early(worker):
+    def early(*about):
         os.kill(os.getpid(), signal.SIGTERM)
-        ignore(worker)
+        serve(*about)
 
-    monkeypatch.setattr(engine, "_ignore_signals", early)
+    monkeypatch.setattr(loader, "_serve", early)
     data = Data(range(10), lambda batch: batch, range(10))
     assert list(engine.load(data, [[3], [1]], Namespace(num_workers=2), ALONE.device)) == [[3], [1]]
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM, signal.SIGINT}
