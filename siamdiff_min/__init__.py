@@ -5,7 +5,10 @@ Start reading at `siamdiff_min/pretraining/siamdiff.py`, which is Algorithm 1 of
 
 import importlib
 import os
+import sys
 
+if sys.version_info < (3, 10):  # noqa: UP036  # a clone asks nobody; only pip reads what pyproject.toml needs
+    sys.exit("error: siamdiff_min needs Python 3.10 or newer, and this is %d.%d" % sys.version_info[:2])  # noqa: UP031
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep
 # With bf16 a CPU keeps no plan of every shape it has seen: gigabytes, as no two batches have one (docs/performance.md).
 os.environ.update({"LRU_CACHE_CAPACITY": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "0"} | dict(os.environ))

@@ -5,11 +5,11 @@ the package, or any file with the weights of one: encoder.pt, a checkpoint, a fi
 representations of a structure do not depend on the other structures of the command, nor on their order.
 """
 
-import argparse
 import contextlib
 import os
 import sys
 import tempfile
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from .data.pool import read_all
 from .data.sources import ARCHIVES, Listing, find_structures
 from .data.store import is_ours
 from .encoders.weights import find_weights
-from .files import ConfigError, SiamDiffError, StructureError, console, printable, replacing, writing
+from .files import ConfigError, Parser, SiamDiffError, StructureError, console, printable, replacing, writing
 from .protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
 from .protein.protein import Protein
 from .protein.structure import Structure
@@ -186,7 +186,7 @@ class Table:
             np.savez(file, **arrays)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Embed the structures of a command line; returns 1 if one of its paths gave no embedding."""
     if args.out.suffix != ".npz" or args.out.is_dir():
         raise ConfigError(f"--out {args.out} is not the name of an .npz file")
@@ -249,7 +249,7 @@ def run(args: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns 1 if one of its paths gave no embedding, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="siamdiff-embed", description=__doc__.splitlines()[0])
+    parser = Parser(prog="siamdiff-embed", description=__doc__.splitlines()[0])
     parser.add_argument("structures", nargs="+", help="files, folders and archives of PDB or mmCIF files, also .gz")
     text = "siamdiff-residue, or a file: encoder.pt, checkpoint, fine-tuned model, released (default: siamdiff-atom)"
     parser.add_argument("--checkpoint", default="siamdiff-atom", help=text)

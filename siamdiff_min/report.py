@@ -5,7 +5,6 @@ for every seed, the table of results, and the predictions on the test split (`fi
 Only this page needs matplotlib: `pip install matplotlib`.
 """
 
-import argparse
 import base64
 import contextlib
 import html
@@ -19,7 +18,7 @@ import numpy as np
 from sklearn import metrics
 
 from .downstream.metrics import spearman
-from .files import CheckpointError, SiamDiffError, console, printable, structure_errors, write_file
+from .files import CheckpointError, Parser, SiamDiffError, console, printable, structure_errors, write_file
 from .training import checkpoint, results
 from .training.config import FINETUNE, PRETRAIN
 from .training.log import NO_MEASURE, in_order
@@ -150,7 +149,7 @@ def report(run: Path) -> Path:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line."""
-    parser = argparse.ArgumentParser(prog="siamdiff-report", description=__doc__.splitlines()[0])
+    parser = Parser(prog="siamdiff-report", description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="the folder of a run (--out of train.py or finetune.py)")
     args = parser.parse_args(argv)
     with console():

@@ -186,8 +186,6 @@ def test_a_loss_that_is_not_finite_names_the_proteins(tmp_path):
     with pytest.raises(SiamDiffError, match=r"not finite.*protein-13") as error:
         train(config, bad=13)
     assert str(error.value).count("protein-") == 2  # the part of the batch that is to blame
-    path, state = checkpoint.latest(tmp_path) or (None, {"objective": {}})
-    assert all(torch.isfinite(v).all() for v in state["objective"].values()), path
 
 
 def test_a_gradient_that_is_not_finite_stops_too(tmp_path, monkeypatch):
