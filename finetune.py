@@ -12,6 +12,7 @@ Without --init-from the encoder starts from scratch. The results are OUT/results
 import os
 import sys
 from argparse import Namespace
+from contextlib import closing
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep
@@ -171,9 +172,9 @@ def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> 
     """
     batches = epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
     keys = [[(0, int(i)) for i in batch] for batch in batches]
-    loaded = engine.load(everything(dataset), keys, config, ranks.device)
-    proteins = (sample.protein.to(ranks.device) for sample, _ in loaded)
-    update_bn(map(task.encoder.builder.select_nodes, proteins), task.encoder)
+    with closing(engine.load(everything(dataset), keys, config, ranks.device)) as loaded:
+        proteins = (sample.protein.to(ranks.device) for sample, _ in loaded)
+        update_bn(map(task.encoder.builder.select_nodes, proteins), task.encoder)
 
 
 def train(config: Namespace, task: Task, datasets: dict[str, Samples], labels: tuple[str, ...], ranks: Ranks) -> int:

@@ -4,7 +4,10 @@ Start reading at `siamdiff_min/pretraining/siamdiff.py`, which is Algorithm 1 of
 """
 
 import importlib
+import sys
 
+if sys.version_info < (3, 10):  # noqa: UP036  # a clone asks nobody; only pip reads what pyproject.toml needs
+    sys.exit("error: siamdiff_min needs Python 3.10 or newer, and this is %d.%d" % sys.version_info[:2])  # noqa: UP031
 from .encoders import ENCODERS, GVPGNN, Encoder, Encoding, ESMGearNet, GearNet
 from .encoders.weights import list_encoders, load_encoder
 from .pretraining import OBJECTIVES, SCHEDULES, Schedule, SiamDiff

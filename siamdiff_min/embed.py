@@ -5,10 +5,10 @@ the package, or any file with the weights of one: encoder.pt, a checkpoint, a fi
 `encoders/embedding.py` computes; here are the command, its batches and its file.
 """
 
-import argparse
 import contextlib
 import sys
 import tempfile
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from .data.pool import read_all
 from .data.sources import find_structures
 from .encoders.embedding import INCLUDE, Embedder, Embedding, nothing_in
 from .encoders.weights import find_weights, load_encoder
-from .files import ConfigError, SiamDiffError, StructureError, console, printable, replacing, writing
+from .files import ConfigError, Parser, SiamDiffError, StructureError, console, printable, replacing, writing
 from .training.ranks import Ranks, catch_signals
 
 GROUP = 256  # structures read before they are embedded, in batches of similar size
@@ -65,7 +65,7 @@ class Table:
             np.savez(file, **arrays)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Embed the structures of a command line; returns 1 if one of its paths gave no embedding."""
     if args.out.suffix != ".npz" or args.out.is_dir():
         raise ConfigError(f"--out {args.out} is not the name of an .npz file")
@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns 1 if one of its paths gave no embedding, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="siamdiff-embed", description=__doc__.splitlines()[0])
+    parser = Parser(prog="siamdiff-embed", description=__doc__.splitlines()[0])
     parser.add_argument("structures", nargs="+", help="files, folders and archives of PDB or mmCIF files, also .gz")
     text = "siamdiff-residue, or a file: encoder.pt, checkpoint, fine-tuned model, released (default: siamdiff-atom)"
     parser.add_argument("--checkpoint", default="siamdiff-atom", help=text)

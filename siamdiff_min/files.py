@@ -1,16 +1,19 @@
-"""The one way to write, lock and checksum files, and the errors that users see.
+"""The one way to write, lock and checksum files, the errors that users see, and the frame of all commands.
 
 A file gets its name only when it is whole and on the disk, so a run killed at any moment leaves the old file as it was.
 Every error that a user can cause is a `SiamDiffError` whose text is one sentence; the scripts print it and exit.
 """
 
+import argparse
 import contextlib
 import csv
+import difflib
 import errno
 import fcntl
 import hashlib
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,19 +76,71 @@ class StructureError(SiamDiffError):
         return printable(f"{text} ({self.detail})" if self.detail else text)
 
 
+class Parser(argparse.ArgumentParser):
+    """Options cannot be abbreviated: a new one changes no old command. A misspelt one is answered with the nearest."""
+
+    def __init__(self, **about):
+        super().__init__(allow_abbrev=False, **about)
+
+    def error(self, message: str):
+        if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            given, known = found[1], found[2].replace("'", "").split(", ")
+        else:
+            given, known = "".join(re.findall(r"unrecognized arguments:.*?(--[^\s=]+)", message)), []
+            known = re.findall(r"--[\w-]+", self.format_help()) if given else []
+        near = difflib.get_close_matches(given, known, 1)
+        super().error(f"{message}. Did you mean {near[0]}?" if near else message)
+
+
+class _Output(io.FileIO):
+    """stdout or stderr of a command. Results are files, so messages that find no room are lost, and end nothing."""
+
+    lost = ""
+
+    def write(self, data) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError) and self.fileno() == 1:
+                raise
+            self.lost = error.strerror
+            return len(data)
+
+
+def _open_outputs() -> None:
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # closed, as by `>&-`: the next file would get its number, and what others print
+            os.open(os.devnull, os.O_RDWR)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        before = getattr(sys, name)
+        if before is getattr(sys, f"__{name}__"):  # not one of a test or a notebook
+            with contextlib.suppress(OSError, AttributeError):
+                before.flush()
+            about = {"encoding": before.encoding, "line_buffering": before.line_buffering} if before else {}
+            binary = io.BufferedWriter(_Output(number, "w", closefd=False))
+            setattr(sys, name, io.TextIOWrapper(binary, errors="backslashreplace", **about))
+
+
 @contextlib.contextmanager
 def console() -> Iterator[None]:
-    """The frame of all commands: a SiamDiffError ends them with its sentence and status 1. File names that the encoding
-    of stdout cannot hold are shown escaped, in place of a traceback."""
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    """The frame of all commands: a SiamDiffError ends them with its sentence and status 1.
+
+    File names that the encoding of stdout cannot hold are shown escaped. A stdout or stderr that is full or closed
+    takes no message, and changes nothing else.
+    """
+    _open_outputs()
     try:
         try:
             yield
         finally:
             sys.stdout.flush()
+            if lost := getattr(getattr(getattr(sys.stdout, "buffer", None), "raw", None), "lost", ""):
+                print(f"warning: messages to stdout were lost: {lost}", file=sys.stderr)
     except SiamDiffError as error:
-        sys.exit(f"error: {error}")
+        ahead = "" if os.environ.get("RANK", "0") == "0" else "\n"  # the first process may show a bar on this line
+        sys.exit(f"{ahead}error: {error}")
     except BrokenPipeError:  # `| head` has seen enough: end as silently as other commands do
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + 13)

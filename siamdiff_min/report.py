@@ -5,7 +5,6 @@ predictions against the truth, the curves with all seeds in each, the options. S
 compares them. A page is one file without scripts, for wide screens and phones, dark and light.
 """
 
-import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from . import __version__
 from .downstream.metrics import LESS_IS_BETTER, spearman
 from .downstream.tasks import TASKS
 from .figures import COLOURS, STYLE, Plane, Row, confusion, draw, forest, limits, number, text, thinned
-from .files import console, structure_errors, write_file
+from .files import Parser, console, structure_errors, write_file
 from .runs import DAMAGED, Run, read_run
 from .training import results
 from .training.config import FINETUNE, PRETRAIN
@@ -364,7 +363,7 @@ def report(paths: Sequence[Path], out: Path | None = None) -> Path:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line."""
-    parser = argparse.ArgumentParser(prog="siamdiff-report", description=__doc__.splitlines()[0])
+    parser = Parser(prog="siamdiff-report", description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, nargs="+", help="folders of runs (--out of train.py or finetune.py)")
     parser.add_argument("--out", type=Path, help="the page (default: RUN/report.html; of several runs comparison.html)")
     args = parser.parse_args(argv)

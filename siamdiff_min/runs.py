@@ -92,7 +92,7 @@ def read_run(path: Path, name: str) -> Run:
     else:
         with contextlib.suppress(CheckpointError):  # the options alone are missing then
             state = next((checkpoint.latest(x, lambda _: None) for x in folders.values()), None)
-            with checkpoint.malformed(path):
+            with weights.malformed(path):
                 config, trained_on = (dict(state[1]["config"]), state[1].get("data")) if state else ({}, None)
     curves, predictions = {}, {}
     for seed, folder in folders.items():

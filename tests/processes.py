@@ -27,7 +27,7 @@ from siamdiff_min import embed
 from siamdiff_min.data import build, ec
 from siamdiff_min.data import store as stores
 from siamdiff_min.encoders import weights
-from siamdiff_min.files import console, write_file
+from siamdiff_min.files import StoreError, console, write_file
 from siamdiff_min.training import engine, ranks
 from siamdiff_min.training.order import Data
 
@@ -74,8 +74,15 @@ def evaluate(out: str, *numbers: str) -> None:
     write_file(Path(out) / f"evaluated-{ours.rank}.json", json.dumps(result).encode())
 
 
+def framed(*argv) -> int:
+    """The stand-in in the frame of a command: an error is a sentence."""
+    with console():
+        return standin.main(*argv)
+
+
 PROGRAMS = {
     "stand-in": standin.main,
+    "framed": framed,
     "few": partial(standin.main, num=5, num_valid=1),  # fewer than three processes need for a batch each
     "train": partial(script, "train.py"),
     "finetune": partial(script, "finetune.py"),
@@ -119,7 +126,7 @@ def end_as_an_interpreter() -> None:
 
 
 def harm(wanted) -> None:
-    """SLOW_SAVES, DISK, LIMIT and DIE: see below."""
+    """SLOW_SAVES, DISK, LIMIT, LOADER and DIE: see below."""
     if "SLOW_SAVES" in wanted:
         slow_saves(Path(wanted["SLOW_SAVES"]))
     if "DISK" in wanted:
@@ -129,6 +136,8 @@ def harm(wanted) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(wanted["LIMIT"]),) * 2)
+    if "LOADER" in wanted:
+        fail_to_load(*wanted["LOADER"].split(":"))
     if "DIE" in wanted:
         rank, place, how = wanted["DIE"].split(":")
         if os.environ.get("RANK", "0") == rank:
@@ -185,6 +194,20 @@ def at_disk_operation(action: str, number: int, below: str) -> None:
 
     os.fsync = synced
     sys.addaudithook(audit)
+
+
+def fail_to_load(how: str, index: str) -> None:
+    """Let the process that loads protein `index` raise a StoreError, or be `killed`, unless it is this one."""
+    ours, read = os.getpid(), standin.Dataset.__getitem__
+
+    def harmed(self, key):
+        if key[1] == int(index) and os.getpid() != ours:
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise StoreError("the store was replaced while it was in use")
+        return read(self, key)
+
+    standin.Dataset.__getitem__ = harmed
 
 
 def die_in(place: str, how: str) -> None:

@@ -55,7 +55,7 @@ def test_results_of_two_seeds(trained):
         values = [results["test"][seed][name] for seed in "34"]
         assert np.isclose(mean, np.mean(values)) and np.isclose(results["std"][name], np.std(values, ddof=1))
     for seed in (3, 4):
-        best = checkpoint.load(trained / f"seed-{seed}" / "best.pt", weights.MODEL)
+        best = weights.load(trained / f"seed-{seed}" / "best.pt", weights.MODEL)
         valid = [line for line in lines(trained / f"seed-{seed}") if line["split"] == "valid"]
         assert len(valid) == 3 and valid[int(best["epochs"]) - 1]["fmax"] == max(line["fmax"] for line in valid)
         assert best["valid"]["fmax"] == valid[int(best["epochs"]) - 1]["fmax"] and tuple(best["labels"]) == ENZYMES
@@ -79,7 +79,7 @@ def test_results_stand_beside_the_constant_answer_and_say_where_they_come_from(t
     assert results["counts"] == {"samples": 5, "structures": 5, "positives": 5} and results["about"]["date"][:2] == "20"
     for seed in "34":
         assert (
-            results["best_epoch"][seed] == checkpoint.load(trained / f"seed-{seed}/best.pt", checkpoint.MODEL)["epochs"]
+            results["best_epoch"][seed] == weights.load(trained / f"seed-{seed}/best.pt", weights.MODEL)["epochs"]
         )
 
 

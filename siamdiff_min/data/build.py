@@ -7,7 +7,6 @@ that was killed, or whose data have changed since, writes again only the shards 
     python -m siamdiff_min.data.build PATH ...  # builds the stores that are missing, and checks all
 """
 
-import argparse
 import contextlib
 import hashlib
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ..files import TEMPORARY, ConfigError, StoreError, console, escape, lock, write_file, writing
+from ..files import TEMPORARY, ConfigError, Parser, StoreError, console, escape, lock, write_file, writing
 from . import store as stores
 from .pool import read_all
 from .sources import Origin, structure_files
@@ -193,7 +192,7 @@ def _describe(origin: Origin, listing, folder: Path, files: list[Path]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line."""
-    parser = argparse.ArgumentParser(prog="siamdiff-build", description="Build and check stores.")
+    parser = Parser(prog="siamdiff-build", description="Build and check stores.")
     parser.add_argument("path", nargs="+", help="structures (their store is built), or a store")
     args = parser.parse_args(argv)
     with console():

@@ -4,7 +4,6 @@
 `NAME.part`. Archives of AlphaFold models stay as they are, those of the labelled sets are unpacked beside themselves.
 """
 
-import argparse
 import http.client
 import os
 import shutil
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ..files import SiamDiffError, checksum, console, lock, read_rows, writing
+from ..files import Parser, SiamDiffError, checksum, console, lock, read_rows, writing
 
 ALPHAFOLD = "https://ftp.ebi.ac.uk/pub/databases/alphafold"
 ZENODO = "https://zenodo.org/records"
@@ -143,7 +142,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line. Returns 1 if a download failed."""
-    parser = argparse.ArgumentParser(prog="siamdiff-download", description=__doc__.splitlines()[0])
+    parser = Parser(prog="siamdiff-download", description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("afdb", *LABELLED), help="AlphaFold models, or the set of a task")
     parser.add_argument("--out", required=True, type=Path, help="folder; one for everything is fine")
     parser.add_argument("--version", default="v6", help="of the AlphaFold database (default: v6)")

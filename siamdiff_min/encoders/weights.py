@@ -12,6 +12,7 @@ import io
 import itertools
 import os
 import re
+import warnings
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -56,7 +57,8 @@ def read_weights(path: str | Path, allow: tuple = ()):
         with open(found, "rb") as file:
             _compare_checksums(file)
             file.seek(0)
-            with torch.serialization.safe_globals(list(allow)):
+            with torch.serialization.safe_globals(list(allow)), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Validating sparse tensor")  # `check_weights` refuses them by name
                 return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises half a dozen types on damaged input, some without a message
         if isinstance(error, OSError) and error.errno:

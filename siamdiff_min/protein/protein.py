@@ -62,7 +62,7 @@ class Protein:
         return self.map(lambda x: x.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Protein:
-        """Page-locked copy; `torch.utils.data.DataLoader(pin_memory=True)` calls this."""
+        """Page-locked copy, which goes to a GPU while others compute."""
         return self.map(torch.Tensor.pin_memory)
 
     def select_atoms(self, keep: Tensor) -> Protein:

@@ -8,7 +8,7 @@ options say what a run did: --dry-run prints them, and every checkpoint keeps th
 import importlib
 import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ..conventions import CONVENTIONS
 from ..downstream.tasks import KINDS, TASKS
 from ..encoders import ENCODERS, ONE_LEVEL, weights
-from ..files import ConfigError
+from ..files import ConfigError, Parser
 from ..pretraining import ABLATIONS, OBJECTIVES, STAGED
 
 # ---- presets ---------------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Option(NamedTuple):
 
     about: dict  # arguments of argparse
     only: tuple[str, ...]  # the methods or tasks that have it; none: all
-    free: bool  # it does not alter the course of a run, and may change when the run is resumed
+    free: bool  # may change when a run is resumed: it does not alter the course, or the checksum of the data decides
 
 
 def option(help: str, default=None, only: tuple[str, ...] = (), free: bool = False, **about) -> Option:
@@ -149,7 +149,7 @@ PRETRAIN = RUN | {
     "method": option("pre-training objective", "siamdiff", choices=OBJECTIVES),
     "ablation": option("leave out a part of the method (Sec. 5.3, App. G)", "none", choices=ABLATIONS, only=STAGED),
     "head_dim": option("width of the heads (default: the width of their input)", type=COUNT, only=STAGED),
-    "data": option("folder, .tar, .zip or file of structures, or a store (default: the bundled demo set)"),
+    "data": free("folder, .tar, .zip or file of structures, or a store (default: the bundled demo set)"),
     "store": free("where to build the store of --data (default: beside it)"),
     "valid_fraction": option("share held out; the demo set has a split of its own", 0.05, type=SHARE),
     "max_length": option("residues kept of each protein (default: Table 5)", type=COUNT),
@@ -160,13 +160,13 @@ PRETRAIN = RUN | {
 }
 FINETUNE = RUN | {
     "task": option("downstream task (default: of --eval-only, or psr)", choices=TASKS),
-    "data": option("folder of the ATOM3D or EC set, or structures (default: a demo set from the bundle)"),
+    "data": free("folder of the ATOM3D or EC set, or structures (default: a demo set from the bundle)"),
     "max_residues": option("residues kept, the nearest (default: 400 at atom level)", type=COUNT, only=("msp",)),
     "cutoff": option(
         "the test split's largest identity to training, in %", 95, type=int, choices=(30, 40, 50, 70, 95), only=("ec",)
     ),
     "ids": option("text file with the ids to use", only=("ec",)),
-    "labels": option("file of labels for the structures of --data", only=("table",)),
+    "labels": free("file of labels for the structures of --data", only=("table",)),
     "kind": option("kind of the labels (default: by their looks)", choices=KINDS, only=("table",)),
     "metric": option(
         "metric that decides which epoch is the best (default: by kind)",
@@ -199,14 +199,14 @@ def parse(argv: list[str] | None, options: Mapping[str, Option], description: st
 
     Raises ConfigError for a plugin that is not there, SystemExit for a wrong command line.
     """
-    plugins = ArgumentParser(add_help=False, allow_abbrev=False)
+    plugins = Parser(add_help=False)
     plugins.add_argument("--plugin", nargs="+", type=Path, default=[])
     for path in plugins.parse_known_args(argv)[0].plugin:
         if not path.is_file():
             raise ConfigError(f"--plugin {path}: no such file")
         sys.path.insert(0, str(path.parent))
         importlib.import_module(path.stem)
-    parser = ArgumentParser(usage="%(prog)s [options]", description=description)
+    parser = Parser(usage="%(prog)s [options]", description=description)
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
         for name in filter(options.__contains__, names.split()):
@@ -310,7 +310,8 @@ def settled(config: Namespace, kind: str, source: Mapping, default: Mapping = {}
     file = getattr(config, "eval_only", None) or config.init_from
     for name, value in known.items():
         if getattr(config, name) != value:
-            raise ConfigError(f"{flag(name, getattr(config, name))}, but {file} holds: {shown(value)}")
+            given = flag(name, getattr(config, name))
+            raise ConfigError(f"{given}, but {file} holds: {shown(value)}. Leave out {flag(name)}")
         if value not in options[name].about.get("choices", [value]):
             raise ConfigError(f"{flag(name, value)} of {file} is not known here. Does it come from a --plugin?")
     rows = table.get(chosen, {})

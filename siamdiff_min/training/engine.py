@@ -8,61 +8,19 @@ normalise their parts together (SyncBatchNorm).
 """
 
 import signal
-import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import DataLoader
 
-from ..files import StoreError
 from ..logs import Mean
+from .loader import load
 from .order import Data, seed_of, train_keys, valid_keys
 from .ranks import Ranks, Record, catch_signals, means
 from .run import Run, Step
-
-
-def _ignore_signals(worker: int) -> None:
-    """Ctrl-C, and SIGTERM of a batch system, reach the loader's processes too. They end after the run's checkpoint."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-def _start(batches: DataLoader) -> Iterator[tuple]:
-    """The iterator of a loader. Signals wait until it is made: a worker that does not ignore them yet would die."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        return iter(batches)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def load(data: Data, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
-    """The batches whose keys are given, in order: (batch, names) of each.
-
-    Close it (`contextlib.closing`) to end its workers: Python alone would send them SIGTERM, which they ignore.
-    """
-    workers = min(config.num_workers, len(keys)) if isinstance(keys, list) else config.num_workers
-    if workers and dist.is_available() and dist.is_initialized():
-        # gloo's threads may still be letting go of tensors. Up to Python 3.11 a worker that is forked meanwhile can
-        # hang: 8 of 8,000 did; with a pause of 0.01 s none of 16,000.
-        time.sleep(0.1)
-    batches = DataLoader(
-        data.dataset,
-        batch_sampler=keys,
-        collate_fn=data.collate,
-        num_workers=workers,
-        pin_memory=device.type == "cuda",
-        worker_init_fn=_ignore_signals,
-        generator=torch.Generator(),  # unused by our sampler; without it torch would draw from its global one
-    )
-    try:
-        yield from _start(batches)
-    except StoreError as error:  # torch puts the traceback of a worker before the sentence
-        raise StoreError(str(error).strip().rpartition(f"{StoreError.__name__}: ")[2]) from error
 
 
 @torch.no_grad()
@@ -77,8 +35,12 @@ def held_out(model: nn.Module, data: Data, config: Namespace, ranks: Ranks, meas
     batches = valid_keys(data.indices, config.batch_size)
     mine, results = range(ranks.rank, len(batches), ranks.world), []
     model.eval()
-    with closing(load(data, [batches[b] for b in mine], config, ranks.device)) as loaded:
-        for b, (batch, names) in zip(ranks.bar(mine, desc="held out", leave=False), loaded):
+    loaded, bar = (
+        load(data, [batches[b] for b in mine], config, ranks.device),
+        ranks.bar(mine, desc="held out", leave=False),
+    )
+    with closing(loaded), bar:
+        for b, (batch, names) in zip(bar, loaded):
             with torch.autocast(ranks.device.type, torch.bfloat16, enabled=config.amp == "bf16"):
                 results.append(measure(b, batch.to(ranks.device, non_blocking=True), names))
     model.train()

@@ -7,6 +7,8 @@ import math
 import os
 import time
 from argparse import Namespace
+from collections import deque
+from itertools import chain
 from operator import index
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..encoders.weights import check_weights, load_weights, malformed
 from ..files import ConfigError, SiamDiffError, printable, write_file, writing
+from ..logs import Statistic
 from . import checkpoint
 from .config import check_resumable
 from .log import beside, in_order, lines_before, peak_memory
@@ -77,6 +80,7 @@ class Run:
         self.stage = self.epoch = None  # of the step that is being done or was done last
         self.epoch_loss = 0.0  # sum over the steps of this epoch
         self.steps: dict[int, Step] = {}  # those since the last line of the training
+        self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the last steps of this stage
         self.restore()
         self.path, self.start = Path(config.out) / "metrics.jsonl", time.perf_counter()
         self.bar = ranks.bar(total=self.total, initial=self.step, unit="step")
@@ -93,12 +97,14 @@ class Run:
 
     def save(self) -> None:
         """Write a checkpoint; rank 0 does."""
+        window = self.ranks.gather([[[_plain(record) for record in records] for records in self.window]])
         if self.ranks.rank == 0:
             state = {
                 "config": vars(self.config),
                 "data": self.trained_on,
                 "step": self.step,
                 "epoch_loss": self.epoch_loss,
+                "window": [list(chain(*parts)) for parts in zip(*window, strict=True)],
                 "objective": self.objective.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "scheduler": self.scheduler and self.scheduler.state_dict(),
@@ -111,7 +117,7 @@ class Run:
         found = None
         if resume == "auto":
             found = checkpoint.latest(out, self.ranks.say)
-        elif checkpoint.checkpoints(out) and (resume == "never" or Path(resume).parent != out):
+        elif checkpoint.checkpoints(out) and (resume == "never" or Path(resume).resolve().parent != out.resolve()):
             raise ConfigError(f"{out} holds checkpoints: choose another --out, remove them, or take --resume auto")
         elif resume != "never":
             found = Path(resume), checkpoint.load(Path(resume))
@@ -140,6 +146,9 @@ class Run:
             if self.scheduler:
                 self.scheduler.load_state_dict(state["scheduler"])
             self.step, self.epoch_loss = index(state["step"]), float(state["epoch_loss"])
+            for records in state.get("window", []):  # of all ranks; the first takes them
+                ours = [_record(record, self.ranks.device) for record in records]
+                self.window.append([] if self.ranks.rank else ours)
         self.ranks.say(f"resumed from {path} at step {self.step}")
 
     # ---- step by step ------------------------------------------------------------------------------------------------
@@ -150,6 +159,8 @@ class Run:
         if self.staged and stage != self.stage:
             self.objective.set_stage(stage)
         self.stage = stage
+        if self.step == self.switch:
+            self.window.clear()
         if self.config.lr_decay == "cosine":
             factor = 0.5 + 0.5 * math.cos(math.pi * self.step / self.full)
             for group in self.optimizer.param_groups:
@@ -183,17 +194,20 @@ class Run:
             write_file(self.path, lines_before(self.path, self.step))
 
     def log_train(self) -> None:
-        """Write a line with the means over all steps since the last one. Here the host waits for the device.
+        """Write a line with the means over the last --log-every steps of the stage. Here the host waits for the device.
 
         Raises SiamDiffError, on all ranks, if a loss or gradient is not finite.
         """
         check_finite(self.steps, self.ranks)
-        values = means([record for step in self.steps.values() for _, record in step.parts], self.ranks)
+        new = [[record for _, record in step.parts] for step in self.steps.values()]
+        self.window.extend(new)
+        values = means([record for records in self.window for record in records], self.ranks)
+        since = means([{"loss": record["loss"]} for records in new for record in records], self.ranks)
         rate = len(self.steps) * self.config.global_batch_size / (time.perf_counter() - self.since)
         speed = {"lr": self.optimizer.param_groups[-1]["lr"], f"{self.unit}_per_second": rate}
         self.write(split="train", **values, **speed, peak_memory_mb=peak_memory(self.ranks.device))
         self.bar.set_postfix_str(f"loss {values['loss']:.4g}, {rate:.3g} {self.unit}/s", refresh=False)
-        self.epoch_loss += values["loss"] * len(self.steps)
+        self.epoch_loss += since["loss"] * len(self.steps)
         self.steps = {}
 
     def log_valid(self, values: dict[str, float]) -> dict[str, float]:
@@ -215,6 +229,18 @@ class Run:
                 file.write((json.dumps(line) + "\n").encode())
                 file.flush()
                 os.fsync(file.fileno())
+
+
+def _plain(record: Record) -> dict[str, list]:
+    """The logs of a batch as plain values, which a checkpoint can hold: the kind of each, and its sums."""
+    return {name: [type(log).__name__, log.sums.double().tolist()] for name, log in record.items()}
+
+
+def _record(plain: dict[str, list], device: torch.device) -> Record:
+    """The logs that `_plain` made such values of."""
+    kinds = {kind.__name__: kind for kind in Statistic.__subclasses__()}
+    made = {name: (kinds[kind], torch.tensor(sums, dtype=torch.double)) for name, (kind, sums) in plain.items()}
+    return {name: kind(sums.to(device)) for name, (kind, sums) in made.items()}
 
 
 def groups(objective: nn.Module, lr: float) -> list[dict]:

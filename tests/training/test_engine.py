@@ -21,7 +21,7 @@ from siamdiff_min.files import SiamDiffError, StoreError
 from siamdiff_min.logs import Entropy, Variance
 from siamdiff_min.pretraining import SCHEDULES, SiamDiff
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.training import checkpoint, engine, ranks
+from siamdiff_min.training import checkpoint, engine, loader, ranks
 from siamdiff_min.training.log import lines_before
 from siamdiff_min.training.order import Data, valid_keys
 from siamdiff_min.training.ranks import Ranks
@@ -186,8 +186,6 @@ def test_a_loss_that_is_not_finite_names_the_proteins(tmp_path):
     with pytest.raises(SiamDiffError, match=r"not finite.*protein-13") as error:
         train(config, bad=13)
     assert str(error.value).count("protein-") == 2  # the part of the batch that is to blame
-    path, state = checkpoint.latest(tmp_path) or (None, {"objective": {}})
-    assert all(torch.isfinite(v).all() for v in state["objective"].values()), path
 
 
 def test_a_gradient_that_is_not_finite_stops_too(tmp_path, monkeypatch):
@@ -339,13 +337,13 @@ def test_an_error_of_a_store_is_one_sentence(workers):
 
 def test_a_signal_to_all_while_workers_start(monkeypatch):
     """In 107 of 200 tries a worker got SIGTERM before it ignored it; the run then ended in a traceback."""
-    ignore = engine._ignore_signals
+    serve = loader._serve
 
-    def early(worker):
+    def early(*about):
         os.kill(os.getpid(), signal.SIGTERM)
-        ignore(worker)
+        serve(*about)
 
-    monkeypatch.setattr(engine, "_ignore_signals", early)
+    monkeypatch.setattr(loader, "_serve", early)
     data = Data(range(10), lambda batch: batch, range(10))
     assert list(engine.load(data, [[3], [1]], Namespace(num_workers=2), ALONE.device)) == [[3], [1]]
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM, signal.SIGINT}

@@ -1,0 +1,131 @@
+"""The batches of a run, made ahead of time by other processes. An error ends them at once, and they end when we do.
+
+Each process has a connection of its own, through which a batch comes as arrays. The DataLoader of torch has queues in
+shared memory instead: it waits for ever behind an error or a worker that the system kills, and needs room in /dev/shm.
+"""
+
+import multiprocessing
+import signal
+import time
+import traceback
+import warnings
+from argparse import Namespace
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import cycle
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+
+import torch
+import torch.distributed as dist
+
+from ..data.pool import START
+from ..files import SiamDiffError
+from .order import Data
+
+AHEAD = 2  # batches that are asked of every process: one that it makes, one to begin with at once
+LESS = "memory ran out, try fewer --num-workers; 0 needs none"
+
+
+def load(data: Data, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
+    """The batches whose keys are given, in order: (batch, names) of each.
+
+    Close it (`contextlib.closing`) to end its processes. Raises what making a batch raises, in its turn, and
+    SiamDiffError if a process is killed or cannot be started.
+    """
+    number = min(config.num_workers, len(keys)) if isinstance(keys, list) else config.num_workers
+    if not number:
+        yield from (_pinned(_make(data, key), device) for key in keys)
+        return
+    workers, asked = [], deque()
+    try:
+        _start(workers, number, data)
+        turn = cycle(workers)
+        for key in keys:
+            if len(asked) == AHEAD * len(workers):
+                yield _pinned(_answer(*asked.popleft()), device)
+            asked.append(next(turn))
+            with suppress(OSError):  # it has ended; its answer will tell
+                asked[-1][1].send(key)
+        while asked:
+            yield _pinned(_answer(*asked.popleft()), device)
+    finally:
+        for process, connection in workers:
+            process.kill()  # SIGTERM would be waited for: it is blocked
+            process.join()
+            connection.close()
+
+
+def _start(workers: list[tuple], number: int, data: Data) -> None:
+    """Add processes to `workers`: each with its connection. Raises SiamDiffError if there is no room for them.
+
+    Ctrl-C, and SIGTERM of a batch system, reach them too, but stay blocked: they end after the run's checkpoint.
+    """
+    if dist.is_available() and dist.is_initialized():
+        # gloo's threads may still be letting go of tensors. Up to Python 3.11 a worker that is forked meanwhile can
+        # hang: 8 of 8,000 did; with a pause of 0.01 s none of 16,000.
+        time.sleep(0.1)
+    context = multiprocessing.get_context(START)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
+            for _ in range(number):
+                ours, theirs = context.Pipe()
+                with theirs:
+                    known = [ours, *(connection for _, connection in workers)]
+                    process = context.Process(target=_serve, args=(theirs, data, known), daemon=True)
+                    process.start()
+                workers.append((process, ours))
+    except OSError as error:
+        problem = f"could not start {number} processes that load data: {error.strerror or error}"
+        raise SiamDiffError(f"{problem}. Try fewer --num-workers; 0 needs none") from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(connection: Connection, data: Data, others: list[Connection]) -> None:
+    """What a process does: make the batches that it is asked for, until the connection ends (its parent has died)."""
+    torch.set_num_threads(1)
+    ForkingPickler.register(torch.Tensor, lambda tensor: (torch.tensor, (tensor.numpy(),)))  # torch would share memory
+    for other in others:  # an open copy of our parent's end would hide that it has died
+        other.close()
+    with suppress(EOFError, OSError):
+        while True:
+            connection.send(_tried(data, connection.recv()))
+
+
+def _tried(data: Data, key: list) -> tuple | Exception:
+    """A batch, or the error in its place. One of ours is sent as it is, of another the text with its traceback."""
+    try:
+        return _make(data, key)
+    except SiamDiffError as error:
+        return error
+    except MemoryError:
+        return SiamDiffError(f"a process that loads data had to stop: {LESS}")
+    except Exception:
+        return RuntimeError(traceback.format_exc())
+
+
+def _make(data: Data, key: list) -> tuple:
+    return data.collate([data.dataset[one] for one in key])
+
+
+def _answer(process, connection: Connection) -> tuple:
+    """The next batch of a process. Raises the error that it sends, and SiamDiffError if it has ended."""
+    try:
+        answer = connection.recv()
+    except (EOFError, OSError) as error:
+        process.join(10)
+        code = process.exitcode or 0
+        how = signal.Signals(-code).name if code < 0 else f"status {code}"
+        raise SiamDiffError(f"a process that loads data has ended ({how}); if {LESS}") from error
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _pinned(made: tuple, device: torch.device) -> tuple:
+    """Page-locked for a GPU, so that the copy to it need not be waited for."""
+    return (made[0].pin_memory(), *made[1:]) if device.type == "cuda" else made

@@ -1,0 +1,160 @@
+"""Processes that load data: whatever happens to them, the run ends with a sentence, and the others with it."""
+
+import contextlib
+import os
+import resource
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+
+import processes
+import pytest
+import standin
+import torch
+from processes import PATIENCE, cold, finish, start
+
+from siamdiff_min.data.build import open_store
+from siamdiff_min.files import SiamDiffError
+from siamdiff_min.training import loader
+from siamdiff_min.training.order import Data
+
+CPU = torch.device("cpu")
+SOON = 60  # seconds from the sentence to the end
+TRAINED, HELD_OUT = 7, 43  # proteins of the stand-in
+KILLED = "a process that loads data has ended (SIGKILL); if memory ran out, try fewer --num-workers"
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("workers, world", [(1, 2), (2, 1), (1, 1), (2, 2)])
+@pytest.mark.parametrize(
+    "how, index, sentence",
+    [
+        ("raises", TRAINED, "the store was replaced while it was in use"),
+        ("killed", TRAINED, KILLED),
+        ("raises", HELD_OUT, "the store was replaced while it was in use"),
+        ("killed", HELD_OUT, KILLED),
+    ],
+)
+def test_an_error_of_a_process_that_loads_ends_the_run(how, index, sentence, workers, world, tmp_path):
+    """The sentence was printed, and then the workers were joined, which ignored SIGTERM; other ranks waited on."""
+    log = tmp_path / "log"
+    children = start(log, world, "framed", tmp_path / "out", "--num-workers", workers, LOADER=f"{how}:{index}")
+    end = time.monotonic() + PATIENCE
+    while f"error: {sentence}" not in (log.read_text() if log.exists() else "") and time.monotonic() < end:
+        time.sleep(0.05)
+    codes = finish(children, SOON)
+    said = log.read_text()
+    assert codes == [1] * world and f"error: {sentence}" in said, said
+    assert "Traceback" not in said, said
+    assert world == 1 or "error: lost another process of this run, whose message tells why" in said, said
+
+
+def test_a_shard_that_was_damaged_ends_the_command(enzymes, tmp_path):
+    """`train.py` in an interpreter of its own, as a user starts it."""
+    store = tmp_path / "mine.store"
+    open_store(enzymes / "train", store)
+    (shard,) = store.glob("0*.pt")
+    shard.write_bytes(bytes(shard.stat().st_size))
+    options = (
+        "--size tiny --level residue --batch-size 2 --max-length 20 --valid-fraction 0 --num-workers 1 --device cpu"
+    )
+    said = cold("train.py", "--data", store, "--out", tmp_path / "out", *options.split(), status=1)
+    assert said.splitlines()[-1].startswith(f"error: {shard} is missing or damaged") and "Traceback" not in said
+
+
+def unshared() -> bool:
+    """Whether we may mount a file system where only we see it."""
+    command = ["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/dev/shm"]
+    try:
+        return subprocess.run(command, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+SMALL = "mount -t tmpfs -o size=64k tmpfs /dev/shm && "
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize(
+    "case", [f"unshare -m sh -c '{SMALL}%s'", "ulimit -n 32; %s", f"unshare -m sh -c '{SMALL}ulimit -n 32; %s'"]
+)
+def test_batches_need_no_room_in_shared_memory_and_no_files(case, tmp_path):
+    """A container has 64 MB of /dev/shm, here it has 64 KB; a tensor took a file each."""
+    if "unshare" in case and not unshared():
+        pytest.skip("we may not mount anything")
+    command = f"{sys.executable} {processes.__file__} framed {tmp_path}/out --num-workers 2 --epochs 1"
+    paths = f"{processes.ROOT}{os.pathsep}{processes.ROOT / 'tests'}"
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    how = {"env": environment, "capture_output": True, "text": True, "timeout": PATIENCE}
+    done = subprocess.run(["sh", "-c", case % command], **how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert standin.lines(tmp_path / "out")[-1]["step"] == 20
+
+
+def test_no_room_for_a_process_is_a_sentence():
+    """And those that were started are ended."""
+    data, before = Data(range(10), lambda batch: batch, range(10)), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[0], 4096), before[1]))
+    with contextlib.ExitStack() as taken:
+        taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        files = []
+        with contextlib.suppress(OSError):
+            while True:
+                files.append(taken.enter_context(open(os.devnull)))
+        for file in files[:8]:
+            file.close()
+        with pytest.raises(SiamDiffError, match=r"could not start 8 processes .*Too many open files.*--num-workers"):
+            list(loader.load(data, [[i] for i in range(10)], Namespace(num_workers=8), CPU))
+        assert not loader.multiprocessing.active_children()
+
+
+class Failing:
+    def __getitem__(self, key):
+        if key == 3:
+            raise MemoryError
+        if key == 4:
+            raise KeyError("a fault of ours")
+        return torch.full((2,), float(key))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_batches_come_in_order_and_errors_in_their_turn(workers):
+    """An error of ours keeps its traceback; want of memory is a sentence."""
+    data, config = Data(Failing(), torch.stack, range(9)), Namespace(num_workers=workers)
+    keys = [[i, i + 1] for i in (5, 0, 1, 7, 6, 8, 1, 0, 5, 7)]
+    batches = list(loader.load(data, keys, config, CPU))
+    assert [batch.tolist() for batch in batches] == [[[i, i], [i + 1, i + 1]] for i, _ in keys]
+    loaded = loader.load(data, [[0, 1], [2, 3]], config, CPU)
+    next(loaded)
+    with pytest.raises(SiamDiffError, match="had to stop: memory ran out, try fewer --num-workers"):
+        next(loaded)
+    with pytest.raises(RuntimeError, match=r"(?s)Traceback.*in __getitem__.*a fault of ours"):
+        list(loader.load(data, [[4, 5]], config, CPU))
+    assert not loader.multiprocessing.active_children()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux tells who is whose child")
+def test_processes_that_load_end_when_ours_is_killed(tmp_path):
+    children = start(tmp_path / "log", 1, "stand-in", tmp_path / "out", "--num-workers", 2, "--epochs", 9999)
+    end = time.monotonic() + PATIENCE
+
+    def workers() -> list:
+        listing = Path(f"/proc/{children[0].pid}/task/{children[0].pid}/children")
+        return listing.read_text().split() if listing.exists() else []
+
+    while len(found := workers()) < 2 or not (tmp_path / "out" / "metrics.jsonl").exists():
+        assert time.monotonic() < end and children[0].is_alive(), (tmp_path / "log").read_text()
+        time.sleep(0.02)
+    processes.kill(children)
+    while any(running(pid) for pid in found):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def running(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
