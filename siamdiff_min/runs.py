@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .encoders import weights
 from .files import CheckpointError, SiamDiffError, structure_errors
 from .training import checkpoint, results
 from .training.log import NO_MEASURE, in_order
