@@ -142,10 +142,11 @@ def predicted(paths: list[str], chains: list[Chain]) -> dict[str, np.ndarray]:
 
 
 def best_threshold(answer: np.ndarray, y: np.ndarray) -> float:
-    """The answer from which on calling a residue 1 gives the largest MCC."""
+    """The answer from which on calling a residue 1 gives the largest MCC. Equal answers are called together."""
     order = np.argsort(-answer, kind="stable")
+    last = np.flatnonzero(np.diff(answer[order], append=-np.inf))  # of all with the same answer
     called, hits = np.arange(1, len(y) + 1), y[order].cumsum()
-    return float(answer[order][np.argmax(mcc(hits, called, y.sum(), len(y)))])
+    return float(answer[order][last][np.argmax(mcc(hits, called, y.sum(), len(y))[last])])
 
 
 def mcc(hits, called, positive, total):

@@ -145,6 +145,16 @@ def test_scores_are_those_of_scikit_learn(sites, tmp_path, capsys):
     capsys.readouterr()
 
 
+def test_the_best_threshold_calls_equal_answers_together():
+    """Against all thresholds that there are: of two equal answers none can be called alone."""
+    draw = np.random.default_rng(0)
+    cases = [(np.array([0.5, 0.5, 0.4, 0.1]), np.array([1.0, 0, 1, 0]))]
+    cases += [(draw.integers(0, 5, 30) / 4, draw.integers(0, 2, 30).astype(float)) for _ in range(30)]
+    for answer, y in cases:
+        reached = {t: matthews_corrcoef(y, answer >= t) for t in np.unique(answer)}
+        assert reached[ppis.best_threshold(answer, y)] == pytest.approx(max(reached.values()))
+
+
 def test_predictions_of_a_model_and_the_report(sites, tmp_path, capsys, monkeypatch):
     """Seeds are averaged; a row minus itself is 0."""
     monkeypatch.setattr(ppis, "DRAWS", 20)
