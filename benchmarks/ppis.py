@@ -2,7 +2,7 @@
 
     python -m benchmarks.ppis DATA [FEATURES...] [--predicted NAME-SEED=predicted.tsv ...] [--test] [--out runs/ppis]
     python -m benchmarks.ppis DATA --table ppis.tsv  # for finetune.py --task table --level residue --metric auprc
-    python -m benchmarks.ppis DATA --report FOLDER [--test]  # scores with intervals, and differences
+    python -m benchmarks.ppis DATA --report FOLDER [--test] [--without NAME...]  # intervals and differences
 
 DATA holds labels.tsv (name, chain, number, value, split) and the structures that it names. FEATURES are `floor`, or
 those of `benchmarks.probe`, fitted by logistic regression; NAME-SEED in a file name is one of several seeds.
@@ -142,10 +142,11 @@ def predicted(paths: list[str], chains: list[Chain]) -> dict[str, np.ndarray]:
 
 
 def best_threshold(answer: np.ndarray, y: np.ndarray) -> float:
-    """The answer from which on calling a residue 1 gives the largest MCC."""
+    """The answer from which on calling a residue 1 gives the largest MCC. Equal answers are called together."""
     order = np.argsort(-answer, kind="stable")
+    last = np.flatnonzero(np.diff(answer[order], append=-np.inf))  # of all with the same answer
     called, hits = np.arange(1, len(y) + 1), y[order].cumsum()
-    return float(answer[order][np.argmax(mcc(hits, called, y.sum(), len(y)))])
+    return float(answer[order][last][np.argmax(mcc(hits, called, y.sum(), len(y))[last])])
 
 
 def mcc(hits, called, positive, total):
@@ -181,28 +182,40 @@ def scores(kept, weight: np.ndarray | None = None) -> dict[str, float]:
     }
 
 
-def report(folder: Path, chains: list[Chain]) -> None:
-    """Scores with 95 % intervals over chains, mean over seeds, and the differences of all rows with the same chains."""
+def without(run: dict[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
+    """A row of `with_labels` without some chains."""
+    keep = ~np.isin(run["names"], names)
+    of = keep[run["chain"]]
+    kept = {"names": run["names"][keep], "chain": (keep.cumsum() - 1)[run["chain"]][of]}
+    return run | kept | {name: run[name][of] for name in ("answer", "y")}
+
+
+def report(folder: Path, chains: list[Chain], left_out: list[str]) -> None:
+    """Scores with 95 % intervals over chains, mean over seeds, and the differences of all rows with the same chains.
+
+    A second interval of each difference draws the seeds of both rows too. `left_out` are chains that do not count.
+    """
     rows = defaultdict(list)
     for path in sorted(folder.glob("*.npz")):
         with np.load(path, allow_pickle=False) as kept:
-            rows[re.sub(r"-\d+$", "", path.stem)].append(with_labels(kept, chains))
-    found = {}
+            rows[re.sub(r"-\d+$", "", path.stem)].append(without(with_labels(kept, chains), left_out))
+    found, seeds = {}, np.random.default_rng(1)
     for name, runs in rows.items():
         number = len(runs[0]["names"])
         drawn = np.random.default_rng(0).multinomial(number, np.full(number, 1 / number), DRAWS)
-        means = ([scores(run, weight) for run in runs] for weight in (None, *drawn))
-        found[name] = [{key: np.mean([value[key] for value in values]) for key in values[0]} for values in means]
+        found[name] = np.array([[[*scores(run, weight).values()] for run in runs] for weight in (None, *drawn)])
     print("| | seeds | AUPRC | AUROC | MCC |\n|---|---|---|---|---|")
-    for name, (value, *others) in found.items():
-        cells = [f"{value[key]:.3f} {interval([x[key] for x in others])}" for key in value]
+    for name, values in found.items():
+        cells = [f"{x[0]:.3f} {interval(x[1:])}" for x in values.mean(1).T]
         print(f"| {name} | {len(rows[name])} | {' | '.join(cells)} |")
-    print("\n| AUPRC | difference |\n|---|---|")
+    print("\n| AUPRC | difference | seeds drawn too |\n|---|---|---|")
     for one, two in combinations(found, 2):
         if len(rows[one][0]["names"]) != len(rows[two][0]["names"]):
             continue
-        gaps = [a["AUPRC"] - b["AUPRC"] for a, b in zip(found[one], found[two])]
-        print(f"| {one} minus {two} | {gaps[0]:+.3f} {interval(gaps[1:])} |")
+        values = [found[name][..., 0] for name in (one, two)]  # (1 + DRAWS, seeds)
+        gaps = np.subtract(*(x.mean(1) for x in values))
+        picked = [np.take_along_axis(x[1:], seeds.integers(x.shape[1], size=x[1:].shape), 1).mean(1) for x in values]
+        print(f"| {one} minus {two} | {gaps[0]:+.3f} {interval(gaps[1:])} | {interval(np.subtract(*picked))} |")
 
 
 def interval(values) -> str:
@@ -219,6 +232,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--table", type=Path, help="write the labels for finetune.py")
     parser.add_argument("--out", type=Path, default=Path("runs/ppis"))
     parser.add_argument("--report", type=Path)
+    parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help="chains that the report leaves out")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     chains = read_chains(args.data, args.test)
@@ -232,7 +246,7 @@ def main(argv: list[str] | None = None) -> None:
         shown = "  ".join(f"{key} {value:.3f}" for key, value in scores(with_labels(found, chains)).items())
         print(f"{name:32}  {shown}  ({len(found['names'])} chains, {len(found['answer'])} residues)", flush=True)
     if args.report:
-        report(args.report, chains)
+        report(args.report, chains, args.without)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,6 +145,16 @@ def test_scores_are_those_of_scikit_learn(sites, tmp_path, capsys):
     capsys.readouterr()
 
 
+def test_the_best_threshold_calls_equal_answers_together():
+    """Against all thresholds that there are: of two equal answers none can be called alone."""
+    draw = np.random.default_rng(0)
+    cases = [(np.array([0.5, 0.5, 0.4, 0.1]), np.array([1.0, 0, 1, 0]))]
+    cases += [(draw.integers(0, 5, 30) / 4, draw.integers(0, 2, 30).astype(float)) for _ in range(30)]
+    for answer, y in cases:
+        reached = {t: matthews_corrcoef(y, answer >= t) for t in np.unique(answer)}
+        assert reached[ppis.best_threshold(answer, y)] == pytest.approx(max(reached.values()))
+
+
 def test_predictions_of_a_model_and_the_report(sites, tmp_path, capsys, monkeypatch):
     """Seeds are averaged; a row minus itself is 0."""
     monkeypatch.setattr(ppis, "DRAWS", 20)
@@ -161,7 +172,24 @@ def test_predictions_of_a_model_and_the_report(sites, tmp_path, capsys, monkeypa
     assert mean == pytest.approx((same - 1) / 2)
     printed = capsys.readouterr().out
     assert "(2 chains" in printed and "| tuned | 2 | 1.000" in printed
-    assert "| same minus tuned | +0.000 (0.000 to 0.000) |" in printed
+    assert "| same minus tuned | +0.000 (0.000 to 0.000) | (0.000 to 0.000) |" in printed
+    flipped = [f"{a}\t{1 - float(b)}" for a, b in (line.rsplit("\t", 1) for line in lines[1:])]
+    (tmp_path / "r.tsv").write_text("\n".join([lines[0], *flipped]) + "\n")
+    pairs = [f"good-0={one}", f"mixed-0={one}", f"mixed-1={tmp_path / 'r.tsv'}"]
+    ppis.main([str(sites), "--predicted", *pairs, "--out", str(tmp_path / "two"), "--report", str(tmp_path / "two")])
+    line = next(line for line in capsys.readouterr().out.splitlines() if "good minus mixed" in line)
+    gap, low, high, low_too, high_too = map(float, re.findall(r"[-+]?\d\.\d{3}", line))
+    assert low <= gap <= high and low_too == 0 and high_too > high  # with both seeds equal, 0 or twice the gap
+
+
+def test_a_report_without_some_chains(sites, tmp_path):
+    """As if the chain had never been there."""
+    ppis.main([str(sites), "floor", "--test", "--out", str(tmp_path)])
+    found = ppis.with_labels(dict(np.load(tmp_path / "floor.npz")), ppis.read_chains(sites, True))
+    alone = ppis.without(found, [str(found["names"][0])])
+    assert alone["names"].tolist() == found["names"][1:].tolist() and set(alone["chain"]) == {0}
+    assert ppis.scores(alone) == ppis.scores(found, np.array([0, 1])) != ppis.scores(found)
+    assert ppis.scores(ppis.without(found, ["another"])) == ppis.scores(found)
 
 
 # ---- ddg -------------------------------------------------------------------------------------------------------------

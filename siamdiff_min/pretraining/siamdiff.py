@@ -135,12 +135,13 @@ class SiamDiff(Objective):
         """R^0, R^t, and the estimate of R^0 in the reverse step of Eq. 4: three times (N, 3), angstrom.
 
         Eq. 4 takes a part of the noise away, the estimate all of it. As in training, eps_theta comes from the other
-        view. Nothing is masked.
+        view. Nothing is masked. Batch norm's statistics stay as they are.
         """
         views, _ = self.views(protein, generator)
         steps = torch.full((views[0].num_proteins,), t, device=protein.pos.device)
         noisy = [self.add_noise(view, steps, steps[:0], generator) for view in views]
-        a = self.encoder(noisy[-1].protein, noisy[-1].graph).node
+        buffers = {name: buffer.clone() for name, buffer in self.encoder.named_buffers()}  # training would change them
+        a = torch.func.functional_call(self.encoder, buffers, (noisy[-1].protein, noisy[-1].graph)).node
         pos, graph = noisy[0].protein.pos, noisy[0].graph
         (score,) = kernels.edge_scores([(a, graph, pos)], self.dist_mlp, self.struct_mlp)
         noise = -edges_to_vectors(score, pos, graph.src, graph.dst)  # eps_theta; `Noisy.target` says why minus

@@ -161,6 +161,10 @@ def test_the_folder_of_a_file_is_no_part_of_its_name(tmp_path, zipped):
     }
     data = ec_set(layout(tmp_path / "s", files, zipped))
     assert [names(o) for o in (data.train, data.valid, data.test)] == [["1ABC-A", "1ABC-a"], ["2DEF-B"], ["4JKL-A"]]
+    files["train"] = ["old/1ABC-A.pdb", "5MNO-7/1ABC-A.pdb", "1abc_a.pdb"]  # told apart by their folders
+    data = ec_set(layout(tmp_path / "twice", files, zipped))
+    assert names(data.train) == ["1ABC-A", "1ABC-a"]
+    assert reasons(data.train.listing()) == {"another file of the same chain": 1}
 
 
 def test_a_chain_in_two_splits_is_said(tmp_path):

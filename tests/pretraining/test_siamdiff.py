@@ -441,6 +441,17 @@ def test_a_reverse_step_with_the_true_scores_goes_back_to_the_structure(method, 
     assert torch.allclose(estimate - pos, ((1 - abar) / abar).sqrt() * step, atol=1e-9)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_denoising_changes_nothing_in_the_encoder(training):
+    """Also amid a training, whose batch norm would else learn from what is only looked at."""
+    objective = tiny("siamdiff", "residue").train(training)
+    before = {name: value.clone() for name, value in objective.state_dict().items()}
+    assert any(name.endswith("running_mean") for name in before)
+    _, _, estimate = objective.denoise(batch(), 50, generator())
+    assert all(torch.equal(value, before[name]) for name, value in objective.state_dict().items())
+    assert torch.equal(estimate, objective.denoise(batch(), 50, generator())[2])
+
+
 def test_the_generator_decides_everything():
     objective = tiny("siamdiff", "atom").eval()
     first, again, other = (objective(batch(), generator(k))[0].item() for k in (1, 1, 2))
