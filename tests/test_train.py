@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from processes import TWO_RANKS, cold, run
+from processes import ROOT, TWO_RANKS, cold, run
 from standin import lines
 
 from siamdiff_min.encoders import ENCODERS, weights
@@ -105,13 +105,17 @@ def test_dry_run_and_errors(tmp_path, store):
 
 @pytest.mark.slow
 def test_changed_data_are_not_resumed(enzymes, tmp_path):
+    """Their content decides, and not the name of the folder, as when they have moved."""
     shutil.copytree(enzymes / "train", tmp_path / "data")
     options = "--data", tmp_path / "data", "--out", tmp_path / "out", "--level", "residue"
     train(*options, "--max-steps", 1)
     os.utime(tmp_path / "data" / "1000-A.pdb")  # the store is built anew, with the same content
     assert "at step 1" in train(*options, "--max-steps", 2)
-    shutil.copy(enzymes / "test" / "1011-A.pdb", tmp_path / "data" / "1000-A.pdb")
-    said = train(*options, "--max-steps", 3, status=1)
+    os.rename(tmp_path / "data", tmp_path / "moved")
+    options = "--data", os.path.relpath(tmp_path / "moved", ROOT), *options[2:]
+    assert "at step 2" in train(*options, "--max-steps", 3)
+    shutil.copy(enzymes / "test" / "1011-A.pdb", tmp_path / "moved" / "1000-A.pdb")
+    said = train(*options, "--max-steps", 4, status=1)
     assert "was trained on 8 samples of the data" in said and "now there are 8 samples of" in said
     assert "Traceback" not in said
 

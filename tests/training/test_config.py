@@ -137,6 +137,13 @@ def test_changed_options_are_named():
         check_resumable(pretrain("--batch-size 2 --epochs 3"), before, "x")
 
 
+def test_the_name_of_the_data_is_no_reason_to_refuse():
+    """Their checksum is; `Run.restore` compares it."""
+    check_resumable(pretrain("--data /elsewhere/a"), vars(pretrain("--data a")), "x")
+    before = vars(finetune("--task table --data a --labels b.tsv"))
+    check_resumable(finetune("--task table --data /elsewhere/a --labels /elsewhere/b.tsv --out x"), before, "x")
+
+
 def test_the_level_follows_from_the_encoder():
     assert pretrain("--encoder gvp").level == "atom"
     assert pretrain("--method diffpret --encoder esm-gearnet-8M").level == "residue"
@@ -207,7 +214,7 @@ def test_the_encoder_file_says_what_is_not_given(tmp_path):
     file = written(tmp_path, **source)
     for config in (finetune(f"--task psr --data x --init-from {file}"), pretrain(f"--init-from {file}")):
         assert {name: getattr(config, name) for name in source} == source
-    with pytest.raises(ConfigError, match=r"--preset paper, but .*encoder.pt holds: official"):
+    with pytest.raises(ConfigError, match=r"--preset paper, but .* holds: official\. Leave out --preset"):
         finetune(f"--task psr --init-from {file} --preset paper")
     with pytest.raises(ConfigError, match=r"--encoder gearnet, but .*encoder.pt holds: gvp"):
         pretrain(f"--init-from {file} --encoder gearnet")

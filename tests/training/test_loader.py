@@ -17,8 +17,9 @@ from processes import PATIENCE, cold, finish, start
 
 from siamdiff_min.data.build import open_store
 from siamdiff_min.files import SiamDiffError
-from siamdiff_min.training import loader
+from siamdiff_min.training import engine, loader
 from siamdiff_min.training.order import Data
+from siamdiff_min.training.ranks import Ranks
 
 CPU = torch.device("cpu")
 SOON = 60  # seconds from the sentence to the end
@@ -158,3 +159,19 @@ def running(pid: str) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_an_error_does_not_stand_at_the_end_of_a_bar(monkeypatch, tmp_path, capsys):
+    """That of held-out proteins stayed on its line, since nobody closed it."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)  # it moves every tenth of a second
+    data = Data(standin.Dataset(40), standin.collate, range(40))
+
+    def measure(number, batch, names):
+        time.sleep(0.15)
+        if number == 3:
+            raise SiamDiffError("the reason")
+
+    with pytest.raises(SiamDiffError):
+        engine.held_out(standin.Objective(), data, standin.configure(tmp_path), Ranks(CPU), measure)
+    said = capsys.readouterr().err
+    assert "held out: " in said and said.endswith("\r")
