@@ -10,6 +10,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that w
 # With bf16 a CPU keeps no plan of every shape it has seen: gigabytes, as no two batches have one (docs/performance.md).
 os.environ.update({"LRU_CACHE_CAPACITY": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "0"} | dict(os.environ))
 from .encoders import ENCODERS, GVPGNN, Encoding, ESMGearNet, GearNet
+from .files import CheckpointError, ConfigError, SiamDiffError, StoreError, StructureError, WriteError
 from .pretraining import OBJECTIVES, SCHEDULES, Schedule, SiamDiff
 from .protein.parse import read_structure
 from .protein.protein import Protein
@@ -23,13 +24,19 @@ __all__ = [
     "GVPGNN",
     "OBJECTIVES",
     "SCHEDULES",
+    "CheckpointError",
+    "ConfigError",
     "ESMGearNet",
     "Encoding",
     "GearNet",
     "Protein",
     "Schedule",
     "SiamDiff",
+    "SiamDiffError",
+    "StoreError",
     "Structure",
+    "StructureError",
+    "WriteError",
     "read_structure",
     *ON_DEMAND,
 ]
