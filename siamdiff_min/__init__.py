@@ -10,6 +10,7 @@ if sys.version_info < (3, 10):  # noqa: UP036  # a clone asks nobody; only pip r
     sys.exit("error: siamdiff_min needs Python 3.10 or newer, and this is %d.%d" % sys.version_info[:2])  # noqa: UP031
 from .encoders import ENCODERS, GVPGNN, Encoder, Encoding, ESMGearNet, GearNet
 from .encoders.weights import list_encoders, load_encoder
+from .files import CheckpointError, ConfigError, SiamDiffError, StoreError, StructureError, WriteError
 from .pretraining import OBJECTIVES, SCHEDULES, Schedule, SiamDiff
 from .protein.parse import read_structure
 from .protein.protein import Protein
@@ -23,6 +24,8 @@ __all__ = [
     "GVPGNN",
     "OBJECTIVES",
     "SCHEDULES",
+    "CheckpointError",
+    "ConfigError",
     "ESMGearNet",
     "Encoder",
     "Encoding",
@@ -30,7 +33,11 @@ __all__ = [
     "Protein",
     "Schedule",
     "SiamDiff",
+    "SiamDiffError",
+    "StoreError",
     "Structure",
+    "StructureError",
+    "WriteError",
     "list_encoders",
     "load_encoder",
     "read_structure",

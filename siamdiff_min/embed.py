@@ -28,7 +28,7 @@ GROUP = 256  # structures read before they are embedded, in batches of similar s
 class Table:
     """Embeddings on their way into an .npz without pickles. Vectors wait in nameless files beside it, not in memory.
 
-    Structure i has the rows `residue_offset[i]` to `residue_offset[i + 1]` of `per_residue`.
+    Structure i has the rows `residue_offset[i]` to `residue_offset[i + 1]` of `per_residue`, and so on for `per_atom`.
     """
 
     def __init__(self, path: Path, include: Sequence[str], width: int):
@@ -37,7 +37,7 @@ class Table:
             path.parent.mkdir(parents=True, exist_ok=True)
             files = [self.files.enter_context(tempfile.TemporaryFile(dir=path.parent)) for _ in include]  # noqa: SIM115
         self.vectors = dict(zip(include, files))
-        self.ids, self.incomplete, self.residues = [], [], []  # one entry for each structure
+        self.ids, self.incomplete, self.residues, self.atoms = [], [], [], []  # one entry for each structure
 
     def add(self, e: Embedding) -> None:
         """Add a structure. Raises WriteError."""
@@ -46,8 +46,10 @@ class Table:
                 file.write(getattr(e, name).tobytes())
         self.ids.append(e.id)
         self.incomplete.append(e.incomplete)
-        if "per_residue" in self.vectors:
+        if self.vectors.keys() & {"per_residue", "per_atom"}:
             self.residues.append([np.array(x) for x in (e.chain, e.residue_number, e.insertion_code, list(e.sequence))])
+        if "per_atom" in self.vectors:
+            self.atoms.append([e.atom_residue, np.array(e.atom_name)])
 
     def write(self, failures: Sequence[StructureError]) -> None:
         """Write the .npz; it needs a structure. Raises WriteError; an older file is then unchanged."""
@@ -56,6 +58,9 @@ class Table:
             columns = [np.concatenate(x) for x in zip(*self.residues)]
             arrays["residue_offset"] = np.cumsum([0, *(len(chain) for chain, *_ in self.residues)])
             arrays |= zip(("residue_chain", "residue_number", "residue_insertion_code", "residue_type"), columns)
+        if self.atoms:
+            arrays["atom_offset"] = np.cumsum([0, *(len(name) for _, name in self.atoms)])
+            arrays |= zip(("atom_residue", "atom_name"), (np.concatenate(x) for x in zip(*self.atoms)))
         arrays["failed"] = np.array([error.path for error in failures], dtype=str)
         arrays["failed_reason"] = np.array([error.reason for error in failures], dtype=str)
         with replacing(self.path) as file:

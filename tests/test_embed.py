@@ -1,6 +1,7 @@
 """Embeddings depend on the structure alone; files of any kind and quality end in a table or in the list of failures."""
 
 import gzip
+import io
 import os
 import re
 import shutil
@@ -26,6 +27,7 @@ from siamdiff_min.embed import Embedder, main
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.weights import save_encoder_file
 from siamdiff_min.files import ConfigError, StructureError
+from siamdiff_min.protein.constants import ATOM_NAMES
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.structure import Structure
 from siamdiff_min.training.ranks import Ranks
@@ -184,6 +186,118 @@ def test_whatever_holds_a_structure_is_taken(weights, tmp_path, files):
         assert arrays["id"].tolist() == ["one", "two"]
     with pytest.raises(StructureError, match="not a structure file"):
         embedder.embed(tmp_path / "folder" / "readme.txt")
+
+
+def test_what_is_held_in_memory_is_taken(weights, files):
+    """One gives one, many give a list in order: proteins, structures, Biopython's objects, open files, lists."""
+    embedder = siamdiff_min.load_encoder(weights, "cpu")
+    data = gzip.decompress(files[0].read_bytes()).decode()
+    one, structure = embedder.embed(files[0]), read_structure("x", data)
+    theirs = PDBParser(QUIET=True).get_structure("1abc", io.StringIO(data))
+    chain = next(iter(theirs[0]))
+    ca = structure.protein.alpha_carbons()
+    made = siamdiff_min.Protein.from_ca(ca.pos.numpy(), one.sequence)
+    held = [structure.protein, made, structure, theirs, theirs[0], chain, io.StringIO(data)]
+    ids = ["0", "1", "2", "1abc", "1abc", f"1abc_{chain.id}", "open file"]
+
+    def same(found):
+        return np.abs(found.mean - one.mean).max() < 1e-5 and found.sequence == one.sequence
+
+    many = embedder.embed(*held[:-1], io.StringIO(data))
+    assert [e.id for e in many] == ids and all(map(same, many))
+    for given, name in zip(held, ids):
+        alone = embedder.embed(given)
+        assert same(alone) and alone.id == (name if name in ids[3:] else "0")
+    assert [e.id for e in embedder.embed([files[0], [structure, theirs], (str(files[1]),)])] == [
+        *(stem(files[0]), "1", "1abc"),
+        stem(files[1]),
+    ]
+    assert embedder.embed([]) == [] and len(embedder.embed([made])) == 1 == len(embedder.embed(iter([made])))
+    batch = siamdiff_min.Protein.pack([structure.protein, made])
+    assert [e.id for e in embedder.embed(batch)] == ["0", "1"] and all(map(same, embedder.embed(batch)))
+    assert embedder.embed(made).chain == ["0"] * len(one.sequence)
+    assert repr(one) == f"Embedding({one.id!r}, R={len(one.sequence)}, d={one.mean.size})" and one != embedder.embed(
+        files[0]
+    )
+    for wrong in (3, None, [structure, 3], np.zeros((4, 3))):
+        with pytest.raises(ConfigError, match=r"embed takes paths, .* it was given (int|NoneType|float64)"):
+            embedder.embed(wrong)
+
+
+def test_what_fails_is_left_out_with_a_warning_if_asked(weights, tmp_path, files):
+    embedder = siamdiff_min.load_encoder(weights, "cpu")
+    (tmp_path / "x.pdb").write_text("nothing")
+    (tmp_path / "notes.txt").write_text("nothing")
+    given = [
+        files[0],
+        tmp_path / "x.pdb",
+        tmp_path / "absent.pdb",
+        io.StringIO("<html>"),
+        [tmp_path / "notes.txt"],
+        files[1],
+    ]
+    with pytest.warns(UserWarning, match="^left out: ") as warned:
+        found = embedder.embed(*given, errors="skip")
+    assert [e.id for e in found] == [stem(files[0]), stem(files[1])]
+    said = [str(warning.message) for warning in warned]
+    reasons = (
+        "x.pdb: no atoms",
+        "absent.pdb: cannot be opened",
+        "open file: an HTML",
+        "notes.txt: not a structure file",
+    )
+    assert len(said) == 4 and all(reason in text for reason, text in zip(reasons, said))
+    assert all(warning.filename == __file__ for warning in warned)
+    with pytest.warns(UserWarning, match="left out: .*no atoms"):
+        assert embedder.embed(tmp_path / "x.pdb", errors="skip") is None
+    with pytest.warns(UserWarning, match="left out: .*no atoms"):
+        assert embedder.embed([tmp_path / "x.pdb"], errors="skip") == []
+    for at in range(1, 5):
+        with pytest.raises(StructureError):
+            embedder.embed(files[0], given[at])
+    for options, message in (
+        ({"errors": "ignore"}, "errors is 'raise' or 'skip'"),
+        ({"include": ["atom"]}, "include has atom"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            embedder.embed(files[0], **options)
+
+
+def test_vectors_of_atoms(encoders, files, tmp_path):
+    """Each is of the atom that is named beside it; their means over a residue are the residue's vectors."""
+    for level, weights in encoders.items():
+        embedder = siamdiff_min.load_encoder(weights, "cpu")
+        e = embedder.embed(files[0], include=["per_atom", "per_residue"])
+        view = embedder.encoder.builder.select_nodes(read_structure(files[0]).protein)
+        assert e.per_atom.shape == (view.num_atoms, len(e.mean)) and (len(e.per_atom) == len(e.sequence)) is (
+            level == "residue"
+        )
+        assert (
+            e.atom_name == [ATOM_NAMES[name] for name in view.atom_name]
+            and e.atom_residue.tolist() == view.atom_residue.tolist()
+        )
+        for row in (0, len(e.sequence) - 1):
+            assert np.allclose(e.per_atom[e.atom_residue == row].mean(0), e.per_residue[row], rtol=1e-5, atol=1e-6)
+        assert embedder.embed(files[0]).per_atom.shape == (0, len(e.mean))
+        for include in (["per_atom"], ["per_atom", "mean", "per_residue"]):
+            out = tmp_path / "e.npz"
+            assert embed_here(files[1], files[0], "--checkpoint", weights, "--include", *include, "--out", out) == 0
+            with np.load(out) as arrays:
+                row = arrays["id"].tolist().index(e.id)
+                atoms, residues = (slice(*arrays[f"{what}_offset"][row : row + 2]) for what in ("atom", "residue"))
+                assert np.abs(arrays["per_atom"][atoms] - e.per_atom).max() <= 1e-5 * np.abs(e.per_atom).max()
+                assert arrays["atom_name"][atoms].tolist() == e.atom_name
+                assert arrays["atom_residue"][atoms].tolist() == e.atom_residue.tolist()
+                assert arrays["residue_number"][residues].tolist() == e.residue_number.tolist()
+                assert len(arrays["per_atom"]) == len(arrays["atom_name"]) == arrays["atom_offset"][-1]
+
+
+def test_amino_acids_without_a_number_are_named_as_left_out(weights):
+    fields = [*(f"label_{kind}_id" for kind in ("atom", "comp", "asym", "seq")), *(f"Cartn_{c}" for c in "xyz")]
+    text = "data_x\nloop_\n" + "".join(f"_atom_site.{f}\n" for f in fields)
+    text += "CA GLY A 1 1 2 3\nCA SER A . 1 5 3\nO HOH W . 9 9 9\n"
+    lost = "left out: amino acids: atoms without a residue number 1"
+    assert siamdiff_min.load_encoder(weights, "cpu").embed(read_structure("x", text)).incomplete == lost
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -78,9 +78,7 @@ def test_results_stand_beside_the_constant_answer_and_say_where_they_come_from(t
     assert results["splits"] == {split: {"samples": n, "structures": n} for split, n in sizes.items()}
     assert results["counts"] == {"samples": 5, "structures": 5, "positives": 5} and results["about"]["date"][:2] == "20"
     for seed in "34":
-        assert (
-            results["best_epoch"][seed] == weights.load(trained / f"seed-{seed}/best.pt", weights.MODEL)["epochs"]
-        )
+        assert results["best_epoch"][seed] == weights.load(trained / f"seed-{seed}/best.pt", weights.MODEL)["epochs"]
 
 
 @pytest.mark.slow

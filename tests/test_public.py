@@ -11,6 +11,7 @@ import torch
 import siamdiff_min
 from benchmarks import bundle_encoder
 from benchmarks.pdb import write_pdb
+from siamdiff_min import files
 from siamdiff_min.encoders.graph import RESIDUE_GRAPH
 from siamdiff_min.encoders.weights import load_encoder_file
 from siamdiff_min.files import ConfigError
@@ -23,6 +24,12 @@ def test_what_a_user_calls_is_there():
     assert set(siamdiff_min.__all__) <= set(dir(siamdiff_min))
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         siamdiff_min.nothing  # noqa: B018
+
+
+def test_errors_are_at_the_top():
+    names = {name for name in dir(files) if isinstance(getattr(files, name), type) and name.endswith("Error")}
+    assert "StructureError" in names and names <= set(siamdiff_min.__all__)
+    assert all(getattr(siamdiff_min, name) is getattr(files, name) for name in names)
 
 
 def test_the_types_that_these_return_are_there():

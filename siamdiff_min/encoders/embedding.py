@@ -5,26 +5,31 @@ The representations of a structure do not depend on the other structures of a ca
 """
 
 import os
-from collections.abc import Iterator, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import torch
+from Bio.PDB.Entity import Entity
 from torch import nn
 
 from ..data.sources import ARCHIVES, Listing, find_structures
 from ..data.store import is_ours
-from ..files import StructureError
+from ..files import ConfigError, StructureError
 from ..protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
+from ..protein.parse import name_of, read_structure
 from ..protein.protein import Protein
 from ..protein.structure import Structure
 
-INCLUDE = ("mean", "per_residue")
+INCLUDE = ("mean", "per_residue", "per_atom")
 SIDE_CHAIN = torch.tensor([len(RESIDUE_ATOMS[residue]) - len(BACKBONE) for residue in RESIDUES])  # atoms
 MAX_MISSING = 0.1  # of the side-chain atoms. The lowest cosine to the whole was 0.96 there, and 0.56 at 0.2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Embedding:
     """Representations of one structure, and whose they are."""
 
@@ -35,7 +40,13 @@ class Embedding:
     residue_number: np.ndarray  # (R,) int   by the author
     insertion_code: list[str]  # (R,)   "" without one
     sequence: str  # (R,)   one letter each
-    incomplete: str = ""  # the parts of the structure that the encoder did not see, if they matter
+    incomplete: str  # the parts of the structure that the encoder did not see, if they matter; "" if there are none
+    per_atom: np.ndarray  # (N, d), or no rows; of the CA atoms at residue level
+    atom_name: list[str]  # (N,)
+    atom_residue: np.ndarray  # (N,) int   row of the atom's residue
+
+    def __repr__(self) -> str:
+        return f"Embedding({self.id!r}, R={len(self.sequence)}, d={len(self.mean)})"
 
 
 class Embedder:
@@ -48,29 +59,40 @@ class Embedder:
     def __init__(self, encoder: nn.Module, device="cpu", batch_nodes: int = 8000):
         self.encoder, self.device, self.batch_nodes = encoder.to(device).eval(), torch.device(device), batch_nodes
 
-    def embed(self, *given) -> Embedding | list[Embedding]:
-        """Embed what is given: paths of files, folders or archives, and structures that `read_structure` has read.
+    def embed(
+        self, *given, include: Sequence[str] = INCLUDE[:2], errors: str = "raise"
+    ) -> Embedding | list[Embedding] | None:
+        """Embed what is given: paths of files, folders or archives, open files, proteins, structures, objects of
+        Biopython, and lists of all these.
 
-        One file or structure gives one embedding, all else a list. Raises StructureError for a structure that cannot be
-        read, or whose representations are not finite.
+        One gives one embedding, many give a list in order; a folder, an archive, a list and a batch are many. `include`
+        is what to fill in of `mean`, `per_residue` and `per_atom`. Raises StructureError for a structure that cannot be
+        read, or whose representations are not finite. With errors="skip" such are left out, each with a warning.
         """
-        structures, many = [], len(given) != 1
-        for one in given:
-            if isinstance(one, Structure):
-                structures.append((str(len(structures)), one))
-            else:
-                listing = find_structures(one)
-                if not listing.sources:
-                    raise nothing_in(one, listing)
-                structures += [(source.name, source.read()) for source in listing.sources]
-                many |= os.path.isdir(one) or os.fspath(one).endswith(ARCHIVES)
-        results = [result for _, result in sorted(self.embed_group(structures))]
-        if failed := [result for result in results if isinstance(result, StructureError)]:
-            raise failed[0]
-        return results if many else results[0]
+        if errors not in ("raise", "skip"):
+            raise ConfigError(f"errors is 'raise' or 'skip', not {errors!r}")
+        if unknown := set(include) - set(INCLUDE):
+            raise ConfigError(f"include has {', '.join(sorted(unknown))}, which is none of {', '.join(INCLUDE)}")
+        failed: list[StructureError] = []
+
+        def passed(results: Iterable) -> Iterator:
+            for result in results:
+                if not isinstance(result[1], StructureError):
+                    yield result
+                elif errors == "raise":
+                    raise result[1]
+                else:
+                    failed.append(result[1])
+
+        found = passed(held(given))
+        structures = [(str(i) if name is None else name, structure) for i, (name, structure) in enumerate(found)]
+        results = [result for _, result in passed(sorted(self.embed_group(structures, include), key=itemgetter(0)))]
+        for error in failed:
+            warnings.warn(f"left out: {error}", stacklevel=3)  # where `encoder.embed` is called
+        return results if len(given) != 1 or is_many(given[0]) else next(iter(results), None)
 
     def embed_group(
-        self, structures: list[tuple[str, Structure]], include: Sequence[str] = INCLUDE
+        self, structures: list[tuple[str, Structure]], include: Sequence[str]
     ) -> Iterator[tuple[int, Embedding | StructureError]]:
         """Embeddings of (id, structure) with their places in the list, by batches of similar size, the largest first.
 
@@ -88,7 +110,9 @@ class Embedder:
             with torch.inference_mode():
                 encoding = self.encoder(Protein.pack([views[i] for i in batch]).to(self.device))
             residues = encoding.residue.float().cpu().split([views[i].num_residues for i in batch])
-            for i, vectors in zip(batch, residues):
+            nodes = (encoding.node if "per_atom" in include else encoding.node[:0]).float().cpu()
+            atoms = nodes.split([views[i].num_atoms * ("per_atom" in include) for i in batch])
+            for i, vectors, nodes in zip(batch, residues, atoms):
                 (name, structure), view = structures[i], views[i]
                 embedding = Embedding(
                     id=name,
@@ -99,9 +123,56 @@ class Embedder:
                     insertion_code=[chr(c).strip() for c in view.insertion_code.tolist()],
                     sequence="".join(ONE_LETTER[t] for t in view.residue_type.tolist()),
                     incomplete=incomplete(structure, atoms=self.encoder.builder.with_elements),
+                    per_atom=nodes.clone().numpy(),
+                    atom_name=[ATOM_NAMES[name] for name in view.atom_name.tolist()],
+                    atom_residue=view.atom_residue.numpy(),
                 )
                 overflow = StructureError(name, "no finite representation", "numbers overflow in this encoder")
                 yield i, embedding if np.isfinite(embedding.mean).all() else overflow
+
+
+def held(given) -> Iterator[tuple[str | None, Structure | StructureError]]:
+    """Every structure in what a user holds, or why it cannot be read, with its name if it has any (see `embed`)."""
+    if isinstance(given, Structure):
+        yield None, given
+    elif isinstance(given, Protein):
+        for protein in given.to("cpu").unpack():
+            names = map(str, range(1 + int(protein.chain.max()) if protein.num_residues else 0))
+            yield None, Structure(protein, tuple(names), Counter())
+    elif isinstance(given, (str, os.PathLike)):
+        try:
+            listing = find_structures(given)
+            if not listing.sources:
+                raise nothing_in(given, listing)
+        except StructureError as error:
+            yield None, error
+        else:
+            yield from ((source.name, tried(source.read)) for source in listing.sources)
+    elif isinstance(given, Entity) or hasattr(given, "read"):
+        yield name_of(given), tried(read_structure, given)
+    elif isinstance(given, Iterable):
+        for one in given:
+            yield from held(one)
+    else:
+        kinds = "paths, open files, proteins, structures, objects of Biopython, and lists of them"
+        raise ConfigError(f"embed takes {kinds}; it was given {type(given).__name__}")
+
+
+def is_many(given) -> bool:
+    """Whether it may hold several structures."""
+    if isinstance(given, (str, os.PathLike)):
+        return os.path.isdir(given) or os.fspath(given).endswith(ARCHIVES)
+    if isinstance(given, Protein):
+        return given.num_proteins != 1
+    return not (isinstance(given, (Structure, Entity)) or hasattr(given, "read"))
+
+
+def tried(read: Callable[..., Structure], *given) -> Structure | StructureError:
+    """What `read` gives, or raises."""
+    try:
+        return read(*given)
+    except StructureError as error:
+        return error
 
 
 def incomplete(structure: Structure, atoms: bool) -> str:
@@ -112,7 +183,8 @@ def incomplete(structure: Structure, atoms: bool) -> str:
     missing = 1 - int(side_chain.sum()) / max(expected, 1)
     if atoms and expected and missing > MAX_MISSING:
         found.append(f"{missing:.0%} of the side-chain atoms are missing, so use --checkpoint siamdiff-residue")
-    left_out = {reason: count for reason, count in structure.dropped.items() if reason.startswith("residues")}
+    lost = ("residues", "amino acids")  # not waters, ligands, hydrogens, alternatives
+    left_out = {reason: count for reason, count in structure.dropped.items() if reason.startswith(lost)}
     if left_out:
         found.append("left out: " + ", ".join(f"{reason} {count}" for reason, count in sorted(left_out.items())))
     return "; ".join(found)

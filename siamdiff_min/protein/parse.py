@@ -1,8 +1,8 @@
-"""Reading structure files: PDB and mmCIF, plain or gzip-compressed.
+"""Reading structures: PDB and mmCIF files, plain or gzip-compressed, and objects of Biopython.
 
-A file becomes rows, one per atom: PDB by its columns, mmCIF by Biopython's parser. `structure.assemble` makes a protein
-of them, the same code for both formats, so that PDB and mmCIF of one entry give the same `Protein`. Whatever the file
-holds, the outcome is a `Structure` or a `StructureError`.
+Each becomes rows, one per atom: PDB by its columns, mmCIF by Biopython's parser. `structure.assemble` makes a protein
+of them, the same code for all, so that PDB and mmCIF of one entry give the same `Protein`. Whatever the file holds, the
+outcome is a `Structure` or a `StructureError`.
 """
 
 import gzip
@@ -17,6 +17,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 
 import numpy as np
+from Bio.PDB.Entity import Entity
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 
 from ..files import StructureError, structure_errors
@@ -35,15 +36,22 @@ _STRAY = re.compile(
 )
 
 
-def read_structure(path_or_name, data: bytes | None = None, model: int = 0) -> Structure:
+def read_structure(given, data: str | bytes | None = None, model: int = 0, chain=None) -> Structure:
     """Read a PDB or mmCIF file, plain or gzip-compressed; the content decides which, not the extension.
 
-    `data` are the bytes of the file, if they have been read already; `path_or_name` then only names it in messages.
-    `model` counts from 0 in file order. Raises StructureError, whatever is wrong: that the file does not exist, too.
+    `given` is a path, an open file, or a Structure, Model or Chain of Biopython. `data` is the text or bytes of the
+    file, if they have been read already; `given` then only names it in messages. `model` counts from 0 in file order.
+    `chain="A"` or "AB" keeps these chains, in file order; a list takes ids of several letters. A text that is itself
+    an id is that chain. Raises StructureError, whatever is wrong: that the file does not exist, too.
     """
-    path = str(path_or_name)
-    content = _content(path, data)
-    models = _mmcif_models(path, content) if _is_mmcif(content) else _pdb_models(path, content)
+    path = name_of(given)
+    if isinstance(given, Entity):
+        models = _biopython_models(given)
+    else:
+        with structure_errors(path, "unreadable"):
+            data = given.read(MAX_BYTES + 1) if data is None and hasattr(given, "read") else data
+        content = _content(path, data)
+        models = _mmcif_models(path, content) if _is_mmcif(content) else _pdb_models(path, content)
     with warnings.catch_warnings(), np.errstate(all="ignore"), structure_errors(path, "unreadable"):
         warnings.simplefilter("ignore")
         found = list(islice(models, None if model < 0 else model + 1))  # later models are not looked at
@@ -51,11 +59,35 @@ def read_structure(path_or_name, data: bytes | None = None, model: int = 0) -> S
         raise StructureError(path, "no such model", f"{len(found)} models, asked for number {model}")
     if not found or not any(found[model]):
         raise StructureError(path, "no atoms in it")
-    return assemble(path, *found[model])
+    return assemble(path, *found[model], chain)
 
 
-def _content(path: str, data: bytes | None) -> bytes:
+def name_of(given) -> str:
+    """How messages call a structure: by its path, by an open file's, or by Biopython's ids, as in 1abc_A."""
+    if isinstance(given, Entity):
+        return "_".join(str(part) for part in given.get_full_id() if not isinstance(part, int))
+    return str(getattr(given, "name", "open file") if hasattr(given, "read") else given)
+
+
+def _biopython_models(entity: Entity) -> Iterator[tuple[list[AtomRow], Counter]]:
+    """Rows of one model after the other. What Biopython's parser took for a duplicate is not in them."""
+    for chains in {"S": list(entity), "M": [entity], "C": [[entity]]}.get(entity.level, []):
+        rows = []
+        for chain in chains:
+            for residue in chain.get_unpacked_list():
+                hetero, number, code = residue.id
+                for atom in residue.get_unpacked_list():
+                    occupancy = 1.0 if atom.occupancy is None else float(atom.occupancy)
+                    about = atom.name, atom.altloc, occupancy, tuple(atom.coord.tolist()), (atom.element or "").upper()
+                    place = chain.id.strip(), number, code, residue.resname.strip()
+                    rows.append(AtomRow(*place, *about, hetero != " ", (residue.segid.strip(),)))
+        yield rows, Counter()
+
+
+def _content(path: str, data: str | bytes | None) -> bytes:
     """The decompressed bytes, after a first look at them."""
+    if isinstance(data, str):
+        data = data.removeprefix("\ufeff").encode("latin-1", "replace")  # a byte for each character keeps the columns
     try:
         with open(path, "rb") if data is None else io.BytesIO(data) as raw:
             packed = raw.read(2) == b"\x1f\x8b"

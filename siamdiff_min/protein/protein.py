@@ -14,13 +14,14 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from . import arrays
 from .constants import CA
 from .neighbors import histogram
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Protein:
-    """P = (S, R) of Sec. 3.1: the sequence is `residue_type`, the structure is `pos`."""
+    """P = (S, R) of Sec. 3.1: the sequence is `residue_type`, the structure is `pos`. `==` asks for the same object."""
 
     pos: Tensor  # (N, 3) float   coordinates in angstrom
     element: Tensor  # (N,)   long    index into ELEMENTS, i.e. the atomic number
@@ -34,6 +35,27 @@ class Protein:
     chain: Tensor  # (R,)   long    chain of every residue, counted from 0 in file order within its protein
     residue_protein: Tensor  # (R,)   long    protein of every residue, non-decreasing
     num_proteins: int = 1
+
+    @staticmethod
+    def from_ca(pos, sequence, chain=None) -> Protein:
+        """One protein of CA atoms pos (R, 3) in angstrom, numpy or a tensor.
+
+        `sequence` has letters, or indices into RESIDUES (R,). `chain` has a name or number for every residue (R,), by
+        default there is one chain. Raises StructureError.
+        """
+        return Protein(**arrays.from_ca(pos, sequence, chain))
+
+    @staticmethod
+    def from_atom37(pos, mask, sequence, chain=None) -> Protein:
+        """One protein in the layout of AlphaFold and OpenFold: pos (R, 37, 3) in angstrom, mask (R, 37), 0 for no atom.
+
+        `sequence` has letters, or the numbers (R,) called `aatype` there; `chain` is as in `from_ca`. Every residue
+        needs its CA. Raises StructureError.
+        """
+        return Protein(**arrays.from_atom37(pos, mask, sequence, chain))
+
+    def __repr__(self) -> str:
+        return f"Protein(B={self.num_proteins}, R={self.num_residues}, N={self.num_atoms})"
 
     @property
     def num_atoms(self) -> int:

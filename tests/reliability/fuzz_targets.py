@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grammar
+import molecules
 import numpy as np
 import torch
 from fuzz_files import items, real_mmcif, real_pdb
@@ -159,6 +160,24 @@ def pdb_grammar(folder: Path) -> Target:
 
 def mmcif_grammar(folder: Path) -> Target:
     return _grammar("1ffw.cif", real_mmcif(real_pdb()))
+
+
+def _molecules(file: str, data: bytes) -> Target:
+    """What other programs write; no residue is lost or mixed, compared with the rows that gemmi reads."""
+
+    def check(name, damaged, structure):
+        check_structure(structure)
+        molecules.check_molecules(name, damaged, structure)
+
+    return Target({file: data}, StructureError, read_structure, check, molecules.FAMILIES)
+
+
+def pdb_molecules(folder: Path) -> Target:
+    return _molecules("1ffw.pdb", real_pdb())
+
+
+def mmcif_molecules(folder: Path) -> Target:
+    return _molecules("1ffw.cif", real_mmcif(real_pdb()))
 
 
 def gz(folder: Path) -> Target:
@@ -399,7 +418,8 @@ def esm(folder: Path) -> Target:
 
 
 TARGETS = {
-    "pdb": pdb, "mmcif": mmcif, "pdb-grammar": pdb_grammar, "mmcif-grammar": mmcif_grammar, "gz": gz, "tar": tar,
+    "pdb": pdb, "mmcif": mmcif, "pdb-grammar": pdb_grammar, "mmcif-grammar": mmcif_grammar,
+    "pdb-molecules": pdb_molecules, "mmcif-molecules": mmcif_molecules, "gz": gz, "tar": tar,
     "lmdb": lmdb, "ec": ec_files, "store": store, "weights": weights, "esm": esm,
 }  # fmt: skip
 
