@@ -179,12 +179,12 @@ def prediction_figures(runs: Sequence[Run]) -> list[str]:
         ones, all_ = int(flat[0][1].sum()), len(flat[0][1])
         count = f"{ones} positives of {all_}"
         if entries[0][2].ndim == 1:
-            plane = Plane((0, 1), (0, 1), ("false positive rate", "true positive rate"), square=True)
+            plane = Plane((-0.01, 1), (0, 1.02), ("false positive rate", "true positive rate"), square=True)
             plane.line([(0, 0), (1, 1)], "dashed")
             for kind, y, p in flat:
                 plane.line(thinned([*zip(*roc_curve(y, p)[:2])]), kind)
             figures.append(draw(partial(plane.svg, "ROC curve"), f"ROC curve, {count}", note))
-        plane = Plane((0, 1), (0, 1.02), ("recall", "precision"), square=True)
+        plane = Plane((0, 1.01), (0, 1.02), ("recall", "precision"), square=True)
         plane.across(ones / all_)
         for kind, y, p in flat:
             precision, recall, _ = precision_recall_curve(y, p)
@@ -270,6 +270,7 @@ def curve_figures(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
 def legend(runs: Sequence[Run], splits: bool = False) -> str:
     """Which colour is which run, or seed; and what the kinds of lines are."""
     names = [run.name for run in runs] if len(runs) > 1 else [f"seed {seed}" for seed in runs[0].curves if seed]
+    names = names if len(names) > 1 else []
     keys = [f'<span><i class="key {colour(k)}"></i>{text(name)}</span>' for k, name in enumerate(names)]
     if splits:
         kinds = {"thick": "held out", "thin": "training", "dashed": "constant answer"}

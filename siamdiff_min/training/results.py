@@ -201,5 +201,5 @@ def table(results: Mapping) -> list[list]:
     counts = {"correct": results.get("counts", {}).get("correct", {}), "best epoch": results.get("best_epoch", {})}
     for name, of_seed in counts.items():
         if of_seed:
-            rows.append([name, *(f"{of_seed.get(seed, math.nan):g}" for seed in test), *[""] * len(others)])
+            rows.append([name, *(f"{of_seed.get(seed, math.nan):.4g}" for seed in test), *[""] * len(others)])
     return rows
