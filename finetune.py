@@ -13,7 +13,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-import siamdiff_min  # noqa: F401  # isort: skip  # before torch: it sets what torch reads from the environment
+import siamdiff_min  # isort: skip  # before torch: it sets what torch reads from the environment
 import numpy as np
 import torch
 from torch.optim.swa_utils import update_bn
@@ -70,7 +70,8 @@ def run(config: Namespace, datasets: dict[str, Samples], labels: tuple, options:
                 path = Path(of_seed.out) / "predictions.tsv"
                 results.write_predictions(path, tested[seed], labels or task.names, isinstance(task, Classes))
     if tested and ranks.rank == 0:
-        ranks.say(results.report(Path(config.out) / "results.json", config, task, tested, epochs))
+        path, version = Path(config.out) / "results.json", siamdiff_min.__version__
+        ranks.say(results.report(path, config, task, tested, epochs, version))
     if config.predict:
         store = ranks.first(lambda: open_store(config.predict, workers=config.num_workers or 1))
         unlabelled = Unlabelled(store, residues=options.get("residues", False))

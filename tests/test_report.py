@@ -67,7 +67,7 @@ def finetuned(out: Path, task: str, seeds=(0, 7), shift: float = 0.0, *options, 
     targets = {"ec": np.eye(3)[[0, 0, 1]], "res": np.array([3, 3, 4])}.get(task, np.array([0.0, 1.0, 1.0, 0.5]))
     model.known = {"answer": model.answer(targets), "splits": {"train": {"samples": steps * config.global_batch_size}}}
     tested = {seed: predictions(task, shift) for seed in seeds}
-    write_results(out / "results.json", config, model, tested, {str(seed): 2.0 / steps for seed in seeds})
+    write_results(out / "results.json", config, model, tested, {str(seed): 2.0 / steps for seed in seeds}, "0.3")
     for seed in seeds:
         folder, first = out / f"seed-{seed}", model.measures[0]
         write_lines(folder, [{"step": s, "epoch": s - 1, "split": "valid", first: 0.1 * s} for s in (1, 2, 3)])
@@ -145,10 +145,10 @@ def test_the_page_begins_with_the_result_and_its_constant(tmp_path, task):
     big = re.findall("<p class=big>(.*?)</p>", page)
     assert len(big) == len(found["mean"]) and page.index(big[0]) < page.index("<figure>") < page.index("<h2>Curves")
     hits = round((value or 0) * found["samples"])
-    counts = f"{value:.1%} <small>{hits} / {hits} of {found['samples']}</small>"
-    shown = counts if first == "accuracy" else f"{value:#.3g}"
-    assert big[0].startswith(shown) and f"({figures.number(found['constant'][first])})" in page
-    assert f"95 % interval {' to '.join(figures.number(x) for x in found['interval'][first])}" in page
+    counts = f" <small>{hits} / {hits} of {found['samples']}</small>" if first == "accuracy" else ""
+    show = (lambda x: f"{100 * x:.1f} %") if first == "accuracy" else (lambda x: f"{x:#.3g}" if x else "0")
+    assert big[0] == show(value) + counts and f"answer ({show(found['constant'][first])})" in page
+    assert f"95 % interval {' to '.join(show(x) for x in found['interval'][first])}" in page
     assert f"Test split {found['samples']} samples of {found['counts']['structures']} structures" in page
     assert all(x in page for x in found["about"].values()) and "seed 0" in page and "seed 7" in page
     kinds = {"ec": ["Precision and recall"], "res": ["Confusion matrix"], "pip": ["ROC curve", "Precision and recall"]}
@@ -236,7 +236,7 @@ def test_runs_of_the_last_version_are_drawn_too(tmp_path):
     page = report.report([tmp_path]).read_text()
     assert (
         "<p class=big>5.32</p>" in page
-        and "<p class=unsure>constant answer (-)</p>" in page
+        and "<p class=unsure>constant answer (not known)</p>" in page
         and "a: labels of structures" in page
     )
 
