@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch.optim.swa_utils import update_bn
 
+import siamdiff_min
 from siamdiff_min.data.atom3d import atom3d_set
 from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.demo import demo_set
@@ -73,7 +74,8 @@ def run(config: Namespace, datasets: dict[str, Samples], labels: tuple, options:
                 path = Path(of_seed.out) / "predictions.tsv"
                 results.write_predictions(path, tested[seed], labels or task.names, isinstance(task, Classes))
     if tested and ranks.rank == 0:
-        ranks.say(results.report(Path(config.out) / "results.json", config, task, tested, epochs))
+        path, version = Path(config.out) / "results.json", siamdiff_min.__version__
+        ranks.say(results.report(path, config, task, tested, epochs, version))
     if config.predict:
         store = ranks.first(lambda: open_store(config.predict, workers=config.num_workers or 1))
         unlabelled = Unlabelled(store, residues=options.get("residues", False))

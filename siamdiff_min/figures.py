@@ -204,7 +204,8 @@ def forest(rows: Sequence[Row], constants: Sequence[float], span: tuple[float, f
 
 def confusion(counts: np.ndarray, names: Sequence[str], about: str) -> str:
     """A square of true classes (rows) and predicted ones; darker is a larger share of the row."""
-    size, left, top = max(16, min(46, 320 // len(names))), 8 + 7 * max(map(len, names)), 24
+    names = [name if len(name) < 16 else f"{name[:14]}…" for name in names]
+    size, left, top = max(16, min(46, 320 // len(names))), 12 + 8 * max(map(len, names)), 24
     share, parts = counts / np.maximum(counts.sum(1, keepdims=True), 1), []
     for i, name in enumerate(names):
         y = top + size * i

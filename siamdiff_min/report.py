@@ -83,6 +83,11 @@ def start_of(run: Run) -> str:
     return ", ".join([*words, str(config.get("data") or "demo set")]) if words else run.name
 
 
+def shown(measure: str, value: float) -> str:
+    """A value for a reader."""
+    return f"{100 * value:.1f} %" if measure.endswith("accuracy") else number(value)
+
+
 def verdict(run: Run, measure: str) -> str:
     """How a metric compares with the constant answer, in words and their colour."""
     constant, gain = run.results["constant"].get(measure), run.results["gain_interval"].get(measure)
@@ -92,17 +97,17 @@ def verdict(run: Run, measure: str) -> str:
         kind = "good" if low > 0 else "bad" if high < 0 else "unsure"
         sides = {"good": "better than", "bad": "worse than", "unsure": "not told apart from"}
         words = f"{sides[kind]} the constant answer"
-    return f"<p class={kind}>{words} ({number(constant)})</p>"
+    return f"<p class={kind}>{words} ({'not known' if constant is None else shown(measure, constant)})</p>"
 
 
 def card(measure: str, rows: Sequence[Row], constants: Sequence[float | None], words: str) -> str:
     """A measure with its values, and the runs, seeds, intervals and constant answers on one axis."""
     constants = [x for x in constants if x is not None]
-    shown = [x for row in rows for x in (row.value, *(row.interval or ()), *(y for y, _ in row.seeds))] + constants
+    every = [x for row in rows for x in (row.value, *(row.interval or ()), *(y for y, _ in row.seeds))] + constants
     figure = ""
     if rows:  # around what is shown if less is better, else from 0 to 1, or a part of it
-        wide = min(0.0, *shown, 0.0), min(1.0, 1.6 * max(0.01, *shown))
-        figure = forest(rows, constants, limits(shown, 0.25) if less_is_better(measure) else wide, measure)
+        wide = min(0.0, *every), min(1.0, 1.6 * max(0.01, *every))
+        figure = forest(rows, constants, limits(every, 0.25) if less_is_better(measure) else wide, measure)
     return f"<div class=card><h3>{text(title_of(measure))}</h3>{words}{figure}</div>"
 
 
@@ -119,19 +124,16 @@ def result_cards(runs: Sequence[Run]) -> list[str]:
             scores = [(x[measure], kind or colour(k)) for k, x in enumerate(test) if x.get(measure) is not None]
             rows.append(Row("" if alone else run.name, value, kind, interval, scores if len(test) > 1 else ()))
             constants.append(run.results["constant"].get(measure))
-            between = f"<p>95 % interval {' to '.join(map(number, interval))}</p>" if interval else ""
-            words = f"<p class=big>{share(run, measure)}</p>{between}{verdict(run, measure)}" * alone
+            counts, between = run.results["counts"].get("correct") if measure == "accuracy" else None, ""
+            if counts:
+                counts = (
+                    f" <small>{text(' / '.join(map(str, counts.values())))} of {text(run.results['samples'])}</small>"
+                )
+            if interval:
+                between = f"<p>95 % interval {' to '.join(shown(measure, x) for x in interval)}</p>"
+            words = f"<p class=big>{shown(measure, value)}{counts or ''}</p>{between}{verdict(run, measure)}" * alone
         cards.append(card(measure, rows, constants, words))
     return cards
-
-
-def share(run: Run, measure: str) -> str:
-    """A metric of the test split as a reader wants it: accuracies as counts too."""
-    value, correct = run.results["mean"][measure], run.results["counts"].get("correct")
-    if measure == "accuracy" and correct:
-        counts = f"{' / '.join(map(str, correct.values()))} of {run.results['samples']}"
-        return f"{value:.1%} <small>{text(counts)}</small>"
-    return number(value)
 
 
 def held_out_cards(runs: Sequence[Run]) -> list[str]:
@@ -149,7 +151,7 @@ def held_out_cards(runs: Sequence[Run]) -> list[str]:
         rows = [Row("" if alone else runs[k].name, x["valid"], colour(k)) for k, x in found.items()]
         constants, words = [x.get("constant prediction") for x in found.values()], ""
         if alone:
-            words = f"<p class=big>{number(rows[0].value)}</p>"
+            words = f"<p class=big>{shown(measure, rows[0].value)}</p>"
         if alone and constants[0]:
             gain = 1 - rows[0].value / constants[0]
             kind, side = ("good", "below") if gain > 0 else ("bad", "above")
@@ -178,12 +180,12 @@ def prediction_figures(runs: Sequence[Run]) -> list[str]:
         ones, all_ = int(flat[0][1].sum()), len(flat[0][1])
         count = f"{ones} positives of {all_}"
         if entries[0][2].ndim == 1:
-            plane = Plane((0, 1), (0, 1), ("false positive rate", "true positive rate"), square=True)
+            plane = Plane((-0.01, 1), (0, 1.02), ("false positive rate", "true positive rate"), square=True)
             plane.line([(0, 0), (1, 1)], "dashed")
             for kind, y, p in flat:
                 plane.line(thinned([*zip(*roc_curve(y, p)[:2])]), kind)
             figures.append(draw(partial(plane.svg, "ROC curve"), f"ROC curve, {count}", note))
-        plane = Plane((0, 1), (0, 1.02), ("recall", "precision"), square=True)
+        plane = Plane((0, 1.01), (0, 1.02), ("recall", "precision"), square=True)
         plane.across(ones / all_)
         for kind, y, p in flat:
             precision, recall, _ = precision_recall_curve(y, p)
@@ -241,13 +243,13 @@ def curve_figures(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
         if len(values) < 2 or max(values) - min(values) <= 1e-9 * max(map(abs, values)):
             flat.append(f"{title_of(measure)} ({number(values[0]) if values else 'empty'})")
             continue
-        shown = []  # a few wild steps of the training leave the axis as it is
+        inside = []  # a few wild steps of the training leave the axis as it is
         for _, curve, *_ in drawn:
             train = [y for _, y in curve["train"] if np.isfinite(y)]
-            shown += [*np.quantile(train, [0.02, 0.98])] if train else []
-            shown += [y for name in ("valid", "constant prediction") for _, y in curve[name]]
+            inside += [*np.quantile(train, [0.02, 0.98])] if train else []
+            inside += [y for name in ("valid", "constant prediction") for _, y in curve[name]]
         ends = [x for _, curve, *_ in drawn for points in curve.values() for x, _ in points]
-        plane = Plane((min(0.0, *ends), 1.03 * max(ends)), limits(shown), ("epoch", ""))
+        plane = Plane((min(0.0, *ends), 1.03 * max(ends)), limits(inside), ("epoch", ""))
         for kind, curve, switch, best in drawn:
             plane.line(thinned(curve["train"]), f"thin {kind}")
             constant = curve["constant prediction"]
@@ -269,6 +271,7 @@ def curve_figures(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
 def legend(runs: Sequence[Run], splits: bool = False) -> str:
     """Which colour is which run, or seed; and what the kinds of lines are."""
     names = [run.name for run in runs] if len(runs) > 1 else [f"seed {seed}" for seed in runs[0].curves if seed]
+    names = names if len(names) > 1 else []
     keys = [f'<span><i class="key {colour(k)}"></i>{text(name)}</span>' for k, name in enumerate(names)]
     if splits:
         kinds = {"thick": "held out", "thin": "training", "dashed": "constant answer"}

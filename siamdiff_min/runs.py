@@ -35,14 +35,17 @@ class Run:
         return str(self.config.get("task", ""))
 
 
-def read_metrics(path: Path) -> tuple[Curves, float | None]:
+def read_metrics(path: Path, per_epoch: int | None = None) -> tuple[Curves, float | None]:
     """The curves of a metrics.jsonl, losses and accuracies first, and the epoch in which stage 2 begins.
 
     The constant prediction is the one of validation if there is any. A line that is just being written is left out.
+    `per_epoch` is the number of steps; without it the last line of the first epoch is taken for its end.
     """
     lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    if not lines:
+        raise ValueError("no lines yet")
     first = lines[0]["epoch"]  # the last line of an epoch is of its last step
-    per_epoch = max(1, max(line["step"] for line in lines if line["epoch"] == first) // (first + 1))
+    per_epoch = per_epoch or max(1, max(line["step"] for line in lines if line["epoch"] == first) // (first + 1))
     points = defaultdict(list)  # (measure, split) -> points
     for line in lines:
         for name in line.keys() - (NO_MEASURE - {"samples"}):
@@ -94,11 +97,14 @@ def read_run(path: Path, name: str) -> Run:
         with contextlib.suppress(CheckpointError):  # the options alone are missing then
             state = next((checkpoint.latest(x, lambda _: None) for x in folders.values()), None)
             with weights.malformed(path):
-                config, trained_on = (dict(state[1]["config"]), state[1].get("data")) if state else ({}, None)
-    curves, predictions = {}, {}
+                config = dict(state[1]["config"]) if state else {}
+                trained_on = state and int(state[1]["data"][0])
+    curves, predictions, batch = {}, {}, config.get("global_batch_size")
+    size = trained_on or found.get("splits", {}).get("train", {}).get("samples")
     for seed, folder in folders.items():
         with structure_errors(folder / "metrics.jsonl", DAMAGED):
-            curves[seed] = read_metrics(folder / "metrics.jsonl")
+            per_epoch = max(1, int(size) // int(batch)) if size and batch else None
+            curves[seed] = read_metrics(folder / "metrics.jsonl", per_epoch)
     for file in sorted(path.glob("seed-*/predictions.tsv")) or sorted(path.glob("predictions.tsv")):
         with structure_errors(file, DAMAGED):
             predictions[file.parent.name.removeprefix("seed-")] = results.read_predictions(file)
@@ -106,6 +112,6 @@ def read_run(path: Path, name: str) -> Run:
         about = [*map(str, found["about"].values())]
     else:
         changed = datetime.fromtimestamp((next(iter(folders.values())) / "metrics.jsonl").stat().st_mtime, timezone.utc)
-        about = [f"{trained_on[0]} to train on"] if trained_on else []
+        about = [f"{trained_on} to train on"] if trained_on else []
         about.append(f"{changed:%Y-%m-%d %H:%M} UTC")
     return Run(path, name, config, found, curves, predictions, " · ".join(about))

@@ -268,7 +268,7 @@ def test_vectors_of_atoms(encoders, files, tmp_path):
     for level, weights in encoders.items():
         embedder = siamdiff_min.load_encoder(weights, "cpu")
         e = embedder.embed(files[0], include=["per_atom", "per_residue"])
-        view = embedder.encoder.builder.select_nodes(read_structure(files[0]).protein)
+        view = embedder.builder.select_nodes(read_structure(files[0]).protein)
         assert e.per_atom.shape == (view.num_atoms, len(e.mean)) and (len(e.per_atom) == len(e.sequence)) is (
             level == "residue"
         )

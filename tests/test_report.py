@@ -60,14 +60,14 @@ def predictions(task: str, shift: float = 0.0) -> Predictions:
     return Predictions(names, [f"group {i // 2}" for i in range(len(target))], target, score + shift)
 
 
-def finetuned(out: Path, task: str, seeds=(0, 7), shift: float = 0.0, *options) -> None:
-    """What finetune.py leaves in --out, but for the models."""
+def finetuned(out: Path, task: str, seeds=(0, 7), shift: float = 0.0, *options, steps: int = 1) -> None:
+    """What finetune.py leaves in --out, but for the models: three validations, with so many steps in an epoch."""
     config, columns = finetune_options(["--task", task, "--seeds", *map(str, seeds), *options]), SCORES[task][2]
     model = TASKS[task](ENCODER, len(columns) or None)
     targets = {"ec": np.eye(3)[[0, 0, 1]], "res": np.array([3, 3, 4])}.get(task, np.array([0.0, 1.0, 1.0, 0.5]))
-    model.known = {"answer": model.answer(targets), "splits": {"train": {"samples": 30, "structures": 15}}}
+    model.known = {"answer": model.answer(targets), "splits": {"train": {"samples": steps * config.global_batch_size}}}
     tested = {seed: predictions(task, shift) for seed in seeds}
-    write_results(out / "results.json", config, model, tested, {str(seed): 2.0 for seed in seeds})
+    write_results(out / "results.json", config, model, tested, {str(seed): 2.0 / steps for seed in seeds}, "0.3")
     for seed in seeds:
         folder, first = out / f"seed-{seed}", model.measures[0]
         write_lines(folder, [{"step": s, "epoch": s - 1, "split": "valid", first: 0.1 * s} for s in (1, 2, 3)])
@@ -145,10 +145,10 @@ def test_the_page_begins_with_the_result_and_its_constant(tmp_path, task):
     big = re.findall("<p class=big>(.*?)</p>", page)
     assert len(big) == len(found["mean"]) and page.index(big[0]) < page.index("<figure>") < page.index("<h2>Curves")
     hits = round((value or 0) * found["samples"])
-    counts = f"{value:.1%} <small>{hits} / {hits} of {found['samples']}</small>"
-    shown = counts if first == "accuracy" else f"{value:#.3g}"
-    assert big[0].startswith(shown) and f"({figures.number(found['constant'][first])})" in page
-    assert f"95 % interval {' to '.join(figures.number(x) for x in found['interval'][first])}" in page
+    counts = f" <small>{hits} / {hits} of {found['samples']}</small>" if first == "accuracy" else ""
+    show = (lambda x: f"{100 * x:.1f} %") if first == "accuracy" else (lambda x: f"{x:#.3g}" if x else "0")
+    assert big[0] == show(value) + counts and f"answer ({show(found['constant'][first])})" in page
+    assert f"95 % interval {' to '.join(show(x) for x in found['interval'][first])}" in page
     assert f"Test split {found['samples']} samples of {found['counts']['structures']} structures" in page
     assert all(x in page for x in found["about"].values()) and "seed 0" in page and "seed 7" in page
     kinds = {"ec": ["Precision and recall"], "res": ["Confusion matrix"], "pip": ["ROC curve", "Precision and recall"]}
@@ -159,6 +159,13 @@ def test_the_page_begins_with_the_result_and_its_constant(tmp_path, task):
     curve = caption(page, titles[-1])
     assert len(lines_of(curve, "thick")) == 2 and len([*curve.iter("circle")]) == 2  # both seeds; the best epochs
     assert curve.find(".//circle").get("cx") == f"{lines_of(curve, 'thick')[0][1][0]:.1f}"
+
+
+def test_the_best_epoch_is_marked_in_a_run_that_ended_within_the_first(tmp_path):
+    finetuned(tmp_path, "msp", (0,), steps=6)
+    figure = caption(report.report([tmp_path]).read_text(), "AUROC")
+    assert figure.find(".//circle").get("cx") == f"{lines_of(figure, 'thick')[0][1][0]:.1f}"
+    assert "0.5" in [x.text for x in figure.iter("text")] and "1.0" not in [x.text for x in figure.iter("text")]
 
 
 def test_the_numbers_of_the_predictions_are_drawn(tmp_path):
@@ -183,8 +190,8 @@ def test_the_numbers_of_the_predictions_are_drawn(tmp_path):
     assert [x.text for x in figure.iter("text") if x.get("class") is not None] == ["1", "1", "1"]
     finetuned(tmp_path / "pip", "pip", (0,))
     (roc,) = lines_of(caption(report.report([tmp_path / "pip"]).read_text(), "ROC curve, 5 positives of 10"), "c0")
-    x, y = np.array(roc).T / 300
-    area = (np.diff(x) * (2 - y[1:] - y[:-1]) / 2).sum()
+    x, y = np.array(roc).T / 300 * [[1.01], [1.02]]
+    area = (np.diff(x) * (2.04 - y[1:] - y[:-1]) / 2).sum()
     found = json.loads((tmp_path / "pip" / "results.json").read_text())
     assert np.isclose(area, found["test"]["0"]["auroc"], atol=1e-3)
 
@@ -229,7 +236,7 @@ def test_runs_of_the_last_version_are_drawn_too(tmp_path):
     page = report.report([tmp_path]).read_text()
     assert (
         "<p class=big>5.32</p>" in page
-        and "<p class=unsure>constant answer (-)</p>" in page
+        and "<p class=unsure>constant answer (not known)</p>" in page
         and "a: labels of structures" in page
     )
 
@@ -304,7 +311,7 @@ def test_what_is_no_run(tmp_path, capsys):
     with pytest.raises(SystemExit) as exit_:
         report.main([str(tmp_path)])
     assert "is no run: there is no metrics.jsonl" in str(exit_.value)
-    for content, said in (("", "or not one of"), ("{}\n", "or not one of"), ("[" * 10**5 + "\n", "jsonl: damaged")):
+    for content, said in (("", "no lines yet"), ("{}\n", "or not one of"), ("[" * 10**5 + "\n", "jsonl: damaged")):
         (tmp_path / "metrics.jsonl").write_text(content)
         with pytest.raises(SiamDiffError, match=said):
             report.report([tmp_path])

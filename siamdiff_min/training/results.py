@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .. import __version__
 from ..downstream import intervals
 from ..downstream.tasks import Binary, Task
 from ..files import SiamDiffError, escape, unescape, write_file
@@ -88,12 +87,14 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
     return columns
 
 
-def report(path: Path, config: Namespace, task: Task, tested: Mapping[int, Predictions], epochs: Mapping) -> str:
+def report(
+    path: Path, config: Namespace, task: Task, tested: Mapping[int, Predictions], epochs: Mapping, version: str
+) -> str:
     """Write results.json, and return it as a table.
 
     `tested` is what the model of every seed says of the test split, and `epochs` after how many it was the best.
     """
-    content = {"about": machine(config), "splits": task.known.get("splits", {}), "best_epoch": epochs}
+    content = {"about": machine(config, version), "splits": task.known.get("splits", {}), "best_epoch": epochs}
     content |= {
         **measured(task, tested),
         "answer": task.known.get("answer"),
@@ -153,12 +154,12 @@ def spread(name: str, task: Task, scores: list, target: np.ndarray, groups: list
     return intervals.interval(mean), intervals.interval(mean - values[:, -1])
 
 
-def machine(config: Namespace) -> dict[str, str]:
+def machine(config: Namespace, version: str) -> dict[str, str]:
     """When, with which versions and on what."""
     where = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
     if torch.cuda.is_available() and getattr(config, "device", "cpu") != "cpu":
         where += f", {torch.cuda.get_device_name()}"
-    versions = f"siamdiff_min {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    versions = f"siamdiff_min {version}, torch {torch.__version__}, Python {platform.python_version()}"
     return {"date": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC", "version": versions, "machine": where}
 
 
@@ -201,5 +202,5 @@ def table(results: Mapping) -> list[list]:
     counts = {"correct": results.get("counts", {}).get("correct", {}), "best epoch": results.get("best_epoch", {})}
     for name, of_seed in counts.items():
         if of_seed:
-            rows.append([name, *(f"{of_seed.get(seed, math.nan):g}" for seed in test), *[""] * len(others)])
+            rows.append([name, *(f"{of_seed.get(seed, math.nan):.4g}" for seed in test), *[""] * len(others)])
     return rows
