@@ -14,8 +14,8 @@ import siamdiff_min  # noqa: F401  # isort: skip  # before torch: it sets what t
 import torch
 
 from siamdiff_min.conventions import CONVENTIONS
-from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
+from siamdiff_min.data.store import open_store
 from siamdiff_min.files import console
 from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.config import pretrain_options, printed

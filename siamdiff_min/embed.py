@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from .data.pool import read_all
+from .data.pool import can_start, read_all
 from .data.sources import ARCHIVES, Listing, find_structures
-from .data.store import is_ours
 from .encoders.weights import find_weights
 from .files import ConfigError, SiamDiffError, StructureError, console, printable, replacing, writing
 from .protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
@@ -63,8 +62,8 @@ class Embedder:
     def embed(self, *given) -> Embedding | list[Embedding]:
         """Embed what is given: paths of files, folders or archives, and structures that `read_structure` has read.
 
-        One file or structure gives one embedding, all else a list. Raises StructureError for a structure that cannot be
-        read, or whose representations are not finite.
+        One file or structure gives one embedding, all else a list. Files have the limits of docs/data.md, on Linux.
+        Raises StructureError for a structure that cannot be read, or whose representations are not finite.
         """
         structures, many = [], len(given) != 1
         for one in given:
@@ -74,7 +73,12 @@ class Embedder:
                 listing = find_structures(one)
                 if not listing.sources:
                     raise nothing_in(one, listing)
-                structures += [(source.name, source.read()) for source in listing.sources]
+                read = read_all(listing.sources) if can_start() else (source.read() for source in listing.sources)
+                with contextlib.closing(read):
+                    for source, structure in zip(listing.sources, read):
+                        if isinstance(structure, StructureError):
+                            raise structure
+                        structures.append((source.name, structure))
                 many |= os.path.isdir(one) or os.fspath(one).endswith(ARCHIVES)
         results = [result for _, result in sorted(self.embed_group(structures))]
         if failed := [result for result in results if isinstance(result, StructureError)]:
@@ -140,10 +144,9 @@ def incomplete(structure: Structure, atoms: bool) -> str:
 
 def nothing_in(path, listing: Listing) -> StructureError:
     """An error that says why a path holds no structure: a file of another kind, or a folder or archive without any."""
-    if is_ours(path):
-        return StructureError(path, "a store", "embeddings are made from structure files")
-    alone = len(listing.skipped) == 1 and not os.path.isdir(path)
-    return StructureError(path, listing.skipped[0][1] if alone else "no structure in it")
+    if len(listing.skipped) == 1 and not os.path.isdir(path):
+        return StructureError(path, listing.skipped[0][1])
+    return StructureError(path, "no structure in it", ", ".join(sorted({reason for _, reason in listing.skipped})))
 
 
 class Table:

@@ -13,8 +13,8 @@ from conftest import needs_filters, real_protein
 import finetune
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data import table
-from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.samples import DATASETS, pack_samples
+from siamdiff_min.data.store import open_store
 from siamdiff_min.data.table import read_table, table_set
 from siamdiff_min.downstream.tasks import KINDS as TARGETS
 from siamdiff_min.downstream.tasks import TASKS
@@ -55,7 +55,7 @@ def write(folder, *lines):
 def labelled(folder, values, **options):
     path = write(folder, ("name", "value"), *zip(NAMES, values))
     data = table_set(path, folder / "data", **options)
-    stores = [open_origin(getattr(data, split), workers=1) for split in ("train", "valid", "test")]
+    stores = [open_store(getattr(data, split), workers=1) for split in ("train", "valid", "test")]
     return data, [DATASETS["table"](store, labels=data.labels) for store in stores]
 
 
@@ -175,14 +175,13 @@ def test_one_store_for_all_tables_and_nothing_beside_the_data(folder):
     ):
         path.write_text(text)
         data = table_set(path, folder / "data")
-        stores = [open_origin(getattr(data, split), workers=1) for split in ("train", "valid", "test")]
+        stores = [open_store(getattr(data, split), workers=1) for split in ("train", "valid", "test")]
         assert {store.path for store in stores} == {plain.path}
         assert sorted(name for store in stores for name in store.names) == NAMES and len(plain) == 7
         checksums |= {store.checksum for store in stores}
     assert len(checksums) == 4 and sorted(x.name for x in folder.iterdir()) == [
         "data",
         "data.store",
-        "data.store.lock",
         "labels.tsv",
     ]
     passed = pickle.loads(pickle.dumps(stores[0]))
@@ -194,7 +193,7 @@ def test_structures_that_cannot_be_read_are_counted(folder):
     data = table_set(
         write(folder, *((name, i, "train") for i, name in enumerate(NAMES))), folder / "data", needed=["train"]
     )
-    store = open_origin(data.train, workers=1)
+    store = open_store(data.train, workers=1)
     assert len(store) == 5 and store.about == "1 structures"
 
 
@@ -225,7 +224,7 @@ def test_residues_are_found_by_chain_number_and_insertion_code(folder):
         lines += [(name, chain, own[7], 0.7), (name, chain, own[2], 0.2), (name, chain, 999, 9), (name, "Z", own[2], 9)]
     data = table_set(write(folder, *lines), folder / "data")
     assert data.options == {"kind": "regression", "residues": True} and "24 residues of 6 structures" in data.about
-    store = open_origin(data.train, workers=1)
+    store = open_store(data.train, workers=1)
     samples = DATASETS["table"](store)
     sample = samples[0, 0]
     assert sample.focus.nonzero().flatten().tolist() == [2, 7] and torch.allclose(
@@ -243,7 +242,7 @@ def test_residues_are_found_by_chain_number_and_insertion_code(folder):
 def test_a_structure_without_its_labelled_residues_is_left_out(folder):
     numbers = [900, *[int(PROTEIN.residue_number[8])] * 5]
     lines = [(name, "A", number, i, "train") for i, (name, number) in enumerate(zip(NAMES, numbers))]
-    store = open_origin(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
+    store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
     assert store.names == NAMES[1:] and store.about == "1 structures, 1 labels of residues that are not in theirs"
 
 
@@ -263,7 +262,7 @@ def test_every_kind_is_learnt_by_heart(folder, kind, residues, level):
     else:
         lines = list(zip(NAMES, texts))
     data = table_set(write(folder, *lines), folder / "data", kind)
-    samples = DATASETS["table"](open_origin(data.train, workers=1), labels=data.labels)
+    samples = DATASETS["table"](open_store(data.train, workers=1), labels=data.labels)
     batch, _ = pack_samples([samples[0, i] for i in range(4)])
     outputs = {"num_outputs": len(data.labels)} if data.labels else {}
     task = TASKS["table"](ENCODERS["gearnet"](level, "tiny"), **outputs, **data.options)
