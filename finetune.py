@@ -22,10 +22,10 @@ from torch.optim.swa_utils import update_bn
 
 import siamdiff_min
 from siamdiff_min.data.atom3d import atom3d_set
-from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.demo import demo_set
 from siamdiff_min.data.ec import ec_set
 from siamdiff_min.data.samples import DATASETS, SPLITS, Samples, Unlabelled, pack_samples
+from siamdiff_min.data.store import open_store
 from siamdiff_min.data.table import table_set
 from siamdiff_min.downstream.tasks import TASKS, Classes, Task
 from siamdiff_min.encoders import weights
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     model = weights.load(config.eval_only, weights.MODEL) if config.eval_only else None
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         if config.predict:
-            open_store(config.predict, build=False)  # nothing there is an error now, not after the training
+            open_store(config.predict, build=False, beside=False)  # nothing there is an error now, not after training
         datasets, labels, options = open_data(config, ranks, model)
         if config.dry_run:
             build(for_seed(config, config.seeds[0]), datasets, labels, options, ranks)
@@ -77,7 +77,7 @@ def run(config: Namespace, datasets: dict[str, Samples], labels: tuple, options:
         path, version = Path(config.out) / "results.json", siamdiff_min.__version__
         ranks.say(results.report(path, config, task, tested, epochs, version))
     if config.predict:
-        store = ranks.first(lambda: open_store(config.predict, workers=config.num_workers or 1))
+        store = ranks.first(lambda: open_store(config.predict, workers=config.num_workers or 1, beside=False))
         unlabelled = Unlabelled(store, residues=options.get("residues", False))
         predictions = results.predict(task, everything(unlabelled), of_seed, ranks)
         name = Path(config.predict).resolve().name.split(".")[0]
@@ -114,7 +114,7 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
             source = config.data or "the demo"
             raise ConfigError(f"{config.eval_only} was trained on other labels than those of {source}")
     origins, how = [getattr(data, split) for split in needed], {"workers": config.num_workers or 1}
-    stores = ranks.first(lambda: [open_origin(x, **how, build=not config.dry_run) for x in origins])
+    stores = ranks.first(lambda: [open_store(x, **how, build=not config.dry_run) for x in origins])
     datasets = {}
     if None not in stores:
         kept = {"labels": data.labels, "max_residues": config.max_residues}

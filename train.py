@@ -15,8 +15,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that w
 import torch
 
 from siamdiff_min.conventions import CONVENTIONS
-from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
+from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import weights
 from siamdiff_min.files import console
 from siamdiff_min.training import checkpoint, engine

@@ -42,8 +42,9 @@ from torch import Tensor
 from benchmarks.probe import SPLITS as PROBE_SPLITS
 from benchmarks.probe import Item, read_items, sides
 from benchmarks.superpose import gdt_ts
+from siamdiff_min.data.bundled import bundle_index, bundle_path
 from siamdiff_min.data.demo import FOLDER, SHAKE, bend, model
-from siamdiff_min.data.sources import Source, bundle_index, bundle_path, find_structures
+from siamdiff_min.data.sources import Source, find_structures
 from siamdiff_min.files import ConfigError, console, write_file
 from siamdiff_min.protein.constants import (
     ATOM_INDEX,

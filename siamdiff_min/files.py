@@ -61,6 +61,10 @@ class WriteError(SiamDiffError):
     """A file that could not be written: full disk, read-only folder, no permission."""
 
 
+class MachineError(SiamDiffError):
+    """A fault of the machine and of no file: no room, memory or open files left, a disk that fails."""
+
+
 class StructureError(SiamDiffError):
     """A file that cannot be read as a protein.
 
@@ -146,9 +150,22 @@ def console() -> Iterator[None]:
         sys.exit(128 + 13)
 
 
+_MACHINE = "ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "EIO", "ENOMEM"
+MACHINE = {getattr(errno, name) for name in _MACHINE}
+
+
+def blame_machine(path, error: BaseException) -> None:
+    """Raise MachineError if an error that `path` met would have met any other file too."""
+    if isinstance(error, OSError) and error.errno in MACHINE:
+        raise MachineError(f"{path}: {error.strerror}; that is a fault of the machine, not of this file") from error
+
+
 @contextlib.contextmanager
 def structure_errors(path, reason: str) -> Iterator[None]:
-    """Turn every error inside into a StructureError: for a hostile file any conversion may fail."""
+    """Turn every error inside into a StructureError: for a hostile file any conversion may fail.
+
+    Faults of the machine are no property of the file: MachineError.
+    """
     try:
         yield
     except SiamDiffError:
@@ -156,6 +173,7 @@ def structure_errors(path, reason: str) -> Iterator[None]:
     except MemoryError as error:
         raise StructureError(path, "too large", "memory ran out") from error
     except Exception as error:
+        blame_machine(path, error)
         kind = "" if type(error) is ValueError else f"{type(error).__name__}: "  # our own checks raise ValueError
         raise StructureError(path, reason, f"{kind}{error}"[:200]) from error
 

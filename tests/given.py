@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from conftest import generator, real_protein
 
-from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS
 from siamdiff_min.data.sources import Listing, Origin
+from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.protein.constants import CA, RESIDUE_INDEX
 from siamdiff_min.protein.geometry import length
@@ -84,7 +84,7 @@ def entries(task: str, num: int) -> list[Given]:
 def dataset(task: str, folder, num: int = 4, **options):
     """`num` samples of a task from a store in `folder`."""
     origin = Origin(folder / task, "given", lambda: Listing(entries(task, num), []))
-    store = open_origin(origin, store=folder / f"{task}-{num}.store")
+    store = open_store(origin, store=folder / f"{task}-{num}.store")
     return DATASETS[task](store, labels=LABELS if task == "ec" else (), **options)
 
 

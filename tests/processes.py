@@ -24,8 +24,8 @@ import standin
 import torch
 
 from siamdiff_min import embed
-from siamdiff_min.data import build, ec
-from siamdiff_min.data import store as stores
+from siamdiff_min.data import ec, shards
+from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import weights
 from siamdiff_min.files import StoreError, console, write_file
 from siamdiff_min.training import engine, ranks
@@ -53,12 +53,12 @@ def module(name: str, *argv: str) -> None:
 
 def convert(data: str, store: str, workers: str = "1") -> None:
     """The store of a folder of structures, or of the training split of a folder in the layout of EC."""
-    stores.SHARD = 4
+    shards.SHARD = 4
     with console():
         if (Path(data) / ec.ANNOTATION[0]).exists():
-            build.open_origin(ec.ec_set(data).train, store, int(workers))
+            open_store(ec.ec_set(data).train, store, int(workers))
         else:
-            build.open_store(data, store, int(workers))
+            open_store(data, store, int(workers))
 
 
 def evaluate(out: str, *numbers: str) -> None:

@@ -23,8 +23,8 @@ MODULES = sorted(
 
 
 def test_the_entry_points_are_found():
-    expected = {"train", "finetune", "siamdiff_min.embed", "siamdiff_min.report", "siamdiff_min.data.build"}
-    assert expected | {"siamdiff_min.data.download", "benchmarks.speed", "studies.2026-11.study"} <= set(MODULES)
+    expected = {"train", "finetune", "siamdiff_min.embed", "siamdiff_min.report", "siamdiff_min.data.store"}
+    assert expected | {"benchmarks.speed", "studies.2026-11.study"} <= set(MODULES)
 
 
 @pytest.mark.parametrize("module", MODULES)

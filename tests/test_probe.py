@@ -13,7 +13,8 @@ from benchmarks import probe, probe_table
 from benchmarks.pdb import write_pdb
 from benchmarks.probe import Rows
 from benchmarks.residue_labels import exposure, labels_of, secondary_structure
-from siamdiff_min.data.sources import bundle_index, bundle_path, find_structures
+from siamdiff_min.data.bundled import bundle_index, bundle_path
+from siamdiff_min.data.sources import find_structures
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.files import ConfigError, SiamDiffError
 

@@ -6,7 +6,7 @@ from conftest import real_protein
 
 from benchmarks import speed
 from benchmarks.pdb import write_pdb
-from siamdiff_min.data.build import open_store
+from siamdiff_min.data.store import open_store
 from siamdiff_min.protein.protein import Protein
 
 

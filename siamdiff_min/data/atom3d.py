@@ -7,7 +7,6 @@ frame are counted by position; its index is not used. Nothing is unpickled.
 
 import ast
 import gzip
-import hashlib
 import json
 import operator
 import re
@@ -26,7 +25,7 @@ from ..protein.constants import ATOM_INDEX, ONE_LETTER, PARENT, PARENT_ATOM, RES
 from ..protein.protein import Protein
 from ..protein.structure import AtomRow, Structure, assemble, join
 from .samples import SPLITS, LabelledData, find_part
-from .sources import Listing, Origin
+from .sources import LMDB, Listing, Origin
 
 LAYOUT = {  # folder of the splits in an official archive
     "psr": "split-by-year/data",
@@ -55,12 +54,9 @@ def atom3d_set(root, task: str, needed: Sequence[str] = tuple(SPLITS)) -> Labell
     """
     origins = {}
     for split in needed:
-        names = [f"{name}/data.mdb" for name in SPLITS[split]]
+        names = [f"{name}/{LMDB}" for name in SPLITS[split]]
         file = find_part(root, ("", "data", LAYOUT[task]), names, f"{split} split of {task.upper()}")
-        status = file.stat()
-        state = f"atom3d {task} {status.st_size} {status.st_mtime_ns}"
-        listing = partial(list_items, file.parent, task)
-        origins[split] = Origin(file.parent, hashlib.sha256(state.encode()).hexdigest(), listing)
+        origins[split] = Origin(file.parent, f"atom3d {task}", partial(list_items, file.parent, task), file.parent)
     return LabelledData(**origins, about=f"ATOM3D {task.upper()}, {root}")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..protein.protein import Protein
-from .sources import bundle_index, bundle_path, fingerprint
+from .bundled import bundle_index
 from .store import ProteinStore
 
 
@@ -65,8 +65,8 @@ def split(store: ProteinStore, valid_fraction: float) -> tuple[list[int], list[i
     """
     if not 0 <= valid_fraction < 1:
         raise ValueError(f"valid_fraction is {valid_fraction}, expected 0 <= valid_fraction < 1")
-    if store.meta["fingerprint"] == fingerprint(bundle_path()):
-        side = {PurePath(row["file"]).name.removesuffix(".pdb.gz"): row["split"] for row in bundle_index()}
+    side = {PurePath(row["file"]).name.removesuffix(".pdb.gz"): row["split"] for row in bundle_index()}
+    if side.keys() == {*store.names}:
         sides = [side[name] for name in store.names]
     else:
         sides = ["valid" if _uniform(name) < valid_fraction else "train" for name in store.names]

@@ -4,7 +4,6 @@ They let `finetune.py` run, and its parts be tested, without a data set. `demo_s
 then for every entry its labels and how it is made of a bundled structure; `benchmarks/make_sets.py` wrote these files.
 """
 
-import hashlib
 import json
 from dataclasses import replace
 from functools import partial
@@ -20,8 +19,9 @@ from ..protein.constants import RESIDUE_INDEX, O
 from ..protein.geometry import length, rotate_about_axis
 from ..protein.protein import Protein
 from ..protein.structure import Structure, join
+from .bundled import bundle_path
 from .samples import SPLITS, LabelledData
-from .sources import Listing, Origin, bundle_path, find_structures, fingerprint
+from .sources import Listing, Origin, find_structures
 
 FOLDER = Path(__file__).parent / "demo_sets"
 SHAKE = 0.2  # angstrom by which every coordinate of a model moves (PSR)
@@ -31,12 +31,11 @@ ENVIRONMENT_RADIUS = 10 * sqrt(3)  # angstrom around an ideal CB (RES)
 def demo_set(task: str) -> LabelledData:
     """The demo set of a task: ec, pip, msp, res or psr."""
     content = json.loads((FOLDER / f"{task}.json").read_text(encoding="utf-8"))
-    state = f"{fingerprint(bundle_path())} {checksum(FOLDER / f'{task}.json')}"
-    origins = {}
+    labels, origins = checksum(FOLDER / f"{task}.json"), {}
     for split in SPLITS:
-        version = hashlib.sha256(f"{state} {split}".encode()).hexdigest()
         listing = partial(_listing, [entry for entry in content["entries"] if entry["split"] == split])
-        origins[split] = Origin(bundle_path() / f"demo-{task}-{split}", version, listing, in_cache=True)
+        place, key = bundle_path() / f"demo-{task}-{split}", f"{labels} {split}"
+        origins[split] = Origin(place, key, listing, data=bundle_path(), in_cache=True)
     return LabelledData(**origins, labels=tuple(content["labels"]), about=content["about"])
 
 

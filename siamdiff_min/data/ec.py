@@ -5,7 +5,6 @@ give the labels, and how near the test chains are to the training split. Every f
 reason.
 """
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from ..files import StructureError, read_rows, structure_errors
 from .samples import SPLITS, LabelledData, find_part
-from .sources import Listing, Origin, find_structures, fingerprint
+from .sources import Listing, Origin, find_structures
 
 FOLDERS = ("", "EnzymeCommission")
 ANNOTATION = ("nrPDB-EC_annot.tsv", "nrPDB-EC_2020.04_annot.tsv")
@@ -44,12 +43,9 @@ def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLIT
         place = find_part(root, FOLDERS, names, f"{split} split of EC")
         chosen = listed & (below if split == "test" else annotated.keys())
         chains = {name: found for name, found in annotated.items() if name in chosen}
-        digest = hashlib.sha256(f"ec {fingerprint(place)} {chains}".encode()).hexdigest()
-        # Of the same files another choice is another store: runs with different ones may go on at the same time.
-        variant = [str(cutoff)] * (split == "test" and cutoff != 95) + [f"ids-{digest[:8]}"] * (ids is not None)
         listing = _listing(place, chains)
         seen.update(source.name for source in listing.sources)
-        origins[split] = Origin(place, digest, partial(replace, listing), variant="-".join(variant))
+        origins[split] = Origin(place, f"ec {chains}", partial(replace, listing), data=place)
     about = f"EC, {root}: {len(labels)} labels, {len(annotated)} chains with labels"
     about += "" if ids is None else f", {len(listed)} chains listed in {ids}"
     shared = sorted(chain for chain, count in seen.items() if count > 1)

@@ -3,28 +3,32 @@
 import contextlib
 import multiprocessing
 import os
+import queue
 import resource
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import wait
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import torch
 
-from ..files import SiamDiffError, StructureError, structure_errors
+from ..files import MachineError, SiamDiffError, StructureError, structure_errors
 from ..protein.structure import Structure
 
 # The largest entry of the PDB, as mmCIF with 2.4 million atoms, takes 40 s and 1.9 GB.
 MAX_SECONDS = 300  # by the clock, for one file: a pipe or a device that never answers takes no CPU time
 MAX_MEMORY = 3 * 2**30  # bytes that one file may add to the memory of its reader
-WINDOW = 1024  # files that one pool reads; the next one starts with fresh processes and fresh memory
+WINDOW = 1024  # files that are read ahead; then come fresh processes with fresh memory
 START = "fork" if sys.platform == "linux" else "spawn"  # a fork is ready at once, but only Linux survives it
+
+
+def can_start() -> bool:
+    """Whether a caller who may be anybody's script can start readers: without fork, it might lack its `__main__`."""
+    return START == "fork" and not multiprocessing.current_process().daemon
 
 
 class _TooLong(BaseException):
@@ -34,49 +38,90 @@ class _TooLong(BaseException):
 def read_all(sources: Sequence, processes: int = 1) -> Iterator[Structure | StructureError]:
     """`source.read()` of all sources, in order; a StructureError takes the place of a file that cannot be read.
 
-    A file that ends the process that reads it (no memory left, a fault in a library) ends the pool. The files that are
-    lost with it are then read one by one, so that only the one at fault fails.
+    A file whose reader ends (no memory left, a fault in a library) is read again, alone: the system may have killed the
+    reader for another one's hunger. If that reader ends too, the file fails. Raises MachineError, see `files.py`.
     """
-    for start in range(0, len(sources), WINDOW):
-        window, done = sources[start : start + WINDOW], 0
-        pool = ProcessPoolExecutor(processes, multiprocessing.get_context(START), _begin)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
-                results = pool.map(_read, window)
-            pool._result_queue._writer.close()  # else we wait for ever for an answer whose writer is killed amid it,
-            _when_one_ends([*pool._processes.values()], lambda process: process.kill())  # and for those it locked out
-            for structure in results:
-                yield structure
-                done += 1
-        except BrokenProcessPool:
-            if len(window) == 1:
-                yield StructureError(window[0].path, "ended the process that read it", "no memory left, or a fault")
-            else:
-                for source in window[done:]:
-                    yield from read_all([source])
-        finally:
-            for process in list((pool._processes or {}).values()):
+    number, suspect, answers = 0, -1, {}  # answers: by number; None if the reader ended
+    while number < len(sources):
+        end = min(number + (1 if number == suspect else WINDOW), len(sources))
+        todo = [i for i in range(number, end) if i not in answers]
+        with _readers(sources, [todo[k::processes] for k in range(min(processes, len(todo)))]) as arriving:
+            while number < end:
+                while number not in answers:
+                    answers.update([arriving.get()])
+                answer = answers.pop(number)
+                if answer is None and number != suspect:
+                    suspect = number
+                    break
+                if isinstance(answer, MachineError):
+                    raise answer
+                ended = "ended the process that read it", "no memory left, or a fault"
+                yield answer or StructureError(sources[number].path, *ended)
+                number += 1
+        while not arriving.empty():  # read already by those that had to stop with the suspect
+            i, answer = arriving.get()
+            answers |= {i: answer} if answer is not None else {}
+
+
+@contextlib.contextmanager
+def _readers(sources: Sequence, shares: list[list[int]]) -> Iterator[queue.SimpleQueue]:
+    """A process for every share of the sources, and a thread that takes what it sends; both end with the context.
+
+    Every reader has a pipe of its own: if it is killed amid an answer, its pipe ends, and no other one waits.
+    """
+    context, arriving, processes, threads = multiprocessing.get_context(START), queue.SimpleQueue(), [], []
+    try:
+        for share in shares:
+            try:
+                receiver, sender = context.Pipe(duplex=False)
+                threads.append(threading.Thread(target=_receive, args=(receiver, share, arriving), daemon=True))
+                processes.append(context.Process(target=_read_share, args=([sources[i] for i in share], sender)))
+                processes[-1].daemon = True
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
+                    processes[-1].start()
+            except OSError as error:
+                raise MachineError(f"no process can be started that reads files: {error.strerror}") from error
+            sender.close()  # else the pipe would not end with the reader
+        for thread in threads:  # after the last fork
+            thread.start()
+        yield arriving
+    finally:
+        for process in processes:
+            if process.pid is not None:
                 process.kill()  # it may hang in a file that nobody waits for any more, after Ctrl-C, say
-            pool.shutdown(cancel_futures=True)
+                process.join()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
 
 
-def _begin() -> None:
-    """The first steps of every process of a pool."""
+def _receive(receiver: Connection, share: list[int], arriving: queue.SimpleQueue) -> None:
+    """Put (number, answer) of all files of a reader into the queue; None for the answer at which the reader ended."""
+    with receiver:
+        for number in share:
+            try:
+                answer = receiver.recv()
+            except Exception:  # the end of the pipe, or of a half-written answer
+                answer = None
+            arriving.put((number, answer))
+            if answer is None:
+                break
+
+
+def _read_share(sources: Sequence, sender: Connection) -> None:
+    """The life of a reader."""
     torch.set_num_threads(1)
     # A tensor is sent as the array that it is. torch would make a file in shared memory of each.
     ForkingPickler.register(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the one that started us ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _when_one_ends([multiprocessing.parent_process()], lambda _: os._exit(1))
+    threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)), daemon=True).start()
+    for source in sources:
+        sender.send(_read(source))
 
 
-def _when_one_ends(processes: Sequence, act: Callable) -> None:
-    """Call `act` for all these processes as soon as one of them has ended; a thread waits for that."""
-    threading.Thread(target=lambda: (wait([p.sentinel for p in processes]), *map(act, processes)), daemon=True).start()
-
-
-def _read(source) -> Structure | StructureError:
+def _read(source) -> Structure | StructureError | MachineError:
     """The structure of one source; an error is returned, not raised."""
     try:
         with structure_errors(source.path, "unreadable"):
@@ -85,8 +130,10 @@ def _read(source) -> Structure | StructureError:
                 return source.read()
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
+    except (StructureError, MachineError) as error:
+        return error
     except SiamDiffError as error:
-        return error if isinstance(error, StructureError) else StructureError(source.path, "unreadable", str(error))
+        return StructureError(source.path, "unreadable", str(error))
     except _TooLong:
         return StructureError(source.path, "took too long", f"more than {MAX_SECONDS} s")
 

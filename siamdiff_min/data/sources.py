@@ -1,13 +1,14 @@
 """Finding structure files: in a folder, in a `.tar`, `.tar.gz` or `.zip` (read in place), or a single file.
 
 What is found is a list of `Source`, cheap to send to another process and readable on its own: for a member of an
-archive it remembers where the bytes lie. The structures bundled with the package are found here too.
+archive it remembers where the bytes lie.
 """
 
 import contextlib
 import gzip
-import hashlib
 import os
+import re
+import stat
 import tarfile
 import tempfile
 import zipfile
@@ -17,10 +18,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from ..files import StructureError, read_rows, structure_errors
+from ..files import MachineError, StructureError, blame_machine, structure_errors
 from ..protein.parse import MAX_BYTES, read_structure
 from ..protein.structure import Structure
-from .store import STORE_SUFFIX, is_ours
+from .bundled import bundle_path
 
 # The first is taken if a structure has several.
 _PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1")
@@ -28,6 +29,10 @@ KINDS = (*_PLAIN, *(f"{kind}.gz" for kind in _PLAIN))
 GZIPPED = (".tar.gz", ".tgz")
 ARCHIVES = (".tar", ".zip", *GZIPPED)
 PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
+LMDB = "data.mdb"
+# A folder of stores has our lock in it. Beside this lock, all that has a name of ours is no data.
+LOCK, INDEX = "siamdiff-lock", "siamdiff-index.json"
+STORE_NAME = re.compile("[0-9a-f]{16}(-[0-9a-f]{12})?")
 MAX_RATIO = 100  # unpacked to packed: structure files shrink to a fifth, zeros to a thousandth
 
 
@@ -80,7 +85,10 @@ def _opened(path: str, changed: int, process: int) -> zipfile.ZipFile:
 @lru_cache(maxsize=4)  # processes that are forked later have it, but share a place in it: they read with `pread`
 def _unpacked(path: str, changed: int):
     """A `.tar.gz` as a plain tar, in a nameless temporary file. Raises ValueError if too much comes out of it."""
-    copy, left = tempfile.TemporaryFile(), 2**20 + MAX_RATIO * os.stat(path).st_size  # noqa: SIM115
+    try:
+        copy, left = tempfile.TemporaryFile(), 2**20 + MAX_RATIO * os.stat(path).st_size  # noqa: SIM115
+    except OSError as error:
+        raise MachineError(f"no temporary file to unpack {path} to: {error.strerror} (TMPDIR)") from error
     with gzip.open(path) as packed, contextlib.ExitStack() as failed:
         failed.callback(copy.close)
         while piece := packed.read(2**20):
@@ -105,42 +113,43 @@ class Listing:
 class Origin:
     """The data of a store. A source has a `name`, a `path` and `read() -> Structure`, and can be pickled."""
 
-    path: Path
-    fingerprint: str  # another one: a store made before is out of date
+    path: Path  # the store is named after it
+    key: str  # what else decides on the content of the store: the task and its labels; "" for plain structures
     listing: Callable[[], Listing]  # called only if the store has to be built
+    data: Path | None = None  # the files whose names and bytes decide, see `data_files`
     in_cache: bool = False  # the store never goes beside the data
-    variant: str = ""  # part of the store's name, where several are made from the same data
     labels: Mapping[str, Callable[[list], dict]] | None = None  # of these proteins only; see `ProteinStore.with_labels`
 
 
 def structure_files(path=None) -> Origin:
     """The structures under `path`, or those bundled with the package."""
     place = bundle_path() if path is None else Path(path)
-    return Origin(place, fingerprint(place), partial(find_structures, place), in_cache=path is None)
+    return Origin(place, "", partial(find_structures, place), data=place, in_cache=path is None)
 
 
-def fingerprint(path) -> str:
-    """SHA-256 over names, sizes and modification times of all structure files and archives under `path`.
+def data_files(path) -> dict[str, tuple[int, int, int]]:
+    """Size and times (changed, and changed or renamed; ns) of the files under `path` that stores are made from.
 
-    If it changes, a store built from `path` is out of date. A file that changes at equal size and time is not noticed.
-    No file is opened, so it is cheap for a large archive.
+    No file is opened, so it is cheap for a large archive. Raises StructureError if nothing is at `path`.
     """
-    digest = hashlib.sha256()
+    files = {}
     for file in list_files(path):
-        if kind_of(file) is not None or file.endswith(ARCHIVES):
+        if kind_of(file) is not None or file.endswith(ARCHIVES) or os.path.basename(file) == LMDB:
             try:
-                status = os.stat(file, follow_symlinks=os.path.exists(file))
-                state = status.st_size, status.st_mtime_ns
-            except OSError:  # in a folder that cannot be entered
-                state = -1, -1
-            digest.update(f"{(os.path.relpath(file, path), *state)}\n".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
+                status = os.stat(file)
+            except OSError as error:  # a link to nowhere, or in a folder that cannot be entered
+                blame_machine(file, error)
+            else:
+                if stat.S_ISREG(status.st_mode):
+                    files[file] = status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return files
 
 
 def list_files(path) -> list[str]:
     """Every file under a folder, or the one file that `path` is; sorted. Raises StructureError if nothing is there.
 
-    Folders that are not entered, because they are links or cannot be opened, are in the list themselves.
+    Folders that are not entered, because they are links or cannot be opened, are in the list themselves. Stores, and
+    what else a build has left, are not.
     """
     if os.path.isfile(path):
         return [str(path)]
@@ -150,14 +159,16 @@ def list_files(path) -> list[str]:
     while folders:
         folder = folders.pop()
         try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if not entry.is_dir(follow_symlinks=False):
-                        files.append(entry.path)
-                    elif not (entry.name.endswith(STORE_SUFFIX) and is_ours(entry.path)):
-                        folders.append(entry.path)
-        except OSError:
+            with os.scandir(folder) as opened:
+                entries = [(e.name, e.path, e.is_dir(follow_symlinks=False)) for e in opened]
+        except OSError as error:
+            blame_machine(folder, error)
             files.append(folder)
+            continue
+        stores = any(name == LOCK for name, _, _ in entries)
+        for name, place, is_folder in entries:
+            if not (stores and (STORE_NAME.fullmatch(name) or name.startswith((LOCK, INDEX)))):
+                (folders if is_folder else files).append(place)
     return sorted(files)
 
 
@@ -241,14 +252,3 @@ def _named(found: list[tuple[str, Source]], skipped: list[tuple[str, str]]) -> l
     count = Counter(map(os.path.basename, chosen))
     names = {stem: name if count[name := os.path.basename(stem)] == 1 else stem for stem in chosen}
     return [replace(source, name="/".join(Path(names[stem]).parts)) for stem, source in chosen.items()]
-
-
-def bundle_path() -> Path:
-    """Folder with the bundled structures: 180 single chains and 37 two-sided complexes of the PDB, see its README."""
-    return Path(__file__).parent / "bundle"
-
-
-def bundle_index() -> list[dict[str, str]]:
-    """Rows of the bundle's index.tsv as text: `file`, `pdb_id`, `chains`, `n_residues`, `ec`, `split` and more."""
-    header, *rows = read_rows(bundle_path() / "index.tsv")
-    return [dict(zip(header, row, strict=True)) for row in rows]

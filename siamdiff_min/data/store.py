@@ -1,298 +1,345 @@
-"""The store: proteins and their labels in a few memory-mapped files, shared by all processes of a machine.
+"""The store: proteins and their labels, read once, then mapped into memory. `open_store` is its one door.
 
-A store is a folder of shards, and `meta.json`, which says how many there are and is written last. A shard is a dict
-that `torch.save` wrote. It has the proteins of up to SHARD sources, one after the other as in `Protein.pack`:
+    PATH.store/siamdiff-lock         held by the process that builds
+    PATH.store/siamdiff-index.json   which names, sizes and times of files had which content
+    PATH.store/CONTENT/              a store: shards, what could not be read, and `meta.json`, which comes last
 
-    format, plan      that the file is ours, and what it was made from; `build.py` makes it again if the plan differs
-    names, chains     names of the B proteins, and for each the author's ids of its chains; JSON
-    first_residue     (B + 1,) row of the first residue of every protein
-    residues, atoms   (R + 1,) and (N,) the fields of `Protein` in RESIDUE and ATOM, row by row, as bytes
-    labels            B dicts of labels (`samples.py` lists them); empty for plain structures
-    failures          rows of `failures.tsv`: sources of this shard that could not be read
-    dropped           reason -> number of atoms or residues that the parsing policy left out
+CONTENT is a hash of the format and of the names and bytes of all files that the store is made from. So a store is never
+out of date and never replaced: other data have another folder. A killed build goes on, because its shards are there.
+Times are a hint: bytes are hashed only if the index does not know their file, and then once.
 
-`torch.load` maps a shard into memory: reading a crop touches only the bytes of its residues, and no code is ever run.
+    python -m siamdiff_min.data.store PATH ...  # builds the stores that are missing, and checks all
 """
 
-import ctypes
+import contextlib
 import hashlib
-import io
 import json
-import mmap
 import os
-from bisect import bisect_right
+import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
-from itertools import accumulate
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
-import numpy as np
-import torch
+from tqdm import tqdm
 
-from ..files import StoreError, StructureError, checksum, write_file
-from ..protein.constants import ATOM_ELEMENT
-from ..protein.protein import Protein
-from ..protein.structure import Structure
-
-FORMAT, VERSION = "siamdiff_min store", 7
-STORE_SUFFIX = ".store"
-HEAD = 512  # bytes at the beginning of a shard that hold its format and plan
-SHARD = 512  # sources; a build that is killed reads no more than these again
-# The fields of a `Protein` that are kept, and their types on the disk; the other fields follow from them.
-ATOM = np.dtype([("pos", "<f4", 3), ("atom_name", "u1")])
-RESIDUE = np.dtype(
-    [(name, "<i4") for name in ("first_atom", "residue_number", "residue_index", "chain")]
-    + [(name, "u1") for name in ("residue_type", "insertion_code")]
+from ..files import (
+    TEMPORARY,
+    ConfigError,
+    Parser,
+    SiamDiffError,
+    StoreError,
+    StructureError,
+    checksum,
+    console,
+    escape,
+    lock,
+    structure_errors,
+    write_file,
+    writing,
 )
-KINDS = {"first_residue": np.dtype("<i4"), "residues": RESIDUE, "atoms": ATOM}
-KEYS = "format", "plan", "names", "chains", "labels", "failures", "dropped", *KINDS
-_ELEMENT = torch.tensor(ATOM_ELEMENT)
+from ..protein.parse import MAX_BYTES
+from . import shards
+from .pool import read_all
+from .shards import FAILURES, META, ProteinStore, is_store
+from .sources import ARCHIVES, INDEX, KINDS, LMDB, LOCK, STORE_NAME, Origin, data_files, structure_files
+
+SUFFIX = ".store"
+HEADER = "name\toutcome\treason\tfile\tdetail\n"
+OURS = re.compile(rf"(\d{{5}}\.pt|{META}|{FAILURES})({re.escape(TEMPORARY)})?")  # the files of a store
 
 
-class ProteinStore(torch.utils.data.Dataset):
-    """Proteins of a store by index. Opening it checks `meta.json` and the sizes of the files, not their content.
+def open_store(
+    path=None, store=None, workers: int | None = None, build: bool = True, beside: bool = True, mend: bool = False
+) -> ProteinStore | None:
+    """Open the store of some data. If there is none, build it first.
 
-    Picklable (DataLoader workers): every process maps a shard when it first reads from it.
+    Args:
+        path: a folder, archive, structure file or finished store; None for the structures bundled with the package; or
+            an Origin, for labelled sets.
+        store: folder of its stores. By default `<path>.store` beside the data, or in the cache if that cannot be
+            written: `$SIAMDIFF_CACHE`, by default `~/.cache/siamdiff_min`. Stores of the bundle and of a single
+            structure file are always there.
+        workers: processes that read; the result does not depend on it. By default one for every 500 structures, up to
+            one per core and 8. Without fork (not on Linux), a script needs `if __name__ == "__main__":`.
+        build: False to change nothing on the disk; then None is returned if the store would have to be built.
+        beside: False to write nothing beside the data; a store that is there is used.
+        mend: True to read a store that is there, and build again what is damaged of it.
+
+    Files that cannot be read are counted, and listed in `failures.tsv` in the store; they do not stop the build, not
+    even if they kill the process that reads them. Several processes may call this at once: one builds, the others wait.
 
     Raises:
-        StoreError: not a store, another version, a damaged `meta.json`, a shard that is missing or of the wrong size;
-            on first use, if a shard is damaged or another store has taken its place since.
+        ConfigError: `store` for a finished store.
+        StructureError: nothing at `path`, or a damaged archive.
+        StoreError: no readable protein, a damaged store, data that change while they are read.
+        MachineError, WriteError: no room or no rights, on the disk or elsewhere. Finished shards are kept.
     """
+    if path is None:
+        print("no data given: the structures bundled with the package are used", file=sys.stderr)
+    elif not isinstance(path, Origin) and (finished := _finished(Path(path))):
+        if store is not None:
+            raise ConfigError(f"{path} is a finished store: nothing is built at {store}")
+        opened = ProteinStore(finished)
+        if mend:
+            opened.verify()
+        return opened
+    data = _Data(path if isinstance(path, Origin) else structure_files(path), store, beside)
+    folder = data.finished
+    if build and (folder is None or (mend and _damage(folder))):
+        home = folder.parent if folder else data.home
+        with writing(home), lock(home / LOCK):
+            data.remember()
+            for file in _damage(folder) if folder else []:
+                file.unlink(missing_ok=True)
+            if data.finished is None:  # another process may have built it in the meantime
+                _build(data, home / data.name, workers)
+            folder = data.finished
+    elif build and data.new:  # a store that came along with its data
+        with contextlib.suppress(SiamDiffError), lock(data.home / LOCK, busy="another process builds"):
+            data.remember()
+    if folder is None:
+        return None
+    opened = ProteinStore(folder)
+    return opened if data.origin.labels is None else opened.with_labels(data.origin.labels)
 
-    def __init__(self, path):
-        self.path = Path(path)
-        self.meta = read_meta(self.path)
-        shards = self.meta["shards"]
-        self.first = [0, *accumulate(len(shard["names"]) for shard in shards)]  # row of every shard's first protein
-        self.names = [name for shard in shards for name in shard["names"]]
-        self.rows: Sequence[int] = range(len(self.names))  # the proteins that are handed out, see `with_labels`
-        self.given: list[dict] | None = None  # their labels, if these are not in the store
-        self.about = ""  # what is missing of these labels
-        self.mapped: dict[int, dict] = {}  # shards by number
-        self.size = sum(shard["size"] for shard in shards)  # bytes on the disk
-        for file, shard in zip(self.files, shards, strict=True):
-            size = file.stat().st_size if file.is_file() else "no"
-            if size != shard["size"]:
-                raise StoreError(f"{file} has {size} bytes, expected {shard['size']}")
+
+def report(store: ProteinStore) -> str:
+    """Counts of all files that a store was built from: seen = used + skipped + failed."""
+
+    def total(counts: dict[str, int]) -> str:
+        listed = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
+        return f"{sum(counts.values())} ({listed})" if counts else "0"
+
+    meta = store.meta
+    skipped, failed, dropped = (total(meta[name]) for name in ("skipped", "failed", "dropped"))
+    said = f"seen {meta['seen']} = used {len(store)} + skipped {skipped} + failed {failed}; "
+    said += f"{meta['residues']} residues, {meta['atoms']} atoms, left out or replaced {dropped}"
+    return said + (f"; what failed: {store.path / FAILURES}" if meta["failed"] else "")
+
+
+def _finished(path: Path) -> Path | None:
+    """The finished store that a path is, or the only one in a folder of stores. Raises StoreError for several."""
+    if path.name.endswith(SUFFIX) and os.path.isfile(path / LOCK):
+        found = [folder for folder in sorted(path.iterdir()) if STORE_NAME.fullmatch(folder.name) and is_store(folder)]
+        if len(found) != 1:
+            listed = ", ".join(folder.name for folder in found)
+            raise StoreError(f"{path} has {len(found)} finished stores{listed and ', give one of them: '}{listed}")
+        return found[0]
+    return path if is_store(path) else None
+
+
+# ---- what data there are, and where their stores lie -----------------------------------------------------------------
+
+
+@dataclass
+class _Data:
+    """The files of an origin as they are now, and the folders that may have a store of them."""
+
+    origin: Origin
+    store: Path | None
+    beside: bool
+
+    def __post_init__(self):
+        self.files = {} if self.origin.data is None else data_files(self.origin.data)
+        self.new: dict[str, str] = {}  # hashes that no index knew
+
+    @cached_property
+    def homes(self) -> list[Path]:
+        """The folders where a store of these data may lie."""
+        if self.store is not None:
+            return [Path(self.store)]
+        path = self.origin.path.resolve()
+        try:
+            cache = Path(os.environ.get("SIAMDIFF_CACHE") or Path.home() / ".cache" / "siamdiff_min")
+        except RuntimeError as error:
+            raise StoreError("no home folder to keep a store in: set SIAMDIFF_CACHE to a folder") from error
+        place = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
+        return [path.with_name(path.name + SUFFIX), cache / f"{path.name}-{place}{SUFFIX}"]
 
     @property
-    def files(self) -> list[Path]:
-        return [shard_file(self.path, i) for i in range(len(self.meta["shards"]))]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Protein:
-        return self.read(range(len(self))[index])
-
-    def __getstate__(self) -> dict:
-        return self.__dict__ | {"mapped": {}}
+    def home(self) -> Path:
+        """The one of them that a build writes to."""
+        beside, path = self.homes[0], self.origin.path
+        single = os.path.isfile(path) and not path.name.endswith(ARCHIVES)
+        if self.store is None and (single or self.origin.in_cache or not self.beside):
+            return self.homes[-1]
+        return beside if os.access(beside if os.path.exists(beside) else beside.parent, os.W_OK) else self.homes[-1]
 
     @property
-    def checksum(self) -> str:
-        """The same where all proteins, their names and their labels are."""
-        text = "".join(shard["content"] for shard in self.meta["shards"])
-        text += "" if self.given is None else f"{[*self.rows]} {self.given}"
-        return hashlib.sha256(text.encode()).hexdigest()
+    def finished(self) -> Path | None:
+        """The folder of the finished store, if there is one."""
+        return next((home / self.name for home in self.homes if os.path.isfile(home / self.name / META)), None)
 
-    def labels(self, index: int) -> dict:
-        """The labels of a protein; empty for plain structures."""
-        if self.given is not None:
-            return self.given[index]
-        shard, row = self._find(index)
-        return shard["labels"][row] if shard["labels"] else {}
-
-    def with_labels(self, labels: Mapping[str, Callable[[list], dict]]) -> "ProteinStore":
-        """The same store with these proteins only, and labels made from their `positions`.
-
-        Proteins that the store lacks, and those without any value, are left out; `about` says how many.
-        """
-        row_of = {name: row for row, name in enumerate(self.names)}
-        found = {row_of[n]: labels[n](self.positions(row_of[n])) for n in sorted(labels.keys() & row_of.keys())}
-        missing = sum(made.pop("missing", 0) for made in found.values())
-        other = copy(self)  # as for another process: nothing is mapped yet
-        other.given = [made for made in found.values() if made["values"]]
-        other.rows = [row for row, made in found.items() if made["values"]]
-        other.names = [self.names[row] for row in other.rows]
-        left_out = {"structures": len(labels) - len(other), "labels of residues that are not in theirs": missing}
-        other.about = ", ".join(f"{count} {what}" for what, count in left_out.items() if count)
-        return other
-
-    def positions(self, index: int) -> list[tuple[str, int, str]]:
-        """The author's chain, number and insertion code of every residue."""
-        shard, row = self._find(index)
-        residues = shard["residues"][slice(*shard["first_residue"][row : row + 2])]
-        names = json.loads(shard["chains"])[row]
-        chains = [names[chain] for chain in residues["chain"].tolist()]
-        numbers, codes = (residues[name].tolist() for name in ("residue_number", "insertion_code"))
-        return list(zip(chains, numbers, map(chr, codes), strict=True))
-
-    def num_residues(self, index: int) -> int:
-        """Number of residues of one protein."""
-        shard, row = self._find(index)
-        first, last = shard["first_residue"][row : row + 2]
-        return int(last - first)
-
-    def read(self, index: int, start: int = 0, length: int | None = None) -> Protein:
-        """The residues start .. start + length - 1 of a protein (all from `start` on without a length).
-
-        Equal to `store[index].crop(start, length)`, but reads no more than that from disk. Raises ValueError if the
-        protein has no such residues.
-        """
-        shard, row = self._find(index)
-        first, last = shard["first_residue"][row : row + 2].tolist()
-        length = last - first - start if length is None else length
-        if start < 0 or length < 0 or first + start + length > last:
-            raise ValueError(f"residues {start} to {start + length} of {self.names[index]}, which has {last - first}")
-        residues = shard["residues"][first + start : first + start + length]
-        edges = shard["residues"]["first_atom"][first + start : first + start + length + 1]
-        atoms = shard["atoms"][edges[0] : edges[-1]]
-        kept = {  # by numpy: operations of torch on so few numbers wait for its threads
-            name: torch.from_numpy(table[name].astype(np.int64))
-            for table in (atoms, residues)
-            for name in table.dtype.names
-            if name not in ("pos", "first_atom")
-        }
-        return Protein(
-            **kept,
-            pos=torch.from_numpy(atoms["pos"].astype(np.float32)),
-            element=_ELEMENT[kept["atom_name"]],
-            atom_residue=torch.from_numpy(np.repeat(np.arange(length), np.diff(edges))),
-            masked=torch.zeros(length, dtype=torch.bool),
-            residue_protein=torch.zeros(length, dtype=torch.long),
+    @cached_property
+    def name(self) -> str:
+        """The name of the folder: a hash of what decides on the content, then one of the labels if there are any."""
+        digests, root = self._digests(), str(self.origin.data)
+        lines = [f"{shards.FORMAT} {shards.VERSION} {shards.SHARD}"]
+        lines += [f"{file[len(root) :] or Path(file).name}\n{digests[file]}" for file in self.files]
+        name, key = (
+            hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+            for text in ("\n".join(lines), self.origin.key)
         )
+        return name[:16] + f"-{key[:12]}" * bool(self.origin.key)
 
-    def verify(self) -> None:
-        """Read everything and compare the checksums. Raises StoreError that names the first damaged file."""
-        for file, shard in zip(self.files, self.meta["shards"], strict=True):
-            if checksum(file) != shard["sha256"]:
-                raise StoreError(f"{file} is damaged (its checksum differs)")
+    def _digests(self) -> dict[str, str]:
+        """The hash of the content of every file: as an index has it, or of the bytes."""
+        digests = {}
+        for home in self.homes:
+            index = _read_index(home)
+            for file, place in self._places(home).items() if index else ():
+                *state, digest = index.get(place, [None])
+                if tuple(state) == self.files[file]:
+                    digests[file] = digest
+        unknown = [file for file in self.files if file not in digests]
+        size = sum(self.files[file][0] for file in unknown)
+        with tqdm(total=size, unit="B", unit_scale=True, desc="hashing", disable=None, delay=2) as bar:
+            for file in unknown:
+                bar.update(self.files[file][0])
+                if not file.endswith((*ARCHIVES, LMDB)) and self.files[file][0] > MAX_BYTES:
+                    digests[file] = f"{self.files[file][0]} bytes"  # nobody will read them
+                    continue
+                try:
+                    with structure_errors(file, "cannot be opened"):
+                        self.new[file] = digests[file] = checksum(Path(file))
+                except StructureError as error:
+                    digests[file] = error.reason
+        return digests
 
-    def _find(self, index: int) -> tuple[dict, int]:
-        """The shard of a protein, and its row there. Raises StoreError."""
-        number = bisect_right(self.first, self.rows[index]) - 1
-        if number not in self.mapped:
-            shard = load_shard(file := shard_file(self.path, number))
-            if shard["plan"] != self.meta["shards"][number]["plan"]:
-                raise StoreError(f"{self.path} was replaced while it was in use: its data have changed ({file.name})")
-            if self.size > memory():
-                read_nothing_ahead([shard[name] for name in KINDS])
-            self.mapped[number] = shard | {name: shard[name].numpy().view(KINDS[name])[:, 0] for name in KINDS}
-        return self.mapped[number], self.rows[index] - self.first[number]
+    def _places(self, home: Path) -> dict[str, str]:
+        """The name of every file in the index of a folder of stores: its place, seen from there."""
+        root = str(self.origin.data)
+        base = os.path.relpath(os.path.realpath(root), os.path.realpath(home)) if self.files else ""
+        return {file: base + file[len(root) :] for file in self.files}
 
+    def remember(self) -> None:
+        """Add the hashes that are new to the index, and leave out files that are gone. Raises WriteError."""
+        if self.new:
+            places = self._places(self.home)
+            added = {places[file]: [*self.files[file], digest] for file, digest in self.new.items()}
+            kept = {x: y for x, y in _read_index(self.home).items() if os.path.exists(os.path.join(self.home, x))}
+            write_file(self.home / INDEX, json.dumps(kept | added).encode())
 
-# ---- shards ----------------------------------------------------------------------------------------------------------
-
-
-def shard_file(folder: Path, number: int) -> Path:
-    return folder / f"{number:05d}.pt"
-
-
-def is_shard(file: Path) -> bool:
-    """True for a file that `write_shard` wrote, even if it has been damaged since."""
-    try:
-        with open(file, "rb") as opened:
-            return FORMAT.encode() in opened.read(HEAD) and not file.is_symlink()
-    except OSError:
-        return False
-
-
-def load_shard(file: Path) -> dict:
-    """The content of a shard, its tensors mapped. Raises StoreError."""
-    try:
-        shard = torch.load(file, mmap=True, weights_only=True)
-        if tuple(shard) != KEYS or not all(shard[name].is_contiguous() for name in KINDS):
-            raise ValueError("its contents are not a shard")
-        return shard
-    except Exception as error:  # torch finds many kinds of damage
-        raise StoreError(f"{file} is missing or damaged ({str(error).partition(chr(10))[0]:.100})") from error
-
-
-def read_nothing_ahead(tensors: list[torch.Tensor]) -> None:
-    """Tell the system to read only the pages of a mapped file that are used; others would soon fill the memory."""
-    start = min(tensor.data_ptr() for tensor in tensors) // mmap.PAGESIZE * mmap.PAGESIZE
-    size = max(tensor.data_ptr() + tensor.nbytes for tensor in tensors) - start
-    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_RANDOM)
-
-
-def describe_shard(file: Path, shard: dict) -> dict:
-    """The entry of a shard in `meta.json`: its names, its size, and checksums."""
-    same = io.BytesIO()  # without the plan, which changes with the time of a file
-    torch.save({name: value for name, value in shard.items() if name not in ("plan", "failures")}, same)
-    about = {"plan": shard["plan"], "sha256": checksum(file), "content": hashlib.sha256(same.getbuffer()).hexdigest()}
-    return about | {"size": file.stat().st_size, "names": json.loads(shard["names"])}
-
-
-def memory() -> int:
-    """Bytes of memory that this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def write_shard(file: Path, plan: str, entries: Iterable[tuple[str, Structure | StructureError]]) -> None:
-    """Write a shard of named structures and failures. Raises WriteError; the old file is then as it was."""
-    names, structures, failures = [], [], []
-    for name, found in entries:
-        if isinstance(found, StructureError):
-            failures.append((name, "failed", found.reason, found.path, found.detail))
+    def check_unchanged(self, paths=None) -> None:
+        """Raise StoreError if the files are not as they were: all of them, or those that are among `paths`."""
+        if paths is None:
+            changed = {*self.files.items()} ^ {*data_files(self.origin.data).items()} if self.files else ()
         else:
-            names.append(name)
-            structures.append(found)
-    proteins, labels = [found.protein for found in structures], [found.labels for found in structures]
-    dropped = sum((found.dropped for found in structures), Counter())
-    first = np.cumsum([0, *(protein.num_residues for protein in proteins)], dtype=np.int32)
-    atoms = np.zeros(sum(protein.num_atoms for protein in proteins), ATOM)
-    residues = np.zeros(first[-1] + 1, RESIDUE)
-    if proteins:
-        packed = Protein.pack(proteins)
-        for table, rows in ((atoms, len(atoms)), (residues, first[-1])):
-            for field in {*table.dtype.names} - {"first_atom"}:
-                table[field][:rows] = getattr(packed, field)
-        residues["first_atom"][1:] = torch.bincount(packed.atom_residue, minlength=first[-1]).cumsum(0)
-    about = {"names": json.dumps(names), "chains": json.dumps([found.chain_names for found in structures])}
-    about |= {"labels": labels if any(labels) else [], "failures": failures, "dropped": dict(dropped)}
-    for name, array in zip(KINDS, (first, residues, atoms), strict=True):
-        about[name] = torch.from_numpy(array.view("u1").reshape(len(array), array.itemsize))
-    content = io.BytesIO()  # of a full disk torch would say something else
-    torch.save({"format": FORMAT, "plan": plan} | about, content)
-    write_file(file, content.getbuffer())
+            changed = []
+            for file in self.files.keys() & paths or self.files:  # items of LMDB have another path than their file
+                with contextlib.suppress(StructureError):
+                    if data_files(file) == {file: self.files[file]}:
+                        continue
+                changed.append((file, ()))
+        if changed:
+            file = min(name for name, _ in changed)
+            raise StoreError(f"{file} has changed while {self.origin.path} was read: start again when it is complete")
 
 
-# ---- meta.json -------------------------------------------------------------------------------------------------------
-
-
-def read_meta(folder: Path) -> dict:
-    """The content of `meta.json` of a finished store. Raises StoreError."""
+def _read_index(home: Path) -> dict[str, list]:
+    """The index of a folder of stores; empty if it is missing or damaged, as it only spares time."""
     try:
-        meta = json.loads((folder / "meta.json").read_bytes())
-        found = meta.pop("format"), meta.pop("version")
-        expected = meta.pop("sha256", None)
-    except OSError as error:
-        raise StoreError(f"{folder} is not a store: {error.strerror} (meta.json)") from error
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise StoreError(f"{folder}: meta.json is damaged ({error})") from error
-    if found != (FORMAT, VERSION):
-        raise StoreError(f"{folder} is a {found[0]}, version {found[1]}; this is {FORMAT}, version {VERSION}")
-    if expected != _digest(meta):
-        raise StoreError(f"{folder}: meta.json is damaged (its checksum differs)")
-    if "shards" not in meta:
-        raise StoreError(f"{folder} is not a finished store")
-    return meta
+        index = json.loads((home / INDEX).read_bytes())
+        return index if all(isinstance(entry, list) and len(entry) == 4 for entry in index.values()) else {}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {}
 
 
-def write_meta(folder: Path, meta: dict) -> None:
-    """Write the description that makes a folder a store; an empty one marks it as ours. Raises WriteError."""
-    about = {"format": FORMAT, "version": VERSION, "sha256": _digest(meta)}
-    write_file(folder / "meta.json", json.dumps(about | meta, indent=1, sort_keys=True).encode())
+# ---- building --------------------------------------------------------------------------------------------------------
 
 
-def _digest(meta: dict) -> str:
-    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+def _build(data: _Data, folder: Path, workers: int | None) -> None:
+    """Write the shards that are missing, then `failures.tsv` and `meta.json`."""
+    listing, size = data.origin.listing(), shards.SHARD
+    data.check_unchanged()
+    skipped = Counter(reason for _, reason in listing.skipped)
+    if not listing.sources:
+        found = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items())) or "it is empty"
+        looked = f"{', '.join(KINDS)}, in folders, {', '.join(ARCHIVES)}"
+        raise StoreError(f"no structure in {data.origin.path} ({found}); looked for {looked}")
+    parts = [listing.sources[i : i + size] for i in range(0, len(listing.sources), size)]
+    files = [shards.shard_file(folder, number) for number in range(len(parts))]
+    todo = [(file, part) for file, part in zip(files, parts, strict=True) if not shards.is_whole(file)]
+    sources = [source for _, part in todo for source in part]
+    workers = workers or min(os.cpu_count() or 1, 8, 1 + len(sources) // 500)
+    with (
+        contextlib.closing(read_all(sources, workers)) as structures,
+        tqdm(total=len(sources), unit="protein", disable=None) as bar,
+    ):
+        for file, part in todo:
+            shard = shards.pack_shard(zip([s.name for s in part], islice(structures, len(part)), strict=True))
+            data.check_unchanged({source.path for source in part})  # before the shard has its name
+            shards.write_shard(file, shard)
+            bar.update(len(part))
+    rows, about, total, dropped = [], [], Counter(), Counter()
+    for file in files:
+        shard = shards.load_shard(file)
+        rows += shard["failures"]
+        dropped += shard["dropped"]
+        about.append(shards.describe_shard(file, shard))
+        total.update(proteins=len(about[-1]["names"]), residues=len(shard["residues"]) - 1, atoms=len(shard["atoms"]))
+    failed = Counter(reason for _, _, reason, *_ in rows)
+    rows += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
+    write_file(folder / FAILURES, (HEADER + "".join("\t".join(map(escape, row)) + "\n" for row in rows)).encode())
+    if not total["proteins"]:
+        reasons = ", ".join(f"{reason} {count}" for kind in (skipped, failed) for reason, count in kind.items())
+        raise StoreError(f"no protein that can be read in {data.origin.path} ({reasons}); see {folder / FAILURES}")
+    counts = dict(total) | {"seen": len(listing.sources) + len(listing.skipped), "dropped": dropped}
+    meta = counts | {"path": str(data.origin.path.resolve()), "skipped": skipped, "failed": failed, "shards": about}
+    shards.write_meta(folder, meta)
+    print(f"{folder}: {report(ProteinStore(folder))}", file=sys.stderr)
 
 
-def is_ours(folder) -> bool:
-    """True for a store, finished or not, of any version; anything else is not ours."""
+def _damage(folder: Path) -> list[Path]:
+    """What has to go of a finished store, in this order, so that it is built again as it was; each is said."""
     try:
-        return json.loads(Path(folder, "meta.json").read_bytes())["format"] == FORMAT
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return False
+        about = shards.read_meta(folder)["shards"]
+        files = {shards.shard_file(folder, number): shard["sha256"] for number, shard in enumerate(about)}
+        bad = [file for file, expected in files.items() if not file.is_file() or checksum(file) != expected]
+    except StoreError:
+        bad = [folder / META]
+    for file in bad:
+        print(f"{file} is damaged: it is built again", file=sys.stderr)
+    return [*bad, folder / META] if bad else []
+
+
+def _prune(path, store) -> None:
+    """Remove the stores of data that are not at `path` any more, or of another version. Files of the user's stay."""
+    data = _Data(structure_files(path), store, beside=True)
+    if not data.files:
+        raise StoreError(f"no structures in {path}: is it there? Nothing is removed")
+    for home in data.homes:
+        if os.path.isfile(home / LOCK):
+            with lock(home / LOCK):
+                for folder in home.iterdir():
+                    if STORE_NAME.fullmatch(folder.name) and folder.name[:16] != data.name[:16] and folder.is_dir():
+                        for file in folder.iterdir():
+                            if OURS.fullmatch(file.name):
+                                file.unlink()
+                        with contextlib.suppress(OSError):  # a file of the user's is in it
+                            folder.rmdir()
+                        print(f"{folder}: removed")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line."""
+    parser = Parser(prog="siamdiff-build", description="Build, check and mend stores.")
+    parser.add_argument("path", nargs="+", help="structures (their store is built), or a store")
+    parser.add_argument("--store", type=Path, help="folder of the stores (default: PATH.store)")
+    parser.add_argument("--prune", action="store_true", help="build nothing; remove stores of data that have changed")
+    args = parser.parse_args(argv)
+    with console():
+        for path in args.path:
+            if args.prune:
+                _prune(path, args.store)
+            else:
+                store = open_store(path, args.store, mend=True)
+                print(f"{store.path}: {report(store)}; all checksums are right")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

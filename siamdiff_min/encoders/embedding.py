@@ -4,6 +4,7 @@
 The representations of a structure do not depend on the other structures of a call, nor on their order.
 """
 
+import contextlib
 import os
 import warnings
 from collections import Counter
@@ -16,8 +17,8 @@ import torch
 from Bio.PDB.Entity import Entity
 from torch import nn
 
+from ..data.pool import can_start, read_all
 from ..data.sources import ARCHIVES, Listing, find_structures
-from ..data.store import is_ours
 from ..files import ConfigError, StructureError
 from ..protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
 from ..protein.parse import name_of, read_structure
@@ -147,7 +148,9 @@ def held(given) -> Iterator[tuple[str | None, Structure | StructureError]]:
         except StructureError as error:
             yield None, error
         else:
-            yield from ((source.name, tried(source.read)) for source in listing.sources)
+            names = [source.name for source in listing.sources]
+            with contextlib.closing(read_all(listing.sources) if can_start() else read_here(listing.sources)) as read:
+                yield from zip(names, read)
     elif isinstance(given, Entity) or hasattr(given, "read"):
         yield name_of(given), tried(read_structure, given)
     elif isinstance(given, Iterable):
@@ -165,6 +168,12 @@ def is_many(given) -> bool:
     if isinstance(given, Protein):
         return given.num_proteins != 1
     return not (isinstance(given, (Structure, Entity)) or hasattr(given, "read"))
+
+
+def read_here(sources: Iterable) -> Iterator[Structure | StructureError]:
+    """As `read_all` does, in this process and without its limits."""
+    for source in sources:
+        yield tried(source.read)
 
 
 def tried(read: Callable[..., Structure], *given) -> Structure | StructureError:
@@ -192,7 +201,6 @@ def incomplete(structure: Structure, atoms: bool) -> str:
 
 def nothing_in(path, listing: Listing) -> StructureError:
     """An error that says why a path holds no structure: a file of another kind, or a folder or archive without any."""
-    if is_ours(path):
-        return StructureError(path, "a store", "embeddings are made from structure files")
-    alone = len(listing.skipped) == 1 and not os.path.isdir(path)
-    return StructureError(path, listing.skipped[0][1] if alone else "no structure in it")
+    if len(listing.skipped) == 1 and not os.path.isdir(path):
+        return StructureError(path, listing.skipped[0][1])
+    return StructureError(path, "no structure in it", ", ".join(sorted({reason for _, reason in listing.skipped})))

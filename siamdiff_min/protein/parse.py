@@ -20,7 +20,7 @@ import numpy as np
 from Bio.PDB.Entity import Entity
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 
-from ..files import StructureError, structure_errors
+from ..files import StructureError, blame_machine, structure_errors
 from .constants import PARENT, UNMODIFIED
 from .structure import AtomRow, Structure, assemble
 
@@ -96,6 +96,7 @@ def _content(path: str, data: str | bytes | None) -> bytes:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise StructureError(path, "damaged or truncated gzip data", str(error)) from error
     except OSError as error:
+        blame_machine(path, error)
         raise StructureError(path, "cannot be opened", error.strerror or str(error)) from error
     content = content.removeprefix(b"\xef\xbb\xbf")  # byte order mark
     if len(content) > MAX_BYTES:

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import torch
 
-from siamdiff_min.data.build import open_store
 from siamdiff_min.data.crops import Crops, collate, split
+from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import OBJECTIVES, STAGED
 from siamdiff_min.training import checkpoint, engine

@@ -27,9 +27,9 @@ from sklearn.preprocessing import StandardScaler
 from torch.nn.functional import one_hot
 
 from siamdiff_min.data import atom3d, ec
-from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.crops import Crops, collate
 from siamdiff_min.data.samples import DATASETS, LabelledData, Sample
+from siamdiff_min.data.store import open_store
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import weights
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
@@ -91,7 +91,7 @@ def trivial(kind: str, data: LabelledData, related: dict[str, str]) -> dict[str,
     training (EC), the commonest type (RES); and a linear model of `described`, as scikit-learn fits it by default."""
     seen, given = {}, {}
     for split in ("train", "valid", "test"):
-        dataset = DATASETS[kind](open_origin(getattr(data, split), workers=1), labels=data.labels)
+        dataset = DATASETS[kind](open_store(getattr(data, split), workers=1), labels=data.labels)
         samples = [dataset[0, i] for i in range(len(dataset))]
         seen[split] = np.stack([described(sample) for sample in samples])
         group = [name for sample in samples for name in sample.groups]

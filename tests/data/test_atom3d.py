@@ -16,8 +16,8 @@ from helpers import assert_equal
 
 from siamdiff_min.data import atom3d
 from siamdiff_min.data.atom3d import atom3d_set
-from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS
+from siamdiff_min.data.store import open_store
 from siamdiff_min.files import StructureError
 from siamdiff_min.protein.constants import (
     ATOM_ELEMENT,
@@ -201,11 +201,14 @@ def test_a_set_is_found_wherever_its_splits_are(tmp_path, task, valid):
     assert alone.test.path == tmp_path / path / "test" and alone.train is None and alone.valid is None
 
 
-def test_the_fingerprint_changes_with_the_file_and_the_task(tmp_path):
-    one = dataset(tmp_path, "psr", [psr()]).train.fingerprint
-    assert atom3d_set(tmp_path, "psr").train.fingerprint == one != atom3d_set(tmp_path, "res").train.fingerprint
+def test_there_is_another_store_if_the_content_of_the_file_changes(tmp_path):
+    one, file = open_store(dataset(tmp_path, "psr", [psr()]).train), tmp_path / "train" / "data.mdb"
+    os.utime(file, ns=(5, 5))
+    assert open_store(atom3d_set(tmp_path, "psr").train).path == one.path
+    atom3d._environment.cache_clear()
     dataset(tmp_path, "psr", [psr(1)])
-    assert atom3d_set(tmp_path, "psr").train.fingerprint != one
+    two = open_store(atom3d_set(tmp_path, "psr").train)
+    assert two.path != one.path and len(two) == 1 and two.checksum != one.checksum
 
 
 def test_names_are_the_ids_and_unique(tmp_path):
@@ -290,8 +293,8 @@ def test_without_the_package_the_error_says_what_to_install(tmp_path, monkeypatc
 def test_a_store_has_every_item_or_its_reason(tmp_path, workers):
     items = [psr(0), b"junk", psr(2), {"id": "('a', 'b')"}, psr(4)]
     ids = {item["id"]: i for i, item in enumerate(items) if isinstance(item, dict)}
-    store = open_origin(dataset(tmp_path, "psr", items, ids=ids).train, workers=workers)
-    assert store.path == tmp_path / "train.store" and list(store.names) == ["T0/d'0", "T1/d'2", "T2/d'4"]
+    store = open_store(dataset(tmp_path, "psr", items, ids=ids).train, workers=workers)
+    assert store.path.parent == tmp_path / "train.store" and list(store.names) == ["T0/d'0", "T1/d'2", "T2/d'4"]
     report = store.meta
     assert report["seen"] == 5 and report["failed"] == {"damaged or truncated gzip data": 1, "malformed item": 1}
     samples = DATASETS["psr"](store)
@@ -602,7 +605,7 @@ def test_res_of_the_centre_only_the_backbone(tmp_path):
     assert len(backbone) == 4 < len(own)
     for name, listed in (("a", others + own), ("b", others), ("c", others + own[:1])):
         data = dataset(tmp_path / name, "res", [res([5], indices=[listed])])
-        sample = DATASETS["res"](open_origin(data.train, workers=1))[0, 0]
+        sample = DATASETS["res"](open_store(data.train, workers=1))[0, 0]
         assert torch.equal(sample.protein.pos, PROTEIN.pos[sorted(backbone + others)])
 
 
@@ -687,7 +690,7 @@ def test_every_task_gives_samples(tmp_path):
         "res": res([5, 6]),
     }
     for task, item in items.items():
-        samples = DATASETS[task](open_origin(dataset(tmp_path / task, task, [item]).test))
+        samples = DATASETS[task](open_store(dataset(tmp_path / task, task, [item]).test))
         assert len(samples) == {"psr": 1, "msp": 1, "pip": 4, "res": 2}[task]
         sample = samples[0, 0]
         assert sample.protein.num_proteins == (2 if task in ("msp", "pip") else 1)

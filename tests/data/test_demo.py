@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import make_sets
 from siamdiff_min.data import demo
-from siamdiff_min.data.sources import bundle_index
+from siamdiff_min.data.bundled import bundle_index
 from siamdiff_min.protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_ATOMS, C, N, O
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.training.config import TABLE_6
@@ -43,7 +43,7 @@ def test_splits_are_by_protein(task):
     names = [e.name for split in SPLITS for e in entries(task, split)]
     assert len(set(names)) == len(names)
     about = demo.demo_set(task).about
-    assert about.startswith("Demo: ") and len({getattr(demo.demo_set(task), s).fingerprint for s in SPLITS}) == 3
+    assert about.startswith("Demo: ") and len({getattr(demo.demo_set(task), s).key for s in SPLITS}) == 3
 
 
 def test_ec_classes_are_those_of_the_headers():

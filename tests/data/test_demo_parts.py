@@ -10,9 +10,9 @@ from conftest import real_protein
 
 from benchmarks import make_sets
 from siamdiff_min.data import demo
-from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS
 from siamdiff_min.data.sources import Listing, Origin, Source
+from siamdiff_min.data.store import open_store
 from siamdiff_min.protein.constants import ATOM_INDEX, CA, RESIDUE_INDEX, C, N, O
 from siamdiff_min.protein.geometry import dihedral, length
 from siamdiff_min.protein.protein import TENSOR_FIELDS
@@ -26,7 +26,7 @@ def entries(task: str) -> list[Source]:
 
 def test_a_change_of_task_split_or_file_makes_another_store(monkeypatch, tmp_path):
     def states(task: str) -> list[str]:
-        return [getattr(demo.demo_set(task), split).fingerprint for split in ("train", "valid", "test")]
+        return [getattr(demo.demo_set(task), split).key for split in ("train", "valid", "test")]
 
     before = {task: states(task) for task in TASKS}
     assert before == {task: states(task) for task in TASKS} and len({x for s in before.values() for x in s}) == 15
@@ -47,7 +47,7 @@ def test_entries_are_the_same_in_another_process_and_can_be_learnt_from(task, tm
     assert str(one.labels) == str(two.labels) and one.labels
     for field in TENSOR_FIELDS:
         assert torch.equal(getattr(one.protein, field), getattr(two.protein, field)), field
-    store = open_origin(Origin(tmp_path / task, "x", lambda: Listing(made, [])), store=tmp_path / "store")
+    store = open_store(Origin(tmp_path / task, "x", lambda: Listing(made, [])), store=tmp_path / "store")
     data = DATASETS[task](store, labels=demo.demo_set(task).labels)
     sample = data[0, len(data) - 1]
     assert len(data) >= len(made) and sample.focus.any() and sample.target.isfinite().all()

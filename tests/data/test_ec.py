@@ -15,10 +15,10 @@ from conftest import real_protein
 from helpers import reasons
 
 from benchmarks.pdb import write_pdb
-from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.ec import chain_id, ec_set
 from siamdiff_min.data.samples import DATASETS
 from siamdiff_min.data.sources import find_structures
+from siamdiff_min.data.store import open_store
 from siamdiff_min.files import StructureError
 
 LABELS = ("1.1.1.-", "2.7.11.1", "3.4.21.n1", "4.2.1.1")
@@ -189,27 +189,28 @@ def test_a_list_of_ids(tmp_path):
         ec_set(root, ids=tmp_path / "nothing.txt")
 
 
-def test_the_fingerprint_changes_with_whatever_the_store_depends_on(tmp_path):
+def test_there_is_another_store_if_anything_changes_that_it_depends_on(tmp_path):
     root, ids = layout(tmp_path / "s", zipped=("valid",)), tmp_path / "ids.txt"
-    ids.write_text("1ABC-A\n")
+    ids.write_text("1ABC-A 2DEF-B 4JKL-A")
 
-    def prints(**options):
+    def stores(**options):
         data = ec_set(root, **options)
-        return [o.fingerprint for o in (data.train, data.valid, data.test)]
+        return [open_store(origin, workers=1).path for origin in (data.train, data.valid, data.test)]
 
     def differs(other):
         return [a != b for a, b in zip(first, other)]
 
-    first = prints()
-    assert not any(differs(prints()))
-    assert differs(prints(cutoff=30)) == [False, False, True]
-    assert differs(prints(ids=ids)) == [True, True, True]
+    first = stores()
+    assert [path.parent for path in first] == [root / f"{name}.store" for name in ("train", "valid.zip", "test")]
+    assert not any(differs(stores()))
+    assert differs(stores(cutoff=30)) == [False, False, True]
+    assert differs(stores(ids=ids)) == [True, True, True]
     (root / "train" / "new.pdb").write_bytes(TEXT)
-    assert differs(prints()) == [True, False, False]
-    pack(root / "valid.zip", [("2DEF-B.pdb", TEXT)])
-    assert differs(prints()) == [True, True, False]
+    assert differs(stores()) == [True, False, False]
+    pack(root / "valid.zip", [("2DEF-B.pdb", TEXT + b"END\n")])
+    assert differs(stores()) == [True, True, False]
     (root / "nrPDB-EC_2020.04_annot.tsv").write_text("\n".join([*ANNOTATION, "7STU-A\t1.1.1.-"]))
-    assert differs(prints()) == [True, True, False]  # no chain of the test split
+    assert differs(stores()) == [True, True, False]  # no chain of the test split
 
 
 @pytest.mark.parametrize("zipped", [(), ("test",)])
@@ -219,7 +220,7 @@ def test_to_samples_through_the_store(tmp_path, zipped, workers):
     if not zipped:
         (data.test.path / "5MNO-7.ent").write_bytes(b"<html>")
         data = ec_set(tmp_path / "s")
-    samples = DATASETS["ec"](open_origin(data.test, workers=workers), labels=data.labels)
+    samples = DATASETS["ec"](open_store(data.test, workers=workers), labels=data.labels)
     assert [samples[0, i].names[0] for i in range(len(samples))] == ["4JKL-A", "5MNO-7"][: 1 + len(zipped)]
     assert samples[0, 0].target.tolist() == [[0, 0, 1, 0]]
     report = samples.store.meta
@@ -303,14 +304,14 @@ def test_malformed_tables_of_identity(tmp_path, identity):
 
 
 def test_runs_with_other_cutoffs_or_ids_do_not_share_a_store(tmp_path):
+    """Unless they choose the same chains: so they may go on at the same time."""
     root = layout(tmp_path / "s")
-    (tmp_path / "ids").write_text("2FOR-A")
-    choices = [{}, {"cutoff": 30}, {"cutoff": 40}, {"ids": tmp_path / "ids"}, {"cutoff": 30, "ids": tmp_path / "ids"}]
-    stores = [open_origin(ec_set(root, **choice).test, workers=1).path.name for choice in choices[:3]]
-    assert stores == ["test.store", "test-30.store", "test-40.store"]
-    variants = [[getattr(ec_set(root, **choice), split).variant for choice in choices] for split in ("train", "test")]
-    assert variants[0][:3] == ["", "", ""] and variants[0][3] == variants[0][4] != ""
-    assert len(set(variants[1])) == 5
+    (tmp_path / "ids").write_text("4JKL-A 5MNO-7")
+    choices = [{}, {"cutoff": 30}, {"cutoff": 40}, {"ids": tmp_path / "ids"}]
+    stores = [open_store(ec_set(root, **choice).test, workers=1) for choice in choices]
+    assert len({store.path for store in stores}) == len({tuple(store.names) for store in stores}) == 2
+    assert {store.path.parent for store in stores} == {root / "test.store"}
+    assert len({store.path.name[:16] for store in stores}) == 1  # the files are the same
 
 
 def test_a_cutoff_that_the_table_does_not_have(tmp_path):

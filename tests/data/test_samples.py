@@ -9,10 +9,9 @@ import torch
 from given import LABELS, Given, dataset, entries, structure, surroundings
 from helpers import assert_equal_samples
 
-from siamdiff_min.data.build import open_origin
 from siamdiff_min.data.samples import DATASETS, Unlabelled, pack_samples
 from siamdiff_min.data.sources import Listing, Origin
-from siamdiff_min.data.store import StoreError
+from siamdiff_min.data.store import StoreError, open_store
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.protein.constants import CA, RESIDUE_INDEX, O
 from siamdiff_min.protein.geometry import length
@@ -35,7 +34,7 @@ def test_a_sample_depends_on_its_key_alone(task, tmp_path):
 
 def test_a_plain_store_has_no_labels(tmp_path):
     origin = Origin(tmp_path, "x", lambda: Listing([Given("a", structure())], []))
-    store = open_origin(origin, store=tmp_path / "s")
+    store = open_store(origin, store=tmp_path / "s")
     with pytest.raises(StoreError, match="a has no labels"):
         DATASETS["psr"](store)[0, 0]
     sample = Unlabelled(store)[0, 0]
@@ -74,7 +73,7 @@ def test_msp_keeps_what_is_near_to_any_of_several_mutated_residues(tmp_path):
     wild = structure()
     both = join([wild, wild], first=51, mutated=[[2, 45], [53, 96]], label=1)
     origin = Origin(tmp_path, "x", lambda: Listing([Given("x", both)], []))
-    store = open_origin(origin, store=tmp_path / "s")
+    store = open_store(origin, store=tmp_path / "s")
     found = DATASETS["msp"](store, max_residues=20)[0, 0].protein.unpack()[0]
     ca = wild.protein.pos[wild.protein.atom_name == CA]
     nearest = sorted(range(51), key=lambda i: min(float(length(ca[i] - ca[k])) for k in (2, 45)))[:20]
@@ -99,7 +98,7 @@ def test_res_shows_no_bit_of_the_type(tmp_path, name, preset):
     def sample(protein, atoms, key):
         labels = {"residues": [centre], "counts": [len(atoms)], "atoms": torch.tensor(atoms)}
         given = Given("r", replace(entry.structure, protein=protein, labels=labels))
-        store = open_origin(Origin(tmp_path, key, lambda: Listing([given], [])), store=tmp_path / key)
+        store = open_store(Origin(tmp_path, key, lambda: Listing([given], [])), store=tmp_path / key)
         return DATASETS["res"](store)[0, 0]
 
     a = sample(protein, everything, "a")
@@ -164,7 +163,7 @@ def test_pip_draws_for_every_complex_anew(tmp_path):
     """Two entries of the same complex: neither their positives nor their negatives are the same."""
     (given,) = entries("pip", 60)
     origin = Origin(tmp_path, "x", lambda: Listing([given, replace(given, name="d")], []))
-    data = DATASETS["pip"](open_origin(origin, store=tmp_path / "s"))
+    data = DATASETS["pip"](open_store(origin, store=tmp_path / "s"))
     one, other = (set(map(tuple, data.pairs(0, index)[0].tolist())) for index in (0, 1))
     assert len(one & other) < 10 and len(one) == len(other) == 20
 
@@ -174,7 +173,7 @@ def test_pip_takes_no_more_pairs_than_there_are(tmp_path):
     one, two = (replace(s, protein=s.protein.crop(0, n)) for s, n in ((structure(), 2), (structure(), 3)))
     pairs = torch.tensor([[0, 2], [0, 3], [1, 4], [0, 4]])
     given = Given("c", join([one, two], first=2, ambiguous=[4], pairs=pairs))
-    store = open_origin(Origin(tmp_path, "x", lambda: Listing([given], [])), store=tmp_path / "s")
+    store = open_store(Origin(tmp_path, "x", lambda: Listing([given], [])), store=tmp_path / "s")
     data = DATASETS["pip"](store)
     assert len(data) == 4
     for epoch in range(9):

@@ -1,8 +1,9 @@
 """Finding structures in folders and archives, hostile archives, and the bundle."""
 
+import errno
 import gzip
-import json
 import os
+import resource
 import tarfile
 import zipfile
 from collections import Counter
@@ -12,10 +13,10 @@ import pytest
 import torch
 from helpers import reasons, special, tar
 
+from siamdiff_min.data.bundled import bundle_index, bundle_path
 from siamdiff_min.data.pool import read_all
-from siamdiff_min.data.sources import Source, bundle_index, bundle_path, find_structures, fingerprint
-from siamdiff_min.data.store import FORMAT
-from siamdiff_min.files import StructureError
+from siamdiff_min.data.sources import INDEX, LOCK, Source, data_files, find_structures
+from siamdiff_min.files import MachineError, StructureError
 
 TEXT = b"".join(
     b"ATOM  %5d  CA  GLY A%4d    %8.3f   0.000   0.000  1.00  0.00           C\n" % (i, i, 3.8 * i) for i in range(1, 4)
@@ -35,12 +36,12 @@ def test_a_folder_is_searched_recursively_and_sorted(tmp_path):
     for file in ("b.pdb", "a.cif", "x/c.ent", "x/y/d.pdb.gz", "x/Z.CIF.gz", "readme.txt", ".pdb", "my.store/f.pdb"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_bytes(TEXT)
-    (tmp_path / "data.store").mkdir()
-    (tmp_path / "data.store" / "e.pdb").write_bytes(TEXT)
-    (tmp_path / "data.store" / "meta.json").write_text(json.dumps({"format": FORMAT}))
+    for file in (LOCK, INDEX, f"{'0' * 16}/e.pdb", f"{'0' * 16}-{'1' * 12}/e.pdb", "g.pdb", f"sub/{'0' * 16}/h.pdb"):
+        (tmp_path / "data.store" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data.store" / file).write_bytes(TEXT)
     listing = find_structures(tmp_path)
-    assert names(listing) == ["Z", "a", "b", "c", "d", "f"]
-    assert reasons(listing) == {"not a structure file": 2}  # a store of ours is not searched, a folder called so is
+    assert names(listing) == ["Z", "a", "b", "c", "d", "f", "g", "h"]
+    assert reasons(listing) == {"not a structure file": 2}  # stores are not searched, what is called so or beside is
 
 
 def test_equal_file_names_get_their_folder(tmp_path):
@@ -77,11 +78,11 @@ def test_a_folder_of_archives_and_a_single_file(tmp_path):
     write_tar(tmp_path / "one.tar", [("a.pdb", TEXT)])
     write_tar(tmp_path / "two.tar", [("a.pdb", TEXT), ("b.pdb", TEXT)])
     (tmp_path / "c.pdb").write_bytes(TEXT)
-    before = fingerprint(tmp_path)
+    before = data_files(tmp_path)
     with zipfile.ZipFile(tmp_path / "six.zip", "w") as archive:
         archive.writestr("sub/d.pdb", TEXT)
     listing = find_structures(tmp_path)
-    assert names(listing) == ["b", "c", "d", "one/a", "two/a"] and fingerprint(tmp_path) != before
+    assert names(listing) == ["b", "c", "d", "one/a", "two/a"] and data_files(tmp_path).items() > before.items()
     assert listing.sources[2].read().protein.num_residues == 3
     assert names(find_structures(tmp_path / "c.pdb")) == ["c"]
     assert find_structures(tmp_path / "c.pdb").sources[0].read().protein.num_residues == 3
@@ -134,7 +135,7 @@ def test_links_and_pipes_in_a_folder(tmp_path):
     listing = find_structures(tmp_path)
     assert names(listing) == ["a", "b"]
     assert reasons(listing) == {"not a regular file": 2, "folder that is not entered": 1}
-    assert fingerprint(tmp_path) == fingerprint(tmp_path)
+    assert [Path(file).name for file in data_files(tmp_path)] == ["a.pdb", "b.pdb"]
 
 
 def test_a_member_that_claims_too_much_is_not_read(tmp_path, monkeypatch):
@@ -169,22 +170,54 @@ def test_an_archive_that_shrinks_after_it_was_listed(tmp_path):
 
 
 def test_nothing_there(tmp_path):
-    for function in (find_structures, fingerprint):
+    for function in (find_structures, data_files):
         with pytest.raises(StructureError, match="no such file or folder"):
             function(tmp_path / "missing")
 
 
-def test_the_fingerprint_follows_the_structures_only(tmp_path):
+def test_the_files_that_decide_are_structures_and_archives(tmp_path):
     (tmp_path / "a.pdb").write_bytes(TEXT)
-    first = fingerprint(tmp_path)
+    first = data_files(tmp_path)
     (tmp_path / "log.txt").write_text("a run writes here")
-    assert fingerprint(tmp_path) == first
-    (tmp_path / "b.pdb").write_bytes(TEXT)
-    second = fingerprint(tmp_path)
-    os.utime(tmp_path / "b.pdb", ns=(0, 0))
-    third = fingerprint(tmp_path)
-    (tmp_path / "b.pdb").rename(tmp_path / "c.pdb")
-    assert len({first, second, third, fingerprint(tmp_path)}) == 4
+    assert data_files(tmp_path) == first
+    for name in ("b.CIF.gz", "x.tar", "y.zip", "data.mdb"):
+        (tmp_path / name).write_bytes(TEXT)
+    second = data_files(tmp_path)
+    assert [Path(file).name for file in second] == ["a.pdb", "b.CIF.gz", "data.mdb", "x.tar", "y.zip"]
+    os.utime(tmp_path / "x.tar", ns=(0, 0))
+    assert {Path(x).name for x, _ in data_files(tmp_path).items() - second.items()} == {"x.tar"}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES])
+def test_a_fault_of_the_machine_is_none_of_a_folder(tmp_path, monkeypatch, number):
+    """A folder that cannot be entered is skipped by name; a disk that fails ends it all."""
+
+    def fails(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "scandir", fails)
+    if number == errno.EACCES:
+        assert reasons(find_structures(tmp_path)) == {"folder that is not entered": 1}
+    else:
+        with pytest.raises(MachineError, match=rf"{tmp_path.name}: {os.strerror(number)}; that is a fault of the mach"):
+            find_structures(tmp_path)
+
+
+def test_no_room_to_unpack_an_archive_is_no_damage_of_it(tmp_path, monkeypatch):
+    """TMPDIR is full, or missing."""
+    (tmp_path / "x.tar.gz").write_bytes(gzip.compress(tar([("a.pdb", TEXT)])))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(MachineError, match=r"no temporary file to unpack .*x\.tar\.gz to: No such file.* .TMPDIR"):
+        find_structures(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    try:
+        with pytest.raises(MachineError, match=r"x\.tar\.gz: File too large; that is a fault of the machine"):
+            find_structures(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert names(find_structures(tmp_path)) == ["a"]
 
 
 def test_the_bundle_holds_what_its_index_says():
@@ -249,7 +282,7 @@ def test_folders_deeper_than_pythons_stack(tmp_path):
             os.mkdir("d")
             os.chdir("d")
         Path("deep.pdb").write_bytes(TEXT)
-        assert names(find_structures(tmp_path)) == ["deep"] and fingerprint(tmp_path)
+        assert names(find_structures(tmp_path)) == ["deep"] and len(data_files(tmp_path)) == 1
         os.remove("deep.pdb")
         for _ in range(1200):  # pytest could not remove them
             os.chdir("..")
@@ -274,4 +307,4 @@ def test_a_folder_whose_files_cannot_be_looked_at(tmp_path, monkeypatch):
     monkeypatch.setattr(os.path, "isfile", lambda path: "closed/" not in str(path) and stat(path).st_mode & 0o100000)
     listing = find_structures(tmp_path)
     assert names(listing) == ["a"] and reasons(listing) == {"not a regular file": 1}
-    assert fingerprint(tmp_path)
+    assert [Path(file).name for file in data_files(tmp_path)] == ["a.pdb"]

@@ -16,8 +16,8 @@ from conftest import needs_filters, real_protein
 import finetune
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data import table
-from siamdiff_min.data.build import open_origin, open_store
 from siamdiff_min.data.samples import DATASETS, pack_samples
+from siamdiff_min.data.store import open_store
 from siamdiff_min.data.table import read_table, table_set
 from siamdiff_min.downstream.tasks import KINDS as TARGETS
 from siamdiff_min.downstream.tasks import TASKS
@@ -58,7 +58,7 @@ def write(folder, *lines):
 def labelled(folder, values, **options):
     path = write(folder, ("name", "value"), *zip(NAMES, values))
     data = table_set(path, folder / "data", **options)
-    stores = [open_origin(getattr(data, split), workers=1) for split in ("train", "valid", "test")]
+    stores = [open_store(getattr(data, split), workers=1) for split in ("train", "valid", "test")]
     return data, [DATASETS["table"](store, labels=data.labels) for store in stores]
 
 
@@ -121,7 +121,7 @@ def test_labels_are_the_same_with_and_without_spaces(folder, separator):
         lines += [separator.join([name, f'"{value}"', "train"]) for name, value in zip(NAMES, values)]
         (folder / "labels").write_text("\n".join(lines))
         data = table_set(folder / "labels", folder / "data", needed=["train"])
-        store = open_origin(data.train, workers=1)
+        store = open_store(data.train, workers=1)
         made.append((data.labels, [store.labels(i) for i in range(6)]))
     assert made[0] == made[1] == made[2] and made[0][0] == ("a", "b", "c")
     assert made[0][1][1]["values"] == [["a", "b"]]
@@ -214,14 +214,13 @@ def test_one_store_for_all_tables_and_nothing_beside_the_data(folder):
     ):
         path.write_text(text)
         data = table_set(path, folder / "data")
-        stores = [open_origin(getattr(data, split), workers=1) for split in ("train", "valid", "test")]
+        stores = [open_store(getattr(data, split), workers=1) for split in ("train", "valid", "test")]
         assert {store.path for store in stores} == {plain.path}
         assert sorted(name for store in stores for name in store.names) == NAMES and len(plain) == 7
         checksums |= {store.checksum for store in stores}
     assert len(checksums) == 4 and sorted(x.name for x in folder.iterdir()) == [
         "data",
         "data.store",
-        "data.store.lock",
         "labels.tsv",
     ]
     passed = pickle.loads(pickle.dumps(stores[0]))
@@ -233,7 +232,7 @@ def test_structures_that_cannot_be_read_are_counted(folder):
     data = table_set(
         write(folder, *((name, i, "train") for i, name in enumerate(NAMES))), folder / "data", needed=["train"]
     )
-    store = open_origin(data.train, workers=1)
+    store = open_store(data.train, workers=1)
     assert len(store) == 5 and store.about == "1 structures"
 
 
@@ -282,7 +281,7 @@ def test_residues_are_found_by_chain_number_and_insertion_code(folder):
         lines += [(name, chain, own[7], 0.7), (name, chain, own[2], 0.2), (name, chain, 999, 9), (name, "Z", own[2], 9)]
     data = table_set(write(folder, *lines), folder / "data")
     assert data.options == {"kind": "regression", "residues": True} and "24 residues of 6 structures" in data.about
-    store = open_origin(data.train, workers=1)
+    store = open_store(data.train, workers=1)
     samples = DATASETS["table"](store)
     sample = samples[0, 0]
     assert sample.focus.nonzero().flatten().tolist() == [2, 7] and torch.allclose(
@@ -305,13 +304,13 @@ def test_residues_of_one_number_are_told_apart_by_chain_and_insertion_code(folde
     write_pdb(folder / "data" / "two.pdb", protein, ("L", "H"))
     places = [(chain, number) for number in ("5A", "-7", "5", "6", "5B") for chain in "HL"]
     lines = [("two", *place, row, "train") for row, place in enumerate(places)]
-    store = open_origin(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
+    store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
     sample = DATASETS["table"](store)[0, 0]
     in_file = [(chain, number) for chain in "LH" for number in ("5", "5A", "5B", "6", "-7")]
     assert sample.names == tuple(f"two:{chain}:{number}" for chain, number in in_file) and not store.about
     assert sample.target.tolist() == [places.index(place) for place in in_file] and sample.focus.all()
     lines = [("two", "H", "5A", 1, "train"), ("two", "H", "5C", 2, "train"), ("two", "A", "5", 3, "train")]
-    store = open_origin(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
+    store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
     assert DATASETS["table"](store)[0, 0].focus.nonzero().flatten().tolist() == [6]
     assert store.about == "2 labels of residues that are not in theirs"
 
@@ -319,14 +318,14 @@ def test_residues_of_one_number_are_told_apart_by_chain_and_insertion_code(folde
 def test_a_structure_without_its_labelled_residues_is_left_out(folder):
     numbers = [900, *[int(PROTEIN.residue_number[8])] * 5]
     lines = [(name, "A", number, i, "train") for i, (name, number) in enumerate(zip(NAMES, numbers))]
-    store = open_origin(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
+    store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
     assert store.names == NAMES[1:] and store.about == "1 structures, 1 labels of residues that are not in theirs"
 
 
 def test_a_split_in_which_no_label_meets_a_residue_is_a_sentence(folder):
     """Numbers or chains of another scheme: the store has its structures, but none of the labels."""
     lines = [(name, "A", 900 + i, i, "train") for i, name in enumerate(NAMES)]
-    store = open_origin(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
+    store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
     reason = (
         r"data\.store.*: a split without any sample \(not found: 6 structures, 6 labels of residues that are not in"
     )
@@ -350,7 +349,7 @@ def test_every_kind_is_learnt_by_heart(folder, kind, residues, level):
     else:
         lines = list(zip(NAMES, texts))
     data = table_set(write(folder, *lines), folder / "data", kind)
-    samples = DATASETS["table"](open_origin(data.train, workers=1), labels=data.labels)
+    samples = DATASETS["table"](open_store(data.train, workers=1), labels=data.labels)
     batch, _ = pack_samples([samples[0, i] for i in range(4)])
     outputs = {"num_outputs": len(data.labels)} if data.labels else {}
     task = TASKS["table"](ENCODERS["gearnet"](level, "tiny"), **outputs, **data.options)

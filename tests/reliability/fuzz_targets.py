@@ -25,12 +25,12 @@ from fuzz_files import items, real_mmcif, real_pdb
 from mutations import BINARY, TEXT, tar_header, tar_repeat
 
 from siamdiff_min.data import atom3d, ec
-from siamdiff_min.data.build import open_store
+from siamdiff_min.data.shards import ProteinStore
 from siamdiff_min.data.sources import find_structures
-from siamdiff_min.data.store import ProteinStore, StoreError
+from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders.esm import ESM2
 from siamdiff_min.encoders.weights import MODEL, load_encoder_file, load_esm, save_encoder_file
-from siamdiff_min.files import CheckpointError
+from siamdiff_min.files import CheckpointError, StoreError
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX, CA, RESIDUE_ATOMS, RESIDUES
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
@@ -325,8 +325,7 @@ def _store(folder: Path) -> Path:
     for name in ("a", "b", "c"):
         (folder / "data" / f"{name}.pdb").write_bytes(real_pdb())
     (folder / "data" / "d.pdb").write_bytes(b"<html>")
-    open_store(folder / "data", folder / "whole", workers=1)
-    return folder / "whole"
+    return open_store(folder / "data", folder / "whole", workers=1).path
 
 
 def store(folder: Path) -> Target:

@@ -11,7 +11,8 @@ import torch
 from processes import finish, start
 from standin import lines
 
-from siamdiff_min.data import build, ec
+from siamdiff_min.data import ec
+from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.weights import MODEL, load_encoder_file, save_encoder_file
 from siamdiff_min.training import checkpoint
@@ -125,7 +126,7 @@ class Conversion(Run):
 
     def result(self, place):
         store = Path(f"{place}.store")
-        return set(files(place)), {file.name: digest(list(file.read_bytes())) for file in sorted(store.iterdir())}
+        return files(place), {file.name: digest(list(file.read_bytes())) for file in store.glob("*/*")}
 
 
 class LabelledConversion(Conversion):
@@ -136,12 +137,12 @@ class LabelledConversion(Conversion):
 
 
 class Reconversion(Conversion):
-    """A store that is out of date is replaced."""
+    """There is a store of other data already."""
 
     def command(self, place):
         store = Path(f"{place}.store")
-        if not store.exists() and not Path(f"{place}.store.lock").exists():
-            shutil.copytree(build.open_origin(ec.ec_set(self.data).valid).path, store)
+        if not store.exists():
+            shutil.copytree(open_store(ec.ec_set(self.data).valid).path.parent, store)
         return super().command(place)
 
 

@@ -9,6 +9,12 @@ import fuzz
 import numpy as np
 import pytest
 from fuzz_targets import make
+from given import LABELS, dataset
+
+from siamdiff_min.data.samples import DATASETS
+from siamdiff_min.data.shards import ProteinStore
+from siamdiff_min.files import StoreError
+from siamdiff_min.protein.constants import RESIDUES
 
 
 def flip(target, name, place, rng):
@@ -26,6 +32,41 @@ def test_a_flipped_byte_is_detected_or_changes_nothing(reader, tmp_path):
             assert outcome in ("refused", "accepted"), f"byte {place} of {name}: {detail}"
             counts[outcome, reader == "store" and name.endswith(".pt")] += 1
     assert counts["refused", reader == "store"] > 0 == counts["accepted", True]  # checksums find all
+
+
+def read_all(path, task) -> None:
+    """Everything that training, fine-tuning and prediction read of a store."""
+    store = ProteinStore(path)
+    for i in range(len(store)):
+        half = store.num_residues(i) // 2
+        assert store.read(i, half).num_residues + store.read(i, 0, half).num_residues == store[i].num_residues
+        assert len(store.positions(i)) == store[i].num_residues and store[i].residue_type.max() < len(RESIDUES)
+    if task != "plain":
+        samples = DATASETS[task](store, labels=LABELS if task == "ec" else ())
+        for i in range(0, len(samples), 3):
+            samples[0, i]
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("flips", [300, pytest.param(6000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("task", ["res", "plain", "ec", "msp", "pip", "psr"])
+def test_a_flipped_byte_that_no_checksum_was_asked_about(task, flips, tmp_path, record_property):
+    """A store that is read without a look at its checksums: StoreError, or numbers; never another error."""
+    made, rng, counts = dataset("psr" if task == "plain" else task, tmp_path), np.random.default_rng(1), Counter()
+    (file,) = made.store.files
+    data = file.read_bytes()
+    for _ in range(flips):
+        place = int(rng.integers(len(data)))
+        file.write_bytes(data[:place] + bytes([data[place] ^ (1 << int(rng.integers(8)))]) + data[place + 1 :])
+        try:
+            read_all(made.store.path, task)
+            counts["not seen"] += 1
+        except StoreError as error:
+            assert f"{file} is damaged (" in str(error)
+            counts["said"] += 1
+    assert counts["said"] > flips // 50
+    for name, count in counts.items():
+        record_property(name, count)
 
 
 @pytest.mark.soak

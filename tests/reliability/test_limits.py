@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import io
+import multiprocessing
 import os
 import resource
 import signal
@@ -17,11 +18,11 @@ import torch
 from fuzz_files import real_pdb
 
 from siamdiff_min import embed
-from siamdiff_min.data import pool
-from siamdiff_min.data.build import open_origin, open_store
+from siamdiff_min.data import pool, shards
 from siamdiff_min.data.pool import read_all
 from siamdiff_min.data.sources import Listing, Origin, Source, find_structures
-from siamdiff_min.files import SiamDiffError, StructureError
+from siamdiff_min.data.store import open_store
+from siamdiff_min.files import MACHINE, MachineError, SiamDiffError, StructureError
 from siamdiff_min.protein import parse
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.structure import Structure
@@ -54,6 +55,8 @@ class Hostile:
             os.read(read, 1)
         if self.name.startswith("faulty"):
             return [][0]
+        if self.name.startswith("machine"):
+            raise OSError(int(self.name.rpartition(" ")[2]), "of the machine")
         if self.name.startswith("crossing"):
             raise SiamDiffError("an error of ours")
         return read_structure(self.path, PDB)
@@ -84,13 +87,74 @@ def origin(tmp_path, names):
 @pytest.mark.parametrize("processes", [1, 3])
 def test_whatever_a_file_does_is_a_failure_with_its_reason(tmp_path, tight, processes):
     names = sorted(["a", "b", "x", "y", "z", *REASONS])
-    store = open_origin(origin(tmp_path, names), tmp_path / "s", processes)
+    store = open_store(origin(tmp_path, names), tmp_path / "s", processes)
     assert list(store.names) == ["a", "b", "x", "y", "z"]
     rows = [line.split("\t") for line in (store.path / "failures.tsv").read_text(encoding="utf-8").splitlines()[1:]]
     assert {row[0]: row[2] for row in rows} == REASONS and all(row[3] == "hostile.pdb" for row in rows)
     details = {row[0]: row[4] for row in rows}
     assert details["faulty"].startswith("IndexError: ") and details["silent"] == "more than 4 s"
     assert store.meta["seen"] == len(names)
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("number", sorted(MACHINE))
+def test_a_fault_of_the_machine_ends_the_build_and_is_no_failure_of_a_file(tmp_path, number, monkeypatch):
+    """What has been built is kept; the next build goes on."""
+    monkeypatch.setattr(shards, "SHARD", 2)
+    names = ["a", "b", f"machine {number}", "z"]
+    with pytest.raises(MachineError, match=r"hostile\.pdb: of the machine; that is a fault of the mach"):
+        open_store(origin(tmp_path, names), tmp_path / "s")
+    assert [path.name for path in tmp_path.glob("s/*/*")] == ["00000.pt"]
+    monkeypatch.setattr(Hostile, "read", lambda self: read_structure(self.path, PDB))
+    assert len(open_store(origin(tmp_path, names), tmp_path / "s")) == 4
+
+
+def test_too_many_open_files_are_no_fault_of_a_file(tmp_path):
+    """Neither where a file is opened, nor where a reader is started."""
+    (tmp_path / "a.pdb").write_bytes(PDB)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limit[1]))
+    try:
+        with pytest.raises(MachineError, match=r"a\.pdb: Too many open files; that is a fault of the machine"):
+            read_structure(tmp_path / "a.pdb")
+        with pytest.raises(MachineError, match="no process can be started that reads files: Too many open files"):
+            next(read_all([Source("a", str(tmp_path / "a.pdb"))]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert next(read_all([Source("a", str(tmp_path / "a.pdb"))])).protein.num_residues > 0
+
+
+def read_and_wait() -> None:
+    pool.MAX_SECONDS = 1
+    assert isinstance(pool._read(Hostile("a")), Structure)
+    time.sleep(1.5)
+    os._exit(7)
+
+
+def test_the_clock_of_a_file_stops_with_it():
+    process = multiprocessing.get_context("fork").Process(target=read_and_wait)
+    process.start()
+    process.join()
+    assert process.exitcode == 7
+
+
+def test_in_python_an_embedding_has_the_same_limits(tmp_path, monkeypatch):
+    """A file that never ends; and where no process can be started, it is read all the same."""
+    (tmp_path / "a.pdb").write_bytes(PDB)
+    os.mkfifo(tmp_path / "b.pdb")
+    monkeypatch.setattr(pool, "MAX_SECONDS", 4)
+    encoder = embed.load_encoder("siamdiff-residue", "cpu")
+    listing = Listing([Source(name, str(tmp_path / f"{name}.pdb")) for name in "ab"], [])
+    with (
+        monkeypatch.context() as context,
+        pytest.raises(StructureError, match=r"b\.pdb: took too long"),
+    ):
+        context.setattr(embed, "find_structures", lambda path: listing)
+        encoder.embed(tmp_path)
+    expected = encoder.embed(tmp_path / "a.pdb").mean
+    monkeypatch.setattr(pool, "START", "spawn")
+    monkeypatch.setattr(embed, "read_all", None)
+    assert (encoder.embed(tmp_path / "a.pdb").mean == expected).all()
 
 
 def test_results_come_in_order(monkeypatch):

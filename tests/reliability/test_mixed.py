@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 from fuzz_files import real_mmcif, real_pdb
 
-from siamdiff_min.data.build import open_store, report
-from siamdiff_min.data.sources import bundle_path, find_structures, fingerprint
+from siamdiff_min.data.sources import bundle_path, data_files, find_structures
+from siamdiff_min.data.store import open_store, report
 
 WATER = b"HETATM    1  O   HOH A   1       1.000   2.000   3.000  1.00  0.00           O\nEND\n"
 DNA = b"".join(
@@ -98,14 +98,14 @@ def test_every_file_of_a_mixed_folder_is_accounted_for(mixed, tmp_path, capsys):
     assert len(store) == expected["used"] == len(set(store.names))
     assert seen == expected.total() == len(store) + skipped.total() + failed.total()
     assert f"seen {seen} = used {len(store)} + skipped {skipped.total()} (" in capsys.readouterr().err
-    lines = (tmp_path / "s" / "failures.tsv").read_text().splitlines()[1:]
+    lines = (store.path / "failures.tsv").read_text().splitlines()[1:]
     table = [line.split("\t") for line in lines]
     assert {len(row) for row in table} == {5} and all(cell.isprintable() for row in table for cell in row)
     assert Counter(row[1] for row in table) == {"skipped": skipped.total(), "failed": failed.total()}
     assert len({row[3] for row in table}) == len(table)  # each names its file
     store.verify()
     new = {path for path in tmp_path.rglob("*") if tmp_path / "s" not in path.parents} - set(before)
-    assert {path.name for path in new} == {"s", "s.lock"}  # nothing of the archives was written anywhere
+    assert {path.name for path in new} == {"s"}  # nothing of the archives was written anywhere
     print(report(store))  # pytest -rP
 
 
@@ -123,4 +123,4 @@ def test_a_folder_that_cannot_be_listed_is_not_passed_over_in_silence(tmp_path, 
     listing = find_structures(tmp_path)
     assert [source.name for source in listing.sources] == ["a"]
     assert listing.skipped == [(str(tmp_path / "locked.pdb"), "folder that is not entered")]
-    assert fingerprint(tmp_path) == fingerprint(tmp_path)
+    assert data_files(tmp_path) == data_files(tmp_path)

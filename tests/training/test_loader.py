@@ -15,7 +15,7 @@ import standin
 import torch
 from processes import PATIENCE, cold, finish, start
 
-from siamdiff_min.data.build import open_store
+from siamdiff_min.data.store import open_store
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.training import engine, loader
 from siamdiff_min.training.order import Data

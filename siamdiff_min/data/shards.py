@@ -1,0 +1,347 @@
+"""Shards: the files of a store, memory-mapped and shared by all processes of a machine.
+
+A store is a folder of shards, and `meta.json`, which describes them and is written last. A shard is a dict that
+`torch.save` wrote. It has the proteins of up to SHARD sources, one after the other as in `Protein.pack`:
+
+    format            that the file is ours
+    names, chains     names of the B proteins, and for each the author's ids of its chains; JSON
+    labels            B dicts of labels (`samples.py` lists them); empty for plain structures
+    failures          rows of `failures.tsv`: sources of this shard that could not be read
+    dropped           reason -> number of atoms or residues that the parsing policy left out
+    first_residue     (B + 1,) row of the first residue of every protein
+    residues, atoms   (R + 1,) and (N,) the fields of `Protein` in RESIDUE and ATOM, row by row, as bytes
+
+`torch.load` maps a shard into memory: reading a crop touches only the bytes of its residues, and no code is ever run.
+"""
+
+import ctypes
+import hashlib
+import io
+import json
+import mmap
+import os
+import zipfile
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..files import StoreError, StructureError, checksum, write_file
+from ..protein.constants import ATOM_ELEMENT, RESIDUES
+from ..protein.protein import Protein
+from ..protein.structure import Structure
+
+FORMAT, VERSION = "siamdiff_min store", 8
+META, FAILURES = "meta.json", "failures.tsv"
+SHARD = 512  # sources; a build that is killed reads no more than these again
+# The fields of a `Protein` that are kept, and their types on the disk; the other fields follow from them.
+ATOM = np.dtype([("pos", "<f4", 3), ("atom_name", "u1")])
+RESIDUE = np.dtype(
+    [(name, "<i4") for name in ("first_atom", "residue_number", "residue_index", "chain")]
+    + [(name, "u1") for name in ("residue_type", "insertion_code")]
+)
+KINDS = {"first_residue": np.dtype("<i4"), "residues": RESIDUE, "atoms": ATOM}
+KEYS = "format", "names", "chains", "labels", "failures", "dropped", *KINDS
+_ELEMENT = torch.tensor(ATOM_ELEMENT)
+
+
+class ProteinStore(torch.utils.data.Dataset):
+    """Proteins of a store by index. Opening it checks `meta.json` and the sizes of the files, not their content.
+
+    Picklable (DataLoader workers): every process maps a shard when it first reads from it.
+
+    Raises:
+        StoreError: not a store, another version, a damaged `meta.json`, a shard that is missing or of the wrong size;
+            on use, if what is read of a shard cannot be right.
+    """
+
+    def __init__(self, path):
+        self.path = Path(path)
+        self.meta = read_meta(self.path)
+        shards = self.meta["shards"]
+        self.first = [0, *accumulate(len(shard["names"]) for shard in shards)]  # row of every shard's first protein
+        self.names = [name for shard in shards for name in shard["names"]]
+        self.rows: Sequence[int] = range(len(self.names))  # the proteins that are handed out, see `with_labels`
+        self.given: list[dict] | None = None  # their labels, if these are not in the store
+        self.about = ""  # what is missing of these labels
+        self.mapped: dict[int, dict] = {}  # shards by number
+        self.size = sum(shard["size"] for shard in shards)  # bytes on the disk
+        for file, shard in zip(self.files, shards, strict=True):
+            size = file.stat().st_size if file.is_file() else "no"
+            if size != shard["size"]:
+                raise damaged(file, f"{size} bytes, expected {shard['size']}")
+
+    @property
+    def files(self) -> list[Path]:
+        return [shard_file(self.path, i) for i in range(len(self.meta["shards"]))]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Protein:
+        return self.read(range(len(self))[index])
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"mapped": {}}
+
+    @property
+    def checksum(self) -> str:
+        """The same where all proteins, their names and their labels are."""
+        text = "".join(shard["content"] for shard in self.meta["shards"])
+        text += "" if self.given is None else f"{[*self.rows]} {self.given}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def labels(self, index: int) -> dict:
+        """The labels of a protein; empty for plain structures."""
+        if self.given is not None:
+            return self.given[index]
+        shard, row = self._find(index)
+        labels = shard["labels"][row] if shard["labels"] else {}
+        first, last = shard["first_residue"][row : row + 2]
+        for name, rows in labels.items():
+            if isinstance(rows, torch.Tensor) and rows.numel():
+                start, end = shard["residues"]["first_atom"][[first, last]] if name == "atoms" else (first, last)
+                if rows.min() < 0 or rows.max() >= end - start:
+                    raise damaged(self._file(index), f"{name} of {self.names[index]} that are not there")
+        return labels
+
+    def with_labels(self, labels: Mapping[str, Callable[[list], dict]]) -> "ProteinStore":
+        """The same store with these proteins only, and labels made from their `positions`.
+
+        Proteins that the store lacks, and those without any value, are left out; `about` says how many.
+        """
+        row_of = {name: row for row, name in enumerate(self.names)}
+        found = {row_of[n]: labels[n](self.positions(row_of[n])) for n in sorted(labels.keys() & row_of.keys())}
+        missing = sum(made.pop("missing", 0) for made in found.values())
+        other = copy(self)  # as for another process: nothing is mapped yet
+        other.given = [made for made in found.values() if made["values"]]
+        other.rows = [row for row, made in found.items() if made["values"]]
+        other.names = [self.names[row] for row in other.rows]
+        left_out = {"structures": len(labels) - len(other), "labels of residues that are not in theirs": missing}
+        other.about = ", ".join(f"{count} {what}" for what, count in left_out.items() if count)
+        return other
+
+    def positions(self, index: int) -> list[tuple[str, int, str]]:
+        """The author's chain, number and insertion code of every residue."""
+        shard, row = self._find(index)
+        residues = shard["residues"][slice(*shard["first_residue"][row : row + 2])]
+        names = dict(enumerate(json.loads(shard["chains"])[row]))
+        try:
+            chains = [names[chain] for chain in residues["chain"].tolist()]
+        except KeyError as error:
+            raise damaged(self._file(index), f"chain {error} of {self.names[index]}") from error
+        numbers, codes = (residues[name].tolist() for name in ("residue_number", "insertion_code"))
+        return list(zip(chains, numbers, map(chr, codes), strict=True))
+
+    def num_residues(self, index: int) -> int:
+        """Number of residues of one protein."""
+        shard, row = self._find(index)
+        first, last = shard["first_residue"][row : row + 2]
+        return int(last - first)
+
+    def read(self, index: int, start: int = 0, length: int | None = None) -> Protein:
+        """The residues start .. start + length - 1 of a protein (all from `start` on without a length).
+
+        Equal to `store[index].crop(start, length)`, but reads no more than that from disk. Raises ValueError if the
+        protein has no such residues.
+        """
+        shard, row = self._find(index)
+        first, last = shard["first_residue"][row : row + 2].tolist()
+        length = last - first - start if length is None else length
+        if start < 0 or length < 0 or first + start + length > last:
+            raise ValueError(f"residues {start} to {start + length} of {self.names[index]}, which has {last - first}")
+        residues = shard["residues"][first + start : first + start + length]
+        edges = shard["residues"]["first_atom"][first + start : first + start + length + 1]
+        atoms = shard["atoms"][edges[0] : edges[-1]]
+        kept = {  # by numpy: operations of torch on so few numbers wait for its threads
+            name: torch.from_numpy(table[name].astype(np.int64))
+            for table in (atoms, residues)
+            for name in table.dtype.names
+            if name not in ("pos", "first_atom")
+        }
+        try:
+            if not 0 <= edges[0] <= edges[-1] <= len(shard["atoms"]):
+                raise ValueError("rows that are not there")
+            if residues["residue_type"].max(initial=0) >= len(RESIDUES):
+                raise ValueError("an unknown type of residue")
+            atom_residue = np.repeat(np.arange(length), np.diff(edges))
+            element = _ELEMENT[kept["atom_name"]]
+        except (ValueError, IndexError) as error:
+            raise damaged(self._file(index), f"{self.names[index]}: {error}") from error
+        return Protein(
+            **kept,
+            pos=torch.from_numpy(atoms["pos"].astype(np.float32)),
+            element=element,
+            atom_residue=torch.from_numpy(atom_residue),
+            masked=torch.zeros(length, dtype=torch.bool),
+            residue_protein=torch.zeros(length, dtype=torch.long),
+        )
+
+    def verify(self) -> None:
+        """Read everything and compare the checksums. Raises StoreError that names the first damaged file."""
+        for file, shard in zip(self.files, self.meta["shards"], strict=True):
+            if checksum(file) != shard["sha256"]:
+                raise damaged(file, "its checksum differs")
+
+    def _find(self, index: int) -> tuple[dict, int]:
+        """The shard of a protein, and its row there. Raises StoreError."""
+        number = bisect_right(self.first, self.rows[index]) - 1
+        if number not in self.mapped:
+            shard = load_shard(shard_file(self.path, number))
+            if self.size > memory():
+                read_nothing_ahead([shard[name] for name in KINDS])
+            self.mapped[number] = shard | arrays(shard)
+        return self.mapped[number], self.rows[index] - self.first[number]
+
+    def _file(self, index: int) -> Path:
+        return shard_file(self.path, bisect_right(self.first, self.rows[index]) - 1)
+
+
+# ---- shards ----------------------------------------------------------------------------------------------------------
+
+
+def shard_file(folder: Path, number: int) -> Path:
+    return folder / f"{number:05d}.pt"
+
+
+def damaged(file: Path, reason: str) -> StoreError:
+    """The sentence about a file of a store that is not what was written."""
+    advice = f"siamdiff-build with the path of the data makes it again; or remove {file.parent}, and start again"
+    return StoreError(f"{file} is damaged ({reason}): {advice}")
+
+
+def load_shard(file: Path) -> dict:
+    """The content of a shard, its tensors mapped; the checksums of what is small are compared. Raises StoreError."""
+    try:
+        with zipfile.ZipFile(file) as content:  # torch compares no checksums, zipfile does
+            root, tensors = content.namelist()[0].partition("/")[0], sum("/data/" in x for x in content.namelist())
+            for name in ("data.pkl", f"data/{tensors - len(KINDS)}"):  # all but tensors; `first_residue`
+                content.read(f"{root}/{name}")
+        shard = torch.load(file, mmap=True, weights_only=True)
+        if tuple(shard) != KEYS or not all(shard[name].is_contiguous() for name in KINDS):
+            raise ValueError("its contents are not a shard")
+        first, residues = (arrays(shard)[name] for name in ("first_residue", "residues"))
+        if first[0] != 0 or first[-1] != len(residues) - 1 or not (np.diff(first) > 0).all():
+            raise ValueError("its proteins have no residues")
+        return shard
+    except Exception as error:  # torch finds many kinds of damage
+        raise damaged(file, f"{str(error).partition(chr(10))[0]:.100}") from error
+
+
+def is_whole(file: Path) -> bool:
+    """True for a shard whose checksums are all right, as one of a build that was killed."""
+    try:
+        with zipfile.ZipFile(file) as content:
+            return content.testzip() is None and load_shard(file)["format"] == FORMAT
+    except Exception:  # zipfile finds many kinds of damage
+        return False
+
+
+def arrays(shard: dict) -> dict[str, np.ndarray]:
+    """The tables of a shard, as views of its bytes."""
+    return {name: shard[name].numpy().view(kind)[:, 0] for name, kind in KINDS.items()}
+
+
+def read_nothing_ahead(tensors: list[torch.Tensor]) -> None:
+    """Tell the system to read only the pages of a mapped file that are used; others would soon fill the memory."""
+    start = min(tensor.data_ptr() for tensor in tensors) // mmap.PAGESIZE * mmap.PAGESIZE
+    size = max(tensor.data_ptr() + tensor.nbytes for tensor in tensors) - start
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_RANDOM)
+
+
+def describe_shard(file: Path, shard: dict) -> dict:
+    """The entry of a shard in `meta.json`: its names, its size, and checksums."""
+    same = io.BytesIO()  # without the paths of files that could not be read
+    torch.save({name: value for name, value in shard.items() if name != "failures"}, same)
+    about = {"sha256": checksum(file), "content": hashlib.sha256(same.getbuffer()).hexdigest()}
+    return about | {"size": file.stat().st_size, "names": json.loads(shard["names"])}
+
+
+def memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def pack_shard(entries: Iterable[tuple[str, Structure | StructureError]]) -> dict:
+    """The shard of named structures and failures."""
+    names, structures, failures = [], [], []
+    for name, found in entries:
+        if isinstance(found, StructureError):
+            failures.append((name, "failed", found.reason, found.path, found.detail))
+        else:
+            names.append(name)
+            structures.append(found)
+    proteins, labels = [found.protein for found in structures], [found.labels for found in structures]
+    dropped = sum((found.dropped for found in structures), Counter())
+    first = np.cumsum([0, *(protein.num_residues for protein in proteins)], dtype=np.int32)
+    atoms = np.zeros(sum(protein.num_atoms for protein in proteins), ATOM)
+    residues = np.zeros(first[-1] + 1, RESIDUE)
+    if proteins:
+        packed = Protein.pack(proteins)
+        for table, rows in ((atoms, len(atoms)), (residues, first[-1])):
+            for field in {*table.dtype.names} - {"first_atom"}:
+                table[field][:rows] = getattr(packed, field)
+        residues["first_atom"][1:] = torch.bincount(packed.atom_residue, minlength=first[-1]).cumsum(0)
+    about = {
+        "format": FORMAT,
+        "names": json.dumps(names),
+        "chains": json.dumps([found.chain_names for found in structures]),
+        "labels": labels if any(labels) else [],
+        "failures": failures,
+        "dropped": dict(dropped),
+    }
+    for name, array in zip(KINDS, (first, residues, atoms), strict=True):
+        about[name] = torch.from_numpy(array.view("u1").reshape(len(array), array.itemsize))
+    return about
+
+
+def write_shard(file: Path, shard: dict) -> None:
+    """Write a shard. Raises WriteError; the old file is then as it was."""
+    content = io.BytesIO()  # of a full disk torch would say something else
+    torch.save(shard, content)
+    write_file(file, content.getbuffer())
+
+
+# ---- meta.json -------------------------------------------------------------------------------------------------------
+
+
+def read_meta(folder: Path) -> dict:
+    """The content of `meta.json` of a store. Raises StoreError."""
+    file = folder / META
+    try:
+        meta = json.loads(file.read_bytes())
+        found = meta.pop("format"), meta.pop("version")
+        expected = meta.pop("sha256", None)
+    except OSError as error:
+        raise StoreError(f"{folder} is not a finished store: {error.strerror} ({META})") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(file, str(error)) from error
+    if found != (FORMAT, VERSION):
+        said = f"{folder} is a {found[0]}, version {found[1]}; this is {FORMAT}, version {VERSION}"
+        raise StoreError(f"{said}: give the structures that it was made from")
+    if expected != _digest(meta):
+        raise damaged(file, "its checksum differs")
+    return meta
+
+
+def write_meta(folder: Path, meta: dict) -> None:
+    """Write the description that makes a folder a store. Raises WriteError."""
+    about = {"format": FORMAT, "version": VERSION, "sha256": _digest(meta)}
+    write_file(folder / META, json.dumps(about | meta, indent=1, sort_keys=True).encode())
+
+
+def _digest(meta: dict) -> str:
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+
+
+def is_store(folder) -> bool:
+    """True for a finished store of any version."""
+    try:
+        return json.loads(Path(folder, META).read_bytes())["format"] == FORMAT
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
