@@ -10,7 +10,7 @@ At the end of a line stand the shape of what it makes, then its place in the pap
 N atoms, R residues, B proteins, E edges, L pairs of edges, M masked residues, d width of the representations.
 "Row 5" is row 5 of docs/differences.md: there the paper leaves something open, or the released code differs from it.
 
-The package siamdiff_min computes the same loss and gradients (a test compares them), but fast, in little memory, with
+The package siamdiff_min computes the same loss and gradients (a test compares them), faster and in less memory, with
 checkpoints and validation. This file trusts its input, and reads all of it first.
 """
 # ruff: noqa: SIM905
@@ -39,9 +39,9 @@ ATOMS = "N CA C O CB CG CG1 CG2 OG OG1 SG CD CD1 CD2 OD1 OD2 ND1 ND2 SD CE CE1 C
 ATOMS += "OE1 OE2 CZ CZ2 CZ3 NZ CH2 NH1 NH2 OH OXT".split()  # all heavy atoms; the first four are the backbone
 ATOMIC_NUMBER = [{"C": 6, "N": 7, "O": 8, "S": 16}[name[0]] for name in ATOMS]
 VDW_RADIUS = [{"C": 1.70, "N": 1.55, "O": 1.52, "S": 1.80}[name[0]] for name in ATOMS]  # angstrom, Bondi (1964)
-STEPS_FROM_CA = ["ABGDEZH".find(name[1:2]) for name in ATOMS]  # the Greek letter: CB 1, CG 2, CD 3, ...; N, C, O 0
+STEPS_FROM_CA = ["ABGDEZH".find(name[1:2]) for name in ATOMS]  # Greek letter: CB 1, CG 2, ...; backbone 0 or -1
 
-FAR = 100_000  # residues from the start of a chain to that of the next: so those of two chains are never close
+FAR = 100_000  # is added to the places of each next chain, so that residues of two chains are never close
 
 
 @dataclass
@@ -111,7 +111,7 @@ CHI_ATOMS = {
     "GLN": "CG CD OE1", "GLU": "CG CD OE1", "LYS": "CG CD CE NZ", "ARG": "CG CD NE CZ",
 }  # fmt: skip
 CHI_PATHS = [[ATOMS.index(atom) for atom in f"N CA CB {CHI_ATOMS.get(name, '')}".split()] for name in RESIDUES]
-CHI_PATHS = [path + [len(ATOMS)] * (7 - len(path)) for path in CHI_PATHS]  # (20, 7), filled up with an index of nothing
+CHI_PATHS = [path + [len(ATOMS)] * (7 - len(path)) for path in CHI_PATHS]  # (20, 7)  filled up with an index of no atom
 
 
 def look_up(table, index):
@@ -133,8 +133,8 @@ def rotate(point, start, end, angle):
 def rotate_side_chains(p, angles):
     """perturb(R, eps): turn chi 1 .. 4 of each residue by angles (R, 4). What lies beyond a bond moves as one body."""
     slot = torch.full((len(p.residue_type), len(ATOMS) + 1), -1, device=p.pos.device)
-    slot[p.atom_residue, p.atom_name] = torch.arange(len(p.pos), device=p.pos.device)  # (R, 38)  where each atom is
-    path = slot.gather(1, look_up(CHI_PATHS, p.residue_type))  # (R, 7)  where those of the path are, -1: nowhere
+    slot[p.atom_residue, p.atom_name] = torch.arange(len(p.pos), device=p.pos.device)  # (R, 38)  row of each atom
+    path = slot.gather(1, look_up(CHI_PATHS, p.residue_type))  # (R, 7)  rows of the atoms along the path, -1: missing
     steps, pos = look_up(STEPS_FROM_CA, p.atom_name), p.pos
     for k in range(4):
         turns = (path[:, : k + 4] >= 0).all(1) & (angles[:, k] != 0)  # (R,)  no turn without all four atoms (row 18)
@@ -153,12 +153,12 @@ def distances(pos, protein):
 
 
 def near(pos, protein, radius):
-    """Pairs (2, E) of points within a protein that are closer than the radius, in both directions."""
+    """Pairs (2, E) of points of one protein that are closer than the radius, each pair in both directions."""
     return torch.cat([rows[(distance < radius).nonzero()] for rows, distance in distances(pos, protein)]).T
 
 
 def new_clashes(p, pos):
-    """Residues (R,) of which an atom, moved to `pos`, runs into another residue that it did not touch before."""
+    """Residues (R,) with a moved atom that overlaps, at `pos`, with an atom of another residue, and did not before."""
     overlap = 0.8  # angstrom; the spheres of a hydrogen bond overlap by about 0.5
     i, j = near(pos, p.atom_protein, 2 * max(VDW_RADIUS) - overlap)  # (E,) each
     contact = look_up(VDW_RADIUS, p.atom_name[i]) + look_up(VDW_RADIUS, p.atom_name[j]) - overlap  # (E,)
@@ -176,7 +176,7 @@ def second_conformer(p, level, generator):
     again = torch.ones_like(p.residue_type, dtype=torch.bool)  # (R,)  all, then those that clash (row 12)
     for attempt in itertools.count():
         eps = normal_like(angles, generator) * std % (2 * torch.pi) if attempt < 5 else 0 * std  # wrapped, Sec. 4.1
-        angles = torch.where(again[:, None], eps, angles)
+        angles = torch.where(again[:, None], eps, angles)  # (R, 4)
         conformer = rotate_side_chains(p, angles)  # R_2 = perturb(R_1, eps), Sec. 4.1
         again = new_clashes(p, conformer.pos)
         if not again.any():  # at the latest when all side chains are as they were
@@ -221,7 +221,7 @@ def build_graph(p, level):
         for i, j in near(p.pos, p.atom_protein, 10.0), nearest(p.pos, p.atom_protein, 10):
             kinds.append(torch.stack([i, j])[:, offset[i, j].abs() >= 5])  # d_long = 5
     src, dst = torch.cat(kinds, dim=1)
-    relation = torch.cat([torch.full_like(pairs[0], r) for r, pairs in enumerate(kinds)])
+    relation = torch.cat([torch.full_like(pairs[0], r) for r, pairs in enumerate(kinds)])  # place among the kinds
     order = dst.argsort(stable=True)
     src, dst, relation = src[order], dst[order], relation[order]  # (E,) each
 
@@ -392,8 +392,8 @@ class SiamDiff(nn.Module):
 
 # ---- 7. Training: the loop of Algorithm 1, on one process or several -------------------------------------------------
 
-MAX_LENGTH = {"atom": 100, "residue": 150}  # residues, Table 5
-BATCH_SIZE = {"atom": {"diffpret": 64, "siamdiff": 32}, "residue": {"diffpret": 16, "siamdiff": 16}}  # per process
+MAX_LENGTH = {"atom": 100, "residue": 150}  # residues of a protein, Table 5
+BATCH_SIZE = {"atom": {"diffpret": 64, "siamdiff": 32}, "residue": {"diffpret": 16, "siamdiff": 16}}  # Table 5
 
 
 def main(argv=None):
@@ -412,7 +412,7 @@ def main(argv=None):
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))  # torchrun sets them
     device = torch.device(f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu")
     if world > 1:
-        dist.init_process_group()  # gloo on CPUs, NCCL on GPUs
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     torch.manual_seed(0)  # all processes begin with the same weights
     rng, generator = np.random.default_rng(rank), torch.Generator(device).manual_seed(rank)  # crops; noise
     paths = sorted(path for path in o.data.rglob("*") if {".pdb", ".ent", ".cif"} & set(path.suffixes))
