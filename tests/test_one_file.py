@@ -74,7 +74,7 @@ def test_the_file_is_short_and_stands_alone():
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> list[Path]:
-    """Three small structures of the bundle in which there is nothing to decide, and one of them as mmCIF."""
+    """Three small structures of the bundle in which there is nothing to decide, one of them as mmCIF, and five chains."""
     folder, undecided = tmp_path_factory.mktemp("files"), {"hydrogens", "waters"}
     with tarfile.open(bundle_path() / "structures.tar") as archive:
         members = sorted(archive.getmembers(), key=lambda member: member.size)
@@ -85,6 +85,7 @@ def files(tmp_path_factory) -> list[Path]:
     writer = MMCIFIO()
     writer.set_structure(PDBParser(QUIET=True).get_structure("", io.StringIO(gzip.decompress(content).decode())))
     writer.save(str(folder / "same.cif"))
+    write_pdb(folder / "chains.pdb", real_protein("2BEG", torch.float32))
     return sorted(folder.iterdir())
 
 
@@ -94,7 +95,7 @@ def assert_same(found, expected) -> None:
 
 
 def test_a_file_is_read_as_the_package_reads_it(files):
-    assert list(RESIDUES) == one_file.RESIDUES and len(files) == 4
+    assert list(RESIDUES) == one_file.RESIDUES and len(files) == 5
     for path in files:
         assert_same(one_file.read_structure(path), ours(siamdiff_min.read_structure(path).protein))
 
