@@ -74,7 +74,7 @@ def test_the_file_is_short_and_stands_alone():
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> list[Path]:
-    """Three small structures of the bundle with nothing to decide, one of them also as mmCIF; and one of five chains."""
+    """Three small structures of the bundle with nothing to decide, one of them also as mmCIF, and five chains."""
     folder, undecided = tmp_path_factory.mktemp("files"), {"hydrogens", "waters"}
     with tarfile.open(bundle_path() / "structures.tar") as archive:
         members = sorted(archive.getmembers(), key=lambda member: member.size)
