@@ -238,7 +238,7 @@ def line_graph(graph, pos):
     """Pairs of edges k -> j, j -> i, and the bin of the angle k-j-i. k may be i: the way back, at angle 0."""
     src, dst, device = graph.src, graph.dst, pos.device
     into = torch.bincount(dst, minlength=len(pos))  # (N,)  edges into each node; their rows follow one another
-    first, count = (into.cumsum(0) - into)[src], into[src]  # (E,) each  of the edges into src
+    first, count = (into.cumsum(0) - into)[src], into[src]  # (E,) each  of the edges into src: first row, number
     edge_out = torch.arange(len(src), device=device).repeat_interleave(count)  # (L,)
     nth = torch.arange(len(edge_out), device=device) - (count.cumsum(0) - count)[edge_out]  # (L,)  0 .. count - 1
     edge_in = first[edge_out] + nth  # (L,)
@@ -325,7 +325,7 @@ def random_mask(p, t, generator):
 
 
 def diffuse(p, t, chosen, level, generator):
-    """P^t, its graph, and the score of each edge: minus the noise on its length, over the deviation of the noise."""
+    """P^t, its graph, and a score of each edge: minus the noise on its length, in units of the noise on an atom."""
     p = replace(p, residue_type=p.residue_type.index_fill(0, chosen, MASK))  # S^t, Eq. 3
     p = p.keep_atoms((p.atom_name < 4) | (p.residue_type[p.atom_residue] != MASK))  # no side chains, App. D, row 9
     graph = build_graph(p, level)  # of the clean coordinates, row 5
