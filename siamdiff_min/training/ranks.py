@@ -130,7 +130,7 @@ def launch(device: str = "auto", threads: int | None = None, deterministic: bool
         dist.init_process_group(backend, store=meet(rank, world), rank=rank, world_size=world, timeout=PATIENCE)
         yield Ranks(chosen, rank, world)
     except RuntimeError as error:
-        if isinstance(error, dist.DistError) or "gloo" in str(error):
+        if isinstance(error, dist.DistError) or "/gloo/" in str(error):
             reason = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0])
             raise SiamDiffError(f"lost another process of this run, whose message tells why ({reason})") from error
         raise
