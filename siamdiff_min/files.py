@@ -122,9 +122,9 @@ def _open_outputs() -> None:
         if before is getattr(sys, f"__{name}__"):  # not one of a test or a notebook
             with contextlib.suppress(OSError, AttributeError):
                 before.flush()
-            about = {"encoding": before.encoding, "line_buffering": before.line_buffering} if before else {}
+            encoding, at_once = before and before.encoding, before and (before.line_buffering or before.write_through)
             binary = io.BufferedWriter(_Output(number, "w", closefd=False))
-            setattr(sys, name, io.TextIOWrapper(binary, errors="backslashreplace", **about))
+            setattr(sys, name, io.TextIOWrapper(binary, encoding, "backslashreplace", line_buffering=bool(at_once)))
 
 
 @contextlib.contextmanager

@@ -31,6 +31,15 @@ NOTICE, ABSENT = 60, 3600  # seconds after which we say that a process has not c
 Record = dict[str, Statistic]  # of one batch, by name
 
 
+class Bar(tqdm):
+    """A bar that appears after its delay. tqdm would draw it with every message before, and then not end its line."""
+
+    def refresh(self, *args, **about):
+        if time.time() >= self.start_t + self.delay:
+            super().refresh(*args, **about)
+            self.last_print_t = max(self.last_print_t, self.start_t + self.delay)
+
+
 @dataclass(frozen=True)
 class Ranks:
     """The processes of a run, and the one we are."""
@@ -72,15 +81,15 @@ class Ranks:
             tqdm.write(text)
             sys.stdout.flush()
 
-    def bar(self, items=None, **about) -> tqdm:
+    def bar(self, items=None, **about) -> Bar:
         """A progress bar, on rank 0: live on a terminal, elsewhere a line every half a minute."""
         seconds = 0.1 if sys.stderr.isatty() else 30
-        return tqdm(items, mininterval=seconds, delay=seconds, disable=self.rank > 0, **about)
+        return Bar(items, mininterval=seconds, delay=seconds, disable=self.rank > 0, **about)
 
 
 def world_size() -> int:
     """The number of processes that torchrun has started, 1 without it. Raises ConfigError."""
-    return _given("WORLD_SIZE", 1, range(1, 2**31))
+    return _given("WORLD_SIZE", 1, range(1, 65536))
 
 
 def _given(name: str, default: int | None, valid: range) -> int:
@@ -126,7 +135,7 @@ def launch(
         dist.init_process_group(backend, store=meet(rank, world), rank=rank, world_size=world, timeout=PATIENCE)
         yield Ranks(chosen, rank, world)
     except RuntimeError as error:
-        if isinstance(error, dist.DistError) or "gloo" in str(error):
+        if isinstance(error, dist.DistError) or "/gloo/" in str(error):
             reason = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0])
             raise SiamDiffError(f"lost another process of this run, whose message tells why ({reason})") from error
         raise

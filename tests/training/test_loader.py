@@ -175,3 +175,13 @@ def test_an_error_does_not_stand_at_the_end_of_a_bar(monkeypatch, tmp_path, caps
         engine.held_out(standin.Objective(), data, standin.configure(tmp_path), Ranks(CPU), measure)
     said = capsys.readouterr().err
     assert "held out: " in said and said.endswith("\r")
+
+
+def test_a_message_does_not_draw_a_bar_whose_line_nobody_ends(capsys):
+    """In a file, the bar of a run of less than half a minute; what came next stood behind it."""
+    with Ranks(CPU).bar(total=2) as bar:
+        for _ in range(2):
+            Ranks(CPU).say("a message")
+            bar.update()
+    said = capsys.readouterr()
+    assert said.out == "a message\na message\n" and "|" not in said.err
