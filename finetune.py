@@ -6,7 +6,8 @@
     python finetune.py --eval-only OUT/seed-0/best.pt --data FOLDER         # score a model
     python finetune.py --eval-only OUT/seed-0/best.pt --predict STRUCTURES  # apply it
 
-Without --init-from the encoder starts from scratch. The results are OUT/results.json and OUT/seed-S/best.pt.
+Without --init-from the encoder starts from scratch. The results are OUT/results.json, and OUT/seed-S with the model
+best.pt and predictions.tsv; siamdiff-report OUT draws them.
 """
 
 import os
@@ -160,10 +161,14 @@ def build(config: Namespace, datasets: dict[str, Samples], labels: tuple, option
 
 def known(task: Task, model: dict) -> dict:
     """What a task and the file of its model (none of it before version 0.3) know of the data, checked and combined."""
-    sizes, answer = {**model.get("splits", {}), **task.known["splits"]}, task.known.get("answer", model.get("answer"))
+    sizes, answer = {**model.get("splits", {}), **task.known["splits"]}, task.known.get("answer")
     splits = {split: {name: int(sizes[split][name]) for name in ("samples", "structures")} for split in sizes}
-    if answer:
-        task.constant_scores(answer, task.measures[0], 1)
+    if not answer and (answer := model.get("answer")):
+        score = task.score(task.head.layers[-1].bias.detach()[None])
+        for metric in task.measures:
+            constant = task.constant_scores(answer, metric, 1).astype(np.float64)
+            if constant.shape != score.shape or not np.isfinite(constant).all():
+                raise ValueError(f"answer {answer!r:.100}")
     return {"splits": splits, "answer": answer}
 
 

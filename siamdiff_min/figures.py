@@ -6,7 +6,7 @@ Colours are the classes c0 to c7 of the page's style sheet. Every text that is h
 
 import html
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -225,7 +225,7 @@ def confusion(counts: np.ndarray, names: Sequence[str], about: str) -> str:
     return svg(max(left + side + 8, 240), top + side + left, parts, about)
 
 
-def draw(make: Callable[[], str], title: str, note: str = "") -> str:
-    """A figure with its title, and a note below it."""
+def captioned(drawing: str, title: str, note: str = "") -> str:
+    """A drawing with its title, and a note below it."""
     below = f"<p class=note>{text(note)}</p>" if note else ""
-    return f"<figure><figcaption>{text(title)}</figcaption>{make()}{below}</figure>"
+    return f"<figure><figcaption>{text(title)}</figcaption>{drawing}{below}</figure>"

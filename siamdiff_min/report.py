@@ -9,7 +9,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 from . import __version__
 from .downstream.metrics import LESS_IS_BETTER, spearman
 from .downstream.tasks import TASKS
-from .figures import COLOURS, STYLE, Plane, Row, confusion, draw, forest, limits, number, text, thinned
+from .figures import COLOURS, STYLE, Plane, Row, captioned, confusion, forest, limits, number, text, thinned
 from .files import Parser, console, structure_errors, write_file
 from .runs import DAMAGED, Run, read_run
 from .training import results
@@ -184,13 +183,13 @@ def prediction_figures(runs: Sequence[Run]) -> list[str]:
             plane.line([(0, 0), (1, 1)], "dashed")
             for kind, y, p in flat:
                 plane.line(thinned([*zip(*roc_curve(y, p)[:2])]), kind)
-            figures.append(draw(partial(plane.svg, "ROC curve"), f"ROC curve, {count}", note))
+            figures.append(captioned(plane.svg("ROC curve"), f"ROC curve, {count}", note))
         plane = Plane((0, 1.01), (0, 1.02), ("recall", "precision"), square=True)
         plane.across(ones / all_)
         for kind, y, p in flat:
             precision, recall, _ = precision_recall_curve(y, p)
             plane.line(thinned([*zip(recall, precision)]), kind)
-        figures.append(draw(partial(plane.svg, "precision and recall"), f"Precision and recall, {count}", note))
+        figures.append(captioned(plane.svg("precision and recall"), f"Precision and recall, {count}", note))
     for run in dict.fromkeys(id(entry[0]) for entry in entries):
         own = [entry for entry in entries if id(entry[0]) == run]
         figures += _of_run(own[0][0], own, f", {own[0][0].name}" * (len(runs) > 1))
@@ -207,7 +206,7 @@ def _of_run(run: Run, entries: list[tuple], whose: str) -> list[str]:
     count = f"N = {len(target)}" + f" for each of {len(entries)} seeds" * (len(entries) > 1)
     if prediction.ndim == 2 and target.ndim == 1:
         found = sum(confusion_matrix(y, p.argmax(1), labels=range(len(names))) for _, _, y, p, _ in entries)
-        return [draw(partial(confusion, found, names, "confusion matrix"), f"Confusion matrix, {count}{whose}")]
+        return [captioned(confusion(found, names, "confusion matrix"), f"Confusion matrix, {count}{whose}")]
     if is_binary(target):
         return []
     every = np.concatenate([x for _, _, y, p, _ in entries for x in (y, p)])
@@ -222,7 +221,7 @@ def _of_run(run: Run, entries: list[tuple], whose: str) -> list[str]:
         plane.dots([*zip(y[some], p[some])], kind)
     if len(target) > most:
         note += f". {most} of them are drawn"
-    return [draw(partial(plane.svg, "predicted over true"), f"Predicted against true, {count}{whose}", note)]
+    return [captioned(plane.svg("predicted over true"), f"Predicted against true, {count}{whose}", note)]
 
 
 def curve_figures(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
@@ -264,7 +263,7 @@ def curve_figures(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
                     plane.ring(point, kind)
         for switch in {switch for *_, switch, _ in drawn} - {None}:
             plane.upright(switch, "stage 2")
-        figures.append(draw(partial(plane.svg, title_of(measure)), title_of(measure)))
+        figures.append(captioned(plane.svg(title_of(measure)), title_of(measure)))
     return figures, flat
 
 

@@ -19,6 +19,7 @@ from siamdiff_min.data.samples import DATASETS
 from siamdiff_min.data.store import open_store
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS, weights
+from siamdiff_min.files import CheckpointError
 from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import finetune_options, for_seed
 from siamdiff_min.training.ranks import Ranks
@@ -284,6 +285,24 @@ def test_a_saved_model_sees_as_many_residues_as_in_training(tmp_path):
     for given, held in (("--task", "psr"), "msp"), (("--seeds", 0, 1), "0"):
         said = finetune("--eval-only", path, "--dry-run", *given, status=1)
         assert f"error: {' '.join(map(str, given))}, but {path} holds: {held}" in said
+
+
+def test_what_a_model_file_says_of_its_data_is_checked():
+    """Of version 0.2 it says nothing; forged, it is refused, whatever is wrong."""
+    config = for_seed(finetune_options(["--task", "ec"]), 0)
+    datasets = {"test": Split([[1.0, 0.0, 0.0]])}
+    task = script.build(config, datasets, ENZYMES, {}, Ranks(torch.device("cpu")))
+    test = {"samples": 1, "structures": 1}
+    assert script.known(task, {}) == {"splits": {"test": test}, "answer": None}
+    good = {"answer": {"mean": [0.5, 0.25, 0.25]}, "splits": {"train": {"samples": 4, "structures": 2}, "test": 3}}
+    assert script.known(task, good) == {
+        "answer": good["answer"],
+        "splits": {"train": good["splits"]["train"], "test": test},
+    }
+    wrong = [{"answer": {"mean": mean}} for mean in ("x", ["a"] * 3, [0.5], [[0.5] * 3], [0.5, 0.5, np.nan], None)]
+    for forged in (*wrong, {"answer": 3}, {"splits": {"train": 3}}, {"splits": 3}):
+        with pytest.raises(CheckpointError, match="is damaged"), checkpoint.malformed("best.pt"):
+            script.known(task, forged)
 
 
 def test_what_cannot_be_is_said(tmp_path):

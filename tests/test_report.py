@@ -241,6 +241,17 @@ def test_runs_of_the_last_version_are_drawn_too(tmp_path):
     )
 
 
+def test_an_error_above_that_of_the_mean_is_called_worse():
+    gains = {"rmse": [0.1, 0.9], "mae": [-0.9, -0.1], "pearson": [0.1, 0.9], "auroc": [-0.3, -0.1], "fmax": [-0.1, 0.1]}
+    results = {"constant": dict.fromkeys(gains, 0.5), "gain_interval": gains}
+    run = runs.Run(Path(), "", {}, results, {}, {}, "")
+    said = {name: report.verdict(run, name) for name in gains}
+    words = {"rmse": "worse than", "mae": "better than", "pearson": "better than", "auroc": "worse than"}
+    for name, word in {**words, "fmax": "not told apart from"}.items():
+        assert f">{word} the constant answer (0.500)<" in said[name]
+    assert [name for name in said if "class=bad" in said[name]] == ["rmse", "auroc"]
+
+
 # ---- predictions.tsv -------------------------------------------------------------------------------------------------
 
 

@@ -67,11 +67,11 @@ def pearson(score, target, groups) -> Measure:
 
 def _ranks(values: np.ndarray) -> Measure:
     """The mean rank of every sample among all that are drawn, over their number: (S, K) -> (S, K)."""
-    names, place = np.unique(values, return_inverse=True)
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    order, first = place.argsort(kind="stable"), count.cumsum() - count
 
     def of(weight: np.ndarray) -> np.ndarray:
-        count = np.zeros((len(weight), len(names)))
-        np.add.at(count, (slice(None), place), weight)
+        count = np.add.reduceat(weight[:, order], first, axis=1)
         below = count.cumsum(1) - count / 2
         return below[:, place] / weight.sum(1, keepdims=True)
 
@@ -95,12 +95,14 @@ def mean_spearman(score, target, groups) -> Measure:
 
 def _hits(score: np.ndarray, target: np.ndarray) -> Callable:
     """Positives and negatives above every threshold: weights -> two of (S, thresholds)."""
-    order, columns = np.argsort(-score, axis=None, kind="stable"), score.size // len(score)
+    order = np.argsort(-score, axis=None, kind="stable")
     last, hit = np.append(np.diff(score.flat[order]) != 0, True), target.flat[order]
+    sample = order // (score.size // len(score))
 
     def of(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        weight = weight.repeat(columns, axis=1)[:, order]
-        return tuple((weight * x).cumsum(1)[:, last] for x in (hit, 1 - hit))
+        weight = weight[:, sample]
+        true, every = ((weight * x).cumsum(1)[:, last] for x in (hit, 1))
+        return true, every - true
 
     return of
 
@@ -139,7 +141,8 @@ def fmax(score, target, groups) -> Measure:
     steps = [step.flat[order] for step in (precision, recall, covered)]
 
     def of(weight: np.ndarray) -> np.ndarray:
-        p, r, n = ((weight[:, protein] * step).cumsum(1)[:, last] for step in steps)
+        drawn = weight[:, protein]
+        p, r, n = ((drawn * step).cumsum(1)[:, last] for step in steps)
         p, r = np.nan_to_num(p / n), r / weight.sum(1, keepdims=True)
         return np.where(r[:, -1] > 0, np.nan_to_num(2 * p * r / (p + r)).max(1), NAN)
 

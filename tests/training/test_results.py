@@ -101,3 +101,10 @@ def test_targets_are_those_of_the_samples(tmp_path, task):
     if task == "pip":  # drawn by complex: as many of each
         found, every = np.sort(found), np.sort(every)
     assert np.allclose(found, every)
+
+
+def test_whole_structures_are_drawn(tmp_path):
+    """Of two structures one is predicted without an error, and in a quarter of the draws it comes twice."""
+    target, groups = RNG.normal(size=20), ["a"] * 10 + ["b"] * 10
+    found = written(tmp_path, table_task(ENCODER), [0.0], target, [target + np.repeat([0.0, 1.0], 10)], groups)
+    assert np.allclose(found["interval"]["rmse"], [0.0, 1.0]) and found["counts"]["structures"] == 2
