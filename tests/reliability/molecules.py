@@ -129,7 +129,7 @@ def waters(data, rng):
 def scores(data, rng):
     """A table of scores behind the atoms, as Rosetta writes it, with numbers of two to five decimals."""
     lines, atoms = _rows(data)
-    if not atoms or not _in_columns(lines[atoms[0]]):
+    if not atoms:
         return data
     table = [b"#BEGIN_POSE_ENERGIES_TABLE x.pdb", b"label fa_atr fa_rep fa_sol total"]
     for i in range(int(rng.integers(1, 60))):
@@ -150,7 +150,8 @@ def letter(data, rng):
     return b"\n".join(lines)
 
 
-FAMILIES = (merged, merged, merged, four_letters, force_field, waters, scores, letter)
+FAMILIES = (merged, merged, merged, four_letters, force_field, waters)
+OF_PDB = (*FAMILIES, scores, letter)  # to mmCIF a record's name is a value like any other
 
 
 # ---- what may be accepted --------------------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ FAMILIES = (merged, merged, merged, four_letters, force_field, waters, scores, l
 
 def _kinds(name: str, fourth: str | None) -> set[str | None]:
     """The residues that a name may be, None for no amino acid; `fourth` is column 21 of PDB, if that is known."""
-    whole = name + (fourth or "")
+    whole = name.rjust(3) + fourth if fourth else name
     if len(whole) < 4:
         return {PARENT.get(whole)}
     if whole[0] in "NC" and whole[1:] in UNMODIFIED and len(whole) == 4:
@@ -211,6 +212,10 @@ def _amino(residue) -> set[str | None]:
     return _kinds(name, "") | (_kinds(name, chain) if len(chain) == 1 else set())  # in column 21 or 22
 
 
+def _name(residue) -> str:
+    return residue if isinstance(residue, str) else residue[0]
+
+
 def _usual(atom: str, kind: str) -> set[str]:
     names = {"OT1": "O", "OC1": "O", "OT2": "OXT", "OC2": "OXT", "SE": {"MET": "SD", "CYS": "SG"}.get(kind, "SE")}
     return {atom, names.get(atom, atom), "CD1" if (kind, atom) == ("ILE", "CD") else atom}
@@ -261,7 +266,7 @@ def check_molecules(name: str, data: bytes, structure: Structure) -> None:
                     for a, p, _ in f.get("CA", [])
                     if any(near(p, q) for q in alpha)
                 ]
-                free = "free amino acids" in structure.dropped and (hetero or residue not in UNMODIFIED)
+                free = "free amino acids" in structure.dropped and (hetero or _name(residue) not in UNMODIFIED)
                 known = None not in _amino(residue)
                 assert read or free or not known or any(a != altloc for a in others), (
                     f"{residue} {number} at {pos} is lost"
