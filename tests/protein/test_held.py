@@ -2,7 +2,9 @@
 
 import gzip
 import io
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -148,8 +150,16 @@ def test_padded_batches_are_one_comprehension():
     for i, p in enumerate(proteins):
         pos[i, : p.num_residues], mask[i, : p.num_residues] = atom37(p)
         aatype[i, : p.num_residues] = torch.tensor([AATYPE.index(letter) for letter in letters(p)])
-    keep = mask[:, :, 1] > 0
-    batch = Protein.pack([Protein.from_atom37(p[k], m[k], s[k]) for p, m, s, k in zip(pos, mask, aatype, keep)])
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    block = next(b for b in re.findall(r"^```python\n(.*?)^```$", page, flags=re.M | re.S) if "pack(" in b)
+    ca, sequences = pos[:, :, 1], list(map(letters, proteins))
+    as_printed, second = block.rpartition("batch = ")[::2]
+    names = {"Protein": Protein, "pos": pos, "mask": mask, "aatype": aatype, "ca": ca, "sequences": sequences}
+    for arrays in (names, {k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in names.items()}):
+        exec(as_printed, arrays)
+    batch, numbers = names["batch"], eval(second, names)
+    assert_equal(batch.alpha_carbons(), numbers)
+    assert_equal(batch, arrays["batch"])
     assert repr(batch) == f"Protein(B=2, R=181, N={sum(p.num_atoms for p in proteins)})"
     for made, whole in zip(batch.unpack(), proteins):
         assert letters(made) == letters(whole) and torch.equal(made.alpha_carbons().pos, whole.alpha_carbons().pos)

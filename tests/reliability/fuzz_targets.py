@@ -162,22 +162,23 @@ def mmcif_grammar(folder: Path) -> Target:
     return _grammar("1ffw.cif", real_mmcif(real_pdb()))
 
 
-def _molecules(file: str, data: bytes) -> Target:
+def _molecules(file: str, data: bytes, families: tuple) -> Target:
     """What other programs write; no residue is lost or mixed, compared with the rows that gemmi reads."""
 
     def check(name, damaged, structure):
         check_structure(structure)
         molecules.check_molecules(name, damaged, structure)
 
-    return Target({file: data}, StructureError, read_structure, check, molecules.FAMILIES)
+    return Target({file: data}, StructureError, read_structure, check, families)
 
 
 def pdb_molecules(folder: Path) -> Target:
-    return _molecules("1ffw.pdb", real_pdb())
+    first = real_pdb().partition(b"ENDMDL")[0].replace(b"MODEL        1\n", b"")
+    return _molecules("1ffw.pdb", first + b"END\n", molecules.OF_PDB)
 
 
 def mmcif_molecules(folder: Path) -> Target:
-    return _molecules("1ffw.cif", real_mmcif(real_pdb()))
+    return _molecules("1ffw.cif", real_mmcif(real_pdb()), molecules.FAMILIES)
 
 
 def gz(folder: Path) -> Target:

@@ -7,7 +7,7 @@ of atoms that belong together are made here, of its rows.
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from grammar import _get, _in_columns, _moved, _residue_of, _rows, _set
 
@@ -129,7 +129,7 @@ def waters(data, rng):
 def scores(data, rng):
     """A table of scores behind the atoms, as Rosetta writes it, with numbers of two to five decimals."""
     lines, atoms = _rows(data)
-    if not atoms or not _in_columns(lines[atoms[0]]):
+    if not atoms:
         return data
     table = [b"#BEGIN_POSE_ENERGIES_TABLE x.pdb", b"label fa_atr fa_rep fa_sol total"]
     for i in range(int(rng.integers(1, 60))):
@@ -150,7 +150,8 @@ def letter(data, rng):
     return b"\n".join(lines)
 
 
-FAMILIES = (merged, merged, merged, four_letters, force_field, waters, scores, letter)
+FAMILIES = (merged, merged, merged, four_letters, force_field, waters)
+OF_PDB = (*FAMILIES, scores, letter)  # to mmCIF a record's name is a value like any other
 
 
 # ---- what may be accepted --------------------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ FAMILIES = (merged, merged, merged, four_letters, force_field, waters, scores, l
 
 def _kinds(name: str, fourth: str | None) -> set[str | None]:
     """The residues that a name may be, None for no amino acid; `fourth` is column 21 of PDB, if that is known."""
-    whole = name + (fourth or "")
+    whole = name.rjust(3) + fourth if fourth else name
     if len(whole) < 4:
         return {PARENT.get(whole)}
     if whole[0] in "NC" and whole[1:] in UNMODIFIED and len(whole) == 4:
@@ -185,17 +186,19 @@ def groups_of(name: str, data: bytes) -> dict[tuple, dict[str, list]]:
                 key = label if chain in ".?" else chain, label, place, residue
                 groups[key][atom].append((altloc.strip(".?"), (float(x), float(y), float(z)), group == "HETATM"))
         return groups
-    lines = [line for line in text.splitlines() if not line.startswith("ANISOU")]
-    atoms = [i for i, line in enumerate(lines) if line.startswith(RECORDS)]
-    ends = [i for i in range(atoms[0], len(lines)) if lines[i][:6].rstrip() in ("END", "ENDMDL")]
-    lines = lines[: min(ends, default=len(lines)) + 1]
-    # A water in the chain "3A", which is TIP3 in A to us, would part the chain around it.
-    lines = [x for x in lines if not x.startswith(RECORDS) or _kinds(x[17:20].strip(), x[20:21].strip()) != {None}]
-    model = gemmi.read_pdb_string("\n".join([*lines, ""]), split_chain_on_ter=True)[0]
-    for part, chain in enumerate(model):
+    lines, marks, ends, last = [], {}, Counter(), ""
+    for line in text.splitlines():
+        if line[:6].rstrip() in ("END", "ENDMDL") and lines:
+            break
+        if line.startswith(RECORDS):  # segment and TER become one mark, as to gemmi another chain between counts as TER
+            last = line[20:22]
+            mark = marks.setdefault((line[72:76], ends[last]), len(marks))
+            lines.append(f"{line[:72]:72}{mark:04d}{line[76:]}")
+        ends[last] += line[:6].rstrip() == "TER"
+    for chain in gemmi.read_pdb_string("\n".join([*lines, "END", ""]))[0]:
         for residue in chain:
             fourth = chain.name[0] if len(chain.name) == 2 else ""
-            key = chain.name, (part, residue.segment), str(residue.seqid).strip(), (residue.name, fourth, chain.name)
+            key = chain.name, residue.segment, str(residue.seqid).strip(), (residue.name, fourth, chain.name)
             for atom in residue:
                 place = atom.altloc.strip("\0 "), tuple(atom.pos), residue.het_flag == "H"
                 groups[key][atom.name].append(place)
@@ -209,6 +212,10 @@ def _amino(residue) -> set[str | None]:
     if fourth:
         return _kinds(name, fourth)
     return _kinds(name, "") | (_kinds(name, chain) if len(chain) == 1 else set())  # in column 21 or 22
+
+
+def _name(residue) -> str:
+    return residue if isinstance(residue, str) else residue[0]
 
 
 def _usual(atom: str, kind: str) -> set[str]:
@@ -245,9 +252,15 @@ def check_molecules(name: str, data: bytes, structure: Structure) -> None:
                 found for _, _, residue, found in by_number[number]
                 if kind in _amino(residue) and any(near(p, atoms["CA"], 1.0) for _, p, _ in found.get("CA", []))
             ]  # fmt: skip
+            known = defaultdict(list)
+            for rows in own:
+                for name_of_atom, places in rows.items():
+                    for usual in _usual(name_of_atom, kind):
+                        known[usual] += [p for _, p, _ in places]
             for atom, pos in atoms.items():
-                same = any(atom in _usual(a, kind) and near(p, pos) for f in own for a in f for _, p, _ in f[a])
-                assert same, f"{kind} {number} {atom} at {pos} is of another residue, or of none"
+                assert any(near(p, pos) for p in known[atom]), (
+                    f"{kind} {number} {atom} at {pos} is of another residue, or of none"
+                )
 
     for number, found in by_number.items():
         alpha = [atoms["CA"] for _, atoms in ours[number]]
@@ -261,19 +274,20 @@ def check_molecules(name: str, data: bytes, structure: Structure) -> None:
                     for a, p, _ in f.get("CA", [])
                     if any(near(p, q) for q in alpha)
                 ]
-                free = "free amino acids" in structure.dropped and (hetero or residue not in UNMODIFIED)
+                free = "free amino acids" in structure.dropped and (hetero or _name(residue) not in UNMODIFIED)
                 known = None not in _amino(residue)
                 assert read or free or not known or any(a != altloc for a in others), (
                     f"{residue} {number} at {pos} is lost"
                 )
 
 
+CHANGED = {record[:i] + record[i + 1 :] for record in RECORDS for i in range(len(record))}
+CHANGED |= {record[:i] + new + record[i:] for record in RECORDS for i in range(len(record) + 1) for new in "AX7"}
+_COORDINATES = re.compile(r"\S*? *\d+ +\S.{2,30} +-?\d+\.\d{3} *-?\d+\.\d{3} *-?\d+\.\d{3} +\d\.\d\d")
+
+
 def _check_records(data: bytes) -> None:
     """No line is left that was an atom and is none for a letter."""
     for line in data.split(b"ENDMDL")[0].decode("latin-1").splitlines():
-        near_record = re.match(r"\S*? *\d+ +\S.{2,30} +-?\d+\.\d{3} *-?\d+\.\d{3} *-?\d+\.\d{3} +\d\.\d\d", line)
-        word = line.split(" ")[0]
-        changed = {r[:i] + r[i + 1 :] for r in RECORDS for i in range(6)} | {
-            r[:i] + c + r[i:] for r in RECORDS for i in range(7) for c in "AX7"
-        }
-        assert line.startswith(RECORDS) or not (near_record and word in changed), f"overlooked: {line}"
+        if not line.startswith(RECORDS) and line.split(" ")[0] in CHANGED:
+            assert not _COORDINATES.match(line), f"overlooked: {line}"

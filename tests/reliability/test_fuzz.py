@@ -178,7 +178,7 @@ def test_inputs_are_a_function_of_seed_and_number():
 
 @pytest.mark.parametrize(
     "family",
-    [*BINARY, *TEXT, *set(FAMILIES), *dict.fromkeys(molecules.FAMILIES), many_chains, tar_header, tar_repeat],
+    [*BINARY, *TEXT, *set(FAMILIES), *dict.fromkeys(molecules.OF_PDB), many_chains, tar_header, tar_repeat],
     ids=lambda f: f.__name__,
 )
 def test_every_family_changes_any_file(family):
