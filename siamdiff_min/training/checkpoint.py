@@ -26,7 +26,7 @@ KINDS = {CHECKPOINT: "a checkpoint to resume from", ENCODER: "an encoder", MODEL
 IDENTITY = ("encoder", "level", "size", "preset")  # what is needed to build an encoder again
 NAME = re.compile(r"checkpoint-[0-9]{9}\.pt")  # no other file of a folder is ever removed
 LAST_STEP, MOST = 10**9 - 1, 10**5  # what such a name holds; options in a file
-WEIGHTS = {CHECKPOINT: "objective", ENCODER: "state", MODEL: "state"}  # where they are
+WEIGHTS = {CHECKPOINT: "objective", ENCODER: "state", MODEL: "state"}  # format -> key of its weights
 
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ WEIGHTS = {CHECKPOINT: "objective", ENCODER: "state", MODEL: "state"}  # where t
 def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
     """Write the checkpoint of `step`, then remove all but the `keep` newest ones.
 
-    Those of later steps go too: they are damaged, or of a course that was abandoned by resuming from an earlier one.
+    Later checkpoints are removed too. They are damaged, or the run was resumed from before them.
     """
     path = folder / f"checkpoint-{step:09d}.pt"
     write(path, CHECKPOINT, state)
