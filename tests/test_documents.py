@@ -302,9 +302,9 @@ WORDS = {  # each page says what it has to say in about so many
     "docs/differences.md": 1300,
     "docs/usage.md": 1300,
     "docs/data.md": 650,
-    "docs/extending.md": 1100,
-    "docs/encoders.md": 450,
-    "docs/results.md": 1500,
+    "docs/extending.md": 1150,
+    "docs/encoders.md": 460,
+    "docs/results.md": 1550,
     "docs/performance.md": 900,
     "docs/reliability.md": 700,
 }
