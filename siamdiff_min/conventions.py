@@ -22,7 +22,7 @@ class Conventions:
     missing_at_origin: bool = False  # differences.md, row 18: side-chain atoms that are not there count as (0, 0, 0)
     last_window: bool = True  # differences.md, row 19: a random crop may be the last window
     hide_repetitions: bool = True  # differences.md, row 26: a hidden edge takes those between the same nodes with it
-    contrast_all_crops: bool = True  # differences.md, row 28: all other crops are negatives, not the second ones alone
+    contrast_all_crops: bool = True  # differences.md, row 28: negatives are all other crops, or second ones only
     radial_basis: float = 4.5  # differences.md, row 31: longest centre of GVP's basis, angstrom
 
 

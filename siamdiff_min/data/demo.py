@@ -58,7 +58,7 @@ def make(entry: dict, structure: Structure) -> Structure:
 
 
 def model(pos: Tensor, entry: dict) -> Tensor:
-    """Coordinates (N, 3) bent and shaken, float64. The noise begins so many numbers after the seed of the generator."""
+    """Coordinates (N, 3) bent and shaken, float64. `noise` of an entry is (seed, numbers to skip)."""
     seed, drawn = entry["noise"]
     random = np.random.Generator(np.random.PCG64(seed).advance(drawn))
     return bend(pos, entry["turns"]) + SHAKE * torch.from_numpy(random.standard_normal(pos.shape))
@@ -67,7 +67,7 @@ def model(pos: Tensor, entry: dict) -> Tensor:
 def bend(pos: Tensor, turns: list[list]) -> Tensor:
     """Coordinates (N, 3) after turns about bonds, float64.
 
-    A turn: the two atoms of the bond, an angle (radian), the row from which on all atoms move, rows before it that do.
+    A turn is (start, end, angle in radian, first row that moves, earlier rows that move too).
     """
     pos, row = pos.double(), torch.arange(len(pos))
     for start, end, angle, first, *others in turns:

@@ -124,7 +124,7 @@ class Samples(torch.utils.data.Dataset):
         return labels
 
     def targets(self) -> np.ndarray:
-        """The targets of all samples (K, ...), if the task prepares for them; else nothing."""
+        """All targets (K, ...), for `Task.fit`; empty for tasks that do not need them."""
         return np.zeros(0)
 
     def sides(self, index: int, first: int) -> list[Protein]:
@@ -139,7 +139,7 @@ class Samples(torch.utils.data.Dataset):
 
 
 class Unlabelled(Samples):
-    """Structures to predict for: any store, no labels. With `residues` every residue has a name of its own."""
+    """Structures without labels, from any store. With `residues` every residue has a name of its own."""
 
     def __init__(self, store: ProteinStore, residues: bool = False):
         super().__init__(store)

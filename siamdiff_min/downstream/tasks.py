@@ -29,7 +29,9 @@ class Task(nn.Module):
     num_outputs = 1  # of the paper's task
     names: Sequence[str] = ()  # of the outputs, if the data set does not have them
     structures = 1  # per sample; the representations of two are concatenated
-    sees = "structure"  # or, of the residues in focus, the mean over "CA" or "atoms", or each of the "residues"
+    # What the head reads: the whole "structure"; or, of the residues in focus, the mean over their "CA" or "atoms", or
+    # each of the "residues".
+    sees = "structure"
     measures: Sequence[str]  # functions of `downstream.metrics`; the first decides which epoch is the best
     loss: Callable[[Tensor, Tensor], Tensor]  # (output of the head, target) -> loss of every sample (B,)
     constant: Callable[[Tensor], Statistic]  # (target) -> the loss of the best constant prediction

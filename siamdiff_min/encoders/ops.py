@@ -49,7 +49,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers[:-1]:
-            x = F.relu(layer(x), inplace=True)  # the backward pass needs what comes out, nothing needs what went in
+            x = F.relu(layer(x), inplace=True)  # in place: ReLU's backward pass needs only its output
         return self.layers[-1](x)
 
 

@@ -20,7 +20,7 @@ NAME = re.compile(r"checkpoint-[0-9]{9}\.pt")  # no other file of a folder is ev
 def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
     """Write the checkpoint of `step`, then remove all but the `keep` newest ones.
 
-    Those of later steps go too: they are damaged, or of a course that was abandoned by resuming from an earlier one.
+    Later checkpoints are removed too. They are damaged, or the run was resumed from before them.
     """
     path = folder / f"checkpoint-{step:09d}.pt"
     write(path, CHECKPOINT, state)
