@@ -1,5 +1,6 @@
 """Make docs/walkthrough.ipynb of docs/walkthrough.md: `python -m benchmarks.notebook`. A test compares the two."""
 
+import argparse
 import json
 import re
 from pathlib import Path
@@ -26,6 +27,7 @@ def made(page: str) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(prog="python -m benchmarks.notebook", description=__doc__).parse_args()
     path = PAGE.with_suffix(".ipynb")
     path.write_text(made(PAGE.read_text()))
     print(path)
