@@ -4,21 +4,30 @@ exist.
 
 import gzip
 import importlib.util
+import json
 import os
 import re
+import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
+import types
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import real_protein
 
-from benchmarks import walkthrough
+import siamdiff_min
+from benchmarks import notebook, walkthrough
+from benchmarks.pdb import write_pdb
 from siamdiff_min import ENCODERS, OBJECTIVES
 from siamdiff_min.data.sources import bundle_path
+from siamdiff_min.encoders import GEARNET_DIMS
 from siamdiff_min.protein.constants import ONE_LETTER
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
@@ -157,6 +166,155 @@ def test_the_loss_in_python_runs_as_the_readme_prints_it(tmp_path):
     result = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr[-2000:]
     assert 1 < float(result.stdout) < 100
+
+
+# ---- pages of recipes ------------------------------------------------------------------------------------------------
+
+
+class HubMixin:
+    """Stands in for huggingface_hub's, which is no dependency: the arguments and the weights, in a folder."""
+
+    def __new__(cls, *given):
+        module = super().__new__(cls)
+        module.__dict__["given"] = given
+        return module
+
+    def save_pretrained(self, folder: str) -> None:
+        Path(folder).mkdir()
+        torch.save({"given": self.given, "state": self.state_dict()}, Path(folder) / "model.pt")
+
+    @classmethod
+    def from_pretrained(cls, folder: str):
+        content = torch.load(Path(folder) / "model.pt")
+        module = cls(*content["given"])
+        module.load_state_dict(content["state"])
+        return module
+
+
+class Writer(list):
+    """Stands in for TensorBoard's, which is no dependency."""
+
+    def __init__(self, folder: str):
+        super().__init__()
+        Path(folder).mkdir()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        Path("board", "values.json").write_text(json.dumps(self))
+
+    def add_scalar(self, *value):
+        self.append(value)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A folder with the files that the recipes name, where they run."""
+    monkeypatch.chdir(tmp_path)
+    Path("structures").mkdir()
+    with tarfile.open(bundle_path() / "structures.tar") as bundle:
+        for member in sorted(bundle.getmembers(), key=lambda m: m.size)[1:6]:
+            if member.isfile():
+                Path("structures", Path(member.name).name).write_bytes(bundle.extractfile(member).read())
+    Path("1abc.cif.gz").write_bytes(min(Path("structures").iterdir(), key=lambda x: x.stat().st_size).read_bytes())
+    return tmp_path
+
+
+RECIPES = dict(
+    re.findall(
+        r"<!-- run: (\w+\.py) -->\n```python\n(.*?)^```$", (ROOT / "docs" / "python.md").read_text(), flags=re.M | re.S
+    )
+)
+
+
+def run_recipe(name: str) -> dict:
+    Path(name).write_text(RECIPES[name])
+    return runpy.run_path(name)
+
+
+def test_recipes_in_python_run_as_printed(folder, monkeypatch, capsys):
+    """All but torch.compile's, with stand-ins for what is not installed."""
+    assert sorted(RECIPES) == ["board.py", "chains.py", "compiled.py", "frames.py", "hub.py", "loop.py"]
+    run_recipe("loop.py")
+    mine, start = siamdiff_min.load_encoder("mine.pt", "cpu"), siamdiff_min.load_encoder("siamdiff-residue", "cpu")
+    assert mine.identity == start.identity and mine.state_dict().keys() == start.state_dict().keys()
+    assert not torch.equal(mine.layers[0].linear.weight, start.layers[0].linear.weight)
+
+    made = run_recipe("frames.py")
+    with torch.inference_mode():
+        alone = made["encoder"](replace(made["protein"], pos=made["frames"][3])).residue
+    assert made["per_frame"].shape == (10, *alone.shape) and torch.allclose(made["per_frame"][3], alone, atol=1e-4)
+
+    write_pdb(Path("complex.pdb"), real_protein("2BEG", torch.float32))
+    run_recipe("chains.py")
+    said = re.findall(r"chain \w: 26 residues, cosine to itself alone (0\.\d+)", capsys.readouterr().out)
+    assert len(said) == 5 and all(0 < float(cosine) < 1 for cosine in said)
+
+    if not importlib.util.find_spec("huggingface_hub"):
+        module = types.ModuleType("huggingface_hub")
+        module.PyTorchModelHubMixin = HubMixin
+        monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    again = run_recipe("hub.py")["again"]
+    assert type(again) is type(start) and os.listdir("hub")
+    assert all(torch.equal(x, again.state_dict()[name]) for name, x in start.state_dict().items())
+
+    lines = [{"step": 20, "split": "train", "loss": 3.5}, {"step": 40, "split": "valid", "loss": 3.25}]
+    Path("metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if not importlib.util.find_spec("tensorboard"):
+        module = types.ModuleType("torch.utils.tensorboard")
+        module.SummaryWriter = Writer
+        monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    run_recipe("board.py")
+    (written,) = Path("board").iterdir()
+    if written.suffix == ".json":
+        assert json.loads(written.read_text()) == [["train/loss", 3.5, 20], ["valid/loss", 3.25, 40]]
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+def test_torch_compile_runs_as_printed(folder):
+    """In a process of its own: torch's compiler warns of what it does."""
+    Path("compiled.py").write_text(RECIPES["compiled.py"] + "plain = encoder(protein)\n")
+    Path("compiled.py").write_text(
+        Path("compiled.py").read_text() + "print(float((plain.residue - encoding.residue).abs().max()))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = [sys.executable, "compiled.py"]
+    result = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=1800)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert float(result.stdout.split()[-1]) < 1e-4
+
+
+def test_the_page_on_gearnets_weights_runs_and_prints_what_it_says(folder, monkeypatch, capsys):
+    """With a file of torchdrug's engine and random weights, of less width than the published ones."""
+    monkeypatch.setitem(GEARNET_DIMS, "paper", {"residue": [32] * 6, "atom": [128] * 6})
+    state = ENCODERS["gearnet"]("residue", "paper", "official").state_dict()
+    torch.save({"model": {f"model.{name}": x for name, x in state.items()}, "optimizer": {}}, "mc_gearnet_edge.pth")
+    page = (ROOT / "docs" / "gearnet.md").read_text()
+    blocks = re.findall(r"<!-- run -->\n```python\n(.*?)^```$", page, flags=re.M | re.S)
+    (said,) = re.findall(r"^```text\n(.*?)^```$", page, flags=re.M | re.S)
+    Path("gearnet.py").write_text("\n".join(blocks))
+    runpy.run_path("gearnet.py")
+    printed = capsys.readouterr().out
+    assert NUMBER.sub("#", printed) == NUMBER.sub("#", said) and len(said.splitlines()) == 12
+    found, expected = ([float(x) for x in NUMBER.findall(text)] for text in (printed, said))
+    assert found == pytest.approx(expected, rel=0.01, abs=0.11)
+    mine = siamdiff_min.load_encoder("mine.pt", "cpu")
+    assert mine.identity == ("gearnet", "residue", "paper", "official")
+    assert not torch.equal(mine.layers[0].linear.weight, state["layers.0.linear.weight"])
+
+
+def test_the_notebook_is_the_page():
+    page, book = walkthrough.DOCS / "walkthrough.md", walkthrough.DOCS / "walkthrough.ipynb"
+    assert book.read_text() == notebook.made(page.read_text()), "python -m benchmarks.notebook makes it again"
+    cells = json.loads(book.read_text())["cells"]
+    blocks = walkthrough.BLOCK.findall(page.read_text())
+    code = ["".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "code"]
+    assert code == [text for kind, text in blocks if kind == "python"]
+    said = ["".join(cell["outputs"][0]["text"]) + "\n" for cell in cells if cell.get("outputs")]
+    assert said == [text for kind, text in blocks if kind == "text"] and len(said) > 5
 
 
 # ---- links, paths, commands ------------------------------------------------------------------------------------------
@@ -306,6 +464,8 @@ WORDS = {  # each page says what it has to say in about so many
     "docs/results.md": 1550,
     "docs/performance.md": 900,
     "docs/reliability.md": 700,
+    "docs/gearnet.md": 750,
+    "docs/python.md": 650,
 }
 
 

@@ -62,7 +62,7 @@ def build_esm_gearnet(
 def named(name: str, build: Callable) -> Callable:
     """The same `build`, whose encoders remember what builds them again, for their file."""
 
-    @wraps(build)
+    @wraps(build, updated=())
     def built(level: str, size: str = "paper", preset: str = "paper") -> Encoder:
         encoder = build(level, size, preset)
         encoder.identity = name, level, size, preset

@@ -169,9 +169,8 @@ def read(path: str | Path) -> tuple[str, dict]:
             reason = "it had messages between edges, and its output was in another order. Train it again"
             raise CheckpointError(f"{path} holds the ESM-GearNet of an earlier version: {reason}")
         return kind, content
-    state = (
-        content["model"] if isinstance(content.get("model"), dict) else content
-    )  # torchdrug's engine adds its optimizer
+    # torchdrug's engine saves its optimizer beside the weights.
+    state = content["model"] if isinstance(content.get("model"), dict) else content
     if state and _tensors_by_name(state):
         with malformed(path):
             return ENCODER, _released(state, path)
