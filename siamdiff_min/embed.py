@@ -28,7 +28,7 @@ from .protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, 
 from .protein.protein import Protein
 from .protein.structure import Structure
 from .training import checkpoint
-from .training.ranks import Ranks, catch_signals, choose_device
+from .training.ranks import Ranks, catch_signals, choose_device, keep_freed_memory
 
 INCLUDE = ("mean", "per_residue")
 GROUP = 256  # structures read before they are embedded, in batches of similar size
@@ -190,6 +190,7 @@ def run(args: argparse.Namespace) -> int:
     """Embed the structures of a command line; returns 1 if one of its paths gave no embedding."""
     if args.out.suffix != ".npz" or args.out.is_dir():
         raise ConfigError(f"--out {args.out} is not the name of an .npz file")
+    keep_freed_memory()
     weights = find_weights(args.checkpoint)
     embedder = load_encoder(weights, args.device, args.batch_nodes)
     listings = [find_structures(path) for path in args.structures]

@@ -269,14 +269,14 @@ def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tens
         pair, edge_pair = torch.unique(graph.pair, return_inverse=True)
         i, j = pair // len(pos), pair % len(pos)
         pairs.append((i, j, edge_pair))
-        lengths.append(length(pos[i] - pos[j]))
+        lengths.append(length(pos.index_select(0, i) - pos.index_select(0, j)))
     last = distance_weight @ third.weight, distance_weight @ third.bias + mix.bias
     of_length = scalar_layers(torch.cat(lengths), first, second, *last)
     for (a, _, pos), (i, j, edge_pair), distance in zip(views, pairs, lengths):
         x = pair_linear(a, i, j, product_weight).add_(of_length(distance))  # (P, hidden)
         for layer in rest:
             x = layer(F.relu(x, inplace=True))
-        scores.append(x.squeeze(-1).to(pos.dtype)[edge_pair])
+        scores.append(x.squeeze(-1).to(pos.dtype).index_select(0, edge_pair))
     return scores
 
 
