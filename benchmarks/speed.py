@@ -7,6 +7,7 @@
     python -m benchmarks.speed store       random crops from a store of 100,000 proteins; with --cold from the disk
     python -m benchmarks.speed embedding   structures embedded per second, by the command that users run
     python -m benchmarks.speed ddp         proteins per second of 1, 2, ... processes
+    python -m benchmarks.speed against     any of these here and in another commit, in turns (against.py)
 
 `python -m benchmarks.speed COMMAND --help` has the options of each.
 """
@@ -30,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks import step
+from benchmarks import against, step
 from benchmarks.pdb import write_pdb
 from benchmarks.step import load_batch, timed
 from siamdiff_min import embed, load_encoder
@@ -83,7 +84,7 @@ def row(level: str, size: int, repeats: int, device: str) -> str:
     graph, building = repeated(lambda: builder(protein), repeats, device)
     (edge_in, edge_out, bins), lining = repeated(lambda: line_graph(graph, protein.pos, BINS), repeats, device)
     links = Links(edge_in, edge_out, bins, graph.num_edges, graph.num_edges, BINS)
-    _, preparing = repeated(lambda: fast.prepare(links), repeats, device)
+    _, preparing = repeated(lambda: fast.prepare(links, True, False).transposed, repeats, device)
     counts = [protein.num_proteins, protein.num_atoms, graph.num_edges, len(edge_in)]
     times = [f"{ms:.1f}" for ms in (building, lining, preparing)]
     return "| " + " | ".join([level, *(f"{count:,}" for count in counts), *times]) + " |"
@@ -422,6 +423,9 @@ def main(argv: list[str] | None = None) -> None:
     processes.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     processes.add_argument("--steps", type=int, default=20)
     processes.add_argument("options", nargs="*", help="options of train.py, after --")
+    compared = command("against", against.compare, against.__doc__, 5)
+    compared.add_argument("commit", help="a commit, branch or tag of this repository")
+    compared.add_argument("command", nargs=argparse.REMAINDER, help="a command of benchmarks.speed with its options")
     args = parser.parse_args(argv)
     args.run(args)
 

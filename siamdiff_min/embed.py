@@ -20,7 +20,7 @@ from .data.sources import find_structures
 from .encoders.embedding import INCLUDE, Embedder, Embedding, nothing_in
 from .encoders.weights import find_weights, load_encoder
 from .files import ConfigError, Parser, SiamDiffError, StructureError, console, printable, replacing, writing
-from .training.ranks import Ranks, catch_signals
+from .training.ranks import Ranks, catch_signals, keep_freed_memory
 
 GROUP = 256  # structures read before they are embedded, in batches of similar size
 
@@ -74,6 +74,7 @@ def run(args: Namespace) -> int:
     """Embed the structures of a command line; returns 1 if one of its paths gave no embedding."""
     if args.out.suffix != ".npz" or args.out.is_dir():
         raise ConfigError(f"--out {args.out} is not the name of an .npz file")
+    keep_freed_memory()
     weights = find_weights(args.checkpoint)
     encoder = load_encoder(weights, args.device)
     embedder = Embedder(encoder, encoder.device, args.batch_nodes)

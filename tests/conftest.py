@@ -76,15 +76,22 @@ def load_golden(name: str) -> Golden:
         return Golden((k, torch.from_numpy(a) if a.dtype.kind in "fiub" else a) for k, a in arrays.items())
 
 
+def golden_order(golden: Golden) -> torch.Tensor:
+    """The fixture's edges (E,) as a `Graph` sorts them: by (dst, relation, src)."""
+    src, dst, relation = golden["in_edge_list"].long().unbind(1)
+    return ((dst * int(golden["num_relation"]) + relation) * len(golden["in_node_feature"]) + src).argsort()
+
+
 def golden_graph(golden: Golden, dtype: torch.dtype = torch.float32, device: str = "cpu") -> tuple[Protein, Graph]:
-    """The fixture's nodes and edges as they were given to the official network."""
-    x, edges = golden["in_node_feature"].to(dtype), golden["in_edge_list"].long()
+    """The fixture's nodes and edges as they were given to the official network, the edges sorted."""
+    order = golden_order(golden)
+    x, edges = golden["in_node_feature"].to(dtype), golden["in_edge_list"].long()[order]
     none = torch.zeros(len(x), dtype=torch.long)
     graph_of = torch.arange(len(golden["in_num_nodes"])).repeat_interleave(golden["in_num_nodes"])
     own = torch.arange(len(x))
     pos = golden["in_node_position"].to(dtype)
     protein = Protein(pos, none, none, own, none, none.bool(), none, none, own, none, graph_of, int(graph_of[-1]) + 1)
-    feature = golden["in_edge_feature"][:, :-1].to(dtype) if "in_edge_feature" in golden else None
+    feature = golden["in_edge_feature"][order, :-1].to(dtype) if "in_edge_feature" in golden else None
     graph = Graph(edges[:, 0], edges[:, 1], edges[:, 2], feature, x, int(golden["num_relation"]))
     moved = {name: x.to(device) for name, x in vars(graph).items() if isinstance(x, torch.Tensor)}
     return protein.to(device), replace(graph, **moved)

@@ -1,5 +1,7 @@
 """`python -m benchmarks.speed`: its commands run, on small inputs, and print their figures."""
 
+import subprocess
+
 import pytest
 import torch
 from conftest import real_protein
@@ -45,3 +47,41 @@ def test_a_command_that_starts_processes_comes_to_its_end(command, two_structure
     before, *options = command.split(" -- ")
     speed.main([*before.split(), "--repeats", "1", *(["--", *options[0].split()] if options else [])])
     assert "/s" in capsys.readouterr().out
+
+
+STAND_IN = """
+import sys
+sys.stdout.write(f"a step of {sys.argv[1]}: {SECONDS} s (1.5 .. 2.5), 4.0 proteins/s\\n")
+sys.stdout.write("    peak memory so far 0.50 GB\\n")
+"""
+
+
+def test_another_commit_is_measured_in_turns_and_leaves_nothing(tmp_path, monkeypatch, capfd):
+    """A stand-in takes 2 seconds in the commit and 1 in the folder, as it prints."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-c", "user.name=x", "-c", "user.email=x@y.z", *words]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    script = tmp_path / "benchmarks" / "speed.py"
+    script.parent.mkdir()
+    script.write_text(STAND_IN.replace("SECONDS", "2.0"))
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "slow")
+    script.write_text(STAND_IN.replace("SECONDS", "1.0"))
+    monkeypatch.setattr(speed.against, "ROOT", tmp_path)
+    speed.main(["against", "--repeats", "2", "HEAD", "fast", "--repeats", "7"])
+    rows = [line.split(" | ") for line in capfd.readouterr().out.splitlines() if line.startswith("| ")]
+    assert [row[0] for row in rows] == [
+        "| what",
+        "| whole process, CPU",
+        "| whole process, wall",
+        "| whole process, peak memory",
+        "| a step of fast",
+        "| peak memory so far",
+    ]
+    assert rows[4] == ["| a step of fast", "1 s", "2 s", "0.500 (0.500 .. 0.500) |"]
+    assert git("worktree", "list").count("\n") == 1
+    with pytest.raises(subprocess.CalledProcessError):
+        speed.main(["against", "no-such-commit", "fast"])

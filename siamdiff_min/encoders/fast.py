@@ -1,8 +1,8 @@
 """The formulas of `kernels.py`, faster and in less memory; numbers differ by rounding alone.
 
 `edge_scores` and `relational_sum` come last. They rest on three ideas: add rows up through sorted indices, so that no
-message is stored (`Gather`); compute what is cheap again in the backward pass; apply a linear map to as few rows as
-possible. The boldest case of the third: layers that see one number become a table (`Piecewise`).
+message is stored (`Gather` of ops.py); compute what is cheap again in the backward pass; apply a linear map to as few
+rows as possible. The boldest case of the third: layers that see one number become a table (`Piecewise`).
 """
 
 from __future__ import annotations
@@ -16,67 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..protein.geometry import length
-from .ops import MLP, Links, lowered, segment_sum
+from .ops import MLP, Gather, Links, lowered
 
 BLOCK = 48 << 20  # bytes of results that `map_then_sum` makes at a time on a CPU
 TARGETS = 512  # of which `sum_then_map` holds the sums at a time
 ROWS = 16  # of a table that are added up by one product
 
 
-# ---- sums of rows ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Gather:
-    """Sums of rows: sum t adds the rows source[k] for which target[k] = t. Its transpose is the backward pass.
-
-    All layers share one. Raises ValueError if `target` is not sorted (on a CPU; the check would make a GPU wait).
-    """
-
-    source: Tensor  # (K,) int32   rows to read
-    target: Tensor  # (K,) int32   ascending
-    num_sources: int
-    num_targets: int
-    weight: Tensor | None = None  # (K,)   factor of each row; None: 1
-
-    def __post_init__(self):
-        if self.target.device.type == "cpu" and (self.target[1:] < self.target[:-1]).any():
-            raise ValueError("links come sorted by target, those between nodes also by relation")
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Sum rows of x (num_sources, d) into (num_targets, d)."""
-        return _RowSum.apply(x, self)
-
-    @cached_property
-    def offsets(self) -> Tensor:
-        """Where every sum begins in `source` (num_targets + 1,), int32."""
-        count = segment_sum(torch.ones_like(self.target), self.target, self.num_targets)
-        return F.pad(count.cumsum(0, dtype=torch.int32), (1, 0))
-
-    @cached_property
-    def transposed(self) -> Gather:
-        """From targets to sources, as gradients go: made when the first backward pass asks for it."""
-        source, order = self.source.sort(stable=True)
-        weight = None if self.weight is None else self.weight.index_select(0, order)
-        return Gather(self.target.index_select(0, order), source, self.num_targets, self.num_sources, weight)
-
-
-def add_rows(x: Tensor, source: Tensor, offsets: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The sums of a `Gather`, without a gradient."""
-    return F.embedding_bag(source, x, offsets, mode="sum", per_sample_weights=weight, include_last_offset=True)
-
-
-class _RowSum(torch.autograd.Function):
-    """Rows added up: no message (K, d) is ever stored. The backward pass of torch's own takes ten times as long."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, gather: Gather) -> Tensor:
-        ctx.gather = gather
-        return add_rows(x, gather.source, gather.offsets, gather.weight)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.gather.transposed(grad.contiguous()), None
+# ---- sums and linear maps --------------------------------------------------------------------------------------------
 
 
 class _SumLinear(torch.autograd.Function):
@@ -101,7 +48,8 @@ def sum_then_map(x: Tensor, gather: Gather, weight: Tensor, bias: Tensor) -> Ten
     size, results = TARGETS * weight.shape[1] // x.shape[1], []
     for first in range(0, max(1, gather.num_targets), size):
         offsets = gather.offsets[first : first + size + 1]
-        sums = add_rows(x, gather.source[offsets[0] : offsets[-1]], offsets - offsets[0])
+        source = gather.source[offsets[0] : offsets[-1]]
+        sums = F.embedding_bag(source, x, offsets - offsets[0], mode="sum", include_last_offset=True)
         results.append(F.linear(sums.view(-1, weight.shape[1]), weight, bias))
     return torch.cat(results)
 
@@ -125,8 +73,7 @@ def map_then_sum(x: Tensor, gather: Gather, weight: Tensor) -> Tensor:
     """Apply r linear maps, weight (r, out, in), to every row of x (S, in), then sum the results that share a target.
 
     The results of row s are the rows r s .. r s + r - 1. A CPU computes a few columns of them at a time: all 8 maps of
-    every edge would take 200 MB of fresh memory, but a block stays in the cache. Forward and backward take 170 ms, not
-    242 (128 wide), and 400 ms, not 483 (512 wide), on 2 cores.
+    every edge would take 200 MB of fresh memory, but a block stays in the cache.
     """
     size = weight.shape[1]
     if x.device.type == "cpu":
@@ -153,16 +100,16 @@ class Piecewise:
 
     @staticmethod
     def line(layer: nn.Linear) -> Piecewise:
-        """A layer of one number as it is, without a knot."""
+        """A layer of one number: no knot yet."""
         start = torch.stack([layer.bias, layer.weight[:, 0]])
         return Piecewise(start, start.new_zeros(0), start.new_zeros(0, 2), start[:0])
 
     @cached_property
     def table(self) -> Tensor:
-        """Offset and slope of every piece (K + 1, 2, d): the sum of all changes so far.
+        """Offset and slope of every piece (K + 1, 2, d): the running sum of all changes.
 
-        Products with a triangle of ones, ROWS at a time, add up. `cumsum` takes 2.2 times as long (3,000 knots and
-        d = 3,072, forward and backward), and on a GPU it has no fixed order.
+        Products with a triangle of ones add up ROWS changes at a time. `cumsum` takes 2.2 times as long (3,000 knots
+        and d = 3,072, forward and backward), and on a GPU it has no fixed order.
         """
         fill = -(len(self.knot) + 1) % ROWS
         change, rows = (F.pad(x, (0, 0, 1, fill)).unflatten(0, (-1, ROWS)) for x in (self.change, self.rows))
@@ -174,43 +121,45 @@ class Piecewise:
         return sums.add_(before.view_as(sums[:, :1])).flatten(0, 1)[: len(self.knot) + 1]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """f of numbers x (P,) that need no gradient: (P, d)."""
-        offset = 2 * torch.searchsorted(self.knot, x, out_int32=True)
-        rows, factors = (
-            torch.stack([offset, offset + 1], 1).flatten(),
-            torch.stack([torch.ones_like(x), x], 1).flatten(),
-        )
+        """f of numbers x (P,) that need no gradient: (P, d). Row 2 k of the table, and x times row 2 k + 1."""
+        row = 2 * torch.searchsorted(self.knot, x, out_int32=True)
+        source, weight = torch.stack([row, row + 1], dim=1), torch.stack([torch.ones_like(x), x], dim=1)
         target = torch.arange(2 * len(x), dtype=torch.int32, device=x.device) // 2
-        return Gather(rows, target, 2 * len(self.table), len(x), factors)(self.table.flatten(0, 1))
+        look_up = Gather(source.flatten(), target, 2 * len(self.table), len(x), weight.flatten())
+        return look_up(self.table.flatten(0, 1))
 
-    def relu_linear(self, weight: Tensor, bias: Tensor, low: Tensor, high: Tensor) -> Piecewise:
-        """W relu(f) + b between the numbers `low` and `high`; weight W (out, d) of any type, bias b (out,)."""
-        # Does each unit of f let its value through, at both ends of every piece? Each sign is decided once, so no
-        # crossing of 0 is missed or found twice.
+    def crossings(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The numbers between `low` and `high` at which a unit of f becomes 0 (C,), with their pieces and units (C,).
+
+        And the units above 0 at both ends of every piece (K + 2, d). All comes from these signs: no crossing is missed
+        or found twice.
+        """
         ends = torch.cat([low[None], self.knot, high[None]])
-        value = self(ends).detach()  # (K + 2, d)
+        value = self(ends).detach()
         on = value > 0
         piece, unit = (on[1:] != on[:-1]).nonzero(as_tuple=True)
         before, after = value[piece, unit], value[piece + 1, unit]
-        crossing = torch.lerp(ends[piece], ends[piece + 1], before / (before - after))
+        return torch.lerp(ends[piece], ends[piece + 1], before / (before - after)), piece, unit, on
 
-        # At a knot of f, W maps the units that are on. At a crossing one unit joins them, or leaves with all it has.
-        kind = value.dtype
+    def relu_linear(self, weight: Tensor, bias: Tensor, low: Tensor, high: Tensor) -> Piecewise:
+        """W relu(f) + b between `low` and `high`; weight W (out, d) in the type of its products, bias b (out,)."""
+        crossing, piece, unit, on = self.crossings(low, high)
+        kind, sign = self.start.dtype, torch.where(on[piece, unit], -1, 1)[:, None]
         with torch.autocast(weight.device.type, enabled=False):
-            start = (self.start * on[0]) @ weight.t().to(kind)  # (2, out)
-            mapped = ((self.rows * on[1:-1]).to(weight.dtype) @ weight.t()).to(kind)  # (K, out)
-        turned = self.table[piece, :, unit] * torch.where(before > 0, -1.0, 1.0).to(kind)[:, None]
+            start = (self.start * on[0]) @ weight.t().to(kind)
+            mapped = ((self.rows * on[1:-1]).to(weight.dtype) @ weight.t()).to(kind)  # at knots of f: units that are on
+        turned = sign * self.table[piece, :, unit]  # at a crossing: one unit joins, or leaves with all it has
+        start, rows = torch.stack([start[0] + bias, start[1]]), weight.t().index_select(0, unit).to(kind)
         knot, order = torch.cat([self.knot, crossing]).sort()
-        change = torch.cat([self.change, turned]).index_select(0, order)
-        rows = torch.cat([mapped, weight.t().index_select(0, unit).to(kind)]).index_select(0, order)
-        return Piecewise(torch.stack([start[0] + bias, start[1]]), knot, change, rows)
+        change, rows = (torch.cat(x).index_select(0, order) for x in ((self.change, turned), (mapped, rows)))
+        return Piecewise(start, knot, change, rows)
 
 
 def scalar_layers(x: Tensor, first: nn.Linear, second: nn.Linear, weight: Tensor, bias: Tensor) -> Callable:
     """W relu(second(relu(first(x)))) + b as a function of the numbers x (P,), which need no gradient.
 
-    It is a table, if its knots (about half of all units have one among the lengths of edges) are fewer than the
-    numbers; else the table ends before W.
+    It is a table, if there are more numbers than knots; else the table ends before W. About half of all units have a
+    knot among the lengths of edges.
     """
     low, high = F.pad(x, (0, 1)).aminmax()  # 0 is among them, so no numbers have a range too
     hidden = Piecewise.line(first).relu_linear(second.weight, second.bias, low, high)
@@ -269,14 +218,14 @@ def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tens
         pair, edge_pair = torch.unique(graph.pair, return_inverse=True)
         i, j = pair // len(pos), pair % len(pos)
         pairs.append((i, j, edge_pair))
-        lengths.append(length(pos[i] - pos[j]))
+        lengths.append(length(pos.index_select(0, i) - pos.index_select(0, j)))
     last = distance_weight @ third.weight, distance_weight @ third.bias + mix.bias
     of_length = scalar_layers(torch.cat(lengths), first, second, *last)
     for (a, _, pos), (i, j, edge_pair), distance in zip(views, pairs, lengths):
         x = pair_linear(a, i, j, product_weight).add_(of_length(distance))  # (P, hidden)
         for layer in rest:
             x = layer(F.relu(x, inplace=True))
-        scores.append(x.squeeze(-1).to(pos.dtype)[edge_pair])
+        scores.append(x.squeeze(-1).to(pos.dtype).index_select(0, edge_pair))
     return scores
 
 

@@ -7,6 +7,7 @@ coordinates (differences.md, row 5), so lengths and angles are noised too. Only 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -180,13 +181,13 @@ def line_graph(graph: Graph, pos: Tensor, num_bins: int) -> tuple[Tensor, Tensor
     Sorted by edge_out. k may be i: the way back, at angle 0. Bin b holds the angles k-j-i in [b, b + 1) pi / num_bins.
     """
     src, dst = graph.src, graph.dst
-    by_dst = dst.argsort(stable=True)
-    start = torch.searchsorted(dst[by_dst], torch.arange(graph.num_nodes + 1, device=dst.device))
-    edge_out, place = ranges(start[src], start[src + 1])  # edges that end where edge_out begins
-    edge_in = by_dst.index_select(0, place)
+    start = torch.searchsorted(dst.contiguous(), torch.arange(graph.num_nodes + 1, device=dst.device))
+    edge_out, edge_in = ranges(start[src], start[src + 1])  # edges that end where edge_out begins: one range each
     direction = F.normalize(pos[dst] - pos[src], dim=-1, eps=1e-12)
     cosine = -(direction.index_select(0, edge_in) * direction.index_select(0, edge_out)).sum(-1)
     no_length = (direction == 0).all(-1)  # a self edge has no direction: angle 0
-    cosine = cosine.masked_fill(no_length[edge_in] | no_length[edge_out], 1.0)
-    borders = (torch.arange(1, num_bins, dtype=torch.float64, device=pos.device) * (torch.pi / num_bins)).cos()
-    return edge_in, edge_out, torch.bucketize(-cosine, -borders.to(cosine.dtype), right=True)
+    cosine = cosine.masked_fill(no_length.index_select(0, edge_in) | no_length.index_select(0, edge_out), 1.0)
+    angle_bin = torch.zeros_like(cosine, dtype=torch.uint8)
+    for b in range(1, num_bins):  # half as long as `bucketize`
+        angle_bin += cosine <= math.cos(b * math.pi / num_bins)
+    return edge_in, edge_out, angle_bin.long()

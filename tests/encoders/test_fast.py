@@ -8,8 +8,8 @@ import torch
 from conftest import generator, relative_error
 
 from siamdiff_min.encoders import fast
-from siamdiff_min.encoders.fast import Gather, Piecewise, pair_linear, scalar_layers
-from siamdiff_min.encoders.ops import Links
+from siamdiff_min.encoders.fast import Piecewise, pair_linear, scalar_layers
+from siamdiff_min.encoders.ops import Gather, Links
 
 
 def random_gather(rows: int, sums: int, terms: int, **more) -> tuple[Gather, torch.Tensor, torch.Tensor]:
