@@ -1,4 +1,4 @@
-"""Fine-tune a protein structure encoder on a downstream task, or apply a model that was. See `siamdiff_min/finetune.py`.
+"""Fine-tune a protein structure encoder on a downstream task, or apply a tuned model. See `siamdiff_min/finetune.py`.
 
 python finetune.py --task psr                                            # a laptop, a demo set
 torchrun --nproc_per_node 4 finetune.py --task ec --data FOLDER --init-from ENCODER.pt

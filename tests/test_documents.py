@@ -19,6 +19,7 @@ import torch
 from benchmarks import walkthrough
 from siamdiff_min import ENCODERS, OBJECTIVES
 from siamdiff_min.data.sources import bundle_path
+from siamdiff_min.data.store import open_store
 from siamdiff_min.protein.constants import ONE_LETTER
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
@@ -121,6 +122,18 @@ def test_neighbours_run_as_printed(tmp_path):
     np.savez(tmp_path / "e.npz", id=np.array(list("abcdef")), mean=np.concatenate([x[:5], x[:1]]))
     said = recipe("nearest.py", tmp_path, "e.npz", "a").stdout.splitlines()
     assert said[0] == "+1.00 f" and len(said) == 6
+
+
+def test_a_source_of_ones_own_is_a_store_to_train_on(tmp_path):
+    for k, size in enumerate((12, 30)):
+        ca = np.random.default_rng(k).normal(size=(size, 3)).cumsum(0) * 3
+        np.savez(tmp_path / f"p{k}.npz", ca=ca, sequence="AG" * (size // 2))
+    (tmp_path / "bad.npz").write_text("no numbers")
+    done = recipe("my_source.py", tmp_path, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    store = open_store(done.stdout.splitlines()[-1])
+    assert store.names == ["p0", "p1"] and [store[i].num_residues for i in (0, 1)] == [12, 30]
+    assert store.positions(0)[0] == ("A", 1, " ")
 
 
 # ---- the walkthrough -------------------------------------------------------------------------------------------------

@@ -84,8 +84,8 @@ def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
 def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
     """Minimise the objective of `run`. Checkpoints and metrics.jsonl go to --out.
 
-    `validate` is called with the number of epochs done, after each epoch, at --max-steps and after --max-minutes. Its measures are written
-    down, with the number of `samples` they are over.
+    `validate` is called with the number of epochs done, after each epoch, at --max-steps and after --max-minutes. Its
+    measures are written down, with the number of `samples` they are over.
 
     Returns 0 when the run is complete. After a signal it writes a checkpoint and returns the signal's number, even if
     the signal came during the last validation or save. Raises SiamDiffError on a non-finite loss, and WriteError.

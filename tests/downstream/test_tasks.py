@@ -9,6 +9,7 @@ from conftest import move
 from given import LABELS, dataset, encoder
 
 from siamdiff_min.data.samples import pack_samples
+from siamdiff_min.data.sets import SETS
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
