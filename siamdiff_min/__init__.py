@@ -18,7 +18,7 @@ from .protein.structure import Structure
 
 __version__ = "0.2.0"
 ON_DEMAND = dict.fromkeys(("Embedder", "Embedding"), ".encoders.embedding")
-ON_DEMAND |= dict.fromkeys(("TASKS", "Task"), ".downstream.tasks")
+ON_DEMAND |= dict.fromkeys(("TASKS", "Task"), ".downstream.tasks") | {"bundled": ".data.bundled"}
 __all__ = [
     "ENCODERS",
     "GVPGNN",

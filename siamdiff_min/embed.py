@@ -135,7 +135,7 @@ def run(args: Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns 1 if one of its paths gave no embedding, 130 after Ctrl-C."""
-    parser = Parser(prog="siamdiff-embed", description=__doc__.splitlines()[0])
+    parser = Parser(prog="siamdiff embed", description=__doc__.splitlines()[0])
     parser.add_argument("structures", nargs="+", help="files, folders and archives of PDB or mmCIF files, also .gz")
     text = "siamdiff-residue, or a file: encoder.pt, checkpoint, fine-tuned model, released (default: siamdiff-atom)"
     parser.add_argument("--checkpoint", default="siamdiff-atom", help=text)

@@ -365,7 +365,7 @@ def report(paths: Sequence[Path], out: Path | None = None) -> Path:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line."""
-    parser = Parser(prog="siamdiff-report", description=__doc__.splitlines()[0])
+    parser = Parser(prog="siamdiff report", description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, nargs="+", help="folders of runs (--out of train.py or finetune.py)")
     parser.add_argument("--out", type=Path, help="the page (default: RUN/report.html; of several runs comparison.html)")
     args = parser.parse_args(argv)

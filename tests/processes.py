@@ -35,7 +35,8 @@ ROOT = Path(__file__).parents[1]
 PATIENCE = 300  # seconds until what has not happened never will: busy machines are slow, collectives wait for 600
 TWO_RANKS = "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"  # a launcher of `cold`
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["train", "finetune", "siamdiff_min.embed", "torch._dynamo", "sklearn.metrics"])
+PRELOADED = ["siamdiff_min.pretrain", "siamdiff_min.finetune", "siamdiff_min.embed", "torch._dynamo", "sklearn.metrics"]
+CONTEXT.set_forkserver_preload(PRELOADED)
 
 
 def script(name: str, *argv: str) -> None:

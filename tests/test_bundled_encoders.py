@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-import finetune
 import siamdiff_min
 from benchmarks import bundle_encoder
 from benchmarks.pdb import write_pdb
+from siamdiff_min import finetune
 from siamdiff_min.embed import main
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.encoders.weights import load_encoder_file, save_encoder_file

@@ -24,7 +24,7 @@ from ..files import StructureError, structure_errors
 from ..protein.constants import ATOM_INDEX, ONE_LETTER, PARENT, PARENT_ATOM, RESIDUE_INDEX
 from ..protein.protein import Protein
 from ..protein.structure import AtomRow, Structure, assemble, join
-from .samples import SPLITS, LabelledData, find_part
+from .labelled import SPLITS, LabelledData, find_part
 from .sources import LMDB, Listing, Origin
 
 LAYOUT = {  # folder of the splits in an official archive

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from ..files import read_rows
+from ..files import ConfigError, read_rows
+from ..protein.structure import Structure
 
 
 def bundle_path() -> Path:
@@ -14,3 +15,13 @@ def bundle_index() -> list[dict[str, str]]:
     """Rows of the bundle's index.tsv as text: `file`, `pdb_id`, `chains`, `n_residues`, `ec`, `split` and more."""
     header, *rows = read_rows(bundle_path() / "index.tsv")
     return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def bundled(name: str = "5PTI_A") -> Structure:
+    """A chain or complex of the bundle by its name: the PDB id, an underscore, its chains. Raises ConfigError."""
+    from .sources import find_structures
+
+    sources = {source.name: source for source in find_structures(bundle_path()).sources}
+    if name not in sources:
+        raise ConfigError(f"{name} is not in the bundle, which has {', '.join(list(sources)[:3])}, ...")
+    return sources[name].read()

@@ -20,7 +20,7 @@ from ..protein.geometry import length, rotate_about_axis
 from ..protein.protein import Protein
 from ..protein.structure import Structure, join
 from .bundled import bundle_path
-from .samples import SPLITS, LabelledData
+from .labelled import SPLITS, LabelledData
 from .sources import Listing, Origin, find_structures
 
 FOLDER = Path(__file__).parent / "demo_sets"

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from ..files import StructureError, read_rows, structure_errors
-from .samples import SPLITS, LabelledData, find_part
+from .labelled import SPLITS, LabelledData, find_part
 from .sources import Listing, Origin, find_structures
 
 FOLDERS = ("", "EnzymeCommission")

@@ -15,42 +15,18 @@ residues, or atoms, of the entry from 0:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..files import StoreError, StructureError
+from ..files import StoreError
 from ..protein.constants import CA, O
 from ..protein.geometry import length
 from ..protein.protein import Protein
-from .sources import Origin
 from .store import ProteinStore
-
-SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # and how data sets call them
-
-
-@dataclass(frozen=True)
-class LabelledData:
-    """A downstream set: what its three splits are made from; None for a split that was not asked for."""
-
-    train: Origin | None = None
-    valid: Origin | None = None
-    test: Origin | None = None
-    labels: tuple[str, ...] = ()  # names of the classes (EC)
-    about: str = ""  # where the labels come from, for the user
-    options: Mapping = field(default_factory=dict)  # of the task (table)
-
-
-def find_part(root, folders: Sequence[str], names: Sequence[str], what: str) -> Path:
-    """The first of these files or folders, in the first of these folders of a set. Raises StructureError."""
-    for place in (Path(root, folder, name) for folder in folders for name in names):
-        if place.exists():
-            return place
-    raise StructureError(root, f"no {what}", f"expected {' or '.join(names)} there or in {folders[-1]}")
 
 
 @dataclass(frozen=True)
@@ -299,13 +275,3 @@ def _with_atoms(protein: Protein, keep: Tensor, centre: int) -> tuple[Protein, T
     kept = torch.zeros(protein.num_residues, dtype=torch.bool)
     kept[protein.atom_residue[keep]] = True
     return protein.select_atoms(keep).select_residues(kept), focus[kept]
-
-
-DATASETS = {
-    "ec": ValueSamples,
-    "pip": InterfaceSamples,
-    "msp": MutationSamples,
-    "res": EnvironmentSamples,
-    "psr": ValueSamples,
-    "table": ValueSamples,
-}

@@ -326,7 +326,7 @@ def _prune(path, store) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line."""
-    parser = Parser(prog="siamdiff-build", description="Build, check and mend stores.")
+    parser = Parser(prog="siamdiff build", description="Build, check and mend stores.")
     parser.add_argument("path", nargs="+", help="structures (their store is built), or a store")
     parser.add_argument("--store", type=Path, help="folder of the stores (default: PATH.store)")
     parser.add_argument("--prune", action="store_true", help="build nothing; remove stores of data that have changed")

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..files import StructureError, read_rows, structure_errors
-from .samples import SPLITS, LabelledData
+from .labelled import SPLITS, LabelledData
 from .sources import find_structures, kind_of, structure_files
 
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}

@@ -39,7 +39,8 @@ class Structure:
 
     protein: Protein
     chain_names: tuple[str, ...]  # author chain ids, in the order of `protein.chain`
-    dropped: Counter  # reason -> number of atoms or residues that are not in `protein` as they are in the file
+    # reason -> number of atoms or residues that are not in `protein` as they are in the file
+    dropped: Counter = field(default_factory=Counter)
     labels: dict = field(default_factory=dict)  # kept beside the protein in a store: plain values and tensors
 
     @property

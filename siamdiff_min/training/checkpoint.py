@@ -10,7 +10,8 @@ from torch import nn
 
 from ..encoders.weights import CHECKPOINT, encoder_of, load, load_weights, malformed, read, write
 from ..files import CheckpointError, printable
-from ..pretraining import OBJECTIVES, STAGED
+from ..pretraining import OBJECTIVES
+from .config import PRETRAIN
 
 NAME = re.compile(r"checkpoint-[0-9]{9}\.pt")  # no other file of a folder is ever removed
 
@@ -59,8 +60,8 @@ def latest(folder: Path, report: Callable[[str], None] = print) -> tuple[Path, d
 
 def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
     """The objective that the options ask for, with initial weights."""
-    more = {name: getattr(config, name) for name in ("ablation", "head_dim") if config.method in STAGED}
-    return OBJECTIVES[config.method](encoder, config.level, config.preset, **more)
+    own = {name: getattr(config, name) for name, option in PRETRAIN.items() if config.method in option.only}
+    return OBJECTIVES[config.method](encoder, config.level, config.preset, **own)
 
 
 def initialise(module: nn.Module, path: str | Path, report: Callable = print, encoder_only: bool = False) -> None:

@@ -135,6 +135,7 @@ RUN = {  # what both have in common
     "out": free("folder of the run"),
     "resume": free("auto (newest whole checkpoint of --out, if any), never, or a checkpoint", "auto"),
     "max_steps": free("stop after so many steps in all", type=COUNT),
+    "max_minutes": free("stop (each seed) after so many minutes, with a checkpoint and a validation", type=RATE),
     "save_every": free("steps between checkpoints; one is written after every epoch too", 1000, type=COUNT),
     "keep": free("checkpoints kept", 2, type=COUNT),
     "log_every": free("steps between lines of metrics.jsonl", 20, type=COUNT),
@@ -187,7 +188,7 @@ GROUPS = {  # of --help
     "eval_only predict save_predictions plugin",
     "data": "data store labels ids cutoff valid_fraction",
     "size": "size epochs batch_size global_batch_size max_length max_residues",
-    "run": "lr lr_decay weight_decay seed seeds max_steps dry_run",
+    "run": "lr lr_decay weight_decay seed seeds max_steps max_minutes dry_run",
     "checkpoints": "out resume save_every keep log_every",
     "machine": "device amp num_workers threads deterministic",
 }
@@ -207,9 +208,11 @@ def parse(argv: list[str] | None, options: Mapping[str, Option], description: st
         sys.path.insert(0, str(path.parent))
         importlib.import_module(path.stem)
     parser = Parser(usage="%(prog)s [options]", description=description)
-    for title, names in GROUPS.items():
+    groups = {title: names.split() for title, names in GROUPS.items()}
+    groups["of a plugin"] = [name for name in options if not any(name in names for names in groups.values())]
+    for title, names in groups.items():
         group = parser.add_argument_group(title)
-        for name in filter(options.__contains__, names.split()):
+        for name in filter(options.__contains__, names):
             group.add_argument(flag(name), **options[name].about)
     return parser.parse_args(argv)
 
@@ -265,6 +268,7 @@ def finetune_options(argv: list[str] | None = None, description: str = "", world
     default = {"task": "psr", "size": "tiny" if config.data is None else "paper", "seeds": [0]}
     config, row = settled(config, "task", source, default)
     row, kept = row._asdict() | {"epochs": [row.epochs]}, {"max_residues": source.get("max_residues")}
+    kept["kind"] = source.get("options", {}).get("kind")
     if config.preset == "official":
         row |= OFFICIAL_EPOCHS.get(config.task, {})
     if config.size != "paper":
@@ -314,7 +318,7 @@ def settled(config: Namespace, kind: str, source: Mapping, default: Mapping = {}
             raise ConfigError(f"{given}, but {file} holds: {shown(value)}. Leave out {flag(name)}")
         if value not in options[name].about.get("choices", [value]):
             raise ConfigError(f"{flag(name, value)} of {file} is not known here. Does it come from a --plugin?")
-    rows = table.get(chosen, {})
+    rows = table.get(chosen, TABLE_6["table"] if kind == "task" else {})  # a task of a plugin needs no row
     if config.level not in rows:
         levels = " and ".join(rows) or "no"
         raise ConfigError(f"{flag(kind, chosen)} exists at {levels} level, not at {config.level} level")

@@ -84,8 +84,8 @@ def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
 def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
     """Minimise the objective of `run`. Checkpoints and metrics.jsonl go to --out.
 
-    `validate` is called with the number of epochs done, after each epoch and at --max-steps. Its measures are written
-    down, with the number of `samples` they are over.
+    `validate` is called with the number of epochs done, after each epoch, at --max-steps and after --max-minutes. Its
+    measures are written down, with the number of `samples` they are over.
 
     Returns 0 when the run is complete. After a signal it writes a checkpoint and returns the signal's number, even if
     the signal came during the last validation or save. Raises SiamDiffError on a non-finite loss, and WriteError.
@@ -99,6 +99,7 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
             run.begin_step()
             run.end_step(minimise(run, batches, generator))
             stop = max(ranks.gather(caught or [0]))
+            run.watch_time()
             saving = run.ends_epoch() or run.step % config.save_every == 0 or stop
             if saving or run.step % config.log_every == 0:
                 run.log_train()

@@ -83,6 +83,7 @@ class Run:
         self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the last steps of this stage
         self.restore()
         self.path, self.start = Path(config.out) / "metrics.jsonl", time.perf_counter()
+        self.first = self.step  # of this process
         self.bar = ranks.bar(total=self.total, initial=self.step, unit="step")
 
         self.model = self.objective
@@ -174,12 +175,21 @@ class Run:
         self.steps[self.step] = step
         self.bar.update()
 
+    def watch_time(self) -> None:
+        """After ten steps say how long the run will take. After --max-minutes the step that is done is the last."""
+        seconds, done, left = time.perf_counter() - self.start, self.step - self.first, self.total - self.step
+        if done == 10 and left:
+            # Validations and checkpoints are not in it.
+            self.ranks.say(f"estimate    {duration(seconds / done * left)} for the {left:,} steps that are left")
+        if self.config.max_minutes and max(self.ranks.gather([seconds])) > 60 * self.config.max_minutes:
+            self.total = self.step
+
     def ends_epoch(self) -> bool:
         """Whether the last step ended an epoch, or the run."""
         return self.step % self.per_epoch == 0 or self.step == self.total
 
     def end_epoch(self, measured: dict[str, float]) -> None:
-        """Let the learning rate follow what was measured. Nothing if --max-steps ended the run within an epoch."""
+        """Let the learning rate follow what was measured. Nothing if the run was ended within an epoch."""
         if self.step % self.per_epoch == 0:
             values = measured | {"loss": self.epoch_loss}
             if self.scheduler and math.isfinite(values[self.measure]):  # undefined if all samples have one label
@@ -241,6 +251,14 @@ def _record(plain: dict[str, list], device: torch.device) -> Record:
     kinds = {kind.__name__: kind for kind in Statistic.__subclasses__()}
     made = {name: (kinds[kind], torch.tensor(sums, dtype=torch.double)) for name, (kind, sums) in plain.items()}
     return {name: kind(sums.to(device)) for name, (kind, sums) in made.items()}
+
+
+def duration(seconds: float) -> str:
+    """A time in words, with two digits that count: "48 s", "12 min", "3.4 h"."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}" if seconds < 9.95 * size else f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def groups(objective: nn.Module, lr: float) -> list[dict]:

@@ -28,7 +28,9 @@ from torch.nn.functional import one_hot
 
 from siamdiff_min.data import atom3d, ec
 from siamdiff_min.data.crops import Crops, collate
-from siamdiff_min.data.samples import DATASETS, LabelledData, Sample
+from siamdiff_min.data.labelled import LabelledData
+from siamdiff_min.data.samples import Sample
+from siamdiff_min.data.sets import SETS
 from siamdiff_min.data.store import open_store
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import weights
@@ -91,7 +93,7 @@ def trivial(kind: str, data: LabelledData, related: dict[str, str]) -> dict[str,
     training (EC), the commonest type (RES); and a linear model of `described`, as scikit-learn fits it by default."""
     seen, given = {}, {}
     for split in ("train", "valid", "test"):
-        dataset = DATASETS[kind](open_store(getattr(data, split), workers=1), labels=data.labels)
+        dataset = SETS[kind].samples(open_store(getattr(data, split), workers=1), labels=data.labels)
         samples = [dataset[0, i] for i in range(len(dataset))]
         seen[split] = np.stack([described(sample) for sample in samples])
         group = [name for sample in samples for name in sample.groups]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-import train
+from siamdiff_min import pretrain as train
 from siamdiff_min.data.crops import Crops, collate
 from siamdiff_min.files import console
 from siamdiff_min.training import checkpoint, engine

@@ -10,14 +10,14 @@ from conftest import real_protein
 
 from benchmarks import make_sets
 from siamdiff_min.data import demo
-from siamdiff_min.data.samples import DATASETS
+from siamdiff_min.data.sets import SETS
 from siamdiff_min.data.sources import Listing, Origin, Source
 from siamdiff_min.data.store import open_store
 from siamdiff_min.protein.constants import ATOM_INDEX, CA, RESIDUE_INDEX, C, N, O
 from siamdiff_min.protein.geometry import dihedral, length
 from siamdiff_min.protein.protein import TENSOR_FIELDS
 
-TASKS = [task for task in DATASETS if task != "table"]  # which is of the user's own data
+TASKS = [task for task in SETS if task != "table"]  # which is of the user's own data
 
 
 def entries(task: str) -> list[Source]:
@@ -48,7 +48,7 @@ def test_entries_are_the_same_in_another_process_and_can_be_learnt_from(task, tm
     for field in TENSOR_FIELDS:
         assert torch.equal(getattr(one.protein, field), getattr(two.protein, field)), field
     store = open_store(Origin(tmp_path / task, "x", lambda: Listing(made, [])), store=tmp_path / "store")
-    data = DATASETS[task](store, labels=demo.demo_set(task).labels)
+    data = SETS[task].samples(store, labels=demo.demo_set(task).labels)
     sample = data[0, len(data) - 1]
     assert len(data) >= len(made) and sample.focus.any() and sample.target.isfinite().all()
 

@@ -13,10 +13,11 @@ import pytest
 import torch
 from conftest import needs_filters, real_protein
 
-import finetune
 from benchmarks.pdb import write_pdb
+from siamdiff_min import finetune
 from siamdiff_min.data import table
-from siamdiff_min.data.samples import DATASETS, pack_samples
+from siamdiff_min.data.samples import pack_samples
+from siamdiff_min.data.sets import SETS
 from siamdiff_min.data.store import open_store
 from siamdiff_min.data.table import read_table, table_set
 from siamdiff_min.downstream.tasks import KINDS as TARGETS
@@ -59,7 +60,7 @@ def labelled(folder, values, **options):
     path = write(folder, ("name", "value"), *zip(NAMES, values))
     data = table_set(path, folder / "data", **options)
     stores = [open_store(getattr(data, split), workers=1) for split in ("train", "valid", "test")]
-    return data, [DATASETS["table"](store, labels=data.labels) for store in stores]
+    return data, [SETS["table"].samples(store, labels=data.labels) for store in stores]
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -282,7 +283,7 @@ def test_residues_are_found_by_chain_number_and_insertion_code(folder):
     data = table_set(write(folder, *lines), folder / "data")
     assert data.options == {"kind": "regression", "residues": True} and "24 residues of 6 structures" in data.about
     store = open_store(data.train, workers=1)
-    samples = DATASETS["table"](store)
+    samples = SETS["table"].samples(store)
     sample = samples[0, 0]
     assert sample.focus.nonzero().flatten().tolist() == [2, 7] and torch.allclose(
         sample.target, torch.tensor([0.2, 0.7])
@@ -305,13 +306,13 @@ def test_residues_of_one_number_are_told_apart_by_chain_and_insertion_code(folde
     places = [(chain, number) for number in ("5A", "-7", "5", "6", "5B") for chain in "HL"]
     lines = [("two", *place, row, "train") for row, place in enumerate(places)]
     store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
-    sample = DATASETS["table"](store)[0, 0]
+    sample = SETS["table"].samples(store)[0, 0]
     in_file = [(chain, number) for chain in "LH" for number in ("5", "5A", "5B", "6", "-7")]
     assert sample.names == tuple(f"two:{chain}:{number}" for chain, number in in_file) and not store.about
     assert sample.target.tolist() == [places.index(place) for place in in_file] and sample.focus.all()
     lines = [("two", "H", "5A", 1, "train"), ("two", "H", "5C", 2, "train"), ("two", "A", "5", 3, "train")]
     store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
-    assert DATASETS["table"](store)[0, 0].focus.nonzero().flatten().tolist() == [6]
+    assert SETS["table"].samples(store)[0, 0].focus.nonzero().flatten().tolist() == [6]
     assert store.about == "2 labels of residues that are not in theirs"
 
 
@@ -330,7 +331,7 @@ def test_a_split_in_which_no_label_meets_a_residue_is_a_sentence(folder):
         r"data\.store.*: a split without any sample \(not found: 6 structures, 6 labels of residues that are not in"
     )
     with pytest.raises(StoreError, match=reason):
-        DATASETS["table"](store)
+        SETS["table"].samples(store)
 
 
 # ---- the task --------------------------------------------------------------------------------------------------------
@@ -349,7 +350,7 @@ def test_every_kind_is_learnt_by_heart(folder, kind, residues, level):
     else:
         lines = list(zip(NAMES, texts))
     data = table_set(write(folder, *lines), folder / "data", kind)
-    samples = DATASETS["table"](open_store(data.train, workers=1), labels=data.labels)
+    samples = SETS["table"].samples(open_store(data.train, workers=1), labels=data.labels)
     batch, _ = pack_samples([samples[0, i] for i in range(4)])
     outputs = {"num_outputs": len(data.labels)} if data.labels else {}
     task = TASKS["table"](ENCODERS["gearnet"](level, "tiny"), **outputs, **data.options)

@@ -8,7 +8,8 @@ import torch
 from conftest import move
 from given import LABELS, dataset, encoder
 
-from siamdiff_min.data.samples import DATASETS, pack_samples
+from siamdiff_min.data.samples import pack_samples
+from siamdiff_min.data.sets import SETS
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
@@ -31,7 +32,7 @@ def batch_of(data, num: int = 4):
 
 
 def test_tasks_datasets_and_table_6_name_the_same():
-    assert TASKS.keys() == DATASETS.keys() == TABLE_6.keys()
+    assert TASKS.keys() == SETS.keys() == TABLE_6.keys()
 
 
 @pytest.mark.repeats

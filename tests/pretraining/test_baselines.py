@@ -11,7 +11,7 @@ from Bio.PDB.vectors import Vector, calc_angle, calc_dihedral
 from conftest import chi_angles, generator, load_golden, move, real_protein, relative_error, rigid_motion
 from torch import nn
 
-import train
+from siamdiff_min import pretrain as train
 from siamdiff_min.conventions import OFFICIAL, PAPER
 from siamdiff_min.encoders import ENCODERS, Encoding
 from siamdiff_min.encoders.gearnet import GearNet

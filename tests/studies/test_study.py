@@ -14,7 +14,8 @@ import torch
 from conftest import real_protein
 from given import LABELS, entries
 
-from siamdiff_min.data.samples import LabelledData, Sample
+from siamdiff_min.data.labelled import LabelledData
+from siamdiff_min.data.samples import Sample
 from siamdiff_min.data.sources import Listing, Origin
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import FINETUNE, for_seed, parse, pretrain_options

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import signal
 import sys
 from argparse import Namespace
@@ -22,6 +23,7 @@ from siamdiff_min.logs import Entropy, Variance
 from siamdiff_min.pretraining import SCHEDULES, SiamDiff
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training import checkpoint, engine, loader, ranks
+from siamdiff_min.training import run as run_module
 from siamdiff_min.training.log import lines_before
 from siamdiff_min.training.order import Data, valid_keys
 from siamdiff_min.training.ranks import Ranks
@@ -89,6 +91,31 @@ def test_continued_after_max_steps_equals_uninterrupted(tmp_path, reference, sto
     assert_equal_weights(objective, reference[0])
     again, _ = train(configure(tmp_path))  # nothing left to do
     assert_equal_weights(again, reference[0])
+
+
+def test_a_run_ends_after_max_minutes_and_goes_on(tmp_path, reference):
+    """At least a step, a checkpoint, a validation; the same command goes on, and without the option to the end."""
+    for step in (1, 2):
+        assert train(configure(tmp_path, "--max-minutes", 1e-9))[1] == 0
+        assert checkpoint.latest(tmp_path)[1]["step"] == step
+        last = lines(tmp_path)[-1]
+        assert (last["split"], last["step"], last["samples"]) == ("valid", step, 6)
+    assert_equal_weights(train(configure(tmp_path))[0], reference[0])
+
+
+def test_the_length_of_a_run_is_estimated_after_ten_steps(tmp_path, monkeypatch, capsys):
+    clock = iter(range(0, 10**6, 90))  # seconds: every look at the clock takes a minute and a half
+    monkeypatch.setattr(run_module.time, "perf_counter", lambda: next(clock))
+    train(configure(tmp_path, "--max-steps", 9))
+    assert "estimate" not in capsys.readouterr().out
+    train(configure(tmp_path))
+    (said,) = (line for line in capsys.readouterr().out.splitlines() if "estimate" in line)
+    assert re.fullmatch(r"estimate    [\d.]+ (min|h) for the 21 steps that are left", said)
+
+
+@pytest.mark.parametrize("seconds, text", [(8.4, "8 s"), (89, "89 s"), (95, "1.6 min"), (700, "12 min"), (4e4, "11 h")])
+def test_durations(seconds, text):
+    assert run_module.duration(seconds) == text
 
 
 def test_accumulation_equals_the_big_batch(tmp_path):

@@ -1,0 +1,36 @@
+"""`siamdiff train | finetune | embed | report | build`: every command of the package by one name.
+
+`train.py` and `finetune.py` of a clone are the first two, for torchrun.
+"""
+
+import sys
+from importlib import import_module
+
+from .files import Parser, console
+
+COMMANDS = {  # name -> module, and what it does
+    "train": ("siamdiff_min.pretrain", "pre-train an encoder: DiffPreT, SiamDiff, and what they are compared with"),
+    "finetune": ("siamdiff_min.finetune", "fine-tune an encoder on a task, score or apply the model"),
+    "embed": ("siamdiff_min.embed", "representations of your own structures, as embeddings.npz"),
+    "report": ("siamdiff_min.report", "a page that shows a run, or compares several"),
+    "build": ("siamdiff_min.data.store", "convert structures to a store, check it, remove old ones"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line; returns the exit status of the command."""
+    argv = sys.argv[1:] if argv is None else argv
+    parser = Parser(prog="siamdiff", description="Pre-training protein structure encoders by diffusion.")
+    commands = "\n".join(f"  {name:9} {about}" for name, (_, about) in COMMANDS.items())
+    parser.usage = (
+        f"siamdiff COMMAND [options]\n\n{commands}\n\nsiamdiff COMMAND --help lists the options of a command."
+    )
+    parser.add_argument("command", choices=COMMANDS)
+    command = parser.parse_args(argv[:1]).command
+    sys.argv[0] = f"siamdiff {command}"  # what its --help says
+    with console():
+        return import_module(COMMANDS[command][0]).main(argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""What every downstream set is before it is read: where its three splits lie, and what is known of their labels."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..files import StructureError
+from .sources import Origin
+
+SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # and how data sets call them
+
+
+@dataclass(frozen=True)
+class LabelledData:
+    """A downstream set: what its three splits are made from; None for a split that was not asked for."""
+
+    train: Origin | None = None
+    valid: Origin | None = None
+    test: Origin | None = None
+    labels: tuple[str, ...] = ()  # names of the classes (EC)
+    about: str = ""  # where the labels come from, for the user
+    options: Mapping = field(default_factory=dict)  # of the task (table)
+
+
+def find_part(root, folders: Sequence[str], names: Sequence[str], what: str) -> Path:
+    """The first of these files or folders, in the first of these folders of a set. Raises StructureError."""
+    for place in (Path(root, folder, name) for folder in folders for name in names):
+        if place.exists():
+            return place
+    raise StructureError(root, f"no {what}", f"expected {' or '.join(names)} there or in {folders[-1]}")

@@ -1,0 +1,205 @@
+"""Fine-tune a protein structure encoder on a downstream task, or apply a model that was.
+
+    siamdiff finetune --task psr                                           # a laptop, a demo set
+    siamdiff finetune --task psr --data FOLDER --init-from ENCODER.pt --seeds 0 1 2
+    siamdiff finetune --task table --labels labels.tsv --data FOLDER       # labels of your own
+    siamdiff finetune --eval-only OUT/seed-0/best.pt --data FOLDER         # score a model
+    siamdiff finetune --eval-only OUT/seed-0/best.pt --predict STRUCTURES  # apply it
+
+Without --init-from the encoder starts from scratch. The results are OUT/results.json, and OUT/seed-S with the model
+best.pt and predictions.tsv; siamdiff report OUT draws them.
+"""
+
+from argparse import Namespace
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.optim.swa_utils import update_bn
+
+from . import __version__
+from .data.labelled import SPLITS
+from .data.samples import Samples, Unlabelled, pack_samples
+from .data.sets import SETS
+from .data.store import open_store
+from .downstream.tasks import TASKS, Classes, Task
+from .encoders import weights
+from .files import ConfigError
+from .training import checkpoint, engine, results
+from .training.config import finetune_options, for_seed, printed
+from .training.order import Data, epoch_batches
+from .training.ranks import Ranks, launch, world_size
+from .training.run import Run
+
+OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong way round (differences.md, row 21)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line; returns the exit status, 128 + n after signal n."""
+    config = finetune_options(argv, __doc__.splitlines()[0], world_size())
+    model = weights.load(config.eval_only, weights.MODEL) if config.eval_only else None
+    with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
+        if config.predict:
+            open_store(config.predict, build=False, beside=False)  # nothing there is an error now, not after training
+        datasets, labels, options = open_data(config, ranks, model)
+        if config.dry_run:
+            build(for_seed(config, config.seeds[0]), datasets, labels, options, ranks)
+            ranks.say(printed(config))
+            return 0
+        with ranks.alone_in(config.out):
+            return run(config, datasets, labels, options, ranks)
+
+
+def run(config: Namespace, datasets: dict[str, Samples], labels: tuple, options: dict, ranks: Ranks) -> int:
+    """For every seed: minimise, then score the best epoch on the test split. Apply the last seed's model."""
+    tested, epochs = {}, {}
+    for seed in config.seeds:
+        of_seed = for_seed(config, seed)
+        task = build(of_seed, datasets, labels, options, ranks)
+        if not config.eval_only and (stopped := train(of_seed, task, datasets, labels, ranks)):
+            return 128 + stopped
+        best = config.eval_only or f"{of_seed.out}/best.pt"
+        model = weights.load(best, weights.MODEL)
+        weights.load_weights(task, model["state"], best)
+        if datasets:
+            with weights.malformed(best):
+                epochs[str(seed)], task.known = float(model["epochs"]), known(task, model)
+            tested[seed] = results.predict(task, everything(datasets["test"]), of_seed, ranks)
+            if ranks.rank == 0:
+                path = Path(of_seed.out) / "predictions.tsv"
+                results.write_predictions(path, tested[seed], labels or task.names, isinstance(task, Classes))
+    if tested and ranks.rank == 0:
+        path, version = Path(config.out) / "results.json", __version__
+        ranks.say(results.report(path, config, task, tested, epochs, version))
+    if config.predict:
+        store = ranks.first(lambda: open_store(config.predict, workers=config.num_workers or 1, beside=False))
+        unlabelled = Unlabelled(store, residues=options.get("residues", False))
+        predictions = results.predict(task, everything(unlabelled), of_seed, ranks)
+        name = Path(config.predict).resolve().name.split(".")[0]
+        path = Path(config.out) / f"predicted-{name}-{store.checksum[:6]}.tsv"  # of other structures: another file
+        if ranks.rank == 0:
+            results.write_predictions(path, predictions, labels or task.names, isinstance(task, Classes))
+        ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
+    return 0
+
+
+def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict[str, Samples], tuple, dict]:
+    """The samples of every split, names of their labels, options of the task. Raises ConfigError if a model has others.
+
+    Every split is converted once to a memory-mapped store, by the first process. A dry run writes none; a model that is
+    only applied needs none.
+    """
+    if model and config.predict and not config.data:
+        return {}, tuple(model["labels"]), model["options"]
+    needed = ("test",) if model else tuple(SPLITS)  # a model is scored on the test split
+    data = SETS[config.task].data(config, needed)
+    options = {**data.options, "metric": config.metric} if data.options else {}
+    if model:
+        options = model["options"]
+        if data.labels != tuple(model["labels"]) or not data.options.items() <= options.items():
+            source = config.data or "the demo"
+            raise ConfigError(f"{config.eval_only} was trained on other labels than those of {source}")
+    origins, how = [getattr(data, split) for split in needed], {"workers": config.num_workers or 1}
+    stores = ranks.first(lambda: [open_store(x, **how, build=not config.dry_run) for x in origins])
+    datasets = {}
+    if None not in stores:
+        kept = {"labels": data.labels, "max_residues": config.max_residues}
+        datasets = {split: SETS[config.task].samples(store, **kept) for split, store in zip(needed, stores)}
+    ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
+    ranks.say(f"labels      {data.about}")
+    samples = ", ".join(f"{split} {len(x)}" for split, x in datasets.items()) or "not converted to a store yet"
+    ranks.say(f"samples     {samples}")
+    for split, x in datasets.items():
+        if x.store.about:
+            ranks.say(f"warning     {split}, not found: {x.store.about}")
+    return datasets, data.labels, options
+
+
+def everything(dataset: Samples) -> Data:
+    """All samples of a data set."""
+    return Data(dataset, pack_samples, range(len(dataset)))
+
+
+def build(config: Namespace, datasets: dict[str, Samples], labels: tuple, options: dict, ranks: Ranks) -> Task:
+    """Encoder and head: from scratch, or with the encoder of --init-from."""
+    torch.manual_seed(config.seed)
+    encoder = weights.new_encoder(config, ranks.say)
+    with weights.malformed(config.eval_only):
+        task = TASKS[config.task](encoder, len(labels) or None, **options)
+    if config.init_from:
+        checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
+    if config.freeze:
+        encoder.requires_grad_(False)
+    sizes = {split: {"samples": len(x), "structures": len(set(x.entry))} for split, x in datasets.items()}
+    task.known = {"splits": sizes}
+    if "train" in datasets:
+        targets = datasets["train"].targets()
+        task.fit(targets, config.size)
+        task.known["answer"] = task.answer(targets) if len(targets) else None
+    trained = sum(p.numel() for p in task.parameters() if p.requires_grad)
+    training = "" if config.eval_only else f", {trained:,} parameters to train"
+    ranks.say(f"task        {config.task}, {config.level} level, seed {config.seed}{training}")
+    start = config.eval_only or config.init_from or "scratch"
+    ranks.say(f"encoder     {config.encoder}, size {config.size}, from {start}")
+    return task.to(ranks.device)
+
+
+def known(task: Task, model: dict) -> dict:
+    """What a task and the file of its model (none of it before version 0.3) know of the data, checked and combined."""
+    sizes, answer = {**model.get("splits", {}), **task.known["splits"]}, task.known.get("answer")
+    splits = {split: {name: int(sizes[split][name]) for name in ("samples", "structures")} for split in sizes}
+    if not answer and (answer := model.get("answer")):
+        score = task.score(task.head.layers[-1].bias.detach()[None])
+        for metric in task.measures:
+            constant = task.constant_scores(answer, metric, 1).astype(np.float64)
+            if constant.shape != score.shape or not np.isfinite(constant).all():
+                raise ValueError(f"answer {answer!r:.100}")
+    return {"splits": splits, "answer": answer}
+
+
+def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> None:
+    """Measure the means and variances of batch norm over 100 training batches, for a frozen encoder without training.
+
+    With mean 0 and variance 1 instead, values would grow from layer to layer. All processes see the same batches.
+    """
+    batches = epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
+    keys = [[(0, int(i)) for i in batch] for batch in batches]
+    with closing(engine.load(everything(dataset), keys, config, ranks.device)) as loaded:
+        proteins = (sample.protein.to(ranks.device) for sample, _ in loaded)
+        update_bn(map(task.encoder.builder.select_nodes, proteins), task.encoder)
+
+
+def train(config: Namespace, task: Task, datasets: dict[str, Samples], labels: tuple[str, ...], ranks: Ranks) -> int:
+    """Minimise; OUT/best.pt is the epoch with the best validation metric. Returns the signal that ended it, or 0."""
+    metric = task.measures[0]
+
+    def score(epochs: float, values: dict[str, float]) -> float:
+        """The score the next epoch must beat. Not counted: a nan metric, or an epoch cut short by --max-steps."""
+        value = values[metric] if task.best == "max" else -values[metric]
+        return value if epochs == int(epochs) and np.isfinite(value) else -np.inf
+
+    path = Path(config.out) / "best.pt"
+    best, identity = -np.inf, {name: getattr(config, name) for name in ("task", *weights.IDENTITY)}
+    if path.exists() and checkpoint.checkpoints(path.parent) and config.resume != "never":
+        before = weights.load(path, weights.MODEL)
+        with weights.malformed(path):
+            best = score(before["epochs"], before["valid"])
+
+    def validate(epochs: float) -> dict[str, float]:
+        nonlocal best
+        predictions = results.predict(task, everything(datasets["valid"]), config, ranks)
+        values = task.metrics(predictions.score, predictions.target, predictions.groups)
+        values = {"samples": len(predictions.names), **values}
+        if score(epochs, values) > best or best == -np.inf:
+            best = score(epochs, values)
+            if ranks.rank == 0:
+                about = {"seed": config.seed, "epochs": epochs, "valid": values, "max_residues": config.max_residues}
+                about |= {"labels": list(labels), "options": task.options, **task.known}
+                weights.write(path, weights.MODEL, {**identity, **about, "state": task.state_dict()})
+        return values
+
+    if config.freeze and not config.init_from:
+        calibrate(config, task, datasets["train"], ranks)
+    plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else (metric, task.best)
+    return engine.train(Run(config, task, everything(datasets["train"]), ranks, plateau, unit="samples"), validate)

@@ -1,0 +1,90 @@
+"""Pre-train a protein structure encoder with DiffPreT or SiamDiff.
+
+    siamdiff train --size tiny                           # a laptop, the bundled structures
+    torchrun --nproc_per_node 4 train.py --data FOLDER   # the paper's setting
+
+A run that was interrupted continues when the same command is given again. The result is OUT/encoder.pt.
+"""
+
+from argparse import Namespace
+from pathlib import Path
+
+import torch
+
+from .conventions import CONVENTIONS
+from .data.crops import Crops, collate, split
+from .data.store import open_store
+from .encoders import weights
+from .training import checkpoint, engine
+from .training.config import pretrain_options, printed
+from .training.log import summary
+from .training.order import Data
+from .training.ranks import Ranks, launch, world_size
+from .training.run import Run
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line; returns the exit status, 128 + n after signal n."""
+    config = pretrain_options(argv, __doc__.splitlines()[0], world_size())
+    with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
+        train, valid = open_data(config, ranks)
+        objective = build(config, ranks)
+        per_epoch = max(1, len(train.indices) // config.global_batch_size) if train.dataset else "?"
+        ranks.say(
+            f"steps       {per_epoch} of {config.global_batch_size} proteins per epoch, "
+            f"{' + '.join(map(str, config.epochs))} epochs, on {ranks.world} x {ranks.device.type}, to {config.out}"
+        )
+        if config.dry_run:
+            ranks.say(printed(config))
+            return 0
+
+        def validate(epochs: float) -> dict[str, float]:
+            return engine.evaluate(objective, valid, config, ranks)
+
+        with ranks.alone_in(config.out):
+            stopped = engine.train(Run(config, objective, train, ranks), validate)
+            if stopped:
+                return 128 + stopped
+            path = Path(config.out) / "encoder.pt"
+            if ranks.rank == 0:
+                identity = config.encoder, config.level, config.size, config.preset
+                about = {"method": config.method, "config": vars(config)}
+                if hasattr(objective, "seq_mlp"):
+                    about["seq_mlp"] = objective.seq_mlp.state_dict()
+                weights.save_encoder_file(path, objective.encoder, *identity, **about)
+                ranks.say(summary(Path(config.out) / "metrics.jsonl"))
+            ranks.say(f"encoder     {path}")
+    return 0
+
+
+def open_data(config: Namespace, ranks: Ranks) -> tuple[Data, Data]:
+    """The proteins for training and for validation.
+
+    The first process converts structures to a memory-mapped store, once. A dry run does not: without a store there is
+    no data set.
+    """
+    source = config.data or "demo set (bundled structures; --data for your own)"
+    workers, build = config.num_workers or 1, not config.dry_run
+    store = ranks.first(lambda: open_store(config.data, config.store, workers, build))
+    if store is None:
+        ranks.say(f"data        {source}: not converted to a store yet")
+        return Data(None, collate, []), Data(None, collate, [])
+    train, valid = split(store, config.valid_fraction)
+    ranks.say(f"data        {source}: {len(train)} proteins to train on, {len(valid)} held out")
+    if not valid:
+        ranks.say("warning     no protein is held out, so there is no validation: --valid-fraction")
+    crops = Crops(store, config.max_length, config.seed, CONVENTIONS[config.preset].last_window)
+    return Data(crops, collate, train), Data(crops, collate, valid)
+
+
+def build(config: Namespace, ranks: Ranks) -> torch.nn.Module:
+    """Encoder and objective: from scratch, or with the weights of --init-from."""
+    torch.manual_seed(config.seed)
+    encoder = weights.new_encoder(config, ranks.say)
+    objective = checkpoint.new_objective(encoder, config)
+    if config.init_from:
+        checkpoint.initialise(objective, config.init_from, ranks.say)
+    count, part = (sum(p.numel() for p in module.parameters()) for module in (objective, encoder))
+    ranks.say(f"objective   {config.method}, {config.level} level, preset {config.preset}: {count:,} parameters")
+    ranks.say(f"encoder     {config.encoder}, size {config.size}: {part:,} parameters")
+    return objective
