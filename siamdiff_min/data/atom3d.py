@@ -25,7 +25,7 @@ from ..protein.constants import ATOM_INDEX, ONE_LETTER, PARENT, PARENT_ATOM, RES
 from ..protein.protein import Protein
 from ..protein.structure import AtomRow, Structure, assemble, join
 from .labelled import SPLITS, LabelledData, find_part
-from .sources import LMDB, Listing, Origin
+from .sources import LMDB, Listing, Origin, data_files
 
 LAYOUT = {  # folder of the splits in an official archive
     "psr": "split-by-year/data",
@@ -56,7 +56,9 @@ def atom3d_set(root, task: str, needed: Sequence[str] = tuple(SPLITS)) -> Labell
     for split in needed:
         names = [f"{name}/{LMDB}" for name in SPLITS[split]]
         file = find_part(root, ("", "data", LAYOUT[task]), names, f"{split} split of {task.upper()}")
-        origins[split] = Origin(file.parent, f"atom3d {task}", partial(list_items, file.parent, task), file.parent)
+        place = file.parent
+        listing = partial(list_items, place, task)
+        origins[split] = Origin(place, f"atom3d {task}", listing, place, data_files(place))
     return LabelledData(**origins, about=f"ATOM3D {task.upper()}, {root}")
 
 

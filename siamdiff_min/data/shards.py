@@ -47,7 +47,7 @@ RESIDUE = np.dtype(
 )
 KINDS = {"first_residue": np.dtype("<i4"), "residues": RESIDUE, "atoms": ATOM}
 KEYS = "format", "names", "chains", "labels", "failures", "dropped", *KINDS
-_ELEMENT = torch.tensor(ATOM_ELEMENT)
+_ELEMENT, _TYPES = torch.tensor(ATOM_ELEMENT), bytes(range(len(RESIDUES)))
 
 
 class ProteinStore(torch.utils.data.Dataset):
@@ -101,14 +101,13 @@ class ProteinStore(torch.utils.data.Dataset):
         if self.given is not None:
             return self.given[index]
         shard, row = self._find(index)
-        labels = shard["labels"][row] if shard["labels"] else {}
-        first, last = shard["first_residue"][row : row + 2]
-        for name, rows in labels.items():
-            if isinstance(rows, torch.Tensor) and rows.numel():
-                start, end = shard["residues"]["first_atom"][[first, last]] if name == "atoms" else (first, last)
-                if rows.min() < 0 or rows.max() >= end - start:
-                    raise damaged(self._file(index), f"{name} of {self.names[index]} that are not there")
-        return labels
+        return shard["labels"][row] if shard["labels"] else {}
+
+    def rows_of(self, index: int, rows: torch.Tensor, size: int) -> torch.Tensor:
+        """Rows of an entry that its labels list; StoreError if it has no such rows, as they are read from the disk."""
+        if rows.numel() and not 0 <= rows.min() <= rows.max() < size:
+            raise damaged(self._file(index), f"labels of {self.names[index]} for rows that are not there")
+        return rows
 
     def with_labels(self, labels: Mapping[str, Callable[[list], dict]]) -> "ProteinStore":
         """The same store with these proteins only, and labels made from their `positions`.
@@ -157,7 +156,8 @@ class ProteinStore(torch.utils.data.Dataset):
             raise ValueError(f"residues {start} to {start + length} of {self.names[index]}, which has {last - first}")
         residues = shard["residues"][first + start : first + start + length]
         edges = shard["residues"]["first_atom"][first + start : first + start + length + 1]
-        atoms = shard["atoms"][edges[0] : edges[-1]]
+        begin, end = int(edges[0]), int(edges[-1])
+        atoms = shard["atoms"][begin:end]
         kept = {  # by numpy: operations of torch on so few numbers wait for its threads
             name: torch.from_numpy(table[name].astype(np.int64))
             for table in (atoms, residues)
@@ -165,9 +165,9 @@ class ProteinStore(torch.utils.data.Dataset):
             if name not in ("pos", "first_atom")
         }
         try:
-            if not 0 <= edges[0] <= edges[-1] <= len(shard["atoms"]):
+            if not 0 <= begin <= end <= len(shard["atoms"]):
                 raise ValueError("rows that are not there")
-            if residues["residue_type"].max(initial=0) >= len(RESIDUES):
+            if residues["residue_type"].tobytes().translate(None, _TYPES):
                 raise ValueError("an unknown type of residue")
             atom_residue = np.repeat(np.arange(length), np.diff(edges))
             element = _ELEMENT[kept["atom_name"]]
@@ -181,6 +181,18 @@ class ProteinStore(torch.utils.data.Dataset):
             masked=torch.zeros(length, dtype=torch.bool),
             residue_protein=torch.zeros(length, dtype=torch.long),
         )
+
+    def report(self) -> str:
+        """Counts of all files that the store was built from: seen = used + skipped + failed."""
+
+        def total(counts: dict[str, int]) -> str:
+            listed = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
+            return f"{sum(counts.values())} ({listed})" if counts else "0"
+
+        skipped, failed, dropped = (total(self.meta[name]) for name in ("skipped", "failed", "dropped"))
+        said = f"seen {self.meta['seen']} = used {len(self)} + skipped {skipped} + failed {failed}; "
+        said += f"{self.meta['residues']} residues, {self.meta['atoms']} atoms, left out or replaced {dropped}"
+        return said + (f"; what failed: {self.path / FAILURES}" if self.meta["failed"] else "")
 
     def verify(self) -> None:
         """Read everything and compare the checksums. Raises StoreError that names the first damaged file."""
@@ -337,11 +349,3 @@ def write_meta(folder: Path, meta: dict) -> None:
 
 def _digest(meta: dict) -> str:
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
-
-
-def is_store(folder) -> bool:
-    """True for a finished store of any version."""
-    try:
-        return json.loads(Path(folder, META).read_bytes())["format"] == FORMAT
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return False

@@ -14,7 +14,7 @@ import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -116,7 +116,8 @@ class Origin:
     path: Path  # the store is named after it
     key: str  # what else decides on the content of the store: the task and its labels; "" for plain structures
     listing: Callable[[], Listing]  # called only if the store has to be built
-    data: Path | None = None  # the files whose names and bytes decide, see `data_files`
+    data: Path | None = None  # where the files are whose names and bytes decide
+    files: Mapping[str, tuple] = field(default_factory=dict)  # `data_files` of them, as they are now
     in_cache: bool = False  # the store never goes beside the data
     labels: Mapping[str, Callable[[list], dict]] | None = None  # of these proteins only; see `ProteinStore.with_labels`
 
@@ -124,7 +125,8 @@ class Origin:
 def structure_files(path=None) -> Origin:
     """The structures under `path`, or those bundled with the package."""
     place = bundle_path() if path is None else Path(path)
-    return Origin(place, "", partial(find_structures, place), data=place, in_cache=path is None)
+    listing = partial(find_structures, place)
+    return Origin(place, "", listing, data=place, files=data_files(place), in_cache=path is None)
 
 
 def data_files(path) -> dict[str, tuple[int, int, int]]:

@@ -43,7 +43,7 @@ from ..files import (
 from ..protein.parse import MAX_BYTES
 from . import shards
 from .pool import read_all
-from .shards import FAILURES, META, ProteinStore, is_store
+from .shards import FAILURES, META, ProteinStore
 from .sources import ARCHIVES, INDEX, KINDS, LMDB, LOCK, STORE_NAME, Origin, data_files, structure_files
 
 SUFFIX = ".store"
@@ -106,29 +106,25 @@ def open_store(
     return opened if data.origin.labels is None else opened.with_labels(data.origin.labels)
 
 
-def report(store: ProteinStore) -> str:
-    """Counts of all files that a store was built from: seen = used + skipped + failed."""
-
-    def total(counts: dict[str, int]) -> str:
-        listed = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
-        return f"{sum(counts.values())} ({listed})" if counts else "0"
-
-    meta = store.meta
-    skipped, failed, dropped = (total(meta[name]) for name in ("skipped", "failed", "dropped"))
-    said = f"seen {meta['seen']} = used {len(store)} + skipped {skipped} + failed {failed}; "
-    said += f"{meta['residues']} residues, {meta['atoms']} atoms, left out or replaced {dropped}"
-    return said + (f"; what failed: {store.path / FAILURES}" if meta["failed"] else "")
+def _is_store(folder: Path) -> bool:
+    """True for a finished store of any version, also if it is damaged but has its name still."""
+    if STORE_NAME.fullmatch(folder.name) and os.path.isfile(shards.shard_file(folder, 0)):
+        return os.path.isfile(folder / META)
+    try:
+        return json.loads((folder / META).read_bytes())["format"] == shards.FORMAT
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 def _finished(path: Path) -> Path | None:
     """The finished store that a path is, or the only one in a folder of stores. Raises StoreError for several."""
     if path.name.endswith(SUFFIX) and os.path.isfile(path / LOCK):
-        found = [folder for folder in sorted(path.iterdir()) if STORE_NAME.fullmatch(folder.name) and is_store(folder)]
+        found = [folder for folder in sorted(path.iterdir()) if STORE_NAME.fullmatch(folder.name) and _is_store(folder)]
         if len(found) != 1:
             listed = ", ".join(folder.name for folder in found)
             raise StoreError(f"{path} has {len(found)} finished stores{listed and ', give one of them: '}{listed}")
         return found[0]
-    return path if is_store(path) else None
+    return path if _is_store(path) else None
 
 
 # ---- what data there are, and where their stores lie -----------------------------------------------------------------
@@ -143,7 +139,7 @@ class _Data:
     beside: bool
 
     def __post_init__(self):
-        self.files = {} if self.origin.data is None else data_files(self.origin.data)
+        self.files = self.origin.files
         self.new: dict[str, str] = {}  # hashes that no index knew
 
     @cached_property
@@ -223,18 +219,13 @@ class _Data:
             kept = {x: y for x, y in _read_index(self.home).items() if os.path.exists(os.path.join(self.home, x))}
             write_file(self.home / INDEX, json.dumps(kept | added).encode())
 
-    def check_unchanged(self, paths=None) -> None:
-        """Raise StoreError if the files are not as they were: all of them, or those that are among `paths`."""
-        if paths is None:
-            changed = {*self.files.items()} ^ {*data_files(self.origin.data).items()} if self.files else ()
-        else:
-            changed = []
-            for file in self.files.keys() & paths or self.files:  # items of LMDB have another path than their file
-                with contextlib.suppress(StructureError):
-                    if data_files(file) == {file: self.files[file]}:
-                        continue
-                changed.append((file, ()))
-        if changed:
+    def check_unchanged(self, paths: set[str] = frozenset()) -> None:
+        """Raise StoreError if the files are not as they were: those among `paths`, or all."""
+        chosen, now = self.files.keys() & paths or self.files, {}  # items of LMDB have another path than their file
+        for path in chosen if paths else [self.origin.data] * bool(self.files):
+            with contextlib.suppress(StructureError):  # it is gone
+                now |= data_files(path)
+        if changed := now.items() ^ {file: self.files[file] for file in chosen}.items():
             file = min(name for name, _ in changed)
             raise StoreError(f"{file} has changed while {self.origin.path} was read: start again when it is complete")
 
@@ -290,7 +281,7 @@ def _build(data: _Data, folder: Path, workers: int | None) -> None:
     counts = dict(total) | {"seen": len(listing.sources) + len(listing.skipped), "dropped": dropped}
     meta = counts | {"path": str(data.origin.path.resolve()), "skipped": skipped, "failed": failed, "shards": about}
     shards.write_meta(folder, meta)
-    print(f"{folder}: {report(ProteinStore(folder))}", file=sys.stderr)
+    print(f"{folder}: {ProteinStore(folder).report()}", file=sys.stderr)
 
 
 def _damage(folder: Path) -> list[Path]:
@@ -313,10 +304,10 @@ def _prune(path, store) -> None:
         raise StoreError(f"no structures in {path}: is it there? Nothing is removed")
     for home in data.homes:
         if os.path.isfile(home / LOCK):
-            with lock(home / LOCK):
+            with writing(home), lock(home / LOCK):
                 for folder in home.iterdir():
                     if STORE_NAME.fullmatch(folder.name) and folder.name[:16] != data.name[:16] and folder.is_dir():
-                        for file in folder.iterdir():
+                        for file in sorted(folder.iterdir(), key=lambda file: file.name != META):  # META goes first
                             if OURS.fullmatch(file.name):
                                 file.unlink()
                         with contextlib.suppress(OSError):  # a file of the user's is in it
@@ -337,7 +328,7 @@ def main(argv: list[str] | None = None) -> int:
                 _prune(path, args.store)
             else:
                 store = open_store(path, args.store, mend=True)
-                print(f"{store.path}: {report(store)}; all checksums are right")
+                print(f"{store.path}: {store.report()}; all checksums are right")
     return 0
 
 

@@ -31,7 +31,7 @@ from siamdiff_min.data.bundled import bundle_index, bundle_path
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.data.shards import KEYS, META, ProteinStore
 from siamdiff_min.data.sources import INDEX, LOCK, Listing, Source, find_structures, structure_files
-from siamdiff_min.data.store import open_store, report
+from siamdiff_min.data.store import open_store
 from siamdiff_min.files import (
     TEMPORARY,
     StoreError,
@@ -135,7 +135,7 @@ def test_every_file_is_accounted_for(folder, tmp_path, capsys):
     files = sum(len(names) for _, _, names in os.walk(folder))
     assert meta["seen"] == files == len(store) + 1 + 3
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"{store.path}: {report(store)}"] and "seen 14 = used 10 + skipped 1 (" in lines[0]
+    assert lines == [f"{store.path}: {store.report()}"] and "seen 14 = used 10 + skipped 1 (" in lines[0]
     assert lines[0].endswith(f"; what failed: {store.path / 'failures.tsv'}")
     table = [line.split("\t") for line in (store.path / "failures.tsv").read_text().splitlines()]
     assert Counter(row[1] for row in table[1:]) == {"failed": 3, "skipped": 1}
@@ -484,14 +484,14 @@ def test_bytes_are_hashed_once(folder, monkeypatch):
 def test_content_decides_and_not_times(folder):
     """A digit that changes at equal size and times is another content; the same content at other times is the same."""
     store, file = open_store(folder), folder / "p1.pdb"
-    data, status = file.read_bytes(), file.stat()
+    data = file.read_bytes()
     os.utime(file, ns=(5, 5))
     assert open_store(folder).path == store.path
-    place = data.index(b"CA ") + 30  # in a coordinate
     time.sleep(0.02)  # two changes of a file at one time are not told apart
+    place = data.index(b" CA ") + 30  # in a coordinate
     file.write_bytes(data[:place] + (b"1" if data[place : place + 1] != b"1" else b"2") + data[place + 1 :])
-    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert file.stat().st_size == status.st_size and file.stat().st_mtime_ns == status.st_mtime_ns
+    os.utime(file, ns=(5, 5))
+    assert file.stat().st_size == len(data) and file.stat().st_mtime_ns == 5
     assert open_store(folder).path != store.path
 
 
@@ -525,7 +525,7 @@ def test_a_checksum_is_that_of_proteins_names_and_labels(folder, tmp_path):
     assert one.path.name == two.path.name and digest(one.path) != digest(two.path)
     (folder / "bad1.pdb").unlink()
     assert open_store(folder).checksum == one.checksum == two.checksum
-    os.rename(folder / "p1.pdb", folder / "q1.pdb")
+    os.rename(folder / "p1.pdb", folder / "p1a.pdb")  # the order of the files stays
     assert open_store(folder).checksum != one.checksum
 
 
@@ -540,8 +540,10 @@ def test_a_single_file_leaves_nothing_beside_itself(folder, cache):
     before = tree(folder)
     store = open_store(folder / "p1.pdb")
     assert store.names == ["p1"] and store.path.parent.parent == cache and tree(folder) == before
+    chosen = folder.parent / "chosen"
+    assert open_store(folder / "p1.pdb", chosen).names == ["p1"]
     os.rename(folder / "p1.pdb", folder / "other.pdb")
-    assert open_store(folder / "other.pdb").names == ["other"]
+    assert open_store(folder / "other.pdb", chosen).names == ["other"]
 
 
 def test_beside_the_data_nothing_is_written_if_that_is_asked(folder, cache):
@@ -765,6 +767,10 @@ def test_a_store_is_built_and_checked_from_the_command_line(folder):
     for place in (file.parent, f"{folder}.store"):  # without its data
         said = run("module", "siamdiff_min.data.store", place, status=1)
         assert said.startswith(f"error: {file} is damaged (its checksum differs): siamdiff-build ")
+    (file.parent / META).write_text("{")
+    for place in (file.parent, file.parent.parent, folder):
+        with pytest.raises(StoreError, match=r"meta\.json is damaged \(Expecting property name"):
+            open_store(place)
 
 
 def test_a_damaged_description_is_a_store_error(folder):

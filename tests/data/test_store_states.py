@@ -205,7 +205,7 @@ class Stores(RuleBasedStateMachine):
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize("examples, steps", [(8, 12), pytest.param(400, 40, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("examples, steps", [(8, 12), pytest.param(150, 30, marks=pytest.mark.soak)])
 def test_whatever_happens_a_store_holds_what_the_files_hold(examples, steps, record_property):
     health = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     chosen = settings(max_examples=examples, stateful_step_count=steps, deadline=None, database=None)

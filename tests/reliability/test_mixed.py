@@ -10,7 +10,7 @@ import pytest
 from fuzz_files import real_mmcif, real_pdb
 
 from siamdiff_min.data.sources import bundle_path, data_files, find_structures
-from siamdiff_min.data.store import open_store, report
+from siamdiff_min.data.store import open_store
 
 WATER = b"HETATM    1  O   HOH A   1       1.000   2.000   3.000  1.00  0.00           O\nEND\n"
 DNA = b"".join(
@@ -106,7 +106,7 @@ def test_every_file_of_a_mixed_folder_is_accounted_for(mixed, tmp_path, capsys):
     store.verify()
     new = {path for path in tmp_path.rglob("*") if tmp_path / "s" not in path.parents} - set(before)
     assert {path.name for path in new} == {"s"}  # nothing of the archives was written anywhere
-    print(report(store))  # pytest -rP
+    print(store.report())  # pytest -rP
 
 
 def test_a_folder_that_cannot_be_listed_is_not_passed_over_in_silence(tmp_path, monkeypatch):
