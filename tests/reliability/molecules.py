@@ -252,6 +252,12 @@ def check_molecules(name: str, data: bytes, structure: Structure) -> None:
                 found for _, _, residue, found in by_number[number]
                 if kind in _amino(residue) and any(near(p, atoms["CA"], 1.0) for _, p, _ in found.get("CA", []))
             ]  # fmt: skip
+            # One without CA belongs to a copy that lies within an angstrom: that copy is taken for the same residue.
+            bare = [f for _, _, residue, f in by_number[number] if kind in _amino(residue) and "CA" not in f]
+            own += [
+                f for f in bare
+                if any(near(p, q, 1.0) for g in own for a in f for _, p, _ in f[a] for _, q, _ in g.get(a, []))
+            ]  # fmt: skip
             known = defaultdict(list)
             for rows in own:
                 for name_of_atom, places in rows.items():
