@@ -182,14 +182,9 @@ def test_a_letter_of_the_record_deleted_or_inserted_is_refused(row, at):
 
 SCORES = """\
 #BEGIN_POSE_ENERGIES_TABLE relaxed.pdb
-label fa_atr fa_rep fa_sol fa_intra_rep fa_intra_sol_xover4 lk_ball_wtd fa_elec pro_close hbond_sr_bb total
-weights 1 0.55 1 0.005 1 1 1 1.25 1 NA
-pose -459.282 63.4141 271.541 0.97534 17.1829 -10.2936 -141.112 0.13572 -38.3621 -251.2
-GLY:NtermProteinFull_1 -1.79158 0.123 1.65453 0.00214 0.000 -0.10532 -0.91512 0.000 -1.250 -2.5
 ALA_2 -2.315 0.11231 0.537 1.152 -0.220 1.512 -3.400 0.000 0.000 0.000 0.000 -12.345
 LEU_1000 7.68917 1.07538 2.59486 0.60384 0.01634 0.12345 1.54321 2.71828
 SER:CtermProteinFull_3 -12.345 0.11231 0.537 11.152 -10.220 1.512 -3.400 0.000
-#END_POSE_ENERGIES_TABLE relaxed.pdb
 """
 
 

@@ -183,7 +183,7 @@ def groups_of(name: str, data: bytes) -> dict[tuple, dict[str, list]]:
         for group, atom, altloc, residue, label, seq, code, x, y, z, number, chain, model in rows:
             if model == rows[0][12]:
                 place = f"{seq if number in '.?' else number}{code.strip('.?')}"
-                key = label if chain in ".?" else chain, label, place, residue
+                key = label if chain in ".?" else chain, label, place, (residue, None, None)
                 groups[key][atom].append((altloc.strip(".?"), (float(x), float(y), float(z)), group == "HETATM"))
         return groups
     lines, marks, ends, last = [], {}, Counter(), ""
@@ -206,16 +206,10 @@ def groups_of(name: str, data: bytes) -> dict[tuple, dict[str, list]]:
 
 
 def _amino(residue) -> set[str | None]:
-    if isinstance(residue, str):
-        return _kinds(residue, None)
     name, fourth, chain = residue
-    if fourth:
+    if fourth or chain is None:
         return _kinds(name, fourth)
     return _kinds(name, "") | (_kinds(name, chain) if len(chain) == 1 else set())  # in column 21 or 22
-
-
-def _name(residue) -> str:
-    return residue if isinstance(residue, str) else residue[0]
 
 
 def _usual(atom: str, kind: str) -> set[str]:
@@ -236,7 +230,7 @@ def check_molecules(name: str, data: bytes, structure: Structure) -> None:
     groups, by_number, unnumbered = groups_of(name, data), defaultdict(list), False
     for (chain, mark, number, residue), atoms in groups.items():
         if number in (".", "?"):
-            unnumbered |= PARENT.get(residue) is not None
+            unnumbered |= residue[0] in PARENT
         elif _amino(residue) != {None}:
             by_number[number].append((chain, mark, residue, atoms))
     assert not unnumbered or "amino acids: atoms without a residue number" in structure.dropped
@@ -251,6 +245,12 @@ def check_molecules(name: str, data: bytes, structure: Structure) -> None:
             own = [
                 found for _, _, residue, found in by_number[number]
                 if kind in _amino(residue) and any(near(p, atoms["CA"], 1.0) for _, p, _ in found.get("CA", []))
+            ]  # fmt: skip
+            # One without CA belongs to a copy that lies within an angstrom: that copy is taken for the same residue.
+            bare = [f for _, _, residue, f in by_number[number] if kind in _amino(residue) and "CA" not in f]
+            own += [
+                f for f in bare
+                if any(near(p, q, 1.0) for g in own for a in f for _, p, _ in f[a] for _, q, _ in g.get(a, []))
             ]  # fmt: skip
             known = defaultdict(list)
             for rows in own:
@@ -274,7 +274,7 @@ def check_molecules(name: str, data: bytes, structure: Structure) -> None:
                     for a, p, _ in f.get("CA", [])
                     if any(near(p, q) for q in alpha)
                 ]
-                free = "free amino acids" in structure.dropped and (hetero or _name(residue) not in UNMODIFIED)
+                free = "free amino acids" in structure.dropped and (hetero or residue[0] not in UNMODIFIED)
                 known = None not in _amino(residue)
                 assert read or free or not known or any(a != altloc for a in others), (
                     f"{residue} {number} at {pos} is lost"
