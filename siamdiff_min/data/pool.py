@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -94,6 +95,7 @@ def _readers(sources: Sequence, shares: list[list[int]]) -> Iterator[queue.Simpl
         for thread in threads:
             if thread.ident is not None:
                 thread.join()
+        time.sleep(0.01)  # up to Python 3.11 a process that is forked while a thread ends may hang
 
 
 def _receive(receiver: Connection, share: list[int], arriving: queue.SimpleQueue) -> None:

@@ -22,7 +22,7 @@ from siamdiff_min.data import pool, shards
 from siamdiff_min.data.pool import read_all
 from siamdiff_min.data.sources import Listing, Origin, Source, find_structures
 from siamdiff_min.data.store import open_store
-from siamdiff_min.files import MACHINE, MachineError, SiamDiffError, StructureError
+from siamdiff_min.files import MACHINE, MachineError, SiamDiffError, StoreError, StructureError
 from siamdiff_min.protein import parse
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.structure import Structure
@@ -194,8 +194,8 @@ def test_a_pipe_does_not_hold_up_a_conversion_or_an_embedding(tmp_path, monkeypa
         return read(self)
 
     monkeypatch.setattr(Source, "read", replaced)
-    store = open_store(tmp_path / "data", tmp_path / "s")
-    assert (store.names, store.meta["failed"]) == (["a"], {"took too long": 1})
+    with pytest.raises(StoreError, match=r"b\.pdb has changed while .* was read"):
+        open_store(tmp_path / "data", tmp_path / "s")
     os.remove(tmp_path / "data" / "b.pdb")
     os.rename(tmp_path / "gone", tmp_path / "data" / "b.pdb")
     argv = [str(tmp_path / "data"), "--checkpoint", "siamdiff-residue", "--out", str(tmp_path / "e.npz")]
