@@ -22,6 +22,7 @@ from siamdiff_min.data import pool, shards
 from siamdiff_min.data.pool import read_all
 from siamdiff_min.data.sources import Listing, Origin, Source, find_structures
 from siamdiff_min.data.store import open_store
+from siamdiff_min.encoders import embedding
 from siamdiff_min.files import MACHINE, MachineError, SiamDiffError, StoreError, StructureError
 from siamdiff_min.protein import parse
 from siamdiff_min.protein.parse import read_structure
@@ -149,11 +150,11 @@ def test_in_python_an_embedding_has_the_same_limits(tmp_path, monkeypatch):
         monkeypatch.context() as context,
         pytest.raises(StructureError, match=r"b\.pdb: took too long"),
     ):
-        context.setattr(embed, "find_structures", lambda path: listing)
+        context.setattr(embedding, "find_structures", lambda path: listing)
         encoder.embed(tmp_path)
     expected = encoder.embed(tmp_path / "a.pdb").mean
     monkeypatch.setattr(pool, "START", "spawn")
-    monkeypatch.setattr(embed, "read_all", None)
+    monkeypatch.setattr(embedding, "read_all", None)
     assert (encoder.embed(tmp_path / "a.pdb").mean == expected).all()
 
 

@@ -270,7 +270,7 @@ def test_damaged_checkpoint_costs_no_more_than_its_steps(tmp_path, reference, ca
         lambda state: state["optimizer"].update(param_groups=[]),
         lambda state: state["optimizer"].update(state=None),
         lambda state: state.update(optimizer=None),
-        lambda state: state.update(step="7"),
+        lambda state: state.update(window=7),
         lambda state: state.pop("data"),
         lambda state: state.update(data=[]),
     ],
