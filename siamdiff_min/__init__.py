@@ -10,7 +10,16 @@ if sys.version_info < (3, 10):  # noqa: UP036  # a clone asks nobody; only pip r
     sys.exit("error: siamdiff_min needs Python 3.10 or newer, and this is %d.%d" % sys.version_info[:2])  # noqa: UP031
 from .encoders import ENCODERS, GVPGNN, Encoder, Encoding, ESMGearNet, GearNet
 from .encoders.weights import list_encoders, load_encoder
-from .files import CheckpointError, ConfigError, MachineError, SiamDiffError, StoreError, StructureError, WriteError
+from .files import (
+    CheckpointError,
+    ConfigError,
+    MachineError,
+    SiamDiffError,
+    StoreError,
+    StructureError,
+    UnwantedError,
+    WriteError,
+)
 from .pretraining import OBJECTIVES, SCHEDULES, Schedule, SiamDiff
 from .protein.parse import read_structure
 from .protein.protein import Protein
@@ -38,6 +47,7 @@ __all__ = [
     "StoreError",
     "Structure",
     "StructureError",
+    "UnwantedError",
     "WriteError",
     "list_encoders",
     "load_encoder",

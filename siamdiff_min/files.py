@@ -80,6 +80,10 @@ class StructureError(SiamDiffError):
         return printable(f"{text} ({self.detail})" if self.detail else text)
 
 
+class UnwantedError(StructureError):
+    """A structure that can be read, but was not wanted: it counts as skipped, not as failed."""
+
+
 class Parser(argparse.ArgumentParser):
     """Options cannot be abbreviated: a new one changes no old command. A misspelt one is answered with the nearest."""
 

@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..files import StoreError, StructureError, checksum, write_file
+from ..files import StoreError, StructureError, UnwantedError, checksum, write_file
 from ..protein.constants import ATOM_ELEMENT, RESIDUES
 from ..protein.protein import Protein
 from ..protein.structure import Structure
@@ -284,7 +284,8 @@ def pack_shard(entries: Iterable[tuple[str, Structure | StructureError]]) -> dic
     names, structures, failures = [], [], []
     for name, found in entries:
         if isinstance(found, StructureError):
-            failures.append((name, "failed", found.reason, found.path, found.detail))
+            outcome = "skipped" if isinstance(found, UnwantedError) else "failed"
+            failures.append((name, outcome, found.reason, found.path, found.detail))
         else:
             names.append(name)
             structures.append(found)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from ..files import MachineError, StructureError, blame_machine, structure_errors
-from ..protein.parse import MAX_BYTES, read_structure
+from ..files import MachineError, StructureError, UnwantedError, blame_machine, structure_errors
+from ..protein.parse import MAX_BYTES, mean_plddt, read_structure
 from ..protein.structure import Structure
 from .bundled import bundle_path
 
@@ -46,13 +46,17 @@ class Source:
     offset: int = 0  # of the member's first byte in a tar
     size: int = 0  # of the member, bytes
     label: Callable[[Structure], Structure] | None = None  # adds the labels; can be pickled
+    min_plddt: float | None = None  # a predicted structure with a lower mean is not wanted
 
     def __str__(self) -> str:
         return self.path if self.member is None else f"{self.path}:{self.member}"
 
     def read(self) -> Structure:
-        """Parse the structure and add its labels. Raises StructureError."""
-        structure = read_structure(str(self), self._member())
+        """Parse the structure and add its labels. Raises StructureError, UnwantedError by `min_plddt`."""
+        data = self._member()
+        structure = read_structure(str(self), data)
+        if self.min_plddt is not None and (plddt := mean_plddt(str(self), data)) is not None and plddt < self.min_plddt:
+            raise UnwantedError(self, f"mean pLDDT below {self.min_plddt:g}", f"{plddt:.1f}")
         return structure if self.label is None else self.label(structure)
 
     def _member(self) -> bytes | None:
@@ -122,11 +126,16 @@ class Origin:
     labels: Mapping[str, Callable[[list], dict]] | None = None  # of these proteins only; see `ProteinStore.with_labels`
 
 
-def structure_files(path=None) -> Origin:
-    """The structures under `path`, or those bundled with the package."""
+def structure_files(path=None, min_plddt: float | None = None) -> Origin:
+    """The structures under `path`, or those bundled with the package; see `Source` for `min_plddt`."""
     place = bundle_path() if path is None else Path(path)
-    listing = partial(find_structures, place)
-    return Origin(place, "", listing, data=place, files=data_files(place), in_cache=path is None)
+    listing, key = partial(_listed, place, min_plddt), "" if min_plddt is None else f"mean pLDDT from {min_plddt:g}"
+    return Origin(place, key, listing, data=place, files=data_files(place), in_cache=path is None)
+
+
+def _listed(place: Path, min_plddt: float | None) -> Listing:
+    found = find_structures(place)
+    return replace(found, sources=[replace(source, min_plddt=min_plddt) for source in found.sources])
 
 
 def data_files(path) -> dict[str, tuple[int, int, int]]:

@@ -272,7 +272,8 @@ def _build(data: _Data, folder: Path, workers: int | None) -> None:
         dropped += shard["dropped"]
         about.append(shards.describe_shard(file, shard))
         total.update(proteins=len(about[-1]["names"]), residues=len(shard["residues"]) - 1, atoms=len(shard["atoms"]))
-    failed = Counter(reason for _, _, reason, *_ in rows)
+    skipped += Counter(reason for _, outcome, reason, *_ in rows if outcome == "skipped")
+    failed = Counter(reason for _, outcome, reason, *_ in rows if outcome == "failed")
     rows += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
     write_file(folder / FAILURES, (HEADER + "".join("\t".join(map(escape, row)) + "\n" for row in rows)).encode())
     if not total["proteins"]:
@@ -320,6 +321,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser(prog="siamdiff build", description="Build, check and mend stores.")
     parser.add_argument("path", nargs="+", help="structures (their store is built), or a store")
     parser.add_argument("--store", type=Path, help="folder of the stores (default: PATH.store)")
+    text = "skip predicted structures whose mean pLDDT is below; the store's folder, which is printed, is --data then"
+    parser.add_argument("--min-plddt", type=float, help=text)
     parser.add_argument("--prune", action="store_true", help="build nothing; remove stores of data that have changed")
     args = parser.parse_args(argv)
     with console():
@@ -327,7 +330,8 @@ def main(argv: list[str] | None = None) -> int:
             if args.prune:
                 _prune(path, args.store)
             else:
-                store = open_store(path, args.store, mend=True)
+                wanted = path if args.min_plddt is None else structure_files(path, args.min_plddt)
+                store = open_store(wanted, args.store, mend=True)
                 print(f"{store.path}: {store.report()}; all checksums are right")
     return 0
 

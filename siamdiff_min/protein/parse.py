@@ -11,9 +11,9 @@ import re
 import sys
 import warnings
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
 from operator import itemgetter
 
 import numpy as np
@@ -289,3 +289,48 @@ def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Co
             place, marks = int(number), ("" if label in BLANK else label,)
             found.append(AtomRow(chain, place, code, residue, atom, altloc, occupancy, xyz, element, hetero, marks))
         yield found, dropped
+
+
+# ---- predicted structures -------------------------------------------------------------------------------------------
+
+
+def mean_plddt(given, data: str | bytes | None = None) -> float | None:
+    """The mean over residues of the pLDDT of a predicted model, 0 to 100; None for any other structure.
+
+    A model is told by its B factors: all atoms of a residue have the same one, and they differ between residues. Values
+    up to 1 count as hundreds. Of several models the first is looked at. `given` and `data` are a path and its bytes, as
+    in `read_structure`. Raises StructureError.
+    """
+    path = name_of(given)
+    content = _content(path, data)
+    with structure_errors(path, "unreadable"):
+        rows = _mmcif_rows(path, content) if _is_mmcif(content) else _pdb_rows(content)
+        values = defaultdict(list)
+        for residue, b_factor in rows:
+            values[residue].append(float(b_factor))
+    each = [set(found) for found in values.values()]
+    different = set().union(*each)
+    if len(different) < 2 or max(map(len, each)) > 1 or max(map(len, values.values())) == 1:
+        return None
+    mean = sum(min(found) for found in each) / len(each) * (100 if max(different) <= 1 else 1)
+    return mean if min(different) >= 0 and max(different) <= 100 else None
+
+
+def _pdb_rows(content: bytes) -> list[tuple]:
+    """Residue and B factor of every atom of the first model."""
+    lines = takewhile(lambda line: not line.startswith("ENDMDL"), _lines(content))
+    return [(line[20:27], line[60:66].strip() or "0") for line in lines if line.startswith("ATOM")]
+
+
+def _mmcif_rows(path: str, content: bytes) -> list[tuple]:
+    table = _atom_site(path, content)
+    names = "auth_asym_id", "auth_seq_id", "pdbx_pdb_ins_code", "b_iso_or_equiv", "group_pdb", "pdbx_pdb_model_num"
+    if not table.keys() >= {"auth_asym_id", "auth_seq_id", "b_iso_or_equiv"}:
+        return []
+    blank = ["?"] * len(table["b_iso_or_equiv"])
+    *rows, models = (table.get(name, blank) for name in names)
+    return [
+        ((chain, number, code), b_factor)
+        for chain, number, code, b_factor, group, model in zip(*rows, models)
+        if group != "HETATM" and model == models[0]
+    ]
