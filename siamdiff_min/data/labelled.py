@@ -1,4 +1,4 @@
-"""What every downstream set is before it is read: where its three splits lie, and what is known of their labels."""
+"""A downstream set before it is read: the origins of its three splits, and the names and source of its labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
