@@ -424,6 +424,7 @@ def main(argv: list[str] | None = None) -> None:
     processes.add_argument("--steps", type=int, default=20)
     processes.add_argument("options", nargs="*", help="options of train.py, after --")
     compared = command("against", against.compare, against.__doc__, 5)
+    compared.add_argument("--in-turns", action="store_true", help="single steps of two processes that stay alive")
     compared.add_argument("commit", help="a commit, branch or tag of this repository")
     compared.add_argument("command", nargs=argparse.REMAINDER, help="a command of benchmarks.speed with its options")
     args = parser.parse_args(argv)

@@ -56,21 +56,58 @@ sys.stdout.write("    peak memory so far 0.50 GB\\n")
 """
 
 
-def test_another_commit_is_measured_in_turns_and_leaves_nothing(tmp_path, monkeypatch, capfd):
-    """A stand-in takes 2 seconds in the commit and 1 in the folder, as it prints."""
+STAND_IN_STEP = """
+keep_freed_memory = lambda: None
+peak_memory = lambda device: 500
+def add_options(parser):
+    for name in "method", "level", "encoder", "size", "amp":
+        parser.add_argument(f"--{name}", nargs="+")
+    for name in "preset", "part", "copies", "device":
+        parser.add_argument(f"--{name}")
+class Step:
+    def __init__(self, *about):
+        self.seconds = []
+    def run(self, number):
+        self.seconds.append(SECONDS + number)
+"""
+
+
+def two_commits(folder, monkeypatch, name: str, content: str):
+    """A checkout whose commit has a script that says 2 seconds, and whose folder has one that says 1; its git."""
 
     def git(*words: str) -> str:
         command = ["git", "-c", "user.name=x", "-c", "user.email=x@y.z", *words]
-        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
 
-    script = tmp_path / "benchmarks" / "speed.py"
+    script = folder / "benchmarks" / name
     script.parent.mkdir()
-    script.write_text(STAND_IN.replace("SECONDS", "2.0"))
+    script.write_text(content.replace("SECONDS", "2.0"))
     git("init", "--quiet")
     git("add", ".")
     git("commit", "--quiet", "-m", "slow")
-    script.write_text(STAND_IN.replace("SECONDS", "1.0"))
-    monkeypatch.setattr(speed.against, "ROOT", tmp_path)
+    script.write_text(content.replace("SECONDS", "1.0"))
+    monkeypatch.setattr(speed.against, "ROOT", folder)
+    return git
+
+
+@pytest.mark.full
+def test_steps_of_another_commit_are_taken_in_turns(tmp_path, monkeypatch, capfd):
+    """Step n takes 2 + n seconds in the commit and 1 + n in the folder, as both say."""
+    git = two_commits(tmp_path, monkeypatch, "step.py", STAND_IN_STEP)
+    options = "--method siamdiff --level atom --encoder gearnet --size tiny --amp off --copies 1 --device cpu"
+    speed.main(["against", "--in-turns", "HEAD", "step", *options.split(), "--repeats", "3"])
+    rows = [line.split(" | ") for line in capfd.readouterr().out.splitlines() if line.startswith("| ")]
+    assert rows[1][0] == "| siamdiff atom gearnet tiny off, wall, 3 pairs"
+    assert rows[1][1:] == ["2.000 s", "3.000 s", "0.667 (0.500 .. 0.750) |"]
+    assert rows[3][1:] == ["0.500 GB", "0.500 GB", "1.000 (1.000 .. 1.000) |"]
+    assert git("worktree", "list").count("\n") == 1
+    with pytest.raises(SystemExit, match="--in-turns is for the command step"):
+        speed.main(["against", "--in-turns", "HEAD", "graph"])
+
+
+def test_another_commit_is_measured_in_turns_and_leaves_nothing(tmp_path, monkeypatch, capfd):
+    """A stand-in takes 2 seconds in the commit and 1 in the folder, as it prints."""
+    git = two_commits(tmp_path, monkeypatch, "speed.py", STAND_IN)
     speed.main(["against", "--repeats", "2", "HEAD", "fast", "--repeats", "7"])
     rows = [line.split(" | ") for line in capfd.readouterr().out.splitlines() if line.startswith("| ")]
     assert [row[0] for row in rows] == [
