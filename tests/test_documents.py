@@ -36,7 +36,8 @@ from siamdiff_min.training.config import FINETUNE, PRETRAIN, flag
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "studies").rglob("*.md")]
-PAGES += [ROOT / "benchmarks" / "README.md", ROOT / "tests" / "reliability" / "README.md"]
+PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "siamdiff_min/data/bundle", "tests/golden")]
+PAGES += [ROOT / "tests" / "reliability" / "README.md"]
 PAST = {"CHANGELOG.md", "log.md", "plan.md"}  # they name what is no more, or not yet
 CURRENT = [page for page in PAGES if page.name not in PAST and "2026-11" not in page.parts]
 TEXT = (ROOT / "docs" / "extending.md").read_text()
@@ -486,3 +487,13 @@ WORDS = {  # each page says what it has to say in about so many
 @pytest.mark.parametrize("name", WORDS)
 def test_pages_stay_short(name):
     assert len((ROOT / name).read_text().split()) <= 1.1 * WORDS[name]
+
+
+LONG = r"(\|.*)|!?\[[^\]]*\]\(\S*\)[.,;:]?|`[^`]*`[.,;:]?"  # a table row, or one image, link or piece of code
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_are_short(page):
+    """So that a diff can be read. Rows of tables, blocks of code and what cannot be broken may be longer."""
+    for line in re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.M | re.S).splitlines():
+        assert len(line) <= 120 or re.fullmatch(LONG, line.strip()), f"{page.name}: {line}"
