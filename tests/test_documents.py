@@ -430,17 +430,16 @@ def test_the_pages_name_one_command(page):
 
 def test_the_commands_are_seen():
     assert len(COMMANDS_OF_PAGES) > 50 and {words[1] for words in OURS} == INSTALLED.keys()
-    assert not {"--stages", "--batch-nodes"} & {flag(name) for name in PRETRAIN}  # usage.md says that they are gone
+    assert not {"--stages", "--batch-nodes"} & {flag(name) for name in PRETRAIN}  # they are gone
 
 
 @pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
 def test_options_in_a_sentence_exist(page):
-    """`--option` alone in backticks is one of some program of ours, unless the page says that it is gone."""
-    text = page.read_text().partition("## Options that are gone")[0]
+    """`--option` alone in backticks is one of some program of ours."""
     programs = [*ROOT.glob("*.py"), *(ROOT / "siamdiff_min").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
     known = {flag(name) for name in (*PRETRAIN, *FINETUNE)} | {"--help"}
     known |= set(re.findall(r"\"(--[\w-]+)\"", "".join(path.read_text() for path in programs)))
-    for option in re.findall(r"`(--[\w-]+)", text):
+    for option in re.findall(r"`(--[\w-]+)", page.read_text()):
         assert option in known, f"{page.name}: {option}"
 
 
