@@ -25,7 +25,7 @@ from .protein.parse import read_structure
 from .protein.protein import Protein
 from .protein.structure import Structure
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 ON_DEMAND = dict.fromkeys(("Embedder", "Embedding"), ".encoders.embedding")
 ON_DEMAND |= dict.fromkeys(("TASKS", "Task"), ".downstream.tasks") | {"bundled": ".data.bundled"}
 __all__ = [

@@ -26,6 +26,7 @@ import siamdiff_min
 from benchmarks import notebook, walkthrough
 from benchmarks.pdb import write_pdb
 from siamdiff_min import ENCODERS, OBJECTIVES
+from siamdiff_min.cli import COMMANDS as INSTALLED
 from siamdiff_min.data.sources import bundle_path
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import GEARNET_DIMS
@@ -36,7 +37,8 @@ from siamdiff_min.training.config import FINETUNE, PRETRAIN, flag
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "studies").rglob("*.md")]
-PAGES += [ROOT / "benchmarks" / "README.md", ROOT / "tests" / "reliability" / "README.md"]
+PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "siamdiff_min/data/bundle", "tests/golden")]
+PAGES += [ROOT / "tests" / "reliability" / "README.md"]
 PAST = {"CHANGELOG.md", "log.md", "plan.md"}  # they name what is no more, or not yet
 CURRENT = [page for page in PAGES if page.name not in PAST and "2026-11" not in page.parts]
 TEXT = (ROOT / "docs" / "extending.md").read_text()
@@ -375,19 +377,20 @@ def commands() -> list[tuple[str, str]]:
         lines += re.findall(r"(?<!`)`([^`\n]+)`(?!`)", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
         for line in lines:
             line = line.partition(" # ")[0].rpartition("&& ")[2]
-            if re.match(r"(python |torchrun |siamdiff-)", line):
+            if re.match(r"(python|torchrun|siamdiff) ", line):
                 found.append((page.name, line))
     return found
 
 
 COMMANDS_OF_PAGES = commands()
-INSTALLED = dict(re.findall(r'^(siamdiff-\w+) = "(.+):main"$', (ROOT / "pyproject.toml").read_text(), flags=re.M))
+OURS = [command.split() for _, command in COMMANDS_OF_PAGES if command.startswith("siamdiff ")]
 
 
 def source_of(words: list[str]) -> str | None:
     """The text of the program that a command runs, None if it is not ours."""
-    if words[0] in INSTALLED:
-        return Path(importlib.util.find_spec(INSTALLED[words[0]]).origin).read_text()
+    if words[0] == "siamdiff":
+        module, _ = INSTALLED[words[1]]
+        return Path(importlib.util.find_spec(module).origin).read_text()
     if "-m" in words[:4]:
         name = words[words.index("-m") + 1]
         if name in ("pytest", "pydoc", "venv"):
@@ -403,12 +406,13 @@ def source_of(words: list[str]) -> str | None:
 def test_commands_and_their_options_exist(page, command):
     words = shlex.split(command.replace("...", ""))
     given = {word.partition("=")[0] for word in words if word.startswith("--")}
-    if {"train.py", "finetune.py"} & set(words):
-        script = "train.py" if "train.py" in words else "finetune.py"
-        known = {flag(name) for name in (PRETRAIN if script == "train.py" else FINETUNE)} | {"--help"}
+    options = {"train": PRETRAIN, "finetune": FINETUNE}
+    script = next((name for name in options if f"{name}.py" in words or words[:2] == ["siamdiff", name]), None)
+    if script:
+        options = options[script]
+        known = {flag(name) for name in options} | {"--help"}
         known |= {flag(name) for name in re.findall(r'^PRETRAIN\["(\w+)"\] = option', TEXT, flags=re.M)}  # of a recipe
         assert given - {"--nproc_per_node", "--nnodes", "--rdzv_backend", "--rdzv_endpoint"} <= known, page
-        options = PRETRAIN if script == "train.py" else FINETUNE
         for name in ("method", "task", "encoder", "size", "level", "ablation"):
             if flag(name) in words and name in options and "--plugin" not in words:
                 value = words[words.index(flag(name)) + 1]
@@ -418,19 +422,24 @@ def test_commands_and_their_options_exist(page, command):
             assert f'"{option}"' in text or "add_options" in text or "step" in words, f"{page}: {option}"
 
 
+@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_pages_name_one_command(page):
+    """`siamdiff embed`, not the older `siamdiff-embed`, which is installed too."""
+    assert not re.search(r"siamdiff-(embed|report|build)\b", page.read_text())
+
+
 def test_the_commands_are_seen():
-    assert len(COMMANDS_OF_PAGES) > 50
-    assert not {"--stages", "--batch-nodes"} & {flag(name) for name in PRETRAIN}  # usage.md says that they are gone
+    assert len(COMMANDS_OF_PAGES) > 50 and {words[1] for words in OURS} == INSTALLED.keys()
+    assert not {"--stages", "--batch-nodes"} & {flag(name) for name in PRETRAIN}  # they are gone
 
 
 @pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
 def test_options_in_a_sentence_exist(page):
-    """`--option` alone in backticks is one of some program of ours, unless the page says that it is gone."""
-    text = page.read_text().partition("## Options that are gone")[0]
+    """`--option` alone in backticks is one of some program of ours."""
     programs = [*ROOT.glob("*.py"), *(ROOT / "siamdiff_min").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
     known = {flag(name) for name in (*PRETRAIN, *FINETUNE)} | {"--help"}
     known |= set(re.findall(r"\"(--[\w-]+)\"", "".join(path.read_text() for path in programs)))
-    for option in re.findall(r"`(--[\w-]+)", text):
+    for option in re.findall(r"`(--[\w-]+)", page.read_text()):
         assert option in known, f"{page.name}: {option}"
 
 
@@ -486,3 +495,13 @@ WORDS = {  # each page says what it has to say in about so many
 @pytest.mark.parametrize("name", WORDS)
 def test_pages_stay_short(name):
     assert len((ROOT / name).read_text().split()) <= 1.1 * WORDS[name]
+
+
+LONG = r"(\|.*)|!?\[[^\]]*\]\(\S*\)[.,;:]?|`[^`]*`[.,;:]?"  # a table row, or one image, link or piece of code
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_are_short(page):
+    """So that a diff can be read. Rows of tables, blocks of code and what cannot be broken may be longer."""
+    for line in re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.M | re.S).splitlines():
+        assert len(line) <= 120 or re.fullmatch(LONG, line.strip()), f"{page.name}: {line}"
