@@ -34,8 +34,8 @@ def draw_algorithm(out: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     objective = build_siamdiff(ENCODERS["gearnet"]("atom", "tiny"), "atom")
     views = [protein, objective.conformer(protein, generator)[0]]
-    masked = torch.arange(1, protein.num_residues, MASK_EVERY)
-    noisy = [objective.add_noise(view, torch.tensor([T]), masked, generator).protein for view in views]
+    chosen = torch.arange(1, protein.num_residues, MASK_EVERY)
+    noisy = [objective.add_noise(view, torch.tensor([T]), chosen, generator).protein for view in views]
     clean = [view.select_atoms((view.atom_name < 4) | ~noisy[0].masked[view.atom_residue]) for view in views]
     turned = (views[1].pos != views[0].pos).any(1)
     plane = torch.linalg.svd(protein.pos - protein.pos.mean(0), full_matrices=False).Vh.T[:, :2]

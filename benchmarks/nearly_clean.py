@@ -18,28 +18,28 @@ from siamdiff_min.protein.conformer import GaussianConformer, TorsionalConformer
 from siamdiff_min.training.config import TABLE_5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NearlyClean(Schedule):
     """sigma_t = median * exp(spread * z), where z is the (t - 1/2) / T quantile of the normal distribution: with t
     uniform, sigma is log-normal. The rate of masking grows linearly in t, as the paper's does."""
 
     median: float = 0.1  # angstrom
     spread: float = 1.0
-    masked: tuple[float, float] = (0.1, 0.4)  # at t = 0 and t = T
+    mask_rates: tuple[float, float] = (0.1, 0.4)  # at t = 0 and t = T
 
     @property
     def alpha_bar(self) -> Tensor:
         """1 / (1 + sigma_t^2) (T,): R^t = R + sigma_t eps."""
-        quantile = (torch.arange(self.steps, dtype=self.dtype) + 0.5) / self.steps
+        quantile = (torch.arange(self.steps, dtype=self.betas.dtype) + 0.5) / self.steps
         return 1 / (1 + (self.median * (self.spread * torch.special.ndtri(quantile)).exp()).square())
 
     def mask_rate(self, t: Tensor) -> Tensor:
         """Cumulative probability of [MASK] at step t (B,)."""
-        low, high = self.masked
+        low, high = self.mask_rates
         return low + (high - low) * t / self.steps
 
 
-SCHEDULE = NearlyClean("", 100, 0.0, 0.0, t_range=(1, 100))  # betas and variances are not used
+SCHEDULE = NearlyClean(torch.zeros(100, dtype=torch.float64), t_range=(1, 100))  # only their number and type count
 
 
 def build(encoder, level: str, preset: str = "paper", siamese: bool = False) -> SiamDiff:

@@ -77,7 +77,7 @@ class Item:
     partner: Protein | None = None
 
     @property
-    def masked(self) -> torch.Tensor:
+    def chosen(self) -> torch.Tensor:
         """The residues that are masked for the probe of types, always the same (M,)."""
         seed = int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:4], "big")
         order = np.random.default_rng(seed).permutation(self.protein.num_residues)
@@ -332,9 +332,9 @@ def probe(features, items: list[Item], labels: list[dict[str, np.ndarray]], scor
         for name, y in known.items():
             gathered[name].append((x, y, place, i))
         if item.partner is None:
-            hidden = features(hide_residues(item.protein, item.masked, backbone=4)).double().numpy()
-            kinds = item.protein.residue_type[item.masked].numpy()
-            gathered["masked"].append((hidden[item.masked.numpy()], kinds, place, i))
+            hidden = features(hide_residues(item.protein, item.chosen, backbone=4)).double().numpy()
+            kinds = item.protein.residue_type[item.chosen].numpy()
+            gathered["masked"].append((hidden[item.chosen.numpy()], kinds, place, i))
             if item.split == scored:
                 means[i] = x.mean(0)
     found = {}

@@ -106,8 +106,8 @@ def draw_noise(protein, flat, path: Path) -> None:
     for axis, t in zip(axes, (1, 9, 30, 100)):
         generator = torch.Generator().manual_seed(0)  # the same draws, only larger
         alpha_bar = schedule.alpha_bar[t - 1].float()
-        masked = random_mask(protein, schedule.mask_rate(torch.tensor([t])), generator)
-        shown = hide_residues(protein, masked, 4)
+        chosen = random_mask(protein, schedule.mask_rate(torch.tensor([t])), generator)
+        shown = hide_residues(protein, chosen, 4)
         pairs = bonds(shown)
         xy = flat(add_gaussian_noise(shown.pos, alpha_bar.expand(shown.num_atoms), generator))
         hidden = shown.masked[shown.atom_residue].numpy()[pairs].any(1)
@@ -115,7 +115,7 @@ def draw_noise(protein, flat, path: Path) -> None:
         lines(axis, xy, pairs[hidden], color="#8a8a8a", linewidth=1.1 if t < 100 else 0.6)
         sigma = ((1 - alpha_bar) / alpha_bar).sqrt()
         axis.set_title(
-            f"t = {t}\n$\\sigma$ = {sigma:.2g} Å, {len(masked)} of {protein.num_residues} masked", fontsize=10
+            f"t = {t}\n$\\sigma$ = {sigma:.2g} Å, {len(chosen)} of {protein.num_residues} masked", fontsize=10
         )
         half, low = (17, -15) if t < 100 else (40, -36)  # angstrom
         axis.plot([-half, 10 - half], [low, low], color=INK, linewidth=2)

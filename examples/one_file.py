@@ -75,11 +75,11 @@ def read_structure(path):
     pos, atoms, residues = [], [], []
     for c, chain in enumerate(model):
         known = [residue for residue in chain if residue.resname in RESIDUES and "CA" in residue]
-        for place, residue in enumerate(known):
+        for index, residue in enumerate(known):
             heavy = [atom for atom in residue if atom.name in ATOMS]
             pos += [atom.coord for atom in heavy]
             atoms += [(ATOMS.index(atom.name), len(residues)) for atom in heavy]  # name, residue
-            residues.append((RESIDUES.index(residue.resname), FAR * c + place, 0))  # type, place, protein
+            residues.append((RESIDUES.index(residue.resname), FAR * c + index, 0))  # type, index, protein
     return Protein(torch.from_numpy(np.array(pos)), *torch.tensor(atoms).T, *torch.tensor(residues).T)
 
 
@@ -212,23 +212,23 @@ def nearest(pos, protein, k):
 
 def build_graph(p, level):
     """Atom level: all pairs within a radius. Residue level: the sequence, a radius, and nearest neighbours."""
-    place = p.residue_index[p.atom_residue] + FAR**2 * p.atom_protein  # (N,)  proteins are far apart, too
+    index = p.residue_index[p.atom_residue] + FAR**2 * p.atom_protein  # (N,)  proteins are far apart, too
     if level == "atom":
-        kinds = [near(p.pos, p.atom_protein, 4.5)]
+        edges = [near(p.pos, p.atom_protein, 4.5)]
     else:  # an atom is a residue
-        offset = place - place[:, None]  # (R, R)
-        kinds = [(offset == k).nonzero().T for k in range(-2, 3)]  # d_seq = 3; offset 0 joins a residue to itself
+        offset = index - index[:, None]  # (R, R)
+        edges = [(offset == k).nonzero().T for k in range(-2, 3)]  # d_seq = 3; offset 0 joins a residue to itself
         for i, j in near(p.pos, p.atom_protein, 10.0), nearest(p.pos, p.atom_protein, 10):
-            kinds.append(torch.stack([i, j])[:, offset[i, j].abs() >= 5])  # d_long = 5
-    src, dst = torch.cat(kinds, dim=1)
-    relation = torch.cat([torch.full_like(pairs[0], r) for r, pairs in enumerate(kinds)])  # place among the kinds
+            edges.append(torch.stack([i, j])[:, offset[i, j].abs() >= 5])  # d_long = 5
+    src, dst = torch.cat(edges, dim=1)
+    relation = torch.cat([torch.full_like(pairs[0], r) for r, pairs in enumerate(edges)])  # one for each of these kinds
     order = dst.argsort(stable=True)
     src, dst, relation = src[order], dst[order], relation[order]  # (E,) each
 
     residue = F.one_hot(p.residue_type, MASK + 1)[p.atom_residue]  # (N, 22)  no feature has the last column, [MASK]
-    distance = F.one_hot((place[src] - place[dst]).abs().clamp(max=10), 11)  # (E, 11)  along the sequence (row 16)
+    distance = F.one_hot((index[src] - index[dst]).abs().clamp(max=10), 11)  # (E, 11)  along the sequence (row 16)
     ends = residue[src, :20], residue[dst, :20]  # (E, 20) each
-    edge_feature = torch.cat([*ends, F.one_hot(relation, len(kinds)), distance], dim=1)
+    edge_feature = torch.cat([*ends, F.one_hot(relation, len(edges)), distance], dim=1)
     element = F.one_hot(look_up(ATOMIC_NUMBER, p.atom_name), 18)  # (N, 18)
     node_feature = torch.cat([element, residue[:, :21]], dim=1) if level == "atom" else residue[:, :21]
     return Graph(src, dst, relation, edge_feature.to(p.pos.dtype), node_feature.to(p.pos.dtype))
@@ -344,9 +344,9 @@ def mlp(*widths):
     return nn.Sequential(*layers[:-1])
 
 
-def to_vectors(score, graph, pos):
+def to_vectors(m, graph, pos):
     """From edges (E,) to atoms (N, 3) by the chain rule: an edge grows if its ends move apart along it."""
-    vector = score[:, None] * F.normalize(pos[graph.src] - pos[graph.dst], dim=1, eps=1e-10)  # (E, 3)  Eq. 5
+    vector = m[:, None] * F.normalize(pos[graph.src] - pos[graph.dst], dim=1, eps=1e-10)  # (E, 3)  Eq. 5
     return mean(vector, graph.src, len(pos)) - mean(vector, graph.dst, len(pos))  # (N, 3)  Eq. 5, row 6
 
 
@@ -437,9 +437,9 @@ def main(argv=None):
             total += [part.item() for part in parts]
             bar.set_postfix_str("structure {:.3f}, sequence {:.3f}".format(*total / step))
         if rank == 0:
-            about = {"format": "siamdiff_min encoder 1", "encoder": "gearnet", "level": o.level, "size": o.size}
+            header = {"format": "siamdiff_min encoder 1", "encoder": "gearnet", "level": o.level, "size": o.size}
             o.out.mkdir(parents=True, exist_ok=True)
-            torch.save({**about, "preset": "paper", "state": objective.encoder.state_dict()}, o.out / "encoder.pt")
+            torch.save({**header, "preset": "paper", "state": objective.encoder.state_dict()}, o.out / "encoder.pt")
     if world > 1:
         dist.destroy_process_group()
     return objective

@@ -15,9 +15,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Statistic:
-    """Its `value` is the number to log, from the total of `sums`. If that total is zero, nothing is logged."""
+    """Sums to add up, and the number they stand for. If their total is zero, nothing is logged."""
 
     sums: Tensor
+
+    @staticmethod
+    def value(sums: list) -> float:
+        """The number to log, from the total of all `sums`, as a (nested) list."""
+        raise NotImplementedError
 
 
 class Mean(Statistic):

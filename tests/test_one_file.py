@@ -191,14 +191,14 @@ def clear_draw(objective: nn.Module, protein) -> int:
         return seen["atan2"](y, x)
 
     def watched_mask(*args):
-        seen["masked"] = seen["random_mask"](*args)
-        return seen["masked"]
+        seen["chosen"] = seen["random_mask"](*args)
+        return seen["chosen"]
 
     for seed in range(100):
         seen |= {"atan2": torch.atan2, "random_mask": one_file.random_mask, "margin": 1.0}
         with patch.object(torch, "atan2", atan2), patch.object(one_file, "random_mask", watched_mask), torch.no_grad():
             objective(protein, generator(seed))
-        if seen["margin"] > 8 / torch.pi * 2e-6 and len(seen["masked"]) < len(protein.residue_type):
+        if seen["margin"] > 8 / torch.pi * 2e-6 and len(seen["chosen"]) < len(protein.residue_type):
             return seed
     raise AssertionError("no such seed")
 

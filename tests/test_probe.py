@@ -185,9 +185,9 @@ def test_batch_norm_of_a_random_encoder_has_seen_data(data):
 def test_a_masked_residue_shows_nothing_of_its_type(data):
     """What the probe of types reads is the same whatever the type of the masked residues was."""
     items = probe.read_items(data / "probe.tsv")
-    hidden = probe.hide_residues(items[0].protein, items[0].masked, backbone=4)
-    assert hidden.masked.nonzero().flatten().tolist() == items[0].masked.tolist()
-    kinds = hidden.residue_type.index_fill(0, items[0].masked, 5)
+    hidden = probe.hide_residues(items[0].protein, items[0].chosen, backbone=4)
+    assert hidden.masked.nonzero().flatten().tolist() == items[0].chosen.tolist()
+    kinds = hidden.residue_type.index_fill(0, items[0].chosen, 5)
     for name in ("random-gearnet-residue-tiny-1", "random-gearnet-atom-tiny-1", "both"):
         features = probe.load(name, items)
         with torch.inference_mode():

@@ -38,18 +38,18 @@ class Encoder(nn.Module):
         """Where its weights are."""
         return next(self.parameters()).device
 
-    def embed(self, *given, batch_nodes: int = 8000, **options):
+    def embed(self, *structures, batch_nodes: int = 8000, **options):
         """Embeddings of structures, in evaluation mode: see `siamdiff_min.encoders.embedding.Embedder`."""
         from .embedding import Embedder
 
         training = self.training
         try:
-            return Embedder(self, self.device, batch_nodes).embed(*given, **options)
+            return Embedder(self, self.device, batch_nodes).embed(*structures, **options)
         finally:
             self.train(training)
 
-    def save(self, path: str | Path, **about) -> None:
-        """Write a file that `load_encoder` reads; `about` are plain values of your own.
+    def save(self, path: str | Path, **values) -> None:
+        """Write a file that `load_encoder` reads; `values` are plain ones of your own.
 
         Raises WriteError, and ConfigError for an encoder that was not built by its name in `ENCODERS`.
         """
@@ -57,9 +57,9 @@ class Encoder(nn.Module):
 
         if self.identity is None:
             raise ConfigError(f"{path} is not written: build this {type(self).__name__} by its name in ENCODERS")
-        save_encoder_file(Path(path), self, *self.identity, **about)
+        save_encoder_file(Path(path), self, *self.identity, **values)
 
-    def seen(self, protein: Protein, graph: Graph | None) -> tuple[Protein, Graph]:
+    def with_graph(self, protein: Protein, graph: Graph | None) -> tuple[Protein, Graph]:
         """The protein and graph as given. Without a graph: the nodes of this level, and their graph."""
         if graph is None:
             protein = self.builder.select_nodes(protein)

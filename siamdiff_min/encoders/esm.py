@@ -42,9 +42,9 @@ class Tokens:
     """Sequences of a batch, shortest first, each between <cls> and <eos>."""
 
     token: Tensor  # (T,) long   index into VOCABULARY
-    position: Tensor  # (T,) long   place in the sequence, <cls> being 0
+    position: Tensor  # (T,) long   in the sequence, <cls> being 0
     scale: Tensor  # (T, 1)  factor of the embeddings, see `tokenise`
-    place: Tensor  # (R,) long   the token of every residue
+    of_residue: Tensor  # (R,) long   the token of every residue
     groups: list[tuple[int, int]]  # (number of sequences, their number of tokens) for every length that occurs
 
 
@@ -68,20 +68,20 @@ def tokenise(protein: Protein, dtype: torch.dtype = torch.float32) -> Tokens:
     tokens = length[shortest_first] + 2
     start = torch.empty_like(length).index_copy(0, shortest_first, tokens.cumsum(0) - tokens)  # (W,) of <cls>
     first = length.cumsum(0) - length  # (W,) first residue
-    place = start[sequence] + 1 + row - first[sequence]
+    of_residue = start[sequence] + 1 + row - first[sequence]
     position = protein.residue_index - protein.residue_index[first][sequence] + 1
     end, last = start + length + 1, first + length - 1
 
     types = _residue_token(row.device)[protein.residue_type].masked_fill(protein.masked, MASK)
     blank = row.new_full((len(row) + 2 * len(length),), EOS)
-    masked = segment_sum(protein.masked.to(dtype), sequence, len(length)) / (length + 2)  # (W,) share
-    scale = ((1 - TRAINED_MASK_RATE) / (1 - masked))[shortest_first].repeat_interleave(tokens, output_size=len(blank))
+    share = segment_sum(protein.masked.to(dtype), sequence, len(length)) / (length + 2)  # (W,) of <mask>
+    scale = ((1 - TRAINED_MASK_RATE) / (1 - share))[shortest_first].repeat_interleave(tokens, output_size=len(blank))
     lengths, counts = tokens.unique_consecutive(return_counts=True)
     return Tokens(
-        token=blank.index_copy(0, start, torch.full_like(start, CLS)).index_copy(0, place, types),
-        position=torch.zeros_like(blank).index_copy(0, place, position).index_copy(0, end, position[last] + 1),
+        token=blank.index_copy(0, start, torch.full_like(start, CLS)).index_copy(0, of_residue, types),
+        position=torch.zeros_like(blank).index_copy(0, of_residue, position).index_copy(0, end, position[last] + 1),
         scale=scale[:, None],
-        place=place,
+        of_residue=of_residue,
         groups=list(zip(counts.tolist(), lengths.tolist())),
     )
 
@@ -150,7 +150,7 @@ class ESM2(nn.Module):
     def forward(self, protein: Protein) -> Tensor:
         """Representations of all residues (R, width)."""
         tokens = tokenise(protein, self.embed_tokens.weight.dtype)
-        return self.encode(tokens)[tokens.place]
+        return self.encode(tokens)[tokens.of_residue]
 
     def encode(self, tokens: Tokens) -> Tensor:
         """Representations of all tokens (T, width): the last layer, after its norm."""
@@ -184,7 +184,7 @@ class ESMGearNet(Encoder):
 
         The vector of a protein is ESM's mean beside GearNet's sum.
         """
-        protein, graph = self.seen(protein, graph)
+        protein, graph = self.with_graph(protein, graph)
         h = self.esm(protein)  # (R, width)
         structure = self.gearnet(protein, replace(graph, node_feature=h[protein.atom_residue]))
         mean = segment_mean(h, protein.residue_protein, protein.num_proteins)

@@ -1,8 +1,8 @@
 """The formulas of `kernels.py`, faster and in less memory; numbers differ by rounding alone.
 
-`edge_scores` and `relational_sum` come last. They rest on three ideas: add rows up through sorted indices, so that no
-message is stored (`Gather` of ops.py); compute what is cheap again in the backward pass; apply a linear map to as few
-rows as possible. The boldest case of the third: layers that see one number become a table (`Piecewise`).
+`edge_scores` and `aggregate` come last. They rest on three ideas: add rows up through sorted indices, so that no
+message is stored (`gather.py`); compute what is cheap again in the backward pass; apply a linear map to as few rows as
+possible. The boldest case of the third: layers that see one number become a table (`Piecewise`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..protein.geometry import length
-from .ops import MLP, Gather, Links, lowered
+from .encoder import Encoding
+from .gather import Gather
+from .ops import MLP, Links, lowered
 
 BLOCK = 48 << 20  # bytes of results that `map_then_sum` makes at a time on a CPU
 TARGETS = 512  # of which `sum_then_map` holds the sums at a time
@@ -144,12 +146,12 @@ class Piecewise:
     def relu_linear(self, weight: Tensor, bias: Tensor, low: Tensor, high: Tensor) -> Piecewise:
         """W relu(f) + b between `low` and `high`; weight W (out, d) in the type of its products, bias b (out,)."""
         crossing, piece, unit, on = self.crossings(low, high)
-        kind, sign = self.start.dtype, torch.where(on[piece, unit], -1, 1)[:, None]
+        dtype, sign = self.start.dtype, torch.where(on[piece, unit], -1, 1)[:, None]
         with torch.autocast(weight.device.type, enabled=False):
-            start = (self.start * on[0]) @ weight.t().to(kind)
-            mapped = ((self.rows * on[1:-1]).to(weight.dtype) @ weight.t()).to(kind)  # at knots of f: units that are on
+            start = (self.start * on[0]) @ weight.t().to(dtype)
+            mapped = ((self.rows * on[1:-1]).to(weight.dtype) @ weight.t()).to(dtype)  # at knots of f: units above 0
         turned = sign * self.table[piece, :, unit]  # at a crossing: one unit joins, or leaves with all it has
-        start, rows = torch.stack([start[0] + bias, start[1]]), weight.t().index_select(0, unit).to(kind)
+        start, rows = torch.stack([start[0] + bias, start[1]]), weight.t().index_select(0, unit).to(dtype)
         knot, order = torch.cat([self.knot, crossing]).sort()
         change, rows = (torch.cat(x).index_select(0, order) for x in ((self.change, turned), (mapped, rows)))
         return Piecewise(start, knot, change, rows)
@@ -203,7 +205,7 @@ def pair_linear(x: Tensor, i: Tensor, j: Tensor, weight: Tensor) -> Tensor:
 # ---- the two formulas ------------------------------------------------------------------------------------------------
 
 
-def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:
+def edge_scores(noisy: list, crossed: list[Encoding], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:
     """The score is symmetric and the same for all relations: compute it once per unordered pair, then copy it.
 
     This head is most of a training step. Two of the published five products of d x d per pair are left: a table made
@@ -214,22 +216,23 @@ def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tens
     mix, *rest = struct_mlp.layers
     product_weight, distance_weight = mix.weight.tensor_split([mix.in_features - third.out_features], dim=1)
     pairs, lengths, scores = [], [], []
-    for _, graph, pos in views:
-        pair, edge_pair = torch.unique(graph.pair, return_inverse=True)
+    for view in noisy:
+        pos = view.protein.pos
+        pair, edge_pair = torch.unique(view.graph.pair, return_inverse=True)
         i, j = pair // len(pos), pair % len(pos)
         pairs.append((i, j, edge_pair))
         lengths.append(length(pos.index_select(0, i) - pos.index_select(0, j)))
     last = distance_weight @ third.weight, distance_weight @ third.bias + mix.bias
     of_length = scalar_layers(torch.cat(lengths), first, second, *last)
-    for (a, _, pos), (i, j, edge_pair), distance in zip(views, pairs, lengths):
-        x = pair_linear(a, i, j, product_weight).add_(of_length(distance))  # (P, hidden)
+    for encoding, (i, j, edge_pair), distance in zip(crossed, pairs, lengths):
+        x = pair_linear(encoding.node, i, j, product_weight).add_(of_length(distance))  # (P, hidden)
         for layer in rest:
             x = layer(F.relu(x, inplace=True))
-        scores.append(x.squeeze(-1).to(pos.dtype).index_select(0, edge_pair))
+        scores.append(x.squeeze(-1).to(distance.dtype).index_select(0, edge_pair))
     return scores
 
 
-def relational_sum(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
+def aggregate(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
     """Between edges the maps come before the sums, which then need one row per edge, not one per edge and relation.
 
     From edges to nodes, or with one relation, the sums come first. So they do on a CPU without gradients.

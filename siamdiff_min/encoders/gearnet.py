@@ -29,7 +29,7 @@ class RelationalConv(nn.Module):
 
     def forward(self, x: Tensor, links: Links) -> Tensor:
         """x (N, in_dim) -> (N, out_dim); links from node to node."""
-        message = kernels.relational_sum(x, links, self.linear)  # sum_r W_r sum_{j in N_r(i)} h_j
+        message = kernels.aggregate(x, links, self.linear)  # sum_r W_r sum_{j in N_r(i)} h_j
         return F.relu(self.batch_norm(message.add_(self.self_loop(x))), inplace=True)
 
 
@@ -54,23 +54,23 @@ class GearNet(Encoder):
 
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
         """Encode a batch. `graph` (or the builder's) gives edges and one-hots, `protein.pos` lengths and angles."""
-        protein, graph = self.seen(protein, graph)
-        between_nodes, num_edges = graph.links, graph.num_edges
+        protein, graph = self.with_graph(protein, graph)
+        node_links, num_edges = graph.links, graph.num_edges
         if self.num_angle_bins:
             edge = torch.arange(num_edges, device=graph.src.device)
-            into_nodes = replace(between_nodes, source=edge, num_sources=num_edges)
+            edge_to_node = replace(node_links, source=edge, num_sources=num_edges)
             edge_in, edge_out, angle_bin = line_graph(graph, protein.pos, self.num_angle_bins)
-            between_edges = Links(edge_in, edge_out, angle_bin, num_edges, num_edges, self.num_angle_bins)
+            edge_links = Links(edge_in, edge_out, angle_bin, num_edges, num_edges, self.num_angle_bins)
             m = torch.cat([graph.edge_feature, edge_lengths(graph, protein.pos)[:, None]], dim=-1)  # (E, edge_dim)
 
         x, hidden = graph.node_feature, []
         for i, (conv, norm) in enumerate(zip(self.layers, self.batch_norms)):
-            h = conv(x, between_nodes)  # (N, d)
+            h = conv(x, node_links)  # (N, d)
             h = h + x if h.shape == x.shape else h  # short cut if the widths agree
             if self.num_angle_bins:
-                m = self.edge_layers[i](m, between_edges)  # (E, width of x)
+                m = self.edge_layers[i](m, edge_links)  # (E, width of x)
                 # Nodes and edges share the W_r of `conv.linear`, as in GearNet-Edge.
-                h = h + F.relu(kernels.relational_sum(m, into_nodes, conv.linear), inplace=True)
+                h = h + F.relu(kernels.aggregate(m, edge_to_node, conv.linear), inplace=True)
             x = norm(h)
             hidden.append(x)
         node = torch.cat(hidden, dim=-1)

@@ -26,15 +26,22 @@ MAX_SEQUENCE_DISTANCE = 10  # one-hot classes 0..9 and "10 or more"
 
 @dataclass(frozen=True)
 class Graph:
-    """Directed edges src -> dst with a relation, sorted by (dst, relation, src)."""
+    """Directed edges src -> dst with a relation, sorted by (dst, relation, src). Raises ValueError if they are not."""
 
     src: Tensor  # (E,) long   where the message comes from
     dst: Tensor  # (E,) long   where it goes
     relation: Tensor  # (E,) long   edge type, 0 .. num_relations - 1
-    edge_feature: Tensor  # (E, 51 + num_relations)   one-hots: types of both ends, relation, sequence distance
-    node_feature: Tensor  # (N, d)   one-hots of element (atom level) and residue type
+    edge_feature: Tensor  # (E, edge_dim - 1)   one-hots: types of both ends, relation, sequence distance
+    node_feature: Tensor  # (N, node_dim)   one-hots of element (atom level) and residue type
     num_relations: int
     shown_length: Tensor | None = None  # (E,) angstrom   in place of the lengths at the coordinates
+    is_sorted: bool = False  # True from a builder; the edges of other graphs are checked
+
+    def __post_init__(self):
+        if not self.is_sorted:
+            key = sort_key(self.src, self.dst, self.relation, self.num_nodes, self.num_relations)
+            if (key[1:] < key[:-1]).any():
+                raise ValueError("the edges of a graph must be sorted by (dst, relation, src)")
 
     @property
     def num_nodes(self) -> int:
@@ -94,23 +101,24 @@ class GraphBuilder:
         """Width of the edge input: the one-hots and the length."""
         return 2 * NUM_RESIDUE_TYPES + self.num_relations + MAX_SEQUENCE_DISTANCE + 1 + 1
 
-    def __call__(self, protein: Protein) -> Graph:
-        """The graph of a batch; no edge joins two proteins."""
-        pos, owner = protein.pos, protein.atom_protein
-        spatial = [radius_neighbors(pos, owner, self.radius, self.conventions.max_neighbors)]
+    def __call__(self, protein: Protein, show_types: bool = True) -> Graph:
+        """The graph of a batch; no edge joins two proteins. `show_types` is that of `node_feature`."""
+        pos, protein_of = protein.pos, protein.atom_protein
+        spatial = [radius_neighbors(pos, protein_of, self.radius, self.conventions.max_neighbors)]
         if self.num_neighbors:
-            spatial.append(nearest_neighbors(pos, owner, protein.num_proteins, self.num_neighbors))
-        kinds = [self.sequential_edges(protein)] if self.num_offsets else []  # (src, dst, relation) of each
-        kinds += [(src, dst, torch.full_like(src, self.num_offsets + k)) for k, (src, dst) in enumerate(spatial)]
-        src, dst, relation = (torch.cat(x) for x in zip(*kinds))
+            spatial.append(nearest_neighbors(pos, protein_of, protein.num_proteins, self.num_neighbors))
+        edges = [self.sequential_edges(protein)] if self.num_offsets else []  # (src, dst, relation) of each kind
+        edges += [(src, dst, torch.full_like(src, self.num_offsets + k)) for k, (src, dst) in enumerate(spatial)]
+        src, dst, relation = (torch.cat(x) for x in zip(*edges))
         distance = self.offset(protein, protein.atom_residue[src], protein.atom_residue[dst]).abs()  # |i - j|
         far = distance >= self.min_sequence_distance
         kept = (far | (relation < self.num_offsets)).nonzero().squeeze(1)
-        key = (dst * self.num_relations + relation) * protein.num_atoms + src
+        key = sort_key(src, dst, relation, protein.num_atoms, self.num_relations)
         order = kept[key[kept].argsort()]
         src, dst, relation, distance = (x[order] for x in (src, dst, relation, distance))
         edge_feature = self.edge_feature(protein, src, dst, relation, distance)
-        return Graph(src, dst, relation, edge_feature, self.node_feature(protein), self.num_relations)
+        node_feature = self.node_feature(protein, show_types)
+        return Graph(src, dst, relation, edge_feature, node_feature, self.num_relations, is_sorted=True)
 
     def sequential_edges(self, protein: Protein) -> tuple[Tensor, Tensor, Tensor]:
         """Residues of one chain at offset -max_offset .. max_offset, one relation each, offset 0 being the self edge.
@@ -133,9 +141,13 @@ class GraphBuilder:
         offset = protein.residue_index[j] - protein.residue_index[i]
         return offset.masked_fill(~same_chain(protein, i, j), MAX_SEQUENCE_DISTANCE)
 
-    def node_feature(self, protein: Protein) -> Tensor:
-        """One-hot element (atom level) and residue type, the latter all zeros where masked: (N, node_dim)."""
-        residue = one_hot(protein.residue_type, NUM_RESIDUE_CHANNELS, protein.pos.dtype) * ~protein.masked[:, None]
+    def node_feature(self, protein: Protein, show_types: bool = True) -> Tensor:
+        """One-hot element (atom level) and residue type, the latter all zeros where masked: (N, node_dim).
+
+        Without `show_types` atoms show no type at all; the residue level always shows them (differences.md, row 10).
+        """
+        shown = ~protein.masked & (show_types or not self.with_elements)
+        residue = one_hot(protein.residue_type, NUM_RESIDUE_CHANNELS, protein.pos.dtype) * shown[:, None]
         if not self.with_elements:
             return residue[protein.atom_residue]
         element = one_hot(protein.element, NUM_ELEMENTS, protein.pos.dtype)
@@ -150,13 +162,18 @@ class GraphBuilder:
         if not self.conventions.mask_is_glycine:
             residue = residue * ~protein.masked[:, None]
         ends = [residue.index_select(0, protein.atom_residue.index_select(0, node)) for node in (src, dst)]
-        kind = one_hot(relation, self.num_relations, residue.dtype)
-        distance = distance.clamp(max=MAX_SEQUENCE_DISTANCE)
-        return torch.cat([*ends, kind, one_hot(distance, MAX_SEQUENCE_DISTANCE + 1, residue.dtype)], dim=-1)
+        relation = one_hot(relation, self.num_relations, residue.dtype)
+        distance = one_hot(distance.clamp(max=MAX_SEQUENCE_DISTANCE), MAX_SEQUENCE_DISTANCE + 1, residue.dtype)
+        return torch.cat([*ends, relation, distance], dim=-1)
 
 
 ATOM_GRAPH = GraphBuilder(radius=4.5)
 RESIDUE_GRAPH = GraphBuilder(radius=10.0, num_neighbors=10, max_offset=2, min_sequence_distance=5, with_elements=False)
+
+
+def sort_key(src: Tensor, dst: Tensor, relation: Tensor, num_nodes: int, num_relations: int) -> Tensor:
+    """One number per edge (E,), which ascends in the order of a graph: by (dst, relation, src)."""
+    return (dst * num_relations + relation) * num_nodes + src
 
 
 def one_hot(index: Tensor, size: int, dtype: torch.dtype) -> Tensor:

@@ -150,7 +150,7 @@ class GVPGNN(Encoder):
 
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
         """Encode a batch. `graph` (default: the builder's) gives edges and one-hots, `protein.pos` the edge vectors."""
-        protein, graph = self.seen(protein, graph)
+        protein, graph = self.with_graph(protein, graph)
         links = graph.links
         element, residue = graph.node_feature.split([NUM_ELEMENTS, NUM_RESIDUE_CHANNELS], dim=-1)
         node = element @ self.embedding.weight + self.residue_embedding(residue), None  # residue is 0 where masked

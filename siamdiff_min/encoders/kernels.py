@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..files import ConfigError
 from ..protein.geometry import length
 from . import fast
+from .encoder import Encoding
 from .ops import MLP, Links, segment_sum
 
 FORMS = ("plain", "fast")
@@ -25,28 +26,29 @@ def is_fast() -> bool:
     return form == "fast"
 
 
-def edge_scores(views: list[tuple], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:
+def edge_scores(noisy: list, crossed: list[Encoding], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:
     """m_ij = MLP(cat(a_i * a_j, MLP(|r_i - r_j|))) of every edge (Eq. 5; products as in differences.md, row 7).
 
-    A view is (representations a (N, d), graph, coordinates r (N, 3)). Returns the scores (E,) of each view.
+    Edges and coordinates r are those of a noisy view (`Noisy` of siamdiff.py), a are the atoms of its `crossed`
+    encoding, which is the other view's. Returns the scores (E,) of each noisy view.
     """
     if is_fast():
-        return fast.edge_scores(views, dist_mlp, struct_mlp)
+        return fast.edge_scores(noisy, crossed, dist_mlp, struct_mlp)
     scores = []
-    for a, graph, pos in views:
-        i, j = graph.src, graph.dst
+    for view, encoding in zip(noisy, crossed):
+        i, j, pos, a = view.graph.src, view.graph.dst, view.protein.pos, encoding.node
         distance = dist_mlp(length(pos[i] - pos[j])[:, None])  # (E, d)
         scores.append(struct_mlp(torch.cat([a[i] * a[j], distance], dim=-1)).squeeze(-1).to(pos.dtype))
     return scores
 
 
-def relational_sum(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
+def aggregate(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
     """sum_r W_r sum_{j in N_r(i)} x_j + b of every target i: GearNet (App. D), all W_r side by side in `linear`.
 
     x (num_sources, in) -> (num_targets, out).
     """
     if is_fast():
-        return fast.relational_sum(x, links, linear)
+        return fast.aggregate(x, links, linear)
     slot = links.target * links.num_relations + links.relation
     sums = segment_sum(x[links.source], slot, links.num_targets * links.num_relations)
     return linear(sums.view(links.num_targets, linear.in_features))

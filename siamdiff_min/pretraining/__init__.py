@@ -4,8 +4,8 @@ Table 1 and Table 2 compare the objectives, Table 3 the ablations. App. A (relat
 code of their own.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from torch import nn
 
@@ -47,40 +47,59 @@ def build_siamdiff(
             raise ConfigError(f"--ablation {ablation} is for siamdiff at atom level: only there side chains may clash")
         conventions = replace(conventions, clash_check=False)
     simulated = {"atom": TorsionalConformer(conventions=conventions), "residue": GaussianConformer()}[level]
-    schedules, chosen = SCHEDULES[preset], ABLATIONS[ablation]
-    if "t" in chosen:
+    schedules, changes = SCHEDULES[preset], ABLATIONS[ablation]
+    if "t" in changes:
         schedules = dict.fromkeys(schedules, schedules[1])  # one t of one schedule in both stages
-    stages = {stage: schedule.ablated(**chosen) for stage, schedule in schedules.items()}
+    stages = {stage: schedule.ablated(**changes) for stage, schedule in schedules.items()}
     return SiamDiff(encoder, simulated if siamese else None, stages, conventions, head_dim)
 
 
-def build_self_prediction(
-    encoder: nn.Module, level: str, preset: str = "paper", types: bool = False, geometry: str | None = None
-) -> SelfPrediction:
-    """Residue type, distance, angle or dihedral prediction, and their combinations (App. D, F)."""
-    d, conventions = encoder.out_dim, CONVENTIONS[preset]
-    first = ResidueTypes(d, conventions) if types else None
-    return SelfPrediction(encoder, first, Geometry(d, geometry, conventions) if geometry else None)
+def build_diffpret(
+    encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none", head_dim: int | None = None
+) -> SiamDiff:
+    """DiffPreT (Sec. 3): one view. "w/o MI max." in Table 3."""
+    return build_siamdiff(encoder, level, preset, ablation, head_dim, siamese=False)
 
 
-def build_torsional(encoder: nn.Module, level: str, preset: str = "paper"):
+def self_prediction(types: bool = False, geometry: str | None = None) -> Callable[..., SelfPrediction]:
+    """A function that builds residue type, distance, angle or dihedral prediction, or a combination (App. D, F)."""
+
+    def build(encoder: nn.Module, level: str, preset: str = "paper") -> SelfPrediction:
+        d, conventions = encoder.out_dim, CONVENTIONS[preset]
+        residue_types = ResidueTypes(d, conventions) if types else None
+        return SelfPrediction(encoder, residue_types, Geometry(d, geometry, conventions) if geometry else None)
+
+    return build
+
+
+def build_multiview(encoder: nn.Module, level: str, preset: str = "paper") -> MultiviewContrast:
+    """Multiview contrast (App. D)."""
+    return MultiviewContrast(encoder, CONVENTIONS[preset])
+
+
+def build_score_matching(encoder: nn.Module, level: str, preset: str = "paper") -> ScoreMatching:
+    """Score matching on distances (App. D)."""
+    return ScoreMatching(encoder)
+
+
+def build_torsional(encoder: nn.Module, level: str, preset: str = "paper") -> TorsionalDiffusion:
     """Torsional diffusion of side chains (App. G), at every t of the schedule of DiffPreT."""
     if level != "atom":
         raise ConfigError("torsional diffusion exists at atom level only: CA atoms alone have no side-chain torsions")
     return TorsionalDiffusion(encoder, replace(SCHEDULES[preset][1], t_range=(1, 100)))
 
 
-OBJECTIVES = {  # name -> (encoder, level, preset) -> objective; the first two take more
-    "diffpret": partial(build_siamdiff, siamese=False),  # "w/o MI max." in Table 3
+OBJECTIVES = {  # name -> function (encoder, level, preset) -> objective; the first two take options too
+    "diffpret": build_diffpret,
     "siamdiff": build_siamdiff,
-    "residue-type": partial(build_self_prediction, types=True),
-    "distance": partial(build_self_prediction, geometry="distance"),
-    "angle": partial(build_self_prediction, geometry="angle"),
-    "dihedral": partial(build_self_prediction, geometry="dihedral"),
-    "residue-type+distance": partial(build_self_prediction, types=True, geometry="distance"),
-    "residue-type+angle": partial(build_self_prediction, types=True, geometry="angle"),
-    "residue-type+dihedral": partial(build_self_prediction, types=True, geometry="dihedral"),
-    "multiview": lambda encoder, level, preset="paper": MultiviewContrast(encoder, CONVENTIONS[preset]),
-    "score-matching": lambda encoder, level, preset="paper": ScoreMatching(encoder),
+    "residue-type": self_prediction(types=True),
+    "distance": self_prediction(geometry="distance"),
+    "angle": self_prediction(geometry="angle"),
+    "dihedral": self_prediction(geometry="dihedral"),
+    "residue-type+distance": self_prediction(types=True, geometry="distance"),
+    "residue-type+angle": self_prediction(types=True, geometry="angle"),
+    "residue-type+dihedral": self_prediction(types=True, geometry="dihedral"),
+    "multiview": build_multiview,
+    "score-matching": build_score_matching,
     "torsional": build_torsional,
 }

@@ -48,8 +48,8 @@ class ResidueTypes(nn.Module):
     def hide(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, Tensor]:
         """The protein without these types, and the residues (M,) that have lost theirs."""
         rate = torch.full((protein.num_proteins,), MASK_RATE, device=protein.pos.device)
-        masked = random_mask(protein, rate, generator, self.conventions.mask_with_replacement)
-        return hide_residues(protein, masked, self.conventions.backbone), masked
+        chosen = random_mask(protein, rate, generator, self.conventions.mask_with_replacement)
+        return hide_residues(protein, chosen, self.conventions.backbone), chosen
 
     def loss(self, target: Tensor, h: Tensor) -> LossAndLogs:
         """Types (M,) from representations (M, d)."""
@@ -63,11 +63,11 @@ class Geometry(nn.Module):
     repetitions in other relations, which show the same length; conventions may keep them (differences.md, row 26).
     """
 
-    def __init__(self, d: int, kind: str, conventions: Conventions = PAPER):
+    def __init__(self, d: int, quantity: str, conventions: Conventions = PAPER):
         super().__init__()
-        self.kind, self.conventions = kind, conventions
-        self.measure, self.edges, self.num = GEOMETRY[kind]
-        self.mlp = MLP((self.edges + 1) * d, d, 1 if kind == "distance" else NUM_BINS)
+        self.quantity, self.conventions = quantity, conventions
+        self.measure, self.edges, self.num = GEOMETRY[quantity]
+        self.mlp = MLP((self.edges + 1) * d, d, 1 if quantity == "distance" else NUM_BINS)
 
     def hide(self, protein: Protein, graph: Graph, generator: torch.Generator) -> tuple[Graph, Tensor]:
         """The graph without the edges of these walks, and the nodes (M, edges + 1) they visit."""
@@ -76,15 +76,15 @@ class Geometry(nn.Module):
 
     def target(self, points: Tensor) -> Tensor:
         """Of points (M, edges + 1, 3): angstrom, or the bin of an angle in [0, pi] (M,)."""
-        if self.kind == "distance":
+        if self.quantity == "distance":
             return length(points[:, 1] - points[:, 0])
         return (self.measure(*points.unbind(1)).abs() * (NUM_BINS / torch.pi)).long().clamp(max=NUM_BINS - 1)
 
     def loss(self, target: Tensor, a: Tensor) -> LossAndLogs:
         """Targets (M,) from the representations of all atoms of a walk (M, edges + 1, d)."""
         output = self.mlp(a.flatten(1))
-        if self.kind != "distance":
-            return cross_entropy(self.kind, output, target)
+        if self.quantity != "distance":
+            return cross_entropy(self.quantity, output, target)
         loss = (raised(output).squeeze(-1) - target).square()
         return mean_or_zero(loss), {
             "distance_squared_error": Mean.of(loss),
@@ -93,7 +93,7 @@ class Geometry(nn.Module):
 
 
 class SelfPrediction(Objective):
-    """Residue types, one kind of geometry, or both, whose losses are added (App. F): one pass through the encoder."""
+    """Residue types, one geometric quantity, or both, whose losses are added (App. F): one pass through the encoder."""
 
     def __init__(self, encoder: nn.Module, types: ResidueTypes | None, geometry: Geometry | None):
         super().__init__(encoder)
@@ -102,17 +102,18 @@ class SelfPrediction(Objective):
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
         protein = left = self.encoder.builder.select_nodes(protein)
         if self.types is not None:
-            left, masked = self.types.hide(protein, generator)
+            left, chosen = self.types.hide(protein, generator)
         graph = self.encoder.builder(left)
         if self.geometry is not None:
             graph, nodes = self.geometry.hide(left, graph, generator)
         encoding = self.encoder(left, graph)
         loss, logs = 0.0, {}
         if self.types is not None:
-            loss, logs = self.types.loss(protein.residue_type[masked], encoding.residue[masked])
+            loss, logs = self.types.loss(protein.residue_type[chosen], encoding.residue[chosen])
         if self.geometry is not None:
-            value, more = self.geometry.loss(self.geometry.target(left.pos[nodes]), encoding.node[nodes])
-            loss, logs = loss + value, logs | more
+            target = self.geometry.target(left.pos[nodes])
+            geometry_loss, geometry_logs = self.geometry.loss(target, encoding.node[nodes])
+            loss, logs = loss + geometry_loss, logs | geometry_logs
         return loss, logs
 
 

@@ -29,8 +29,8 @@ def subsequence(protein: Protein, generator: torch.Generator) -> Tensor:
     size = protein.residues_per_protein
     windows = (size - MAX_RESIDUES).clamp(min=0) + 1
     start = size.cumsum(0) - size + draw_below(windows, generator)  # (B,)
-    place = torch.arange(protein.num_residues, device=start.device) - start[protein.residue_protein]
-    return (place >= 0) & (place < MAX_RESIDUES)
+    offset = torch.arange(protein.num_residues, device=start.device) - start[protein.residue_protein]
+    return (offset >= 0) & (offset < MAX_RESIDUES)
 
 
 def ball(protein: Protein, ca: Tensor, generator: torch.Generator) -> Tensor:

@@ -54,8 +54,11 @@ class ScoreMatching(Objective):
         a = self.encoder(protein, replace(graph, shown_length=noised)).node
         shown = torch.zeros_like(noise).index_copy_(0, edge_pair, noised)[:, None]  # (P, 1) edges of a pair agree
         predicted = self.mlp(torch.cat([a[i] * a[j], self.dist_mlp(shown)], dim=-1)).squeeze(-1).to(noise.dtype)
-        loss, zero = (predicted + noise).square()[i != j], noise.square()[i != j]
-        return mean_or_zero(loss), {"score_matching_loss": Mean.of(loss), "score_matching_loss_constant": Mean.of(zero)}
+        loss, constant = (predicted + noise).square()[i != j], noise.square()[i != j]
+        return mean_or_zero(loss), {
+            "score_matching_loss": Mean.of(loss),
+            "score_matching_loss_constant": Mean.of(constant),
+        }
 
 
 class TorsionalDiffusion(Objective):
@@ -85,10 +88,11 @@ class TorsionalDiffusion(Objective):
         turned = torch.pi - torch.remainder(torch.pi - turned, 2 * torch.pi)  # (-pi, pi]
         angles = turned[:, None] * F.one_hot(chi, MAX_CHI) * defined
         a = self.encoder(rotate_side_chains(protein, angles), graph).node
-        chosen, row = defined.any(1), torch.arange(len(chi), device=chi.device)
-        four_atoms = a[atoms[row, chi][chosen]].flatten(1)  # (M, 4 d)
-        loss = (self.mlp(four_atoms).squeeze(-1).to(abar.dtype) - (turned / std)[chosen]).square()
+        turns, row = defined.any(1), torch.arange(len(chi), device=chi.device)
+        four_atoms = a[atoms[row, chi][turns]].flatten(1)  # (M, 4 d)
+        noise = (turned / std)[turns]  # (M,)
+        loss = (self.mlp(four_atoms).squeeze(-1).to(abar.dtype) - noise).square()
         return mean_or_zero(loss), {
             "torsion_loss": Mean.of(loss),
-            "torsion_loss_constant": Mean.of((turned / std)[chosen].square()),
+            "torsion_loss_constant": Mean.of(noise.square()),
         }

@@ -6,7 +6,6 @@ replaced by [MASK] with a cumulative probability that grows linearly in t.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,23 +28,24 @@ def linear_betas(steps: int, low: float, high: float, dtype: torch.dtype = torch
     return torch.linspace(low, high, steps, dtype=dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
     """One stage of pre-training: the noise steps t it draws from, and how its losses are weighed."""
 
-    betas: Callable[..., Tensor]  # sigmoid_betas or linear_betas
-    steps: int  # T
-    low: float  # smallest and largest variance
-    high: float
+    betas: Tensor  # (T,)   variances; in float32, 1 - alpha_bar of the official stage 2 is off by up to 2e-4
     t_range: tuple[int, int]  # first and last t that are drawn
     weight_structure: float = 1.0
     weight_sequence: float = 1.0
-    dtype: torch.dtype = torch.float64  # of the products; in float32 1 - alpha_bar of stage 2 is off by up to 2e-4
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return len(self.betas)
 
     @property
     def alpha_bar(self) -> Tensor:
         """prod_{s <= t} (1 - beta_s), which joins t steps of Eq. 1, for t = 1 .. T at the indices 0 .. T - 1: (T,)."""
-        return (1 - self.betas(self.steps, self.low, self.high, self.dtype)).cumprod(0)
+        return (1 - self.betas).cumprod(0)
 
     def mask_rate(self, t: Tensor) -> Tensor:
         """Cumulative probability of [MASK] at step t (B,), linear in t (App. D)."""
@@ -67,12 +67,12 @@ class Schedule:
 
 SCHEDULES = {  # preset -> stage -> schedule (differences.md, rows 1, 2, 11)
     "paper": {
-        1: Schedule(sigmoid_betas, 100, 1e-4, 0.1, t_range=(10, 100)),
-        2: Schedule(sigmoid_betas, 100, 1e-4, 0.1, t_range=(1, 9)),
+        1: Schedule(sigmoid_betas(100, 1e-4, 0.1), t_range=(10, 100)),
+        2: Schedule(sigmoid_betas(100, 1e-4, 0.1), t_range=(1, 9)),
     },
     "official": {
-        1: Schedule(sigmoid_betas, 100, 1e-3, 0.1, (1, 100), 0.5, 0.5, dtype=torch.float32),
-        2: Schedule(linear_betas, 5, 1e-4, 1e-4, (1, 5), 0.2, 0.8, dtype=torch.float32),
+        1: Schedule(sigmoid_betas(100, 1e-3, 0.1, torch.float32), (1, 100), 0.5, 0.5),
+        2: Schedule(linear_betas(5, 1e-4, 1e-4, torch.float32), (1, 5), 0.2, 0.8),
     },
 }
 
@@ -83,15 +83,15 @@ def random_mask(protein: Protein, rate: Tensor, generator: torch.Generator, with
     Returns the residues to mask (M,), increasing. With replacement, floor(n rate) of n residues are drawn, and some may
     be drawn twice (differences.md, row 3).
     """
-    owner, size = protein.residue_protein, protein.residues_per_protein
+    protein_of, size = protein.residue_protein, protein.residues_per_protein
     if with_replacement:
         draws = (size * rate.float()).long().clamp(min=1)
-        owner = torch.arange(len(size), device=rate.device).repeat_interleave(draws)
-        u = torch.rand(len(owner), generator=generator, device=rate.device)
-        return (u * size[owner]).long() + (size.cumsum(0) - size)[owner]
+        protein_of = torch.arange(len(size), device=rate.device).repeat_interleave(draws)
+        u = torch.rand(len(protein_of), generator=generator, device=rate.device)
+        return (u * size[protein_of]).long() + (size.cumsum(0) - size)[protein_of]
     u = torch.rand(protein.num_residues, generator=generator, device=rate.device)
-    smallest = u.new_ones(protein.num_proteins).scatter_reduce_(0, owner, u, "amin")
-    return ((u < rate[owner]) | (u == smallest[owner])).nonzero().squeeze(1)
+    smallest = u.new_ones(protein.num_proteins).scatter_reduce_(0, protein_of, u, "amin")
+    return ((u < rate[protein_of]) | (u == smallest[protein_of])).nonzero().squeeze(1)
 
 
 def add_gaussian_noise(pos: Tensor, alpha_bar: Tensor, generator: torch.Generator) -> Tensor:
@@ -102,21 +102,21 @@ def add_gaussian_noise(pos: Tensor, alpha_bar: Tensor, generator: torch.Generato
     return pos + ((1 - alpha_bar) / alpha_bar).sqrt()[:, None] * normal_like(pos, generator)
 
 
-def hide_residues(protein: Protein, masked: Tensor, backbone: int) -> Protein:
-    """Apply [MASK] to the residues `masked` (M,): hide their types and discard their side chains (App. D).
+def hide_residues(protein: Protein, chosen: Tensor, backbone: int) -> Protein:
+    """Apply [MASK] to the residues `chosen` (M,): hide their types and discard their side chains (App. D).
 
     The atoms kept are the first `backbone` of N, CA, C, O.
     """
-    hidden = protein.masked.index_fill(0, masked, True)
-    keep = (protein.atom_name < backbone) | ~hidden[protein.atom_residue]
-    return replace(protein, masked=hidden).select_atoms(keep)
+    masked = protein.masked.index_fill(0, chosen, True)
+    keep = (protein.atom_name < backbone) | ~masked[protein.atom_residue]
+    return replace(protein, masked=masked).select_atoms(keep)
 
 
-def edges_to_vectors(score: Tensor, pos: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-    """The sum over neighbours in Eq. 5: one invariant score per edge (E,) -> one equivariant vector per atom (N, 3).
+def edges_to_vectors(m: Tensor, pos: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    """The sum over neighbours in Eq. 5: an invariant number m of each edge (E,) -> an equivariant vector (N, 3).
 
     By the chain rule of GeoDiff: the gradient of a distance is the unit vector along the edge. Each atom takes the mean
     over the edges that leave it minus the mean over those that reach it (differences.md, row 6).
     """
-    direction = torch.nn.functional.normalize(pos[src] - pos[dst], dim=-1, eps=1e-10) * score[:, None]
+    direction = torch.nn.functional.normalize(pos[src] - pos[dst], dim=-1, eps=1e-10) * m[:, None]
     return segment_mean(direction, src, len(pos)) - segment_mean(direction, dst, len(pos))

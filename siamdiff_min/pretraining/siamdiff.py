@@ -17,7 +17,7 @@ from ..encoders.graph import Graph, edge_lengths
 from ..encoders.ops import MLP, raised, segment_mean, segment_sum
 from ..logs import Entropy, Mean
 from ..protein.conformer import GaussianConformer, TorsionalConformer
-from ..protein.constants import NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
+from ..protein.constants import NUM_RESIDUE_TYPES
 from ..protein.protein import Protein
 from .diffusion import Schedule, add_gaussian_noise, edges_to_vectors, hide_residues, random_mask
 from .objective import LossAndLogs, Objective
@@ -29,12 +29,14 @@ class Noisy:
 
     protein: Protein  # P^t: coordinates R^t, sequence S^t
     graph: Graph  # edges of the clean structure (differences.md, row 5)
-    target: Tensor  # (E,) minus the noise on a distance over its deviation, GeoDiff's score (differences.md, row 6)
+    score: Tensor  # (E,) minus the noise on a distance over its deviation, GeoDiff's score (differences.md, row 6)
 
 
 class SiamDiff(Objective):
-    """The objective of Eq. 14 with `conformer`, of DiffPreT (Eq. 12) without one.
+    """SiamDiff (Eq. 14) with `conformer`, DiffPreT (Eq. 12) without one.
 
+    SiamDiff denoises each view from the other. Minus that loss (Eq. 13; Eq. 14 simplifies it) plus a constant is, with
+    some approximations, a lower bound on the mutual information of both representations (Sec. 4.3, App. C).
     `stages` holds the schedule of stage 1 and 2; a zero weight leaves that diffusion out altogether. Head names are
     those of the released task checkpoints.
     """
@@ -53,8 +55,8 @@ class SiamDiff(Objective):
         self.dist_mlp = MLP(1, hidden, hidden, d)
         self.struct_mlp = MLP(2 * d, hidden, hidden, 1)
         self.seq_mlp = MLP(d, hidden, hidden, NUM_RESIDUE_TYPES)
-        self.register_buffer("alpha_bar", torch.empty(0), persistent=False)
-        self.set_stage(1)
+        self.schedule = stages[1]
+        self.register_buffer("alpha_bar", self.schedule.alpha_bar.float(), persistent=False)
 
     def set_stage(self, stage: int) -> None:
         """Train on the noise steps t of stage 1 or 2 (Sec. 3.4)."""
@@ -65,18 +67,18 @@ class SiamDiff(Objective):
         """Alg. 1, lines 2-11, on a batch: the loss, and its logs."""
         views, logs = self.views(protein, generator)  # lines 2-3
         t = self.schedule.draw_t(views[0].num_proteins, generator)  # line 4: one t per protein, for both views
-        masked = self.draw_mask(views[0], t, generator)  # line 7: one mask, for both views
-        noisy = [self.add_noise(view, t, masked, generator) for view in views]  # lines 5-7
+        chosen = self.draw_mask(views[0], t, generator)  # line 7: the same residues in both views
+        noisy = [self.add_noise(view, t, chosen, generator) for view in views]  # lines 5-7
         h = [self.encoder(n.protein, n.graph) for n in noisy]  # lines 8-9
         crossed = h[::-1]  # Sec. 4.3: each view is denoised from the other one; a single view from itself
 
-        loss = 0.0  # Eq. 8, or Eq. 13 for two views, falls apart into two losses (Eq. 9, App. C)
+        loss = 0.0  # Eq. 8, or Eq. 13 for two views, is the sum of a structure and a sequence loss (Eq. 9)
         if self.schedule.weight_structure:
-            structure, found = self.structure_loss(noisy, crossed)  # line 10
-            loss, logs = loss + self.schedule.weight_structure * structure, logs | found
+            structure, structure_logs = self.structure_loss(noisy, crossed)  # line 10
+            loss, logs = loss + self.schedule.weight_structure * structure, logs | structure_logs
         if self.schedule.weight_sequence:
-            sequence, found = self.sequence_loss(views[0], masked, crossed)  # line 11
-            loss, logs = loss + self.schedule.weight_sequence * sequence, logs | found
+            sequence, sequence_logs = self.sequence_loss(views[0], chosen, crossed)  # line 11
+            loss, logs = loss + self.schedule.weight_sequence * sequence, logs | sequence_logs
         return loss, logs
 
     def views(self, protein: Protein, generator: torch.Generator) -> tuple[list[Protein], dict[str, Mean]]:
@@ -93,37 +95,34 @@ class SiamDiff(Objective):
             return t.new_zeros(0)
         return random_mask(protein, self.schedule.mask_rate(t), generator, self.conventions.mask_with_replacement)
 
-    def add_noise(self, protein: Protein, t: Tensor, masked: Tensor, generator: torch.Generator) -> Noisy:
+    def add_noise(self, protein: Protein, t: Tensor, chosen: Tensor, generator: torch.Generator) -> Noisy:
         """q(P^t | P^0) of Eq. 2 and Eq. 3: mask the sequence, build the graph, then move the atoms."""
-        protein = hide_residues(protein, masked, self.conventions.backbone)
-        graph = self.encoder.builder(protein)
-        if self.conventions.hide_all_types and self.schedule.weight_sequence and self.encoder.builder.with_elements:
-            elements = graph.node_feature[:, :-NUM_RESIDUE_CHANNELS]  # all types hidden (differences.md, row 10)
-            graph = replace(graph, node_feature=F.pad(elements, (0, NUM_RESIDUE_CHANNELS)))
+        protein = hide_residues(protein, chosen, self.conventions.backbone)
+        show_types = not (self.conventions.hide_all_types and self.schedule.weight_sequence)
+        graph = self.encoder.builder(protein, show_types)
         clean_length = edge_lengths(graph, protein.pos)
-        alpha_bar = self.alpha_bar[t - 1][protein.atom_protein]  # (N,)
+        atom_alpha_bar = self.alpha_bar[t - 1][protein.atom_protein]  # (N,)
         if self.schedule.weight_structure:
-            protein = replace(protein, pos=add_gaussian_noise(protein.pos, alpha_bar, generator))
-        alpha_bar = alpha_bar[graph.src]
-        target = (clean_length - edge_lengths(graph, protein.pos)) * (alpha_bar / (1 - alpha_bar)).sqrt()
-        return Noisy(protein, graph, target)
+            protein = replace(protein, pos=add_gaussian_noise(protein.pos, atom_alpha_bar, generator))
+        edge_alpha_bar = atom_alpha_bar[graph.src]  # (E,)
+        score = (clean_length - edge_lengths(graph, protein.pos)) * (edge_alpha_bar / (1 - edge_alpha_bar)).sqrt()
+        return Noisy(protein, graph, score)
 
     def structure_loss(self, noisy: list[Noisy], crossed: list[Encoding]) -> LossAndLogs:
         """|eps - eps_theta|^2 of Eq. 10: the mean over atoms, views, then proteins. And its logs."""
         # Eq. 5: m_ij = MLP(a_i * a_j, MLP(|r_i - r_j|)) of every edge, a from the other view, r from this one
-        views = [(c.node, n.graph, n.protein.pos) for n, c in zip(noisy, crossed)]
-        scores = kernels.edge_scores(views, self.dist_mlp, self.struct_mlp)
+        scores = kernels.edge_scores(noisy, crossed, self.dist_mlp, self.struct_mlp)
         loss = torch.stack([noise_error(n, m) for n, m in zip(noisy, scores)]).mean(0)  # (B,)
-        zero = torch.stack([noise_error(n, torch.zeros_like(m)) for n, m in zip(noisy, scores)]).mean(0)
-        return loss.mean(), {"structure_loss": Mean.of(loss), "structure_loss_constant": Mean.of(zero)}
+        constant = torch.stack([noise_error(n, torch.zeros_like(m)) for n, m in zip(noisy, scores)]).mean(0)
+        return loss.mean(), {"structure_loss": Mean.of(loss), "structure_loss_constant": Mean.of(constant)}
 
-    def sequence_loss(self, protein: Protein, masked: Tensor, crossed: list[Encoding]) -> LossAndLogs:
+    def sequence_loss(self, protein: Protein, chosen: Tensor, crossed: list[Encoding]) -> LossAndLogs:
         """CE(s_i^0, p(s_i^0 | P^t)) of Eq. 11: the mean over masked residues, views, then proteins. And its logs."""
-        target, owner = protein.residue_type[masked], protein.residue_protein[masked]  # (M,)
-        weight = 1 / segment_sum(torch.ones_like(masked.float()), owner, protein.num_proteins)[owner]
-        logits = [raised(self.seq_mlp(c.residue[masked])) for c in crossed]  # Eq. 6 and Eq. 7: softmax of it (M, 20)
+        target, protein_of = protein.residue_type[chosen], protein.residue_protein[chosen]  # (M,)
+        weight = 1 / segment_sum(torch.ones_like(chosen.float()), protein_of, protein.num_proteins)[protein_of]
+        logits = [raised(self.seq_mlp(c.residue[chosen])) for c in crossed]  # Eq. 6 and Eq. 7: softmax of it (M, 20)
         each = [F.cross_entropy(x, target, reduction="none") for x in logits]
-        loss = torch.stack([segment_mean(x, owner, protein.num_proteins) for x in each]).mean(0)  # (B,)
+        loss = torch.stack([segment_mean(x, protein_of, protein.num_proteins) for x in each]).mean(0)  # (B,)
         return loss.mean(), {
             "sequence_loss": Mean.of(loss),
             "sequence_loss_constant": Entropy.of(target, NUM_RESIDUE_TYPES, weight),
@@ -141,18 +140,18 @@ class SiamDiff(Objective):
         steps = torch.full((views[0].num_proteins,), t, device=protein.pos.device)
         noisy = [self.add_noise(view, steps, steps[:0], generator) for view in views]
         buffers = {name: buffer.clone() for name, buffer in self.encoder.named_buffers()}  # training would change them
-        a = torch.func.functional_call(self.encoder, buffers, (noisy[-1].protein, noisy[-1].graph)).node
+        other = torch.func.functional_call(self.encoder, buffers, (noisy[-1].protein, noisy[-1].graph))
+        (m,) = kernels.edge_scores(noisy[:1], [other], self.dist_mlp, self.struct_mlp)
         pos, graph = noisy[0].protein.pos, noisy[0].graph
-        (score,) = kernels.edge_scores([(a, graph, pos)], self.dist_mlp, self.struct_mlp)
-        noise = -edges_to_vectors(score, pos, graph.src, graph.dst)  # eps_theta; `Noisy.target` says why minus
+        noise = -edges_to_vectors(m, pos, graph.src, graph.dst)  # eps_theta; `Noisy.score` says why minus
         return [views[0].pos, pos, pos - (1 / self.alpha_bar[t - 1] - 1).sqrt() * noise]
 
 
-def noise_error(noisy: Noisy, score: Tensor) -> Tensor:
-    """|eps - eps_theta|^2 per protein (B,), averaged over its atoms; score (E,) is m_ij of Eq. 5.
+def noise_error(noisy: Noisy, m: Tensor) -> Tensor:
+    """|eps - eps_theta|^2 per protein (B,), averaged over its atoms; m (E,) is that of Eq. 5.
 
     Noise and prediction are both numbers of edges, and become vectors in one go (differences.md, row 6).
     """
     protein, graph = noisy.protein, noisy.graph
-    difference = edges_to_vectors(score - noisy.target, protein.pos, graph.src, graph.dst)  # (N, 3)
+    difference = edges_to_vectors(m - noisy.score, protein.pos, graph.src, graph.dst)  # (N, 3)
     return segment_mean(difference.square().sum(-1), protein.atom_protein, protein.num_proteins)

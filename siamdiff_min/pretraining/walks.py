@@ -36,15 +36,15 @@ def sample_walks(graph: Graph, node_protein: Tensor, num: int, edges: int, gener
         cumulative = torch.cat([total.new_zeros(1), total])
         u = torch.rand(len(low), generator=generator, device=src.device, dtype=torch.float64)
         drawn = cumulative[low] + u * (cumulative[high] - cumulative[low])
-        place = torch.searchsorted(total, drawn, right=True).clamp(max=len(total) - 1)
-        walk.append(order[place])
+        position = torch.searchsorted(total, drawn, right=True).clamp(max=len(total) - 1)
+        walk.append(order[position])
         low, high = first[dst[walk[-1]]], first[dst[walk[-1]] + 1]
-    chosen = torch.stack(walk, dim=1)  # (M, edges)
-    nodes = walk_nodes(graph, chosen)
+    walks = torch.stack(walk, dim=1)  # (M, edges)
+    nodes = walk_nodes(graph, walks)
     own = node_protein[nodes[:, 0]] == protein  # an empty protein finds a walk of another
-    connected = (src[chosen[:, 1:]] == dst[chosen[:, :-1]]).all(1) & (on[chosen] > 0).all(1)  # a dead end breaks it
+    connected = (src[walks[:, 1:]] == dst[walks[:, :-1]]).all(1) & (on[walks] > 0).all(1)  # a dead end breaks it
     ordered = nodes.sort(1).values
-    return chosen[own & connected & (ordered[:, 1:] != ordered[:, :-1]).all(1)]
+    return walks[own & connected & (ordered[:, 1:] != ordered[:, :-1]).all(1)]
 
 
 def walk_nodes(graph: Graph, walk: Tensor) -> Tensor:

@@ -106,8 +106,8 @@ class TorsionalConformer:
         while clashing.any():  # this ends: if all side chains were native, there would be no new clash
             attempt += 1
             std = torch.where(clashing[:, None], std * self.shrink, std)
-            fresh = self.draw(protein, std, generator) if attempt <= self.attempts else torch.zeros_like(angles)
-            angles = torch.where(clashing[:, None], fresh, angles)
+            redrawn = self.draw(protein, std, generator) if attempt <= self.attempts else torch.zeros_like(angles)
+            angles = torch.where(clashing[:, None], redrawn, angles)
             conformer = rotate_side_chains(protein, angles, self.conventions)
             clashing = new_clashes(protein, conformer.pos)
         shares = {"clash_rate_drawn": drawn, "clash_rate": clashing, "native_side_chains": (angles == 0).all(1)}

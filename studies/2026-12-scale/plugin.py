@@ -28,12 +28,12 @@ class CleanPartner(SiamDiff):
         """Alg. 1 with another line 8: both views are denoised from P_1 without noise on its coordinates."""
         views, logs = self.views(protein, generator)
         t = self.schedule.draw_t(views[0].num_proteins, generator)
-        masked = self.draw_mask(views[0], t, generator)
-        noisy = [self.add_noise(view, t, masked, generator) for view in views]
-        clean = hide_residues(views[0], masked, self.conventions.backbone)
+        chosen = self.draw_mask(views[0], t, generator)
+        noisy = [self.add_noise(view, t, chosen, generator) for view in views]
+        clean = hide_residues(views[0], chosen, self.conventions.backbone)
         crossed = [self.encoder(clean, noisy[0].graph)] * len(noisy)
         structure, a = self.structure_loss(noisy, crossed)
-        sequence, b = self.sequence_loss(views[0], masked, crossed)
+        sequence, b = self.sequence_loss(views[0], chosen, crossed)
         return structure + sequence, logs | a | b
 
 

@@ -125,7 +125,7 @@ def test_tokens_one_residue_after_the_other(case):
     tokens, expected = tokenise(protein), by_hand(protein)
     assert split(tokens) == sorted(expected, key=lambda sequence: len(sequence[0]))
     letters = torch.tensor(RESIDUE_TOKEN)[protein.residue_type].masked_fill(protein.masked, MASK)
-    assert torch.equal(tokens.token[tokens.place], letters)
+    assert torch.equal(tokens.token[tokens.of_residue], letters)
 
 
 def test_embeddings_are_scaled_as_in_training():

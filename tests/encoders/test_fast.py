@@ -10,7 +10,8 @@ from conftest import generator, relative_error
 from benchmarks import piecewise
 from siamdiff_min.encoders import fast
 from siamdiff_min.encoders.fast import Piecewise, pair_linear, scalar_layers
-from siamdiff_min.encoders.ops import Gather, Links
+from siamdiff_min.encoders.gather import Gather
+from siamdiff_min.encoders.ops import Links
 
 
 def random_gather(rows: int, sums: int, terms: int, **more) -> tuple[Gather, torch.Tensor, torch.Tensor]:
@@ -217,18 +218,18 @@ def random_links(num_targets: int) -> Links:
 
 
 @pytest.mark.parametrize("num_targets", [40, 20], ids=["maps first", "sums first"])
-def test_relational_sum_keeps_its_inputs_alone(num_targets):
+def test_aggregate_keeps_its_inputs_alone(num_targets):
     """Neither sums nor copies of the maps wait for the backward pass, and the gradients are right."""
     links = random_links(num_targets)
     linear = torch.nn.Linear(4 * 6, 5).double()
     x = torch.randn(30, 6, dtype=torch.float64, generator=generator(), requires_grad=True)
     known, kept = {t.untyped_storage().data_ptr() for t in (x, *linear.parameters())}, []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
-        fast.relational_sum(x, links, linear)
+        fast.aggregate(x, links, linear)
     assert kept and {t.untyped_storage().data_ptr() for t in kept} == known - {linear.bias.data_ptr()}
 
     def of_weight(x, weight):
-        return fast.relational_sum(x, links, SimpleNamespace(weight=weight, bias=linear.bias))
+        return fast.aggregate(x, links, SimpleNamespace(weight=weight, bias=linear.bias))
 
     assert torch.autograd.gradcheck(of_weight, (x, linear.weight))
 
@@ -243,7 +244,7 @@ def test_without_gradients_sums_come_in_blocks(num_targets, relations, monkeypat
     links = Links(source, target, relation, 30, num_targets, relations)
     linear, x = torch.nn.Linear(relations * 6, 5).double(), torch.randn(30, 6, generator=generator()).double()
     with torch.no_grad():
-        found = fast.relational_sum(x, links, linear)
+        found = fast.aggregate(x, links, linear)
     sums = torch.zeros(num_targets * relations, 6).double().index_add_(0, target * relations + relation, x[source])
     assert torch.allclose(found, linear(sums.view(num_targets, relations * 6)), atol=1e-13)
     assert all("transposed" not in vars(gather) for gather in links.prepared.values())

@@ -120,7 +120,7 @@ def test_relational_sums_equal_the_plain_formula_and_a_double_loop(monkeypatch, 
     results = [torch.stack(expected)]
     for form in kernels.FORMS:
         with patch.object(kernels, "form", form):
-            results.append(kernels.relational_sum(x, Links(source, target, relation, sources, 9, relations), linear))
+            results.append(kernels.aggregate(x, Links(source, target, relation, sources, 9, relations), linear))
     results = [(y, *torch.autograd.grad(wave(y), [x, linear.weight, linear.bias])) for y in results]
     for found in results[1:]:
         assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(found, results[0]))

@@ -7,7 +7,7 @@ import torch
 from conftest import generator, golden_graph, golden_order, load_golden, move, real_protein
 
 from siamdiff_min.conventions import OFFICIAL, PAPER
-from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, edge_lengths, line_graph
+from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, edge_lengths, line_graph
 from siamdiff_min.protein.geometry import angle
 from siamdiff_min.protein.protein import Protein
 
@@ -175,3 +175,34 @@ def test_a_masked_residue_shows_no_bit_of_its_type(level):
     hidden = protein.masked[protein.atom_residue]
     assert graphs[0].node_feature[hidden, -21:].sum() == 0
     assert graphs[0].edge_feature[hidden[graphs[0].src], :20].sum() == 0  # no glycine either (differences.md, row 8)
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_types_that_are_not_shown(level):
+    """At atom level no atom shows a type, and edges still do; at residue level all do (differences.md, row 10)."""
+    protein = BUILDERS[level].select_nodes(real_protein("1LCD_A"))
+    protein = replace(protein, masked=torch.arange(51) % 3 == 0)
+    shown, hidden = (BUILDERS[level](protein, show_types) for show_types in (True, False))
+    types = slice(18 * (level == "atom"), None)
+    assert shown.node_feature[:, types].any() and hidden.node_feature[:, types].any() == (level == "residue")
+    expected = shown.node_feature.clone()
+    expected[:, types] *= level == "residue"
+    assert torch.equal(hidden.node_feature, expected) and torch.equal(hidden.edge_feature, shown.edge_feature)
+
+
+def test_a_graph_whose_edges_are_not_sorted_is_refused():
+    """Searches and sums rely on the order: wrong angles and messages, and no other sign of it."""
+    graph = RESIDUE_GRAPH(real_protein("1LCD_A").alpha_carbons())
+    fields = graph.src, graph.dst, graph.relation, graph.edge_feature
+
+    def hand_made(order: torch.Tensor) -> Graph:
+        return Graph(*(x[order] for x in fields), graph.node_feature, graph.num_relations)
+
+    rows = torch.arange(graph.num_edges)
+    assert hand_made(rows).num_edges == graph.num_edges and hand_made(rows[:0]).num_edges == 0
+    same_dst, same_relation = graph.dst.diff() == 0, graph.relation.diff() == 0
+    for differs in (~same_dst, same_dst & ~same_relation, same_dst & same_relation):  # in dst, in relation, in src
+        row, order = int(differs.nonzero()[0]), rows.clone()
+        order[row], order[row + 1] = row + 1, row
+        with pytest.raises(ValueError, match=r"must be sorted by \(dst, relation, src\)"):
+            hand_made(order)

@@ -22,7 +22,7 @@ from siamdiff_min.conventions import CONVENTIONS
 from siamdiff_min.data.samples import pack_samples
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS, kernels
-from siamdiff_min.encoders.graph import ATOM_GRAPH, Graph, one_hot
+from siamdiff_min.encoders.graph import ATOM_GRAPH, Graph, one_hot, sort_key
 from siamdiff_min.encoders.gvp import (
     GVP,
     GVPGNN,
@@ -98,6 +98,8 @@ def golden_input(golden: Golden, dtype: torch.dtype) -> tuple[Protein, Graph]:
     pos = golden["in_node_position"].to(dtype)
     protein = Protein(pos, residue, residue, residue, none, none.bool(), none, none, none, none, of, 2)
     src, dst, relation = golden["in_edge_list"].unbind(1)
+    order = sort_key(src, dst, relation, len(pos), 1).argsort()
+    src, dst, relation = src[order], dst[order], relation[order]
     return protein, Graph(src, dst, relation, relation[:, None].to(dtype), torch.cat(x, dim=1), 1)
 
 

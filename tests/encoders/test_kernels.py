@@ -9,18 +9,18 @@ import pytest
 import torch
 from conftest import generator
 
-from siamdiff_min.encoders import kernels
+from siamdiff_min.encoders import Encoding, kernels
 from siamdiff_min.encoders.ops import MLP, Links
 from siamdiff_min.files import ConfigError
 
 
 def test_the_form_chooses(monkeypatch):
-    for name in ("edge_scores", "relational_sum"):
+    for name in ("edge_scores", "aggregate"):
         monkeypatch.setattr(kernels.fast, name, lambda *args: ["fast", *args])
     links = Links(*torch.zeros(3, 0, dtype=torch.long), 0, 0, 1)
 
     def taken() -> set[str]:
-        found = kernels.edge_scores([], 2, 3), kernels.relational_sum(torch.zeros(0, 4), links, torch.nn.Linear(4, 4))
+        found = kernels.edge_scores([], [], 2, 3), kernels.aggregate(torch.zeros(0, 4), links, torch.nn.Linear(4, 4))
         return {"fast" if "fast" in list(x) else "plain" for x in found}
 
     for form in kernels.FORMS:
@@ -28,7 +28,7 @@ def test_the_form_chooses(monkeypatch):
         assert taken() == {form}
     monkeypatch.setattr(kernels, "form", "quick")
     with pytest.raises(ConfigError, match="SIAMDIFF_KERNELS is 'quick'; there are plain and fast"):
-        kernels.relational_sum(torch.zeros(0), None, None)
+        kernels.aggregate(torch.zeros(0), None, None)
 
 
 @pytest.mark.repeats
@@ -54,8 +54,9 @@ def weights(*layers: tuple[list, list], device: str) -> MLP:
 def scores(a, pos, i, j, dist_mlp, struct_mlp):
     """The scores of the pairs i, j under bf16."""
     graph = SimpleNamespace(src=i, dst=j, pair=torch.minimum(i, j) * len(pos) + torch.maximum(i, j))
+    noisy, crossed = SimpleNamespace(protein=SimpleNamespace(pos=pos), graph=graph), Encoding(a, a, a)
     with torch.autocast(pos.device.type, torch.bfloat16):
-        return kernels.edge_scores([(a, graph, pos)], dist_mlp, struct_mlp)[0]
+        return kernels.edge_scores([noisy], [crossed], dist_mlp, struct_mlp)[0]
 
 
 def test_layers_that_see_a_distance_stay_in_float32_under_bf16(device):

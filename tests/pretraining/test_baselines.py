@@ -1,5 +1,6 @@
 """The other objectives: what is hidden is gone, targets by other means, double loops, poses, golden losses."""
 
+import inspect
 import json
 from dataclasses import replace
 from itertools import pairwise
@@ -16,7 +17,7 @@ from siamdiff_min.conventions import OFFICIAL, PAPER
 from siamdiff_min.encoders import ENCODERS, Encoding
 from siamdiff_min.encoders.gearnet import GearNet
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, edge_lengths
-from siamdiff_min.logs import Mean
+from siamdiff_min.logs import Mean, Statistic
 from siamdiff_min.pretraining import OBJECTIVES, baselines, contrast
 from siamdiff_min.pretraining.baselines import GEOMETRY, Geometry, ResidueTypes, SelfPrediction, without
 from siamdiff_min.pretraining.contrast import MultiviewContrast, ball, info_nce, subsequence
@@ -51,6 +52,19 @@ def test_every_row_of_the_papers_tables_has_settings():
     assert OBJECTIVES.keys() == TABLE_5.keys()
     with pytest.raises(ValueError, match="CA atoms alone have no side-chain torsions"):
         build("torsional", "residue")
+
+
+def test_every_objective_is_built_by_a_function_of_one_signature():
+    for name, function in OBJECTIVES.items():
+        assert inspect.isfunction(function) and function.__name__ != "<lambda>", name
+        encoder, level, preset, *_ = inspect.signature(function).parameters.values()
+        assert (encoder.name, level.name, preset.name, preset.default) == ("encoder", "level", "preset", "paper"), name
+
+
+def test_every_statistic_has_a_value():
+    with pytest.raises(NotImplementedError):
+        Statistic.value([1.0, 2.0])
+    assert all("value" in vars(kind) for kind in Statistic.__subclasses__())
 
 
 @pytest.mark.parametrize("name, level", CASES)
@@ -112,12 +126,12 @@ def test_golden_residue_types(monkeypatch):
 def test_hidden_types_reach_no_bit_of_the_input(level):
     objective, protein = build("residue-type", level).eval(), chains()
     builder = objective.encoder.builder
-    left, masked = objective.types.hide(builder.select_nodes(protein), generator(3))
-    assert 0.05 < len(masked) / protein.num_residues < 0.3
+    left, chosen = objective.types.hide(builder.select_nodes(protein), generator(3))
+    assert 0.05 < len(chosen) / protein.num_residues < 0.3
     types = protein.residue_type.clone()
-    types[masked] = (types[masked] + 7) % 20
+    types[chosen] = (types[chosen] + 7) % 20
     other, same = objective.types.hide(builder.select_nodes(replace(protein, residue_type=types)), generator(3))
-    assert torch.equal(masked, same) and torch.equal(left.pos, other.pos)
+    assert torch.equal(chosen, same) and torch.equal(left.pos, other.pos)
     for a, b in zip(vars(builder(left)).values(), vars(builder(other)).values()):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
@@ -378,8 +392,8 @@ def test_every_protein_has_centres_and_coins_of_its_own(monkeypatch):
     assert {tuple(crop.residues_per_protein.tolist()) for crop in crops} == {(4, 4), (4, 9), (9, 4), (9, 9)}
     graph, hidden = objective.encoder.builder(view), set()
     for k in range(40):
-        owner = view.atom_protein[objective.hide_edges(view, graph, generator(k)).dst]
-        hidden.add(tuple((owner.bincount() < graph.num_edges / 2).tolist()))
+        protein_of = view.atom_protein[objective.hide_edges(view, graph, generator(k)).dst]
+        hidden.add(tuple((protein_of.bincount() < graph.num_edges / 2).tolist()))
     assert hidden == {(False, False), (False, True), (True, False), (True, True)}
 
 
@@ -575,11 +589,11 @@ def test_the_rates_and_numbers_of_app_d():
     hidden = [len(ResidueTypes(8).hide(protein, generator(k))[1]) for k in range(100)]
     assert np.mean(hidden) / protein.num_residues == pytest.approx(0.15, abs=0.01)
     objective, graph = build("multiview", "residue"), RESIDUE_GRAPH(protein)
-    owner = protein.atom_protein[graph.dst]
+    protein_of = protein.atom_protein[graph.dst]
     shares = []
     for k in range(40):
         left = protein.atom_protein[objective.hide_edges(protein, graph, generator(k)).dst]
-        shares += (1 - left.bincount() / owner.bincount()).tolist()
+        shares += (1 - left.bincount() / protein_of.bincount()).tolist()
     assert np.mean([share for share in shares if share]) == pytest.approx(0.15, abs=0.01)
     counts = {kind: len(Geometry(8, kind).hide(protein, graph, generator())[1]) for kind in GEOMETRY}
     assert counts["distance"] == 2 * 256

@@ -11,6 +11,7 @@ from conftest import generator, load_golden, move, real_protein, relative_error,
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES, SCHEDULES
 from siamdiff_min.pretraining.diffusion import (
+    Schedule,
     add_gaussian_noise,
     edges_to_vectors,
     hide_residues,
@@ -38,8 +39,8 @@ def test_linear_betas_closed_form():
 def test_alpha_bar_is_the_running_product():
     for schedule in SCHEDULES["paper"].values():
         product = 1.0
-        betas = schedule.betas(schedule.steps, schedule.low, schedule.high)
-        for beta, alpha_bar in zip(betas, schedule.alpha_bar, strict=True):
+        assert schedule.steps == 100 and schedule.betas.dtype == torch.float64
+        for beta, alpha_bar in zip(schedule.betas, schedule.alpha_bar, strict=True):
             product *= 1 - beta.item()
             assert alpha_bar == pytest.approx(product, rel=1e-12)
 
@@ -67,6 +68,13 @@ def test_levels_of_the_stages(preset, stage, first, last):
     assert (count - expected).abs().max() < 6 * math.sqrt(expected)
 
 
+def test_a_schedule_of_other_variances():
+    schedule = Schedule(linear_betas(4, 0.1, 0.4), t_range=(2, 3))
+    assert schedule.steps == 4 and schedule.draw_t(40, generator()).unique().tolist() == [2, 3]
+    assert torch.allclose(schedule.alpha_bar, torch.tensor([0.9, 0.72, 0.504, 0.3024], dtype=torch.float64))
+    assert schedule.mask_rate(torch.tensor([4])).item() == pytest.approx(1.0)
+
+
 def test_the_noise_of_the_paper_in_angstrom():
     """sqrt((1 - abar) / abar), from a fiftieth of a bond to the size of a protein; the same in both stages."""
     for schedule in SCHEDULES["paper"].values():
@@ -85,7 +93,7 @@ def test_mask_rate_is_linear():
 
 def test_ablations_are_values():
     schedule = SCHEDULES["official"][2]
-    assert schedule.ablated(**ABLATIONS["none"]) == schedule
+    assert vars(schedule.ablated(**ABLATIONS["none"])) == vars(schedule)
     sequence, structure = schedule.ablated(**ABLATIONS["no-structure"]), schedule.ablated(**ABLATIONS["no-sequence"])
     assert (sequence.weight_structure, sequence.weight_sequence) == (0.0, 1.0)
     assert (structure.weight_structure, structure.weight_sequence) == (1.0, 0.0)
@@ -161,35 +169,35 @@ def test_forward_noise_has_the_variance_of_eq_3(t):
 @pytest.mark.parametrize("backbone, kept", [(4, {0, 1, 2, 3}), (3, {0, 1, 2})])
 def test_masked_residues_keep_their_backbone(backbone, kept):
     protein = real_protein("1LCD_A")
-    masked = torch.tensor([3, 8, 20])
-    hidden = hide_residues(protein, masked, backbone)
-    assert hidden.masked.nonzero().flatten().tolist() == masked.tolist()
+    chosen = torch.tensor([3, 8, 20])
+    hidden = hide_residues(protein, chosen, backbone)
+    assert hidden.masked.nonzero().flatten().tolist() == chosen.tolist()
     for r in range(51):
         names = hidden.atom_name[hidden.atom_residue == r]
         before = protein.atom_name[protein.atom_residue == r]
-        assert set(names.tolist()) == (kept if r in masked else set(before.tolist()))
+        assert set(names.tolist()) == (kept if r in chosen else set(before.tolist()))
 
 
 def test_chain_rule_equals_autograd_of_the_distances():
-    """edges_to_vectors is the gradient of sum_e score_e d_e, averaged over the edges at either end of an atom."""
+    """edges_to_vectors is the gradient of sum_e m_e d_e, averaged over the edges at either end of an atom."""
     pos = torch.randn(12, 3, dtype=torch.float64, generator=generator(), requires_grad=True)
     src, dst = (torch.rand(12, 12, generator=generator(1)) < 0.4).fill_diagonal_(False).nonzero().unbind(1)
-    score = torch.randn(len(src), dtype=torch.float64, generator=generator(2))
+    m = torch.randn(len(src), dtype=torch.float64, generator=generator(2))
     expected = torch.zeros(12, 3, dtype=torch.float64)
     for end, other in ((src, dst), (dst, src)):
         distance = length(pos[end] - pos[other].detach())  # only the atoms at this end move
-        (gradient,) = torch.autograd.grad((score * distance).sum(), pos)
+        (gradient,) = torch.autograd.grad((m * distance).sum(), pos)
         expected += gradient / torch.bincount(end, minlength=12).clamp(min=1)[:, None]
-    assert torch.allclose(edges_to_vectors(score, pos.detach(), src, dst), expected, atol=1e-12)
+    assert torch.allclose(edges_to_vectors(m, pos.detach(), src, dst), expected, atol=1e-12)
 
 
 def test_vectors_turn_with_the_protein_and_ignore_self_edges():
     protein = real_protein("1LCD_A")
     src, dst = torch.randint(0, protein.num_atoms, (2, 300), generator=generator())
-    score = torch.randn(300, dtype=torch.float64, generator=generator(1))
+    m = torch.randn(300, dtype=torch.float64, generator=generator(1))
     rotation, _ = rigid_motion(4)
-    here = edges_to_vectors(score, protein.pos, src, dst)
-    there = edges_to_vectors(score, move(protein, 4).pos, src, dst)
+    here = edges_to_vectors(m, protein.pos, src, dst)
+    there = edges_to_vectors(m, move(protein, 4).pos, src, dst)
     assert (here @ rotation.T - there).abs().max() < 1e-9
     own = torch.arange(protein.num_atoms)
     assert edges_to_vectors(torch.ones(len(own)), protein.pos, own, own).abs().max() == 0

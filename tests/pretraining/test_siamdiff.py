@@ -9,7 +9,7 @@ from conftest import Golden, deviation, generator, load_golden, move, real_prote
 from torch import nn
 
 from siamdiff_min.conventions import OFFICIAL
-from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, GearNet, kernels
+from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, Encoding, GearNet, kernels
 from siamdiff_min.encoders.graph import edge_lengths
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES, SCHEDULES, SiamDiff, diffusion, siamdiff
 from siamdiff_min.protein.conformer import new_clashes, rotate_side_chains
@@ -109,7 +109,7 @@ def test_golden_loss_on_every_device(level, replay, device):
         torch.optim.Adam(objective.parameters(), lr=1e-4).step()
 
 
-def released_loss(objective: SiamDiff, views: list[Protein], t, masked, noise, alphas, gamma) -> torch.Tensor:
+def released_loss(objective: SiamDiff, views: list[Protein], t, chosen, noise, alphas, gamma) -> torch.Tensor:
     """The loss of the released code, step by step: everything per directed edge, in float32.
 
     gamma L_R + (1 - gamma) L_S, each a mean over the two directions of a mean over the proteins of a mean over atoms or
@@ -117,7 +117,7 @@ def released_loss(objective: SiamDiff, views: list[Protein], t, masked, noise, a
     """
     noisy, seen = [], []
     for view, eps in zip(views, noise, strict=True):
-        left = diffusion.hide_residues(view, masked, backbone=3)
+        left = diffusion.hide_residues(view, chosen, backbone=3)
         graph = objective.encoder.builder(left)
         if objective.encoder.builder.with_elements:
             graph = replace(graph, node_feature=torch.cat([graph.node_feature[:, :18], torch.zeros(len(eps), 21)], 1))
@@ -147,9 +147,9 @@ def released_loss(objective: SiamDiff, views: list[Protein], t, masked, noise, a
         error = (found - wanted).square().sum(-1)
         structure = structure + mean(error, left.atom_protein, left.num_proteins).mean() / len(views)
         cross = nn.functional.cross_entropy(
-            objective.seq_mlp(other.residue[masked]), left.residue_type[masked], reduction="none"
+            objective.seq_mlp(other.residue[chosen]), left.residue_type[chosen], reduction="none"
         )
-        sequence = sequence + mean(cross, left.residue_protein[masked], left.num_proteins).mean() / len(views)
+        sequence = sequence + mean(cross, left.residue_protein[chosen], left.num_proteins).mean() / len(views)
     return gamma * structure + (1 - gamma) * sequence
 
 
@@ -173,8 +173,8 @@ def test_stage_2_of_the_released_code(level, variant, near_zero_relus):
 
     g = generator(1)
     t = torch.randint(1, 6, (protein.num_proteins,), generator=g)
-    masked = diffusion.random_mask(protein, 0.85 * t / 5 + 0.15, g, with_replacement=True)
-    size = diffusion.hide_residues(views[0], masked, backbone=3).num_atoms
+    chosen = diffusion.random_mask(protein, 0.85 * t / 5 + 0.15, g, with_replacement=True)
+    size = diffusion.hide_residues(views[0], chosen, backbone=3).num_atoms
     noise = [torch.randn(size, 3, generator=g) for _ in views]
     alphas = (1 - torch.linspace(1e-4, 1e-4, 5)).cumprod(0)
     compared = [name.replace("model.", "encoder.", 1) for name in golden.state("out32/grad/")]
@@ -183,7 +183,7 @@ def test_stage_2_of_the_released_code(level, variant, near_zero_relus):
     def error() -> torch.Tensor:
         results.clear()
         for run in (
-            lambda: released_loss(objective, views, t, masked, noise, alphas, 0.2),
+            lambda: released_loss(objective, views, t, chosen, noise, alphas, 0.2),
             lambda: objective(protein, generator(1))[0],
         ):
             objective.load_state_dict(weights)
@@ -209,23 +209,24 @@ def test_golden_inner_values(level, replay):
     objective.encoder.register_forward_hook(lambda _, args, out: seen.append((*args, out)))
     replay(golden)
     objective(protein, generator())
-    for g, (noisy, graph, out) in zip(("g1", "g2"), seen):
+    for g, (noised, graph, out) in zip(("g1", "g2"), seen):
         expected = golden.state(f"out32/{g}_")
-        assert relative_error(noisy.pos, expected["noisy_node_position"]) < 1e-6
+        assert relative_error(noised.pos, expected["noisy_node_position"]) < 1e-6
         assert torch.equal(graph.node_feature, expected["model_input"].float())
         edges = expected["edge_list"].long()
-        order = ((edges[:, 1] * 7 + edges[:, 2]) * noisy.num_atoms + edges[:, 0]).argsort()
+        order = ((edges[:, 1] * 7 + edges[:, 2]) * noised.num_atoms + edges[:, 0]).argsort()
         assert torch.equal(torch.stack([graph.src, graph.dst, graph.relation], dim=1), edges[order])
         assert torch.equal(graph.edge_feature, expected["edge_feature_onehot"][order].float())
-        assert relative_error(edge_lengths(graph, noisy.pos), expected["perturbed_dist"][order]) < 1e-5
+        assert relative_error(edge_lengths(graph, noised.pos), expected["perturbed_dist"][order]) < 1e-5
         assert relative_error(out.protein, expected["graph_feature"]) < 1e-5
     (first, graph, _), (_, _, other) = seen
-    (score,) = kernels.edge_scores([(other.node, graph, first.pos)], objective.dist_mlp, objective.struct_mlp)
-    vectors = diffusion.edges_to_vectors(score, first.pos, graph.src, graph.dst)
+    noisy = siamdiff.Noisy(first, graph, None)
+    (m,) = kernels.edge_scores([noisy], [other], objective.dist_mlp, objective.struct_mlp)
+    vectors = diffusion.edges_to_vectors(m, first.pos, graph.src, graph.dst)
     assert relative_error(vectors, golden["out32/g1_struct_pred_pos"]) < 1e-5
-    masked = golden["out32/node_index"]
+    chosen = golden["out32/node_index"]
     # Named g1: predicted for view 1, so from the representations of view 2.
-    assert relative_error(objective.seq_mlp(other.residue[masked]), golden["out32/g1_seq_logits"]) < 1e-5
+    assert relative_error(objective.seq_mlp(other.residue[chosen]), golden["out32/g1_seq_logits"]) < 1e-5
 
 
 def test_released_task_checkpoints_fit():
@@ -349,11 +350,16 @@ def test_each_view_is_denoised_from_the_other(method, partner, monkeypatch):
     """The scores of view k are made of the representations of view `partner[k]`."""
     objective = tiny(method, "residue").eval()
     encoded, used = [], []
-    objective.encoder.register_forward_hook(lambda _, __, out: encoded.append(out.node))
+    objective.encoder.register_forward_hook(lambda _, __, out: encoded.append(out))
     edge_scores = kernels.fast.edge_scores
-    monkeypatch.setattr(kernels.fast, "edge_scores", lambda v, *heads: used.extend(v) or edge_scores(v, *heads))
+
+    def watched(noisy, crossed, *heads):
+        used.extend(crossed)
+        return edge_scores(noisy, crossed, *heads)
+
+    monkeypatch.setattr(kernels.fast, "edge_scores", watched)
     objective(batch(), generator())
-    assert len(encoded) == len(partner) and all(a is encoded[k] for (a, *_), k in zip(used, partner, strict=True))
+    assert len(encoded) == len(partner) and all(x is encoded[k] for x, k in zip(used, partner, strict=True))
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -391,11 +397,12 @@ def test_pair_scores_equal_the_plain_formula():
     graph, d = objective.encoder.builder(protein), objective.encoder.out_dim
     a = torch.randn(2, protein.num_atoms, d, dtype=torch.float64, generator=generator(), requires_grad=True)
     noise = torch.randn(protein.pos.shape, dtype=torch.float64, generator=generator(2))
-    views = [(a[0], graph, protein.pos), (a[1], graph, protein.pos + noise)]
+    noisy = [siamdiff.Noisy(replace(protein, pos=pos), graph, None) for pos in (protein.pos, protein.pos + noise)]
+    crossed = [Encoding(x, x, x) for x in a]
     results = []
     for form in kernels.FORMS:
         with patch.object(kernels, "form", form):
-            scores = torch.stack(kernels.edge_scores(views, objective.dist_mlp, objective.struct_mlp))
+            scores = torch.stack(kernels.edge_scores(noisy, crossed, objective.dist_mlp, objective.struct_mlp))
         weights = [a, *objective.dist_mlp.parameters(), *objective.struct_mlp.parameters()]
         target = torch.randn(scores.shape, dtype=torch.float64, generator=generator(1))
         results.append((scores, *torch.autograd.grad((scores * target).sum(), weights)))
@@ -426,18 +433,18 @@ def test_a_step_equals_the_formulas_as_published(level):
 def test_a_reverse_step_with_the_true_scores_goes_back_to_the_structure(method, t, monkeypatch):
     """The estimate of R^0 (Eq. 4), by eps_theta times the noise of step t; a is of the other view."""
     objective, encoded, noisy, asked = tiny(method, "atom").eval(), [], [], []
-    objective.encoder.register_forward_hook(lambda _, args, out: encoded.append((args[0], out.node)))
+    objective.encoder.register_forward_hook(lambda _, args, out: encoded.append((args[0], out)))
     add_noise = objective.add_noise
     objective.add_noise = lambda *args: noisy.append(add_noise(*args)) or noisy[-1]
-    monkeypatch.setattr(kernels, "edge_scores", lambda views, *heads: asked.extend(views) or [noisy[0].target])
+    monkeypatch.setattr(kernels, "edge_scores", lambda *args: asked.extend(zip(*args[:2])) or [noisy[0].score])
     clean, pos, estimate = objective.denoise(batch(), t, generator())
-    ((view, a),), ((used, graph, seen),) = encoded, asked
-    assert used is a and view is noisy[-1].protein and len(noisy) == (2 if method == "siamdiff" else 1)
-    assert graph is noisy[0].graph and seen is pos and torch.equal(pos, noisy[0].protein.pos)
+    ((view, encoding),), ((seen, used),) = encoded, asked
+    assert used is encoding and view is noisy[-1].protein and len(noisy) == (2 if method == "siamdiff" else 1)
+    assert seen is noisy[0] and pos is seen.protein.pos
     cosine = ((estimate - pos) * (clean - pos)).sum() / ((estimate - pos).norm() * (clean - pos).norm())
     assert torch.equal(clean, batch().pos) and cosine > 0.7
     abar = objective.schedule.alpha_bar[t - 1]
-    step = diffusion.edges_to_vectors(noisy[0].target, pos, graph.src, graph.dst)
+    step = diffusion.edges_to_vectors(seen.score, pos, seen.graph.src, seen.graph.dst)
     assert torch.allclose(estimate - pos, ((1 - abar) / abar).sqrt() * step, atol=1e-9)
 
 
