@@ -28,7 +28,7 @@ AHEAD = 2  # batches that are asked of every process: one that it makes, one to 
 LESS = "memory ran out, try fewer --num-workers; 0 needs none"
 
 
-def load(data: Data, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
+def load_batches(data: Data, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
     """The batches whose keys are given, in order: (batch, names) of each.
 
     Close it (`contextlib.closing`) to end its processes. Raises what making a batch raises, in its turn, and
@@ -36,18 +36,19 @@ def load(data: Data, keys: Iterable[list], config: Namespace, device: torch.devi
     """
     number = min(config.num_workers, len(keys)) if isinstance(keys, list) else config.num_workers
     if not number:
-        yield from (_pinned(_make(data, key), device) for key in keys)
+        yield from (_pinned(_make(data, batch), device) for batch in keys)
         return
     workers, asked = [], deque()
     try:
-        _start(workers, number, data)
+        for worker in _started(number, data):
+            workers.append(worker)  # one by one: also those before an error are ended below
         turn = cycle(workers)
-        for key in keys:
+        for batch in keys:
             if len(asked) == AHEAD * len(workers):
                 yield _pinned(_answer(*asked.popleft()), device)
             asked.append(next(turn))
             with suppress(OSError):  # it has ended; its answer will tell
-                asked[-1][1].send(key)
+                asked[-1][1].send(batch)
         while asked:
             yield _pinned(_answer(*asked.popleft()), device)
     finally:
@@ -57,8 +58,8 @@ def load(data: Data, keys: Iterable[list], config: Namespace, device: torch.devi
             connection.close()
 
 
-def _start(workers: list[tuple], number: int, data: Data) -> None:
-    """Add processes to `workers`: each with its connection. Raises SiamDiffError if there is no room for them.
+def _started(number: int, data: Data) -> Iterator[tuple]:
+    """New processes, each with its connection. Raises SiamDiffError if there is no room for them.
 
     Ctrl-C, and SIGTERM of a batch system, reach them too, but stay blocked: they end after the run's checkpoint.
     """
@@ -66,18 +67,18 @@ def _start(workers: list[tuple], number: int, data: Data) -> None:
         # gloo's threads may still be letting go of tensors. Up to Python 3.11 a worker that is forked meanwhile can
         # hang: 8 of 8,000 did; with a pause of 0.01 s none of 16,000.
         time.sleep(0.1)
-    context = multiprocessing.get_context(START)
+    context, connections = multiprocessing.get_context(START), []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
             for _ in range(number):
                 ours, theirs = context.Pipe()
+                connections.append(ours)
                 with theirs:
-                    known = [ours, *(connection for _, connection in workers)]
-                    process = context.Process(target=_serve, args=(theirs, data, known), daemon=True)
+                    process = context.Process(target=_serve, args=(theirs, data, connections), daemon=True)
                     process.start()
-                workers.append((process, ours))
+                yield process, ours
     except OSError as error:
         problem = f"could not start {number} processes that load data: {error.strerror or error}"
         raise SiamDiffError(f"{problem}. Try fewer --num-workers; 0 needs none") from error
@@ -96,10 +97,10 @@ def _serve(connection: Connection, data: Data, others: list[Connection]) -> None
             connection.send(_tried(data, connection.recv()))
 
 
-def _tried(data: Data, key: list) -> tuple | Exception:
+def _tried(data: Data, keys: list) -> tuple | Exception:
     """A batch, or the error in its place. One of ours is sent as it is, of another the text with its traceback."""
     try:
-        return _make(data, key)
+        return _make(data, keys)
     except SiamDiffError as error:
         return error
     except MemoryError:
@@ -108,8 +109,8 @@ def _tried(data: Data, key: list) -> tuple | Exception:
         return RuntimeError(traceback.format_exc())
 
 
-def _make(data: Data, key: list) -> tuple:
-    return data.collate([data.dataset[one] for one in key])
+def _make(data: Data, keys: list) -> tuple:
+    return data.collate([data.dataset[key] for key in keys])
 
 
 def _answer(process, connection: Connection) -> tuple:
@@ -126,6 +127,6 @@ def _answer(process, connection: Connection) -> tuple:
     return answer
 
 
-def _pinned(made: tuple, device: torch.device) -> tuple:
+def _pinned(batch: tuple, device: torch.device) -> tuple:
     """Page-locked for a GPU, so that the copy to it need not be waited for."""
-    return (made[0].pin_memory(), *made[1:]) if device.type == "cuda" else made
+    return (batch[0].pin_memory(), *batch[1:]) if device.type == "cuda" else batch

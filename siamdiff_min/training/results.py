@@ -87,15 +87,17 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
     return columns
 
 
-def report(
+def write_results(
     path: Path, config: Namespace, task: Task, tested: Mapping[int, Predictions], epochs: Mapping, version: str
 ) -> str:
     """Write results.json, and return it as a table.
 
-    `tested` is what the model of every seed says of the test split, and `epochs` after how many it was the best.
+    `tested` are the predictions of every seed's model for the test split, and `epochs` after how many it was the best.
     """
-    content = {"about": machine(config, version), "splits": task.known.get("splits", {}), "best_epoch": epochs}
-    content |= {
+    content = {
+        "about": origin(config, version),
+        "splits": task.known.get("splits", {}),
+        "best_epoch": epochs,
         **measured(task, tested),
         "answer": task.known.get("answer"),
         "options": {**task.options},
@@ -118,12 +120,12 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> dict:
     if answer:
         scores = {name: task.constant_scores(answer, name, len(target)) for name in names}
         constant = {name: task.metrics(score, target, groups)[name] for name, score in scores.items()}
-    values = {name: [found[name] for found in test.values()] for name in names}
+    values = {name: [metrics[name] for metrics in test.values()] for name in names}
     counts = {"samples": len(target), "structures": len(set(groups))}
     if isinstance(task, Binary):
         counts["positives"] = int(target.sum())
     if "accuracy" in names:
-        counts["correct"] = {seed: round(found["accuracy"] * len(target)) for seed, found in test.items()}
+        counts["correct"] = {seed: round(metrics["accuracy"] * len(target)) for seed, metrics in test.items()}
     drawn = {name: (None, None) for name in names}
     if counts["structures"] > 1:
         drawn = {name: spread(name, task, [x.score for x in tested.values()], target, groups, answer) for name in names}
@@ -154,8 +156,8 @@ def spread(name: str, task: Task, scores: list, target: np.ndarray, groups: list
     return intervals.interval(mean), intervals.interval(mean - values[:, -1])
 
 
-def machine(config: Namespace, version: str) -> dict[str, str]:
-    """When, with which versions and on what."""
+def origin(config: Namespace, version: str) -> dict[str, str]:
+    """When, with which versions and on which machine a run was done."""
     where = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
     if torch.cuda.is_available() and getattr(config, "device", "cpu") != "cpu":
         where += f", {torch.cuda.get_device_name()}"

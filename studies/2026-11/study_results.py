@@ -307,10 +307,10 @@ def curves(config: dict, out: Path) -> None:
         objective = checkpoint.new_objective(weights.new_encoder(run), run).eval()
         points[title] = []
         for path in sorted(folder.glob("checkpoint-*.pt")):
-            state = checkpoint.load(path)
+            state = weights.read_weights(path)
             if state["step"] * budget["epochs"] % max(stages):
                 continue  # within an epoch
-            checkpoint.load_weights(objective, state["objective"], str(path))
+            weights.load_weights(objective, state["objective"], str(path))
             objective.set_stage(stages[state["step"]])
             crops = Crops(store, run.max_length, run.seed)  # and masks and noise: the same after every epoch
             measured = engine.evaluate(objective, Data(crops, collate, range(len(store))), run, ranks)

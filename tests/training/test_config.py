@@ -10,7 +10,6 @@ import torch
 from siamdiff_min.encoders import ENCODERS, ONE_LEVEL, weights
 from siamdiff_min.files import CheckpointError, ConfigError
 from siamdiff_min.pretraining import OBJECTIVES
-from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import (
     FINETUNE,
     PRETRAIN,
@@ -101,7 +100,7 @@ def test_every_option_is_explained(options, read, capsys):
     text = capsys.readouterr().out
     for name, option in options.items():
         assert f"--{name.replace('_', '-')}" in text
-        assert option.about["help"][:20] in " ".join(text.split())
+        assert option.arguments["help"][:20] in " ".join(text.split())
     assert vars(read()).keys() == options.keys()
 
 
@@ -122,7 +121,7 @@ def test_nonsense_is_refused(argv, capsys):
 def written(folder, kind=weights.ENCODER, name="encoder.pt", **values):
     """A file of weights that says this of itself."""
     identity = {"encoder": "gearnet", "level": "residue", "size": "tiny", "preset": "paper"} | values
-    checkpoint.write(folder / name, kind, {"options": {}, "labels": [], **identity, "state": {}})
+    weights.write_weights(folder / name, kind, {"options": {}, "labels": [], **identity, "state": {}})
     return folder / name
 
 
