@@ -103,13 +103,13 @@ class Item:
 
     def read(self) -> Structure:
         """Decompress and parse the item. Raises StructureError."""
-        label = f"{self.path}:{self.index}"
-        with structure_errors(label, "damaged or truncated gzip data"):
+        path = f"{self.path}:{self.index}"
+        with structure_errors(path, "damaged or truncated gzip data"):
             content = gzip.decompress(_get(self.path, str(self.index)))
-        with structure_errors(label, "not JSON"):
+        with structure_errors(path, "not JSON"):
             item = json.loads(content)
-        with structure_errors(label, "malformed item"):
-            return _READERS[self.task](label, item)
+        with structure_errors(path, "malformed item"):
+            return _READERS[self.task](path, item)
 
 
 # ---- LMDB ------------------------------------------------------------------------------------------------------------
@@ -173,12 +173,12 @@ def _atoms(item: dict, name: str) -> list[tuple]:
     return list(zip(rows, model, subunit))
 
 
-def _structure(label: str, atoms: list[tuple], subunit=None) -> Structure:
-    """The protein of the first model, of one subunit or of all rows."""
+def _structure(path: str, atoms: list[tuple], subunit=None) -> Structure:
+    """The protein that one subunit, or all of them, is in the first model. `path` names the item in messages."""
     chosen = [(row, model) for row, model, name in atoms if subunit is None or name == subunit]
     if not chosen:
-        raise StructureError(label, "no atoms in it", "" if subunit is None else f"subunit {subunit!r:.100}")
-    return assemble(label, [row for row, model in chosen if model == chosen[0][1]], Counter())
+        raise StructureError(path, "no atoms in it", "" if subunit is None else f"subunit {subunit!r:.100}")
+    return assemble(path, [row for row, model in chosen if model == chosen[0][1]], Counter())
 
 
 def _rows_of(keys: Iterable) -> dict[tuple, list[int]]:
@@ -200,19 +200,19 @@ def _target_and_decoy(text: str) -> tuple[str, str]:
     raise ValueError(f"id is {text!r:.100}, not (target, decoy)")
 
 
-def _read_psr(label: str, item: dict) -> Structure:
+def _read_psr(path: str, item: dict) -> Structure:
     """Protein structure ranking: one model of a protein and its GDT_TS."""
     (target, _), score = _target_and_decoy(item["id"]), float(item["scores"]["gdt_ts"])
     if not 0 <= score <= 1:  # also refuses NaN
         raise ValueError(f"gdt_ts is {score}, not between 0 and 1")
     labels = {"kind": "regression", "values": [score], "target": target}
-    return replace(_structure(label, _atoms(item, "atoms")), labels=labels)
+    return replace(_structure(path, _atoms(item, "atoms")), labels=labels)
 
 
 _MUTATION = re.compile(r"([A-Z])(\S)(-?[0-9]{1,9})([A-Za-z]?)([A-Z])")  # wild type, chain, number, code, mutant
 
 
-def _read_msp(label: str, item: dict) -> Structure:
+def _read_msp(path: str, item: dict) -> Structure:
     """Mutation stability prediction: a complex, its mutant, and whether the mutation stabilises it.
 
     The id ends with the mutations, joined by commas: `2VLO_A_B_AB95K` has Ala 95 of chain B replaced by Lys.
@@ -220,7 +220,7 @@ def _read_msp(label: str, item: dict) -> Structure:
     name, stabilised = item["id"], str(item["label"])
     if stabilised not in ("0", "1"):
         raise ValueError(f"label is {stabilised!r:.20}")
-    sides = [_structure(label, _atoms(item, f"{side}_atoms")) for side in ("original", "mutated")]
+    sides = [_structure(path, _atoms(item, f"{side}_atoms")) for side in ("original", "mutated")]
     places = [{key: row for row, key in enumerate(side.positions)} for side in sides]
     mutated: list[list[int]] = [[], []]
     for text in name.rpartition("_")[2].split(","):
@@ -233,30 +233,30 @@ def _read_msp(label: str, item: dict) -> Structure:
             row = next((place[key] for key in keys if key in place), None)
             found = "nothing" if row is None else ONE_LETTER[side.protein.residue_type[row]]
             if found != letter:
-                raise StructureError(label, "mutation not in the structure", f"{text!r}: {found} for {letter}")
+                raise StructureError(path, "mutation not in the structure", f"{text!r}: {found} for {letter}")
             rows.append(row)
     first = sides[0].protein.num_residues
     mutated[1] = [first + row for row in mutated[1]]
     return join(sides, first=first, mutated=mutated, label=int(stabilised))
 
 
-def _read_pip(label: str, item: dict) -> Structure:
+def _read_pip(path: str, item: dict) -> Structure:
     """Protein interface prediction: two subunits and which of their residues touch.
 
     If the frame also has the subunits unbound (four in all), the two that the positive pairs name are taken. An item
     without positive pairs, or whose pairs name other than two subunits, fails: no sample could be drawn from it. A pair
     knows no insertion codes: it means the first residue with that number.
     """
-    atoms, (labels,) = _atoms(item, "atoms_pairs"), _columns(item, "atoms_neighbors", ["label"])
+    atoms, (touching,) = _atoms(item, "atoms_pairs"), _columns(item, "atoms_neighbors", ["label"])
     ends = []
     for columns in _ENDS:
         subunit, model, chain, number = _columns(item, "atoms_neighbors", columns)
         ends.append(zip(subunit, model, map(str.strip, chain), number))
-    pairs = [pair for *pair, positive in zip(*ends, labels) if positive == 1]
+    pairs = [pair for *pair, touch in zip(*ends, touching) if touch == 1]
     subunits = list(dict.fromkeys(end[0] for pair in pairs for end in pair))
     if len(subunits) != 2:
-        raise StructureError(label, "positive pairs of other than two subunits", f"{subunits!r:.200}")
-    sides, keys = [_structure(label, atoms, name) for name in subunits], []
+        raise StructureError(path, "positive pairs of other than two subunits", f"{subunits!r:.200}")
+    sides, keys = [_structure(path, atoms, name) for name in subunits], []
     for name, side in zip(subunits, sides, strict=True):
         model = next(model for _, model, subunit in atoms if subunit == name)
         keys += [(name, model, chain, number) for chain, number, _ in side.positions]
@@ -269,21 +269,21 @@ def _read_pip(label: str, item: dict) -> Structure:
         else:
             found.add(tuple(sorted((rows[one][0], rows[other][0]))))
     if not found:
-        raise StructureError(label, "no positive pairs", f"{dropped.total()} of residues that are not in the protein")
+        raise StructureError(path, "no positive pairs", f"{dropped.total()} of residues that are not in the protein")
     ambiguous = [row for row, key in enumerate(keys) if len(rows[key]) > 1]
     pairs = torch.tensor(sorted(found), dtype=torch.int32)
     joined = join(sides, first=sides[0].protein.num_residues, pairs=pairs, ambiguous=ambiguous)
     return replace(joined, dropped=joined.dropped + dropped)
 
 
-def _read_res(label: str, item: dict) -> Structure:
+def _read_res(path: str, item: dict) -> Structure:
     """Residue identity: a structure, residues of it whose type is to be told, and the atoms listed around each.
 
     Whatever is listed of the residue itself, a sample shows its backbone only (`samples.EnvironmentSamples`).
     """
     atoms, lists = _atoms(item, "atoms"), item["subunit_indices"]
     (names,) = _columns(item, "labels", ["subunit"])
-    structure = _structure(label, atoms)
+    structure = _structure(path, atoms)
     protein, place_of = structure.protein, structure.positions
     owners = zip(protein.atom_residue.tolist(), protein.atom_name.tolist())
     atom = {(*place_of[residue], name): i for i, (residue, name) in enumerate(owners)}
@@ -306,7 +306,7 @@ def _read_res(label: str, item: dict) -> Structure:
             environments[centre] = near[near >= 0]
     if not environments:
         found = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()))
-        raise StructureError(label, "no environments", found)
+        raise StructureError(path, "no environments", found)
     labels = {"residues": list(environments), "counts": [len(near) for near in environments.values()]}
     labels["atoms"] = torch.from_numpy(np.concatenate([*environments.values()]).astype(np.int32))
     return replace(structure, dropped=structure.dropped + dropped, labels=labels)

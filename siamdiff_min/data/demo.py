@@ -31,12 +31,12 @@ ENVIRONMENT_RADIUS = 10 * sqrt(3)  # angstrom around an ideal CB (RES)
 def demo_set(task: str) -> LabelledData:
     """The demo set of a task: ec, pip, msp, res or psr."""
     content = json.loads((FOLDER / f"{task}.json").read_text(encoding="utf-8"))
-    labels, files, origins = checksum(FOLDER / f"{task}.json"), data_files(bundle_path()), {}
+    digest, files, origins = checksum(FOLDER / f"{task}.json"), data_files(bundle_path()), {}
     for split in SPLITS:
         listing = partial(_listing, [entry for entry in content["entries"] if entry["split"] == split])
-        place, key = bundle_path() / f"demo-{task}-{split}", f"{labels} {split}"
+        place, key = bundle_path() / f"demo-{task}-{split}", f"{digest} {split}"
         origins[split] = Origin(place, key, listing, bundle_path(), files, in_cache=True)
-    return LabelledData(**origins, labels=tuple(content["labels"]), about=content["about"])
+    return LabelledData(**origins, classes=tuple(content["labels"]), about=content["about"])
 
 
 def _listing(entries: list[dict]) -> Listing:

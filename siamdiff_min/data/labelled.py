@@ -1,4 +1,4 @@
-"""A downstream set before it is read: the origins of its three splits, and the names and source of its labels."""
+"""A downstream set before it is read: the origins of its three splits, and the names of its classes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class LabelledData:
     train: Origin | None = None
     valid: Origin | None = None
     test: Origin | None = None
-    labels: tuple[str, ...] = ()  # names of the classes (EC)
+    classes: tuple[str, ...] = ()  # their names, in the order of the outputs; empty for tasks without classes
     about: str = ""  # where the labels come from, for the user
     options: Mapping = field(default_factory=dict)  # of the task (table)
 

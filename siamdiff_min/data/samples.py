@@ -3,7 +3,7 @@
 A sample is a pure function of (epoch, index). Beside every protein a store keeps a dict of labels. Rows count the
 residues, or atoms, of the entry from 0:
 
-    ec      kind "labels"; values: a list of labels of the protein, in a list
+    ec      kind "labels" (several classes at once); values: the classes of the protein as a list, in a list
     psr     kind "regression"; values: GDT_TS in [0, 1], in a list; target: the protein that this is a model of
     table   kind and values: one of the structure; or of some residues, then also rows, and places: chain and number
     msp     first: number of residues of the wild type, which come before those of the mutant; mutated: rows of the
@@ -69,15 +69,15 @@ class Samples(torch.utils.data.Dataset):
 
     Args:
         store: entries with the labels of this task.
-        labels: names of the classes (EC).
+        classes: their names, in the order of the outputs (EC, tables).
         max_residues: of a structure, the nearest to the mutation in MSP; None for all.
 
     Raises StoreError if there is no sample: no label meets a residue of the structures.
     """
 
-    def __init__(self, store: ProteinStore, labels: Sequence[str] = (), max_residues: int | None = None):
+    def __init__(self, store: ProteinStore, classes: Sequence[str] = (), max_residues: int | None = None):
         self.store, self.max_residues, self.checksum = store, max_residues, store.checksum
-        self.label_index = {label: i for i, label in enumerate(labels)}
+        self.class_index = {name: i for i, name in enumerate(classes)}
         counts = [self.count(i) for i in range(len(store))]
         if not sum(counts):
             found = f"not found: {store.about}" if store.about else f"{len(store)} structures give none"
@@ -144,13 +144,13 @@ class ValueSamples(Samples):
         return replace(sample, focus=focus, names=names, groups=(name,) * len(names))
 
     def target(self, labels: dict) -> np.ndarray:
-        """The values of an entry: (K,) numbers or indices of classes, (K, C) 0 or 1 for several labels at once."""
+        """The values of an entry: (K,) numbers or indices of classes, (K, C) 0 or 1 for several classes at once."""
         kind, values = labels["kind"], labels["values"]
         if kind == "classes":
-            return np.array([self.label_index[name] for name in values])
+            return np.array([self.class_index[name] for name in values])
         if kind != "labels":
             return np.array(values, dtype=np.float64)
-        return np.array([[name in given for name in self.label_index] for given in values], dtype=np.float32)
+        return np.array([[name in present for name in self.class_index] for present in values], dtype=np.float32)
 
     def targets(self) -> np.ndarray:
         """The values of all structures or residues."""

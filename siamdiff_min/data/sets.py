@@ -21,7 +21,7 @@ class Set(NamedTuple):
     """The data of one task."""
 
     data: Callable[[Namespace, Sequence[str]], LabelledData]  # (options of finetune.py, splits that are needed)
-    samples: type[samples.Samples]  # what its samples are, from a store and (labels, max_residues)
+    samples: type[samples.Samples]  # what its samples are, from a store and (classes, max_residues)
 
 
 def _ec(config: Namespace, needed: Sequence[str]) -> LabelledData:

@@ -67,7 +67,7 @@ class ProteinStore(torch.utils.data.Dataset):
         self.first = [0, *accumulate(len(shard["names"]) for shard in shards)]  # row of every shard's first protein
         self.names = [name for shard in shards for name in shard["names"]]
         self.rows: Sequence[int] = range(len(self.names))  # the proteins that are handed out, see `with_labels`
-        self.given: list[dict] | None = None  # their labels, if these are not in the store
+        self.own_labels: list[dict] | None = None  # their labels, if these are not in the store
         self.about = ""  # what is missing of these labels
         self.mapped: dict[int, dict] = {}  # shards by number
         self.size = sum(shard["size"] for shard in shards)  # bytes on the disk
@@ -93,13 +93,13 @@ class ProteinStore(torch.utils.data.Dataset):
     def checksum(self) -> str:
         """The same where all proteins, their names and their labels are."""
         text = "".join(shard["content"] for shard in self.meta["shards"])
-        text += "" if self.given is None else f"{[*self.rows]} {self.given}"
+        text += "" if self.own_labels is None else f"{[*self.rows]} {self.own_labels}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def labels(self, index: int) -> dict:
         """The labels of a protein; empty for plain structures."""
-        if self.given is not None:
-            return self.given[index]
+        if self.own_labels is not None:
+            return self.own_labels[index]
         shard, row = self._find(index)
         return shard["labels"][row] if shard["labels"] else {}
 
@@ -109,19 +109,19 @@ class ProteinStore(torch.utils.data.Dataset):
             raise damaged(self._file(index), f"labels of {self.names[index]} for rows that are not there")
         return rows
 
-    def with_labels(self, labels: Mapping[str, Callable[[list], dict]]) -> "ProteinStore":
-        """The same store with these proteins only, and labels made from their `positions`.
+    def with_labels(self, label_of: Mapping[str, Callable[[list], dict]]) -> "ProteinStore":
+        """The same store with these proteins only. Each function makes the labels of one from its `positions`.
 
         Proteins that the store lacks, and those without any value, are left out; `about` says how many.
         """
         row_of = {name: row for row, name in enumerate(self.names)}
-        found = {row_of[n]: labels[n](self.positions(row_of[n])) for n in sorted(labels.keys() & row_of.keys())}
-        missing = sum(made.pop("missing", 0) for made in found.values())
+        made = {row_of[n]: label_of[n](self.positions(row_of[n])) for n in sorted(label_of.keys() & row_of.keys())}
+        missing = sum(labels.pop("missing", 0) for labels in made.values())
         other = copy(self)  # as for another process: nothing is mapped yet
-        other.given = [made for made in found.values() if made["values"]]
-        other.rows = [row for row, made in found.items() if made["values"]]
+        other.own_labels = [labels for labels in made.values() if labels["values"]]
+        other.rows = [row for row, labels in made.items() if labels["values"]]
         other.names = [self.names[row] for row in other.rows]
-        left_out = {"structures": len(labels) - len(other), "labels of residues that are not in theirs": missing}
+        left_out = {"structures": len(label_of) - len(other), "labels of residues that are not in theirs": missing}
         other.about = ", ".join(f"{count} {what}" for what, count in left_out.items() if count)
         return other
 

@@ -123,7 +123,7 @@ class Origin:
     data: Path | None = None  # where the files are whose names and bytes decide
     files: Mapping[str, tuple] = field(default_factory=dict)  # `data_files` of them, as they are now
     in_cache: bool = False  # the store never goes beside the data
-    labels: Mapping[str, Callable[[list], dict]] | None = None  # of these proteins only; see `ProteinStore.with_labels`
+    label_of: Mapping[str, Callable[[list], dict]] | None = None  # only these proteins; see `ProteinStore.with_labels`
 
 
 def structure_files(path=None, min_plddt: float | None = None) -> Origin:

@@ -103,7 +103,7 @@ def open_store(
     if folder is None:
         return None
     opened = ProteinStore(folder)
-    return opened if data.origin.labels is None else opened.with_labels(data.origin.labels)
+    return opened if data.origin.label_of is None else opened.with_labels(data.origin.label_of)
 
 
 def _is_store(folder: Path) -> bool:

@@ -24,18 +24,18 @@ SMALLEST, LARGEST = 1.2e-38, 3.4e38  # sizes of numbers in float32, in which tar
 HELD_OUT = 10  # a tenth of the structures each for validation and test
 
 
-def table_set(labels, data, kind: str | None = None, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:
-    """The three splits of the structures in `data` that the table `labels` names; those not `needed` may be empty.
+def table_set(table, data, kind: str | None = None, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:
+    """The three splits of the structures in `data` that the file `table` names; those not `needed` may be empty.
 
     Args:
-        kind: "regression", "binary" (0 or 1), "classes" (one name each) or "labels" (any number of names, with commas);
-            by default what the values look like.
+        kind: "regression", "binary" (0 or 1), "classes" (one name each) or "labels" (any number of classes at
+            once, with commas); by default what the values look like.
 
     Raises:
         StructureError: the table is malformed, or names a structure that is not in `data`.
     """
-    rows = read_table(labels)
-    with structure_errors(labels, "malformed table"):
+    rows = read_table(table)
+    with structure_errors(table, "malformed table"):
         kind = kind or _looks_like([row["value"] for row in rows])
         classes, values = _values([row["value"] for row in rows], kind)
     residues, listed = "number" in rows[0], {}
@@ -44,19 +44,19 @@ def table_set(labels, data, kind: str | None = None, needed: Sequence[str] = tup
     there = {source.name for source in find_structures(data).sources}
     if missing := sorted(listed.keys() - there):
         detail = f"{len(missing)} of {len(listed)}, e.g. {missing[0]}; {data} has {len(there)}, e.g. {[*there][:1]}"
-        raise StructureError(labels, "names that match no structure", detail)
-    origin, split_of = structure_files(data), _splits(labels, listed, needed)
+        raise StructureError(table, "names that match no structure", detail)
+    origin, split_of = structure_files(data), _splits(table, listed, needed)
     origins = {}
     for split in SPLITS:
-        found = {name: partial(_label, kind, rows) for name, rows in listed.items() if split_of[name] == split}
-        origins[split] = replace(origin, labels=found)
+        named = {name: rows for name, rows in listed.items() if split_of[name] == split}
+        origins[split] = replace(origin, label_of={name: partial(_labels, kind, rows) for name, rows in named.items()})
     what = f"{len(rows)} residues of {len(listed)}" if residues else f"{len(listed)}"
-    about = f"{kind} on {what} structures, {labels}" + (f"; {len(classes)} names" if classes else "")
-    return LabelledData(**origins, labels=classes, about=about, options={"kind": kind, "residues": residues})
+    about = f"{kind} on {what} structures, {table}" + (f"; {len(classes)} names" if classes else "")
+    return LabelledData(**origins, classes=classes, about=about, options={"kind": kind, "residues": residues})
 
 
-def _label(kind: str, rows: list[dict], positions: list[tuple]) -> dict:
-    """The value of a structure, or the values of its residues in file order."""
+def _labels(kind: str, rows: list[dict], positions: list[tuple]) -> dict:
+    """The labels of a structure: its value, or the values of its residues in file order."""
     if "number" not in rows[0]:
         return {"kind": kind, "values": [rows[0]["value"]]}
     row_of = {(chain, f"{n}{code}".strip()): row for row, (chain, n, code) in enumerate(positions)}
@@ -129,7 +129,7 @@ def _number(text: str) -> float | None:
 
 
 def _looks_like(texts: Sequence[str]) -> str:
-    """The kind of the labels. Raises ValueError if some are numbers, and others are not."""
+    """The kind of these values. Raises ValueError if some are numbers, and others are not."""
     others = [row for row, text in enumerate(texts, 1) if _number(text) is None]
     if not others:
         return "binary" if {*map(float, texts)} == {0, 1} else "regression"

@@ -12,7 +12,7 @@ from .metrics import NAN, rows_of_groups
 from .metrics import spearman as plain_spearman
 
 DRAWS = 1000  # 200 of large splits
-AT_ONCE = 2_000_000  # weights of samples and labels, to bound the memory
+AT_ONCE = 2_000_000  # weights of samples and classes, to bound the memory
 Measure = Callable[[np.ndarray], np.ndarray]
 
 

@@ -36,15 +36,15 @@ def fmax(score: np.ndarray, target: np.ndarray) -> float:
     are the averages of Eq. 30. They are read only after the last of equal scores: there is no threshold between equal
     scores, and torchdrug's maximum, which takes such places in, is too high.
 
-    score (B, C) of every protein and label: the paper's are probabilities, but only their order matters. target (B, C)
-    is 1 where the protein has the label, else 0. A protein without labels has recall 0/0 in Eq. 29; it counts as 0, and
-    the protein counts in N. nan if no protein has a label.
+    score (B, C) of every protein and class: the paper's are probabilities, but only their order matters. target (B, C)
+    is 1 if the protein is of the class, else 0. A protein of no class has recall 0/0 in Eq. 29; it counts as 0, and the
+    protein counts in N. nan if no protein has a class.
     """
     if not target.any():
         return NAN
     order = np.argsort(-score, axis=1, kind="stable")
     score, hit = np.take_along_axis(score, order, 1), np.take_along_axis(target, order, 1)
-    precision = hit.cumsum(1) / np.arange(1, hit.shape[1] + 1)  # of the k best labels of a protein
+    precision = hit.cumsum(1) / np.arange(1, hit.shape[1] + 1)  # of the k best classes of a protein
     precision_step = np.diff(precision, axis=1, prepend=0)
     recall_step = hit / np.maximum(hit.sum(1, keepdims=True), 1)
     covered_step = np.zeros_like(hit)  # M(t) counts a protein from its first prediction on

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import move
-from given import LABELS, dataset, encoder
+from given import CLASSES, dataset, encoder
 
 from siamdiff_min.data.samples import pack_samples
 from siamdiff_min.data.sets import SETS
@@ -24,7 +24,7 @@ ALONE = ranks.Ranks(torch.device("cpu"))
 
 def make(task: str, level: str):
     torch.manual_seed(0)
-    return TASKS[task](encoder(task, level), **({"num_outputs": len(LABELS)} if task == "ec" else {}))
+    return TASKS[task](encoder(task, level), **({"num_outputs": len(CLASSES)} if task == "ec" else {}))
 
 
 def batch_of(data, num: int = 4):
