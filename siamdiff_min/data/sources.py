@@ -63,7 +63,7 @@ class Source:
         """The bytes of a member of an archive; None for a file, which the parser opens itself."""
         if self.member is None:
             if self.path.endswith(ARCHIVES):
-                _members(self.path, [])  # it is here because its members could not be listed: that is raised again
+                _members(self.path)  # it is here because its members could not be listed: that is raised again
             return None
         if self.size > MAX_BYTES:
             raise StructureError(self, "too large", f"{self.size} bytes")
@@ -189,7 +189,7 @@ def find_structures(path) -> Listing:
     An archive in the folder that cannot be listed becomes a source that cannot be read, and so a failure. Raises
     StructureError if nothing is at `path`, or it is itself an archive that is damaged.
     """
-    found: list[tuple[str, Source]] = []  # and the path inside the folder, or inside folder and archive
+    files: list[tuple[str, Source]] = []  # and the path inside the folder, or inside folder and archive
     skipped: list[tuple[str, str]] = []
     damaged: list[Source] = []
     alone = not os.path.isdir(path)
@@ -198,10 +198,10 @@ def find_structures(path) -> Listing:
         if not os.path.isfile(file):
             skipped.append((file, "folder that is not entered" if os.path.isdir(file) else "not a regular file"))
         elif not file.endswith(ARCHIVES):
-            found.append((inside, Source("", file)))
+            files.append((inside, Source("", file)))
         else:
             try:
-                members = _members(file, skipped)
+                members, left_out = _members(file)
             except StructureError:
                 if alone:
                     raise
@@ -209,18 +209,23 @@ def find_structures(path) -> Listing:
             else:
                 ending = next(ending for ending in ARCHIVES if inside.endswith(ending))
                 folder = "" if alone else inside.removesuffix(ending)
-                found += ((os.path.join(folder, m), Source("", file, m, *place)) for m, *place in members)
-    return Listing(sorted([*_named(found, skipped), *damaged], key=lambda source: source.name), skipped)
+                files += ((os.path.join(folder, name), Source("", file, name, *where)) for name, *where in members)
+                skipped += left_out
+    sources, left_out = _named(files)
+    return Listing(sorted([*sources, *damaged], key=lambda source: source.name), skipped + left_out)
 
 
-def _members(file: str, skipped: list) -> list[tuple[str, int, int]]:
-    """The files in an archive: name, offset of the first byte (0 in a zip), size. Raises StructureError."""
+def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
+    """The files in an archive: name, offset of the first byte (0 in a zip), size; and what is skipped, with the reason.
+
+    Raises StructureError.
+    """
     with structure_errors(file, "damaged archive"):
         if file.endswith(".zip"):
             with zipfile.ZipFile(file) as archive:
-                found = [(info.filename, 0, info.file_size) for info in archive.infolist()]
-            return [member for member in found if not member[0].endswith("/")]
-        members = []
+                members = [(info.filename, 0, info.file_size) for info in archive.infolist()]
+            return [member for member in members if not member[0].endswith("/")], []
+        members, skipped = [], []
         plain = _unpacked(file, os.stat(file).st_mtime_ns) if file.endswith(GZIPPED) else None
         if plain is not None:
             plain.seek(0)
@@ -237,7 +242,7 @@ def _members(file: str, skipped: list) -> list[tuple[str, int, int]]:
             archive.fileobj.seek(archive.offset)
             if archive.fileobj.read(512).strip(b"\0"):
                 raise ValueError(f"no valid header at byte {archive.offset}")
-        return members
+        return members, skipped
 
 
 def kind_of(file: str) -> str | None:
@@ -245,21 +250,22 @@ def kind_of(file: str) -> str | None:
     return next((kind for kind in reversed(KINDS) if file.lower().endswith(kind)), None)
 
 
-def _named(found: list[tuple[str, Source]], skipped: list[tuple[str, str]]) -> list[Source]:
-    """One source for every structure, each with a name of its own; the others are added to `skipped`."""
-    files: list[tuple[int, str, Source]] = []  # place in KINDS, path without extensions
-    for inside, source in found:
+def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[str, str]]]:
+    """One source for every structure, each with a name of its own; and the other files, with the reason."""
+    candidates: list[tuple[int, str, Source]] = []  # row in KINDS, path without extensions
+    skipped: list[tuple[str, str]] = []
+    for inside, source in files:
         kind = kind_of(inside)
         stem = os.path.normpath(f"/./{inside}")[1 : -len(kind or ".")]  # no name leads out of the data
         if kind is not None and os.path.basename(inside).lower() != kind:
-            files.append((KINDS.index(kind), stem, source))
+            candidates.append((KINDS.index(kind), stem, source))
         else:
             packed = f"{os.path.basename(inside)} is a packed archive, unpack it first"
             skipped.append((str(source), packed if inside.lower().endswith(PACKED) else "not a structure file"))
     chosen: dict[str, Source] = {}
-    for _, stem, source in sorted(files, key=lambda item: (*item[:2], item[2].offset)):
+    for _, stem, source in sorted(candidates, key=lambda item: (*item[:2], item[2].offset)):
         if chosen.setdefault(stem, source) is not source:
             skipped.append((str(source), "another file of the same structure"))
     count = Counter(map(os.path.basename, chosen))
     names = {stem: name if count[name := os.path.basename(stem)] == 1 else stem for stem in chosen}
-    return [replace(source, name="/".join(Path(names[stem]).parts)) for stem, source in chosen.items()]
+    return [replace(source, name="/".join(Path(names[stem]).parts)) for stem, source in chosen.items()], skipped

@@ -132,8 +132,13 @@ def _pdb_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Coun
         # From atom 100,000 on the serial number may run into the name of the record.
         if line.startswith("ATOM") or record == "HETATM":
             rows = [] if rows is None else rows
-            row = _pdb_row(path, number, line, ends, pairs)
-            rows.append(row) if row else dropped.update([NO_NUMBER])
+            row = _pdb_row(path, number, line, ends)
+            if row is None:
+                dropped[NO_NUMBER] += 1
+                continue
+            rows.append(row)
+            if line[20] != " " and row.chain == line[20:22].strip():
+                pairs.add(row.chain)
         elif record == "TER" and rows:
             ends[rows[-1].chain] += 1
         elif record == "MODEL" and explicit:
@@ -152,7 +157,7 @@ def _pdb_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Coun
         yield _named(rows, ends, pairs), dropped
 
 
-def _pdb_row(path: str, number: int, line: str, ends: Counter, pairs: set[str]) -> AtomRow | None:
+def _pdb_row(path: str, number: int, line: str, ends: Counter) -> AtomRow | None:
     """The atom in a line, by columns; its occupancy may lack. None without a number if it is of no amino acid."""
     if len(line.rstrip("\n")) < 54:  # x, y and z end in column 54
         raise StructureError(path, "truncated", f"the atom in line {number} has no coordinates")
@@ -160,7 +165,6 @@ def _pdb_row(path: str, number: int, line: str, ends: Counter, pairs: set[str]) 
     if line[20] != " ":  # the fourth letter of a name, or the first of a chain
         if residue in UNMODIFIED and line[17:21] not in PARENT:
             chain = line[20:22].strip()
-            pairs.add(chain)
         else:
             residue = line[17:21].strip()
     try:

@@ -7,7 +7,7 @@ number and insertion code, whatever the type of its records (ATOM, HETATM). No c
 import math
 import string
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -67,11 +67,11 @@ class AtomRow(NamedTuple):
 
 
 def assemble(
-    path: str, rows: Iterable[AtomRow], dropped: Counter, chain: str | Sequence[str] | None = None
+    path: str, rows: Iterable[AtomRow], dropped: Mapping[str, int], chain: str | Sequence[str] | None = None
 ) -> Structure:
-    """Apply the parsing policy; `dropped` counts what was left out already. `path` is named in a StructureError.
+    """Apply the parsing policy. `dropped` counts what the reader left out; `path` is the file's name in errors.
 
-    With `chain` only these chains: a name, or several as a list; a text that is no name stands for its letters.
+    With `chain` only these chains: a name, or several as a list. A text that is no name stands for its letters.
     """
     rows = _tell_apart(path, list(rows), chain)
     if chain is not None:
@@ -82,15 +82,20 @@ def assemble(
                 path, "no such chain", f"asked for {', '.join(sorted(missing))}, has {', '.join(names)}"
             )
         rows = [row for row in rows if row.chain in wanted]
-    found = {chain: _in_chain(residues, dropped) for chain, residues in _apply_policy(rows, dropped).items()}
-    chains, dropped = {chain: residues for chain, residues in found.items() if residues}, +dropped  # without zeros
+    chains, left_out = _apply_policy(rows)
+    counts = Counter(dropped)
+    counts.update(left_out)
+    for name, residues in chains.items():
+        chains[name], left_out = _in_chain(residues)
+        counts.update(left_out)
+    chains, counts = {name: residues for name, residues in chains.items() if residues}, +counts  # without zeros
     if not chains:
-        found = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()))
-        raise StructureError(path, "no protein in it", f"skipped: {found}" if found else "")
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
+        raise StructureError(path, "no protein in it", f"skipped: {reasons}" if reasons else "")
     longest = max(chains, key=len)
     if len(longest) > MAX_CHAIN_ID:
         raise StructureError(path, "chain id too long", f"{longest[:MAX_CHAIN_ID]}..., {len(longest)} characters")
-    return Structure(_protein(path, chains), tuple(chains), dropped)
+    return Structure(_protein(path, chains), tuple(chains), counts)
 
 
 def join(structures: list[Structure], **labels) -> Structure:
@@ -155,12 +160,13 @@ for (_name, _atom), _parent_atom in PARENT_ATOM.items():
 Residue = dict[int, AtomRow]  # its atoms, by index into ATOM_NAMES; its name and place stand in each
 
 
-def _apply_policy(rows: Iterable[AtomRow], dropped: Counter) -> dict[str, list[Residue]]:
-    """The residues of every chain, in file order; counts what it leaves out.
+def _apply_policy(rows: Iterable[AtomRow]) -> tuple[dict[str, list[Residue]], Counter]:
+    """The residues of every chain, in file order; and counts of what is left out.
 
     All rows with the same chain, number and insertion code are one position, wherever they stand in the file and
     whatever their record type: alternative residues at one position cannot become two residues.
     """
+    dropped = Counter()
     positions: dict[tuple, dict[str, list[AtomRow]]] = {}  # chain, number, code -> name of the residue -> its rows
     for (*position, residue), group in groupby(rows, key=itemgetter(0, 1, 2, 3)):
         positions.setdefault(tuple(position), {}).setdefault(residue, []).extend(group)
@@ -170,7 +176,10 @@ def _apply_policy(rows: Iterable[AtomRow], dropped: Counter) -> dict[str, list[R
         options = []
         for name, group in names.items():
             if name in PARENT:
-                options.append(_one_conformation(group, _ATOMS[name], dropped))
+                atoms, reasons = _one_conformation(group, _ATOMS[name])
+                options.append(atoms)
+                if reasons:  # most residues have none
+                    dropped.update(reasons)
             elif {"N", "CA", "C"} <= {row.atom for row in group} and name.isalnum() and len(name) < 6:
                 dropped[f"residues of unknown parent ({name})"] += 1
             else:
@@ -180,12 +189,15 @@ def _apply_policy(rows: Iterable[AtomRow], dropped: Counter) -> dict[str, list[R
         if with_ca:
             chains[chain].append(max(with_ca, key=lambda atoms: _number(atoms[CA].occupancy)))  # the first of equals
             dropped["alternative residues"] += len(with_ca) - 1
-    return chains
+    return chains, dropped
 
 
-def _in_chain(residues: list[Residue], dropped: Counter) -> list[Residue]:
-    """Without free amino acids: a HETATM or modified residue must be bonded to one next to it in file or number."""
-    by_number, kept = {residue[CA].number: residue for residue in residues}, []
+def _in_chain(residues: list[Residue]) -> tuple[list[Residue], Counter]:
+    """The residues without free amino acids, and counts of what is left out or replaced.
+
+    A HETATM or a modified residue must be bonded to a residue next to it, in the file or by number.
+    """
+    by_number, kept, dropped = {residue[CA].number: residue for residue in residues}, [], Counter()
     for i, residue in enumerate(residues):
         _, number, _, name, *_, hetero, _ = residue[CA]
         beside = [*residues[max(i - 1, 0) : i + 2], by_number.get(number - 1), by_number.get(number + 1)]
@@ -194,7 +206,7 @@ def _in_chain(residues: list[Residue], dropped: Counter) -> list[Residue]:
             kept.append(residue)
         else:
             dropped["free amino acids"] += 1
-    return kept
+    return kept, dropped
 
 
 def _bonded(a: Residue, b: Residue) -> bool:
@@ -204,32 +216,35 @@ def _bonded(a: Residue, b: Residue) -> bool:
     return math.dist(a[CA].xyz, b[CA].xyz) < MAX_CA_STEP
 
 
-def _one_conformation(group: list[AtomRow], known: dict[str, int], dropped: Counter) -> dict[int, AtomRow]:
-    """One row for every known atom of a residue: the altloc with the highest occupancy, ties by order.
+def _one_conformation(group: list[AtomRow], known: dict[str, int]) -> tuple[dict[int, AtomRow], list[str]]:
+    """One row for every known atom of a residue, and a reason for every row that is left out.
 
-    Chosen once for the residue, by the mean over the atoms with a choice. An atom that lacks it takes its own highest.
+    The altloc with the highest occupancy is taken, the first of equals. It is chosen once for the residue, by the mean
+    over the atoms that have several. An atom that lacks it takes its own highest.
     """
     options: dict[int, dict[str, AtomRow]] = {}
+    reasons: list[str] = []
     for row in group:
         index = known.get(row.atom)
         if index is None:
             hydrogen = row.element in ("H", "D") or row.atom.lstrip(string.digits)[:1] in ("H", "D")
-            dropped["hydrogens" if hydrogen else "unknown atom names"] += 1
+            reasons.append("hydrogens" if hydrogen else "unknown atom names")
         elif row.altloc in options.setdefault(index, {}):
-            dropped["duplicate atoms"] += 1
+            reasons.append("duplicate atoms")
         else:
             options[index][row.altloc] = row
     occupancies: dict[str, list[float]] = {}
     for rows in options.values():
         if len(rows) > 1:
-            dropped["alternative locations"] += len(rows) - 1
+            reasons += ["alternative locations"] * (len(rows) - 1)
             for altloc, row in rows.items():
                 occupancies.setdefault(altloc, []).append(_number(row.occupancy))
     best = max(occupancies, key=lambda a: round(sum(occupancies[a]) / len(occupancies[a]), 6), default="")
-    return {
+    chosen = {
         index: rows[best] if best in rows else max(rows.values(), key=lambda row: _number(row.occupancy))
         for index, rows in options.items()
     }
+    return chosen, reasons
 
 
 def _number(occupancy: float) -> float:
