@@ -25,16 +25,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def escape(text: str) -> str:
-    """A cell of a table: `printable`, in a form that `unescape` takes back."""
-    return printable(text.replace("\\", "\\\\"))
-
-
-def unescape(cell: str) -> str:
-    """The text that `escape` made a cell of."""
-    return cell.encode("latin-1", "backslashreplace").decode("unicode_escape")
-
-
 TEMPORARY = ".siamdiff-tmp"  # ends the names of our temporary files
 
 
@@ -84,19 +74,22 @@ class UnwantedError(StructureError):
     """A structure that can be read, but was not wanted: it counts as skipped, not as failed."""
 
 
+# ---- the frame of all commands ---------------------------------------------------------------------------------------
+
+
 class Parser(argparse.ArgumentParser):
     """Options cannot be abbreviated: a new one changes no old command. A misspelt one is answered with the nearest."""
 
-    def __init__(self, **about):
-        super().__init__(allow_abbrev=False, **about)
+    def __init__(self, **options):
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str):
-        if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            given, known = found[1], found[2].replace("'", "").split(", ")
+        if choice := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            wrong, known = choice[1], choice[2].replace("'", "").split(", ")
         else:
-            given, known = "".join(re.findall(r"unrecognized arguments:.*?(--[^\s=]+)", message)), []
-            known = re.findall(r"--[\w-]+", self.format_help()) if given else []
-        near = difflib.get_close_matches(given, known, 1)
+            wrong = "".join(re.findall(r"unrecognized arguments:.*?(--[^\s=]+)", message))
+            known = re.findall(r"--[\w-]+", self.format_help()) if wrong else []
+        near = difflib.get_close_matches(wrong, known, 1)
         super().error(f"{message}. Did you mean {near[0]}?" if near else message)
 
 
@@ -154,6 +147,9 @@ def console() -> Iterator[None]:
         sys.exit(128 + 13)
 
 
+# ---- errors of files, or of the machine ------------------------------------------------------------------------------
+
+
 _MACHINE = "ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "EIO", "ENOMEM"
 MACHINE = {getattr(errno, name) for name in _MACHINE}
 
@@ -178,8 +174,21 @@ def structure_errors(path, reason: str) -> Iterator[None]:
         raise StructureError(path, "too large", "memory ran out") from error
     except Exception as error:
         blame_machine(path, error)
-        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "  # our own checks raise ValueError
-        raise StructureError(path, reason, f"{kind}{error}"[:200]) from error
+        name = "" if type(error) is ValueError else f"{type(error).__name__}: "  # our own checks raise ValueError
+        raise StructureError(path, reason, f"{name}{error}"[:200]) from error
+
+
+# ---- tables of text --------------------------------------------------------------------------------------------------
+
+
+def escape(text: str) -> str:
+    """A cell of a table that we write: `printable`, in a form that `unescape` takes back."""
+    return printable(text.replace("\\", "\\\\"))
+
+
+def unescape(cell: str) -> str:
+    """The text that `escape` made a cell of."""
+    return cell.encode("latin-1", "backslashreplace").decode("unicode_escape")
 
 
 def read_rows(path, separators: str = "\t") -> list[list[str]]:
@@ -196,6 +205,9 @@ def read_rows(path, separators: str = "\t") -> list[list[str]]:
         rows = csv.reader(io.StringIO(text), delimiter=separator, skipinitialspace=True, strict=True)
         cells = ([cell.strip() for cell in row] for row in rows)
         return [row for row in cells if any(row)]
+
+
+# ---- writing and locking ---------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -266,9 +278,9 @@ def lock(path: Path, busy: str = "") -> Iterator[None]:
         yield
 
 
-def checksum(path: Path, kind: str = "sha256") -> str:
-    """Checksum of a file, read piece by piece."""
-    digest = hashlib.new(kind, usedforsecurity=False)
+def checksum(path: Path) -> str:
+    """SHA-256 of a file, read piece by piece."""
+    digest = hashlib.sha256(usedforsecurity=False)
     with open(path, "rb") as file:
         while piece := file.read(2**20):
             digest.update(piece)

@@ -25,7 +25,7 @@ from .protein import Protein
 MAX_COORDINATE = 1e5  # angstrom; float32 still resolves 0.01 angstrom there
 MAX_REACH = 12.0  # angstrom from an atom to the CA of its residue; 10.0 in 3,015 real chains
 MAX_DENSITY = ((4.5, 100, "atoms"), (10.0, 150, "CA atoms"))  # angstrom, others so near; 39 and 57 in these chains
-MAX_ALTERNATIVE = 1.0  # angstrom from CA to CA; farther apart it is another residue, unless an altloc says otherwise
+MAX_ALTERNATIVE = 1.0  # angstrom from CA to CA; beyond it is another residue, unless an altloc says otherwise
 MAX_PEPTIDE_BOND, MAX_CA_STEP = 2.5, 4.2  # angstrom from C to N, from CA to CA of neighbours in a chain
 MAX_CHAIN_ID = 32  # characters; the longest of the PDB has four, a table of ids takes the width of the longest
 _NUCLEOTIDES = [*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"]
@@ -39,7 +39,7 @@ class Structure:
 
     protein: Protein
     chain_names: tuple[str, ...]  # author chain ids, in the order of `protein.chain`
-    # reason -> number of atoms or residues that are not in `protein` as they are in the file
+    # reason -> how many atoms or residues were left out or replaced
     dropped: Counter = field(default_factory=Counter)
     labels: dict = field(default_factory=dict)  # kept beside the protein in a store: plain values and tensors
 
@@ -63,7 +63,7 @@ class AtomRow(NamedTuple):
     xyz: tuple
     element: str
     hetero: bool = False  # of a HETATM record
-    marks: tuple = ()  # what tells two molecules of one chain id apart: segment, number of the TER before; label column
+    marks: tuple = ()  # tell molecules of one chain id apart: segment, number of TER before; or the label column
 
 
 def assemble(
@@ -99,7 +99,7 @@ def assemble(
 
 
 def join(structures: list[Structure], **labels) -> Structure:
-    """Several structures as one of a single protein, their chains kept apart: residues and atoms follow in order."""
+    """Several structures as one protein, in order; their chains stay apart. `labels` become its labels."""
     packed = Protein.pack([structure.protein for structure in structures])
     first_chain = torch.tensor([0, *(len(structure.chain_names) for structure in structures)]).cumsum(0)
     chain = packed.chain + first_chain[packed.residue_protein]
@@ -109,10 +109,10 @@ def join(structures: list[Structure], **labels) -> Structure:
 
 
 def _tell_apart(path: str, rows: list[AtomRow], chain: str | Sequence[str] | None) -> list[AtomRow]:
-    """The rows, with one molecule in each chain. A chain id that holds a residue twice is parted by a mark of its rows.
+    """The rows, with one molecule in each chain. If a chain has a residue twice, a mark of its rows splits it.
 
-    The first mark that tells all its residues apart counts, else all of them together. If nothing does: StructureError
-    (only for chains that are asked for).
+    The first mark that tells all its residues apart is taken, else all marks together. If these do not either, that is
+    a StructureError, but only for chains that are asked for.
     """
     twice: dict[str, AtomRow] = {}
     for row in _again(rows, lambda row: row.chain):
@@ -121,31 +121,31 @@ def _tell_apart(path: str, rows: list[AtomRow], chain: str | Sequence[str] | Non
     for row in rows if twice else ():
         parts[row.chain].append(row)
     taken, names = set(parts), {}
-    for one, (_, number, code, *_) in twice.items():
-        for k in [*range(len(parts[one][0].marks)), slice(None)]:
-            if not any(_again(parts[one], lambda row, k=k: row.marks[k])):
+    for mixed, (_, number, code, *_) in twice.items():
+        for k in [*range(len(parts[mixed][0].marks)), slice(None)]:
+            if not any(_again(parts[mixed], lambda row, k=k: row.marks[k])):
                 break
         else:
-            if chain is None or one in [chain, *chain]:
-                raise StructureError(path, "the same residue twice", f"chain {one} {number}{code.strip()}")
+            if chain is None or mixed in [chain, *chain]:
+                raise StructureError(path, "the same residue twice", f"chain {mixed} {number}{code.strip()}")
             continue
-        taken.remove(one)
-        new: dict = dict.fromkeys(row.marks[k] for row in parts[one])
-        for i, mark in enumerate(new, 1):
-            if isinstance(mark, str):  # it is a name, of a segment or in the label column
-                name = one if mark in ("", one) else f"{one}_{mark}" if one else mark
+        taken.remove(mixed)
+        name_of: dict = dict.fromkeys(row.marks[k] for row in parts[mixed])
+        for i, mark in enumerate(name_of, 1):
+            if isinstance(mark, str):  # a name: a segment's, or the label column's
+                name = mixed if mark in ("", mixed) else f"{mixed}_{mark}" if mixed else mark
             else:
-                name = one if i == 1 else f"{one}_{i}"
+                name = mixed if i == 1 else f"{mixed}_{i}"
             while name in taken:
                 name += "_"
             taken.add(name)
-            new[mark] = name
-        names |= {(one, row.marks): new[row.marks[k]] for row in parts[one]}
+            name_of[mark] = name
+        names |= {(mixed, row.marks): name_of[row.marks[k]] for row in parts[mixed]}
     return [row._replace(chain=names.get((row.chain, row.marks), row.chain)) for row in rows] if names else rows
 
 
 def _again(rows: list[AtomRow], molecule: Callable[[AtomRow], object]) -> Iterator[AtomRow]:
-    """The CA of residues that were there before in the same molecule, elsewhere, and are no alternative of it."""
+    """CA rows whose residue came before in the same molecule, at another place: not an alternative location."""
     first: dict[tuple, tuple] = {}
     for row in rows:
         if row.atom == "CA" and row.residue in PARENT:
@@ -210,7 +210,7 @@ def _in_chain(residues: list[Residue]) -> tuple[list[Residue], Counter]:
 
 
 def _bonded(a: Residue, b: Residue) -> bool:
-    """Whether a peptide bond joins two residues. If N or C is missing, whether their CA are as near as neighbours."""
+    """Whether a peptide bond joins two residues. If N or C is missing, the distance of their CA decides."""
     if {N, C} <= a.keys() & b.keys():
         return min(math.dist(a[C].xyz, b[N].xyz), math.dist(b[C].xyz, a[N].xyz)) < MAX_PEPTIDE_BOND
     return math.dist(a[CA].xyz, b[CA].xyz) < MAX_CA_STEP
@@ -253,7 +253,7 @@ def _number(occupancy: float) -> float:
 
 
 def _protein(path: str, chains: dict[str, list[Residue]]) -> Protein:
-    """The residues of all chains as a `Protein` of one. Raises StructureError if no protein can be like that."""
+    """All chains as one `Protein`. Raises StructureError if no real protein looks like that."""
     residues = [residue for chain in chains.values() for residue in chain]
     _, numbers, codes, names, *_ = zip(*(residue[CA] for residue in residues))
     if max(map(abs, numbers)) >= 2**31:
@@ -269,8 +269,8 @@ def _protein(path: str, chains: dict[str, list[Residue]]) -> Protein:
     reach = np.linalg.norm(pos - alpha[owner], axis=1)
     if reach.max() > MAX_REACH:
         chain, number, _, residue, *_ = residues[owner[reach.argmax()]][CA]
-        found = f"{residue} {number} of chain {chain!r}, {reach.max():.0f} angstrom from an atom to its CA"
-        raise StructureError(path, "torn residue", found)
+        detail = f"{residue} {number} of chain {chain!r}, {reach.max():.0f} angstrom from an atom to its CA"
+        raise StructureError(path, "torn residue", detail)
     for points, (radius, most, what) in zip((pos, alpha), MAX_DENSITY):
         if _crowded(torch.from_numpy(points), radius, most):
             raise StructureError(path, "denser than matter", f"over {most} {what} within {radius} angstrom of one")
@@ -291,9 +291,9 @@ def _protein(path: str, chains: dict[str, list[Residue]]) -> Protein:
 
 
 def _crowded(pos: torch.Tensor, radius: float, most: int) -> bool:
-    """Whether a point of pos (N, 3) has more than `most` others within `radius`, compared for 500 points at a time.
+    """Whether a point of pos (N, 3) has more than `most` others within `radius`. 500 points are compared at a time.
 
-    If not, `radius_pairs` has no more than 20 * most pairs to compare for each point: that bounds its memory.
+    If no point has, `radius_pairs` compares at most 20 * most pairs for each point. That bounds its memory.
     """
     order, first, last = candidates(pos, torch.zeros(len(pos), dtype=torch.long), radius)
     if (last - first).sum(1).max() > 20 * most:

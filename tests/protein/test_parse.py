@@ -70,7 +70,7 @@ def test_a_plain_file_gives_every_field(read):
 
 def test_counts_are_returned_and_those_handed_in_stay():
     """`assemble` adds to what the reader left out, in a Counter of its own."""
-    text = as_pdb(residue("GLY", 1) + [atom("H", "GLY", 1), atom("XX", "GLY", 1)])
+    text = as_pdb([*residue("GLY", 1), atom("H", "GLY", 1), atom("XX", "GLY", 1)])
     rows, _ = next(parse._pdb_models("x", text.encode()))
     dropped = Counter({"atoms without a residue number": 2, "hydrogens": 3})
     expected = dropped + Counter(["hydrogens", "unknown atom names"])
