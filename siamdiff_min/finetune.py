@@ -111,8 +111,8 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
     samples = ", ".join(f"{split} {len(x)}" for split, x in datasets.items()) or "not converted to a store yet"
     ranks.say(f"samples     {samples}")
     for split, x in datasets.items():
-        if x.store.about:
-            ranks.say(f"warning     {split}, not found: {x.store.about}")
+        if x.store.not_found:
+            ranks.say(f"warning     {split}, not found: {x.store.not_found}")
     return datasets, data.classes, options
 
 

@@ -34,8 +34,8 @@ def demo_set(task: str) -> LabelledData:
     digest, files, origins = checksum(FOLDER / f"{task}.json"), data_files(bundle_path()), {}
     for split in SPLITS:
         listing = partial(_listing, [entry for entry in content["entries"] if entry["split"] == split])
-        place, key = bundle_path() / f"demo-{task}-{split}", f"{digest} {split}"
-        origins[split] = Origin(place, key, listing, bundle_path(), files, in_cache=True)
+        path, key = bundle_path() / f"demo-{task}-{split}", f"{digest} {split}"
+        origins[split] = Origin(path, key, listing, bundle_path(), files, in_cache=True)
     return LabelledData(**origins, classes=tuple(content["labels"]), about=content["about"])
 
 
@@ -78,15 +78,15 @@ def bend(pos: Tensor, turns: list[list]) -> Tensor:
 
 
 def _alanine(structure: Structure, residues: list[int], cut: list[int]) -> Structure:
-    """The same with some residues cut down to alanine, by the rows of the atoms that go."""
+    """The structure with these residues cut down to alanine; `cut` has the rows of the atoms that go."""
     protein = structure.protein
-    kinds, keep = protein.residue_type.clone(), torch.ones(protein.num_atoms, dtype=torch.bool)
-    kinds[residues], keep[cut] = RESIDUE_INDEX["ALA"], False
-    return replace(structure, protein=replace(protein.select_atoms(keep), residue_type=kinds))
+    types, keep = protein.residue_type.clone(), torch.ones(protein.num_atoms, dtype=torch.bool)
+    types[residues], keep[cut] = RESIDUE_INDEX["ALA"], False
+    return replace(structure, protein=replace(protein.select_atoms(keep), residue_type=types))
 
 
 def _environments(protein: Protein, centres: list[list]) -> dict:
-    """The atoms around some residues: of each its row, and its ideal CB (angstrom)."""
+    """The labels of RES: the atoms around some residues. A centre is (row of the residue, ideal CB in angstrom)."""
     rows = []
     for residue, *ideal_cb in centres:
         near = length(protein.pos - torch.tensor(ideal_cb)) <= ENVIRONMENT_RADIUS

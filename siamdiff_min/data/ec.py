@@ -39,13 +39,13 @@ def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLIT
     listed = {*annotated} if ids is None else _read_ids(ids)
     origins, seen = {}, Counter()
     for split in needed:
-        names = [f"{name}{kind}" for kind in ("", ".zip") for name in SPLITS[split]]
-        place = find_part(root, FOLDERS, names, f"{split} split of EC")
+        names = [f"{name}{ending}" for ending in ("", ".zip") for name in SPLITS[split]]
+        path = find_part(root, FOLDERS, names, f"{split} split of EC")
         chosen = listed & (below if split == "test" else annotated.keys())
-        chains = {name: found for name, found in annotated.items() if name in chosen}
-        files, listing = data_files(place), _listing(place, chains)
+        chains = {name: numbers for name, numbers in annotated.items() if name in chosen}
+        files, listing = data_files(path), _listing(path, chains)
         seen.update(source.name for source in listing.sources)
-        origins[split] = Origin(place, f"ec {chains}", partial(replace, listing), place, files)
+        origins[split] = Origin(path, f"ec {chains}", partial(replace, listing), path, files)
     about = f"EC, {root}: {len(classes)} classes, {len(annotated)} chains with labels"
     about += "" if ids is None else f", {len(listed)} chains listed in {ids}"
     shared = sorted(chain for chain, count in seen.items() if count > 1)
@@ -53,11 +53,11 @@ def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLIT
     return LabelledData(**origins, classes=classes, about=about)
 
 
-def _listing(place: Path, chains: dict[str, list[str]]) -> Listing:
+def _listing(path: Path, chains: dict[str, list[str]]) -> Listing:
     """The files of these chains, which have these classes; sorted by name."""
-    found, used = find_structures(place), {}
-    skipped = list(found.skipped)
-    for file in found.sources:
+    files, used = find_structures(path), {}
+    skipped = list(files.skipped)
+    for file in files.sources:
         name = chain_id(file.name.rpartition("/")[2])
         if name in chains and name not in used:
             labels = {"kind": "labels", "values": [chains[name]]}
@@ -81,7 +81,7 @@ def chain_id(text: str) -> str | None:
 
 
 def _by_chain(rows: Iterable[Sequence[str]]) -> dict[str, list[str]]:
-    """Rows by the chain in their first cell. Raises ValueError if that is none, or has a row already."""
+    """Rows by the chain in their first cell. Raises ValueError if a cell names no chain, or a chain has two rows."""
     chains = {}
     for text, *cells in rows:
         name = chain_id(text)

@@ -24,7 +24,7 @@ class LabelledData:
 
 def find_part(root, folders: Sequence[str], names: Sequence[str], what: str) -> Path:
     """The first of these files or folders, in the first of these folders of a set. Raises StructureError."""
-    for place in (Path(root, folder, name) for folder in folders for name in names):
-        if place.exists():
-            return place
+    for path in (Path(root, folder, name) for folder in folders for name in names):
+        if path.exists():
+            return path
     raise StructureError(root, f"no {what}", f"expected {' or '.join(names)} there or in {folders[-1]}")

@@ -1,7 +1,7 @@
 """Finding structure files: in a folder, in a `.tar`, `.tar.gz` or `.zip` (read in place), or a single file.
 
-What is found is a list of `Source`, cheap to send to another process and readable on its own: for a member of an
-archive it remembers where the bytes lie.
+The result is a list of `Source`, which is cheap to send to another process and can be read on its own: of a member of
+an archive it knows where the bytes lie.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from .bundled import bundle_path
 
 # The first is taken if a structure has several.
 _PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1")
-KINDS = (*_PLAIN, *(f"{kind}.gz" for kind in _PLAIN))
+ENDINGS = (*_PLAIN, *(f"{ending}.gz" for ending in _PLAIN))
 GZIPPED = (".tar.gz", ".tgz")
 ARCHIVES = (".tar", ".zip", *GZIPPED)
 PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
@@ -40,7 +40,7 @@ MAX_RATIO = 100  # unpacked to packed: structure files shrink to a fifth, zeros 
 class Source:
     """One structure file, on its own or inside an archive, and what turns it into an entry of a labelled set."""
 
-    name: str  # of the protein: the file name without extensions, with its folder if that alone is not unique
+    name: str  # of the protein: the file name without its ending; with its folder if several have this name
     path: str  # the file, or the archive
     member: str | None = None  # name inside the archive
     offset: int = 0  # of the member's first byte in a tar
@@ -63,7 +63,7 @@ class Source:
         """The bytes of a member of an archive; None for a file, which the parser opens itself."""
         if self.member is None:
             if self.path.endswith(ARCHIVES):
-                _members(self.path)  # it is here because its members could not be listed: that is raised again
+                _members(self.path)  # a damaged archive, see `find_structures`: this raises why
             return None
         if self.size > MAX_BYTES:
             raise StructureError(self, "too large", f"{self.size} bytes")
@@ -81,14 +81,14 @@ class Source:
         return data
 
 
-@lru_cache(maxsize=4)  # reading the list of contents takes a while; forked processes would share a place in the file
+@lru_cache(maxsize=4)  # listing takes a while; with `process`, as forked processes would share a position in the file
 def _opened(path: str, changed: int, process: int) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-@lru_cache(maxsize=4)  # processes that are forked later have it, but share a place in it: they read with `pread`
+@lru_cache(maxsize=4)  # forked processes share the file and its position, so they read it with `pread`
 def _unpacked(path: str, changed: int):
-    """A `.tar.gz` as a plain tar, in a nameless temporary file. Raises ValueError if too much comes out of it."""
+    """A `.tar.gz` unpacked to a nameless temporary file. Raises ValueError if it is a bomb (`MAX_RATIO`)."""
     try:
         copy, left = tempfile.TemporaryFile(), 2**20 + MAX_RATIO * os.stat(path).st_size  # noqa: SIM115
     except OSError as error:
@@ -118,7 +118,7 @@ class Origin:
     """The data of a store. A source has a `name`, a `path` and `read() -> Structure`, and can be pickled."""
 
     path: Path  # the store is named after it
-    key: str  # what else decides on the content of the store: the task and its labels; "" for plain structures
+    key: str  # what decides on the store besides the files: the task and its labels; "" for plain structures
     listing: Callable[[], Listing]  # called only if the store has to be built
     data: Path | None = None  # where the files are whose names and bytes decide
     files: Mapping[str, tuple] = field(default_factory=dict)  # `data_files` of them, as they are now
@@ -128,14 +128,14 @@ class Origin:
 
 def structure_files(path=None, min_plddt: float | None = None) -> Origin:
     """The structures under `path`, or those bundled with the package; see `Source` for `min_plddt`."""
-    place = bundle_path() if path is None else Path(path)
-    listing, key = partial(_listed, place, min_plddt), "" if min_plddt is None else f"mean pLDDT from {min_plddt:g}"
-    return Origin(place, key, listing, data=place, files=data_files(place), in_cache=path is None)
+    root = bundle_path() if path is None else Path(path)
+    listing, key = partial(_listing, root, min_plddt), "" if min_plddt is None else f"mean pLDDT from {min_plddt:g}"
+    return Origin(root, key, listing, data=root, files=data_files(root), in_cache=path is None)
 
 
-def _listed(place: Path, min_plddt: float | None) -> Listing:
-    found = find_structures(place)
-    return replace(found, sources=[replace(source, min_plddt=min_plddt) for source in found.sources])
+def _listing(root: Path, min_plddt: float | None) -> Listing:
+    listing = find_structures(root)
+    return replace(listing, sources=[replace(source, min_plddt=min_plddt) for source in listing.sources])
 
 
 def data_files(path) -> dict[str, tuple[int, int, int]]:
@@ -145,7 +145,7 @@ def data_files(path) -> dict[str, tuple[int, int, int]]:
     """
     files = {}
     for file in list_files(path):
-        if kind_of(file) is not None or file.endswith(ARCHIVES) or os.path.basename(file) == LMDB:
+        if ending_of(file) is not None or file.endswith(ARCHIVES) or os.path.basename(file) == LMDB:
             try:
                 status = os.stat(file)
             except OSError as error:  # a link to nowhere, or in a folder that cannot be entered
@@ -159,8 +159,7 @@ def data_files(path) -> dict[str, tuple[int, int, int]]:
 def list_files(path) -> list[str]:
     """Every file under a folder, or the one file that `path` is; sorted. Raises StructureError if nothing is there.
 
-    Folders that are not entered, because they are links or cannot be opened, are in the list themselves. Stores, and
-    what else a build has left, are not.
+    A folder that is a link, or cannot be opened, is not entered: it is in the list itself. Stores are left out.
     """
     if os.path.isfile(path):
         return [str(path)]
@@ -177,17 +176,17 @@ def list_files(path) -> list[str]:
             files.append(folder)
             continue
         stores = any(name == LOCK for name, _, _ in entries)
-        for name, place, is_folder in entries:
+        for name, inner, is_folder in entries:
             if not (stores and (STORE_NAME.fullmatch(name) or name.startswith((LOCK, INDEX)))):
-                (folders if is_folder else files).append(place)
+                (folders if is_folder else files).append(inner)
     return sorted(files)
 
 
 def find_structures(path) -> Listing:
     """List the structures under a folder (recursively), in an archive, or in a single file.
 
-    An archive in the folder that cannot be listed becomes a source that cannot be read, and so a failure. Raises
-    StructureError if nothing is at `path`, or it is itself an archive that is damaged.
+    A damaged archive in the folder becomes one source, which fails when it is read. Raises StructureError if nothing is
+    at `path`, or if `path` itself is a damaged archive.
     """
     files: list[tuple[str, Source]] = []  # and the path inside the folder, or inside folder and archive
     skipped: list[tuple[str, str]] = []
@@ -245,20 +244,20 @@ def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str
         return members, skipped
 
 
-def kind_of(file: str) -> str | None:
-    """The longest of KINDS that `file` ends with."""
-    return next((kind for kind in reversed(KINDS) if file.lower().endswith(kind)), None)
+def ending_of(file: str) -> str | None:
+    """The longest of ENDINGS that the name of a file has, if any."""
+    return next((ending for ending in reversed(ENDINGS) if file.lower().endswith(ending)), None)
 
 
 def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[str, str]]]:
     """One source for every structure, each with a name of its own; and the other files, with the reason."""
-    candidates: list[tuple[int, str, Source]] = []  # row in KINDS, path without extensions
+    candidates: list[tuple[int, str, Source]] = []  # row in ENDINGS, path without its ending
     skipped: list[tuple[str, str]] = []
     for inside, source in files:
-        kind = kind_of(inside)
-        stem = os.path.normpath(f"/./{inside}")[1 : -len(kind or ".")]  # no name leads out of the data
-        if kind is not None and os.path.basename(inside).lower() != kind:
-            candidates.append((KINDS.index(kind), stem, source))
+        ending = ending_of(inside)
+        stem = os.path.normpath(f"/./{inside}")[1 : -len(ending or ".")]  # no name leads out of the data
+        if ending is not None and os.path.basename(inside).lower() != ending:
+            candidates.append((ENDINGS.index(ending), stem, source))
         else:
             packed = f"{os.path.basename(inside)} is a packed archive, unpack it first"
             skipped.append((str(source), packed if inside.lower().endswith(PACKED) else "not a structure file"))

@@ -44,7 +44,7 @@ from ..protein.parse import MAX_BYTES
 from . import shards
 from .pool import read_all
 from .shards import FAILURES, META, ProteinStore
-from .sources import ARCHIVES, INDEX, KINDS, LMDB, LOCK, STORE_NAME, Origin, data_files, structure_files
+from .sources import ARCHIVES, ENDINGS, INDEX, LMDB, LOCK, STORE_NAME, Origin, data_files, structure_files
 
 SUFFIX = ".store"
 HEADER = "name\toutcome\treason\tfile\tdetail\n"
@@ -95,7 +95,7 @@ def open_store(
             for file in _damage(folder) if folder else []:
                 file.unlink(missing_ok=True)
             if data.finished is None:  # another process may have built it in the meantime
-                _build(data, home / data.name, workers)
+                _build_store(data, home / data.name, workers)
             folder = data.finished
     elif build and data.new:  # a store that came along with its data
         with contextlib.suppress(SiamDiffError), lock(data.home / LOCK, busy="another process builds"):
@@ -107,7 +107,7 @@ def open_store(
 
 
 def _is_store(folder: Path) -> bool:
-    """True for a finished store of any version, also if it is damaged but has its name still."""
+    """True for a finished store of any version, and for a damaged one that still has its name and its files."""
     if STORE_NAME.fullmatch(folder.name) and os.path.isfile(shards.shard_file(folder, 0)):
         return os.path.isfile(folder / META)
     try:
@@ -119,11 +119,11 @@ def _is_store(folder: Path) -> bool:
 def _finished(path: Path) -> Path | None:
     """The finished store that a path is, or the only one in a folder of stores. Raises StoreError for several."""
     if path.name.endswith(SUFFIX) and os.path.isfile(path / LOCK):
-        found = [folder for folder in sorted(path.iterdir()) if STORE_NAME.fullmatch(folder.name) and _is_store(folder)]
-        if len(found) != 1:
-            listed = ", ".join(folder.name for folder in found)
-            raise StoreError(f"{path} has {len(found)} finished stores{listed and ', give one of them: '}{listed}")
-        return found[0]
+        stores = [x for x in sorted(path.iterdir()) if STORE_NAME.fullmatch(x.name) and _is_store(x)]
+        if len(stores) != 1:
+            names = ", ".join(folder.name for folder in stores)
+            raise StoreError(f"{path} has {len(stores)} finished stores{names and ', give one of them: '}{names}")
+        return stores[0]
     return path if _is_store(path) else None
 
 
@@ -140,7 +140,7 @@ class _Data:
 
     def __post_init__(self):
         self.files = self.origin.files
-        self.new: dict[str, str] = {}  # hashes that no index knew
+        self.new: dict[str, str] = {}  # file -> hash, if no index knew it
 
     @cached_property
     def homes(self) -> list[Path]:
@@ -152,12 +152,12 @@ class _Data:
             cache = Path(os.environ.get("SIAMDIFF_CACHE") or Path.home() / ".cache" / "siamdiff_min")
         except RuntimeError as error:
             raise StoreError("no home folder to keep a store in: set SIAMDIFF_CACHE to a folder") from error
-        place = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
-        return [path.with_name(path.name + SUFFIX), cache / f"{path.name}-{place}{SUFFIX}"]
+        digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
+        return [path.with_name(path.name + SUFFIX), cache / f"{path.name}-{digest}{SUFFIX}"]
 
     @property
     def home(self) -> Path:
-        """The one of them that a build writes to."""
+        """The folder among `homes` that a build writes to."""
         beside, path = self.homes[0], self.origin.path
         single = os.path.isfile(path) and not path.name.endswith(ARCHIVES)
         if self.store is None and (single or self.origin.in_cache or not self.beside):
@@ -166,7 +166,7 @@ class _Data:
 
     @property
     def finished(self) -> Path | None:
-        """The folder of the finished store, if there is one."""
+        """The folder of the finished store; None before it is built."""
         return next((home / self.name for home in self.homes if os.path.isfile(home / self.name / META)), None)
 
     @cached_property
@@ -182,12 +182,12 @@ class _Data:
         return name[:16] + f"-{key[:12]}" * bool(self.origin.key)
 
     def _digests(self) -> dict[str, str]:
-        """The hash of the content of every file: as an index has it, or of the bytes."""
+        """The hash of every file's content: from an index, or computed."""
         digests = {}
         for home in self.homes:
             index = _read_index(home)
-            for file, place in self._places(home).items() if index else ():
-                *state, digest = index.get(place, [None])
+            for file, key in self._keys(home).items() if index else ():
+                *state, digest = index.get(key, [None])
                 if tuple(state) == self.files[file]:
                     digests[file] = digest
         unknown = [file for file in self.files if file not in digests]
@@ -205,8 +205,8 @@ class _Data:
                     digests[file] = error.reason
         return digests
 
-    def _places(self, home: Path) -> dict[str, str]:
-        """The name of every file in the index of a folder of stores: its place, seen from there."""
+    def _keys(self, home: Path) -> dict[str, str]:
+        """The key of every file in the index of a folder of stores: its path, relative to that folder."""
         root = str(self.origin.data)
         base = os.path.relpath(os.path.realpath(root), os.path.realpath(home)) if self.files else ""
         return {file: base + file[len(root) :] for file in self.files}
@@ -214,13 +214,13 @@ class _Data:
     def remember(self) -> None:
         """Add the hashes that are new to the index, and leave out files that are gone. Raises WriteError."""
         if self.new:
-            places = self._places(self.home)
-            added = {places[file]: [*self.files[file], digest] for file, digest in self.new.items()}
-            kept = {x: y for x, y in _read_index(self.home).items() if os.path.exists(os.path.join(self.home, x))}
+            keys, index = self._keys(self.home), _read_index(self.home)
+            added = {keys[file]: [*self.files[file], digest] for file, digest in self.new.items()}
+            kept = {key: row for key, row in index.items() if os.path.exists(os.path.join(self.home, key))}
             write_file(self.home / INDEX, json.dumps(kept | added).encode())
 
     def check_unchanged(self, paths: set[str] = frozenset()) -> None:
-        """Raise StoreError if the files are not as they were: those among `paths`, or all."""
+        """Raise StoreError if files have changed since they were listed: those among `paths`, or all."""
         chosen, now = self.files.keys() & paths or self.files, {}  # items of LMDB have another path than their file
         for path in chosen if paths else [self.origin.data] * bool(self.files):
             with contextlib.suppress(StructureError):  # it is gone
@@ -242,15 +242,15 @@ def _read_index(home: Path) -> dict[str, list]:
 # ---- building --------------------------------------------------------------------------------------------------------
 
 
-def _build(data: _Data, folder: Path, workers: int | None) -> None:
+def _build_store(data: _Data, folder: Path, workers: int | None) -> None:
     """Write the shards that are missing, then `failures.tsv` and `meta.json`."""
     listing, size = data.origin.listing(), shards.SHARD
     data.check_unchanged()
     skipped = Counter(reason for _, reason in listing.skipped)
     if not listing.sources:
-        found = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items())) or "it is empty"
-        looked = f"{', '.join(KINDS)}, in folders, {', '.join(ARCHIVES)}"
-        raise StoreError(f"no structure in {data.origin.path} ({found}); looked for {looked}")
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items())) or "it is empty"
+        wanted = f"{', '.join(ENDINGS)}, in folders, {', '.join(ARCHIVES)}"
+        raise StoreError(f"no structure in {data.origin.path} ({reasons}); looked for {wanted}")
     parts = [listing.sources[i : i + size] for i in range(0, len(listing.sources), size)]
     files = [shards.shard_file(folder, number) for number in range(len(parts))]
     todo = [(file, part) for file, part in zip(files, parts, strict=True) if not shards.is_whole(file)]
@@ -265,31 +265,32 @@ def _build(data: _Data, folder: Path, workers: int | None) -> None:
             data.check_unchanged({source.path for source in part})  # before the shard has its name
             shards.write_shard(file, shard)
             bar.update(len(part))
-    rows, about, total, dropped = [], [], Counter(), Counter()
+    rows, described, total, dropped = [], [], Counter(), Counter()
     for file in files:
         shard = shards.load_shard(file)
         rows += shard["failures"]
         dropped += shard["dropped"]
-        about.append(shards.describe_shard(file, shard))
-        total.update(proteins=len(about[-1]["names"]), residues=len(shard["residues"]) - 1, atoms=len(shard["atoms"]))
+        described.append(shards.describe_shard(file, shard))
+        sizes = {"residues": len(shard["residues"]) - 1, "atoms": len(shard["atoms"])}
+        total.update(proteins=len(described[-1]["names"]), **sizes)
     skipped += Counter(reason for _, outcome, reason, *_ in rows if outcome == "skipped")
     failed = Counter(reason for _, outcome, reason, *_ in rows if outcome == "failed")
     rows += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
     write_file(folder / FAILURES, (HEADER + "".join("\t".join(map(escape, row)) + "\n" for row in rows)).encode())
     if not total["proteins"]:
-        reasons = ", ".join(f"{reason} {count}" for kind in (skipped, failed) for reason, count in kind.items())
+        reasons = ", ".join(f"{reason} {count}" for counts in (skipped, failed) for reason, count in counts.items())
         raise StoreError(f"no protein that can be read in {data.origin.path} ({reasons}); see {folder / FAILURES}")
     counts = dict(total) | {"seen": len(listing.sources) + len(listing.skipped), "dropped": dropped}
-    meta = counts | {"path": str(data.origin.path.resolve()), "skipped": skipped, "failed": failed, "shards": about}
-    shards.write_meta(folder, meta)
-    print(f"{folder}: {ProteinStore(folder).report()}", file=sys.stderr)
+    counts |= {"skipped": skipped, "failed": failed}
+    shards.write_meta(folder, counts | {"path": str(data.origin.path.resolve()), "shards": described})
+    print(f"{folder}: {ProteinStore(folder).report_counts()}", file=sys.stderr)
 
 
 def _damage(folder: Path) -> list[Path]:
-    """What has to go of a finished store, in this order, so that it is built again as it was; each is said."""
+    """The files to remove from a finished store, in this order, so that a build mends it. Every damaged one is said."""
     try:
-        about = shards.read_meta(folder)["shards"]
-        files = {shards.shard_file(folder, number): shard["sha256"] for number, shard in enumerate(about)}
+        described = shards.read_meta(folder)["shards"]
+        files = {shards.shard_file(folder, number): shard["sha256"] for number, shard in enumerate(described)}
         bad = [file for file, expected in files.items() if not file.is_file() or checksum(file) != expected]
     except StoreError:
         bad = [folder / META]
@@ -332,7 +333,7 @@ def main(argv: list[str] | None = None) -> int:
             else:
                 wanted = path if args.min_plddt is None else structure_files(path, args.min_plddt)
                 store = open_store(wanted, args.store, mend=True)
-                print(f"{store.path}: {store.report()}; all checksums are right")
+                print(f"{store.path}: {store.report_counts()}; all checksums are right")
     return 0
 
 

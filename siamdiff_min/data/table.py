@@ -17,7 +17,7 @@ from functools import partial
 
 from ..files import StructureError, read_rows, structure_errors
 from .labelled import SPLITS, LabelledData
-from .sources import find_structures, kind_of, structure_files
+from .sources import ending_of, find_structures, structure_files
 
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
 SMALLEST, LARGEST = 1.2e-38, 3.4e38  # sizes of numbers in float32, in which targets are kept
@@ -50,8 +50,8 @@ def table_set(table, data, kind: str | None = None, needed: Sequence[str] = tupl
     for split in SPLITS:
         named = {name: rows for name, rows in listed.items() if split_of[name] == split}
         origins[split] = replace(origin, label_of={name: partial(_labels, kind, rows) for name, rows in named.items()})
-    what = f"{len(rows)} residues of {len(listed)}" if residues else f"{len(listed)}"
-    about = f"{kind} on {what} structures, {table}" + (f"; {len(classes)} names" if classes else "")
+    count = f"{len(rows)} residues of {len(listed)}" if residues else f"{len(listed)}"
+    about = f"{kind} on {count} structures, {table}" + (f"; {len(classes)} names" if classes else "")
     return LabelledData(**origins, classes=classes, about=about, options={"kind": kind, "residues": residues})
 
 
@@ -60,14 +60,14 @@ def _labels(kind: str, rows: list[dict], positions: list[tuple]) -> dict:
     if "number" not in rows[0]:
         return {"kind": kind, "values": [rows[0]["value"]]}
     row_of = {(chain, f"{n}{code}".strip()): row for row, (chain, n, code) in enumerate(positions)}
-    found = [(row_of.get((row["chain"], row["number"])), row) for row in rows]
-    found = sorted((pair for pair in found if pair[0] is not None), key=lambda pair: pair[0])
+    pairs = [(row_of.get((line["chain"], line["number"])), line) for line in rows]
+    pairs = sorted((pair for pair in pairs if pair[0] is not None), key=lambda pair: pair[0])
     return {
         "kind": kind,
-        "values": [row["value"] for _, row in found],
-        "rows": [place for place, _ in found],
-        "places": [f"{row['chain']}:{row['number']}" for _, row in found],
-        "missing": len(rows) - len(found),
+        "values": [line["value"] for _, line in pairs],
+        "rows": [row for row, _ in pairs],
+        "places": [f"{line['chain']}:{line['number']}" for _, line in pairs],
+        "missing": len(rows) - len(pairs),
     }
 
 
@@ -83,7 +83,7 @@ def read_table(path) -> list[dict[str, str]]:
             if len(line) != len(header):
                 raise ValueError(f"row {number} has {len(line)} columns of {len(header)}: {line!r:.100}")
             row = dict(zip(header, line, strict=True))
-            row["name"] = row["name"][: len(row["name"]) - len(kind_of(row["name"]) or "")]
+            row["name"] = row["name"][: len(row["name"]) - len(ending_of(row["name"]) or "")]
             key = row["name"], row.get("chain"), row.get("number")
             wrong = {
                 "a second one of its name": key in seen,
@@ -149,8 +149,8 @@ def _splits(path, listed: dict[str, list[dict]], needed: Sequence[str]) -> dict[
             raise StructureError(path, "malformed table", f"{name:.100} is in several splits")
     rest = sorted((hashlib.sha256(name.encode()).digest(), name) for name in splits if not splits[name])
     size = len(rest) // HELD_OUT or int(len(rest) == len(splits))  # one at least, if the table has no splits
-    for place, (_, name) in enumerate(rest):
-        splits[name] = "test" if place < size else "valid" if place < 2 * size else "train"
+    for rank, (_, name) in enumerate(rest):
+        splits[name] = "test" if rank < size else "valid" if rank < 2 * size else "train"
     if empty := set(needed) - set(splits.values()):
         detail = f"{len(listed)} structures leave none for {' and '.join(sorted(empty))}"
         raise StructureError(path, "a split without structures", detail)

@@ -234,7 +234,7 @@ def test_structures_that_cannot_be_read_are_counted(folder):
         write(folder, *((name, i, "train") for i, name in enumerate(NAMES))), folder / "data", needed=["train"]
     )
     store = open_store(data.train, workers=1)
-    assert len(store) == 5 and store.about == "1 structures"
+    assert len(store) == 5 and store.not_found == "1 structures"
 
 
 def test_splits_by_column(folder):
@@ -291,7 +291,7 @@ def test_residues_are_found_by_chain_number_and_insertion_code(folder):
     name = store.names[0]
     first = numbers[NAMES.index(name) + 2]
     assert sample.names[0] == f"{name}:A:{first}" and sample.groups == (name, name)
-    assert store.about == "8 labels of residues that are not in theirs"
+    assert store.not_found == "8 labels of residues that are not in theirs"
     batch, names = pack_samples([samples[0, i] for i in range(3)])
     assert len(names) == 6 == len(batch.target) == batch.focus.sum() and batch.protein.num_proteins == 3
     assert samples.targets().shape == (8,)
@@ -308,19 +308,19 @@ def test_residues_of_one_number_are_told_apart_by_chain_and_insertion_code(folde
     store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
     sample = SETS["table"].samples(store)[0, 0]
     in_file = [(chain, number) for chain in "LH" for number in ("5", "5A", "5B", "6", "-7")]
-    assert sample.names == tuple(f"two:{chain}:{number}" for chain, number in in_file) and not store.about
+    assert sample.names == tuple(f"two:{chain}:{number}" for chain, number in in_file) and not store.not_found
     assert sample.target.tolist() == [places.index(place) for place in in_file] and sample.focus.all()
     lines = [("two", "H", "5A", 1, "train"), ("two", "H", "5C", 2, "train"), ("two", "A", "5", 3, "train")]
     store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
     assert SETS["table"].samples(store)[0, 0].focus.nonzero().flatten().tolist() == [6]
-    assert store.about == "2 labels of residues that are not in theirs"
+    assert store.not_found == "2 labels of residues that are not in theirs"
 
 
 def test_a_structure_without_its_labelled_residues_is_left_out(folder):
     numbers = [900, *[int(PROTEIN.residue_number[8])] * 5]
     lines = [(name, "A", number, i, "train") for i, (name, number) in enumerate(zip(NAMES, numbers))]
     store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
-    assert store.names == NAMES[1:] and store.about == "1 structures, 1 labels of residues that are not in theirs"
+    assert store.names == NAMES[1:] and store.not_found == "1 structures, 1 labels of residues that are not in theirs"
 
 
 def test_a_split_in_which_no_label_meets_a_residue_is_a_sentence(folder):
