@@ -21,7 +21,7 @@ from typing import IO
 
 
 def printable(text: str) -> str:
-    """The text on one line: tabs, line ends, control characters, bytes that are not UTF-8, as in a Python string."""
+    """The text on one line. Tabs, line ends, control characters and bytes beyond UTF-8 are escaped as in Python."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -36,7 +36,7 @@ class SiamDiffError(ValueError):
 
 
 class ConfigError(SiamDiffError):
-    """Options that do not go together, or not with what is there."""
+    """Options that do not fit together, or do not fit the files."""
 
 
 class StoreError(SiamDiffError):
@@ -52,7 +52,7 @@ class WriteError(SiamDiffError):
 
 
 class MachineError(SiamDiffError):
-    """A fault of the machine and of no file: no room, memory or open files left, a disk that fails."""
+    """A fault of the machine, not of a file: no room, memory or open files left, a disk that fails."""
 
 
 class StructureError(SiamDiffError):
@@ -78,7 +78,7 @@ class UnwantedError(StructureError):
 
 
 class Parser(argparse.ArgumentParser):
-    """Options cannot be abbreviated: a new one changes no old command. A misspelt one is answered with the nearest."""
+    """Options cannot be abbreviated, so a new one changes no old command. A misspelt one is told the nearest."""
 
     def __init__(self, **options):
         super().__init__(allow_abbrev=False, **options)
@@ -94,7 +94,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Output(io.FileIO):
-    """stdout or stderr of a command. Results are files, so messages that find no room are lost, and end nothing."""
+    """stdout or stderr of a command. A message that finds no room is lost, and ends nothing: results are files."""
 
     lost = ""
 
@@ -155,16 +155,16 @@ MACHINE = {getattr(errno, name) for name in _MACHINE}
 
 
 def blame_machine(path, error: BaseException) -> None:
-    """Raise MachineError if an error that `path` met would have met any other file too."""
+    """Raise MachineError if the machine is at fault: another file would have met this error too."""
     if isinstance(error, OSError) and error.errno in MACHINE:
         raise MachineError(f"{path}: {error.strerror}; that is a fault of the machine, not of this file") from error
 
 
 @contextlib.contextmanager
 def structure_errors(path, reason: str) -> Iterator[None]:
-    """Turn every error inside into a StructureError: for a hostile file any conversion may fail.
+    """Turn every error inside into a StructureError, since any conversion may fail on a hostile file.
 
-    Faults of the machine are no property of the file: MachineError.
+    A fault of the machine is no fault of the file: it becomes a MachineError.
     """
     try:
         yield
@@ -212,7 +212,7 @@ def read_rows(path, separators: str = "\t") -> list[list[str]]:
 
 @contextlib.contextmanager
 def writing(path) -> Iterator[None]:
-    """Turn errors of the disk inside (full, read-only, ...) into a WriteError that names the file."""
+    """Turn errors of the disk (full, read-only, ...) into a WriteError that names the file."""
     try:
         yield
     except OSError as error:
@@ -225,7 +225,7 @@ def writing(path) -> Iterator[None]:
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write. Whatever happens, `path` is the old file or the complete new one. Raises WriteError.
 
-    The temporary file beside it has a name that only we give. No link of that name is followed.
+    The temporary file beside it has a name that only we give, and a link of this name is not followed.
     """
     path = Path(path)
     temporary = path.with_name(path.name + TEMPORARY)

@@ -1,6 +1,6 @@
 """The ATOM3D sets PSR, MSP, PIP and RES (Sec. 5.1, App. D; Townshend et al., 2021): LMDB folders of compressed JSON.
 
-An item holds labels and data frames of atoms, which pass through the parsing policy of every other format.
+An item holds labels and data frames of atoms. Atoms pass through the same parsing policy as in every other format.
 `samples.py` lists the labels. An item that lacks a field, or holds something else in it, fails as a whole. Rows of a
 frame are counted by position; its index is not used. Nothing is unpickled.
 """
@@ -33,7 +33,7 @@ LAYOUT = {  # folder of the splits in an official archive
     "pip": "DIPS-split/data",
     "res": "split-by-cath-topology/data",
 }
-FIELDS = {  # of an item, by which the sets are told apart
+FIELDS = {  # of an item; they tell which set it is of
     "psr": {"atoms", "scores"},
     "msp": {"original_atoms", "mutated_atoms"},
     "pip": {"atoms_pairs", "atoms_neighbors"},
@@ -50,7 +50,7 @@ def atom3d_set(root, task: str, needed: Sequence[str] = tuple(SPLITS)) -> Labell
         needed: the splits that must be there; no others are looked for.
 
     Raises:
-        StructureError: a split is missing. Whether it can be read shows when a store is built from it.
+        StructureError: a split is missing. Its content is first read when a store is built.
     """
     origins = {}
     for split in needed:
@@ -181,7 +181,7 @@ def _structure(path: str, atoms: list[tuple], subunit=None) -> Structure:
 
 
 def _rows_of(keys: Iterable) -> dict[tuple, list[int]]:
-    """The rows of every key: residues with insertion codes share a number."""
+    """Key -> its rows, in order. Residues that differ in their insertion code alone may share a key."""
     rows = {}
     for row, key in enumerate(keys):
         rows.setdefault(key, []).append(row)

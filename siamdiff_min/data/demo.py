@@ -1,7 +1,7 @@
 """Demo sets for the five downstream tasks: structures bundled with the package, and labels of our own.
 
 They let `finetune.py` run, and its parts be tested, without a data set. `demo_sets/TASK.json` says what the labels are,
-then for every entry its labels and how it is made of a bundled structure; `benchmarks/make_sets.py` wrote these files.
+and for every entry its labels and how to make it from a bundled structure; `benchmarks/make_sets.py` wrote these files.
 """
 
 import json

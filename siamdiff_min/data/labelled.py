@@ -7,19 +7,19 @@ from pathlib import Path
 from ..files import StructureError
 from .sources import Origin
 
-SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # and how data sets call them
+SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # split -> its names in data sets
 
 
 @dataclass(frozen=True)
 class LabelledData:
-    """A downstream set: what its three splits are made from; None for a split that was not asked for."""
+    """A downstream set: where its three splits come from. A split that was not asked for is None."""
 
     train: Origin | None = None
     valid: Origin | None = None
     test: Origin | None = None
     classes: tuple[str, ...] = ()  # their names, in the order of the outputs; empty for tasks without classes
     about: str = ""  # where the labels come from, for the user
-    options: Mapping = field(default_factory=dict)  # of the task (table)
+    options: Mapping = field(default_factory=dict)  # arguments of the task (table)
 
 
 def find_part(root, folders: Sequence[str], names: Sequence[str], what: str) -> Path:

@@ -31,7 +31,7 @@ from .store import ProteinStore
 
 @dataclass(frozen=True)
 class Sample:
-    """One labelled example, or a batch of B. If a task looks at two structures, they are proteins 2i and 2i + 1."""
+    """One labelled example, or a batch of B. In tasks on two structures they are the proteins 2i and 2i + 1."""
 
     protein: Protein
     focus: Tensor  # (R,) bool   residues that the prediction is about; all of them in EC and PSR
@@ -70,7 +70,7 @@ class Samples(torch.utils.data.Dataset):
     Args:
         store: entries with the labels of this task.
         classes: their names, in the order of the outputs (EC, tables).
-        max_residues: of a structure, the nearest to the mutation in MSP; None for all.
+        max_residues: MSP: of each structure, only so many residues, those nearest to the mutation. None for all.
 
     Raises StoreError if there is no sample, as when no residue with a label is in a structure.
     """

@@ -38,7 +38,7 @@ from ..protein.structure import Structure
 
 FORMAT, VERSION = "siamdiff_min store", 8
 META, FAILURES = "meta.json", "failures.tsv"
-SHARD = 512  # sources; a build that is killed reads no more than these again
+SHARD = 512  # sources; after a kill, a build reads at most so many again
 # The fields of a `Protein` that are kept, and their types on the disk; the other fields follow from them.
 ATOM = np.dtype([("pos", "<f4", 3), ("atom_name", "u1")])
 RESIDUE = np.dtype(
@@ -57,7 +57,7 @@ class ProteinStore(torch.utils.data.Dataset):
 
     Raises:
         StoreError: not a store, another version, a damaged `meta.json`, a shard that is missing or of the wrong size;
-            on use, if what is read of a shard cannot be right.
+            on use, if the content of a shard cannot be right.
     """
 
     def __init__(self, path):
@@ -158,7 +158,7 @@ class ProteinStore(torch.utils.data.Dataset):
         edges = shard["residues"]["first_atom"][first + start : first + start + length + 1]
         begin, end = int(edges[0]), int(edges[-1])
         atoms = shard["atoms"][begin:end]
-        kept = {  # by numpy: operations of torch on so few numbers wait for its threads
+        kept = {  # in numpy: for so few numbers torch would mostly wait for its threads
             name: torch.from_numpy(table[name].astype(np.int64))
             for table in (atoms, residues)
             for name in table.dtype.names
@@ -260,7 +260,7 @@ def arrays(shard: dict) -> dict[str, np.ndarray]:
 
 
 def read_nothing_ahead(tensors: list[torch.Tensor]) -> None:
-    """Tell the system to read only the pages of a mapped file that are used; others would soon fill the memory."""
+    """Tell the system not to read ahead in a mapped file: pages that nobody uses would fill the memory."""
     start = min(tensor.data_ptr() for tensor in tensors) // mmap.PAGESIZE * mmap.PAGESIZE
     size = max(tensor.data_ptr() + tensor.nbytes for tensor in tensors) - start
     ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_RANDOM)

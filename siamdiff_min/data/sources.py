@@ -23,14 +23,14 @@ from ..protein.parse import MAX_BYTES, mean_plddt, read_structure
 from ..protein.structure import Structure
 from .bundled import bundle_path
 
-# The first is taken if a structure has several.
+# If a structure has several files, the first of these endings is taken.
 _PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1")
 ENDINGS = (*_PLAIN, *(f"{ending}.gz" for ending in _PLAIN))
 GZIPPED = (".tar.gz", ".tgz")
 ARCHIVES = (".tar", ".zip", *GZIPPED)
 PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
 LMDB = "data.mdb"
-# A folder of stores has our lock in it. Beside this lock, all that has a name of ours is no data.
+# A folder with our lock in it holds stores: there, whatever has a name of ours is no data.
 LOCK, INDEX = "siamdiff-lock", "siamdiff-index.json"
 STORE_NAME = re.compile("[0-9a-f]{16}(-[0-9a-f]{12})?")
 MAX_RATIO = 100  # unpacked to packed: structure files shrink to a fifth, zeros to a thousandth
@@ -38,7 +38,7 @@ MAX_RATIO = 100  # unpacked to packed: structure files shrink to a fifth, zeros 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One structure file, on its own or inside an archive, and what turns it into an entry of a labelled set."""
+    """One structure file, on its own or inside an archive. In a labelled set it also has a function for its labels."""
 
     name: str  # of the protein: the file name without its ending; with its folder if several have this name
     path: str  # the file, or the archive
@@ -115,12 +115,12 @@ class Listing:
 
 @dataclass(frozen=True)
 class Origin:
-    """The data of a store. A source has a `name`, a `path` and `read() -> Structure`, and can be pickled."""
+    """The data of a store. Its sources have a `name`, a `path` and `read() -> Structure`, and can be pickled."""
 
     path: Path  # the store is named after it
     key: str  # what decides on the store besides the files: the task and its labels; "" for plain structures
     listing: Callable[[], Listing]  # called only if the store has to be built
-    data: Path | None = None  # where the files are whose names and bytes decide
+    data: Path | None = None  # the file or folder whose names and bytes decide on the store
     files: Mapping[str, tuple] = field(default_factory=dict)  # `data_files` of them, as they are now
     in_cache: bool = False  # the store never goes beside the data
     label_of: Mapping[str, Callable[[list], dict]] | None = None  # only these proteins; see `ProteinStore.with_labels`
@@ -139,7 +139,7 @@ def _listing(root: Path, min_plddt: float | None) -> Listing:
 
 
 def data_files(path) -> dict[str, tuple[int, int, int]]:
-    """Size and times (changed, and changed or renamed; ns) of the files under `path` that stores are made from.
+    """Size (bytes), mtime and ctime (ns) of every structure file, archive and LMDB under `path`.
 
     No file is opened, so it is cheap for a large archive. Raises StructureError if nothing is at `path`.
     """
@@ -188,7 +188,7 @@ def find_structures(path) -> Listing:
     A damaged archive in the folder becomes one source, which fails when it is read. Raises StructureError if nothing is
     at `path`, or if `path` itself is a damaged archive.
     """
-    files: list[tuple[str, Source]] = []  # and the path inside the folder, or inside folder and archive
+    files: list[tuple[str, Source]] = []  # (path inside the folder and archive, source)
     skipped: list[tuple[str, str]] = []
     damaged: list[Source] = []
     alone = not os.path.isdir(path)
@@ -215,9 +215,9 @@ def find_structures(path) -> Listing:
 
 
 def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
-    """The files in an archive: name, offset of the first byte (0 in a zip), size; and what is skipped, with the reason.
+    """The files in an archive, each as (name, offset of its first byte, size); and (name, reason) of what is skipped.
 
-    Raises StructureError.
+    The offset is 0 in a zip. Raises StructureError.
     """
     with structure_errors(file, "damaged archive"):
         if file.endswith(".zip"):

@@ -6,7 +6,7 @@
 
 CONTENT is a hash of the format and of the names and bytes of all files that the store is made from. So a store is never
 out of date and never replaced: other data have another folder. A killed build goes on, because its shards are there.
-Times are a hint: bytes are hashed only if the index does not know their file, and then once.
+The index saves time: a file is hashed once, and again only if its name, size or times are new to the index.
 
     python -m siamdiff_min.data.store PATH ...  # builds the stores that are missing, and checks all
 """
@@ -57,19 +57,19 @@ def open_store(
     """Open the store of some data. If there is none, build it first.
 
     Args:
-        path: a folder, archive, structure file or finished store; None for the structures bundled with the package; or
-            an Origin, for labelled sets.
+        path: a folder, archive, structure file or finished store; None for the structures bundled with the package; an
+            Origin for a labelled set.
         store: folder of its stores. By default `<path>.store` beside the data, or in the cache if that cannot be
             written: `$SIAMDIFF_CACHE`, by default `~/.cache/siamdiff_min`. Stores of the bundle and of a single
             structure file are always there.
         workers: processes that read; the result does not depend on it. By default one for every 500 structures, up to
             one per core and 8. Without fork (not on Linux), a script needs `if __name__ == "__main__":`.
-        build: False to change nothing on the disk; then None is returned if the store would have to be built.
-        beside: False to write nothing beside the data; a store that is there is used.
-        mend: True to read a store that is there, and build again what is damaged of it.
+        build: False to change nothing on the disk. If there is no store, None is returned.
+        beside: False to build nothing beside the data. A store that is there is used all the same.
+        mend: True to check a store that is there, and to build its damaged files again.
 
-    Files that cannot be read are counted, and listed in `failures.tsv` in the store; they do not stop the build, not
-    even if they kill the process that reads them. Several processes may call this at once: one builds, the others wait.
+    Files that cannot be read are counted, and listed in the store's `failures.tsv`. They do not stop the build, even if
+    they kill the process that reads them. Several processes may call this at once: one builds, the others wait.
 
     Raises:
         ConfigError: `store` for a finished store.
@@ -97,7 +97,7 @@ def open_store(
             if data.finished is None:  # another process may have built it in the meantime
                 _build_store(data, home / data.name, workers)
             folder = data.finished
-    elif build and data.new:  # a store that came along with its data
+    elif build and data.new:  # the store was copied with its data, so times are new
         with contextlib.suppress(SiamDiffError), lock(data.home / LOCK, busy="another process builds"):
             data.remember()
     if folder is None:
@@ -171,7 +171,7 @@ class _Data:
 
     @cached_property
     def name(self) -> str:
-        """The name of the folder: a hash of what decides on the content, then one of the labels if there are any."""
+        """The name of the store's folder: a hash of all file names and contents; of a labelled set also of its key."""
         digests, root = self._digests(), str(self.origin.data)
         lines = [f"{shards.FORMAT} {shards.VERSION} {shards.SHARD}"]
         lines += [f"{file[len(root) :] or Path(file).name}\n{digests[file]}" for file in self.files]
@@ -196,7 +196,7 @@ class _Data:
             for file in unknown:
                 bar.update(self.files[file][0])
                 if not file.endswith((*ARCHIVES, LMDB)) and self.files[file][0] > MAX_BYTES:
-                    digests[file] = f"{self.files[file][0]} bytes"  # nobody will read them
+                    digests[file] = f"{self.files[file][0]} bytes"  # too large to be read, so no store has its content
                     continue
                 try:
                     with structure_errors(file, "cannot be opened"):
@@ -212,7 +212,7 @@ class _Data:
         return {file: base + file[len(root) :] for file in self.files}
 
     def remember(self) -> None:
-        """Add the hashes that are new to the index, and leave out files that are gone. Raises WriteError."""
+        """Add new hashes to the index, and remove files that are gone from it. Raises WriteError."""
         if self.new:
             keys, index = self._keys(self.home), _read_index(self.home)
             added = {keys[file]: [*self.files[file], digest] for file, digest in self.new.items()}
@@ -221,7 +221,7 @@ class _Data:
 
     def check_unchanged(self, paths: set[str] = frozenset()) -> None:
         """Raise StoreError if files have changed since they were listed: those among `paths`, or all."""
-        chosen, now = self.files.keys() & paths or self.files, {}  # items of LMDB have another path than their file
+        chosen, now = self.files.keys() & paths or self.files, {}  # the path of an LMDB item is a folder
         for path in chosen if paths else [self.origin.data] * bool(self.files):
             with contextlib.suppress(StructureError):  # it is gone
                 now |= data_files(path)
@@ -231,7 +231,7 @@ class _Data:
 
 
 def _read_index(home: Path) -> dict[str, list]:
-    """The index of a folder of stores; empty if it is missing or damaged, as it only spares time."""
+    """The index of a folder of stores. It is empty if it is missing or damaged: then files are hashed again."""
     try:
         index = json.loads((home / INDEX).read_bytes())
         return index if all(isinstance(entry, list) and len(entry) == 4 for entry in index.values()) else {}
@@ -300,7 +300,7 @@ def _damage(folder: Path) -> list[Path]:
 
 
 def _prune(path, store) -> None:
-    """Remove the stores of data that are not at `path` any more, or of another version. Files of the user's stay."""
+    """Remove the stores of earlier data at `path`, and of other versions. Files of the user's stay."""
     data = _Data(structure_files(path), store, beside=True)
     if not data.files:
         raise StoreError(f"no structures in {path}: is it there? Nothing is removed")

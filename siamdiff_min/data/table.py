@@ -5,7 +5,8 @@
     2def    -1.5            1abc    A       52A     0.1
 
 The table is text with tabs, commas or semicolons; cells may be in quotes. A column `split` may say train, valid or
-test; otherwise a hash of the name does. The structures have one store for all tables: labels are added as it is opened.
+test; without it a hash of the name decides. One store of the structures serves all tables: labels are added as it is
+opened.
 """
 
 import hashlib
@@ -21,11 +22,11 @@ from .sources import ending_of, find_structures, structure_files
 
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
 SMALLEST, LARGEST = 1.2e-38, 3.4e38  # sizes of numbers in float32, in which targets are kept
-HELD_OUT = 10  # a tenth of the structures each for validation and test
+HELD_OUT = 10  # one structure in ten is for validation, one for test
 
 
 def table_set(table, data, kind: str | None = None, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:
-    """The three splits of the structures in `data` that the file `table` names; those not `needed` may be empty.
+    """The three splits of the structures in `data` that the file `table` names. Splits not `needed` may be empty.
 
     Args:
         kind: "regression", "binary" (0 or 1), "classes" (one name each) or "labels" (any number of classes at
@@ -101,7 +102,7 @@ def read_table(path) -> list[dict[str, str]]:
 
 
 def _values(texts: list[str], kind: str) -> tuple[tuple[str, ...], list]:
-    """The names of the classes, and the values in the rows. Raises ValueError if one is not of this kind."""
+    """The names of the classes, and the values in the rows. Raises ValueError if a value is not of this kind."""
     if kind in ("classes", "labels"):
         listed = [[name for part in text.split(",") if (name := part.strip())] for text in texts]
         values = listed if kind == "labels" else texts
@@ -121,7 +122,7 @@ def _values(texts: list[str], kind: str) -> tuple[tuple[str, ...], list]:
 
 
 def _number(text: str) -> float | None:
-    """The number that a text is; Python would also read 1_000."""
+    """The number that a text stands for, or None. Python alone would also read 1_000."""
     try:
         return float(text) if "_" not in text else None
     except ValueError:

@@ -94,9 +94,9 @@ def spearman(score: np.ndarray, target: np.ndarray) -> float:
 
 @metric
 def mean_spearman(score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> float:
-    """Mean of Spearman's rho over groups; in PSR a group is a protein and its items are the models of it.
+    """Mean of Spearman's rho over groups; in PSR a group is a protein, and its items are models of it.
 
-    A group with fewer than two items, or whose targets are all equal, has no rho and is left out. nan if none is left.
+    A group with fewer than two items, or with equal targets only, has no rho and is left out. nan if no group is left.
     """
     rho = np.array([spearman(score[rows], target[rows]) for rows in rows_of_groups(groups)])
     return rho[~np.isnan(rho)].mean() if not np.isnan(rho).all() else NAN

@@ -37,7 +37,7 @@ class Task(nn.Module):
     constant: Callable[[Tensor], Statistic]  # (target) -> the loss of the best constant prediction
     score: Callable[[Tensor], Tensor]  # (output) -> probabilities, or values in the units of the target
     options: Mapping = {}  # what a model file keeps beside the classes, to build the task again
-    known: Mapping = {}  # of the data: the constant `answer`, and of all `splits` numbers of samples and structures
+    known: Mapping = {}  # about the data: the constant `answer`; of all `splits`, how many samples and structures
 
     def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
         super().__init__()
@@ -81,17 +81,17 @@ class Task(nn.Module):
         return {"mean": targets.mean(0).tolist()}
 
     def constant_scores(self, answer: Mapping, metric: str, count: int) -> np.ndarray:
-        """This answer for `count` samples, as a metric takes it."""
+        """This answer as the scores of `count` samples."""
         mean = np.array(answer["mean"])
         return np.broadcast_to(mean, (count, *mean.shape))
 
     @property
     def best(self) -> str:
-        """More of the first measure is better ("max"), or less ("min")."""
+        """ "max" if more of the first measure is better, else "min"."""
         return "min" if self.measures[0] in metrics.LESS_IS_BETTER else "max"
 
     def train(self, mode: bool = True) -> Task:
-        """Training mode, but a frozen encoder stays in evaluation mode, its batch norm too."""
+        """Training mode. A frozen encoder stays in evaluation mode, and so does its batch norm."""
         super().train(mode)
         self.encoder.train(mode and any(p.requires_grad for p in self.encoder.parameters()))
         return self

@@ -1,8 +1,8 @@
 """Reading structures: PDB and mmCIF files, plain or gzip-compressed, and objects of Biopython.
 
-Each becomes rows, one per atom: PDB by its columns, mmCIF by Biopython's parser. `structure.assemble` makes a protein
-of them, the same code for all, so that PDB and mmCIF of one entry give the same `Protein`. Whatever the file holds, the
-outcome is a `Structure` or a `StructureError`.
+Each becomes rows, one per atom: PDB by its columns, mmCIF by Biopython's parser. One function, `structure.assemble`,
+makes a protein of them, so PDB and mmCIF of one entry give the same `Protein`. Whatever the file holds, the outcome is
+a `Structure` or a `StructureError`.
 """
 
 import gzip

@@ -26,7 +26,7 @@ MAX_COORDINATE = 1e5  # angstrom; float32 still resolves 0.01 angstrom there
 MAX_REACH = 12.0  # angstrom from an atom to the CA of its residue; 10.0 in 3,015 real chains
 MAX_DENSITY = ((4.5, 100, "atoms"), (10.0, 150, "CA atoms"))  # angstrom, others so near; 39 and 57 in these chains
 MAX_ALTERNATIVE = 1.0  # angstrom from CA to CA; beyond it is another residue, unless an altloc says otherwise
-MAX_PEPTIDE_BOND, MAX_CA_STEP = 2.5, 4.2  # angstrom from C to N, from CA to CA of neighbours in a chain
+MAX_PEPTIDE_BOND, MAX_CA_STEP = 2.5, 4.2  # angstrom, between neighbours in a chain: from C to N, from CA to CA
 MAX_CHAIN_ID = 32  # characters; the longest of the PDB has four, a table of ids takes the width of the longest
 _NUCLEOTIDES = [*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"]
 _NOT_A_RESIDUE = dict.fromkeys(["HOH", "WAT", "DOD", "H2O", "TIP", "TP3", "SOL", "SPC"], "waters")
@@ -157,7 +157,7 @@ def _again(rows: list[AtomRow], molecule: Callable[[AtomRow], object]) -> Iterat
 _ATOMS = {name: {a: ATOM_INDEX[a] for a in [*RESIDUE_ATOMS[parent], "OXT"]} for name, parent in PARENT.items()}
 for (_name, _atom), _parent_atom in PARENT_ATOM.items():
     _ATOMS[_name][_atom] = ATOM_INDEX[_parent_atom]
-Residue = dict[int, AtomRow]  # its atoms, by index into ATOM_NAMES; its name and place stand in each
+Residue = dict[int, AtomRow]  # index into ATOM_NAMES -> atom; each atom has the residue's name and position
 
 
 def _apply_policy(rows: Iterable[AtomRow]) -> tuple[dict[str, list[Residue]], Counter]:
