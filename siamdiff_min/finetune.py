@@ -42,22 +42,22 @@ def main(argv: list[str] | None = None) -> int:
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         if config.predict:
             open_store(config.predict, build=False, beside=False)  # nothing there is an error now, not after training
-        datasets, labels, options = open_data(config, ranks, model)
+        datasets, classes, options = open_data(config, ranks, model)
         if config.dry_run:
-            build_task(for_seed(config, config.seeds[0]), datasets, labels, options, ranks)
+            build_task(for_seed(config, config.seeds[0]), datasets, classes, options, ranks)
             ranks.say(printed(config))
             return 0
         with ranks.alone_in(config.out):
-            return run_seeds(config, datasets, labels, options, ranks)
+            return run_seeds(config, datasets, classes, options, ranks)
 
 
-def run_seeds(config: Namespace, datasets: dict[str, Samples], labels: tuple, options: dict, ranks: Ranks) -> int:
+def run_seeds(config: Namespace, datasets: dict[str, Samples], classes: tuple, options: dict, ranks: Ranks) -> int:
     """For every seed: minimise, then score the best epoch on the test split. Apply the last seed's model."""
     tested, epochs = {}, {}
     for seed in config.seeds:
         of_seed = for_seed(config, seed)
-        task = build_task(of_seed, datasets, labels, options, ranks)
-        if not config.eval_only and (stopped := train(of_seed, task, datasets, labels, ranks)):
+        task = build_task(of_seed, datasets, classes, options, ranks)
+        if not config.eval_only and (stopped := train(of_seed, task, datasets, classes, ranks)):
             return 128 + stopped
         best = config.eval_only or f"{of_seed.out}/best.pt"
         model = weights.read_weights(best, weights.MODEL)
@@ -68,7 +68,7 @@ def run_seeds(config: Namespace, datasets: dict[str, Samples], labels: tuple, op
             tested[seed] = results.predict(task, everything(datasets["test"]), of_seed, ranks)
             if ranks.rank == 0:
                 path = Path(of_seed.out) / "predictions.tsv"
-                results.write_predictions(path, tested[seed], labels or task.names, isinstance(task, Classes))
+                results.write_predictions(path, tested[seed], classes or task.names, isinstance(task, Classes))
     if tested and ranks.rank == 0:
         path = Path(config.out) / "results.json"
         ranks.say(results.write_results(path, config, task, tested, epochs, __version__))
@@ -79,41 +79,41 @@ def run_seeds(config: Namespace, datasets: dict[str, Samples], labels: tuple, op
         name = Path(config.predict).resolve().name.split(".")[0]
         path = Path(config.out) / f"predicted-{name}-{store.checksum[:6]}.tsv"  # of other structures: another file
         if ranks.rank == 0:
-            results.write_predictions(path, predictions, labels or task.names, isinstance(task, Classes))
+            results.write_predictions(path, predictions, classes or task.names, isinstance(task, Classes))
         ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
     return 0
 
 
 def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict[str, Samples], tuple, dict]:
-    """The samples of every split, names of their labels, options of the task. Raises ConfigError if a model has others.
+    """The samples of every split, the classes, options of the task. Raises ConfigError if a model has others.
 
     Every split is converted once to a memory-mapped store, by the first process. A dry run writes none; a model that is
     only applied needs none.
     """
     if model and config.predict and not config.data:
-        return {}, tuple(model["labels"]), model["options"]
+        return {}, tuple(model["labels"]), model["options"]  # files of models keep the classes as "labels"
     needed = ("test",) if model else tuple(SPLITS)  # a model is scored on the test split
     data = SETS[config.task].data(config, needed)
     options = {**data.options, "metric": config.metric} if data.options else {}
     if model:
         options = model["options"]
-        if data.labels != tuple(model["labels"]) or not data.options.items() <= options.items():
+        if data.classes != tuple(model["labels"]) or not data.options.items() <= options.items():
             source = config.data or "the demo"
             raise ConfigError(f"{config.eval_only} was trained on other labels than those of {source}")
     origins, workers = [getattr(data, split) for split in needed], config.num_workers or 1
     stores = ranks.first(lambda: [open_store(x, workers=workers, build=not config.dry_run) for x in origins])
     datasets = {}
     if None not in stores:
-        kept = {"labels": data.labels, "max_residues": config.max_residues}
+        kept = {"classes": data.classes, "max_residues": config.max_residues}
         datasets = {split: SETS[config.task].samples(store, **kept) for split, store in zip(needed, stores)}
     ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
     ranks.say(f"labels      {data.about}")
     samples = ", ".join(f"{split} {len(x)}" for split, x in datasets.items()) or "not converted to a store yet"
     ranks.say(f"samples     {samples}")
     for split, x in datasets.items():
-        if x.store.about:
-            ranks.say(f"warning     {split}, not found: {x.store.about}")
-    return datasets, data.labels, options
+        if x.store.not_found:
+            ranks.say(f"warning     {split}, not found: {x.store.not_found}")
+    return datasets, data.classes, options
 
 
 def everything(dataset: Samples) -> Data:
@@ -121,12 +121,12 @@ def everything(dataset: Samples) -> Data:
     return Data(dataset, pack_samples, range(len(dataset)))
 
 
-def build_task(config: Namespace, datasets: dict[str, Samples], labels: tuple, options: dict, ranks: Ranks) -> Task:
+def build_task(config: Namespace, datasets: dict[str, Samples], classes: tuple, options: dict, ranks: Ranks) -> Task:
     """Encoder and head: from scratch, or with the encoder of --init-from."""
     torch.manual_seed(config.seed)
     encoder = weights.new_encoder(config, ranks.say)
     with weights.malformed(config.eval_only):
-        task = TASKS[config.task](encoder, len(labels) or None, **options)
+        task = TASKS[config.task](encoder, len(classes) or None, **options)
     if config.init_from:
         checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
     if config.freeze:
@@ -170,7 +170,7 @@ def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> 
         update_bn(map(task.encoder.builder.select_nodes, proteins), task.encoder)
 
 
-def train(config: Namespace, task: Task, datasets: dict[str, Samples], labels: tuple[str, ...], ranks: Ranks) -> int:
+def train(config: Namespace, task: Task, datasets: dict[str, Samples], classes: tuple[str, ...], ranks: Ranks) -> int:
     """Minimise; OUT/best.pt is the epoch with the best validation metric. Returns the signal that ended it, or 0."""
     metric = task.measures[0]
 
@@ -195,7 +195,7 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], labels: t
             best = score(epochs, values)
             if ranks.rank == 0:
                 content = {"seed": config.seed, "epochs": epochs, "valid": values, "max_residues": config.max_residues}
-                content |= {"labels": list(labels), "options": task.options, **task.known}
+                content |= {"labels": list(classes), "options": task.options, **task.known}
                 weights.write_weights(path, weights.MODEL, {**identity, **content, "state": task.state_dict()})
         return values
 

@@ -168,7 +168,7 @@ def prediction_figures(runs: Sequence[Run]) -> list[str]:
         for seed, columns in run.predictions.items():
             with structure_errors(run.path / f"seed-{seed}/predictions.tsv", DAMAGED):
                 css = colour(k if len(runs) > 1 else [*run.curves, *run.predictions].index(seed))
-                entries.append((run, css, columns["target"], columns["prediction"], [*map(str, columns["labels"])]))
+                entries.append((run, css, columns["target"], columns["prediction"], [*map(str, columns["classes"])]))
                 numbers = columns["target"], columns["prediction"]
                 if not all(x.size and np.isfinite(x).all() for x in numbers):
                     raise ValueError("no samples, targets or predictions")

@@ -172,7 +172,7 @@ def test_frozen_from_scratch_sees_values_of_order_one(enzymes, tmp_path):
     encoder = ENCODERS["gearnet"]("residue", "tiny")
     weights.load_weights(encoder, {k[8:]: v for k, v in state.items() if k.startswith("encoder.")}, "best.pt")
     data = ec.ec_set(enzymes)
-    protein = SETS["ec"].samples(open_store(data.train, workers=1), labels=data.labels)[0, 0].protein
+    protein = SETS["ec"].samples(open_store(data.train, workers=1), classes=data.classes)[0, 0].protein
     with torch.no_grad():
         node = encoder.eval()(encoder.builder.select_nodes(protein)).node
         for norm in (m for m in encoder.modules() if isinstance(m, torch.nn.BatchNorm1d)):

@@ -180,7 +180,7 @@ def test_the_numbers_of_the_predictions_are_drawn(tmp_path):
     folder = tmp_path / "three"
     write_lines(folder, [{"step": 1, "epoch": 0, "split": "valid", "loss": 1.0}])
     three = Predictions(["a", "b", "c"], [""] * 3, np.array([0, 0, 1]), np.eye(2)[[0, 1, 1]])
-    write_predictions(folder / "predictions.tsv", three, ("$\\foo$", "x"), classes=True)
+    write_predictions(folder / "predictions.tsv", three, ("$\\foo$", "x"), exclusive=True)
     figure = caption(report.write_page([folder]).read_text(), "Confusion matrix, N = 3")
     shown = [x.text for x in figure.iter("title")]
     assert shown[0] == "1 of 2 $\\\\foo$ are called $\\\\foo$".replace("\\\\", "\\") and shown[2].startswith(
@@ -262,7 +262,7 @@ def test_predictions_come_back(tmp_path, task):
     assert np.allclose(read["target"], target) and np.allclose(read["prediction"], score, atol=1e-5)
     assert read["group"].tolist() == predictions(task).groups
     if score.ndim == 2:
-        assert read["labels"].tolist() == list(columns)
+        assert read["classes"].tolist() == list(columns)
     if task == "res":  # by name: the true class, and the one of the largest probability
         header, *rows = (line.split("\t") for line in (tmp_path / "p.tsv").read_text().splitlines())
         assert header[2] == "target" and [row[2] for row in rows] == [RESIDUES[i] for i in target]
@@ -288,7 +288,7 @@ def test_no_name_forges_a_row(tmp_path):
     text = (tmp_path / "p.tsv").read_text(encoding="utf-8")
     assert [line.count("\t") for line in text.splitlines()] == [5] * (len(FORGED) + 1)
     read = read_predictions(tmp_path / "p.tsv")
-    assert read["group"].tolist() == FORGED and read["labels"].tolist() == FORGED[:2]
+    assert read["group"].tolist() == FORGED and read["classes"].tolist() == FORGED[:2]
 
 
 def test_no_name_reaches_the_terminal_as_it_is():

@@ -49,12 +49,12 @@ def predict(task: Task, data: Data, config: Namespace, ranks: Ranks) -> Predicti
     return Predictions(list(chain(*names)), list(chain(*groups)), np.concatenate(target), np.concatenate(score))
 
 
-def write_predictions(path: Path, predictions: Predictions, columns: Sequence[str], classes: bool = False) -> None:
+def write_predictions(path: Path, predictions: Predictions, columns: Sequence[str], exclusive: bool = False) -> None:
     """Write a table with tabs, every cell escaped. Columns: id, group, target (if known), prediction.
 
-    With several outputs there is a target and a prediction column for each. With `classes`, the target is a class name,
-    and a last column holds the predicted class. Raises SiamDiffError if a prediction is not finite: such a table is
-    never written.
+    With several outputs there is a target and a prediction column for each. If they are `exclusive` classes, the target
+    is a class name, and a last column holds the predicted class. Raises SiamDiffError if a prediction is not finite:
+    such a table is never written.
     """
     if not np.isfinite(predictions.score).all():
         raise SiamDiffError(f"{path} is not written, since some predictions are not finite")
@@ -63,23 +63,23 @@ def write_predictions(path: Path, predictions: Predictions, columns: Sequence[st
     names, titles = [escape(column) for column in columns], ["id", "group"]
     for kind, values in (("target", target), ("prediction", score)):
         titles += [f"{kind}:{name}" for name in names] if values.shape[1] > 1 else [kind] * values.shape[1]
-    lines = [[*titles, *["class"] * classes]]
+    lines = [[*titles, *["class"] * exclusive]]
     for sample, group, true, numbers in zip(predictions.names, predictions.groups, target, score, strict=True):
-        cells = [names[int(x)] if classes else f"{x:.6g}" for x in true] + [f"{x:.6g}" for x in numbers]
-        chosen = [names[numbers.argmax()]] if classes else []
+        cells = [names[int(x)] if exclusive else f"{x:.6g}" for x in true] + [f"{x:.6g}" for x in numbers]
+        chosen = [names[numbers.argmax()]] if exclusive else []
         lines.append([escape(sample), escape(group), *cells, *chosen])
     write_file(path, "".join("\t".join(line) + "\n" for line in lines).encode())
 
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
-    """The columns `group` (K,), `target` and `prediction`, (K,) or (K, C) each, and the names of C `labels`."""
+    """The columns `group` (K,), `target` and `prediction`, (K,) or (K, C) each, and the names of C `classes`."""
     header, *rows = (line.split("\t") for line in path.read_text("utf-8", "surrogateescape").splitlines())
     kinds = [title.partition(":") for title in header]
-    labels = [unescape(label) for kind, _, label in kinds if kind == "prediction"]
+    classes = [unescape(name) for kind, _, name in kinds if kind == "prediction"]
     if header[-1] == "class":
         place = header.index("target")
-        rows = [[*row[:place], labels.index(unescape(row[place])), *row[place + 1 :]] for row in rows]
-    columns = {"group": np.array([unescape(row[1]) for row in rows]), "labels": np.array(labels)}
+        rows = [[*row[:place], classes.index(unescape(row[place])), *row[place + 1 :]] for row in rows]
+    columns = {"group": np.array([unescape(row[1]) for row in rows]), "classes": np.array(classes)}
     for name in ("target", "prediction"):
         chosen = [i for i, (kind, _, _) in enumerate(kinds) if kind == name]
         values = np.array([[row[i] for i in chosen] for row in rows], dtype=np.float64)

@@ -93,7 +93,7 @@ def trivial(kind: str, data: LabelledData, related: dict[str, str]) -> dict[str,
     training (EC), the commonest type (RES); and a linear model of `described`, as scikit-learn fits it by default."""
     seen, given = {}, {}
     for split in ("train", "valid", "test"):
-        dataset = SETS[kind].samples(open_store(getattr(data, split), workers=1), labels=data.labels)
+        dataset = SETS[kind].samples(open_store(getattr(data, split), workers=1), classes=data.classes)
         samples = [dataset[0, i] for i in range(len(dataset))]
         seen[split] = np.stack([described(sample) for sample in samples])
         group = [name for sample in samples for name in sample.groups]

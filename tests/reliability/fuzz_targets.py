@@ -321,7 +321,7 @@ def ec_files(folder: Path) -> Target:
         data, read = result
         for structure in read:
             assert same_structure(structure, whole), "not what was packed"
-            assert set(structure.labels["values"][0]) <= set(data.labels)
+            assert set(structure.labels["values"][0]) <= set(data.classes)
         assert sorted(os.listdir(folder)) == sorted([*files, "train", "valid"]), "written outside"
 
     return Target(files, StructureError, read, check)
