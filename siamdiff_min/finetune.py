@@ -146,7 +146,10 @@ def build_task(config: Namespace, datasets: dict[str, Samples], classes: tuple, 
 
 
 def known_of_data(task: Task, model: dict) -> dict:
-    """What a task and the file of its model (none of it before version 0.3) know of the data, checked and combined."""
+    """The sizes of the splits and the constant answer, of a task and of the file of its model, which is checked.
+
+    Files of before version 0.3 have neither.
+    """
     sizes, answer = {**model.get("splits", {}), **task.known["splits"]}, task.known.get("answer")
     splits = {split: {name: int(sizes[split][name]) for name in ("samples", "structures")} for split in sizes}
     if not answer and (answer := model.get("answer")):

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
@@ -161,23 +162,34 @@ def held_out_cards(runs: Sequence[Run]) -> list[str]:
 # ---- predictions and curves ------------------------------------------------------------------------------------------
 
 
+class Predicted(NamedTuple):
+    """The predictions of one seed of a run, in the colour of a class of the style sheet."""
+
+    run: Run
+    css: str
+    target: np.ndarray  # (K,) or (K, C)
+    prediction: np.ndarray  # (K,) or (K, C)
+    classes: list[str]
+
+
 def prediction_figures(runs: Sequence[Run]) -> list[str]:
     """The figure that suits the target: precision and recall, ROC, a confusion matrix, or predicted against true."""
-    entries = []  # run, class of its colour, columns
+    every = []
     for k, run in enumerate(runs):
         for seed, columns in run.predictions.items():
             with structure_errors(run.path / f"seed-{seed}/predictions.tsv", DAMAGED):
                 css = colour(k if len(runs) > 1 else [*run.curves, *run.predictions].index(seed))
-                entries.append((run, css, columns["target"], columns["prediction"], [*map(str, columns["classes"])]))
                 numbers = columns["target"], columns["prediction"]
                 if not all(x.size and np.isfinite(x).all() for x in numbers):
                     raise ValueError("no samples, targets or predictions")
+                every.append(Predicted(run, css, *numbers, [*map(str, columns["classes"])]))
     figures, note = [], "the dashed line is a guess"
-    flat = [(css, y.ravel(), p.ravel()) for _, css, y, p, _ in entries if y.shape == p.shape and is_binary(y)]
+    binary = [x for x in every if x.target.shape == x.prediction.shape and is_binary(x.target)]
+    flat = [(x.css, x.target.ravel(), x.prediction.ravel()) for x in binary]
     if flat and all(len(set(y)) == 2 for _, y, _ in flat):
         ones, all_ = int(flat[0][1].sum()), len(flat[0][1])
         count = f"{ones} positives of {all_}"
-        if entries[0][2].ndim == 1:
+        if every[0].target.ndim == 1:
             plane = Plane((-0.01, 1), (0, 1.02), ("false positive rate", "true positive rate"), square=True)
             plane.line([(0, 0), (1, 1)], "dashed")
             for css, y, p in flat:
@@ -189,9 +201,8 @@ def prediction_figures(runs: Sequence[Run]) -> list[str]:
             precision, recall, _ = precision_recall_curve(y, p)
             plane.line(thinned([*zip(recall, precision)]), css)
         figures.append(captioned(plane.svg("precision and recall"), f"Precision and recall, {count}", note))
-    for run in dict.fromkeys(id(entry[0]) for entry in entries):
-        own = [entry for entry in entries if id(entry[0]) == run]
-        figures += _of_run(own[0][0], own, f", {own[0][0].name}" * (len(runs) > 1))
+    for run in dict.fromkeys(x.run for x in every):
+        figures += _of_run(run, [x for x in every if x.run is run], f", {run.name}" * (len(runs) > 1))
     return figures
 
 
@@ -199,25 +210,27 @@ def is_binary(target: np.ndarray) -> bool:
     return np.isin(target, (0, 1)).all()
 
 
-def _of_run(run: Run, entries: list[tuple], whose: str) -> list[str]:
+def _of_run(run: Run, seeds: list[Predicted], whose: str) -> list[str]:
     """Figures of one run: classes as a confusion matrix, numbers as a scatter; all seeds in each."""
-    _, _, target, prediction, names = entries[0]
-    count = f"N = {len(target)}" + f" for each of {len(entries)} seeds" * (len(entries) > 1)
+    _, _, target, prediction, classes = seeds[0]
+    count = f"N = {len(target)}" + f" for each of {len(seeds)} seeds" * (len(seeds) > 1)
     if prediction.ndim == 2 and target.ndim == 1:
-        counts = sum(confusion_matrix(y, p.argmax(1), labels=range(len(names))) for _, _, y, p, _ in entries)
-        return [captioned(confusion(counts, names, "confusion matrix"), f"Confusion matrix, {count}{whose}")]
+        labels = range(len(classes))
+        counts = sum(confusion_matrix(x.target, x.prediction.argmax(1), labels=labels) for x in seeds)
+        return [captioned(confusion(counts, classes, "confusion matrix"), f"Confusion matrix, {count}{whose}")]
     if is_binary(target):
         return []
-    every = np.concatenate([x for _, _, y, p, _ in entries for x in (y, p)])
-    plane = Plane(limits(every), limits(every), ("true", "predicted"), square=True)
+    ends = limits(np.concatenate([numbers for x in seeds for numbers in (x.target, x.prediction)]))
+    plane = Plane(ends, ends, ("true", "predicted"), square=True)
     plane.line([(plane.x[0], plane.x[0]), (plane.x[1], plane.x[1])], "faint")
-    most, note = 3000 // len(entries), "rho = " + " / ".join(f"{spearman(p, y):.2f}" for _, _, y, p, _ in entries)
+    most = 3000 // len(seeds)
+    note = "rho = " + " / ".join(f"{spearman(x.prediction, x.target):.2f}" for x in seeds)
     if isinstance(constant := run.results.get("answer", {}).get("mean"), float):
         plane.across(constant)
         note += ". Dashed: the mean of the training split, the constant answer"
-    for _, css, y, p, _ in entries:
-        some = np.random.default_rng(0).permutation(len(y))[:most]
-        plane.dots([*zip(y[some], p[some])], css)
+    for x in seeds:
+        some = np.random.default_rng(0).permutation(len(x.target))[:most]
+        plane.dots([*zip(x.target[some], x.prediction[some])], x.css)
     if len(target) > most:
         note += f". {most} of them are drawn"
     return [captioned(plane.svg("predicted over true"), f"Predicted against true, {count}{whose}", note)]

@@ -86,9 +86,9 @@ class Embedder:
     def embed_group(
         self, structures: list[tuple[str, Structure]], include: Sequence[str]
     ) -> Iterator[tuple[int, Embedding | StructureError]]:
-        """Embeddings of (id, structure) with their places in the list, by batches of similar size, the largest first.
+        """Yield (index, embedding) for each (id, structure), in batches of similar size, the largest structures first.
 
-        A StructureError takes the place of one that is not finite.
+        If a representation is not finite, its embedding is a StructureError.
         """
         views = [self.encoder.builder.select_nodes(structure.protein) for _, structure in structures]
         batches, room = [], 0

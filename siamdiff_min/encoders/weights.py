@@ -1,9 +1,9 @@
 """Files of weights: `encoder.pt`, checkpoints, fine-tuned models (`best.pt`), and released ones; and their encoders.
 
-All are what `torch.save` writes: a dict of tensors, strings, numbers, lists and dicts, read with `weights_only=True`.
-Its `format` says what it is. Released files hold the tensors alone. No code in a file is run, and a flipped byte does
-not become another weight: files of torch (since 1.6) are zips with a checksum for each tensor, which torch writes but
-does not compare.
+`torch.save` writes all of them: a dict of tensors, strings, numbers, lists and dicts, read with `weights_only=True`.
+The dict's `format` tells the sort of file; released files hold tensors alone. No code in a file is run. A flipped byte
+does not become another weight: files of torch (since 1.6) are zips with a checksum for each tensor. torch writes these
+checksums, but does not compare them.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ from .esm import ESM2, ESM_SIZES, RESIDUE_TOKEN
 BUNDLED = Path(__file__).parents[1] / "weights"  # the encoders that come with the package, NAME.pt
 CHECKPOINT, ENCODER, MODEL = "siamdiff_min checkpoint 2", "siamdiff_min encoder 1", "siamdiff_min model 1"
 FORMATS = {CHECKPOINT: "a checkpoint to resume from", ENCODER: "an encoder", MODEL: "a fine-tuned model"}
-IDENTITY = ("encoder", "level", "size", "preset")  # what is needed to build an encoder again
+IDENTITY = ("encoder", "level", "size", "preset")  # an encoder is built again from these
 WEIGHTS = {CHECKPOINT: "objective", ENCODER: "state", MODEL: "state"}  # file format -> key of its weights
-LAST_STEP, MOST = 10**9 - 1, 10**5  # what the name of a checkpoint holds; options in a file
+LAST_STEP, MOST = 10**9 - 1, 10**5  # the name of a checkpoint has nine digits; the most options in a file
 _FOLDER = 16  # among the attributes of a member
 
 
@@ -68,9 +68,9 @@ def read_torch_file(path: str | Path, allow: tuple = ()):
 
 
 def _compare_checksums(file) -> None:
-    """Raise ValueError if a member differs from its checksum, or is stored otherwise than torch does.
+    """Raise ValueError if a member of the zip differs from its checksum, or is not stored as torch stores it.
 
-    All of them together are then no larger than the file, so that reading them takes no more time and memory than that.
+    So all members together are no larger than the file, and a small file cannot take much time or memory.
     """
     with zipfile.ZipFile(file) as archive:
         names, end = set(), 0
@@ -205,7 +205,7 @@ def _plain(options: dict) -> bool:
 
 @contextlib.contextmanager
 def malformed(path: str | Path) -> Iterator[None]:
-    """Turn into a CheckpointError what goes wrong inside with the content of a file that is whole, but forged."""
+    """Turn errors inside into a CheckpointError: the file is whole, but its content is not what we wrote."""
     try:
         yield
     except SiamDiffError:
@@ -231,8 +231,8 @@ def encoder_of(content: dict) -> dict:
 
 
 def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, size: str, preset: str, **about) -> None:
-    """Write `encoder.pt`, which `ENCODERS[name](level, size, preset)` builds again; `about` are plain values, and
-    `seq_mlp` the weights of the sequence head (Eq. 7), which tell log p(mutant) - log p(wild)."""
+    """Write `encoder.pt`, the weights of `ENCODERS[name](level, size, preset)`. `about` are plain values, or `seq_mlp`:
+    the weights of the sequence head (Eq. 7), which gives log p(mutant) - log p(wild)."""
     identity = dict(zip(IDENTITY, (name, level, size, preset)))
     write_weights(path, ENCODER, {**identity, **about, "state": encoder.state_dict()})
 

@@ -65,9 +65,10 @@ def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
 
 
 def initialise(module: nn.Module, path: str | Path, say: Callable = print, encoder_only: bool = False) -> None:
-    """Start from the weights in `path`: all of a checkpoint; of another file, or with `encoder_only`, the encoder's.
+    """Start from the weights in `path`: all of a checkpoint, else (or with `encoder_only`) those of the encoder.
 
-    Every tensor of the file must find its place; what was loaded and what keeps its initial values is reported.
+    Every tensor of the file must fit one of the module. `say` is told which tensors were loaded, and which were not in
+    the file.
     """
     content = read_weights(path)
     whole = content["format"] == CHECKPOINT and not encoder_only

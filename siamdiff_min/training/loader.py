@@ -1,4 +1,4 @@
-"""The batches of a run, made ahead of time by other processes. An error ends them at once, and they end when we do.
+"""Other processes make the batches of a run ahead of time. They end at once after an error, and when we end.
 
 Each process has a connection of its own, through which a batch comes as arrays. The DataLoader of torch has queues in
 shared memory instead: it waits for ever behind an error or a worker that the system kills, and needs room in /dev/shm.
@@ -24,7 +24,7 @@ from ..data.pool import START
 from ..files import SiamDiffError
 from .order import Data
 
-AHEAD = 2  # batches that are asked of every process: one that it makes, one to begin with at once
+AHEAD = 2  # batches that each process is asked for: it makes one, and can begin the next at once
 LESS = "memory ran out, try fewer --num-workers; 0 needs none"
 
 
@@ -87,7 +87,7 @@ def _started(number: int, data: Data) -> Iterator[tuple]:
 
 
 def _serve(connection: Connection, data: Data, others: list[Connection]) -> None:
-    """What a process does: make the batches that it is asked for, until the connection ends (its parent has died)."""
+    """In a process: make the requested batches, until the connection ends because the parent has died."""
     torch.set_num_threads(1)
     ForkingPickler.register(torch.Tensor, lambda tensor: (torch.tensor, (tensor.numpy(),)))  # torch would share memory
     for other in others:  # an open copy of our parent's end would hide that it has died
@@ -98,7 +98,7 @@ def _serve(connection: Connection, data: Data, others: list[Connection]) -> None
 
 
 def _tried(data: Data, keys: list) -> tuple | Exception:
-    """A batch, or the error in its place. One of ours is sent as it is, of another the text with its traceback."""
+    """A batch, or an error. Our errors are sent as they are; any other becomes a text with its traceback."""
     try:
         return _make(data, keys)
     except SiamDiffError as error:
@@ -128,5 +128,5 @@ def _answer(process, connection: Connection) -> tuple:
 
 
 def _pinned(batch: tuple, device: torch.device) -> tuple:
-    """Page-locked for a GPU, so that the copy to it need not be waited for."""
+    """The batch; for a GPU in page-locked memory, so that nobody waits for its copy."""
     return (batch[0].pin_memory(), *batch[1:]) if device.type == "cuda" else batch

@@ -1,4 +1,4 @@
-"""The processes of a run: which of them we are under torchrun, what they tell each other, what ends them."""
+"""The processes of a run under torchrun: how they meet, tell each other something, and end."""
 
 import gc
 import math

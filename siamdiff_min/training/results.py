@@ -1,8 +1,8 @@
 """Predictions of a fine-tuned model for held-out samples, and the files and tables they are written to.
 
-results.json has of every metric its value for each seed, mean and standard deviation over seeds, its value for the best
-answer that looks at nothing (`constant`), and 95 % intervals over draws of structures: of the mean over seeds
-(`interval`), and of what that is above the constant answer on the same draw (`gain_interval`).
+For every metric results.json has the value of each seed, their mean and standard deviation, and the value of the best
+answer that looks at nothing (`constant`). Two 95 % intervals are over draws of structures: `interval` is that of the
+mean over seeds, `gain_interval` that of this mean minus the constant answer on the same draw.
 """
 
 import json
@@ -61,8 +61,8 @@ def write_predictions(path: Path, predictions: Predictions, columns: Sequence[st
     target, score = (x.reshape(len(predictions.names), -1) for x in (predictions.target, predictions.score))
     target = target[:, : 0 if np.isnan(target).all() else None]
     names, titles = [escape(column) for column in columns], ["id", "group"]
-    for kind, values in (("target", target), ("prediction", score)):
-        titles += [f"{kind}:{name}" for name in names] if values.shape[1] > 1 else [kind] * values.shape[1]
+    for title, values in (("target", target), ("prediction", score)):
+        titles += [f"{title}:{name}" for name in names] if values.shape[1] > 1 else [title] * values.shape[1]
     lines = [[*titles, *["class"] * exclusive]]
     for sample, group, true, numbers in zip(predictions.names, predictions.groups, target, score, strict=True):
         cells = [names[int(x)] if exclusive else f"{x:.6g}" for x in true] + [f"{x:.6g}" for x in numbers]
@@ -74,14 +74,14 @@ def write_predictions(path: Path, predictions: Predictions, columns: Sequence[st
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
     """The columns `group` (K,), `target` and `prediction`, (K,) or (K, C) each, and the names of C `classes`."""
     header, *rows = (line.split("\t") for line in path.read_text("utf-8", "surrogateescape").splitlines())
-    kinds = [title.partition(":") for title in header]
-    classes = [unescape(name) for kind, _, name in kinds if kind == "prediction"]
+    titles = [title.partition(":") for title in header]
+    classes = [unescape(name) for title, _, name in titles if title == "prediction"]
     if header[-1] == "class":
-        place = header.index("target")
-        rows = [[*row[:place], classes.index(unescape(row[place])), *row[place + 1 :]] for row in rows]
+        i = header.index("target")
+        rows = [[*row[:i], classes.index(unescape(row[i])), *row[i + 1 :]] for row in rows]
     columns = {"group": np.array([unescape(row[1]) for row in rows]), "classes": np.array(classes)}
     for name in ("target", "prediction"):
-        chosen = [i for i, (kind, _, _) in enumerate(kinds) if kind == name]
+        chosen = [i for i, (title, _, _) in enumerate(titles) if title == name]
         values = np.array([[row[i] for i in chosen] for row in rows], dtype=np.float64)
         columns[name] = values[:, 0] if len(chosen) == 1 else values
     return columns
@@ -111,7 +111,7 @@ def write_results(
 
 
 def measured(task: Task, tested: Mapping[int, Predictions]) -> dict:
-    """Every metric on the test split for every seed, mean and std; of the constant answer; and their intervals."""
+    """Every metric on the test split: of each seed, mean and std over seeds, the constant answer, the intervals."""
     answer = task.known.get("answer")  # none in models of version 0.2
     target, groups = next((x.target, x.groups) for x in tested.values())
     test = {str(seed): task.metrics(x.score, x.target, x.groups) for seed, x in tested.items()}

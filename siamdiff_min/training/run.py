@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 class Run:
-    """Weights, optimizer, schedule and place in the data of a run; made at step 0, or where its checkpoint left off.
+    """The state of a run: weights, optimizer, schedule, step. It begins at step 0, or where its checkpoint left off.
 
     Args:
         config: the options; `epochs` are one number, or two for the stages of `objective.set_stage`.
