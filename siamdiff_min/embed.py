@@ -33,7 +33,7 @@ class Table:
     """
 
     def __init__(self, path: Path, include: Sequence[str], width: int):
-        self.path, self.width, self.files = path, width, contextlib.ExitStack()  # to be closed by who made the table
+        self.path, self.width, self.files = path, width, contextlib.ExitStack()  # the maker of the table closes them
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             files = [self.files.enter_context(tempfile.TemporaryFile(dir=path.parent)) for _ in include]  # noqa: SIM115

@@ -19,7 +19,7 @@ MOST = 400  # points of a line
 
 
 def text(value) -> str:
-    """What may stand in a page: escaped, on one line."""
+    """A value as text for a page: escaped, on one line."""
     return html.escape(printable(str(value)))
 
 
@@ -112,14 +112,14 @@ class Plane:
 
 
 def thinned(points: Points) -> Points:
-    """At most MOST points, each the mean of as many as one after the other."""
+    """At most MOST points; each is the mean of equally many neighbours."""
     size = -(-len(points) // MOST)
     parts = np.array_split(np.array(points, dtype=float), range(size, len(points), size)) if size > 1 else points
     return [tuple(part.mean(0)) for part in parts] if size > 1 else points
 
 
 def limits(values: Sequence[float], margin: float = 0.06) -> tuple[float, float]:
-    """The smallest and the largest number and some room."""
+    """The range of the values, with some room at both ends."""
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(finite), max(finite)
     room = margin * (high - low) or abs(high) * margin or 0.5

@@ -146,9 +146,9 @@ def build_task(config: Namespace, datasets: dict[str, Samples], classes: tuple, 
 
 
 def known_of_data(task: Task, model: dict) -> dict:
-    """The sizes of the splits and the constant answer, of a task and of the file of its model, which is checked.
+    """The sizes of the splits and the constant answer, as the task and the file of its model know them, checked.
 
-    Files of before version 0.3 have neither.
+    Files written before version 0.3 know neither.
     """
     sizes, answer = {**model.get("splits", {}), **task.known["splits"]}, task.known.get("answer")
     splits = {split: {name: int(sizes[split][name]) for name in ("samples", "structures")} for split in sizes}

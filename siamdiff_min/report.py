@@ -45,7 +45,7 @@ NATS = {f"{name}_loss" for name in ("sequence", "residue_type", "angle", "dihedr
 
 
 def title_of(measure: str) -> str:
-    """What a measure is called, with its unit."""
+    """The name of a measure for a reader, with its unit."""
     return NAMES.get(measure, measure.replace("_", " ") + (" (nats)" if measure in NATS else ""))
 
 
@@ -59,12 +59,12 @@ def colour(index: int) -> str:
 
 
 def comparable(runs: Sequence[Run]) -> bool:
-    """Whether their sums of losses are of the same losses."""
+    """Whether their `loss` is the sum of the same losses."""
     return len({run.config.get("method") for run in runs}) == 1
 
 
 def predicted(run: Run) -> str:
-    """What a run predicts, for a title."""
+    """The target of a run, for a title."""
     if run.task == "table":
         options = run.results.get("options", {})
         labelled = "residues" if options.get("residues") else "structures"

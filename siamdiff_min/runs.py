@@ -1,4 +1,4 @@
-"""What a run of train.py or finetune.py left in its folder, checked, for the report."""
+"""Read and check the folder of a run of train.py or finetune.py, for the report."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ Curves = dict[str, dict[str, list[tuple[float, float]]]]  # measure -> train, va
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a run left on the disk."""
+    """The content of a run's folder."""
 
     path: Path
     name: str
@@ -38,7 +38,7 @@ class Run:
 def read_metrics(path: Path, per_epoch: int | None = None) -> tuple[Curves, float | None]:
     """The curves of a metrics.jsonl, losses and accuracies first, and the epoch in which stage 2 begins.
 
-    The constant prediction is the one of validation if there is any. A line that is just being written is left out.
+    The constant prediction is the validation's, else the training's. A line that is just being written is left out.
     `per_epoch` is the number of steps; without it the last line of the first epoch is taken for its end.
     """
     lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
@@ -80,7 +80,7 @@ def _numbers(values: dict) -> dict[str, float | None]:
 
 
 def read_run(path: Path, name: str) -> Run:
-    """What a run left in its folder. Raises SiamDiffError if that is no run, and names a file that is damaged."""
+    """Read the folder of a run. Raises SiamDiffError if it holds no run or a damaged file, which is named."""
     folders = {
         folder.name.removeprefix("seed-") if folder != path else "": folder
         for folder in (path, *sorted(path.glob("seed-*")))

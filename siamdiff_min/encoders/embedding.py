@@ -32,7 +32,7 @@ MAX_MISSING = 0.1  # of the side-chain atoms. The lowest cosine to the whole was
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Embedding:
-    """Representations of one structure, and whose they are."""
+    """Representations of one structure, and the residues and atoms that they belong to."""
 
     id: str
     mean: np.ndarray  # (d,)    mean over the residues
@@ -166,7 +166,7 @@ def structures_in(source) -> Iterator[tuple[str | None, Structure | StructureErr
 
 
 def is_many(source) -> bool:
-    """Whether it may hold several structures."""
+    """Whether this input may hold several structures."""
     if isinstance(source, (str, os.PathLike)):
         return os.path.isdir(source) or os.fspath(source).endswith(ARCHIVES)
     if isinstance(source, Protein):

@@ -221,7 +221,7 @@ def load_encoder_file(path: str | Path) -> dict:
 
 
 def encoder_of(content: dict) -> dict:
-    """The same of the content of a file."""
+    """The same, from the content of a file."""
     if content["format"] == ENCODER:
         return content
     options = content["config"] if content["format"] == CHECKPOINT else content
@@ -274,7 +274,7 @@ def _released(state: dict[str, Tensor], path: str | Path) -> dict:
 
 
 def _esm_gearnet(state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
-    """The weights of an `ESMGearNet` in those of torchdrug's. Raises CheckpointError for another order of types."""
+    """torchdrug's weights by the names of `ESMGearNet`. Raises CheckpointError for another order of types."""
     tokens = state.pop("sequence_model.mapping").tolist()[: len(RESIDUE_TOKEN)]  # of the residue types
     if tokens != list(RESIDUE_TOKEN):
         raise CheckpointError(f"{path} has the residue types in another order, with ESM's tokens {tokens}")

@@ -40,7 +40,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def latest(folder: Path, say: Callable[[str], None] = print) -> tuple[Path, dict] | None:
-    """The newest checkpoint that is whole, and its content; damaged ones are reported and passed over.
+    """The newest whole checkpoint, and its content. Damaged ones are passed over, and `say` is told of them.
 
     Raises CheckpointError if checkpoints exist and none is whole: starting anew silently would hide a loss.
     """
@@ -65,7 +65,7 @@ def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
 
 
 def initialise(module: nn.Module, path: str | Path, say: Callable = print, encoder_only: bool = False) -> None:
-    """Start from the weights in `path`: all of a checkpoint, else (or with `encoder_only`) those of the encoder.
+    """Start from the weights in `path`: from all of a checkpoint, else (or with `encoder_only`) from the encoder's.
 
     Every tensor of the file must fit one of the module. `say` is told which tensors were loaded, and which were not in
     the file.
@@ -84,6 +84,6 @@ def initialise(module: nn.Module, path: str | Path, say: Callable = print, encod
 
 
 def _groups(names: list[str]) -> str:
-    """Names of tensors counted by the module they belong to: 'encoder.layers (36 tensors), ...'."""
+    """The modules of these tensors, with the number of tensors in each: 'encoder.layers (36 tensors), ...'."""
     count = Counter(re.match(r"(encoder\.)?[^.]*", name)[0] for name in names)
     return ", ".join(f"{group} ({n} tensor{'s' * (n > 1)})" for group, n in count.items())

@@ -88,7 +88,7 @@ class Option(NamedTuple):
 
 
 def option(help: str, default=None, only: tuple[str, ...] = (), free: bool = False, **arguments) -> Option:
-    """An option; without a default it is None, which stands for a file's value, a preset's, or nothing."""
+    """An option. Without a default it is None, until a file or a preset fills it in, if any does."""
     if default is not None:
         help += f" (default: {default})"
     return Option({"help": help.replace("%", "%%"), "default": default, **arguments}, only, free)
@@ -275,13 +275,13 @@ def finetune_options(argv: list[str] | None = None, description: str = "", world
 
 
 def for_seed(config: Namespace, seed: int) -> Namespace:
-    """The options of the run of one seed, with a folder of its own and what --init-from names for this seed."""
+    """The options of one seed: it has a folder of its own, and --init-from may name its number as `{seed}`."""
     start = config.init_from and config.init_from.replace("{seed}", str(seed))
     return replace(config, seed=seed, out=os.path.join(config.out or "", f"seed-{seed}"), init_from=start)
 
 
 def settled(config: Namespace, subject: str, source: Mapping, world: int) -> Namespace:
-    """The options without a None that something else decides. The first of these that knows an option decides it:
+    """Fill in the options that are None. The first of these that knows an option decides it:
 
     1. the command line, and the defaults that `OPTIONS` gives;
     2. the file that the run starts from: `source` is what it says of itself;
@@ -310,7 +310,7 @@ def settled(config: Namespace, subject: str, source: Mapping, world: int) -> Nam
 
 
 def filled(config: Namespace, *sources: Mapping) -> Namespace:
-    """The same options; what is None is taken from the first of `sources` that has it."""
+    """The same options. A None takes the value of the first of `sources` that has one."""
     known = {name: value for source in reversed(sources) for name, value in source.items() if value is not None}
     return replace(config, **{name: known.get(name) for name, value in vars(config).items() if value is None})
 
@@ -364,7 +364,7 @@ def check_choices(config: Namespace, subject: str, source: Mapping) -> None:
 
 
 def folder(config: Namespace) -> str:
-    """The folder of a run without --out: runs with other data or another start do not meet there."""
+    """The folder of a run without --out. Runs with other data or another start have other folders."""
     if getattr(config, "eval_only", None):
         return os.path.join(os.path.dirname(config.eval_only), "eval")
     subject, start = (config.task, "scratch") if "task" in config else (config.method, "")
@@ -375,12 +375,12 @@ def folder(config: Namespace) -> str:
 
 
 def printed(config: Namespace) -> str:
-    """The options, a line each."""
+    """The options, one per line."""
     return "\n".join(f"{name:18}  {value}" for name, value in vars(config).items())
 
 
 def check_resumable(config: Namespace, before: Mapping, path: Path) -> None:
-    """Raise ConfigError that names the options in which a run differs from its checkpoint, which has `before`."""
+    """Raise ConfigError, and name the options, if some differ from the checkpoint's (`before`)."""
     free = {name for name, option in (PRETRAIN | FINETUNE).items() if option.free}
     now = {name: value for name, value in vars(config).items() if name not in free and before.get(name) != value}
     if now:

@@ -45,8 +45,10 @@ def held_out(model: nn.Module, data: Data, config: Namespace, ranks: Ranks, meas
 
 
 def evaluate(objective: nn.Module, data: Data, config: Namespace, ranks: Ranks) -> dict[str, float]:
-    """Means of the loss and of all logs over the held-out proteins, with the noise of the current stage, and how many
-    `samples` they are over. Empty if nothing is held out."""
+    """The means of the loss and of all logs over the held-out proteins, whose number is `samples`.
+
+    Noise is drawn as in the current stage. Empty if nothing is held out.
+    """
     generator = torch.Generator(ranks.device)
 
     def measure(b: int, batch, names: list[str]) -> Record:
@@ -59,7 +61,7 @@ def evaluate(objective: nn.Module, data: Data, config: Namespace, ranks: Ranks) 
 
 
 def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
-    """One step of the optimizer, with the gradients of our parts of the global batch added up."""
+    """One step of the optimizer. The gradients of our parts of the global batch are added up."""
     config, device = run.config, run.ranks.device
     parts = range(run.ranks.rank, config.global_batch_size // config.batch_size, run.ranks.world)
     done = []

@@ -29,10 +29,10 @@ LESS = "memory ran out, try fewer --num-workers; 0 needs none"
 
 
 def load_batches(data: Data, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
-    """The batches whose keys are given, in order: (batch, names) of each.
+    """Yield (batch, names) for each list of keys, in order.
 
-    Close it (`contextlib.closing`) to end its processes. Raises what making a batch raises, in its turn, and
-    SiamDiffError if a process is killed or cannot be started.
+    Close it (`contextlib.closing`) to end its processes. An error in a process is raised when its batch is due.
+    SiamDiffError is raised if a process is killed or cannot be started.
     """
     number = min(config.num_workers, len(keys)) if isinstance(keys, list) else config.num_workers
     if not number:
@@ -53,7 +53,7 @@ def load_batches(data: Data, keys: Iterable[list], config: Namespace, device: to
             yield _pinned(_answer(*asked.popleft()), device)
     finally:
         for process, connection in workers:
-            process.kill()  # SIGTERM would be waited for: it is blocked
+            process.kill()  # not SIGTERM, which is blocked
             process.join()
             connection.close()
 

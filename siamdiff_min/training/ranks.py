@@ -40,7 +40,7 @@ class Bar(tqdm):
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of a run, and the one we are."""
+    """The processes of a run: this one is `rank` of `world`."""
 
     device: torch.device
     rank: int = 0
@@ -191,7 +191,7 @@ def _answers(host: str, port: int) -> bool:
 
 @contextmanager
 def catch_signals() -> Iterator[list[int]]:
-    """SIGTERM and Ctrl-C are put on the list that is yielded; a second Ctrl-C interrupts at once."""
+    """Yield a list that collects SIGTERM and Ctrl-C. A second Ctrl-C interrupts at once."""
     caught: list[int] = []
 
     def remember(number, frame):

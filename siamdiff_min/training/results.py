@@ -166,7 +166,7 @@ def origin(config: Namespace, version: str) -> dict[str, str]:
 
 
 def plain(value):
-    """The same for JSON, which knows no nan."""
+    """The value for JSON: it knows no nan, which becomes None."""
     if isinstance(value, Mapping):
         return {name: plain(x) for name, x in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

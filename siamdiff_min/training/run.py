@@ -139,7 +139,7 @@ class Run:
                 )
             load_weights(self.objective, state["objective"], str(path))
             parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-            for i, moments in state["optimizer"]["state"].items():  # none of a parameter that never had a gradient
+            for i, moments in state["optimizer"]["state"].items():  # a parameter that never had a gradient has none
                 own = {"exp_avg": parameters[i], "exp_avg_sq": parameters[i], "step": torch.zeros(())}
                 check_weights(own, moments, f"{path}, optimizer, {i}")  # torch would not compare the shapes
             for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
@@ -148,7 +148,7 @@ class Run:
             if self.scheduler:
                 self.scheduler.load_state_dict(state["scheduler"])
             self.step, self.epoch_loss = index(state["step"]), float(state["epoch_loss"])
-            for records in state.get("window", []):  # of all ranks; the first takes them
+            for records in state.get("window", []):  # records of all ranks; rank 0 takes them
                 ours = [_record(record, self.ranks.device) for record in records]
                 self.window.append([] if self.ranks.rank else ours)
         self.ranks.say(f"resumed from {path} at step {self.step}")
@@ -177,7 +177,7 @@ class Run:
         self.bar.update()
 
     def watch_time(self) -> None:
-        """After ten steps say how long the run will take. After --max-minutes the step that is done is the last."""
+        """After ten steps say how long the run will take. After --max-minutes this step becomes the last."""
         seconds, done, left = time.perf_counter() - self.start, self.step - self.first, self.last_step - self.step
         if done == 10 and left:
             # Validations and checkpoints are not in it.
@@ -190,7 +190,7 @@ class Run:
         return self.step % self.per_epoch == 0 or self.step == self.last_step
 
     def end_epoch(self, measured: dict[str, float]) -> None:
-        """Let the learning rate follow what was measured. Nothing if the run was ended within an epoch."""
+        """At the end of a whole epoch, let the learning rate follow the measured values."""
         if self.step % self.per_epoch == 0:
             values = measured | {"loss": self.epoch_loss}
             if self.scheduler and math.isfinite(values[self.measure]):  # undefined if all samples have one label
@@ -222,7 +222,7 @@ class Run:
         self.steps = {}
 
     def log_valid(self, values: dict[str, float]) -> dict[str, float]:
-        """Write a line with what a validation has measured, if anything, and print it."""
+        """Write and print the values of a validation, if there are any; return them."""
         if values:
             self.write_line(split="valid", **values)
             at = f"step {self.step:>6}  epoch {self.epoch}" + f"  stage {self.stage}" * self.staged
