@@ -89,8 +89,8 @@ class Option(NamedTuple):
 
 def option(help: str, default=None, only: tuple[str, ...] = (), free: bool = False, **arguments) -> Option:
     """An option. Without a default it is None, until a file or a preset fills it in, if any does."""
-    if default is not None:
-        help += f" (default: {default})"
+    help = help if default is None else f"{help} (default: {default})"
+    help = f"{', '.join(only)}: {help}" if only else help
     return Option({"help": help.replace("%", "%%"), "default": default, **arguments}, only, free)
 
 

@@ -103,6 +103,8 @@ def test_every_option_is_explained(options, read, capsys):
     for name, described in options.items():
         assert f"--{name.replace('_', '-')}" in text
         assert described.arguments["help"][:20] in " ".join(text.split())
+        whose = ", ".join(described.only)  # the methods or tasks that have it
+        assert not whose or described.arguments["help"].startswith(f"{whose}: ")
     assert vars(read()).keys() == options.keys()
 
 
@@ -271,7 +273,7 @@ def test_the_encoder_file_says_what_is_not_given(tmp_path):
 
 def test_a_users_own_values_in_an_encoder_file_are_no_options(tmp_path):
     """`Encoder.save(path, **about)` takes any name: `task` was looked for among the options of train.py."""
-    file = written(tmp_path, task="psr", seeds=[3], epochs=9, kind="mine", max_residues=7, out="elsewhere")
+    file = written(tmp_path, task="psr", seeds=[3], epochs=9, metric="mae", max_residues=7, out="elsewhere")
     plain = pretrain(f"--init-from {written(tmp_path, name='plain.pt')}")
     assert {**vars(pretrain(f"--init-from {file}")), "init_from": "", "out": ""} == {
         **vars(plain),
@@ -279,7 +281,7 @@ def test_a_users_own_values_in_an_encoder_file_are_no_options(tmp_path):
         "out": "",
     }
     config = finetune(f"--init-from {file} --data x")
-    assert (config.seeds, config.epochs, config.kind, config.max_residues) == ([0], [8], None, None)
+    assert (config.seeds, config.epochs, config.metric, config.max_residues) == ([0], [8], None, None)
 
 
 def test_the_first_source_that_knows_an_option_decides(tmp_path):
