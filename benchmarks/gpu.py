@@ -25,10 +25,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.machine import keep_freed_memory, peak_memory
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.training.log import peak_memory
-from siamdiff_min.training.ranks import keep_freed_memory
 
 from .step import load_batch
 

@@ -44,9 +44,9 @@ from siamdiff_min.encoders.esm import CLS, EOS, ESM2, ESM_SIZES, RESIDUE_TOKEN, 
 from siamdiff_min.encoders.graph import line_graph
 from siamdiff_min.encoders.ops import Links
 from siamdiff_min.encoders.weights import save_encoder_file
+from siamdiff_min.machine import peak_memory
 from siamdiff_min.protein.conformer import rotate_side_chains
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.training.log import peak_memory
 
 ROOT = Path(__file__).parent.parent
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -27,12 +27,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from siamdiff_min.encoders import ENCODERS, GraphBuilder, fast, gearnet, kernels
+from siamdiff_min.machine import keep_few_plans, keep_freed_memory, peak_memory
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import SIZES
-from siamdiff_min.training.log import peak_memory
-from siamdiff_min.training.ranks import keep_few_plans, keep_freed_memory
 
 
 def timed(work, device: str = "cpu"):

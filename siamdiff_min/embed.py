@@ -20,7 +20,8 @@ from .data.sources import find_structures
 from .encoders.embedding import INCLUDE, Embedder, Embedding, nothing_in
 from .encoders.weights import find_weights, load_encoder
 from .files import ConfigError, Parser, SiamDiffError, StructureError, console, printable, replacing, writing
-from .training.ranks import Ranks, catch_signals, keep_freed_memory
+from .machine import keep_freed_memory
+from .training.ranks import Ranks, catch_signals
 
 GROUP = 256  # structures read before they are embedded, in batches of similar size
 
@@ -32,7 +33,7 @@ class Table:
     """
 
     def __init__(self, path: Path, include: Sequence[str], width: int):
-        self.path, self.width, self.files = path, width, contextlib.ExitStack()  # to be closed by who made the table
+        self.path, self.width, self.files = path, width, contextlib.ExitStack()  # the maker of the table closes them
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             files = [self.files.enter_context(tempfile.TemporaryFile(dir=path.parent)) for _ in include]  # noqa: SIM115
@@ -70,7 +71,7 @@ class Table:
             np.savez(file, **arrays)
 
 
-def run(args: Namespace) -> int:
+def embed_structures(args: Namespace) -> int:
     """Embed the structures of a command line; returns 1 if one of its paths gave no embedding."""
     if args.out.suffix != ".npz" or args.out.is_dir():
         raise ConfigError(f"--out {args.out} is not the name of an .npz file")
@@ -148,7 +149,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         with console():
-            return run(args)
+            return embed_structures(args)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130

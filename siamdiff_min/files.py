@@ -21,18 +21,8 @@ from typing import IO
 
 
 def printable(text: str) -> str:
-    """The text on one line: tabs, line ends, control characters, bytes that are not UTF-8, as in a Python string."""
+    """The text on one line. Tabs, line ends, control characters and bytes beyond UTF-8 are escaped as in Python."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def escape(text: str) -> str:
-    """A cell of a table: `printable`, in a form that `unescape` takes back."""
-    return printable(text.replace("\\", "\\\\"))
-
-
-def unescape(cell: str) -> str:
-    """The text that `escape` made a cell of."""
-    return cell.encode("latin-1", "backslashreplace").decode("unicode_escape")
 
 
 TEMPORARY = ".siamdiff-tmp"  # ends the names of our temporary files
@@ -46,7 +36,7 @@ class SiamDiffError(ValueError):
 
 
 class ConfigError(SiamDiffError):
-    """Options that do not go together, or not with what is there."""
+    """Options that do not fit together, or do not fit the files."""
 
 
 class StoreError(SiamDiffError):
@@ -62,7 +52,7 @@ class WriteError(SiamDiffError):
 
 
 class MachineError(SiamDiffError):
-    """A fault of the machine and of no file: no room, memory or open files left, a disk that fails."""
+    """A fault of the machine, not of a file: no room, memory or open files left, a disk that fails."""
 
 
 class StructureError(SiamDiffError):
@@ -84,24 +74,27 @@ class UnwantedError(StructureError):
     """A structure that can be read, but was not wanted: it counts as skipped, not as failed."""
 
 
-class Parser(argparse.ArgumentParser):
-    """Options cannot be abbreviated: a new one changes no old command. A misspelt one is answered with the nearest."""
+# ---- the frame of all commands ---------------------------------------------------------------------------------------
 
-    def __init__(self, **about):
-        super().__init__(allow_abbrev=False, **about)
+
+class Parser(argparse.ArgumentParser):
+    """Options cannot be abbreviated, so a new one changes no old command. A misspelt one is told the nearest."""
+
+    def __init__(self, **options):
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str):
-        if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            given, known = found[1], found[2].replace("'", "").split(", ")
+        if choice := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            wrong, known = choice[1], choice[2].replace("'", "").split(", ")
         else:
-            given, known = "".join(re.findall(r"unrecognized arguments:.*?(--[^\s=]+)", message)), []
-            known = re.findall(r"--[\w-]+", self.format_help()) if given else []
-        near = difflib.get_close_matches(given, known, 1)
+            wrong = "".join(re.findall(r"unrecognized arguments:.*?(--[^\s=]+)", message))
+            known = re.findall(r"--[\w-]+", self.format_help()) if wrong else []
+        near = difflib.get_close_matches(wrong, known, 1)
         super().error(f"{message}. Did you mean {near[0]}?" if near else message)
 
 
 class _Output(io.FileIO):
-    """stdout or stderr of a command. Results are files, so messages that find no room are lost, and end nothing."""
+    """stdout or stderr of a command. A message that finds no room is lost, and ends nothing: results are files."""
 
     lost = ""
 
@@ -154,21 +147,24 @@ def console() -> Iterator[None]:
         sys.exit(128 + 13)
 
 
+# ---- errors of files, or of the machine ------------------------------------------------------------------------------
+
+
 _MACHINE = "ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "EIO", "ENOMEM"
 MACHINE = {getattr(errno, name) for name in _MACHINE}
 
 
 def blame_machine(path, error: BaseException) -> None:
-    """Raise MachineError if an error that `path` met would have met any other file too."""
+    """Raise MachineError if the machine is at fault: another file would have met this error too."""
     if isinstance(error, OSError) and error.errno in MACHINE:
         raise MachineError(f"{path}: {error.strerror}; that is a fault of the machine, not of this file") from error
 
 
 @contextlib.contextmanager
 def structure_errors(path, reason: str) -> Iterator[None]:
-    """Turn every error inside into a StructureError: for a hostile file any conversion may fail.
+    """Turn every error inside into a StructureError, since any conversion may fail on a hostile file.
 
-    Faults of the machine are no property of the file: MachineError.
+    A fault of the machine is no fault of the file: it becomes a MachineError.
     """
     try:
         yield
@@ -178,8 +174,21 @@ def structure_errors(path, reason: str) -> Iterator[None]:
         raise StructureError(path, "too large", "memory ran out") from error
     except Exception as error:
         blame_machine(path, error)
-        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "  # our own checks raise ValueError
-        raise StructureError(path, reason, f"{kind}{error}"[:200]) from error
+        name = "" if type(error) is ValueError else f"{type(error).__name__}: "  # our own checks raise ValueError
+        raise StructureError(path, reason, f"{name}{error}"[:200]) from error
+
+
+# ---- tables of text --------------------------------------------------------------------------------------------------
+
+
+def escape(text: str) -> str:
+    """A cell of a table that we write: `printable`, in a form that `unescape` takes back."""
+    return printable(text.replace("\\", "\\\\"))
+
+
+def unescape(cell: str) -> str:
+    """The text that `escape` made a cell of."""
+    return cell.encode("latin-1", "backslashreplace").decode("unicode_escape")
 
 
 def read_rows(path, separators: str = "\t") -> list[list[str]]:
@@ -198,9 +207,12 @@ def read_rows(path, separators: str = "\t") -> list[list[str]]:
         return [row for row in cells if any(row)]
 
 
+# ---- writing and locking ---------------------------------------------------------------------------------------------
+
+
 @contextlib.contextmanager
 def writing(path) -> Iterator[None]:
-    """Turn errors of the disk inside (full, read-only, ...) into a WriteError that names the file."""
+    """Turn errors of the disk (full, read-only, ...) into a WriteError that names the file."""
     try:
         yield
     except OSError as error:
@@ -213,7 +225,7 @@ def writing(path) -> Iterator[None]:
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write. Whatever happens, `path` is the old file or the complete new one. Raises WriteError.
 
-    The temporary file beside it has a name that only we give. No link of that name is followed.
+    The temporary file beside it has a name that only we give, and a link of this name is not followed.
     """
     path = Path(path)
     temporary = path.with_name(path.name + TEMPORARY)
@@ -266,9 +278,9 @@ def lock(path: Path, busy: str = "") -> Iterator[None]:
         yield
 
 
-def checksum(path: Path, kind: str = "sha256") -> str:
-    """Checksum of a file, read piece by piece."""
-    digest = hashlib.new(kind, usedforsecurity=False)
+def checksum(path: Path) -> str:
+    """SHA-256 of a file, read piece by piece."""
+    digest = hashlib.sha256(usedforsecurity=False)
     with open(path, "rb") as file:
         while piece := file.read(2**20):
             digest.update(piece)

@@ -38,40 +38,40 @@ OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status, 128 + n after signal n."""
     config = finetune_options(argv, __doc__.splitlines()[0], world_size())
-    model = weights.load(config.eval_only, weights.MODEL) if config.eval_only else None
+    model = weights.read_weights(config.eval_only, weights.MODEL) if config.eval_only else None
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         if config.predict:
             open_store(config.predict, build=False, beside=False)  # nothing there is an error now, not after training
-        datasets, labels, options = open_data(config, ranks, model)
+        datasets, classes, options = open_data(config, ranks, model)
         if config.dry_run:
-            build(for_seed(config, config.seeds[0]), datasets, labels, options, ranks)
+            build_task(for_seed(config, config.seeds[0]), datasets, classes, options, ranks)
             ranks.say(printed(config))
             return 0
         with ranks.alone_in(config.out):
-            return run(config, datasets, labels, options, ranks)
+            return run_seeds(config, datasets, classes, options, ranks)
 
 
-def run(config: Namespace, datasets: dict[str, Samples], labels: tuple, options: dict, ranks: Ranks) -> int:
+def run_seeds(config: Namespace, datasets: dict[str, Samples], classes: tuple, options: dict, ranks: Ranks) -> int:
     """For every seed: minimise, then score the best epoch on the test split. Apply the last seed's model."""
     tested, epochs = {}, {}
     for seed in config.seeds:
         of_seed = for_seed(config, seed)
-        task = build(of_seed, datasets, labels, options, ranks)
-        if not config.eval_only and (stopped := train(of_seed, task, datasets, labels, ranks)):
+        task = build_task(of_seed, datasets, classes, options, ranks)
+        if not config.eval_only and (stopped := train(of_seed, task, datasets, classes, ranks)):
             return 128 + stopped
         best = config.eval_only or f"{of_seed.out}/best.pt"
-        model = weights.load(best, weights.MODEL)
+        model = weights.read_weights(best, weights.MODEL)
         weights.load_weights(task, model["state"], best)
         if datasets:
             with weights.malformed(best):
-                epochs[str(seed)], task.known = float(model["epochs"]), known(task, model)
+                epochs[str(seed)], task.known = float(model["epochs"]), known_of_data(task, model)
             tested[seed] = results.predict(task, everything(datasets["test"]), of_seed, ranks)
             if ranks.rank == 0:
                 path = Path(of_seed.out) / "predictions.tsv"
-                results.write_predictions(path, tested[seed], labels or task.names, isinstance(task, Classes))
+                results.write_predictions(path, tested[seed], classes or task.names, isinstance(task, Classes))
     if tested and ranks.rank == 0:
-        path, version = Path(config.out) / "results.json", __version__
-        ranks.say(results.report(path, config, task, tested, epochs, version))
+        path = Path(config.out) / "results.json"
+        ranks.say(results.write_results(path, config, task, tested, epochs, __version__))
     if config.predict:
         store = ranks.first(lambda: open_store(config.predict, workers=config.num_workers or 1, beside=False))
         unlabelled = Unlabelled(store, residues=options.get("residues", False))
@@ -79,41 +79,41 @@ def run(config: Namespace, datasets: dict[str, Samples], labels: tuple, options:
         name = Path(config.predict).resolve().name.split(".")[0]
         path = Path(config.out) / f"predicted-{name}-{store.checksum[:6]}.tsv"  # of other structures: another file
         if ranks.rank == 0:
-            results.write_predictions(path, predictions, labels or task.names, isinstance(task, Classes))
+            results.write_predictions(path, predictions, classes or task.names, isinstance(task, Classes))
         ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
     return 0
 
 
 def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict[str, Samples], tuple, dict]:
-    """The samples of every split, names of their labels, options of the task. Raises ConfigError if a model has others.
+    """The samples of every split, the classes, options of the task. Raises ConfigError if a model has others.
 
     Every split is converted once to a memory-mapped store, by the first process. A dry run writes none; a model that is
     only applied needs none.
     """
     if model and config.predict and not config.data:
-        return {}, tuple(model["labels"]), model["options"]
+        return {}, tuple(model["labels"]), model["options"]  # files of models keep the classes as "labels"
     needed = ("test",) if model else tuple(SPLITS)  # a model is scored on the test split
     data = SETS[config.task].data(config, needed)
     options = {**data.options, "metric": config.metric} if data.options else {}
     if model:
         options = model["options"]
-        if data.labels != tuple(model["labels"]) or not data.options.items() <= options.items():
+        if data.classes != tuple(model["labels"]) or not data.options.items() <= options.items():
             source = config.data or "the demo"
             raise ConfigError(f"{config.eval_only} was trained on other labels than those of {source}")
-    origins, how = [getattr(data, split) for split in needed], {"workers": config.num_workers or 1}
-    stores = ranks.first(lambda: [open_store(x, **how, build=not config.dry_run) for x in origins])
+    origins, workers = [getattr(data, split) for split in needed], config.num_workers or 1
+    stores = ranks.first(lambda: [open_store(x, workers=workers, build=not config.dry_run) for x in origins])
     datasets = {}
     if None not in stores:
-        kept = {"labels": data.labels, "max_residues": config.max_residues}
+        kept = {"classes": data.classes, "max_residues": config.max_residues}
         datasets = {split: SETS[config.task].samples(store, **kept) for split, store in zip(needed, stores)}
     ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
     ranks.say(f"labels      {data.about}")
     samples = ", ".join(f"{split} {len(x)}" for split, x in datasets.items()) or "not converted to a store yet"
     ranks.say(f"samples     {samples}")
     for split, x in datasets.items():
-        if x.store.about:
-            ranks.say(f"warning     {split}, not found: {x.store.about}")
-    return datasets, data.labels, options
+        if x.store.not_found:
+            ranks.say(f"warning     {split}, not found: {x.store.not_found}")
+    return datasets, data.classes, options
 
 
 def everything(dataset: Samples) -> Data:
@@ -121,12 +121,12 @@ def everything(dataset: Samples) -> Data:
     return Data(dataset, pack_samples, range(len(dataset)))
 
 
-def build(config: Namespace, datasets: dict[str, Samples], labels: tuple, options: dict, ranks: Ranks) -> Task:
+def build_task(config: Namespace, datasets: dict[str, Samples], classes: tuple, options: dict, ranks: Ranks) -> Task:
     """Encoder and head: from scratch, or with the encoder of --init-from."""
     torch.manual_seed(config.seed)
     encoder = weights.new_encoder(config, ranks.say)
     with weights.malformed(config.eval_only):
-        task = TASKS[config.task](encoder, len(labels) or None, **options)
+        task = TASKS[config.task](encoder, len(classes) or None, **options)
     if config.init_from:
         checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
     if config.freeze:
@@ -145,8 +145,11 @@ def build(config: Namespace, datasets: dict[str, Samples], labels: tuple, option
     return task.to(ranks.device)
 
 
-def known(task: Task, model: dict) -> dict:
-    """What a task and the file of its model (none of it before version 0.3) know of the data, checked and combined."""
+def known_of_data(task: Task, model: dict) -> dict:
+    """The sizes of the splits and the constant answer, as the task and the file of its model know them, checked.
+
+    Files written before version 0.3 know neither.
+    """
     sizes, answer = {**model.get("splits", {}), **task.known["splits"]}, task.known.get("answer")
     splits = {split: {name: int(sizes[split][name]) for name in ("samples", "structures")} for split in sizes}
     if not answer and (answer := model.get("answer")):
@@ -165,12 +168,12 @@ def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> 
     """
     batches = epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
     keys = [[(0, int(i)) for i in batch] for batch in batches]
-    with closing(engine.load(everything(dataset), keys, config, ranks.device)) as loaded:
+    with closing(engine.load_batches(everything(dataset), keys, config, ranks.device)) as loaded:
         proteins = (sample.protein.to(ranks.device) for sample, _ in loaded)
         update_bn(map(task.encoder.builder.select_nodes, proteins), task.encoder)
 
 
-def train(config: Namespace, task: Task, datasets: dict[str, Samples], labels: tuple[str, ...], ranks: Ranks) -> int:
+def train(config: Namespace, task: Task, datasets: dict[str, Samples], classes: tuple[str, ...], ranks: Ranks) -> int:
     """Minimise; OUT/best.pt is the epoch with the best validation metric. Returns the signal that ended it, or 0."""
     metric = task.measures[0]
 
@@ -182,7 +185,7 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], labels: t
     path = Path(config.out) / "best.pt"
     best, identity = -np.inf, {name: getattr(config, name) for name in ("task", *weights.IDENTITY)}
     if path.exists() and checkpoint.checkpoints(path.parent) and config.resume != "never":
-        before = weights.load(path, weights.MODEL)
+        before = weights.read_weights(path, weights.MODEL)
         with weights.malformed(path):
             best = score(before["epochs"], before["valid"])
 
@@ -194,9 +197,9 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], labels: t
         if score(epochs, values) > best or best == -np.inf:
             best = score(epochs, values)
             if ranks.rank == 0:
-                about = {"seed": config.seed, "epochs": epochs, "valid": values, "max_residues": config.max_residues}
-                about |= {"labels": list(labels), "options": task.options, **task.known}
-                weights.write(path, weights.MODEL, {**identity, **about, "state": task.state_dict()})
+                content = {"seed": config.seed, "epochs": epochs, "valid": values, "max_residues": config.max_residues}
+                content |= {"labels": list(classes), "options": task.options, **task.known}
+                weights.write_weights(path, weights.MODEL, {**identity, **content, "state": task.state_dict()})
         return values
 
     if config.freeze and not config.init_from:

@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     config = pretrain_options(argv, __doc__.splitlines()[0], world_size())
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         train, valid = open_data(config, ranks)
-        objective = build(config, ranks)
+        objective = build_objective(config, ranks)
         per_epoch = max(1, len(train.indices) // config.global_batch_size) if train.dataset else "?"
         ranks.say(
             f"steps       {per_epoch} of {config.global_batch_size} proteins per epoch, "
@@ -48,10 +48,9 @@ def main(argv: list[str] | None = None) -> int:
             path = Path(config.out) / "encoder.pt"
             if ranks.rank == 0:
                 identity = config.encoder, config.level, config.size, config.preset
-                about = {"method": config.method, "config": vars(config)}
-                if hasattr(objective, "seq_mlp"):
-                    about["seq_mlp"] = objective.seq_mlp.state_dict()
-                weights.save_encoder_file(path, objective.encoder, *identity, **about)
+                head = {"seq_mlp": objective.seq_mlp.state_dict()} if hasattr(objective, "seq_mlp") else {}
+                origin = {"method": config.method, "config": vars(config)}
+                weights.save_encoder_file(path, objective.encoder, *identity, **origin, **head)
                 ranks.say(summary(Path(config.out) / "metrics.jsonl"))
             ranks.say(f"encoder     {path}")
     return 0
@@ -64,8 +63,7 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[Data, Data]:
     no data set.
     """
     source = config.data or "demo set (bundled structures; --data for your own)"
-    workers, build = config.num_workers or 1, not config.dry_run
-    store = ranks.first(lambda: open_store(config.data, config.store, workers, build))
+    store = ranks.first(lambda: open_store(config.data, config.store, config.num_workers or 1, not config.dry_run))
     if store is None:
         ranks.say(f"data        {source}: not converted to a store yet")
         return Data(None, collate, []), Data(None, collate, [])
@@ -77,7 +75,7 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[Data, Data]:
     return Data(crops, collate, train), Data(crops, collate, valid)
 
 
-def build(config: Namespace, ranks: Ranks) -> torch.nn.Module:
+def build_objective(config: Namespace, ranks: Ranks) -> torch.nn.Module:
     """Encoder and objective: from scratch, or with the weights of --init-from."""
     torch.manual_seed(config.seed)
     encoder = weights.new_encoder(config, ranks.say)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
@@ -17,7 +18,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 from . import __version__
 from .downstream.metrics import LESS_IS_BETTER, spearman
 from .downstream.tasks import TASKS
-from .figures import COLOURS, STYLE, Plane, Row, captioned, confusion, forest, limits, number, text, thinned
+from .figures import COLOURS, Plane, Row, captioned, confusion, forest, limits, number, text, thinned
 from .files import Parser, console, structure_errors, write_file
 from .runs import DAMAGED, Run, read_run
 from .training import results
@@ -44,7 +45,7 @@ NATS = {f"{name}_loss" for name in ("sequence", "residue_type", "angle", "dihedr
 
 
 def title_of(measure: str) -> str:
-    """What a measure is called, with its unit."""
+    """The name of a measure for a reader, with its unit."""
     return NAMES.get(measure, measure.replace("_", " ") + (" (nats)" if measure in NATS else ""))
 
 
@@ -52,22 +53,22 @@ def less_is_better(measure: str) -> bool:
     return measure in LESS_IS_BETTER or measure.endswith(("loss", "error"))
 
 
-def colour(place: int) -> str:
+def colour(index: int) -> str:
     """The class of the colour of a run, or of a seed of the only run."""
-    return f"c{place % COLOURS}"
+    return f"c{index % COLOURS}"
 
 
 def comparable(runs: Sequence[Run]) -> bool:
-    """Whether their sums of losses are of the same losses."""
+    """Whether their `loss` is the sum of the same losses."""
     return len({run.config.get("method") for run in runs}) == 1
 
 
 def predicted(run: Run) -> str:
-    """What a run predicts, for a title."""
+    """The target of a run, for a title."""
     if run.task == "table":
         options = run.results.get("options", {})
-        what = "residues" if options.get("residues") else "structures"
-        return f"{Path(str(run.config.get('labels'))).stem}: {options.get('kind', 'labels')} of {what}"
+        labelled = "residues" if options.get("residues") else "structures"
+        return f"{Path(str(run.config.get('labels'))).stem}: {options.get('kind', 'labels')} of {labelled}"
     predicts = getattr(TASKS.get(run.task), "predicts", "") or run.task
     return predicts or f"pre-training: {run.config.get('method', run.name)}"
 
@@ -90,13 +91,13 @@ def shown(measure: str, value: float) -> str:
 def verdict(run: Run, measure: str) -> str:
     """How a metric compares with the constant answer, in words and their colour."""
     constant, gain = run.results["constant"].get(measure), run.results["gain_interval"].get(measure)
-    kind, words = "unsure", "constant answer"
+    css, words = "unsure", "constant answer"
     if gain:
         low, high = gain if not less_is_better(measure) else (-gain[1], -gain[0])
-        kind = "good" if low > 0 else "bad" if high < 0 else "unsure"
+        css = "good" if low > 0 else "bad" if high < 0 else "unsure"
         sides = {"good": "better than", "bad": "worse than", "unsure": "not told apart from"}
-        words = f"{sides[kind]} the constant answer"
-    return f"<p class={kind}>{words} ({'not known' if constant is None else shown(measure, constant)})</p>"
+        words = f"{sides[css]} the constant answer"
+    return f"<p class={css}>{words} ({'not known' if constant is None else shown(measure, constant)})</p>"
 
 
 def card(measure: str, rows: Sequence[Row], constants: Sequence[float | None], words: str) -> str:
@@ -119,18 +120,17 @@ def result_cards(runs: Sequence[Run]) -> list[str]:
             value, test = run.results.get("mean", {}).get(measure), run.results.get("test", {}).values()
             if value is None:
                 continue
-            kind, interval = "" if alone else colour(runs.index(run)), run.results["interval"].get(measure)
-            scores = [(x[measure], kind or colour(k)) for k, x in enumerate(test) if x.get(measure) is not None]
-            rows.append(Row("" if alone else run.name, value, kind, interval, scores if len(test) > 1 else ()))
+            css, interval = "" if alone else colour(runs.index(run)), run.results["interval"].get(measure)
+            scores = [(x[measure], css or colour(k)) for k, x in enumerate(test) if x.get(measure) is not None]
+            rows.append(Row("" if alone else run.name, value, css, interval, scores if len(test) > 1 else ()))
             constants.append(run.results["constant"].get(measure))
-            counts, between = run.results["counts"].get("correct") if measure == "accuracy" else None, ""
-            if counts:
-                counts = (
-                    f" <small>{text(' / '.join(map(str, counts.values())))} of {text(run.results['samples'])}</small>"
-                )
+            counts = between = ""
+            if measure == "accuracy" and (correct := run.results["counts"].get("correct")):
+                correct = " / ".join(map(str, correct.values()))
+                counts = f" <small>{text(correct)} of {text(run.results['samples'])}</small>"
             if interval:
                 between = f"<p>95 % interval {' to '.join(shown(measure, x) for x in interval)}</p>"
-            words = f"<p class=big>{shown(measure, value)}{counts or ''}</p>{between}{verdict(run, measure)}" * alone
+            words = f"<p class=big>{shown(measure, value)}{counts}</p>{between}{verdict(run, measure)}" * alone
         cards.append(card(measure, rows, constants, words))
     return cards
 
@@ -138,23 +138,23 @@ def result_cards(runs: Sequence[Run]) -> list[str]:
 def held_out_cards(runs: Sequence[Run]) -> list[str]:
     """A card for every measure of pre-training on the held-out proteins at the end, beside the constant answer."""
     last = {}  # measure -> number of the run -> split -> value
-    for place, run in enumerate(runs):
+    for k, run in enumerate(runs):
         for measure, curve in (item for curves, _ in run.curves.values() for item in curves.items()):
             ends = {split: points[-1][1] for split, points in curve.items() if points and np.isfinite(points[-1][1])}
             if measure != "samples" and "valid" in ends:
-                last.setdefault(measure, {})[place] = ends
+                last.setdefault(measure, {})[k] = ends
     cards, alone = [], len(runs) == 1
-    for measure, found in last.items():
-        if (measure == "loss" and not comparable(runs)) or not any(x["valid"] for x in found.values()):
+    for measure, by_run in last.items():
+        if (measure == "loss" and not comparable(runs)) or not any(x["valid"] for x in by_run.values()):
             continue
-        rows = [Row("" if alone else runs[k].name, x["valid"], colour(k)) for k, x in found.items()]
-        constants, words = [x.get("constant prediction") for x in found.values()], ""
+        rows = [Row("" if alone else runs[k].name, x["valid"], colour(k)) for k, x in by_run.items()]
+        constants, words = [x.get("constant prediction") for x in by_run.values()], ""
         if alone:
             words = f"<p class=big>{shown(measure, rows[0].value)}</p>"
         if alone and constants[0]:
             gain = 1 - rows[0].value / constants[0]
-            kind, side = ("good", "below") if gain > 0 else ("bad", "above")
-            words += f"<p class={kind}>{abs(gain):.1%} {side} the constant answer ({number(constants[0])})</p>"
+            css, side = ("good", "below") if gain > 0 else ("bad", "above")
+            words += f"<p class={css}>{abs(gain):.1%} {side} the constant answer ({number(constants[0])})</p>"
         cards.append(card(measure, rows, constants, words))
     return cards
 
@@ -162,37 +162,47 @@ def held_out_cards(runs: Sequence[Run]) -> list[str]:
 # ---- predictions and curves ------------------------------------------------------------------------------------------
 
 
+class Predicted(NamedTuple):
+    """The predictions of one seed of a run, in the colour of a class of the style sheet."""
+
+    run: Run
+    css: str
+    target: np.ndarray  # (K,) or (K, C)
+    prediction: np.ndarray  # (K,) or (K, C)
+    classes: list[str]
+
+
 def prediction_figures(runs: Sequence[Run]) -> list[str]:
-    """What suits the target: precision against recall, ROC, a confusion matrix, or predicted against true."""
-    entries = []  # run, class of its colour, columns
-    for place, run in enumerate(runs):
+    """The figure that suits the target: precision and recall, ROC, a confusion matrix, or predicted against true."""
+    every = []
+    for k, run in enumerate(runs):
         for seed, columns in run.predictions.items():
             with structure_errors(run.path / f"seed-{seed}/predictions.tsv", DAMAGED):
-                kind = colour(place if len(runs) > 1 else [*run.curves, *run.predictions].index(seed))
-                entries.append((run, kind, columns["target"], columns["prediction"], [*map(str, columns["labels"])]))
+                css = colour(k if len(runs) > 1 else [*run.curves, *run.predictions].index(seed))
                 numbers = columns["target"], columns["prediction"]
                 if not all(x.size and np.isfinite(x).all() for x in numbers):
                     raise ValueError("no samples, targets or predictions")
+                every.append(Predicted(run, css, *numbers, [*map(str, columns["classes"])]))
     figures, note = [], "the dashed line is a guess"
-    flat = [(kind, y.ravel(), p.ravel()) for _, kind, y, p, _ in entries if y.shape == p.shape and is_binary(y)]
+    binary = [x for x in every if x.target.shape == x.prediction.shape and is_binary(x.target)]
+    flat = [(x.css, x.target.ravel(), x.prediction.ravel()) for x in binary]
     if flat and all(len(set(y)) == 2 for _, y, _ in flat):
         ones, all_ = int(flat[0][1].sum()), len(flat[0][1])
         count = f"{ones} positives of {all_}"
-        if entries[0][2].ndim == 1:
+        if every[0].target.ndim == 1:
             plane = Plane((-0.01, 1), (0, 1.02), ("false positive rate", "true positive rate"), square=True)
             plane.line([(0, 0), (1, 1)], "dashed")
-            for kind, y, p in flat:
-                plane.line(thinned([*zip(*roc_curve(y, p)[:2])]), kind)
+            for css, y, p in flat:
+                plane.line(thinned([*zip(*roc_curve(y, p)[:2])]), css)
             figures.append(captioned(plane.svg("ROC curve"), f"ROC curve, {count}", note))
         plane = Plane((0, 1.01), (0, 1.02), ("recall", "precision"), square=True)
         plane.across(ones / all_)
-        for kind, y, p in flat:
+        for css, y, p in flat:
             precision, recall, _ = precision_recall_curve(y, p)
-            plane.line(thinned([*zip(recall, precision)]), kind)
+            plane.line(thinned([*zip(recall, precision)]), css)
         figures.append(captioned(plane.svg("precision and recall"), f"Precision and recall, {count}", note))
-    for run in dict.fromkeys(id(entry[0]) for entry in entries):
-        own = [entry for entry in entries if id(entry[0]) == run]
-        figures += _of_run(own[0][0], own, f", {own[0][0].name}" * (len(runs) > 1))
+    for run in dict.fromkeys(x.run for x in every):
+        figures += _of_run(run, [x for x in every if x.run is run], f", {run.name}" * (len(runs) > 1))
     return figures
 
 
@@ -200,25 +210,27 @@ def is_binary(target: np.ndarray) -> bool:
     return np.isin(target, (0, 1)).all()
 
 
-def _of_run(run: Run, entries: list[tuple], whose: str) -> list[str]:
+def _of_run(run: Run, seeds: list[Predicted], whose: str) -> list[str]:
     """Figures of one run: classes as a confusion matrix, numbers as a scatter; all seeds in each."""
-    _, _, target, prediction, names = entries[0]
-    count = f"N = {len(target)}" + f" for each of {len(entries)} seeds" * (len(entries) > 1)
+    _, _, target, prediction, classes = seeds[0]
+    count = f"N = {len(target)}" + f" for each of {len(seeds)} seeds" * (len(seeds) > 1)
     if prediction.ndim == 2 and target.ndim == 1:
-        found = sum(confusion_matrix(y, p.argmax(1), labels=range(len(names))) for _, _, y, p, _ in entries)
-        return [captioned(confusion(found, names, "confusion matrix"), f"Confusion matrix, {count}{whose}")]
+        labels = range(len(classes))
+        counts = sum(confusion_matrix(x.target, x.prediction.argmax(1), labels=labels) for x in seeds)
+        return [captioned(confusion(counts, classes, "confusion matrix"), f"Confusion matrix, {count}{whose}")]
     if is_binary(target):
         return []
-    every = np.concatenate([x for _, _, y, p, _ in entries for x in (y, p)])
-    plane = Plane(limits(every), limits(every), ("true", "predicted"), square=True)
+    ends = limits(np.concatenate([numbers for x in seeds for numbers in (x.target, x.prediction)]))
+    plane = Plane(ends, ends, ("true", "predicted"), square=True)
     plane.line([(plane.x[0], plane.x[0]), (plane.x[1], plane.x[1])], "faint")
-    most, note = 3000 // len(entries), "rho = " + " / ".join(f"{spearman(p, y):.2f}" for _, _, y, p, _ in entries)
+    most = 3000 // len(seeds)
+    note = "rho = " + " / ".join(f"{spearman(x.prediction, x.target):.2f}" for x in seeds)
     if isinstance(constant := run.results.get("answer", {}).get("mean"), float):
         plane.across(constant)
         note += ". Dashed: the mean of the training split, the constant answer"
-    for _, kind, y, p, _ in entries:
-        some = np.random.default_rng(0).permutation(len(y))[:most]
-        plane.dots([*zip(y[some], p[some])], kind)
+    for x in seeds:
+        some = np.random.default_rng(0).permutation(len(x.target))[:most]
+        plane.dots([*zip(x.target[some], x.prediction[some])], x.css)
     if len(target) > most:
         note += f". {most} of them are drawn"
     return [captioned(plane.svg("predicted over true"), f"Predicted against true, {count}{whose}", note)]
@@ -227,16 +239,16 @@ def _of_run(run: Run, entries: list[tuple], whose: str) -> list[str]:
 def curve_figures(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
     """A figure for every measure with all runs and seeds in it, and the names of those that are flat or empty."""
     series = []  # class of the colour, curves, beginning of stage 2, best epoch
-    for place, run in enumerate(runs):
-        for k, (seed, (curves, switch)) in enumerate(run.curves.items()):
+    for number_of_run, run in enumerate(runs):
+        for k, (seed, (curves, stage_2_begins)) in enumerate(run.curves.items()):
             best = run.results.get("best_epoch", {}).get(seed)
-            series.append((colour(place if len(runs) > 1 else k), curves, switch, best))
+            series.append((colour(number_of_run if len(runs) > 1 else k), curves, stage_2_begins, best))
     figures, flat, first = [], [], [name for run in runs for name in run.results.get("mean", ())]
     known = dict.fromkeys(name for _, curves, _, _ in series for name in curves)
     for measure in dict.fromkeys(name for name in ("loss", *first, *known) if name in known):
         if measure == "samples" or (measure == "loss" and not comparable(runs)):
             continue
-        drawn = [(kind, curves[measure], *rest) for kind, curves, *rest in series if measure in curves]
+        drawn = [(css, curves[measure], *rest) for css, curves, *rest in series if measure in curves]
         values = [y for _, curve, *_ in drawn for points in (curve["train"], curve["valid"]) for _, y in points]
         values = [y for y in values if np.isfinite(y)]
         if len(values) < 2 or max(values) - min(values) <= 1e-9 * max(map(abs, values)):
@@ -249,32 +261,32 @@ def curve_figures(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
             inside += [y for name in ("valid", "constant prediction") for _, y in curve[name]]
         ends = [x for _, curve, *_ in drawn for points in curve.values() for x, _ in points]
         plane = Plane((min(0.0, *ends), 1.03 * max(ends)), limits(inside), ("epoch", ""))
-        for kind, curve, switch, best in drawn:
-            plane.line(thinned(curve["train"]), f"thin {kind}")
+        for css, curve, stage_2_begins, best in drawn:
+            plane.line(thinned(curve["train"]), f"thin {css}")
             constant = curve["constant prediction"]
-            if constant and not curve["valid"] and switch is None:  # of batches: their mean is what it stands for
+            if constant and not curve["valid"] and stage_2_begins is None:  # measured on batches, so draw their mean
                 constant = [(x, np.mean([y for _, y in constant])) for x, _ in constant]
             plane.line(constant, "dashed")
-            plane.line(curve["valid"], f"thick {kind}")
+            plane.line(curve["valid"], f"thick {css}")
             if len(curve["valid"]) < 40:
-                plane.dots(curve["valid"], kind)
+                plane.dots(curve["valid"], css)
             for point in curve["valid"]:
                 if best is not None and abs(point[0] - best) < 1e-6:
-                    plane.ring(point, kind)
-        for switch in {switch for *_, switch, _ in drawn} - {None}:
-            plane.upright(switch, "stage 2")
+                    plane.ring(point, css)
+        for stage_2_begins in {stage_2_begins for *_, stage_2_begins, _ in drawn} - {None}:
+            plane.upright(stage_2_begins, "stage 2")
         figures.append(captioned(plane.svg(title_of(measure)), title_of(measure)))
     return figures, flat
 
 
 def legend(runs: Sequence[Run], splits: bool = False) -> str:
-    """Which colour is which run, or seed; and what the kinds of lines are."""
+    """The colours of runs or seeds; with `splits` also the kinds of lines."""
     names = [run.name for run in runs] if len(runs) > 1 else [f"seed {seed}" for seed in runs[0].curves if seed]
     names = names if len(names) > 1 else []
     keys = [f'<span><i class="key {colour(k)}"></i>{text(name)}</span>' for k, name in enumerate(names)]
     if splits:
-        kinds = {"thick": "held out", "thin": "training", "dashed": "constant answer"}
-        keys += [f'<span><i class="key {kind}"></i>{words}</span>' for kind, words in kinds.items()]
+        lines = {"thick": "held out", "thin": "training", "dashed": "constant answer"}
+        keys += [f'<span><i class="key {css}"></i>{words}</span>' for css, words in lines.items()]
         if any(run.results.get("best_epoch") and run.results["mean"] for run in runs):
             by = title_of(next(name for run in runs for name in run.results.get("mean", ())))
             keys.append(f'<span><i class="key circle"></i>best epoch by {text(by)}, the one that is tested</span>')
@@ -294,7 +306,7 @@ def as_html(rows: Sequence[Sequence]) -> str:
 def options_of(runs: Sequence[Run]) -> str:
     """The options that are not the default; of several runs those in which they differ."""
     table = FINETUNE if runs[0].task else PRETRAIN
-    default = {name: option.about["default"] for name, option in table.items()}
+    default = {name: option.arguments["default"] for name, option in table.items()}
     names = dict.fromkeys(name for run in runs for name in run.config)
     rows = [["option", *(run.name for run in runs)]] if len(runs) > 1 else [["option", "value (all others: default)"]]
     for name in names:
@@ -318,8 +330,8 @@ def section(runs: Sequence[Run]) -> str:
     note += "; dashed: the best answer that looks at nothing"
     parts = []
     if predictions and len(runs) == 1:  # side by side
-        kind = "cards two" if len(cards) > 2 else "cards"
-        top, cards, predictions = "top", [f'<div class="{kind}">{"".join(cards)}</div>', *predictions], []
+        css = "cards two" if len(cards) > 2 else "cards"
+        top, cards, predictions = "top", [f'<div class="{css}">{"".join(cards)}</div>', *predictions], []
     if cards:
         note = f"<p class=note>{text(note[:1].upper() + note[1:])}</p>"
         parts.append(f"<h2>Result</h2>{note}{legend(runs)}<div class={top}>{''.join(cards)}</div>")
@@ -333,11 +345,11 @@ def section(runs: Sequence[Run]) -> str:
     numbers = {run.name: as_html(results.table(run.results)) for run in runs if run.results}
     tables = {"Numbers" + f" of {name}" * (len(runs) > 1): table for name, table in numbers.items()}
     tables["Options"] = options_of(runs)
-    found = [f"<div><h2>{text(title)}</h2>{table}</div>" for title, table in tables.items()]
-    return f"{''.join(parts)}<div class=tables>{''.join(found)}</div>"
+    titled = [f"<div><h2>{text(title)}</h2>{table}</div>" for title, table in tables.items()]
+    return f"{''.join(parts)}<div class=tables>{''.join(titled)}</div>"
 
 
-def report(paths: Sequence[Path], out: Path | None = None) -> Path:
+def write_page(paths: Sequence[Path], out: Path | None = None) -> Path:
     """Draw runs of train.py and finetune.py; returns the page. Raises SiamDiffError."""
     names = [path.resolve().name for path in paths]
     names = [name if names.count(name) == 1 else "/".join(p.resolve().parts[-2:]) for name, p in zip(names, paths)]
@@ -350,14 +362,15 @@ def report(paths: Sequence[Path], out: Path | None = None) -> Path:
     for name, group in groups.items():
         if len(groups) > 1:
             body.append(f"<h1 class=part>{text(name)}</h1>")
-        for place, run in enumerate(group):
-            key = f'<i class="key {colour(place)}"></i><b>{text(run.name)}</b> ' * (len(runs) > 1)
-            body.append(f"<p class=about>{key}{text(start_of(run))}<br><small>{text(run.about)}</small></p>")
+        for k, run in enumerate(group):
+            key = f'<i class="key {colour(k)}"></i><b>{text(run.name)}</b> ' * (len(runs) > 1)
+            body.append(f"<p class=about>{key}{text(start_of(run))}<br><small>{text(run.origin)}</small></p>")
         body.append(section(group))
     head = '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
     now = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
     body.append(f"<p class=note>Drawn {now} by siamdiff_min {__version__}</p>")
-    page = f"{head}<title>{text(title)}</title><style>{STYLE}</style><main>{''.join(body)}</main>"
+    style = Path(__file__).with_name("report.css").read_text()
+    page = f"{head}<title>{text(title)}</title><style>{style}</style><main>{''.join(body)}</main>"
     out = out or (paths[0] / "report.html" if len(paths) == 1 else Path("comparison.html"))
     write_file(out, page.encode())
     return out
@@ -370,7 +383,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="the page (default: RUN/report.html; of several runs comparison.html)")
     args = parser.parse_args(argv)
     with console():
-        print(report(args.run, args.out))
+        print(write_page(args.run, args.out))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What a run of train.py or finetune.py left in its folder, checked, for the report."""
+"""Read and check the folder of a run of train.py or finetune.py, for the report."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ Curves = dict[str, dict[str, list[tuple[float, float]]]]  # measure -> train, va
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a run left on the disk."""
+    """The content of a run's folder."""
 
     path: Path
     name: str
@@ -28,7 +28,7 @@ class Run:
     results: dict  # the content of results.json; empty before the end, and of pre-training
     curves: dict[str, tuple[Curves, float | None]]  # of every seed; of pre-training of ""
     predictions: dict[str, dict[str, np.ndarray]]  # of every seed
-    about: str  # sizes, date, versions, machine
+    origin: str  # sizes, date, versions, machine
 
     @property
     def task(self) -> str:
@@ -38,7 +38,7 @@ class Run:
 def read_metrics(path: Path, per_epoch: int | None = None) -> tuple[Curves, float | None]:
     """The curves of a metrics.jsonl, losses and accuracies first, and the epoch in which stage 2 begins.
 
-    The constant prediction is the one of validation if there is any. A line that is just being written is left out.
+    The constant prediction is the validation's, else the training's. A line that is just being written is left out.
     `per_epoch` is the number of steps; without it the last line of the first epoch is taken for its end.
     """
     lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
@@ -51,26 +51,25 @@ def read_metrics(path: Path, per_epoch: int | None = None) -> tuple[Curves, floa
         for name in line.keys() - (NO_MEASURE - {"samples"}):
             value = float("nan") if line[name] is None else float(line[name])
             points[name, line["split"]].append((line["step"] / per_epoch, value))
-    switch = next((line["step"] / per_epoch for line in lines if line.get("stage") == 2), None)
+    stage_2_begins = next((line["step"] / per_epoch for line in lines if line.get("stage") == 2), None)
     curves, names = {}, sorted({name for name, _ in points if not name.endswith("_per_second")})
     for name in [*(name for name, _ in in_order(dict.fromkeys(names))), "samples"]:
         curves[name] = {split: points[name, split] for split in ("train", "valid")}
         curves[name]["constant prediction"] = points[f"{name}_constant", "valid"] or points[f"{name}_constant", "train"]
-    return curves, switch
+    return curves, stage_2_begins
 
 
 def read_results(path: Path) -> dict:
     """The content of a results.json, its numbers checked; what an older version did not write is empty."""
     with structure_errors(path, DAMAGED):
-        found = json.loads(path.read_bytes())
-        content = {name: dict(found.get(name, {})) for name in ("about", "splits", "config", "options")}
-        content["samples"], content["counts"] = found.get("samples", "?"), dict(found.get("counts", {}))
-        content["answer"] = dict(found.get("answer") or {})
-        content["test"] = {seed: _numbers(values) for seed, values in dict(found["test"]).items()}
+        raw = json.loads(path.read_bytes())
+        content = {name: dict(raw.get(name, {})) for name in ("about", "splits", "config", "options", "counts")}
+        content["samples"], content["answer"] = raw.get("samples", "?"), dict(raw.get("answer") or {})
+        content["test"] = {seed: _numbers(values) for seed, values in dict(raw["test"]).items()}
         for name in ("mean", "std", "constant", "best_epoch"):
-            content[name] = _numbers(found.get(name, {}))
+            content[name] = _numbers(raw.get(name, {}))
         for name in ("interval", "gain_interval"):
-            pairs = dict(found.get(name, {})).items()
+            pairs = dict(raw.get(name, {})).items()
             content[name] = {metric: pair and [float(pair[0]), float(pair[1])] for metric, pair in pairs}
         results.table(content), results.counted(content)
     return content
@@ -81,7 +80,7 @@ def _numbers(values: dict) -> dict[str, float | None]:
 
 
 def read_run(path: Path, name: str) -> Run:
-    """What a run left in its folder. Raises SiamDiffError if that is no run, and names a file that is damaged."""
+    """Read the folder of a run. Raises SiamDiffError if it holds no run or a damaged file, which is named."""
     folders = {
         folder.name.removeprefix("seed-") if folder != path else "": folder
         for folder in (path, *sorted(path.glob("seed-*")))
@@ -90,28 +89,26 @@ def read_run(path: Path, name: str) -> Run:
     scored = (path / "results.json").is_file()
     if not folders and not scored:
         raise SiamDiffError(f"{path} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
-    found, config, trained_on = read_results(path / "results.json") if scored else {}, {}, None
-    if found:
-        config = found["config"]
+    content, config, trained_on = {}, {}, None
+    if scored:
+        content = read_results(path / "results.json")
+        config, trained_on = content["config"], content["splits"].get("train", {}).get("samples")
+        origin = [*map(str, content["about"].values())]
     else:
         with contextlib.suppress(CheckpointError):  # the options alone are missing then
-            state = next((checkpoint.latest(x, lambda _: None) for x in folders.values()), None)
+            saved = next((checkpoint.latest(folder, lambda _: None) for folder in folders.values()), None)
             with weights.malformed(path):
-                config = dict(state[1]["config"]) if state else {}
-                trained_on = state and int(state[1]["data"][0])
+                config = dict(saved[1]["config"]) if saved else {}
+                trained_on = saved and int(saved[1]["data"][0])
+        changed = datetime.fromtimestamp((next(iter(folders.values())) / "metrics.jsonl").stat().st_mtime, timezone.utc)
+        origin = [f"{trained_on} to train on"] if trained_on else []
+        origin.append(f"{changed:%Y-%m-%d %H:%M} UTC")
     curves, predictions, batch = {}, {}, config.get("global_batch_size")
-    size = trained_on or found.get("splits", {}).get("train", {}).get("samples")
     for seed, folder in folders.items():
         with structure_errors(folder / "metrics.jsonl", DAMAGED):
-            per_epoch = max(1, int(size) // int(batch)) if size and batch else None
+            per_epoch = max(1, int(trained_on) // int(batch)) if trained_on and batch else None
             curves[seed] = read_metrics(folder / "metrics.jsonl", per_epoch)
     for file in sorted(path.glob("seed-*/predictions.tsv")) or sorted(path.glob("predictions.tsv")):
         with structure_errors(file, DAMAGED):
             predictions[file.parent.name.removeprefix("seed-")] = results.read_predictions(file)
-    if found:
-        about = [*map(str, found["about"].values())]
-    else:
-        changed = datetime.fromtimestamp((next(iter(folders.values())) / "metrics.jsonl").stat().st_mtime, timezone.utc)
-        about = [f"{trained_on} to train on"] if trained_on else []
-        about.append(f"{changed:%Y-%m-%d %H:%M} UTC")
-    return Run(path, name, config, found, curves, predictions, " · ".join(about))
+    return Run(path, name, config, content, curves, predictions, " · ".join(origin))

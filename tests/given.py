@@ -14,7 +14,7 @@ from siamdiff_min.protein.constants import CA, RESIDUE_INDEX
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.structure import Structure, join
 
-LABELS = ("1", "2", "3")
+CLASSES = ("1", "2", "3")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def entries(task: str, num: int) -> list[Given]:
     """`num` samples of a task; for PIP and RES as many as there are in two entries."""
     if task == "ec":
         return [
-            Given(f"e{i}", structure(noise=i % 3, seed=i, kind="labels", values=[[LABELS[i % 3]]])) for i in range(num)
+            Given(f"e{i}", structure(noise=i % 3, seed=i, kind="labels", values=[[CLASSES[i % 3]]])) for i in range(num)
         ]
     if task == "psr":
         scores = [round(1 - 0.8 * i / max(num - 1, 1), 3) for i in range(num)]
@@ -85,7 +85,7 @@ def dataset(task: str, folder, num: int = 4, **options):
     """`num` samples of a task from a store in `folder`."""
     origin = Origin(folder / task, "given", lambda: Listing(entries(task, num), []))
     store = open_store(origin, store=folder / f"{task}-{num}.store")
-    return SETS[task].samples(store, labels=LABELS if task == "ec" else (), **options)
+    return SETS[task].samples(store, classes=CLASSES if task == "ec" else (), **options)
 
 
 def encoder(task: str, level: str | None = None):

@@ -416,7 +416,7 @@ def test_commands_and_their_options_exist(page, command):
         for name in ("method", "task", "encoder", "size", "level", "ablation"):
             if flag(name) in words and name in options and "--plugin" not in words:
                 value = words[words.index(flag(name)) + 1]
-                assert value in options[name].about["choices"] or not value.isidentifier(), f"{page}: {value}"
+                assert value in options[name].arguments["choices"] or not value.isidentifier(), f"{page}: {value}"
     elif (text := source_of(words)) is not None:
         for option in given - {"--help"}:
             assert f'"{option}"' in text or "add_options" in text or "step" in words, f"{page}: {option}"
@@ -454,7 +454,7 @@ def test_every_key_of_metrics_is_explained():
     protein = read_structure("5PTI_A", data).protein.crop(0, 20)
     names = {"step", "epoch", "stage", "split", "seconds", "lr", "loss", "peak_memory_mb", "proteins_per_second"}
     names |= {"global_spearman", "mean_spearman", "samples_per_second"}
-    names |= {name for kind in FINETUNE["metric"].about["choices"] for name in [kind]}
+    names |= {name for kind in FINETUNE["metric"].arguments["choices"] for name in [kind]}
     for objective in OBJECTIVES.values():
         made = objective(ENCODERS["gearnet"]("atom", "tiny"), "atom")
         names |= made(Protein.pack([protein, protein]), torch.Generator().manual_seed(0))[1].keys()

@@ -56,7 +56,7 @@ def test_results_of_two_seeds(trained):
         values = [results["test"][seed][name] for seed in "34"]
         assert np.isclose(mean, np.mean(values)) and np.isclose(results["std"][name], np.std(values, ddof=1))
     for seed in (3, 4):
-        best = weights.load(trained / f"seed-{seed}" / "best.pt", weights.MODEL)
+        best = weights.read_weights(trained / f"seed-{seed}" / "best.pt", weights.MODEL)
         valid = [line for line in lines(trained / f"seed-{seed}") if line["split"] == "valid"]
         assert len(valid) == 3 and valid[int(best["epochs"]) - 1]["fmax"] == max(line["fmax"] for line in valid)
         assert best["valid"]["fmax"] == valid[int(best["epochs"]) - 1]["fmax"] and tuple(best["labels"]) == ENZYMES
@@ -79,7 +79,8 @@ def test_results_stand_beside_the_constant_answer_and_say_where_they_come_from(t
     assert results["splits"] == {split: {"samples": n, "structures": n} for split, n in sizes.items()}
     assert results["counts"] == {"samples": 5, "structures": 5, "positives": 5} and results["about"]["date"][:2] == "20"
     for seed in "34":
-        assert results["best_epoch"][seed] == weights.load(trained / f"seed-{seed}/best.pt", weights.MODEL)["epochs"]
+        best = weights.read_weights(trained / f"seed-{seed}" / "best.pt", weights.MODEL)
+        assert results["best_epoch"][seed] == best["epochs"]
 
 
 @pytest.mark.slow
@@ -157,7 +158,7 @@ def test_two_ranks_from_a_pretrained_encoder_frozen(enzymes, tmp_path):
     )  # fmt: skip
     assert f"loaded from {source}: encoder.layers" in said and "initial values kept: head (6 tensors)" in said
     assert said.count("samples     train") == 1
-    state = checkpoint.load(tmp_path / "run" / "seed-0" / "best.pt", weights.MODEL)["state"]
+    state = weights.read_weights(tmp_path / "run" / "seed-0" / "best.pt", weights.MODEL)["state"]
     assert all(torch.equal(state[f"encoder.{k}"], v) for k, v in encoder.state_dict().items())
     said = finetune("--task", "ec", "--data", enzymes, "--init-from", source, "--size", "paper", status=1)
     assert "--size paper, but" in said and "holds: tiny" in said
@@ -167,11 +168,11 @@ def test_two_ranks_from_a_pretrained_encoder_frozen(enzymes, tmp_path):
 def test_frozen_from_scratch_sees_values_of_order_one(enzymes, tmp_path):
     """Nothing else would teach its batch norm what to subtract and to divide by."""
     finetune("--task", "ec", "--data", enzymes, *SMALL, "--max-steps", 1, "--freeze", "--out", tmp_path)
-    state = checkpoint.load(tmp_path / "seed-0" / "best.pt", weights.MODEL)["state"]
+    state = weights.read_weights(tmp_path / "seed-0" / "best.pt", weights.MODEL)["state"]
     encoder = ENCODERS["gearnet"]("residue", "tiny")
-    checkpoint.load_weights(encoder, {k[8:]: v for k, v in state.items() if k.startswith("encoder.")}, "best.pt")
+    weights.load_weights(encoder, {k[8:]: v for k, v in state.items() if k.startswith("encoder.")}, "best.pt")
     data = ec.ec_set(enzymes)
-    protein = SETS["ec"].samples(open_store(data.train, workers=1), labels=data.labels)[0, 0].protein
+    protein = SETS["ec"].samples(open_store(data.train, workers=1), classes=data.classes)[0, 0].protein
     with torch.no_grad():
         node = encoder.eval()(encoder.builder.select_nodes(protein)).node
         for norm in (m for m in encoder.modules() if isinstance(m, torch.nn.BatchNorm1d)):
@@ -185,11 +186,11 @@ def test_a_resumed_run_goes_on_from_a_metric_that_was_not_a_number(enzymes, tmp_
     options = ["--task", "ec", "--data", enzymes, *SMALL, "--out", tmp_path]
     finetune(*options, "--max-steps", 4)  # one epoch
     path = tmp_path / "seed-0" / "best.pt"
-    model = checkpoint.load(path, weights.MODEL)
+    model = weights.read_weights(path, weights.MODEL)
     model["valid"]["fmax"] = np.nan  # as AUROC where all samples are of one class
     torch.save(model, path)
     finetune(*options)
-    assert np.isfinite(checkpoint.load(path, weights.MODEL)["valid"]["fmax"])
+    assert np.isfinite(weights.read_weights(path, weights.MODEL)["valid"]["fmax"])
 
 
 class Split(list):
@@ -204,7 +205,7 @@ class Split(list):
 def test_targets_are_standardised_by_the_training_split():
     datasets = {"train": Split([1.0, 3.0]), "valid": Split([10.0, 30.0]), "test": Split([100.0, 300.0])}
     config = finetune_options(["--task", "psr", "--level", "residue"])
-    task = script.build(for_seed(config, 0), datasets, (), {}, Ranks(torch.device("cpu")))
+    task = script.build_task(for_seed(config, 0), datasets, (), {}, Ranks(torch.device("cpu")))
     assert (task.mean.item(), task.std.item()) == (2.0, 1.0)
     assert task.known["answer"] == {"mean": 2.0, "median": 2.0}
     assert task.known["splits"]["test"] == {"samples": 2, "structures": 1}
@@ -235,7 +236,7 @@ def minimised(tmp_path, monkeypatch):
         task.measures = (measure,)
         task.metrics = lambda score, target, groups: {measure: score[target]}
         script.train(config, task, datasets, (), Ranks(torch.device("cpu")))
-        return checkpoint.load(f"{config.out}/best.pt", weights.MODEL), started[0]
+        return weights.read_weights(f"{config.out}/best.pt", weights.MODEL), started[0]
 
     return run
 
@@ -277,7 +278,7 @@ def test_a_saved_model_sees_as_many_residues_as_in_training(tmp_path):
     identity = {"task": "msp", "encoder": "gearnet", "level": "atom", "size": "tiny", "preset": "paper"}
     task, path = TASKS["msp"](ENCODERS["gearnet"]("atom", "tiny")), tmp_path / "best.pt"
     about = {"labels": [], "seed": 0, "epochs": 1.0, "valid": {}, "max_residues": 70, "options": {}}
-    checkpoint.write(path, weights.MODEL, {**identity, **about, "state": task.state_dict()})
+    weights.write_weights(path, weights.MODEL, {**identity, **about, "state": task.state_dict()})
     for given, expected in (((), "70"), (("--max-residues", 80), "80")):
         said = finetune("--eval-only", path, "--dry-run", *given)
         assert ["max_residues", expected] in [line.split() for line in said.splitlines()]
@@ -291,18 +292,18 @@ def test_what_a_model_file_says_of_its_data_is_checked():
     """Of version 0.2 it says nothing; forged, it is refused, whatever is wrong."""
     config = for_seed(finetune_options(["--task", "ec"]), 0)
     datasets = {"test": Split([[1.0, 0.0, 0.0]])}
-    task = script.build(config, datasets, ENZYMES, {}, Ranks(torch.device("cpu")))
+    task = script.build_task(config, datasets, ENZYMES, {}, Ranks(torch.device("cpu")))
     test = {"samples": 1, "structures": 1}
-    assert script.known(task, {}) == {"splits": {"test": test}, "answer": None}
+    assert script.known_of_data(task, {}) == {"splits": {"test": test}, "answer": None}
     good = {"answer": {"mean": [0.5, 0.25, 0.25]}, "splits": {"train": {"samples": 4, "structures": 2}, "test": 3}}
-    assert script.known(task, good) == {
+    assert script.known_of_data(task, good) == {
         "answer": good["answer"],
         "splits": {"train": good["splits"]["train"], "test": test},
     }
     wrong = [{"answer": {"mean": mean}} for mean in ("x", ["a"] * 3, [0.5], [[0.5] * 3], [0.5, 0.5, np.nan], None)]
     for forged in (*wrong, {"answer": 3}, {"splits": {"train": 3}}, {"splits": 3}):
-        with pytest.raises(CheckpointError, match="is damaged"), checkpoint.malformed("best.pt"):
-            script.known(task, forged)
+        with pytest.raises(CheckpointError, match="is damaged"), weights.malformed("best.pt"):
+            script.known_of_data(task, forged)
 
 
 def test_what_cannot_be_is_said(tmp_path):

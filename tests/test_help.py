@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from siamdiff_min.training.config import FINETUNE, GROUPS, PRETRAIN
+from siamdiff_min.training.config import FINETUNE, OPTIONS, PRETRAIN
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("siamdiff_min", "benchmarks", "studies")
@@ -46,7 +46,7 @@ def test_help_has_every_option_in_a_group_and_defaults_that_are_0(script, option
         runpy.run_path(str(ROOT / f"{script}.py"), run_name="__main__")
     said = capsys.readouterr().out
     listed = re.findall(r"^(\w+):$|^  --([\w-]+)", said, re.M)
-    assert [group for group, _ in listed if group] == ["options", *GROUPS]
+    assert [group for group, _ in listed if group] == ["options", *OPTIONS]
     assert sorted(name.replace("-", "_") for _, name in listed if name) == sorted(options)
     assert "weight decay of Adam (default: 0.0)" in said
     assert re.search(r"seed[^-]*\(default: 0\)", said)

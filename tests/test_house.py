@@ -15,6 +15,7 @@ FLOOR = {
     "files": 0,
     "conventions": 0,
     "logs": 0,
+    "machine": 0,
     "protein": 1,
     "encoders": 2,
     "data": 2,

@@ -17,8 +17,7 @@ from siamdiff_min.files import SiamDiffError, StructureError, escape, unescape
 from siamdiff_min.protein.constants import RESIDUES
 from siamdiff_min.training.checkpoint import save
 from siamdiff_min.training.config import finetune_options, pretrain_options
-from siamdiff_min.training.results import Predictions, read_predictions, write_predictions
-from siamdiff_min.training.results import report as write_results
+from siamdiff_min.training.results import Predictions, read_predictions, write_predictions, write_results
 
 RNG = np.random.default_rng(0)
 SCORES = {
@@ -81,7 +80,7 @@ def test_pretraining_curves_with_stages(tmp_path):
     lines = [{"step": s, "epoch": (s - 1) // 5, "stage": 1 + (s > 10), "split": "train", "structure_loss": 1 / s,
               "proteins_per_second": 3} for s in range(1, 21)]  # fmt: skip
     write_lines(tmp_path, lines)
-    page = report.report([tmp_path]).read_text()
+    page = report.write_page([tmp_path]).read_text()
     (figure,) = drawings(page)
     assert [x.text for x in figure.iter("text")][-1] == "stage 2" and "per second" not in page
     (train,) = lines_of(figure, "thin")
@@ -106,7 +105,7 @@ def test_losses_come_first_beside_a_constant_and_what_is_flat_is_left_out(tmp_pa
     write_lines(tmp_path, [*lines[:-1], {**lines[-1], "x_loss": 1.75, "samples": 5}])
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 3, "epo')  # just being written
-    page = report.report([tmp_path]).read_text()
+    page = report.write_page([tmp_path]).read_text()
     order = ["loss", "sequence_accuracy", "x_loss", "clash_rate", "native_side_chains"]
     assert list(runs.read_metrics(tmp_path / "metrics.jsonl")[0]) == [*order, "samples"]
     assert re.findall("<h3>(.*?)</h3>", page) == ["loss", "sequence accuracy", "x loss"]  # no card of a zero
@@ -122,14 +121,14 @@ def test_the_options_are_those_of_the_checkpoint(tmp_path):
     config = pretrain_options(["--method", "diffpret", "--size", "tiny", "--lr", "0.5", "--data", "x/proteins"])
     write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0}])
     file = save(tmp_path, 1, {"config": vars(config), "data": [173, "a5"], "objective": {}})
-    page = report.report([tmp_path]).read_text()
+    page = report.write_page([tmp_path]).read_text()
     assert "<td>method<td>diffpret" in page and "<td>lr<td>0.5<" in page and "173 to train on" in page
     shown = {"method", "preset", "encoder", "level", "data", "size", "epochs", "batch_size", "global_batch_size", "lr"}
     shown |= {"max_length", "num_workers", "out"}
     assert {name for name in vars(config) if f"<td>{name}<" in page} == shown  # the others are as --help says
     assert "<h1>pre-training: diffpret</h1>" in page and "gearnet, tiny, atom level, x/proteins" in page
     file.write_bytes(b"damaged")
-    assert "<td>method" not in report.report([tmp_path]).read_text()
+    assert "<td>method" not in report.write_page([tmp_path]).read_text()
 
 
 # ---- fine-tuning -----------------------------------------------------------------------------------------------------
@@ -138,7 +137,7 @@ def test_the_options_are_those_of_the_checkpoint(tmp_path):
 @pytest.mark.parametrize("task", SCORES)
 def test_the_page_begins_with_the_result_and_its_constant(tmp_path, task):
     finetuned(tmp_path, task)
-    page, found = report.report([tmp_path]).read_text(), json.loads((tmp_path / "results.json").read_text())
+    page, found = report.write_page([tmp_path]).read_text(), json.loads((tmp_path / "results.json").read_text())
     title = {"psr": "GDT_TS of a model (PSR)", "table": "None: regression of structures"}.get(task, f"({task.upper()})")
     assert title in re.search("<h1>(.*?)</h1>", page)[1]
     first, value = next(iter(found["mean"].items()))
@@ -163,7 +162,7 @@ def test_the_page_begins_with_the_result_and_its_constant(tmp_path, task):
 
 def test_the_best_epoch_is_marked_in_a_run_that_ended_within_the_first(tmp_path):
     finetuned(tmp_path, "msp", (0,), steps=6)
-    figure = caption(report.report([tmp_path]).read_text(), "AUROC")
+    figure = caption(report.write_page([tmp_path]).read_text(), "AUROC")
     assert figure.find(".//circle").get("cx") == f"{lines_of(figure, 'thick')[0][1][0]:.1f}"
     assert "0.5" in [x.text for x in figure.iter("text")] and "1.0" not in [x.text for x in figure.iter("text")]
 
@@ -171,7 +170,7 @@ def test_the_best_epoch_is_marked_in_a_run_that_ended_within_the_first(tmp_path)
 def test_the_numbers_of_the_predictions_are_drawn(tmp_path):
     """Dots where they belong, counts in the cells, and the curve that scikit-learn computes."""
     finetuned(tmp_path / "psr", "psr", (0,))
-    figure = caption(report.report([tmp_path / "psr"]).read_text(), "Predicted against true, N = 20")
+    figure = caption(report.write_page([tmp_path / "psr"]).read_text(), "Predicted against true, N = 20")
     (dots,), (target, score, _) = lines_of(figure, "dots"), SCORES["psr"]
     x, y = np.array(dots).T
     order = np.random.default_rng(0).permutation(20)
@@ -181,15 +180,15 @@ def test_the_numbers_of_the_predictions_are_drawn(tmp_path):
     folder = tmp_path / "three"
     write_lines(folder, [{"step": 1, "epoch": 0, "split": "valid", "loss": 1.0}])
     three = Predictions(["a", "b", "c"], [""] * 3, np.array([0, 0, 1]), np.eye(2)[[0, 1, 1]])
-    write_predictions(folder / "predictions.tsv", three, ("$\\foo$", "x"), classes=True)
-    figure = caption(report.report([folder]).read_text(), "Confusion matrix, N = 3")
+    write_predictions(folder / "predictions.tsv", three, ("$\\foo$", "x"), exclusive=True)
+    figure = caption(report.write_page([folder]).read_text(), "Confusion matrix, N = 3")
     shown = [x.text for x in figure.iter("title")]
     assert shown[0] == "1 of 2 $\\\\foo$ are called $\\\\foo$".replace("\\\\", "\\") and shown[2].startswith(
         "0 of 1 x "
     )
     assert [x.text for x in figure.iter("text") if x.get("class") is not None] == ["1", "1", "1"]
     finetuned(tmp_path / "pip", "pip", (0,))
-    (roc,) = lines_of(caption(report.report([tmp_path / "pip"]).read_text(), "ROC curve, 5 positives of 10"), "c0")
+    (roc,) = lines_of(caption(report.write_page([tmp_path / "pip"]).read_text(), "ROC curve, 5 positives of 10"), "c0")
     x, y = np.array(roc).T / 300 * [[1.01], [1.02]]
     area = (np.diff(x) * (2.04 - y[1:] - y[:-1]) / 2).sum()
     found = json.loads((tmp_path / "pip" / "results.json").read_text())
@@ -220,7 +219,7 @@ def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch):
 
 def test_a_page_is_one_file_without_scripts_and_follows_the_reader(tmp_path):
     finetuned(tmp_path, "psr")
-    page = report.report([tmp_path], tmp_path / "page.html").read_text()
+    page = report.write_page([tmp_path], tmp_path / "page.html").read_text()
     assert not re.search(r"<script|<link|<img|src=|href=|url\(|@import|https?:", page)
     assert "prefers-color-scheme:dark" in page and "name=viewport" in page
     style, body = page.split("</style>")
@@ -233,7 +232,7 @@ def test_a_page_is_one_file_without_scripts_and_follows_the_reader(tmp_path):
 def test_runs_of_the_last_version_are_drawn_too(tmp_path):
     old = {"test": {"0": {"rmse": 5.32}}, "mean": {"rmse": 5.32}, "std": {"rmse": None}, "samples": 9}
     tmp_path.joinpath("results.json").write_text(json.dumps({**old, "config": {"task": "table", "labels": "x/a.tsv"}}))
-    page = report.report([tmp_path]).read_text()
+    page = report.write_page([tmp_path]).read_text()
     assert (
         "<p class=big>5.32</p>" in page
         and "<p class=unsure>constant answer (not known)</p>" in page
@@ -263,7 +262,7 @@ def test_predictions_come_back(tmp_path, task):
     assert np.allclose(read["target"], target) and np.allclose(read["prediction"], score, atol=1e-5)
     assert read["group"].tolist() == predictions(task).groups
     if score.ndim == 2:
-        assert read["labels"].tolist() == list(columns)
+        assert read["classes"].tolist() == list(columns)
     if task == "res":  # by name: the true class, and the one of the largest probability
         header, *rows = (line.split("\t") for line in (tmp_path / "p.tsv").read_text().splitlines())
         assert header[2] == "target" and [row[2] for row in rows] == [RESIDUES[i] for i in target]
@@ -289,7 +288,7 @@ def test_no_name_forges_a_row(tmp_path):
     text = (tmp_path / "p.tsv").read_text(encoding="utf-8")
     assert [line.count("\t") for line in text.splitlines()] == [5] * (len(FORGED) + 1)
     read = read_predictions(tmp_path / "p.tsv")
-    assert read["group"].tolist() == FORGED and read["labels"].tolist() == FORGED[:2]
+    assert read["group"].tolist() == FORGED and read["classes"].tolist() == FORGED[:2]
 
 
 def test_no_name_reaches_the_terminal_as_it_is():
@@ -310,12 +309,12 @@ def test_nothing_of_results_json_is_live_in_the_page(tmp_path):
     for task in (script, "table", "psr"):
         config = {"task": task, script: script, "labels": script, "init_from": script, "data": script}
         (tmp_path / "results.json").write_text(json.dumps({**results, "config": config, "about": {script: script}}))
-        assert "<script" not in report.report([tmp_path]).read_text()
+        assert "<script" not in report.write_page([tmp_path]).read_text()
     bad = '{"config": {}, "test": {}, "mean": {}, "interval": {"a": ["<", 1]}}'
     for broken in ("{", "[" * 10**5, "[]", '{"config": {"task": "ec"}, "test": 3}', bad):
         (tmp_path / "results.json").write_text(broken)
         with pytest.raises(SiamDiffError, match=r"results\.json"):
-            report.report([tmp_path])
+            report.write_page([tmp_path])
 
 
 def test_what_is_no_run(tmp_path, capsys):
@@ -325,19 +324,19 @@ def test_what_is_no_run(tmp_path, capsys):
     for content, said in (("", "no lines yet"), ("{}\n", "or not one of"), ("[" * 10**5 + "\n", "jsonl: damaged")):
         (tmp_path / "metrics.jsonl").write_text(content)
         with pytest.raises(SiamDiffError, match=said):
-            report.report([tmp_path])
+            report.write_page([tmp_path])
     write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0}])
     for content in ("", "id\tgroup\ttarget\tprediction\n", "id\tgroup\tprediction\na\ta\t0.5\n",
                     "id\tgroup\ttarget\tprediction\na\ta\t1\tnan\n"):  # fmt: skip
         (tmp_path / "predictions.tsv").write_text(content)
         with pytest.raises(SiamDiffError, match=r"predictions\.tsv: damaged"):
-            report.report([tmp_path])
+            report.write_page([tmp_path])
 
 
 def test_the_report_needs_no_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     finetuned(tmp_path, "res")
-    assert "Confusion matrix" in report.report([tmp_path]).read_text()
+    assert "Confusion matrix" in report.write_page([tmp_path]).read_text()
 
 
 @pytest.mark.parametrize("low, high", [(0, 1), (0.31, 0.34), (-3e-5, 4e-5), (0, 12345), (99.5, 100.5), (-7, -2)])

@@ -48,7 +48,7 @@ def test_interrupted_and_resumed_as_documented(tmp_path, store):
 
     content = weights.load_encoder_file(tmp_path / "a" / "encoder.pt")
     encoder = ENCODERS[content["encoder"]](content["level"], content["size"], content["preset"])
-    checkpoint.load_weights(encoder, content["state"], "encoder.pt")
+    weights.load_weights(encoder, content["state"], "encoder.pt")
     assert all(torch.equal(tensor, a[f"seq_mlp.{name}"]) for name, tensor in content["seq_mlp"].items())
     assert len(content["seq_mlp"]) == 6
 

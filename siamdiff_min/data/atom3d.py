@@ -1,6 +1,6 @@
 """The ATOM3D sets PSR, MSP, PIP and RES (Sec. 5.1, App. D; Townshend et al., 2021): LMDB folders of compressed JSON.
 
-An item holds labels and data frames of atoms, which pass through the parsing policy of every other format.
+An item holds labels and data frames of atoms. Atoms pass through the same parsing policy as in every other format.
 `samples.py` lists the labels. An item that lacks a field, or holds something else in it, fails as a whole. Rows of a
 frame are counted by position; its index is not used. Nothing is unpickled.
 """
@@ -33,7 +33,7 @@ LAYOUT = {  # folder of the splits in an official archive
     "pip": "DIPS-split/data",
     "res": "split-by-cath-topology/data",
 }
-FIELDS = {  # of an item, by which the sets are told apart
+FIELDS = {  # of an item; they tell which set it is of
     "psr": {"atoms", "scores"},
     "msp": {"original_atoms", "mutated_atoms"},
     "pip": {"atoms_pairs", "atoms_neighbors"},
@@ -50,31 +50,30 @@ def atom3d_set(root, task: str, needed: Sequence[str] = tuple(SPLITS)) -> Labell
         needed: the splits that must be there; no others are looked for.
 
     Raises:
-        StructureError: a split is missing. Whether it can be read shows when a store is built from it.
+        StructureError: a split is missing. Its content is first read when a store is built.
     """
     origins = {}
     for split in needed:
         names = [f"{name}/{LMDB}" for name in SPLITS[split]]
-        file = find_part(root, ("", "data", LAYOUT[task]), names, f"{split} split of {task.upper()}")
-        place = file.parent
-        listing = partial(list_items, place, task)
-        origins[split] = Origin(place, f"atom3d {task}", listing, place, data_files(place))
+        folder = find_part(root, ("", "data", LAYOUT[task]), names, f"{split} split of {task.upper()}").parent
+        listing = partial(list_items, folder, task)
+        origins[split] = Origin(folder, f"atom3d {task}", listing, folder, data_files(folder))
     return LabelledData(**origins, about=f"ATOM3D {task.upper()}, {root}")
 
 
 def list_items(folder: Path, task: str) -> Listing:
     """The items of an LMDB folder, in its order. Raises StructureError."""
     path = str(folder)
-    kind = _get(path, "serialization_format").decode("latin-1")
-    if kind != "json":
+    written = _get(path, "serialization_format").decode("latin-1")
+    if written != "json":
         advice = "nothing is unpickled; ATOM3D's make_lmdb_dataset(..., serialization_format='json') converts it"
-        raise StructureError(path, "not JSON", f"serialization_format {kind[:20]!r}; {advice}")
+        raise StructureError(path, "not JSON", f"serialization_format {written[:20]!r}; {advice}")
     with structure_errors(path, "malformed set"):
         count, entries = int(_get(path, "num_examples")), _environment(path).stat()["entries"]
         if not 0 <= count <= entries:
             raise ValueError(f"num_examples is {count}, there are {entries} entries")
-        if (kind := _task_of(path)) not in (task, None):
-            raise StructureError(path, "a set of another task", f"its items are those of {kind}: --task {kind}")
+        if (other := _task_of(path)) not in (task, None):
+            raise StructureError(path, "a set of another task", f"its items are those of {other}: --task {other}")
         ids = json.loads(_get(path, "id_to_idx", b"{}"))
         named = {i: "/".join(_target_and_decoy(name)) if task == "psr" else name for name, i in ids.items()}
     names = [named.get(index, str(index)) for index in range(count)]
@@ -84,12 +83,12 @@ def list_items(folder: Path, task: str) -> Listing:
 
 
 def _task_of(path: str) -> str | None:
-    """The task whose fields the first item has; None for one that cannot be read, which fails later as an item."""
+    """The task whose fields the first item has. None if it cannot be read: then it fails later, as an item."""
     try:
-        found = {*json.loads(gzip.decompress(_get(path, "0", b"")))}
+        held = {*json.loads(gzip.decompress(_get(path, "0", b"")))}
     except (ValueError, TypeError, OSError, EOFError, zlib.error, RecursionError):
         return None
-    return next((task for task, fields in FIELDS.items() if fields <= found), None)
+    return next((task for task, fields in FIELDS.items() if fields <= held), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +102,13 @@ class Item:
 
     def read(self) -> Structure:
         """Decompress and parse the item. Raises StructureError."""
-        label = f"{self.path}:{self.index}"
-        with structure_errors(label, "damaged or truncated gzip data"):
+        path = f"{self.path}:{self.index}"
+        with structure_errors(path, "damaged or truncated gzip data"):
             content = gzip.decompress(_get(self.path, str(self.index)))
-        with structure_errors(label, "not JSON"):
+        with structure_errors(path, "not JSON"):
             item = json.loads(content)
-        with structure_errors(label, "malformed item"):
-            return _READERS[self.task](label, item)
+        with structure_errors(path, "malformed item"):
+            return _READERS[self.task](path, item)
 
 
 # ---- LMDB ------------------------------------------------------------------------------------------------------------
@@ -128,10 +127,10 @@ def _environment(path: str):
         environment = lmdb.open(path, readonly=True, lock=False, create=False)
     # LMDB maps the file into memory, and would crash the process beyond its end.
     expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-    found = (Path(path) / "data.mdb").stat().st_size
-    if found < expected:
+    size = (Path(path) / "data.mdb").stat().st_size
+    if size < expected:
         environment.close()
-        raise StructureError(path, "truncated", f"{found} of {expected} bytes")
+        raise StructureError(path, "truncated", f"{size} of {expected} bytes")
     return environment
 
 
@@ -163,7 +162,7 @@ def _columns(item: dict, name: str, wanted: Sequence[str]) -> list[tuple]:
 
 
 def _atoms(item: dict, name: str) -> list[tuple]:
-    """A frame of atoms: of every row an `AtomRow`, its model and its subunit."""
+    """A frame of atoms as (`AtomRow`, model, subunit), one for every row."""
     *texts, number, occupancy, element, x, y, z, model, subunit = _columns(item, name, _TEXTS + _VALUES)
     chain, code, residue, atom, altloc = (list(map(str.strip, column)) for column in texts)
     number, code = map(operator.index, number), [text or " " for text in code]
@@ -173,16 +172,16 @@ def _atoms(item: dict, name: str) -> list[tuple]:
     return list(zip(rows, model, subunit))
 
 
-def _structure(label: str, atoms: list[tuple], subunit=None) -> Structure:
-    """The protein of the first model, of one subunit or of all rows."""
+def _structure(path: str, atoms: list[tuple], subunit=None) -> Structure:
+    """The protein that one subunit, or all of them, is in the first model. `path` names the item in messages."""
     chosen = [(row, model) for row, model, name in atoms if subunit is None or name == subunit]
     if not chosen:
-        raise StructureError(label, "no atoms in it", "" if subunit is None else f"subunit {subunit!r:.100}")
-    return assemble(label, [row for row, model in chosen if model == chosen[0][1]], Counter())
+        raise StructureError(path, "no atoms in it", "" if subunit is None else f"subunit {subunit!r:.100}")
+    return assemble(path, [row for row, model in chosen if model == chosen[0][1]], {})
 
 
 def _rows_of(keys: Iterable) -> dict[tuple, list[int]]:
-    """The rows of every key: residues with insertion codes share a number."""
+    """Key -> its rows, in order. Residues that differ in their insertion code alone may share a key."""
     rows = {}
     for row, key in enumerate(keys):
         rows.setdefault(key, []).append(row)
@@ -200,19 +199,19 @@ def _target_and_decoy(text: str) -> tuple[str, str]:
     raise ValueError(f"id is {text!r:.100}, not (target, decoy)")
 
 
-def _read_psr(label: str, item: dict) -> Structure:
+def _read_psr(path: str, item: dict) -> Structure:
     """Protein structure ranking: one model of a protein and its GDT_TS."""
     (target, _), score = _target_and_decoy(item["id"]), float(item["scores"]["gdt_ts"])
     if not 0 <= score <= 1:  # also refuses NaN
         raise ValueError(f"gdt_ts is {score}, not between 0 and 1")
     labels = {"kind": "regression", "values": [score], "target": target}
-    return replace(_structure(label, _atoms(item, "atoms")), labels=labels)
+    return replace(_structure(path, _atoms(item, "atoms")), labels=labels)
 
 
 _MUTATION = re.compile(r"([A-Z])(\S)(-?[0-9]{1,9})([A-Za-z]?)([A-Z])")  # wild type, chain, number, code, mutant
 
 
-def _read_msp(label: str, item: dict) -> Structure:
+def _read_msp(path: str, item: dict) -> Structure:
     """Mutation stability prediction: a complex, its mutant, and whether the mutation stabilises it.
 
     The id ends with the mutations, joined by commas: `2VLO_A_B_AB95K` has Ala 95 of chain B replaced by Lys.
@@ -220,102 +219,102 @@ def _read_msp(label: str, item: dict) -> Structure:
     name, stabilised = item["id"], str(item["label"])
     if stabilised not in ("0", "1"):
         raise ValueError(f"label is {stabilised!r:.20}")
-    sides = [_structure(label, _atoms(item, f"{side}_atoms")) for side in ("original", "mutated")]
-    places = [{key: row for row, key in enumerate(side.positions)} for side in sides]
+    sides = [_structure(path, _atoms(item, f"{side}_atoms")) for side in ("original", "mutated")]
+    row_of = [{position: row for row, position in enumerate(side.positions)} for side in sides]
     mutated: list[list[int]] = [[], []]
     for text in name.rpartition("_")[2].split(","):
         match = _MUTATION.fullmatch(text)
         if match is None:
             raise ValueError(f"id is {name!r:.100}, without a mutation")
         wild, chain, number, code, mutant = match.groups()
-        for side, place, letter, rows in zip(sides, places, (wild, mutant), mutated, strict=True):
-            keys = [(chain, int(number), c) for c in (code or " ", code.upper() or " ")]
-            row = next((place[key] for key in keys if key in place), None)
-            found = "nothing" if row is None else ONE_LETTER[side.protein.residue_type[row]]
-            if found != letter:
-                raise StructureError(label, "mutation not in the structure", f"{text!r}: {found} for {letter}")
+        for side, own_row, letter, rows in zip(sides, row_of, (wild, mutant), mutated, strict=True):
+            positions = [(chain, int(number), c) for c in (code or " ", code.upper() or " ")]
+            row = next((own_row[position] for position in positions if position in own_row), None)
+            present = "nothing" if row is None else ONE_LETTER[side.protein.residue_type[row]]
+            if present != letter:
+                raise StructureError(path, "mutation not in the structure", f"{text!r}: {present} for {letter}")
             rows.append(row)
     first = sides[0].protein.num_residues
     mutated[1] = [first + row for row in mutated[1]]
     return join(sides, first=first, mutated=mutated, label=int(stabilised))
 
 
-def _read_pip(label: str, item: dict) -> Structure:
+def _read_pip(path: str, item: dict) -> Structure:
     """Protein interface prediction: two subunits and which of their residues touch.
 
     If the frame also has the subunits unbound (four in all), the two that the positive pairs name are taken. An item
     without positive pairs, or whose pairs name other than two subunits, fails: no sample could be drawn from it. A pair
     knows no insertion codes: it means the first residue with that number.
     """
-    atoms, (labels,) = _atoms(item, "atoms_pairs"), _columns(item, "atoms_neighbors", ["label"])
+    atoms, (touching,) = _atoms(item, "atoms_pairs"), _columns(item, "atoms_neighbors", ["label"])
     ends = []
     for columns in _ENDS:
         subunit, model, chain, number = _columns(item, "atoms_neighbors", columns)
         ends.append(zip(subunit, model, map(str.strip, chain), number))
-    pairs = [pair for *pair, positive in zip(*ends, labels) if positive == 1]
+    pairs = [pair for *pair, touch in zip(*ends, touching) if touch == 1]
     subunits = list(dict.fromkeys(end[0] for pair in pairs for end in pair))
     if len(subunits) != 2:
-        raise StructureError(label, "positive pairs of other than two subunits", f"{subunits!r:.200}")
-    sides, keys = [_structure(label, atoms, name) for name in subunits], []
+        raise StructureError(path, "positive pairs of other than two subunits", f"{subunits!r:.200}")
+    sides, keys = [_structure(path, atoms, name) for name in subunits], []
     for name, side in zip(subunits, sides, strict=True):
         model = next(model for _, model, subunit in atoms if subunit == name)
         keys += [(name, model, chain, number) for chain, number, _ in side.positions]
-    rows, found, dropped = _rows_of(keys), set(), Counter()
-    for one, other in pairs:
-        if one[0] == other[0]:
+    rows, row_pairs, dropped = _rows_of(keys), set(), Counter()
+    for left, right in pairs:
+        if left[0] == right[0]:
             dropped["pairs within one subunit"] += 1
-        elif one not in rows or other not in rows:
+        elif left not in rows or right not in rows:
             dropped["pairs of a residue that is not in the protein"] += 1
         else:
-            found.add(tuple(sorted((rows[one][0], rows[other][0]))))
-    if not found:
-        raise StructureError(label, "no positive pairs", f"{dropped.total()} of residues that are not in the protein")
+            row_pairs.add(tuple(sorted((rows[left][0], rows[right][0]))))
+    if not row_pairs:
+        raise StructureError(path, "no positive pairs", f"{dropped.total()} of residues that are not in the protein")
     ambiguous = [row for row, key in enumerate(keys) if len(rows[key]) > 1]
-    pairs = torch.tensor(sorted(found), dtype=torch.int32)
+    pairs = torch.tensor(sorted(row_pairs), dtype=torch.int32)
     joined = join(sides, first=sides[0].protein.num_residues, pairs=pairs, ambiguous=ambiguous)
     return replace(joined, dropped=joined.dropped + dropped)
 
 
-def _read_res(label: str, item: dict) -> Structure:
-    """Residue identity: a structure, residues of it whose type is to be told, and the atoms listed around each.
+def _read_res(path: str, item: dict) -> Structure:
+    """Residue identity: a structure, the residues whose type is to be told, and the atoms listed around each.
 
-    Whatever is listed of the residue itself, a sample shows its backbone only (`samples.EnvironmentSamples`).
+    Of such a residue a sample shows the backbone only, whatever is listed (`samples.EnvironmentSamples`).
     """
     atoms, lists = _atoms(item, "atoms"), item["subunit_indices"]
     (names,) = _columns(item, "labels", ["subunit"])
-    structure = _structure(label, atoms)
-    protein, place_of = structure.protein, structure.positions
+    structure = _structure(path, atoms)
+    protein, positions = structure.protein, structure.positions
     owners = zip(protein.atom_residue.tolist(), protein.atom_name.tolist())
-    atom = {(*place_of[residue], name): i for i, (residue, name) in enumerate(owners)}
-    place = np.full(len(atoms), -1)  # of every row in the protein; the parsing policy leaves some out
+    atom = {(*positions[residue], name): i for i, (residue, name) in enumerate(owners)}
+    atom_of = np.full(len(atoms), -1)  # of every row of the frame; -1 if the parsing policy left it out
     for i, (row, model, _) in enumerate(atoms):
         if model == atoms[0][1]:
             name = ATOM_INDEX.get(PARENT_ATOM.get((row.residue, row.atom), row.atom))
-            place[i] = atom.get((row.chain, row.number, row.code, name), -1)
-    numbered = _rows_of(key[:2] for key in place_of)
+            atom_of[i] = atom.get((row.chain, row.number, row.code, name), -1)
+    numbered = _rows_of(position[:2] for position in positions)
     environments, dropped = {}, Counter()
     for name, indices in zip(names, lists, strict=True):
         rows = np.fromiter(map(operator.index, indices), np.int64)
         if rows.min(initial=0) < 0:
             raise ValueError("negative subunit_indices")
-        near = np.unique(place[rows])
+        near = np.unique(atom_of[rows])
         centre, reason = _centre(name, numbered, protein)
         if reason or centre in environments:
             dropped[f"environments {reason or 'listed before'}"] += 1
         else:
             environments[centre] = near[near >= 0]
     if not environments:
-        found = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()))
-        raise StructureError(label, "no environments", found)
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()))
+        raise StructureError(path, "no environments", reasons)
     labels = {"residues": list(environments), "counts": [len(near) for near in environments.values()]}
     labels["atoms"] = torch.from_numpy(np.concatenate([*environments.values()]).astype(np.int32))
     return replace(structure, dropped=structure.dropped + dropped, labels=labels)
 
 
 def _centre(name: str, numbered: dict, protein: Protein) -> tuple[int, str]:
-    """The residue that `chain_number_type` means; or why that is none or might be several.
+    """The row of the residue that `chain_number_type` names, and "". If it names none, or several, the reason.
 
-    The name knows no insertion codes, so residues that share a number are told apart by the type.
+    The name has no insertion code, so the type decides between residues that share a number.
     """
     chain, number, residue = ["", "", *name.rsplit("_", 2)][-3:]
     wanted = RESIDUE_INDEX.get(PARENT.get(residue, residue))

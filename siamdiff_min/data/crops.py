@@ -60,8 +60,8 @@ def split(store: ProteinStore, valid_fraction: float) -> tuple[list[int], list[i
     """Indices for training and for validation, both sorted.
 
     The bundled structures have a split of their own (by groups of 30 % sequence identity, complexes included; their
-    test entries are in neither). Elsewhere a protein goes by a hash of its name, so that it stays on its side when
-    others come or go, and about `valid_fraction` of them are for validation.
+    test entries are in neither). In other stores a hash of the name decides, so that a protein stays on its side when
+    others come or go; about `valid_fraction` of them are for validation.
     """
     if not 0 <= valid_fraction < 1:
         raise ValueError(f"valid_fraction is {valid_fraction}, expected 0 <= valid_fraction < 1")

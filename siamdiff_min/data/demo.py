@@ -1,7 +1,7 @@
 """Demo sets for the five downstream tasks: structures bundled with the package, and labels of our own.
 
 They let `finetune.py` run, and its parts be tested, without a data set. `demo_sets/TASK.json` says what the labels are,
-then for every entry its labels and how it is made of a bundled structure; `benchmarks/make_sets.py` wrote these files.
+and for every entry its labels and how to make it from a bundled structure; `benchmarks/make_sets.py` wrote these files.
 """
 
 import json
@@ -31,12 +31,12 @@ ENVIRONMENT_RADIUS = 10 * sqrt(3)  # angstrom around an ideal CB (RES)
 def demo_set(task: str) -> LabelledData:
     """The demo set of a task: ec, pip, msp, res or psr."""
     content = json.loads((FOLDER / f"{task}.json").read_text(encoding="utf-8"))
-    labels, files, origins = checksum(FOLDER / f"{task}.json"), data_files(bundle_path()), {}
+    digest, files, origins = checksum(FOLDER / f"{task}.json"), data_files(bundle_path()), {}
     for split in SPLITS:
         listing = partial(_listing, [entry for entry in content["entries"] if entry["split"] == split])
-        place, key = bundle_path() / f"demo-{task}-{split}", f"{labels} {split}"
-        origins[split] = Origin(place, key, listing, bundle_path(), files, in_cache=True)
-    return LabelledData(**origins, labels=tuple(content["labels"]), about=content["about"])
+        path, key = bundle_path() / f"demo-{task}-{split}", f"{digest} {split}"
+        origins[split] = Origin(path, key, listing, bundle_path(), files, in_cache=True)
+    return LabelledData(**origins, classes=tuple(content["labels"]), about=content["about"])
 
 
 def _listing(entries: list[dict]) -> Listing:
@@ -78,15 +78,15 @@ def bend(pos: Tensor, turns: list[list]) -> Tensor:
 
 
 def _alanine(structure: Structure, residues: list[int], cut: list[int]) -> Structure:
-    """The same with some residues cut down to alanine, by the rows of the atoms that go."""
+    """The structure with these residues cut down to alanine; `cut` has the rows of the atoms that go."""
     protein = structure.protein
-    kinds, keep = protein.residue_type.clone(), torch.ones(protein.num_atoms, dtype=torch.bool)
-    kinds[residues], keep[cut] = RESIDUE_INDEX["ALA"], False
-    return replace(structure, protein=replace(protein.select_atoms(keep), residue_type=kinds))
+    types, keep = protein.residue_type.clone(), torch.ones(protein.num_atoms, dtype=torch.bool)
+    types[residues], keep[cut] = RESIDUE_INDEX["ALA"], False
+    return replace(structure, protein=replace(protein.select_atoms(keep), residue_type=types))
 
 
 def _environments(protein: Protein, centres: list[list]) -> dict:
-    """The atoms around some residues: of each its row, and its ideal CB (angstrom)."""
+    """The labels of RES: the atoms around some residues. A centre is (row of the residue, ideal CB in angstrom)."""
     rows = []
     for residue, *ideal_cb in centres:
         near = length(protein.pos - torch.tensor(ideal_cb)) <= ENVIRONMENT_RADIUS

@@ -1,8 +1,8 @@
 """The EC set (Sec. 5.1, App. D): chains of the PDB and their enzyme numbers, in the splits of DeepFRI.
 
 The structures are folders or zips (read in place) of files named by PDB id and chain, as in `1ABC-A.pdb`. Two tables
-give the labels, and how near the test chains are to the training split. Every file that is not used is listed with the
-reason.
+give the enzyme numbers, and how near the test chains are to the training split. Every file that is not used is listed
+with the reason.
 """
 
 import re
@@ -34,30 +34,30 @@ def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLIT
     Raises:
         StructureError: a split or table that is missing or malformed, a cutoff that the table does not have.
     """
-    labels, annotated = _read_annotation(find_part(root, FOLDERS, ANNOTATION, "labels of EC"))
+    classes, annotated = _read_annotation(find_part(root, FOLDERS, ANNOTATION, "labels of EC"))
     below = _read_cutoffs(find_part(root, FOLDERS, TEST_TABLE, "table of the test split of EC"), cutoff)
     listed = {*annotated} if ids is None else _read_ids(ids)
     origins, seen = {}, Counter()
     for split in needed:
-        names = [f"{name}{kind}" for kind in ("", ".zip") for name in SPLITS[split]]
-        place = find_part(root, FOLDERS, names, f"{split} split of EC")
+        names = [f"{name}{ending}" for ending in ("", ".zip") for name in SPLITS[split]]
+        path = find_part(root, FOLDERS, names, f"{split} split of EC")
         chosen = listed & (below if split == "test" else annotated.keys())
-        chains = {name: found for name, found in annotated.items() if name in chosen}
-        files, listing = data_files(place), _listing(place, chains)
+        chains = {name: numbers for name, numbers in annotated.items() if name in chosen}
+        files, listing = data_files(path), _listing(path, chains)
         seen.update(source.name for source in listing.sources)
-        origins[split] = Origin(place, f"ec {chains}", partial(replace, listing), place, files)
-    about = f"EC, {root}: {len(labels)} labels, {len(annotated)} chains with labels"
+        origins[split] = Origin(path, f"ec {chains}", partial(replace, listing), path, files)
+    about = f"EC, {root}: {len(classes)} classes, {len(annotated)} chains with labels"
     about += "" if ids is None else f", {len(listed)} chains listed in {ids}"
     shared = sorted(chain for chain, count in seen.items() if count > 1)
     about += f"; {len(shared)} in more than one split, e.g. {shared[0]}" if shared else ""
-    return LabelledData(**origins, labels=labels, about=about)
+    return LabelledData(**origins, classes=classes, about=about)
 
 
-def _listing(place: Path, chains: dict[str, list[str]]) -> Listing:
-    """The files of these chains, which have these labels; sorted by name."""
-    found, used = find_structures(place), {}
-    skipped = list(found.skipped)
-    for file in found.sources:
+def _listing(path: Path, chains: dict[str, list[str]]) -> Listing:
+    """The files of these chains, which have these classes; sorted by name."""
+    files, used = find_structures(path), {}
+    skipped = list(files.skipped)
+    for file in files.sources:
         name = chain_id(file.name.rpartition("/")[2])
         if name in chains and name not in used:
             labels = {"kind": "labels", "values": [chains[name]]}
@@ -81,7 +81,7 @@ def chain_id(text: str) -> str | None:
 
 
 def _by_chain(rows: Iterable[Sequence[str]]) -> dict[str, list[str]]:
-    """Rows by the chain in their first cell. Raises ValueError if that is none, or has a row already."""
+    """Rows by the chain in their first cell. Raises ValueError if a cell names no chain, or a chain has two rows."""
     chains = {}
     for text, *cells in rows:
         name = chain_id(text)
@@ -92,17 +92,17 @@ def _by_chain(rows: Iterable[Sequence[str]]) -> dict[str, list[str]]:
 
 
 def _read_annotation(path: Path) -> tuple[tuple[str, ...], dict[str, list[str]]]:
-    """All labels in order, and those of every chain."""
+    """The names of all classes in order, and those of every chain."""
     rows = read_rows(path)
     with structure_errors(path, "malformed table"):
-        (first, *_), labels, (second, *_), *chains = rows
+        (first, *_), classes, (second, *_), *chains = rows
         if not first.startswith("### EC-numbers") or not second.startswith("### PDB-chain"):
             raise ValueError("no lines '### EC-numbers' and '### PDB-chain'")
         texts = {name: text.split(",") for name, (text,) in _by_chain(chains).items()}
-        annotated = {name: [label for label in text if label] for name, text in texts.items()}
-        if unknown := sorted(set().union(*annotated.values()) - {*labels}):
+        annotated = {name: [number for number in text if number] for name, text in texts.items()}
+        if unknown := sorted(set().union(*annotated.values()) - {*classes}):
             raise ValueError(f"{unknown[0]!r:.100} is not among the labels")
-    return tuple(labels), annotated
+    return tuple(classes), annotated
 
 
 def _read_cutoffs(path: Path, cutoff: int) -> set[str]:

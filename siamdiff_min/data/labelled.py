@@ -1,4 +1,4 @@
-"""A downstream set before it is read: the origins of its three splits, and the names and source of its labels."""
+"""A downstream set before it is read: the origins of its three splits, and the names of its classes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,24 +7,24 @@ from pathlib import Path
 from ..files import StructureError
 from .sources import Origin
 
-SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # and how data sets call them
+SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # split -> its names in data sets
 
 
 @dataclass(frozen=True)
 class LabelledData:
-    """A downstream set: what its three splits are made from; None for a split that was not asked for."""
+    """A downstream set: where its three splits come from. A split that was not asked for is None."""
 
     train: Origin | None = None
     valid: Origin | None = None
     test: Origin | None = None
-    labels: tuple[str, ...] = ()  # names of the classes (EC)
+    classes: tuple[str, ...] = ()  # their names, in the order of the outputs; empty for tasks without classes
     about: str = ""  # where the labels come from, for the user
-    options: Mapping = field(default_factory=dict)  # of the task (table)
+    options: Mapping = field(default_factory=dict)  # arguments of the task (table)
 
 
 def find_part(root, folders: Sequence[str], names: Sequence[str], what: str) -> Path:
     """The first of these files or folders, in the first of these folders of a set. Raises StructureError."""
-    for place in (Path(root, folder, name) for folder in folders for name in names):
-        if place.exists():
-            return place
+    for path in (Path(root, folder, name) for folder in folders for name in names):
+        if path.exists():
+            return path
     raise StructureError(root, f"no {what}", f"expected {' or '.join(names)} there or in {folders[-1]}")

@@ -1,4 +1,4 @@
-"""Reading files in other processes, in order. Whatever a file does to its reader is a failure of that file alone."""
+"""Reading files in other processes, in order. A file that crashes its reader fails alone."""
 
 import contextlib
 import multiprocessing
@@ -28,19 +28,20 @@ START = "fork" if sys.platform == "linux" else "spawn"  # a fork is ready at onc
 
 
 def can_start() -> bool:
-    """Whether a caller who may be anybody's script can start readers: without fork, it might lack its `__main__`."""
+    """Whether any script may start readers. Without fork it needs `if __name__ == "__main__":`, which it may lack."""
     return START == "fork" and not multiprocessing.current_process().daemon
 
 
 class _TooLong(BaseException):
-    """The time for a file is up. No reader takes this for a malformed file, as it is no Exception."""
+    """The time for a file is up. It is no Exception, so that no reader takes it for a malformed file."""
 
 
 def read_all(sources: Sequence, processes: int = 1) -> Iterator[Structure | StructureError]:
-    """`source.read()` of all sources, in order; a StructureError takes the place of a file that cannot be read.
+    """`source.read()` of all sources, in order. A file that cannot be read gives its StructureError instead.
 
-    A file whose reader ends (no memory left, a fault in a library) is read again, alone: the system may have killed the
-    reader for another one's hunger. If that reader ends too, the file fails. Raises MachineError, see `files.py`.
+    If the process that reads a file ends (no memory left, a fault in a library), the file is read again, alone: the
+    system may have killed the process because another one took the memory. If it ends again, the file fails. Raises
+    MachineError, see `files.py`.
     """
     number, suspect, answers = 0, -1, {}  # answers: by number; None if the reader ended
     while number < len(sources):
@@ -59,16 +60,16 @@ def read_all(sources: Sequence, processes: int = 1) -> Iterator[Structure | Stru
                 ended = "ended the process that read it", "no memory left, or a fault"
                 yield answer or StructureError(sources[number].path, *ended)
                 number += 1
-        while not arriving.empty():  # read already by those that had to stop with the suspect
+        while not arriving.empty():  # what the other readers sent before they were stopped
             i, answer = arriving.get()
             answers |= {i: answer} if answer is not None else {}
 
 
 @contextlib.contextmanager
 def _readers(sources: Sequence, shares: list[list[int]]) -> Iterator[queue.SimpleQueue]:
-    """A process for every share of the sources, and a thread that takes what it sends; both end with the context.
+    """Start a process for every share of the sources, and a thread that takes what it sends. Both end with the context.
 
-    Every reader has a pipe of its own: if it is killed amid an answer, its pipe ends, and no other one waits.
+    Every reader has a pipe of its own. If it is killed while it writes, its pipe ends, and nobody waits for it.
     """
     context, arriving, processes, threads = multiprocessing.get_context(START), queue.SimpleQueue(), [], []
     try:
@@ -79,11 +80,11 @@ def _readers(sources: Sequence, shares: list[list[int]]) -> Iterator[queue.Simpl
                 processes.append(context.Process(target=_read_share, args=([sources[i] for i in share], sender)))
                 processes[-1].daemon = True
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
+                    warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, about a fork beside threads
                     processes[-1].start()
             except OSError as error:
                 raise MachineError(f"no process can be started that reads files: {error.strerror}") from error
-            sender.close()  # else the pipe would not end with the reader
+            sender.close()  # our end: otherwise the pipe outlives the reader, and we wait for ever
         for thread in threads:  # after the last fork
             thread.start()
         yield arriving
@@ -99,7 +100,7 @@ def _readers(sources: Sequence, shares: list[list[int]]) -> Iterator[queue.Simpl
 
 
 def _receive(receiver: Connection, share: list[int], arriving: queue.SimpleQueue) -> None:
-    """Put (number, answer) of all files of a reader into the queue; None for the answer at which the reader ended."""
+    """Put (number, answer) of every file of a reader into the queue. If the reader ends, None is its last answer."""
     with receiver:
         for number in share:
             try:
@@ -112,18 +113,18 @@ def _receive(receiver: Connection, share: list[int], arriving: queue.SimpleQueue
 
 
 def _read_share(sources: Sequence, sender: Connection) -> None:
-    """The life of a reader."""
+    """The main function of a reader: read its share, and send every answer."""
     torch.set_num_threads(1)
-    # A tensor is sent as the array that it is. torch would make a file in shared memory of each.
+    # Tensors are sent as arrays: torch would put each into a file in shared memory.
     ForkingPickler.register(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the one that started us ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)), daemon=True).start()
     for source in sources:
-        sender.send(_read(source))
+        sender.send(_read_source(source))
 
 
-def _read(source) -> Structure | StructureError | MachineError:
+def _read_source(source) -> Structure | StructureError | MachineError:
     """The structure of one source; an error is returned, not raised."""
     try:
         with structure_errors(source.path, "unreadable"):
@@ -143,14 +144,14 @@ def _read(source) -> Structure | StructureError | MachineError:
 def _set_limits() -> None:
     """The limits for one file, counted from what this process has used so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    # A library that never gives control back to Python does not see the clock. CPU time ends its process.
+    # The clock cannot stop a library that never returns to Python. A limit of CPU time ends its process.
     limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: int(used.ru_utime + used.ru_stime + 2 * MAX_SECONDS)}
-    with contextlib.suppress(OSError):  # only Linux counts memory that is written to: not a mapped file of LMDB, say
+    with contextlib.suppress(OSError):  # Linux only; counts memory that is written to, not a mapped LMDB
         pages = int(Path("/proc/self/statm").read_text().split()[5])
         limits[resource.RLIMIT_DATA] = pages * resource.getpagesize() + MAX_MEMORY
-    for kind, limit in limits.items():
-        hard = resource.getrlimit(kind)[1]
-        resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    for limited, limit in limits.items():
+        hard = resource.getrlimit(limited)[1]
+        resource.setrlimit(limited, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     signal.signal(signal.SIGALRM, _stop)
     signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
 

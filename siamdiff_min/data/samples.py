@@ -1,9 +1,9 @@
 """Labelled samples of the downstream tasks: from a store to `Sample`s (Sec. 5.1).
 
-A sample is a pure function of (epoch, index). Beside every protein a store keeps a dict of labels. Rows count the
-residues, or atoms, of the entry from 0:
+A sample is a pure function of (epoch, index). Beside every protein a store keeps a dict of labels. Its rows
+number the residues, or atoms, of the entry from 0:
 
-    ec      kind "labels"; values: a list of labels of the protein, in a list
+    ec      kind "labels" (several classes at once); values: the classes of the protein as a list, in a list
     psr     kind "regression"; values: GDT_TS in [0, 1], in a list; target: the protein that this is a model of
     table   kind and values: one of the structure; or of some residues, then also rows, and places: chain and number
     msp     first: number of residues of the wild type, which come before those of the mutant; mutated: rows of the
@@ -31,7 +31,7 @@ from .store import ProteinStore
 
 @dataclass(frozen=True)
 class Sample:
-    """One labelled example, or a batch of B. If a task looks at two structures, they are proteins 2i and 2i + 1."""
+    """One labelled example, or a batch of B. In tasks on two structures they are the proteins 2i and 2i + 1."""
 
     protein: Protein
     focus: Tensor  # (R,) bool   residues that the prediction is about; all of them in EC and PSR
@@ -69,21 +69,21 @@ class Samples(torch.utils.data.Dataset):
 
     Args:
         store: entries with the labels of this task.
-        labels: names of the classes (EC).
-        max_residues: of a structure, the nearest to the mutation in MSP; None for all.
+        classes: their names, in the order of the outputs (EC, tables).
+        max_residues: MSP: of each structure, only so many residues, those nearest to the mutation. None for all.
 
-    Raises StoreError if there is no sample: no label meets a residue of the structures.
+    Raises StoreError if there is no sample, as when no residue with a label is in a structure.
     """
 
-    def __init__(self, store: ProteinStore, labels: Sequence[str] = (), max_residues: int | None = None):
+    def __init__(self, store: ProteinStore, classes: Sequence[str] = (), max_residues: int | None = None):
         self.store, self.max_residues, self.checksum = store, max_residues, store.checksum
-        self.label_index = {label: i for i, label in enumerate(labels)}
+        self.class_index = {name: i for i, name in enumerate(classes)}
         counts = [self.count(i) for i in range(len(store))]
         if not sum(counts):
-            found = f"not found: {store.about}" if store.about else f"{len(store)} structures give none"
-            raise StoreError(f"{store.path}: a split without any sample ({found})")
-        self.entry = np.repeat(np.arange(len(store)), counts)  # entry of the store of every sample
-        self.place = np.arange(len(self.entry)) - np.repeat(np.cumsum([0, *counts[:-1]]), counts)  # and which one there
+            reason = f"not found: {store.not_found}" if store.not_found else f"{len(store)} structures give none"
+            raise StoreError(f"{store.path}: a split without any sample ({reason})")
+        self.entry = np.repeat(np.arange(len(store)), counts)  # of every sample, its entry in the store
+        self.within = np.arange(len(self.entry)) - np.repeat(np.cumsum([0, *counts[:-1]]), counts)  # its number there
 
     def __len__(self) -> int:
         return len(self.entry)
@@ -131,7 +131,7 @@ class Unlabelled(Samples):
 
 
 class ValueSamples(Samples):
-    """EC, PSR and tables of the user's own: a structure and its value, or K residues of it and theirs."""
+    """EC, PSR and tables of the user's own: a structure and its value, or K of its residues and their values."""
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         labels, name = self.labels(key[1]), self.store.names[key[1]]  # one sample per entry
@@ -140,17 +140,17 @@ class ValueSamples(Samples):
             return sample
         focus = torch.zeros_like(sample.focus)
         focus[labels["rows"]] = True
-        names = tuple(f"{name}:{place}" for place in labels["places"])
+        names = tuple(f"{name}:{residue}" for residue in labels["places"])
         return replace(sample, focus=focus, names=names, groups=(name,) * len(names))
 
     def target(self, labels: dict) -> np.ndarray:
-        """The values of an entry: (K,) numbers or indices of classes, (K, C) 0 or 1 for several labels at once."""
+        """The values of an entry: (K,) numbers or indices of classes, (K, C) 0 or 1 for several classes at once."""
         kind, values = labels["kind"], labels["values"]
         if kind == "classes":
-            return np.array([self.label_index[name] for name in values])
+            return np.array([self.class_index[name] for name in values])
         if kind != "labels":
             return np.array(values, dtype=np.float64)
-        return np.array([[name in given for name in self.label_index] for given in values], dtype=np.float32)
+        return np.array([[name in present for name in self.class_index] for present in values], dtype=np.float32)
 
     def targets(self) -> np.ndarray:
         """The values of all structures or residues."""
@@ -197,9 +197,9 @@ class EnvironmentSamples(Samples):
         return torch.cat(types).numpy()
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
-        index, place = int(self.entry[key[1]]), int(self.place[key[1]])
+        index, number = int(self.entry[key[1]]), int(self.within[key[1]])
         labels, protein = self.labels(index), self.store.read(index)
-        centre, listed = labels["residues"][place], labels["atoms"].split(labels["counts"])[place]
+        centre, listed = labels["residues"][number], labels["atoms"].split(labels["counts"])[number]
         near = torch.zeros(protein.num_atoms, dtype=torch.bool)
         near[self.store.rows_of(index, listed, protein.num_atoms).long()] = True
         central = protein.atom_residue == centre
@@ -207,8 +207,8 @@ class EnvironmentSamples(Samples):
         target = protein.residue_type[focus]
         # Hidden twice: marked as masked, and without a type that anything could read.
         protein = replace(protein, masked=focus, residue_type=protein.residue_type.masked_fill(focus, 0))
-        chain, number, code = self.store.positions(index)[centre]
-        name = f"{self.store.names[index]}:{chain}:{number}{code.strip()}"
+        chain, residue_number, code = self.store.positions(index)[centre]
+        name = f"{self.store.names[index]}:{chain}:{residue_number}{code.strip()}"
         return Sample(protein, focus, target, (name,), (self.store.names[index],))
 
 
@@ -253,14 +253,14 @@ class InterfaceSamples(Samples):
         return pairs, np.repeat([1.0, 0.0], half)
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
-        index, place = int(self.entry[key[1]]), int(self.place[key[1]])
+        index, number = int(self.entry[key[1]]), int(self.within[key[1]])
         pairs, touch = self.pairs(key[0], index)
-        (one, two), first, name = pairs[place].tolist(), self.labels(index)["first"], self.store.names[index]
+        (left, right), first, name = pairs[number].tolist(), self.labels(index)["first"], self.store.names[index]
         sides = []
-        for protein, residue in zip(self.sides(index, first), (one, two - first), strict=True):
+        for protein, residue in zip(self.sides(index, first), (left, right - first), strict=True):
             ca = protein.pos[(protein.atom_residue == residue) & (protein.atom_name == CA)]
             sides.append(_with_atoms(protein, length(protein.pos - ca) <= self.radius, residue))
-        return _pair(sides, touch[place], f"{name}:{one}-{two}", name)
+        return _pair(sides, touch[number], f"{name}:{left}-{right}", name)
 
 
 def _pair(sides: list[tuple[Protein, Tensor]], target: float, name: str, group: str) -> Sample:
@@ -271,7 +271,7 @@ def _pair(sides: list[tuple[Protein, Tensor]], target: float, name: str, group: 
 
 
 def _with_atoms(protein: Protein, keep: Tensor, centre: int) -> tuple[Protein, Tensor]:
-    """The atoms where `keep` (N,) is True, their residues, and which of these is the residue `centre`."""
+    """The protein of the atoms for which `keep` (N,) is True; and (R,), True for the residue that was `centre`."""
     focus = torch.arange(protein.num_residues) == centre
     kept = torch.zeros(protein.num_residues, dtype=torch.bool)
     kept[protein.atom_residue[keep]] = True

@@ -21,7 +21,7 @@ class Set(NamedTuple):
     """The data of one task."""
 
     data: Callable[[Namespace, Sequence[str]], LabelledData]  # (options of finetune.py, splits that are needed)
-    samples: type[samples.Samples]  # what its samples are, from a store and (labels, max_residues)
+    samples: type[samples.Samples]  # what its samples are, from a store and (classes, max_residues)
 
 
 def _ec(config: Namespace, needed: Sequence[str]) -> LabelledData:
@@ -38,11 +38,11 @@ def _table(config: Namespace, needed: Sequence[str]) -> LabelledData:
     return table_set(config.labels, config.data, config.kind, needed)
 
 
-KINDS = {
+ATOM3D_SAMPLES = {
     "psr": samples.ValueSamples,
     "msp": samples.MutationSamples,
     "pip": samples.InterfaceSamples,
     "res": samples.EnvironmentSamples,
 }
 SETS = {"ec": Set(_ec, samples.ValueSamples), "table": Set(_table, samples.ValueSamples)}
-SETS |= {task: Set(partial(_atom3d, task), KINDS[task]) for task in LAYOUT}
+SETS |= {task: Set(partial(_atom3d, task), ATOM3D_SAMPLES[task]) for task in LAYOUT}

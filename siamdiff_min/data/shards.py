@@ -38,15 +38,15 @@ from ..protein.structure import Structure
 
 FORMAT, VERSION = "siamdiff_min store", 8
 META, FAILURES = "meta.json", "failures.tsv"
-SHARD = 512  # sources; a build that is killed reads no more than these again
+SHARD = 512  # sources; after a kill, a build reads at most so many again
 # The fields of a `Protein` that are kept, and their types on the disk; the other fields follow from them.
 ATOM = np.dtype([("pos", "<f4", 3), ("atom_name", "u1")])
 RESIDUE = np.dtype(
     [(name, "<i4") for name in ("first_atom", "residue_number", "residue_index", "chain")]
     + [(name, "u1") for name in ("residue_type", "insertion_code")]
 )
-KINDS = {"first_residue": np.dtype("<i4"), "residues": RESIDUE, "atoms": ATOM}
-KEYS = "format", "names", "chains", "labels", "failures", "dropped", *KINDS
+TABLES = {"first_residue": np.dtype("<i4"), "residues": RESIDUE, "atoms": ATOM}
+KEYS = "format", "names", "chains", "labels", "failures", "dropped", *TABLES
 _ELEMENT, _TYPES = torch.tensor(ATOM_ELEMENT), bytes(range(len(RESIDUES)))
 
 
@@ -57,7 +57,7 @@ class ProteinStore(torch.utils.data.Dataset):
 
     Raises:
         StoreError: not a store, another version, a damaged `meta.json`, a shard that is missing or of the wrong size;
-            on use, if what is read of a shard cannot be right.
+            on use, if the content of a shard cannot be right.
     """
 
     def __init__(self, path):
@@ -67,8 +67,8 @@ class ProteinStore(torch.utils.data.Dataset):
         self.first = [0, *accumulate(len(shard["names"]) for shard in shards)]  # row of every shard's first protein
         self.names = [name for shard in shards for name in shard["names"]]
         self.rows: Sequence[int] = range(len(self.names))  # the proteins that are handed out, see `with_labels`
-        self.given: list[dict] | None = None  # their labels, if these are not in the store
-        self.about = ""  # what is missing of these labels
+        self.own_labels: list[dict] | None = None  # their labels, if these are not in the store
+        self.not_found = ""  # structures and residues of these labels that the store lacks
         self.mapped: dict[int, dict] = {}  # shards by number
         self.size = sum(shard["size"] for shard in shards)  # bytes on the disk
         for file, shard in zip(self.files, shards, strict=True):
@@ -91,38 +91,38 @@ class ProteinStore(torch.utils.data.Dataset):
 
     @property
     def checksum(self) -> str:
-        """The same where all proteins, their names and their labels are."""
+        """Two stores with equal proteins, names and labels have the same one."""
         text = "".join(shard["content"] for shard in self.meta["shards"])
-        text += "" if self.given is None else f"{[*self.rows]} {self.given}"
+        text += "" if self.own_labels is None else f"{[*self.rows]} {self.own_labels}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def labels(self, index: int) -> dict:
         """The labels of a protein; empty for plain structures."""
-        if self.given is not None:
-            return self.given[index]
+        if self.own_labels is not None:
+            return self.own_labels[index]
         shard, row = self._find(index)
         return shard["labels"][row] if shard["labels"] else {}
 
     def rows_of(self, index: int, rows: torch.Tensor, size: int) -> torch.Tensor:
-        """Rows of an entry that its labels list; StoreError if it has no such rows, as they are read from the disk."""
+        """`rows` from the labels of an entry, checked: 0 <= row < size. They come from a disk: StoreError."""
         if rows.numel() and not 0 <= rows.min() <= rows.max() < size:
             raise damaged(self._file(index), f"labels of {self.names[index]} for rows that are not there")
         return rows
 
-    def with_labels(self, labels: Mapping[str, Callable[[list], dict]]) -> "ProteinStore":
-        """The same store with these proteins only, and labels made from their `positions`.
+    def with_labels(self, label_of: Mapping[str, Callable[[list], dict]]) -> "ProteinStore":
+        """The same store with these proteins only. Each function makes the labels of one from its `positions`.
 
-        Proteins that the store lacks, and those without any value, are left out; `about` says how many.
+        Proteins that the store lacks, and those without any value, are left out; `not_found` says how many.
         """
         row_of = {name: row for row, name in enumerate(self.names)}
-        found = {row_of[n]: labels[n](self.positions(row_of[n])) for n in sorted(labels.keys() & row_of.keys())}
-        missing = sum(made.pop("missing", 0) for made in found.values())
+        made = {row_of[n]: label_of[n](self.positions(row_of[n])) for n in sorted(label_of.keys() & row_of.keys())}
+        missing = sum(labels.pop("missing", 0) for labels in made.values())
         other = copy(self)  # as for another process: nothing is mapped yet
-        other.given = [made for made in found.values() if made["values"]]
-        other.rows = [row for row, made in found.items() if made["values"]]
+        other.own_labels = [labels for labels in made.values() if labels["values"]]
+        other.rows = [row for row, labels in made.items() if labels["values"]]
         other.names = [self.names[row] for row in other.rows]
-        left_out = {"structures": len(labels) - len(other), "labels of residues that are not in theirs": missing}
-        other.about = ", ".join(f"{count} {what}" for what, count in left_out.items() if count)
+        left_out = {"structures": len(label_of) - len(other), "labels of residues that are not in theirs": missing}
+        other.not_found = ", ".join(f"{count} {noun}" for noun, count in left_out.items() if count)
         return other
 
     def positions(self, index: int) -> list[tuple[str, int, str]]:
@@ -158,7 +158,7 @@ class ProteinStore(torch.utils.data.Dataset):
         edges = shard["residues"]["first_atom"][first + start : first + start + length + 1]
         begin, end = int(edges[0]), int(edges[-1])
         atoms = shard["atoms"][begin:end]
-        kept = {  # by numpy: operations of torch on so few numbers wait for its threads
+        kept = {  # in numpy: for so few numbers torch would mostly wait for its threads
             name: torch.from_numpy(table[name].astype(np.int64))
             for table in (atoms, residues)
             for name in table.dtype.names
@@ -182,17 +182,17 @@ class ProteinStore(torch.utils.data.Dataset):
             residue_protein=torch.zeros(length, dtype=torch.long),
         )
 
-    def report(self) -> str:
-        """Counts of all files that the store was built from: seen = used + skipped + failed."""
+    def report_counts(self) -> str:
+        """A sentence that counts the files that the store was built from: seen = used + skipped + failed."""
 
         def total(counts: dict[str, int]) -> str:
             listed = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
             return f"{sum(counts.values())} ({listed})" if counts else "0"
 
         skipped, failed, dropped = (total(self.meta[name]) for name in ("skipped", "failed", "dropped"))
-        said = f"seen {self.meta['seen']} = used {len(self)} + skipped {skipped} + failed {failed}; "
-        said += f"{self.meta['residues']} residues, {self.meta['atoms']} atoms, left out or replaced {dropped}"
-        return said + (f"; what failed: {self.path / FAILURES}" if self.meta["failed"] else "")
+        sentence = f"seen {self.meta['seen']} = used {len(self)} + skipped {skipped} + failed {failed}; "
+        sentence += f"{self.meta['residues']} residues, {self.meta['atoms']} atoms, left out or replaced {dropped}"
+        return sentence + (f"; what failed: {self.path / FAILURES}" if self.meta["failed"] else "")
 
     def verify(self) -> None:
         """Read everything and compare the checksums. Raises StoreError that names the first damaged file."""
@@ -206,7 +206,7 @@ class ProteinStore(torch.utils.data.Dataset):
         if number not in self.mapped:
             shard = load_shard(shard_file(self.path, number))
             if self.size > memory():
-                read_nothing_ahead([shard[name] for name in KINDS])
+                read_nothing_ahead([shard[name] for name in TABLES])
             self.mapped[number] = shard | arrays(shard)
         return self.mapped[number], self.rows[index] - self.first[number]
 
@@ -222,20 +222,20 @@ def shard_file(folder: Path, number: int) -> Path:
 
 
 def damaged(file: Path, reason: str) -> StoreError:
-    """The sentence about a file of a store that is not what was written."""
+    """The error about a file of a store whose content cannot be what was written."""
     advice = f"siamdiff-build with the path of the data makes it again; or remove {file.parent}, and start again"
     return StoreError(f"{file} is damaged ({reason}): {advice}")
 
 
 def load_shard(file: Path) -> dict:
-    """The content of a shard, its tensors mapped; the checksums of what is small are compared. Raises StoreError."""
+    """The content of a shard, its tensors mapped. Checksums of the small parts are compared. Raises StoreError."""
     try:
         with zipfile.ZipFile(file) as content:  # torch compares no checksums, zipfile does
             root, tensors = content.namelist()[0].partition("/")[0], sum("/data/" in x for x in content.namelist())
-            for name in ("data.pkl", f"data/{tensors - len(KINDS)}"):  # all but tensors; `first_residue`
+            for name in ("data.pkl", f"data/{tensors - len(TABLES)}"):  # all but tensors; `first_residue`
                 content.read(f"{root}/{name}")
         shard = torch.load(file, mmap=True, weights_only=True)
-        if tuple(shard) != KEYS or not all(shard[name].is_contiguous() for name in KINDS):
+        if tuple(shard) != KEYS or not all(shard[name].is_contiguous() for name in TABLES):
             raise ValueError("its contents are not a shard")
         first, residues = (arrays(shard)[name] for name in ("first_residue", "residues"))
         if first[0] != 0 or first[-1] != len(residues) - 1 or not (np.diff(first) > 0).all():
@@ -246,7 +246,7 @@ def load_shard(file: Path) -> dict:
 
 
 def is_whole(file: Path) -> bool:
-    """True for a shard whose checksums are all right, as one of a build that was killed."""
+    """True for a shard whose checksums are all right: a build that was killed has left such shards."""
     try:
         with zipfile.ZipFile(file) as content:
             return content.testzip() is None and load_shard(file)["format"] == FORMAT
@@ -256,11 +256,11 @@ def is_whole(file: Path) -> bool:
 
 def arrays(shard: dict) -> dict[str, np.ndarray]:
     """The tables of a shard, as views of its bytes."""
-    return {name: shard[name].numpy().view(kind)[:, 0] for name, kind in KINDS.items()}
+    return {name: shard[name].numpy().view(dtype)[:, 0] for name, dtype in TABLES.items()}
 
 
 def read_nothing_ahead(tensors: list[torch.Tensor]) -> None:
-    """Tell the system to read only the pages of a mapped file that are used; others would soon fill the memory."""
+    """Tell the system not to read ahead in a mapped file: pages that nobody uses would fill the memory."""
     start = min(tensor.data_ptr() for tensor in tensors) // mmap.PAGESIZE * mmap.PAGESIZE
     size = max(tensor.data_ptr() + tensor.nbytes for tensor in tensors) - start
     ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_RANDOM)
@@ -270,8 +270,8 @@ def describe_shard(file: Path, shard: dict) -> dict:
     """The entry of a shard in `meta.json`: its names, its size, and checksums."""
     same = io.BytesIO()  # without the paths of files that could not be read
     torch.save({name: value for name, value in shard.items() if name != "failures"}, same)
-    about = {"sha256": checksum(file), "content": hashlib.sha256(same.getbuffer()).hexdigest()}
-    return about | {"size": file.stat().st_size, "names": json.loads(shard["names"])}
+    digests = {"sha256": checksum(file), "content": hashlib.sha256(same.getbuffer()).hexdigest()}
+    return digests | {"size": file.stat().st_size, "names": json.loads(shard["names"])}
 
 
 def memory() -> int:
@@ -282,15 +282,15 @@ def memory() -> int:
 def pack_shard(entries: Iterable[tuple[str, Structure | StructureError]]) -> dict:
     """The shard of named structures and failures."""
     names, structures, failures = [], [], []
-    for name, found in entries:
-        if isinstance(found, StructureError):
-            outcome = "skipped" if isinstance(found, UnwantedError) else "failed"
-            failures.append((name, outcome, found.reason, found.path, found.detail))
+    for name, answer in entries:
+        if isinstance(answer, StructureError):
+            outcome = "skipped" if isinstance(answer, UnwantedError) else "failed"
+            failures.append((name, outcome, answer.reason, answer.path, answer.detail))
         else:
             names.append(name)
-            structures.append(found)
-    proteins, labels = [found.protein for found in structures], [found.labels for found in structures]
-    dropped = sum((found.dropped for found in structures), Counter())
+            structures.append(answer)
+    proteins, labels = [s.protein for s in structures], [s.labels for s in structures]
+    dropped = sum((s.dropped for s in structures), Counter())
     first = np.cumsum([0, *(protein.num_residues for protein in proteins)], dtype=np.int32)
     atoms = np.zeros(sum(protein.num_atoms for protein in proteins), ATOM)
     residues = np.zeros(first[-1] + 1, RESIDUE)
@@ -300,22 +300,22 @@ def pack_shard(entries: Iterable[tuple[str, Structure | StructureError]]) -> dic
             for field in {*table.dtype.names} - {"first_atom"}:
                 table[field][:rows] = getattr(packed, field)
         residues["first_atom"][1:] = torch.bincount(packed.atom_residue, minlength=first[-1]).cumsum(0)
-    about = {
+    shard = {
         "format": FORMAT,
         "names": json.dumps(names),
-        "chains": json.dumps([found.chain_names for found in structures]),
+        "chains": json.dumps([s.chain_names for s in structures]),
         "labels": labels if any(labels) else [],
         "failures": failures,
         "dropped": dict(dropped),
     }
-    for name, array in zip(KINDS, (first, residues, atoms), strict=True):
-        about[name] = torch.from_numpy(array.view("u1").reshape(len(array), array.itemsize))
-    return about
+    for name, array in zip(TABLES, (first, residues, atoms), strict=True):
+        shard[name] = torch.from_numpy(array.view("u1").reshape(len(array), array.itemsize))
+    return shard
 
 
 def write_shard(file: Path, shard: dict) -> None:
     """Write a shard. Raises WriteError; the old file is then as it was."""
-    content = io.BytesIO()  # of a full disk torch would say something else
+    content = io.BytesIO()  # torch itself does not say that a disk is full
     torch.save(shard, content)
     write_file(file, content.getbuffer())
 
@@ -328,15 +328,15 @@ def read_meta(folder: Path) -> dict:
     file = folder / META
     try:
         meta = json.loads(file.read_bytes())
-        found = meta.pop("format"), meta.pop("version")
+        written = meta.pop("format"), meta.pop("version")
         expected = meta.pop("sha256", None)
     except OSError as error:
         raise StoreError(f"{folder} is not a finished store: {error.strerror} ({META})") from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(file, str(error)) from error
-    if found != (FORMAT, VERSION):
-        said = f"{folder} is a {found[0]}, version {found[1]}; this is {FORMAT}, version {VERSION}"
-        raise StoreError(f"{said}: give the structures that it was made from")
+    if written != (FORMAT, VERSION):
+        versions = f"{folder} is a {written[0]}, version {written[1]}; this is {FORMAT}, version {VERSION}"
+        raise StoreError(f"{versions}: give the structures that it was made from")
     if expected != _digest(meta):
         raise damaged(file, "its checksum differs")
     return meta
@@ -344,8 +344,8 @@ def read_meta(folder: Path) -> dict:
 
 def write_meta(folder: Path, meta: dict) -> None:
     """Write the description that makes a folder a store. Raises WriteError."""
-    about = {"format": FORMAT, "version": VERSION, "sha256": _digest(meta)}
-    write_file(folder / META, json.dumps(about | meta, indent=1, sort_keys=True).encode())
+    head = {"format": FORMAT, "version": VERSION, "sha256": _digest(meta)}
+    write_file(folder / META, json.dumps(head | meta, indent=1, sort_keys=True).encode())
 
 
 def _digest(meta: dict) -> str:

@@ -1,7 +1,7 @@
 """Finding structure files: in a folder, in a `.tar`, `.tar.gz` or `.zip` (read in place), or a single file.
 
-What is found is a list of `Source`, cheap to send to another process and readable on its own: for a member of an
-archive it remembers where the bytes lie.
+The result is a list of `Source`, which is cheap to send to another process and can be read on its own: of a member of
+an archive it knows where the bytes lie.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from ..protein.parse import MAX_BYTES, mean_plddt, read_structure
 from ..protein.structure import Structure
 from .bundled import bundle_path
 
-# The first is taken if a structure has several.
+# If a structure has several files, the first of these endings is taken.
 _PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1")
-KINDS = (*_PLAIN, *(f"{kind}.gz" for kind in _PLAIN))
+ENDINGS = (*_PLAIN, *(f"{ending}.gz" for ending in _PLAIN))
 GZIPPED = (".tar.gz", ".tgz")
 ARCHIVES = (".tar", ".zip", *GZIPPED)
 PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
 LMDB = "data.mdb"
-# A folder of stores has our lock in it. Beside this lock, all that has a name of ours is no data.
+# A folder with our lock in it holds stores: there, whatever has a name of ours is no data.
 LOCK, INDEX = "siamdiff-lock", "siamdiff-index.json"
 STORE_NAME = re.compile("[0-9a-f]{16}(-[0-9a-f]{12})?")
 MAX_RATIO = 100  # unpacked to packed: structure files shrink to a fifth, zeros to a thousandth
@@ -38,9 +38,9 @@ MAX_RATIO = 100  # unpacked to packed: structure files shrink to a fifth, zeros 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One structure file, on its own or inside an archive, and what turns it into an entry of a labelled set."""
+    """One structure file, on its own or inside an archive. In a labelled set it also has a function for its labels."""
 
-    name: str  # of the protein: the file name without extensions, with its folder if that alone is not unique
+    name: str  # of the protein: the file name without its ending; with its folder if several have this name
     path: str  # the file, or the archive
     member: str | None = None  # name inside the archive
     offset: int = 0  # of the member's first byte in a tar
@@ -63,7 +63,7 @@ class Source:
         """The bytes of a member of an archive; None for a file, which the parser opens itself."""
         if self.member is None:
             if self.path.endswith(ARCHIVES):
-                _members(self.path, [])  # it is here because its members could not be listed: that is raised again
+                _members(self.path)  # a damaged archive, see `find_structures`: this raises why
             return None
         if self.size > MAX_BYTES:
             raise StructureError(self, "too large", f"{self.size} bytes")
@@ -81,14 +81,14 @@ class Source:
         return data
 
 
-@lru_cache(maxsize=4)  # reading the list of contents takes a while; forked processes would share a place in the file
+@lru_cache(maxsize=4)  # listing takes a while; with `process`, as forked processes would share a position in the file
 def _opened(path: str, changed: int, process: int) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-@lru_cache(maxsize=4)  # processes that are forked later have it, but share a place in it: they read with `pread`
+@lru_cache(maxsize=4)  # forked processes share the file and its position, so they read it with `pread`
 def _unpacked(path: str, changed: int):
-    """A `.tar.gz` as a plain tar, in a nameless temporary file. Raises ValueError if too much comes out of it."""
+    """A `.tar.gz` unpacked to a nameless temporary file. Raises ValueError if it is a bomb (`MAX_RATIO`)."""
     try:
         copy, left = tempfile.TemporaryFile(), 2**20 + MAX_RATIO * os.stat(path).st_size  # noqa: SIM115
     except OSError as error:
@@ -115,37 +115,37 @@ class Listing:
 
 @dataclass(frozen=True)
 class Origin:
-    """The data of a store. A source has a `name`, a `path` and `read() -> Structure`, and can be pickled."""
+    """The data of a store. Its sources have a `name`, a `path` and `read() -> Structure`, and can be pickled."""
 
     path: Path  # the store is named after it
-    key: str  # what else decides on the content of the store: the task and its labels; "" for plain structures
+    key: str  # what decides on the store besides the files: the task and its labels; "" for plain structures
     listing: Callable[[], Listing]  # called only if the store has to be built
-    data: Path | None = None  # where the files are whose names and bytes decide
+    data: Path | None = None  # the file or folder whose names and bytes decide on the store
     files: Mapping[str, tuple] = field(default_factory=dict)  # `data_files` of them, as they are now
     in_cache: bool = False  # the store never goes beside the data
-    labels: Mapping[str, Callable[[list], dict]] | None = None  # of these proteins only; see `ProteinStore.with_labels`
+    label_of: Mapping[str, Callable[[list], dict]] | None = None  # only these proteins; see `ProteinStore.with_labels`
 
 
 def structure_files(path=None, min_plddt: float | None = None) -> Origin:
     """The structures under `path`, or those bundled with the package; see `Source` for `min_plddt`."""
-    place = bundle_path() if path is None else Path(path)
-    listing, key = partial(_listed, place, min_plddt), "" if min_plddt is None else f"mean pLDDT from {min_plddt:g}"
-    return Origin(place, key, listing, data=place, files=data_files(place), in_cache=path is None)
+    root = bundle_path() if path is None else Path(path)
+    listing, key = partial(_listing, root, min_plddt), "" if min_plddt is None else f"mean pLDDT from {min_plddt:g}"
+    return Origin(root, key, listing, data=root, files=data_files(root), in_cache=path is None)
 
 
-def _listed(place: Path, min_plddt: float | None) -> Listing:
-    found = find_structures(place)
-    return replace(found, sources=[replace(source, min_plddt=min_plddt) for source in found.sources])
+def _listing(root: Path, min_plddt: float | None) -> Listing:
+    listing = find_structures(root)
+    return replace(listing, sources=[replace(source, min_plddt=min_plddt) for source in listing.sources])
 
 
 def data_files(path) -> dict[str, tuple[int, int, int]]:
-    """Size and times (changed, and changed or renamed; ns) of the files under `path` that stores are made from.
+    """Size (bytes), mtime and ctime (ns) of every structure file, archive and LMDB under `path`.
 
     No file is opened, so it is cheap for a large archive. Raises StructureError if nothing is at `path`.
     """
     files = {}
     for file in list_files(path):
-        if kind_of(file) is not None or file.endswith(ARCHIVES) or os.path.basename(file) == LMDB:
+        if ending_of(file) is not None or file.endswith(ARCHIVES) or os.path.basename(file) == LMDB:
             try:
                 status = os.stat(file)
             except OSError as error:  # a link to nowhere, or in a folder that cannot be entered
@@ -159,8 +159,7 @@ def data_files(path) -> dict[str, tuple[int, int, int]]:
 def list_files(path) -> list[str]:
     """Every file under a folder, or the one file that `path` is; sorted. Raises StructureError if nothing is there.
 
-    Folders that are not entered, because they are links or cannot be opened, are in the list themselves. Stores, and
-    what else a build has left, are not.
+    A folder that is a link, or cannot be opened, is not entered: it is in the list itself. Stores are left out.
     """
     if os.path.isfile(path):
         return [str(path)]
@@ -177,19 +176,19 @@ def list_files(path) -> list[str]:
             files.append(folder)
             continue
         stores = any(name == LOCK for name, _, _ in entries)
-        for name, place, is_folder in entries:
+        for name, inner, is_folder in entries:
             if not (stores and (STORE_NAME.fullmatch(name) or name.startswith((LOCK, INDEX)))):
-                (folders if is_folder else files).append(place)
+                (folders if is_folder else files).append(inner)
     return sorted(files)
 
 
 def find_structures(path) -> Listing:
     """List the structures under a folder (recursively), in an archive, or in a single file.
 
-    An archive in the folder that cannot be listed becomes a source that cannot be read, and so a failure. Raises
-    StructureError if nothing is at `path`, or it is itself an archive that is damaged.
+    A damaged archive in the folder becomes one source, which fails when it is read. Raises StructureError if nothing is
+    at `path`, or if `path` itself is a damaged archive.
     """
-    found: list[tuple[str, Source]] = []  # and the path inside the folder, or inside folder and archive
+    files: list[tuple[str, Source]] = []  # (path inside the folder and archive, source)
     skipped: list[tuple[str, str]] = []
     damaged: list[Source] = []
     alone = not os.path.isdir(path)
@@ -198,10 +197,10 @@ def find_structures(path) -> Listing:
         if not os.path.isfile(file):
             skipped.append((file, "folder that is not entered" if os.path.isdir(file) else "not a regular file"))
         elif not file.endswith(ARCHIVES):
-            found.append((inside, Source("", file)))
+            files.append((inside, Source("", file)))
         else:
             try:
-                members = _members(file, skipped)
+                members, left_out = _members(file)
             except StructureError:
                 if alone:
                     raise
@@ -209,18 +208,23 @@ def find_structures(path) -> Listing:
             else:
                 ending = next(ending for ending in ARCHIVES if inside.endswith(ending))
                 folder = "" if alone else inside.removesuffix(ending)
-                found += ((os.path.join(folder, m), Source("", file, m, *place)) for m, *place in members)
-    return Listing(sorted([*_named(found, skipped), *damaged], key=lambda source: source.name), skipped)
+                files += ((os.path.join(folder, name), Source("", file, name, *where)) for name, *where in members)
+                skipped += left_out
+    sources, left_out = _named(files)
+    return Listing(sorted([*sources, *damaged], key=lambda source: source.name), skipped + left_out)
 
 
-def _members(file: str, skipped: list) -> list[tuple[str, int, int]]:
-    """The files in an archive: name, offset of the first byte (0 in a zip), size. Raises StructureError."""
+def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
+    """The files in an archive, each as (name, offset of its first byte, size); and (name, reason) of what is skipped.
+
+    The offset is 0 in a zip. Raises StructureError.
+    """
     with structure_errors(file, "damaged archive"):
         if file.endswith(".zip"):
             with zipfile.ZipFile(file) as archive:
-                found = [(info.filename, 0, info.file_size) for info in archive.infolist()]
-            return [member for member in found if not member[0].endswith("/")]
-        members = []
+                members = [(info.filename, 0, info.file_size) for info in archive.infolist()]
+            return [member for member in members if not member[0].endswith("/")], []
+        members, skipped = [], []
         plain = _unpacked(file, os.stat(file).st_mtime_ns) if file.endswith(GZIPPED) else None
         if plain is not None:
             plain.seek(0)
@@ -237,29 +241,30 @@ def _members(file: str, skipped: list) -> list[tuple[str, int, int]]:
             archive.fileobj.seek(archive.offset)
             if archive.fileobj.read(512).strip(b"\0"):
                 raise ValueError(f"no valid header at byte {archive.offset}")
-        return members
+        return members, skipped
 
 
-def kind_of(file: str) -> str | None:
-    """The longest of KINDS that `file` ends with."""
-    return next((kind for kind in reversed(KINDS) if file.lower().endswith(kind)), None)
+def ending_of(file: str) -> str | None:
+    """The longest of ENDINGS that the name of a file has, if any."""
+    return next((ending for ending in reversed(ENDINGS) if file.lower().endswith(ending)), None)
 
 
-def _named(found: list[tuple[str, Source]], skipped: list[tuple[str, str]]) -> list[Source]:
-    """One source for every structure, each with a name of its own; the others are added to `skipped`."""
-    files: list[tuple[int, str, Source]] = []  # place in KINDS, path without extensions
-    for inside, source in found:
-        kind = kind_of(inside)
-        stem = os.path.normpath(f"/./{inside}")[1 : -len(kind or ".")]  # no name leads out of the data
-        if kind is not None and os.path.basename(inside).lower() != kind:
-            files.append((KINDS.index(kind), stem, source))
+def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[str, str]]]:
+    """One source for every structure, each with a name of its own; and the other files, with the reason."""
+    candidates: list[tuple[int, str, Source]] = []  # row in ENDINGS, path without its ending
+    skipped: list[tuple[str, str]] = []
+    for inside, source in files:
+        ending = ending_of(inside)
+        stem = os.path.normpath(f"/./{inside}")[1 : -len(ending or ".")]  # no name leads out of the data
+        if ending is not None and os.path.basename(inside).lower() != ending:
+            candidates.append((ENDINGS.index(ending), stem, source))
         else:
             packed = f"{os.path.basename(inside)} is a packed archive, unpack it first"
             skipped.append((str(source), packed if inside.lower().endswith(PACKED) else "not a structure file"))
     chosen: dict[str, Source] = {}
-    for _, stem, source in sorted(files, key=lambda item: (*item[:2], item[2].offset)):
+    for _, stem, source in sorted(candidates, key=lambda item: (*item[:2], item[2].offset)):
         if chosen.setdefault(stem, source) is not source:
             skipped.append((str(source), "another file of the same structure"))
     count = Counter(map(os.path.basename, chosen))
     names = {stem: name if count[name := os.path.basename(stem)] == 1 else stem for stem in chosen}
-    return [replace(source, name="/".join(Path(names[stem]).parts)) for stem, source in chosen.items()]
+    return [replace(source, name="/".join(Path(names[stem]).parts)) for stem, source in chosen.items()], skipped

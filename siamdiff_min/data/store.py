@@ -6,7 +6,7 @@
 
 CONTENT is a hash of the format and of the names and bytes of all files that the store is made from. So a store is never
 out of date and never replaced: other data have another folder. A killed build goes on, because its shards are there.
-Times are a hint: bytes are hashed only if the index does not know their file, and then once.
+The index saves time: a file is hashed once, and again only if its name, size or times are new to the index.
 
     python -m siamdiff_min.data.store PATH ...  # builds the stores that are missing, and checks all
 """
@@ -44,7 +44,7 @@ from ..protein.parse import MAX_BYTES
 from . import shards
 from .pool import read_all
 from .shards import FAILURES, META, ProteinStore
-from .sources import ARCHIVES, INDEX, KINDS, LMDB, LOCK, STORE_NAME, Origin, data_files, structure_files
+from .sources import ARCHIVES, ENDINGS, INDEX, LMDB, LOCK, STORE_NAME, Origin, data_files, structure_files
 
 SUFFIX = ".store"
 HEADER = "name\toutcome\treason\tfile\tdetail\n"
@@ -57,19 +57,19 @@ def open_store(
     """Open the store of some data. If there is none, build it first.
 
     Args:
-        path: a folder, archive, structure file or finished store; None for the structures bundled with the package; or
-            an Origin, for labelled sets.
+        path: a folder, archive, structure file or finished store; None for the structures bundled with the package; an
+            Origin for a labelled set.
         store: folder of its stores. By default `<path>.store` beside the data, or in the cache if that cannot be
             written: `$SIAMDIFF_CACHE`, by default `~/.cache/siamdiff_min`. Stores of the bundle and of a single
             structure file are always there.
         workers: processes that read; the result does not depend on it. By default one for every 500 structures, up to
             one per core and 8. Without fork (not on Linux), a script needs `if __name__ == "__main__":`.
-        build: False to change nothing on the disk; then None is returned if the store would have to be built.
-        beside: False to write nothing beside the data; a store that is there is used.
-        mend: True to read a store that is there, and build again what is damaged of it.
+        build: False to change nothing on the disk. If there is no store, None is returned.
+        beside: False to build nothing beside the data. A store that is there is used all the same.
+        mend: True to check a store that is there, and to build its damaged files again.
 
-    Files that cannot be read are counted, and listed in `failures.tsv` in the store; they do not stop the build, not
-    even if they kill the process that reads them. Several processes may call this at once: one builds, the others wait.
+    Files that cannot be read are counted, and listed in the store's `failures.tsv`. They do not stop the build, even if
+    they kill the process that reads them. Several processes may call this at once: one builds, the others wait.
 
     Raises:
         ConfigError: `store` for a finished store.
@@ -95,19 +95,19 @@ def open_store(
             for file in _damage(folder) if folder else []:
                 file.unlink(missing_ok=True)
             if data.finished is None:  # another process may have built it in the meantime
-                _build(data, home / data.name, workers)
+                _build_store(data, home / data.name, workers)
             folder = data.finished
-    elif build and data.new:  # a store that came along with its data
+    elif build and data.new:  # the store was copied with its data, so times are new
         with contextlib.suppress(SiamDiffError), lock(data.home / LOCK, busy="another process builds"):
             data.remember()
     if folder is None:
         return None
     opened = ProteinStore(folder)
-    return opened if data.origin.labels is None else opened.with_labels(data.origin.labels)
+    return opened if data.origin.label_of is None else opened.with_labels(data.origin.label_of)
 
 
 def _is_store(folder: Path) -> bool:
-    """True for a finished store of any version, also if it is damaged but has its name still."""
+    """True for a finished store of any version, and for a damaged one that still has its name and its files."""
     if STORE_NAME.fullmatch(folder.name) and os.path.isfile(shards.shard_file(folder, 0)):
         return os.path.isfile(folder / META)
     try:
@@ -119,11 +119,11 @@ def _is_store(folder: Path) -> bool:
 def _finished(path: Path) -> Path | None:
     """The finished store that a path is, or the only one in a folder of stores. Raises StoreError for several."""
     if path.name.endswith(SUFFIX) and os.path.isfile(path / LOCK):
-        found = [folder for folder in sorted(path.iterdir()) if STORE_NAME.fullmatch(folder.name) and _is_store(folder)]
-        if len(found) != 1:
-            listed = ", ".join(folder.name for folder in found)
-            raise StoreError(f"{path} has {len(found)} finished stores{listed and ', give one of them: '}{listed}")
-        return found[0]
+        stores = [x for x in sorted(path.iterdir()) if STORE_NAME.fullmatch(x.name) and _is_store(x)]
+        if len(stores) != 1:
+            names = ", ".join(folder.name for folder in stores)
+            raise StoreError(f"{path} has {len(stores)} finished stores{names and ', give one of them: '}{names}")
+        return stores[0]
     return path if _is_store(path) else None
 
 
@@ -140,7 +140,7 @@ class _Data:
 
     def __post_init__(self):
         self.files = self.origin.files
-        self.new: dict[str, str] = {}  # hashes that no index knew
+        self.new: dict[str, str] = {}  # file -> hash, if no index knew it
 
     @cached_property
     def homes(self) -> list[Path]:
@@ -152,12 +152,12 @@ class _Data:
             cache = Path(os.environ.get("SIAMDIFF_CACHE") or Path.home() / ".cache" / "siamdiff_min")
         except RuntimeError as error:
             raise StoreError("no home folder to keep a store in: set SIAMDIFF_CACHE to a folder") from error
-        place = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
-        return [path.with_name(path.name + SUFFIX), cache / f"{path.name}-{place}{SUFFIX}"]
+        digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
+        return [path.with_name(path.name + SUFFIX), cache / f"{path.name}-{digest}{SUFFIX}"]
 
     @property
     def home(self) -> Path:
-        """The one of them that a build writes to."""
+        """The folder among `homes` that a build writes to."""
         beside, path = self.homes[0], self.origin.path
         single = os.path.isfile(path) and not path.name.endswith(ARCHIVES)
         if self.store is None and (single or self.origin.in_cache or not self.beside):
@@ -166,12 +166,12 @@ class _Data:
 
     @property
     def finished(self) -> Path | None:
-        """The folder of the finished store, if there is one."""
+        """The folder of the finished store; None before it is built."""
         return next((home / self.name for home in self.homes if os.path.isfile(home / self.name / META)), None)
 
     @cached_property
     def name(self) -> str:
-        """The name of the folder: a hash of what decides on the content, then one of the labels if there are any."""
+        """The name of the store's folder: a hash of all file names and contents; of a labelled set also of its key."""
         digests, root = self._digests(), str(self.origin.data)
         lines = [f"{shards.FORMAT} {shards.VERSION} {shards.SHARD}"]
         lines += [f"{file[len(root) :] or Path(file).name}\n{digests[file]}" for file in self.files]
@@ -182,12 +182,12 @@ class _Data:
         return name[:16] + f"-{key[:12]}" * bool(self.origin.key)
 
     def _digests(self) -> dict[str, str]:
-        """The hash of the content of every file: as an index has it, or of the bytes."""
+        """The hash of every file's content: from an index, or computed."""
         digests = {}
         for home in self.homes:
             index = _read_index(home)
-            for file, place in self._places(home).items() if index else ():
-                *state, digest = index.get(place, [None])
+            for file, key in self._keys(home).items() if index else ():
+                *state, digest = index.get(key, [None])
                 if tuple(state) == self.files[file]:
                     digests[file] = digest
         unknown = [file for file in self.files if file not in digests]
@@ -196,7 +196,7 @@ class _Data:
             for file in unknown:
                 bar.update(self.files[file][0])
                 if not file.endswith((*ARCHIVES, LMDB)) and self.files[file][0] > MAX_BYTES:
-                    digests[file] = f"{self.files[file][0]} bytes"  # nobody will read them
+                    digests[file] = f"{self.files[file][0]} bytes"  # too large to be read, so no store has its content
                     continue
                 try:
                     with structure_errors(file, "cannot be opened"):
@@ -205,23 +205,23 @@ class _Data:
                     digests[file] = error.reason
         return digests
 
-    def _places(self, home: Path) -> dict[str, str]:
-        """The name of every file in the index of a folder of stores: its place, seen from there."""
+    def _keys(self, home: Path) -> dict[str, str]:
+        """The key of every file in the index of a folder of stores: its path, relative to that folder."""
         root = str(self.origin.data)
         base = os.path.relpath(os.path.realpath(root), os.path.realpath(home)) if self.files else ""
         return {file: base + file[len(root) :] for file in self.files}
 
     def remember(self) -> None:
-        """Add the hashes that are new to the index, and leave out files that are gone. Raises WriteError."""
+        """Add new hashes to the index, and remove files that are gone from it. Raises WriteError."""
         if self.new:
-            places = self._places(self.home)
-            added = {places[file]: [*self.files[file], digest] for file, digest in self.new.items()}
-            kept = {x: y for x, y in _read_index(self.home).items() if os.path.exists(os.path.join(self.home, x))}
+            keys, index = self._keys(self.home), _read_index(self.home)
+            added = {keys[file]: [*self.files[file], digest] for file, digest in self.new.items()}
+            kept = {key: row for key, row in index.items() if os.path.exists(os.path.join(self.home, key))}
             write_file(self.home / INDEX, json.dumps(kept | added).encode())
 
     def check_unchanged(self, paths: set[str] = frozenset()) -> None:
-        """Raise StoreError if the files are not as they were: those among `paths`, or all."""
-        chosen, now = self.files.keys() & paths or self.files, {}  # items of LMDB have another path than their file
+        """Raise StoreError if files have changed since they were listed: those among `paths`, or all."""
+        chosen, now = self.files.keys() & paths or self.files, {}  # the path of an LMDB item is a folder
         for path in chosen if paths else [self.origin.data] * bool(self.files):
             with contextlib.suppress(StructureError):  # it is gone
                 now |= data_files(path)
@@ -231,7 +231,7 @@ class _Data:
 
 
 def _read_index(home: Path) -> dict[str, list]:
-    """The index of a folder of stores; empty if it is missing or damaged, as it only spares time."""
+    """The index of a folder of stores. It is empty if it is missing or damaged: then files are hashed again."""
     try:
         index = json.loads((home / INDEX).read_bytes())
         return index if all(isinstance(entry, list) and len(entry) == 4 for entry in index.values()) else {}
@@ -242,15 +242,15 @@ def _read_index(home: Path) -> dict[str, list]:
 # ---- building --------------------------------------------------------------------------------------------------------
 
 
-def _build(data: _Data, folder: Path, workers: int | None) -> None:
+def _build_store(data: _Data, folder: Path, workers: int | None) -> None:
     """Write the shards that are missing, then `failures.tsv` and `meta.json`."""
     listing, size = data.origin.listing(), shards.SHARD
     data.check_unchanged()
     skipped = Counter(reason for _, reason in listing.skipped)
     if not listing.sources:
-        found = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items())) or "it is empty"
-        looked = f"{', '.join(KINDS)}, in folders, {', '.join(ARCHIVES)}"
-        raise StoreError(f"no structure in {data.origin.path} ({found}); looked for {looked}")
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items())) or "it is empty"
+        wanted = f"{', '.join(ENDINGS)}, in folders, {', '.join(ARCHIVES)}"
+        raise StoreError(f"no structure in {data.origin.path} ({reasons}); looked for {wanted}")
     parts = [listing.sources[i : i + size] for i in range(0, len(listing.sources), size)]
     files = [shards.shard_file(folder, number) for number in range(len(parts))]
     todo = [(file, part) for file, part in zip(files, parts, strict=True) if not shards.is_whole(file)]
@@ -265,31 +265,32 @@ def _build(data: _Data, folder: Path, workers: int | None) -> None:
             data.check_unchanged({source.path for source in part})  # before the shard has its name
             shards.write_shard(file, shard)
             bar.update(len(part))
-    rows, about, total, dropped = [], [], Counter(), Counter()
+    rows, described, total, dropped = [], [], Counter(), Counter()
     for file in files:
         shard = shards.load_shard(file)
         rows += shard["failures"]
         dropped += shard["dropped"]
-        about.append(shards.describe_shard(file, shard))
-        total.update(proteins=len(about[-1]["names"]), residues=len(shard["residues"]) - 1, atoms=len(shard["atoms"]))
+        described.append(shards.describe_shard(file, shard))
+        sizes = {"residues": len(shard["residues"]) - 1, "atoms": len(shard["atoms"])}
+        total.update(proteins=len(described[-1]["names"]), **sizes)
     skipped += Counter(reason for _, outcome, reason, *_ in rows if outcome == "skipped")
     failed = Counter(reason for _, outcome, reason, *_ in rows if outcome == "failed")
     rows += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
     write_file(folder / FAILURES, (HEADER + "".join("\t".join(map(escape, row)) + "\n" for row in rows)).encode())
     if not total["proteins"]:
-        reasons = ", ".join(f"{reason} {count}" for kind in (skipped, failed) for reason, count in kind.items())
+        reasons = ", ".join(f"{reason} {count}" for counts in (skipped, failed) for reason, count in counts.items())
         raise StoreError(f"no protein that can be read in {data.origin.path} ({reasons}); see {folder / FAILURES}")
     counts = dict(total) | {"seen": len(listing.sources) + len(listing.skipped), "dropped": dropped}
-    meta = counts | {"path": str(data.origin.path.resolve()), "skipped": skipped, "failed": failed, "shards": about}
-    shards.write_meta(folder, meta)
-    print(f"{folder}: {ProteinStore(folder).report()}", file=sys.stderr)
+    counts |= {"skipped": skipped, "failed": failed}
+    shards.write_meta(folder, counts | {"path": str(data.origin.path.resolve()), "shards": described})
+    print(f"{folder}: {ProteinStore(folder).report_counts()}", file=sys.stderr)
 
 
 def _damage(folder: Path) -> list[Path]:
-    """What has to go of a finished store, in this order, so that it is built again as it was; each is said."""
+    """The files to remove from a finished store, in this order, so that a build mends it. Every damaged one is said."""
     try:
-        about = shards.read_meta(folder)["shards"]
-        files = {shards.shard_file(folder, number): shard["sha256"] for number, shard in enumerate(about)}
+        described = shards.read_meta(folder)["shards"]
+        files = {shards.shard_file(folder, number): shard["sha256"] for number, shard in enumerate(described)}
         bad = [file for file, expected in files.items() if not file.is_file() or checksum(file) != expected]
     except StoreError:
         bad = [folder / META]
@@ -299,7 +300,7 @@ def _damage(folder: Path) -> list[Path]:
 
 
 def _prune(path, store) -> None:
-    """Remove the stores of data that are not at `path` any more, or of another version. Files of the user's stay."""
+    """Remove the stores of earlier data at `path`, and of other versions. Files of the user's stay."""
     data = _Data(structure_files(path), store, beside=True)
     if not data.files:
         raise StoreError(f"no structures in {path}: is it there? Nothing is removed")
@@ -332,7 +333,7 @@ def main(argv: list[str] | None = None) -> int:
             else:
                 wanted = path if args.min_plddt is None else structure_files(path, args.min_plddt)
                 store = open_store(wanted, args.store, mend=True)
-                print(f"{store.path}: {store.report()}; all checksums are right")
+                print(f"{store.path}: {store.report_counts()}; all checksums are right")
     return 0
 
 

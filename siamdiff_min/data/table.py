@@ -5,7 +5,8 @@
     2def    -1.5            1abc    A       52A     0.1
 
 The table is text with tabs, commas or semicolons; cells may be in quotes. A column `split` may say train, valid or
-test; otherwise a hash of the name does. The structures have one store for all tables: labels are added as it is opened.
+test; without it a hash of the name decides. One store of the structures serves all tables: labels are added as it is
+opened.
 """
 
 import hashlib
@@ -17,25 +18,25 @@ from functools import partial
 
 from ..files import StructureError, read_rows, structure_errors
 from .labelled import SPLITS, LabelledData
-from .sources import find_structures, kind_of, structure_files
+from .sources import ending_of, find_structures, structure_files
 
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
 SMALLEST, LARGEST = 1.2e-38, 3.4e38  # sizes of numbers in float32, in which targets are kept
-HELD_OUT = 10  # a tenth of the structures each for validation and test
+HELD_OUT = 10  # one structure in ten is for validation, one for test
 
 
-def table_set(labels, data, kind: str | None = None, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:
-    """The three splits of the structures in `data` that the table `labels` names; those not `needed` may be empty.
+def table_set(table, data, kind: str | None = None, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:
+    """The three splits of the structures in `data` that the file `table` names. Splits not `needed` may be empty.
 
     Args:
-        kind: "regression", "binary" (0 or 1), "classes" (one name each) or "labels" (any number of names, with commas);
-            by default what the values look like.
+        kind: "regression", "binary" (0 or 1), "classes" (one name each) or "labels" (any number of classes at
+            once, with commas); by default what the values look like.
 
     Raises:
         StructureError: the table is malformed, or names a structure that is not in `data`.
     """
-    rows = read_table(labels)
-    with structure_errors(labels, "malformed table"):
+    rows = read_table(table)
+    with structure_errors(table, "malformed table"):
         kind = kind or _looks_like([row["value"] for row in rows])
         classes, values = _values([row["value"] for row in rows], kind)
     residues, listed = "number" in rows[0], {}
@@ -44,30 +45,30 @@ def table_set(labels, data, kind: str | None = None, needed: Sequence[str] = tup
     there = {source.name for source in find_structures(data).sources}
     if missing := sorted(listed.keys() - there):
         detail = f"{len(missing)} of {len(listed)}, e.g. {missing[0]}; {data} has {len(there)}, e.g. {[*there][:1]}"
-        raise StructureError(labels, "names that match no structure", detail)
-    origin, split_of = structure_files(data), _splits(labels, listed, needed)
+        raise StructureError(table, "names that match no structure", detail)
+    origin, split_of = structure_files(data), _splits(table, listed, needed)
     origins = {}
     for split in SPLITS:
-        found = {name: partial(_label, kind, rows) for name, rows in listed.items() if split_of[name] == split}
-        origins[split] = replace(origin, labels=found)
-    what = f"{len(rows)} residues of {len(listed)}" if residues else f"{len(listed)}"
-    about = f"{kind} on {what} structures, {labels}" + (f"; {len(classes)} names" if classes else "")
-    return LabelledData(**origins, labels=classes, about=about, options={"kind": kind, "residues": residues})
+        named = {name: rows for name, rows in listed.items() if split_of[name] == split}
+        origins[split] = replace(origin, label_of={name: partial(_labels, kind, rows) for name, rows in named.items()})
+    count = f"{len(rows)} residues of {len(listed)}" if residues else f"{len(listed)}"
+    about = f"{kind} on {count} structures, {table}" + (f"; {len(classes)} names" if classes else "")
+    return LabelledData(**origins, classes=classes, about=about, options={"kind": kind, "residues": residues})
 
 
-def _label(kind: str, rows: list[dict], positions: list[tuple]) -> dict:
-    """The value of a structure, or the values of its residues in file order."""
+def _labels(kind: str, rows: list[dict], positions: list[tuple]) -> dict:
+    """The labels of a structure: its value, or the values of its residues in file order."""
     if "number" not in rows[0]:
         return {"kind": kind, "values": [rows[0]["value"]]}
     row_of = {(chain, f"{n}{code}".strip()): row for row, (chain, n, code) in enumerate(positions)}
-    found = [(row_of.get((row["chain"], row["number"])), row) for row in rows]
-    found = sorted((pair for pair in found if pair[0] is not None), key=lambda pair: pair[0])
+    pairs = [(row_of.get((line["chain"], line["number"])), line) for line in rows]
+    pairs = sorted((pair for pair in pairs if pair[0] is not None), key=lambda pair: pair[0])
     return {
         "kind": kind,
-        "values": [row["value"] for _, row in found],
-        "rows": [place for place, _ in found],
-        "places": [f"{row['chain']}:{row['number']}" for _, row in found],
-        "missing": len(rows) - len(found),
+        "values": [line["value"] for _, line in pairs],
+        "rows": [row for row, _ in pairs],
+        "places": [f"{line['chain']}:{line['number']}" for _, line in pairs],
+        "missing": len(rows) - len(pairs),
     }
 
 
@@ -83,7 +84,7 @@ def read_table(path) -> list[dict[str, str]]:
             if len(line) != len(header):
                 raise ValueError(f"row {number} has {len(line)} columns of {len(header)}: {line!r:.100}")
             row = dict(zip(header, line, strict=True))
-            row["name"] = row["name"][: len(row["name"]) - len(kind_of(row["name"]) or "")]
+            row["name"] = row["name"][: len(row["name"]) - len(ending_of(row["name"]) or "")]
             key = row["name"], row.get("chain"), row.get("number")
             wrong = {
                 "a second one of its name": key in seen,
@@ -101,7 +102,7 @@ def read_table(path) -> list[dict[str, str]]:
 
 
 def _values(texts: list[str], kind: str) -> tuple[tuple[str, ...], list]:
-    """The names of the classes, and the values in the rows. Raises ValueError if one is not of this kind."""
+    """The names of the classes, and the values in the rows. Raises ValueError if a value is not of this kind."""
     if kind in ("classes", "labels"):
         listed = [[name for part in text.split(",") if (name := part.strip())] for text in texts]
         values = listed if kind == "labels" else texts
@@ -121,7 +122,7 @@ def _values(texts: list[str], kind: str) -> tuple[tuple[str, ...], list]:
 
 
 def _number(text: str) -> float | None:
-    """The number that a text is; Python would also read 1_000."""
+    """The number that a text stands for, or None. Python alone would also read 1_000."""
     try:
         return float(text) if "_" not in text else None
     except ValueError:
@@ -129,7 +130,7 @@ def _number(text: str) -> float | None:
 
 
 def _looks_like(texts: Sequence[str]) -> str:
-    """The kind of the labels. Raises ValueError if some are numbers, and others are not."""
+    """The kind of these values. Raises ValueError if some are numbers, and others are not."""
     others = [row for row, text in enumerate(texts, 1) if _number(text) is None]
     if not others:
         return "binary" if {*map(float, texts)} == {0, 1} else "regression"
@@ -149,8 +150,8 @@ def _splits(path, listed: dict[str, list[dict]], needed: Sequence[str]) -> dict[
             raise StructureError(path, "malformed table", f"{name:.100} is in several splits")
     rest = sorted((hashlib.sha256(name.encode()).digest(), name) for name in splits if not splits[name])
     size = len(rest) // HELD_OUT or int(len(rest) == len(splits))  # one at least, if the table has no splits
-    for place, (_, name) in enumerate(rest):
-        splits[name] = "test" if place < size else "valid" if place < 2 * size else "train"
+    for rank, (_, name) in enumerate(rest):
+        splits[name] = "test" if rank < size else "valid" if rank < 2 * size else "train"
     if empty := set(needed) - set(splits.values()):
         detail = f"{len(listed)} structures leave none for {' and '.join(sorted(empty))}"
         raise StructureError(path, "a split without structures", detail)

@@ -12,25 +12,25 @@ from .metrics import NAN, rows_of_groups
 from .metrics import spearman as plain_spearman
 
 DRAWS = 1000  # 200 of large splits
-AT_ONCE = 2_000_000  # weights of samples and labels, to bound the memory
+AT_ONCE = 2_000_000  # weights of samples and classes, to bound the memory
 Measure = Callable[[np.ndarray], np.ndarray]
 
 
 def redrawn(measures: Sequence[Measure], groups: Sequence[str], columns: int = 1) -> np.ndarray:
-    """Values of some measures (DRAWS, len(measures)) on splits of as many groups. All runs see the same draws."""
-    names, place = np.unique(np.asarray(groups), return_inverse=True)
-    random, found = np.random.default_rng(0), []
-    size = max(1, AT_ONCE // (len(place) * columns))
+    """Some measures (DRAWS, len(measures)) on as many groups, drawn with replacement; all runs see the same draws."""
+    names, group = np.unique(np.asarray(groups), return_inverse=True)
+    random, values = np.random.default_rng(0), []
+    size = max(1, AT_ONCE // (len(group) * columns))
     draws = DRAWS if size > 4 else min(DRAWS, 200)
     for start in range(0, draws, size):
         times = random.multinomial(len(names), np.full(len(names), 1 / len(names)), size=min(size, draws - start))
         with np.errstate(divide="ignore", invalid="ignore"):
-            found.append(np.stack([measure(times[:, place]) for measure in measures], axis=1))
-    return np.concatenate(found)
+            values.append(np.stack([measure(times[:, group]) for measure in measures], axis=1))
+    return np.concatenate(values)
 
 
 def interval(values: np.ndarray) -> list[float] | None:
-    """The middle 95 % of draws (S,); those without a number are left out. None if there is none."""
+    """The middle 95 % of the finite values of draws (S,); None if no value is finite."""
     values = values[np.isfinite(values)]
     return np.quantile(values, [0.025, 0.975]).tolist() if len(values) else None
 
@@ -66,14 +66,14 @@ def pearson(score, target, groups) -> Measure:
 
 
 def _ranks(values: np.ndarray) -> Measure:
-    """The mean rank of every sample among all that are drawn, over their number: (S, K) -> (S, K)."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    order, first = place.argsort(kind="stable"), count.cumsum() - count
+    """The mean rank of every sample among the drawn ones, divided by their number: (S, K) -> (S, K)."""
+    _, index, count = np.unique(values, return_inverse=True, return_counts=True)
+    order, first = index.argsort(kind="stable"), count.cumsum() - count
 
     def of(weight: np.ndarray) -> np.ndarray:
         count = np.add.reduceat(weight[:, order], first, axis=1)
         below = count.cumsum(1) - count / 2
-        return below[:, place] / weight.sum(1, keepdims=True)
+        return below[:, index] / weight.sum(1, keepdims=True)
 
     return of
 

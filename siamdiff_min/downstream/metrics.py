@@ -15,14 +15,14 @@ LESS_IS_BETTER = {"rmse", "mae"}
 
 
 def metric(compute: Callable) -> Callable:
-    """A function of scores and targets in float64; nan of none, and of numbers that are not finite."""
+    """Let a metric take any arrays: they become float64. It is nan without samples, or if a number is not finite."""
 
     @wraps(compute)
-    def checked(score: np.ndarray, target: np.ndarray, *more) -> float:
+    def checked(score: np.ndarray, target: np.ndarray, *groups) -> float:
         score, target = np.asarray(score, dtype=np.float64), np.asarray(target, dtype=np.float64)
         if not len(score) or not (np.isfinite(score).all() and np.isfinite(target).all()):
             return NAN
-        return float(compute(score, target, *more))
+        return float(compute(score, target, *groups))
 
     return checked
 
@@ -34,17 +34,17 @@ def fmax(score: np.ndarray, target: np.ndarray) -> float:
     Every distinct score is a threshold t, and all scores >= t are predictions. As t falls past a score of one protein,
     the precision and recall of this protein change by a step. The steps of all proteins, sorted by score and summed up,
     are the averages of Eq. 30. They are read only after the last of equal scores: there is no threshold between equal
-    scores, and torchdrug's maximum, which takes such places in, is too high.
+    scores, so torchdrug's maximum, which allows them, is too high.
 
-    score (B, C) of every protein and label: the paper's are probabilities, but only their order matters. target (B, C)
-    is 1 where the protein has the label, else 0. A protein without labels has recall 0/0 in Eq. 29; it counts as 0, and
-    the protein counts in N. nan if no protein has a label.
+    score (B, C) of every protein and class: the paper's are probabilities, but only their order matters. target (B, C)
+    is 1 if the protein is of the class, else 0. A protein of no class has recall 0/0 in Eq. 29; it counts as 0, and the
+    protein counts in N. nan if no protein has a class.
     """
     if not target.any():
         return NAN
     order = np.argsort(-score, axis=1, kind="stable")
     score, hit = np.take_along_axis(score, order, 1), np.take_along_axis(target, order, 1)
-    precision = hit.cumsum(1) / np.arange(1, hit.shape[1] + 1)  # of the k best labels of a protein
+    precision = hit.cumsum(1) / np.arange(1, hit.shape[1] + 1)  # of the k best classes of a protein
     precision_step = np.diff(precision, axis=1, prepend=0)
     recall_step = hit / np.maximum(hit.sum(1, keepdims=True), 1)
     covered_step = np.zeros_like(hit)  # M(t) counts a protein from its first prediction on
@@ -94,9 +94,9 @@ def spearman(score: np.ndarray, target: np.ndarray) -> float:
 
 @metric
 def mean_spearman(score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> float:
-    """Mean of Spearman's rho over groups; in PSR a group is a protein and its items are the models of it.
+    """Mean of Spearman's rho over groups; in PSR a group is a protein, and its items are models of it.
 
-    A group with fewer than two items, or whose targets are all equal, has no rho and is left out. nan if none is left.
+    A group with fewer than two items, or with equal targets only, has no rho and is left out. nan if no group is left.
     """
     rho = np.array([spearman(score[rows], target[rows]) for rows in rows_of_groups(groups)])
     return rho[~np.isnan(rho)].mean() if not np.isnan(rho).all() else NAN
@@ -126,11 +126,11 @@ def accuracy(score: np.ndarray, target: np.ndarray) -> float:
 
 def rows_of_groups(groups: Sequence) -> list[np.ndarray]:
     """The rows of every group, in the order of their names."""
-    _, place = np.unique(np.asarray(groups), return_inverse=True)
-    return np.split(place.argsort(kind="stable"), np.bincount(place).cumsum()[:-1])
+    _, group = np.unique(np.asarray(groups), return_inverse=True)
+    return np.split(group.argsort(kind="stable"), np.bincount(group).cumsum()[:-1])
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
     """Ranks (K,) from small to large, equal values sharing the mean of theirs."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    return (count.cumsum() - (count - 1) / 2)[place]
+    _, index, count = np.unique(values, return_inverse=True, return_counts=True)
+    return (count.cumsum() - (count - 1) / 2)[index]

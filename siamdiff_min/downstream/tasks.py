@@ -36,8 +36,8 @@ class Task(nn.Module):
     loss: Callable[[Tensor, Tensor], Tensor]  # (output of the head, target) -> loss of every sample (B,)
     constant: Callable[[Tensor], Statistic]  # (target) -> the loss of the best constant prediction
     score: Callable[[Tensor], Tensor]  # (output) -> probabilities, or values in the units of the target
-    options: Mapping = {}  # what a model file keeps beside the labels, to build the task again
-    known: Mapping = {}  # of the data: the constant `answer`, and of all `splits` numbers of samples and structures
+    options: Mapping = {}  # what a model file keeps beside the classes, to build the task again
+    known: Mapping = {}  # about the data: the constant `answer`; of all `splits`, how many samples and structures
 
     def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
         super().__init__()
@@ -81,17 +81,17 @@ class Task(nn.Module):
         return {"mean": targets.mean(0).tolist()}
 
     def constant_scores(self, answer: Mapping, metric: str, count: int) -> np.ndarray:
-        """This answer for `count` samples, as a metric takes it."""
+        """This answer as the scores of `count` samples."""
         mean = np.array(answer["mean"])
         return np.broadcast_to(mean, (count, *mean.shape))
 
     @property
     def best(self) -> str:
-        """More of the first measure is better ("max"), or less ("min")."""
+        """ "max" if more of the first measure is better, else "min"."""
         return "min" if self.measures[0] in metrics.LESS_IS_BETTER else "max"
 
     def train(self, mode: bool = True) -> Task:
-        """Training mode, but a frozen encoder stays in evaluation mode, its batch norm too."""
+        """Training mode. A frozen encoder stays in evaluation mode, and so does its batch norm."""
         super().train(mode)
         self.encoder.train(mode and any(p.requires_grad for p in self.encoder.parameters()))
         return self
@@ -101,7 +101,7 @@ class Task(nn.Module):
 
 
 class Binary(Task):
-    """One label: target (B,) of 0 and 1."""
+    """Yes or no: target (B,) of 0 and 1."""
 
     measures = ("auroc", "auprc", "accuracy")
 
@@ -116,13 +116,13 @@ class Binary(Task):
         return output.sigmoid().squeeze(-1)
 
 
-class Labels(Binary):
-    """Several labels at once, each a binary problem: target (B, C) of 0 and 1."""
+class MultiLabel(Binary):
+    """Several classes at once, each a binary problem: target (B, C) of 0 and 1."""
 
     measures = ("fmax", "auprc")
 
     def fit(self, targets: np.ndarray, size: str) -> None:
-        """Short runs (the small sizes) begin at the frequencies of the labels (C,), not at one half for each."""
+        """Short runs (the small sizes) begin at the frequencies of the classes (C,), not at one half for each."""
         if size != "paper":
             frequency = torch.from_numpy((targets.sum(0) + 0.5) / (len(targets) + 1))
             with torch.no_grad():
@@ -186,7 +186,7 @@ class Regression(Task):
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
-class EnzymeCommission(Labels):
+class EnzymeCommission(MultiLabel):
     """EC: the enzyme numbers of a protein. Fmax and micro AUPR."""
 
     predicts = "enzyme numbers (EC) of a protein"
@@ -224,11 +224,11 @@ class StructureRanking(Regression):
         return {"global_spearman": metrics.spearman(score, target), "mean_spearman": mean}
 
 
-KINDS = {"regression": Regression, "binary": Binary, "classes": Classes, "labels": Labels}
+KINDS = {"regression": Regression, "binary": Binary, "classes": Classes, "labels": MultiLabel}
 
 
 def table_task(encoder, num_outputs=None, kind: str = "regression", residues: bool = False, metric=None) -> Task:
-    """Labels of the user's own (docs/extending.md), of structures or of their residues.
+    """Values of the user's own (docs/extending.md), of structures or of their residues.
 
     `metric` decides which epoch is the best, by default the first of the kind. Raises ConfigError for another one.
     """

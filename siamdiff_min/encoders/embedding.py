@@ -32,7 +32,7 @@ MAX_MISSING = 0.1  # of the side-chain atoms. The lowest cosine to the whole was
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Embedding:
-    """Representations of one structure, and whose they are."""
+    """Representations of one structure, and the residues and atoms that they belong to."""
 
     id: str
     mean: np.ndarray  # (d,)    mean over the residues
@@ -41,7 +41,7 @@ class Embedding:
     residue_number: np.ndarray  # (R,) int   by the author
     insertion_code: list[str]  # (R,)   "" without one
     sequence: str  # (R,)   one letter each
-    incomplete: str  # the parts of the structure that the encoder did not see, if they matter; "" if there are none
+    incomplete: str  # warning if much of the structure is missing, else empty
     per_atom: np.ndarray  # (N, d), or no rows; of the CA atoms at residue level
     atom_name: list[str]  # (N,)
     atom_residue: np.ndarray  # (N,) int   row of the atom's residue
@@ -61,43 +61,34 @@ class Embedder:
         self.encoder, self.device, self.batch_nodes = encoder.to(device).eval(), torch.device(device), batch_nodes
 
     def embed(
-        self, *given, include: Sequence[str] = INCLUDE[:2], errors: str = "raise"
+        self, *inputs, include: Sequence[str] = INCLUDE[:2], errors: str = "raise"
     ) -> Embedding | list[Embedding] | None:
-        """Embed what is given: paths of files, folders or archives, open files, proteins, structures, objects of
+        """Embed the inputs: paths of files, folders or archives, open files, proteins, structures, objects of
         Biopython, and lists of all these.
 
         One gives one embedding, many give a list in order; a folder, an archive, a list and a batch are many. `include`
-        is what to fill in of `mean`, `per_residue` and `per_atom`. Raises StructureError for a structure that cannot be
-        read, or whose representations are not finite. With errors="skip" such are left out, each with a warning.
+        names the vectors to fill in: `mean`, `per_residue`, `per_atom`. Raises StructureError for a structure that
+        cannot be read, or whose representations are not finite. With errors="skip" it is left out, with a warning.
         """
         if errors not in ("raise", "skip"):
             raise ConfigError(f"errors is 'raise' or 'skip', not {errors!r}")
         if unknown := set(include) - set(INCLUDE):
             raise ConfigError(f"include has {', '.join(sorted(unknown))}, which is none of {', '.join(INCLUDE)}")
-        failed: list[StructureError] = []
-
-        def passed(results: Iterable) -> Iterator:
-            for result in results:
-                if not isinstance(result[1], StructureError):
-                    yield result
-                elif errors == "raise":
-                    raise result[1]
-                else:
-                    failed.append(result[1])
-
-        found = passed(held(given))
-        structures = [(str(i) if name is None else name, structure) for i, (name, structure) in enumerate(found)]
-        results = [result for _, result in passed(sorted(self.embed_group(structures, include), key=itemgetter(0)))]
-        for error in failed:
+        structures, unread = without_failures(structures_in(inputs), errors)
+        named = [(str(i) if name is None else name, structure) for i, (name, structure) in enumerate(structures)]
+        embedded = sorted(self.embed_group(named, include), key=itemgetter(0))
+        embeddings, overflown = without_failures(embedded, errors)
+        for error in (*unread, *overflown):
             warnings.warn(f"left out: {error}", stacklevel=3)  # where `encoder.embed` is called
-        return results if len(given) != 1 or is_many(given[0]) else next(iter(results), None)
+        results = [embedding for _, embedding in embeddings]
+        return results if len(inputs) != 1 or is_many(inputs[0]) else next(iter(results), None)
 
     def embed_group(
         self, structures: list[tuple[str, Structure]], include: Sequence[str]
     ) -> Iterator[tuple[int, Embedding | StructureError]]:
-        """Embeddings of (id, structure) with their places in the list, by batches of similar size, the largest first.
+        """Yield (index, embedding) for each (id, structure), in batches of similar size, the largest structures first.
 
-        A StructureError takes the place of one that is not finite.
+        If a representation is not finite, its embedding is a StructureError.
         """
         views = [self.encoder.builder.select_nodes(structure.protein) for _, structure in structures]
         batches, room = [], 0
@@ -132,42 +123,55 @@ class Embedder:
                 yield i, embedding if np.isfinite(embedding.mean).all() else overflow
 
 
-def held(given) -> Iterator[tuple[str | None, Structure | StructureError]]:
-    """Every structure in what a user holds, or why it cannot be read, with its name if it has any (see `embed`)."""
-    if isinstance(given, Structure):
-        yield None, given
-    elif isinstance(given, Protein):
-        for protein in given.to("cpu").unpack():
+def without_failures(results: Iterable[tuple], errors: str) -> tuple[list[tuple], list[StructureError]]:
+    """The (key, result) that are no error, and the errors. With errors="raise" the first of them is raised at once."""
+    passed, failed = [], []
+    for key, result in results:
+        if not isinstance(result, StructureError):
+            passed.append((key, result))
+        elif errors == "raise":
+            raise result
+        else:
+            failed.append(result)
+    return passed, failed
+
+
+def structures_in(source) -> Iterator[tuple[str | None, Structure | StructureError]]:
+    """Every structure in what `embed` takes, or why it cannot be read, with its name if it has any."""
+    if isinstance(source, Structure):
+        yield None, source
+    elif isinstance(source, Protein):
+        for protein in source.to("cpu").unpack():
             names = map(str, range(1 + int(protein.chain.max()) if protein.num_residues else 0))
             yield None, Structure(protein, tuple(names), Counter())
-    elif isinstance(given, (str, os.PathLike)):
+    elif isinstance(source, (str, os.PathLike)):
         try:
-            listing = find_structures(given)
+            listing = find_structures(source)
             if not listing.sources:
-                raise nothing_in(given, listing)
+                raise nothing_in(source, listing)
         except StructureError as error:
             yield None, error
         else:
-            names = [source.name for source in listing.sources]
+            names = [file.name for file in listing.sources]
             with contextlib.closing(read_all(listing.sources) if can_start() else read_here(listing.sources)) as read:
                 yield from zip(names, read)
-    elif isinstance(given, Entity) or hasattr(given, "read"):
-        yield name_of(given), tried(read_structure, given)
-    elif isinstance(given, Iterable):
-        for one in given:
-            yield from held(one)
+    elif isinstance(source, Entity) or hasattr(source, "read"):
+        yield name_of(source), tried(read_structure, source)
+    elif isinstance(source, Iterable):
+        for item in source:
+            yield from structures_in(item)
     else:
         kinds = "paths, open files, proteins, structures, objects of Biopython, and lists of them"
-        raise ConfigError(f"embed takes {kinds}; it was given {type(given).__name__}")
+        raise ConfigError(f"embed takes {kinds}; it was given {type(source).__name__}")
 
 
-def is_many(given) -> bool:
-    """Whether it may hold several structures."""
-    if isinstance(given, (str, os.PathLike)):
-        return os.path.isdir(given) or os.fspath(given).endswith(ARCHIVES)
-    if isinstance(given, Protein):
-        return given.num_proteins != 1
-    return not (isinstance(given, (Structure, Entity)) or hasattr(given, "read"))
+def is_many(source) -> bool:
+    """Whether this input may hold several structures."""
+    if isinstance(source, (str, os.PathLike)):
+        return os.path.isdir(source) or os.fspath(source).endswith(ARCHIVES)
+    if isinstance(source, Protein):
+        return source.num_proteins != 1
+    return not (isinstance(source, (Structure, Entity)) or hasattr(source, "read"))
 
 
 def read_here(sources: Iterable) -> Iterator[Structure | StructureError]:
@@ -176,27 +180,27 @@ def read_here(sources: Iterable) -> Iterator[Structure | StructureError]:
         yield tried(source.read)
 
 
-def tried(read: Callable[..., Structure], *given) -> Structure | StructureError:
-    """What `read` gives, or raises."""
+def tried(read: Callable[..., Structure], *arguments) -> Structure | StructureError:
+    """The structure that `read` returns, or the error that it raises."""
     try:
-        return read(*given)
+        return read(*arguments)
     except StructureError as error:
         return error
 
 
 def incomplete(structure: Structure, atoms: bool) -> str:
     """The missing parts of a structure that change its representation; "" if it is complete. `atoms`: at atom level."""
-    protein, found = structure.protein, []
+    protein, warning = structure.protein, []
     expected = int(SIDE_CHAIN[protein.residue_type].sum())
     side_chain = (protein.atom_name >= len(BACKBONE)) & (protein.atom_name != ATOM_NAMES.index("OXT"))
     missing = 1 - int(side_chain.sum()) / max(expected, 1)
     if atoms and expected and missing > MAX_MISSING:
-        found.append(f"{missing:.0%} of the side-chain atoms are missing, so use --checkpoint siamdiff-residue")
+        warning.append(f"{missing:.0%} of the side-chain atoms are missing, so use --checkpoint siamdiff-residue")
     lost = ("residues", "amino acids")  # not waters, ligands, hydrogens, alternatives
     left_out = {reason: count for reason, count in structure.dropped.items() if reason.startswith(lost)}
     if left_out:
-        found.append("left out: " + ", ".join(f"{reason} {count}" for reason, count in sorted(left_out.items())))
-    return "; ".join(found)
+        warning.append("left out: " + ", ".join(f"{reason} {count}" for reason, count in sorted(left_out.items())))
+    return "; ".join(warning)
 
 
 def nothing_in(path, listing: Listing) -> StructureError:

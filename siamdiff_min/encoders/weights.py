@@ -1,12 +1,11 @@
 """Files of weights: `encoder.pt`, checkpoints, fine-tuned models (`best.pt`), and released ones; and their encoders.
 
-All are what `torch.save` writes: a dict of tensors, strings, numbers, lists and dicts, read with `weights_only=True`.
-Its `format` says what it is. Released files hold the tensors alone. No code in a file is run, and a flipped byte does
-not become another weight: files of torch (since 1.6) are zips with a checksum for each tensor, which torch writes but
-does not compare.
+`torch.save` writes all of them: a dict of tensors, strings, numbers, lists and dicts, read with `weights_only=True`.
+The dict's `format` tells the sort of file; released files hold tensors alone. No code in a file is run. A flipped byte
+does not become another weight: files of torch (since 1.6) are zips with a checksum for each tensor. torch writes these
+checksums, but does not compare them.
 """
 
-import argparse
 import contextlib
 import io
 import itertools
@@ -22,39 +21,40 @@ import torch
 from torch import Tensor, nn
 
 from ..files import CheckpointError, ConfigError, SiamDiffError, write_file
+from ..machine import choose_device
 from . import ATOM_GRAPH, ENCODERS, GEARNET_DIMS, RANDOM_ESM, RESIDUE_GRAPH, Encoder, named
 from .esm import ESM2, ESM_SIZES, RESIDUE_TOKEN
 
 BUNDLED = Path(__file__).parents[1] / "weights"  # the encoders that come with the package, NAME.pt
 CHECKPOINT, ENCODER, MODEL = "siamdiff_min checkpoint 2", "siamdiff_min encoder 1", "siamdiff_min model 1"
-KINDS = {CHECKPOINT: "a checkpoint to resume from", ENCODER: "an encoder", MODEL: "a fine-tuned model"}
-IDENTITY = ("encoder", "level", "size", "preset")  # what is needed to build an encoder again
+FORMATS = {CHECKPOINT: "a checkpoint to resume from", ENCODER: "an encoder", MODEL: "a fine-tuned model"}
+IDENTITY = ("encoder", "level", "size", "preset")  # an encoder is built again from these
 WEIGHTS = {CHECKPOINT: "objective", ENCODER: "state", MODEL: "state"}  # file format -> key of its weights
-LAST_STEP, MOST = 10**9 - 1, 10**5  # what the name of a checkpoint holds; options in a file
+LAST_STEP, MOST = 10**9 - 1, 10**5  # the name of a checkpoint has nine digits; the most options in a file
 _FOLDER = 16  # among the attributes of a member
 
 
-def find_weights(given: str | Path) -> Path:
+def find_weights(name: str | Path) -> Path:
     """The file at a path or, if there is nothing, the encoder of that name in the package. Raises CheckpointError."""
-    if os.path.exists(given):
-        return Path(given)
+    if os.path.exists(name):
+        return Path(name)
     bundled = {path.stem: path for path in BUNDLED.glob("*.pt")}
-    if str(given) not in bundled:
+    if str(name) not in bundled:
         names = ", ".join(sorted(bundled)) or "none"
-        raise CheckpointError(f"could not read {given}: No such file; encoders of the package are {names}")
-    return bundled[str(given)]
+        raise CheckpointError(f"could not read {name}: No such file; encoders of the package are {names}")
+    return bundled[str(name)]
 
 
-def read_weights(path: str | Path, allow: tuple = ()):
+def read_torch_file(path: str | Path, allow: tuple = ()):
     """The content of a file of `torch.save`, tensors on the CPU; `path` may be the name of an encoder of the package.
 
     `allow` are the types it may hold besides tensors, strings, numbers, lists and dicts. Raises CheckpointError.
     """
-    found = find_weights(path)
-    if not found.is_file():  # opening a FIFO would wait for ever
+    file_path = find_weights(path)
+    if not file_path.is_file():  # opening a FIFO would wait for ever
         raise CheckpointError(f"could not read {path}: not a regular file")
     try:
-        with open(found, "rb") as file:
+        with open(file_path, "rb") as file:
             _compare_checksums(file)
             file.seek(0)
             with torch.serialization.safe_globals(list(allow)), warnings.catch_warnings():
@@ -68,9 +68,9 @@ def read_weights(path: str | Path, allow: tuple = ()):
 
 
 def _compare_checksums(file) -> None:
-    """Raise ValueError if a member differs from its checksum, or is stored otherwise than torch does.
+    """Raise ValueError if a member of the zip differs from its checksum, or is not stored as torch stores it.
 
-    All of them together are then no larger than the file, so that reading them takes no more time and memory than that.
+    So all members together are no larger than the file, and a small file cannot take much time or memory.
     """
     with zipfile.ZipFile(file) as archive:
         names, end = set(), 0
@@ -96,24 +96,24 @@ def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> No
     module.load_state_dict(state)
 
 
-def check_weights(own: dict[str, Tensor], found: dict[str, Tensor], source: str) -> None:
-    """Raise CheckpointError unless `found` has finite tensors of the same names, shapes and kinds as `own`.
+def check_weights(expected: dict[str, Tensor], state: dict[str, Tensor], source: str) -> None:
+    """Raise CheckpointError unless `state` has finite tensors of the same names, shapes and kinds as `expected`.
 
     The message names those that are missing or unexpected, and what is wrong with the others.
     """
-    problems = [f"missing: {name} {tuple(x.shape)}" for name, x in own.items() if name not in found]
-    problems += [f"unexpected: {name!s:.100} {_shape(x)}" for name, x in found.items() if name not in own]
-    for name in filter(found.__contains__, own):
-        expected, x = own[name], found[name]
-        if _shape(x) != tuple(expected.shape):
-            problems.append(f"shape of {name}: expected {tuple(expected.shape)}, found {_shape(x)}")
-        elif _kind(x) != _kind(expected):
-            problems.append(f"kind of {name}: expected {_kind(expected)}, found {_kind(x)}")
+    mismatches = [f"missing: {name} {tuple(x.shape)}" for name, x in expected.items() if name not in state]
+    mismatches += [f"unexpected: {name!s:.100} {_shape(x)}" for name, x in state.items() if name not in expected]
+    for name in filter(state.__contains__, expected):
+        own, x = expected[name], state[name]
+        if _shape(x) != tuple(own.shape):
+            mismatches.append(f"shape of {name}: expected {tuple(own.shape)}, found {_shape(x)}")
+        elif _kind(x) != _kind(own):
+            mismatches.append(f"kind of {name}: expected {_kind(own)}, found {_kind(x)}")
         elif not x.isfinite().all():
-            problems.append(f"not finite: {name}")
-    if problems:
-        problems[20:] = [f"and {len(problems) - 20} more"] if len(problems) > 20 else []
-        raise CheckpointError(f"the weights of {source} do not fit:\n  " + "\n  ".join(problems))
+            mismatches.append(f"not finite: {name}")
+    if mismatches:
+        mismatches[20:] = [f"and {len(mismatches) - 20} more"] if len(mismatches) > 20 else []
+        raise CheckpointError(f"the weights of {source} do not fit:\n  " + "\n  ".join(mismatches))
 
 
 def _shape(x) -> tuple | str:
@@ -130,51 +130,60 @@ def _kind(x: Tensor) -> str:
 # ---- all files of weights --------------------------------------------------------------------------------------------
 
 
-def write(path: Path, kind: str, content: dict) -> None:
+def write_weights(path: Path, file_format: str, content: dict) -> None:
     """Write a file of weights; whatever happens, `path` is the old file or the complete new one.
 
     Raises WriteError, and SiamDiffError if the weights are not finite: no command would load them.
     """
-    state = {name: tensor.cpu() for name, tensor in content.get(WEIGHTS[kind], {}).items()}
+    state = {name: tensor.cpu() for name, tensor in content.get(WEIGHTS[file_format], {}).items()}
     for name, tensor in state.items():
         if not tensor.isfinite().all():
             raise SiamDiffError(f"{path} is not written, since the weights are no longer finite ({name}). Lower --lr")
     buffer = io.BytesIO()
-    torch.save({"format": kind, **content, WEIGHTS[kind]: state}, buffer)
+    torch.save({"format": file_format, **content, WEIGHTS[file_format]: state}, buffer)
     write_file(path, buffer.getvalue())
 
 
-def read(path: str | Path) -> tuple[str, dict]:
-    """The kind of a file (one of KINDS) and its content, tensors on the CPU; released weights are made an encoder.
+def read_weights(path: str | Path, file_format: str | None = None) -> dict:
+    """The content of a file of weights, tensors on the CPU. Its `format` is one of FORMATS (released weights: ENCODER).
 
-    `path` may be the name of an encoder of the package. Raises CheckpointError if it is damaged or something else.
+    `path` may be the name of an encoder of the package. Raises CheckpointError if the file is damaged or something
+    else, or has another format than `file_format`.
     """
-    content = read_weights(path)
+    content = read_torch_file(path)
     content = content if isinstance(content, dict) else {}
-    kind = content.get("format")
-    if isinstance(kind, str) and kind in KINDS:
-        state, about = content.get(WEIGHTS[kind]), content.get("config") if kind == CHECKPOINT else content
-        named = isinstance(about, dict) and all(isinstance(about.get(x, ""), str) for x in ("task", *IDENTITY))
-        if not (named and _tensors_by_name(state)):
-            raise CheckpointError(f"{path} is damaged, or of another version: no weights or no options in it")
-        if not _plain({name: value for name, value in about.items() if not _tensors_by_name(value)}):
-            raise CheckpointError(f"{path} is damaged: its options are no plain numbers, words and lists of them")
-        step = content.get("step", 0)
-        if not isinstance(step, int) or not 0 <= step <= LAST_STEP:
-            raise CheckpointError(f"{path} is damaged: its step is not a number from 0 to {LAST_STEP}")
-        if any(".scalar_norm.running_mean" in name for name in state):
-            raise CheckpointError(f"{path} holds the GVP of version 0.2, which is gone: --encoder gvp is the paper's")
-        edges = any("gearnet.edge_layers." in name for name in state)
-        if edges and re.match("esm-gearnet(?!-edge)", about.get("encoder", "")):
-            reason = "it had messages between edges, and its output was in another order. Train it again"
-            raise CheckpointError(f"{path} holds the ESM-GearNet of an earlier version: {reason}")
-        return kind, content
-    # torchdrug's engine saves its optimizer beside the weights.
-    state = content["model"] if isinstance(content.get("model"), dict) else content
-    if state and _tensors_by_name(state):
+    if isinstance(content.get("format"), str) and content["format"] in FORMATS:
+        _check_content(content, path)
+    else:
+        # torchdrug's engine saves its optimizer beside the weights.
+        state = content["model"] if isinstance(content.get("model"), dict) else content
+        if not (state and _tensors_by_name(state)):
+            raise CheckpointError(f"{path} is neither an encoder file nor a checkpoint nor a dict of tensors")
         with malformed(path):
-            return ENCODER, _released(state, path)
-    raise CheckpointError(f"{path} is neither an encoder file nor a checkpoint nor a dict of tensors")
+            content = {"format": ENCODER, **_released(state, path)}
+    if file_format not in (None, content["format"]):
+        raise CheckpointError(f"{path} is {FORMATS[content['format']]}, not {FORMATS[file_format]}")
+    return content
+
+
+def _check_content(content: dict, path: str | Path) -> None:
+    """Raise CheckpointError for a file of ours that is forged, or whose encoder no longer exists."""
+    state = content.get(WEIGHTS[content["format"]])
+    options = content.get("config") if content["format"] == CHECKPOINT else content
+    named = isinstance(options, dict) and all(isinstance(options.get(x, ""), str) for x in ("task", *IDENTITY))
+    if not (named and _tensors_by_name(state)):
+        raise CheckpointError(f"{path} is damaged, or of another version: no weights or no options in it")
+    if not _plain({name: value for name, value in options.items() if not _tensors_by_name(value)}):
+        raise CheckpointError(f"{path} is damaged: its options are no plain numbers, words and lists of them")
+    step = content.get("step", 0)
+    if not isinstance(step, int) or not 0 <= step <= LAST_STEP:
+        raise CheckpointError(f"{path} is damaged: its step is not a number from 0 to {LAST_STEP}")
+    if any(".scalar_norm.running_mean" in name for name in state):
+        raise CheckpointError(f"{path} holds the GVP of version 0.2, which is gone: --encoder gvp is the paper's")
+    edges = any("gearnet.edge_layers." in name for name in state)
+    if edges and re.match("esm-gearnet(?!-edge)", options.get("encoder", "")):
+        reason = "it had messages between edges, and its output was in another order. Train it again"
+        raise CheckpointError(f"{path} holds the ESM-GearNet of an earlier version: {reason}")
 
 
 def _tensors_by_name(state) -> bool:
@@ -194,17 +203,9 @@ def _plain(options: dict) -> bool:
     return not values
 
 
-def load(path: str | Path, kind: str = CHECKPOINT) -> dict:
-    """Read a file that has to be of this kind, tensors on the CPU. Raises CheckpointError."""
-    found, content = read(path)
-    if found != kind:
-        raise CheckpointError(f"{path} is {KINDS[found]}, not {KINDS[kind]}")
-    return content
-
-
 @contextlib.contextmanager
 def malformed(path: str | Path) -> Iterator[None]:
-    """Turn into a CheckpointError what goes wrong inside with the content of a file that is whole, but forged."""
+    """Turn errors inside into a CheckpointError: the file is whole, but its content is not what we wrote."""
     try:
         yield
     except SiamDiffError:
@@ -216,22 +217,24 @@ def malformed(path: str | Path) -> Iterator[None]:
 
 def load_encoder_file(path: str | Path) -> dict:
     """The encoder of any file of weights: IDENTITY and `state`. Raises CheckpointError."""
-    return encoder_of(*read(path))
+    return encoder_of(read_weights(path))
 
 
-def encoder_of(kind: str, content: dict) -> dict:
-    if kind == ENCODER:
+def encoder_of(content: dict) -> dict:
+    """The same, from the content of a file."""
+    if content["format"] == ENCODER:
         return content
-    about, state = content["config"] if kind == CHECKPOINT else content, content[WEIGHTS[kind]]
-    state = {k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}
-    return {**{name: about[name] for name in IDENTITY if name in about}, "state": state}
+    options = content["config"] if content["format"] == CHECKPOINT else content
+    state = content[WEIGHTS[content["format"]]].items()
+    state = {name.removeprefix("encoder."): x for name, x in state if name.startswith("encoder.")}
+    return {**{name: options[name] for name in IDENTITY if name in options}, "state": state}
 
 
 def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, size: str, preset: str, **about) -> None:
-    """Write `encoder.pt`, which `ENCODERS[name](level, size, preset)` builds again; `about` are plain values, and
-    `seq_mlp` the weights of the sequence head (Eq. 7), which tell log p(mutant) - log p(wild)."""
+    """Write `encoder.pt`, the weights of `ENCODERS[name](level, size, preset)`. `about` are plain values, or `seq_mlp`:
+    the weights of the sequence head (Eq. 7), which gives log p(mutant) - log p(wild)."""
     identity = dict(zip(IDENTITY, (name, level, size, preset)))
-    write(path, ENCODER, {**identity, **about, "state": encoder.state_dict()})
+    write_weights(path, ENCODER, {**identity, **about, "state": encoder.state_dict()})
 
 
 # A task (`model.`), a task in a task, DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`).
@@ -247,8 +250,8 @@ def _released(state: dict[str, Tensor], path: str | Path) -> dict:
     """
     match = next(filter(None, map(_FIRST.fullmatch, state)), None)
     if not match:
-        found = ", ".join(list(state)[:3])
-        raise CheckpointError(f"{path} holds no GearNet: no layers.0.self_loop.weight, but {found}, ...")
+        names = ", ".join(list(state)[:3])
+        raise CheckpointError(f"{path} holds no GearNet: no layers.0.self_loop.weight, but {names}, ...")
     prefix, gearnet = match.groups()
     heads = {re.sub(_AROUND, "", name, count=1).split(".")[0] for name in state if not name.startswith(prefix)}
     state = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
@@ -266,12 +269,12 @@ def _released(state: dict[str, Tensor], path: str | Path) -> dict:
             identity = dict(zip(IDENTITY, (name, level, size, "official")))
             return {**identity, "state": state, "not_loaded": sorted(heads)}
     listed = "; ".join(f"{width} and {GEARNET_DIMS[size][level]}" for width, _, level, size in known)
-    found = f"a GearNet with input {dims[0]} and widths {dims[1:]}"
-    raise CheckpointError(f"{path} holds {found}; known are input and widths {listed}")
+    shape = f"input {dims[0]} and widths {dims[1:]}"
+    raise CheckpointError(f"{path} holds a GearNet with {shape}; known are input and widths {listed}")
 
 
 def _esm_gearnet(state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
-    """The weights of an `ESMGearNet` in those of torchdrug's. Raises CheckpointError for another order of types."""
+    """torchdrug's weights by the names of `ESMGearNet`. Raises CheckpointError for another order of types."""
     tokens = state.pop("sequence_model.mapping").tolist()[: len(RESIDUE_TOKEN)]  # of the residue types
     if tokens != list(RESIDUE_TOKEN):
         raise CheckpointError(f"{path} has the residue types in another order, with ESM's tokens {tokens}")
@@ -283,7 +286,7 @@ def _esm_gearnet(state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor
 # ---- encoders --------------------------------------------------------------------------------------------------------
 
 
-def new_encoder(config: Namespace, report: Callable[[str], None] = print) -> nn.Module:
+def new_encoder(config: Namespace, say: Callable[[str], None] = print) -> nn.Module:
     """The encoder that the options ask for, with initial weights, except for those of ESM-2 in --esm.
 
     Raises ConfigError if there is no such encoder at this level, or the options are for another one.
@@ -291,7 +294,7 @@ def new_encoder(config: Namespace, report: Callable[[str], None] = print) -> nn.
     encoder = named(config.encoder, ENCODERS[config.encoder])(config.level, config.size, config.preset)
     if encoder.has_esm:
         if config.esm or not config.init_from:
-            report(load_esm(encoder.esm, config.esm) if config.esm else f"note        {RANDOM_ESM}: --esm")
+            say(load_esm(encoder.esm, config.esm) if config.esm else f"note        {RANDOM_ESM}: --esm")
         if config.freeze_esm:
             encoder.esm.requires_grad_(False)
     elif config.esm or config.freeze_esm:
@@ -301,35 +304,25 @@ def new_encoder(config: Namespace, report: Callable[[str], None] = print) -> nn.
 
 def list_encoders() -> dict[str, str]:
     """The encoders that come with the package: name -> what it is, in a sentence. `load_encoder(NAME)` loads one."""
-    about = {path.stem: load_encoder_file(path) for path in sorted(BUNDLED.glob("*.pt"))}
-    text = "{encoder} of size {size} at {level} level, after {steps} steps of {method}: {data}"
-    return {name: text.format(**content) for name, content in about.items()}
+    sentence = "{encoder} of size {size} at {level} level, after {steps} steps of {method}: {data}"
+    return {path.stem: sentence.format(**load_encoder_file(path)) for path in sorted(BUNDLED.glob("*.pt"))}
 
 
-def load_encoder(given: str | Path, device: str = "auto") -> Encoder:
+def load_encoder(name: str | Path, device: str = "auto") -> Encoder:
     """The encoder of that name (`list_encoders`) or in a file of weights, in evaluation mode, on `device`.
 
     `encoder(protein)` and `encoder.embed(path)` give representations. "auto" is a GPU if there is any. No random number
     is drawn. Raises CheckpointError for another file, ConfigError for a GPU that is not there.
     """
-    device, content = choose_device(device), load_encoder_file(given)
+    device, content = choose_device(device), load_encoder_file(name)
     # Initial weights are drawn, then replaced: the generators of the caller do not notice.
-    with malformed(given), torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        name, *identity = (content[name] for name in IDENTITY)
-        if name not in ENCODERS:
-            raise CheckpointError(f"{given} holds the encoder {name!r:.50}, which is not known here")
-        encoder = named(name, ENCODERS[name])(*identity)
-    load_weights(encoder, content["state"], str(given))
+    with malformed(name), torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        architecture, *identity = (content[key] for key in IDENTITY)
+        if architecture not in ENCODERS:
+            raise CheckpointError(f"{name} holds the encoder {architecture!r:.50}, which is not known here")
+        encoder = named(architecture, ENCODERS[architecture])(*identity)
+    load_weights(encoder, content["state"], str(name))
     return encoder.to(device).eval()
-
-
-def choose_device(device: str = "auto") -> str:
-    """`device`; "auto" is a GPU if there is any. Raises ConfigError if the GPU is missing."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"--device {device}, but this torch sees no GPU")
-    return device
 
 
 def load_esm(esm: ESM2, path: str) -> str:
@@ -338,10 +331,10 @@ def load_esm(esm: ESM2, path: str) -> str:
     Raises CheckpointError if the file is damaged, no ESM-2, or of another size; the module is then unchanged.
     """
     size = f"ESM-2 with {len(esm.layers)} layers of {esm.width}"
-    content = read_weights(path, allow=(argparse.Namespace,))  # beside the model the options of its training
+    content = read_torch_file(path, allow=(Namespace,))  # beside the model the options of its training
     try:
-        found = {re.sub(r"^encoder\.(sentence_encoder\.)?", "", name): x for name, x in content["model"].items()}
-        state = {name: x for name, x in found.items() if not re.fullmatch(_NOT_IN_ESM, name)}
+        state = {re.sub(r"^encoder\.(sentence_encoder\.)?", "", name): x for name, x in content["model"].items()}
+        state = {name: x for name, x in state.items() if not re.fullmatch(_NOT_IN_ESM, name)}
         load_weights(esm, state, f"{path}, as {size},")
     except (LookupError, TypeError, AttributeError) as error:  # no dict of tensors
         raise CheckpointError(f"{path} is not a weight file of fair-esm: {error}") from error

@@ -1,6 +1,6 @@
 """The fields of a `Protein` from arrays of a user's own, numpy or tensors: see `Protein.from_ca`, `from_atom37`.
 
-What does not fit is a StructureError that names the array and the residue.
+Wrong shapes or values raise a StructureError that names the array and the residue.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from ..files import StructureError
 from .constants import AATYPE, ATOM37, ATOM_ELEMENT, ATOM_INDEX, CA, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
 
 _NAMES = torch.tensor([ATOM_INDEX[name] for name in ATOM37])  # (37,)
-_SLOTS = torch.full((len(RESIDUES), 15), -1)  # places in ATOM37 of a residue's atoms, as PDB files order them
+_SLOTS = torch.full((len(RESIDUES), 15), -1)  # columns in ATOM37 of a residue's atoms, as PDB files order them
 for _row, _residue in zip(_SLOTS, RESIDUES):
     _known = [ATOM37.index(name) for name in [*RESIDUE_ATOMS[_residue], "OXT"]]
     _row[: len(_known)] = torch.tensor(_known)
@@ -33,21 +33,21 @@ def from_atom37(pos, mask, sequence, chain) -> dict[str, Tensor]:
         raise StructureError("mask", f"of {len(mask)} residues beside pos of {len(pos)}")
     residue_type = _types(sequence, len(pos), AATYPE).to(pos.device)
     slots = _SLOTS.to(pos.device)[residue_type]  # (R, 15)
-    found = mask.gather(1, slots.clamp(min=0)) & (slots >= 0)
-    if (wrong := (found.sum(1) != mask.sum(1)).nonzero()).numel():
+    present = mask.gather(1, slots.clamp(min=0)) & (slots >= 0)
+    if (wrong := (present.sum(1) != mask.sum(1)).nonzero()).numel():
         row = int(wrong[0])
         name, atoms = RESIDUES[residue_type[row]], [ATOM37[i] for i in mask[row].nonzero().squeeze(1).tolist()]
         other = next(atom for atom in atoms if atom not in [*RESIDUE_ATOMS[name], "OXT"])
         raise StructureError("mask", f"{name} has no {other}", f"residue {row}; numbers of a sequence count {AATYPE}")
     if (without := (~mask[:, ATOM37.index("CA")]).nonzero()).numel():
         raise StructureError("mask", "a residue without CA", f"residue {int(without[0])}; leave out such residues")
-    atom_residue, slot = found.nonzero().unbind(1)
-    place = slots[atom_residue, slot]
-    return _fields(pos[atom_residue, place], _NAMES.to(pos.device)[place], atom_residue, residue_type, chain)
+    atom_residue, slot = present.nonzero().unbind(1)
+    column = slots[atom_residue, slot]
+    return _fields(pos[atom_residue, column], _NAMES.to(pos.device)[column], atom_residue, residue_type, chain)
 
 
 def _array(name: str, value, *shape: str | int) -> Tensor:
-    """A tensor of this shape, in which a letter stands for any size. What is no tensor is copied."""
+    """A tensor of this shape, in which a letter stands for any size. Anything but a tensor is copied."""
     try:
         array = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
     except (TypeError, ValueError) as error:
@@ -62,7 +62,7 @@ def _array(name: str, value, *shape: str | int) -> Tensor:
 
 
 def _types(sequence, size: int, order: str) -> Tensor:
-    """Indices into RESIDUES (R,) of a text, of letters, or of whole numbers that count the letters of `order`."""
+    """Indices into RESIDUES (R,), from a text, an array of letters, or whole numbers that index into `order`."""
     if not isinstance(sequence, (str, Tensor)):
         letters = np.asarray(sequence)
         sequence = "".join(letters.flatten().tolist()) if letters.dtype.kind == "U" else sequence
@@ -75,11 +75,9 @@ def _types(sequence, size: int, order: str) -> Tensor:
         sequence = "".join(order[i] for i in numbers.tolist())
     if len(sequence) != size:
         raise StructureError("sequence", f"of {len(sequence)} residues beside pos of {size}")
-    for place, letter in enumerate(sequence):
+    for row, letter in enumerate(sequence):
         if letter not in ONE_LETTER:
-            raise StructureError(
-                "sequence", f"{letter!r} is none of the 20 amino acids {ONE_LETTER}", f"residue {place}"
-            )
+            raise StructureError("sequence", f"{letter!r} is none of the 20 amino acids {ONE_LETTER}", f"residue {row}")
     return torch.tensor([ONE_LETTER.index(letter) for letter in sequence])
 
 

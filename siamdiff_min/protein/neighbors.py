@@ -84,6 +84,6 @@ def nearest_neighbors(pos: Tensor, protein: Tensor, num_proteins: int, k: int) -
         valid = (column < count[protein[row]][:, None]) & (other != row[:, None])
         distance = length(pos[row][:, None] - pos[other.clamp(max=len(pos) - 1)]).masked_fill(~valid, torch.inf)
         nearest = distance.topk(min(k, width), largest=False)
-        found = nearest.values.isfinite().nonzero(as_tuple=True)
-        pairs.append((other.gather(1, nearest.indices)[found], row[found[0]]))
+        near = nearest.values.isfinite().nonzero(as_tuple=True)
+        pairs.append((other.gather(1, nearest.indices)[near], row[near[0]]))
     return tuple(map(torch.cat, zip(*pairs)))

@@ -1,8 +1,8 @@
 """Reading structures: PDB and mmCIF files, plain or gzip-compressed, and objects of Biopython.
 
-Each becomes rows, one per atom: PDB by its columns, mmCIF by Biopython's parser. `structure.assemble` makes a protein
-of them, the same code for all, so that PDB and mmCIF of one entry give the same `Protein`. Whatever the file holds, the
-outcome is a `Structure` or a `StructureError`.
+Each becomes rows, one per atom: PDB by its columns, mmCIF by Biopython's parser. One function, `structure.assemble`,
+makes a protein of them, so PDB and mmCIF of one entry give the same `Protein`. Whatever the file holds, the outcome is
+a `Structure` or a `StructureError`.
 """
 
 import gzip
@@ -25,62 +25,68 @@ from .constants import PARENT, UNMODIFIED
 from .structure import AtomRow, Structure, assemble
 
 MAX_BYTES = 512 * 2**20  # of decompressed text; the largest PDB entries are about half of it
-# The residue number of an atom (five digits reach over the column of the insertion code; hybrid-36), its coordinates.
+# The residue number of an atom (hybrid-36; a fifth digit takes the insertion code's column), then its coordinates.
 _POINTS = r".{3}([- \d]{4}\.\d{3}){3}"
 _NUMBERS = re.compile(r".{22}([-\d]\d{4}|[- \d]{4}\D|[A-Z][\dA-Z]{3}\D|[a-z][\da-z]{3}\D)" + _POINTS, re.ASCII)
 _NO_NUMBER = re.compile(".{27}" + _POINTS, re.ASCII)
-# What would be overlooked: ATOM in another case or not at the start of the line, or coordinates behind another word.
+# Lines that look like atoms but would be skipped: `atom`, an indented ATOM, coordinates after an unknown record name.
 _STRAY = re.compile(
     r"[^A-Z]*(ATOM  |ATOM *\d|HETATM)|(?!SIGATM|REMARK).{29,31}((?= *-?\d+\.)[- \d]{4}\.\d{3}){3}",
     re.IGNORECASE | re.ASCII,
 )
 
 
-def read_structure(given, data: str | bytes | None = None, model: int = 0, chain=None) -> Structure:
-    """Read a PDB or mmCIF file, plain or gzip-compressed; the content decides which, not the extension.
+def read_structure(source, data: str | bytes | None = None, model: int = 0, chain=None) -> Structure:
+    """Read a PDB or mmCIF file, plain or gzip-compressed. Its content tells which, not its extension.
 
-    `given` is a path, an open file, or a Structure, Model or Chain of Biopython. `data` is the text or bytes of the
-    file, if they have been read already; `given` then only names it in messages. `model` counts from 0 in file order.
-    `chain="A"` or "AB" keeps these chains, in file order; a list takes ids of several letters. A text that is itself
-    an id is that chain. Raises StructureError, whatever is wrong: that the file does not exist, too.
+    Args:
+        source: a path, an open file, or a Structure, Model or Chain of Biopython.
+        data: the text or bytes of the file, if they have been read; then `source` only names it in messages.
+        model: counts from 0, in file order.
+        chain: "A" or "AB" keeps these chains, in file order. A list takes ids of several letters. A text that is itself
+            an id is that chain.
+
+    Raises StructureError, whatever is wrong, a missing file too.
     """
-    path = name_of(given)
-    if isinstance(given, Entity):
-        models = _biopython_models(given)
+    path = name_of(source)
+    if isinstance(source, Entity):
+        models = _biopython_models(source)
     else:
         with structure_errors(path, "unreadable"):
-            data = given.read(MAX_BYTES + 1) if data is None and hasattr(given, "read") else data
+            data = source.read(MAX_BYTES + 1) if data is None and hasattr(source, "read") else data
         content = _content(path, data)
         models = _mmcif_models(path, content) if _is_mmcif(content) else _pdb_models(path, content)
     with warnings.catch_warnings(), np.errstate(all="ignore"), structure_errors(path, "unreadable"):
         warnings.simplefilter("ignore")
-        found = list(islice(models, None if model < 0 else model + 1))  # later models are not looked at
-    if found and not 0 <= model < len(found):
-        raise StructureError(path, "no such model", f"{len(found)} models, asked for number {model}")
-    if not found or not any(found[model]):
+        models = list(islice(models, None if model < 0 else model + 1))  # later models are not looked at
+    if models and not 0 <= model < len(models):
+        raise StructureError(path, "no such model", f"{len(models)} models, asked for number {model}")
+    if not models or not any(models[model]):
         raise StructureError(path, "no atoms in it")
-    return assemble(path, *found[model], chain)
+    return assemble(path, *models[model], chain)
 
 
-def name_of(given) -> str:
+def name_of(source) -> str:
     """How messages call a structure: by its path, by an open file's, or by Biopython's ids, as in 1abc_A."""
-    if isinstance(given, Entity):
-        return "_".join(str(part) for part in given.get_full_id() if not isinstance(part, int))
-    return str(getattr(given, "name", "open file") if hasattr(given, "read") else given)
+    if isinstance(source, Entity):
+        return "_".join(str(part) for part in source.get_full_id() if not isinstance(part, int))
+    return str(getattr(source, "name", "open file") if hasattr(source, "read") else source)
 
 
 def _biopython_models(entity: Entity) -> Iterator[tuple[list[AtomRow], Counter]]:
-    """Rows of one model after the other. What Biopython's parser took for a duplicate is not in them."""
+    """Rows of one model after the other. Biopython's parser has left out what it took for duplicates."""
     for chains in {"S": list(entity), "M": [entity], "C": [[entity]]}.get(entity.level, []):
         rows = []
         for chain in chains:
             for residue in chain.get_unpacked_list():
                 hetero, number, code = residue.id
+                of_residue = chain.id.strip(), number, code, residue.resname.strip()
+                marks = (residue.segid.strip(),)
                 for atom in residue.get_unpacked_list():
                     occupancy = 1.0 if atom.occupancy is None else float(atom.occupancy)
-                    about = atom.name, atom.altloc, occupancy, tuple(atom.coord.tolist()), (atom.element or "").upper()
-                    place = chain.id.strip(), number, code, residue.resname.strip()
-                    rows.append(AtomRow(*place, *about, hetero != " ", (residue.segid.strip(),)))
+                    xyz, element = tuple(atom.coord.tolist()), (atom.element or "").upper()
+                    of_atom = atom.name, atom.altloc, occupancy, xyz, element
+                    rows.append(AtomRow(*of_residue, *of_atom, hetero != " ", marks))
         yield rows, Counter()
 
 
@@ -123,7 +129,7 @@ def _is_mmcif(content: bytes) -> bool:
 
 
 def _pdb_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Counter]]:
-    """Rows of one model of a PDB file after the other. Later models are not read unless asked for."""
+    """Rows of one model of a PDB file after the other; a later model is only read if it is asked for."""
     rows: list[AtomRow] | None = None  # None between models
     explicit, dropped = False, Counter()
     ends, pairs = Counter(), set()  # TER records behind each chain; ids of two letters, in columns 21 and 22
@@ -132,8 +138,13 @@ def _pdb_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Coun
         # From atom 100,000 on the serial number may run into the name of the record.
         if line.startswith("ATOM") or record == "HETATM":
             rows = [] if rows is None else rows
-            row = _pdb_row(path, number, line, ends, pairs)
-            rows.append(row) if row else dropped.update([NO_NUMBER])
+            row = _pdb_row(path, number, line, ends)
+            if row is None:
+                dropped[NO_NUMBER] += 1
+                continue
+            rows.append(row)
+            if line[20] != " " and row.chain == line[20:22].strip():
+                pairs.add(row.chain)
         elif record == "TER" and rows:
             ends[rows[-1].chain] += 1
         elif record == "MODEL" and explicit:
@@ -152,22 +163,25 @@ def _pdb_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Coun
         yield _named(rows, ends, pairs), dropped
 
 
-def _pdb_row(path: str, number: int, line: str, ends: Counter, pairs: set[str]) -> AtomRow | None:
-    """The atom in a line, by columns; its occupancy may lack. None without a number if it is of no amino acid."""
+def _pdb_row(path: str, number: int, line: str, ends: Counter) -> AtomRow | None:
+    """The atom in a line, by columns. A missing occupancy counts as 1.
+
+    None for an atom without a residue number, unless it belongs to an amino acid: then that is an error.
+    """
     if len(line.rstrip("\n")) < 54:  # x, y and z end in column 54
         raise StructureError(path, "truncated", f"the atom in line {number} has no coordinates")
     residue, chain, atom = line[17:20].strip(), line[21].strip(), line[12:16].strip()
     if line[20] != " ":  # the fourth letter of a name, or the first of a chain
         if residue in UNMODIFIED and line[17:21] not in PARENT:
             chain = line[20:22].strip()
-            pairs.add(chain)
         else:
             residue = line[17:21].strip()
     try:
         if not _NUMBERS.match(line):
             raise ValueError("its residue number or the points of its coordinates are not in their columns")
         five = line[26].isdigit()
-        place, xyz = _integer(line[22 : 26 + five]), (float(line[30:38]), float(line[38:46]), float(line[46:54]))
+        residue_number = _integer(line[22 : 26 + five])
+        xyz = float(line[30:38]), float(line[38:46]), float(line[46:54])
     except ValueError as error:
         if residue not in PARENT and _NO_NUMBER.match(line):
             return None
@@ -179,7 +193,7 @@ def _pdb_row(path: str, number: int, line: str, ends: Counter, pairs: set[str]) 
     code, element, hetero = " " if five else line[26], line[76:78].strip().upper(), line.startswith("HETATM")
     segment = line[72:76].strip()
     marks = "" if "." in segment else segment, ends[chain]  # numbers with points are no names
-    return AtomRow(chain, place, code, residue, atom, line[16], occupancy, xyz, element, hetero, marks)
+    return AtomRow(chain, residue_number, code, residue, atom, line[16], occupancy, xyz, element, hetero, marks)
 
 
 def _integer(text: str) -> int:
@@ -190,7 +204,7 @@ def _integer(text: str) -> int:
 
 
 def _named(rows: list[AtomRow], ends: Counter, pairs: set[str]) -> list[AtomRow]:
-    """With the ids of chains that have two letters, or none: then TER separates them."""
+    """The rows with their chain ids, if these have two letters or none. Blank ids become "", "_2", "_3", ... by TER."""
     if not (pairs or ends[""]):
         return rows
     named = []
@@ -238,7 +252,7 @@ class _Tables(MMCIF2Dict):
 
 
 def _atom_site(path: str, content: bytes) -> dict[str, list[str]]:
-    """The columns of `_atom_site`, of equal length, in the first data block that has any. All blocks must be whole."""
+    """The columns of `_atom_site`, of equal length, from the first data block with rows. All blocks must be whole."""
     text, first = "".join(_lines(content)), {}
     starts = [match.start() for match in re.finditer("^data_", text, re.MULTILINE | re.IGNORECASE)]
     for start, end in zip(starts, [*starts[1:], len(text)]):
@@ -255,18 +269,18 @@ def _atom_site(path: str, content: bytes) -> dict[str, list[str]]:
 
 
 def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Counter]]:
-    """Rows of one model of an mmCIF file after the other, with the author's chain ids and residue numbers."""
+    """Rows of one model of an mmCIF file after the other. Chain ids and residue numbers are the author's."""
     table = _atom_site(path, content)
     if not table:
         return
 
     def column(*names, default):
-        found = [table[name] for name in names if name in table]
-        if not found and default is None:
+        columns = [table[name] for name in names if name in table]
+        if not columns and default is None:
             raise StructureError(path, "unreadable", f"no column {names[0]}")
-        if len(found) == 2 and any(blank in found[0] for blank in BLANK):
-            return [second if first in BLANK else first for first, second in zip(*found)]
-        return found[0] if found else [default] * len(next(iter(table.values())))
+        if len(columns) == 2 and any(blank in columns[0] for blank in BLANK):
+            return [second if first in BLANK else first for first, second in zip(*columns)]
+        return columns[0] if columns else [default] * len(next(iter(table.values())))
 
     models, *others = (column(*names, default=default) for *names, default in COLUMNS.values())
     order = {name: i for i, name in enumerate(dict.fromkeys(models))}
@@ -276,7 +290,7 @@ def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Co
     if sum(1 for _ in groupby(models)) > len(order):  # the rows of a model are not together
         rows = sorted(rows, key=lambda row: order[row[0]])
     for _, atoms in groupby(rows, key=itemgetter(0)):
-        found, dropped = [], Counter()
+        kept, dropped = [], Counter()
         for _, chain, number, code, residue, atom, altloc, occupancy, x, y, z, element, group, label in atoms:
             if number in BLANK:
                 dropped[f"amino acids: {NO_NUMBER}" if residue in PARENT else NO_NUMBER] += 1
@@ -286,33 +300,33 @@ def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Co
             code, altloc = BLANK.get(code, code), BLANK.get(altloc, altloc)
             occupancy = 1.0 if occupancy in BLANK else float(occupancy)
             xyz, element, hetero = (float(x), float(y), float(z)), element.upper(), group.upper() == "HETATM"
-            place, marks = int(number), ("" if label in BLANK else label,)
-            found.append(AtomRow(chain, place, code, residue, atom, altloc, occupancy, xyz, element, hetero, marks))
-        yield found, dropped
+            number, marks = int(number), ("" if label in BLANK else label,)
+            kept.append(AtomRow(chain, number, code, residue, atom, altloc, occupancy, xyz, element, hetero, marks))
+        yield kept, dropped
 
 
 # ---- predicted structures -------------------------------------------------------------------------------------------
 
 
-def mean_plddt(given, data: str | bytes | None = None) -> float | None:
+def mean_plddt(source, data: str | bytes | None = None) -> float | None:
     """The mean over residues of the pLDDT of a predicted model, 0 to 100; None for any other structure.
 
-    A model is told by its B factors: all atoms of a residue have the same one, and they differ between residues. Values
-    up to 1 count as hundreds. Of several models the first is looked at. `given` and `data` are a path and its bytes, as
-    in `read_structure`. Raises StructureError.
+    A predicted model is known by its B factors: equal within every residue, different between residues. If
+    all are at most 1, they are multiplied by 100. Only the first model of a file is looked at. `source` and `data` are
+    a path and its bytes, as in `read_structure`. Raises StructureError.
     """
-    path = name_of(given)
+    path = name_of(source)
     content = _content(path, data)
     with structure_errors(path, "unreadable"):
         rows = _mmcif_rows(path, content) if _is_mmcif(content) else _pdb_rows(content)
-        values = defaultdict(list)
+        b_factors = defaultdict(list)  # of every residue
         for residue, b_factor in rows:
-            values[residue].append(float(b_factor))
-    each = [set(found) for found in values.values()]
+            b_factors[residue].append(float(b_factor))
+    each = [set(values) for values in b_factors.values()]
     different = set().union(*each)
-    if len(different) < 2 or max(map(len, each)) > 1 or max(map(len, values.values())) == 1:
+    if len(different) < 2 or max(map(len, each)) > 1 or max(map(len, b_factors.values())) == 1:
         return None
-    mean = sum(min(found) for found in each) / len(each) * (100 if max(different) <= 1 else 1)
+    mean = sum(min(values) for values in each) / len(each) * (100 if max(different) <= 1 else 1)
     return mean if min(different) >= 0 and max(different) <= 100 else None
 
 

@@ -7,7 +7,7 @@ number and insertion code, whatever the type of its records (ATOM, HETATM). No c
 import math
 import string
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -25,8 +25,8 @@ from .protein import Protein
 MAX_COORDINATE = 1e5  # angstrom; float32 still resolves 0.01 angstrom there
 MAX_REACH = 12.0  # angstrom from an atom to the CA of its residue; 10.0 in 3,015 real chains
 MAX_DENSITY = ((4.5, 100, "atoms"), (10.0, 150, "CA atoms"))  # angstrom, others so near; 39 and 57 in these chains
-MAX_ALTERNATIVE = 1.0  # angstrom from CA to CA; farther apart it is another residue, unless an altloc says otherwise
-MAX_PEPTIDE_BOND, MAX_CA_STEP = 2.5, 4.2  # angstrom from C to N, from CA to CA of neighbours in a chain
+MAX_ALTERNATIVE = 1.0  # angstrom from CA to CA; beyond it is another residue, unless an altloc says otherwise
+MAX_PEPTIDE_BOND, MAX_CA_STEP = 2.5, 4.2  # angstrom, between neighbours in a chain: from C to N, from CA to CA
 MAX_CHAIN_ID = 32  # characters; the longest of the PDB has four, a table of ids takes the width of the longest
 _NUCLEOTIDES = [*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"]
 _NOT_A_RESIDUE = dict.fromkeys(["HOH", "WAT", "DOD", "H2O", "TIP", "TP3", "SOL", "SPC"], "waters")
@@ -39,7 +39,7 @@ class Structure:
 
     protein: Protein
     chain_names: tuple[str, ...]  # author chain ids, in the order of `protein.chain`
-    # reason -> number of atoms or residues that are not in `protein` as they are in the file
+    # reason -> how many atoms or residues were left out or replaced
     dropped: Counter = field(default_factory=Counter)
     labels: dict = field(default_factory=dict)  # kept beside the protein in a store: plain values and tensors
 
@@ -63,15 +63,15 @@ class AtomRow(NamedTuple):
     xyz: tuple
     element: str
     hetero: bool = False  # of a HETATM record
-    marks: tuple = ()  # what tells two molecules of one chain id apart: segment, number of the TER before; label column
+    marks: tuple = ()  # tell molecules of one chain id apart: segment, number of TER before; or the label column
 
 
 def assemble(
-    path: str, rows: Iterable[AtomRow], dropped: Counter, chain: str | Sequence[str] | None = None
+    path: str, rows: Iterable[AtomRow], dropped: Mapping[str, int], chain: str | Sequence[str] | None = None
 ) -> Structure:
-    """Apply the parsing policy; `dropped` counts what was left out already. `path` is named in a StructureError.
+    """Apply the parsing policy. `dropped` counts what the reader left out; `path` is the file's name in errors.
 
-    With `chain` only these chains: a name, or several as a list; a text that is no name stands for its letters.
+    With `chain` only these chains: a name, or several as a list. A text that is no name stands for its letters.
     """
     rows = _tell_apart(path, list(rows), chain)
     if chain is not None:
@@ -82,19 +82,24 @@ def assemble(
                 path, "no such chain", f"asked for {', '.join(sorted(missing))}, has {', '.join(names)}"
             )
         rows = [row for row in rows if row.chain in wanted]
-    found = {chain: _in_chain(residues, dropped) for chain, residues in _apply_policy(rows, dropped).items()}
-    chains, dropped = {chain: residues for chain, residues in found.items() if residues}, +dropped  # without zeros
+    chains, left_out = _apply_policy(rows)
+    counts = Counter(dropped)
+    counts.update(left_out)
+    for name, residues in chains.items():
+        chains[name], left_out = _in_chain(residues)
+        counts.update(left_out)
+    chains, counts = {name: residues for name, residues in chains.items() if residues}, +counts  # without zeros
     if not chains:
-        found = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()))
-        raise StructureError(path, "no protein in it", f"skipped: {found}" if found else "")
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
+        raise StructureError(path, "no protein in it", f"skipped: {reasons}" if reasons else "")
     longest = max(chains, key=len)
     if len(longest) > MAX_CHAIN_ID:
         raise StructureError(path, "chain id too long", f"{longest[:MAX_CHAIN_ID]}..., {len(longest)} characters")
-    return Structure(_protein(path, chains), tuple(chains), dropped)
+    return Structure(_protein(path, chains), tuple(chains), counts)
 
 
 def join(structures: list[Structure], **labels) -> Structure:
-    """Several structures as one of a single protein, their chains kept apart: residues and atoms follow in order."""
+    """Several structures as one protein, in order; their chains stay apart. `labels` become its labels."""
     packed = Protein.pack([structure.protein for structure in structures])
     first_chain = torch.tensor([0, *(len(structure.chain_names) for structure in structures)]).cumsum(0)
     chain = packed.chain + first_chain[packed.residue_protein]
@@ -104,10 +109,10 @@ def join(structures: list[Structure], **labels) -> Structure:
 
 
 def _tell_apart(path: str, rows: list[AtomRow], chain: str | Sequence[str] | None) -> list[AtomRow]:
-    """The rows, with one molecule in each chain. A chain id that holds a residue twice is parted by a mark of its rows.
+    """The rows, with one molecule in each chain. If a chain has a residue twice, a mark of its rows splits it.
 
-    The first mark that tells all its residues apart counts, else all of them together. If nothing does: StructureError
-    (only for chains that are asked for).
+    The first mark that tells all its residues apart is taken, else all marks together. If these do not either, that is
+    a StructureError, but only for chains that are asked for.
     """
     twice: dict[str, AtomRow] = {}
     for row in _again(rows, lambda row: row.chain):
@@ -116,31 +121,31 @@ def _tell_apart(path: str, rows: list[AtomRow], chain: str | Sequence[str] | Non
     for row in rows if twice else ():
         parts[row.chain].append(row)
     taken, names = set(parts), {}
-    for one, (_, number, code, *_) in twice.items():
-        for k in [*range(len(parts[one][0].marks)), slice(None)]:
-            if not any(_again(parts[one], lambda row, k=k: row.marks[k])):
+    for mixed, (_, number, code, *_) in twice.items():
+        for k in [*range(len(parts[mixed][0].marks)), slice(None)]:
+            if not any(_again(parts[mixed], lambda row, k=k: row.marks[k])):
                 break
         else:
-            if chain is None or one in [chain, *chain]:
-                raise StructureError(path, "the same residue twice", f"chain {one} {number}{code.strip()}")
+            if chain is None or mixed in [chain, *chain]:
+                raise StructureError(path, "the same residue twice", f"chain {mixed} {number}{code.strip()}")
             continue
-        taken.remove(one)
-        new: dict = dict.fromkeys(row.marks[k] for row in parts[one])
-        for i, mark in enumerate(new, 1):
-            if isinstance(mark, str):  # it is a name, of a segment or in the label column
-                name = one if mark in ("", one) else f"{one}_{mark}" if one else mark
+        taken.remove(mixed)
+        name_of: dict = dict.fromkeys(row.marks[k] for row in parts[mixed])
+        for i, mark in enumerate(name_of, 1):
+            if isinstance(mark, str):  # a name: a segment's, or the label column's
+                name = mixed if mark in ("", mixed) else f"{mixed}_{mark}" if mixed else mark
             else:
-                name = one if i == 1 else f"{one}_{i}"
+                name = mixed if i == 1 else f"{mixed}_{i}"
             while name in taken:
                 name += "_"
             taken.add(name)
-            new[mark] = name
-        names |= {(one, row.marks): new[row.marks[k]] for row in parts[one]}
+            name_of[mark] = name
+        names |= {(mixed, row.marks): name_of[row.marks[k]] for row in parts[mixed]}
     return [row._replace(chain=names.get((row.chain, row.marks), row.chain)) for row in rows] if names else rows
 
 
 def _again(rows: list[AtomRow], molecule: Callable[[AtomRow], object]) -> Iterator[AtomRow]:
-    """The CA of residues that were there before in the same molecule, elsewhere, and are no alternative of it."""
+    """CA rows whose residue came before in the same molecule, at another place: not an alternative location."""
     first: dict[tuple, tuple] = {}
     for row in rows:
         if row.atom == "CA" and row.residue in PARENT:
@@ -152,15 +157,16 @@ def _again(rows: list[AtomRow], molecule: Callable[[AtomRow], object]) -> Iterat
 _ATOMS = {name: {a: ATOM_INDEX[a] for a in [*RESIDUE_ATOMS[parent], "OXT"]} for name, parent in PARENT.items()}
 for (_name, _atom), _parent_atom in PARENT_ATOM.items():
     _ATOMS[_name][_atom] = ATOM_INDEX[_parent_atom]
-Residue = dict[int, AtomRow]  # its atoms, by index into ATOM_NAMES; its name and place stand in each
+Residue = dict[int, AtomRow]  # index into ATOM_NAMES -> atom; each atom has the residue's name and position
 
 
-def _apply_policy(rows: Iterable[AtomRow], dropped: Counter) -> dict[str, list[Residue]]:
-    """The residues of every chain, in file order; counts what it leaves out.
+def _apply_policy(rows: Iterable[AtomRow]) -> tuple[dict[str, list[Residue]], Counter]:
+    """The residues of every chain, in file order; and counts of what is left out.
 
     All rows with the same chain, number and insertion code are one position, wherever they stand in the file and
     whatever their record type: alternative residues at one position cannot become two residues.
     """
+    dropped = Counter()
     positions: dict[tuple, dict[str, list[AtomRow]]] = {}  # chain, number, code -> name of the residue -> its rows
     for (*position, residue), group in groupby(rows, key=itemgetter(0, 1, 2, 3)):
         positions.setdefault(tuple(position), {}).setdefault(residue, []).extend(group)
@@ -170,7 +176,10 @@ def _apply_policy(rows: Iterable[AtomRow], dropped: Counter) -> dict[str, list[R
         options = []
         for name, group in names.items():
             if name in PARENT:
-                options.append(_one_conformation(group, _ATOMS[name], dropped))
+                atoms, reasons = _one_conformation(group, _ATOMS[name])
+                options.append(atoms)
+                if reasons:  # most residues have none
+                    dropped.update(reasons)
             elif {"N", "CA", "C"} <= {row.atom for row in group} and name.isalnum() and len(name) < 6:
                 dropped[f"residues of unknown parent ({name})"] += 1
             else:
@@ -180,12 +189,15 @@ def _apply_policy(rows: Iterable[AtomRow], dropped: Counter) -> dict[str, list[R
         if with_ca:
             chains[chain].append(max(with_ca, key=lambda atoms: _number(atoms[CA].occupancy)))  # the first of equals
             dropped["alternative residues"] += len(with_ca) - 1
-    return chains
+    return chains, dropped
 
 
-def _in_chain(residues: list[Residue], dropped: Counter) -> list[Residue]:
-    """Without free amino acids: a HETATM or modified residue must be bonded to one next to it in file or number."""
-    by_number, kept = {residue[CA].number: residue for residue in residues}, []
+def _in_chain(residues: list[Residue]) -> tuple[list[Residue], Counter]:
+    """The residues without free amino acids, and counts of what is left out or replaced.
+
+    A HETATM or a modified residue must be bonded to a residue next to it, in the file or by number.
+    """
+    by_number, kept, dropped = {residue[CA].number: residue for residue in residues}, [], Counter()
     for i, residue in enumerate(residues):
         _, number, _, name, *_, hetero, _ = residue[CA]
         beside = [*residues[max(i - 1, 0) : i + 2], by_number.get(number - 1), by_number.get(number + 1)]
@@ -194,42 +206,45 @@ def _in_chain(residues: list[Residue], dropped: Counter) -> list[Residue]:
             kept.append(residue)
         else:
             dropped["free amino acids"] += 1
-    return kept
+    return kept, dropped
 
 
 def _bonded(a: Residue, b: Residue) -> bool:
-    """Whether a peptide bond joins two residues. If N or C is missing, whether their CA are as near as neighbours."""
+    """Whether a peptide bond joins two residues. If N or C is missing, the distance of their CA decides."""
     if {N, C} <= a.keys() & b.keys():
         return min(math.dist(a[C].xyz, b[N].xyz), math.dist(b[C].xyz, a[N].xyz)) < MAX_PEPTIDE_BOND
     return math.dist(a[CA].xyz, b[CA].xyz) < MAX_CA_STEP
 
 
-def _one_conformation(group: list[AtomRow], known: dict[str, int], dropped: Counter) -> dict[int, AtomRow]:
-    """One row for every known atom of a residue: the altloc with the highest occupancy, ties by order.
+def _one_conformation(group: list[AtomRow], known: dict[str, int]) -> tuple[dict[int, AtomRow], list[str]]:
+    """One row for every known atom of a residue, and a reason for every row that is left out.
 
-    Chosen once for the residue, by the mean over the atoms with a choice. An atom that lacks it takes its own highest.
+    The altloc with the highest occupancy is taken, the first of equals. It is chosen once for the residue, by the mean
+    over the atoms that have several. An atom that lacks it takes its own highest.
     """
     options: dict[int, dict[str, AtomRow]] = {}
+    reasons: list[str] = []
     for row in group:
         index = known.get(row.atom)
         if index is None:
             hydrogen = row.element in ("H", "D") or row.atom.lstrip(string.digits)[:1] in ("H", "D")
-            dropped["hydrogens" if hydrogen else "unknown atom names"] += 1
+            reasons.append("hydrogens" if hydrogen else "unknown atom names")
         elif row.altloc in options.setdefault(index, {}):
-            dropped["duplicate atoms"] += 1
+            reasons.append("duplicate atoms")
         else:
             options[index][row.altloc] = row
     occupancies: dict[str, list[float]] = {}
     for rows in options.values():
         if len(rows) > 1:
-            dropped["alternative locations"] += len(rows) - 1
+            reasons += ["alternative locations"] * (len(rows) - 1)
             for altloc, row in rows.items():
                 occupancies.setdefault(altloc, []).append(_number(row.occupancy))
     best = max(occupancies, key=lambda a: round(sum(occupancies[a]) / len(occupancies[a]), 6), default="")
-    return {
+    chosen = {
         index: rows[best] if best in rows else max(rows.values(), key=lambda row: _number(row.occupancy))
         for index, rows in options.items()
     }
+    return chosen, reasons
 
 
 def _number(occupancy: float) -> float:
@@ -238,7 +253,7 @@ def _number(occupancy: float) -> float:
 
 
 def _protein(path: str, chains: dict[str, list[Residue]]) -> Protein:
-    """The residues of all chains as a `Protein` of one. Raises StructureError if no protein can be like that."""
+    """All chains as one `Protein`. Raises StructureError if no real protein looks like that."""
     residues = [residue for chain in chains.values() for residue in chain]
     _, numbers, codes, names, *_ = zip(*(residue[CA] for residue in residues))
     if max(map(abs, numbers)) >= 2**31:
@@ -254,8 +269,8 @@ def _protein(path: str, chains: dict[str, list[Residue]]) -> Protein:
     reach = np.linalg.norm(pos - alpha[owner], axis=1)
     if reach.max() > MAX_REACH:
         chain, number, _, residue, *_ = residues[owner[reach.argmax()]][CA]
-        found = f"{residue} {number} of chain {chain!r}, {reach.max():.0f} angstrom from an atom to its CA"
-        raise StructureError(path, "torn residue", found)
+        detail = f"{residue} {number} of chain {chain!r}, {reach.max():.0f} angstrom from an atom to its CA"
+        raise StructureError(path, "torn residue", detail)
     for points, (radius, most, what) in zip((pos, alpha), MAX_DENSITY):
         if _crowded(torch.from_numpy(points), radius, most):
             raise StructureError(path, "denser than matter", f"over {most} {what} within {radius} angstrom of one")
@@ -276,9 +291,9 @@ def _protein(path: str, chains: dict[str, list[Residue]]) -> Protein:
 
 
 def _crowded(pos: torch.Tensor, radius: float, most: int) -> bool:
-    """Whether a point of pos (N, 3) has more than `most` others within `radius`, compared for 500 points at a time.
+    """Whether a point of pos (N, 3) has more than `most` others within `radius`. 500 points are compared at a time.
 
-    If not, `radius_pairs` has no more than 20 * most pairs to compare for each point: that bounds its memory.
+    If no point has, `radius_pairs` compares at most 20 * most pairs for each point. That bounds its memory.
     """
     order, first, last = candidates(pos, torch.zeros(len(pos), dtype=torch.long), radius)
     if (last - first).sum(1).max() > 20 * most:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
-from ..encoders.weights import CHECKPOINT, encoder_of, load, load_weights, malformed, read, write
+from ..encoders.weights import CHECKPOINT, encoder_of, load_weights, malformed, read_weights, write_weights
 from ..files import CheckpointError, printable
 from ..pretraining import OBJECTIVES
 from .config import PRETRAIN
@@ -24,7 +24,7 @@ def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
     Later checkpoints are removed too. They are damaged, or the run was resumed from before them.
     """
     path = folder / f"checkpoint-{step:09d}.pt"
-    write(path, CHECKPOINT, state)
+    write_weights(path, CHECKPOINT, state)
     kept = [old for old in checkpoints(folder) if old.name <= path.name][:keep]
     for old in set(checkpoints(folder)) - set(kept):
         try:
@@ -39,19 +39,19 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("checkpoint-*") if NAME.fullmatch(path.name)), reverse=True)
 
 
-def latest(folder: Path, report: Callable[[str], None] = print) -> tuple[Path, dict] | None:
-    """The newest checkpoint that is whole, and its content; damaged ones are reported and passed over.
+def latest(folder: Path, say: Callable[[str], None] = print) -> tuple[Path, dict] | None:
+    """The newest whole checkpoint, and its content. Damaged ones are passed over, and `say` is told of them.
 
     Raises CheckpointError if checkpoints exist and none is whole: starting anew silently would hide a loss.
     """
-    found = checkpoints(folder)
-    for path in found:
+    paths = checkpoints(folder)
+    for path in paths:
         try:
-            return path, load(path)
+            return path, read_weights(path, CHECKPOINT)
         except CheckpointError as error:
-            report(f"skipped: {error}")
-    if found:
-        raise CheckpointError(f"none of the {len(found)} checkpoints in {folder} is whole; remove them to start anew")
+            say(f"skipped: {error}")
+    if paths:
+        raise CheckpointError(f"none of the {len(paths)} checkpoints in {folder} is whole; remove them to start anew")
     return None
 
 
@@ -64,25 +64,26 @@ def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
     return OBJECTIVES[config.method](encoder, config.level, config.preset, **own)
 
 
-def initialise(module: nn.Module, path: str | Path, report: Callable = print, encoder_only: bool = False) -> None:
-    """Start from the weights in `path`: all of a checkpoint; of another file, or with `encoder_only`, the encoder's.
+def initialise(module: nn.Module, path: str | Path, say: Callable = print, encoder_only: bool = False) -> None:
+    """Start from the weights in `path`: from all of a checkpoint, else (or with `encoder_only`) from the encoder's.
 
-    Every tensor of the file must find its place; what was loaded and what keeps its initial values is reported.
+    Every tensor of the file must fit one of the module. `say` is told which tensors were loaded, and which were not in
+    the file.
     """
-    kind, content = read(path)
-    whole = kind == CHECKPOINT and not encoder_only
-    state = content["objective"] if whole else encoder_of(kind, content)["state"]
+    content = read_weights(path)
+    whole = content["format"] == CHECKPOINT and not encoder_only
+    state = content["objective"] if whole else encoder_of(content)["state"]
     load_weights(module if whole else module.encoder, state, str(path))
     if content.get("not_loaded"):
         with malformed(path):
-            report(f"in that file, not loaded: {printable(', '.join(content['not_loaded'])):.1000}")
+            say(f"in that file, not loaded: {printable(', '.join(content['not_loaded'])):.1000}")
     loaded = [name if whole else f"encoder.{name}" for name in state]
     kept = [name for name in module.state_dict() if name not in set(loaded)]
-    report(f"loaded from {path}: {_groups(loaded)}")
-    report(f"not in that file, initial values kept: {_groups(kept) if kept else 'nothing'}")
+    say(f"loaded from {path}: {_groups(loaded)}")
+    say(f"not in that file, initial values kept: {_groups(kept) if kept else 'nothing'}")
 
 
 def _groups(names: list[str]) -> str:
-    """Names of tensors counted by the module they belong to: 'encoder.layers (36 tensors), ...'."""
+    """The modules of these tensors, with the number of tensors in each: 'encoder.layers (36 tensors), ...'."""
     count = Counter(re.match(r"(encoder\.)?[^.]*", name)[0] for name in names)
     return ", ".join(f"{group} ({n} tensor{'s' * (n > 1)})" for group, n in count.items())

@@ -1,8 +1,8 @@
 """The options of train.py and finetune.py, and the paper's presets: Tables 5 and 6, and the numbers of epochs.
 
-`PRETRAIN` and `FINETUNE` describe every option; the parser and its `--help` are made from them. An option that is not
-given is None. It is filled in from the file of weights that the run starts from, then from the presets. The filled-in
-options say what a run did: --dry-run prints them, and every checkpoint keeps them.
+`OPTIONS` describes every option once; the parser and its `--help` are made from it. An option that is not given is
+None until `settled` fills it in. The filled-in options say what a run did: --dry-run prints them, and every checkpoint
+keeps them.
 """
 
 import importlib
@@ -61,6 +61,7 @@ TABLE_6 = {  # task -> level -> settings; Adam with lr 1e-4 throughout
     "psr": {"residue": TaskSettings(8, 4, 50), "atom": TaskSettings(8, 1, 50)},
     "table": {"residue": TaskSettings(8, 1, 50), "atom": TaskSettings(8, 1, 50)},  # ours, as PSR
 }
+USUAL = {"task": "psr", "seeds": [0], "encoder": "gearnet", "preset": "paper"}
 EPOCHS = {"paper": [25, 25], "official": [25, 50]}  # of stages 1 and 2 (differences.md, row 2); without stages 50
 OFFICIAL_EPOCHS = {"res": {"epochs": [5]}}  # as the released code (differences.md, row 22)
 MAX_RESIDUES = {("msp", "atom"): 400}  # nearest to the mutation
@@ -73,7 +74,7 @@ SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny
     ("tiny", "residue", "multiview"): {"batch_size": 8, "epochs": [20, 20]},
 }
 SMALL_TASK = {"lr": 1e-3, "epochs": [8], "batch_size": 8}  # for the small sizes; the paper's batch where smaller
-SIZES = ("paper", "small", "tiny")
+SIZES, LEVELS = ("paper", "small", "tiny"), ("atom", "residue")
 
 # ---- options ---------------------------------------------------------------------------------------------------------
 
@@ -81,28 +82,33 @@ SIZES = ("paper", "small", "tiny")
 class Option(NamedTuple):
     """One option: what argparse is told, and which runs it concerns."""
 
-    about: dict  # arguments of argparse
+    arguments: dict  # of argparse's `add_argument`
     only: tuple[str, ...]  # the methods or tasks that have it; none: all
-    free: bool  # may change when a run is resumed: it does not alter the course, or the checksum of the data decides
+    free: bool  # may be changed on resuming: results do not depend on it, or the checksum of the data decides
 
 
-def option(help: str, default=None, only: tuple[str, ...] = (), free: bool = False, **about) -> Option:
-    """An option; without a default it is None, which stands for a file's value, a preset's, or nothing."""
+def option(help: str, default=None, only: tuple[str, ...] = (), free: bool = False, **arguments) -> Option:
+    """An option. Without a default it is None, until a file or a preset fills it in, if any does."""
     help = help if default is None else f"{help} (default: {default})"
     help = f"{', '.join(only)}: {help}" if only else help
-    return Option({"help": help.replace("%", "%%"), "default": default, **about}, only, free)
+    return Option({"help": help.replace("%", "%%"), "default": default, **arguments}, only, free)
 
 
-def number(kind: type, test: Callable, words: str) -> Callable:
+def row(commands: str, name: str, *description, **options) -> tuple[str, str, Option]:
+    """A row of `OPTIONS`: the commands that have an option, its name, and what `option` is told."""
+    return commands, name, option(*description, **options)
+
+
+def number(convert: type, test: Callable, words: str) -> Callable:
     """A converter from text to a number that must pass the test; argparse names the option of a wrong value."""
 
-    def convert(text: str):
-        if not test(value := kind(text)):
+    def checked(text: str):
+        if not test(value := convert(text)):
             raise ArgumentTypeError(f"must be {words}, got {text}")
         return value
 
-    convert.__name__ = kind.__name__  # argparse shows it
-    return convert
+    checked.__name__ = convert.__name__  # argparse shows it
+    return checked
 
 
 COUNT = number(int, lambda x: x >= 1, "at least 1")
@@ -110,89 +116,93 @@ FROM_ZERO = number(int, lambda x: x >= 0, "at least 0")
 RATE = number(float, lambda x: x > 0, "above 0")
 DECAY = number(float, lambda x: x >= 0, "at least 0")
 SHARE = number(float, lambda x: 0 <= x < 1, "in [0, 1)")
-SWITCH = {"action": "store_true"}  # an option without a value
-free = partial(option, free=True)
+SWITCH, SEVERAL = {"action": "store_true"}, {"type": FROM_ZERO, "nargs": "+"}  # no value; one number or more
+FREE = {"free": True}
+TABLE, PREDICTED, CUTOFFS = ("table",), ("ec", "psr", "table"), (30, 40, 50, 70, 95)
+METRICS = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.measures))
+train, tune, both = (partial(row, commands) for commands in ("train", "finetune", "train finetune"))
 
-RUN = {  # what both have in common
-    "level": option(
-        "level of detail (default: of --init-from, --encoder or --task, or atom)", choices=("atom", "residue")
-    ),
-    "preset": option("the paper, or the released code (default: of --init-from, or paper)", choices=CONVENTIONS),
-    "encoder": option("encoder to train (default: of --init-from, or gearnet)", choices=ENCODERS),
-    "size": option(
-        "smaller ones are for laptops (default: of --init-from, or paper; tiny to fine-tune on a demo set)",
-        choices=SIZES,
-    ),
-    "batch_size": option("samples per process and forward pass (default: preset)", type=COUNT),
-    "global_batch_size": option("samples per step of the optimizer (default: processes x batch size)", type=COUNT),
-    "lr": option("learning rate of Adam (default: preset)", type=RATE),
-    "lr_decay": option("none (the paper) keeps --lr; cosine lowers it to 0", "none", choices=("none", "cosine")),
-    "weight_decay": option("weight decay of Adam", 0.0, type=DECAY),
-    "amp": option("autocast to bfloat16", "off", choices=("off", "bf16")),
-    "init_from": option("start from siamdiff-atom, siamdiff-residue, an encoder.pt or a checkpoint"),
-    "esm": free("esm-gearnet: weights of ESM-2, a file of fair-esm"),
-    "freeze_esm": option("esm-gearnet: leave ESM-2 as it is; otherwise it learns at a tenth of --lr", **SWITCH),
-    "out": free("folder of the run"),
-    "resume": free("auto (newest whole checkpoint of --out, if any), never, or a checkpoint", "auto"),
-    "max_steps": free("stop after so many steps in all", type=COUNT),
-    "max_minutes": free("stop (each seed) after so many minutes, with a checkpoint and a validation", type=RATE),
-    "save_every": free("steps between checkpoints; one is written after every epoch too", 1000, type=COUNT),
-    "keep": free("checkpoints kept", 2, type=COUNT),
-    "log_every": free("steps between lines of metrics.jsonl", 20, type=COUNT),
-    "num_workers": free("loader processes per process (default: up to 4)", type=FROM_ZERO),
-    "device": free("where to train", "auto", choices=("auto", "cpu", "cuda")),
-    "threads": free("CPU threads per process (default: torch's choice)", type=COUNT),
-    "deterministic": free("deterministic algorithms on the GPU too, slower", **SWITCH),
-    "plugin": free("Python files that add a method, a task or an encoder", nargs="+"),
-    "dry_run": free("print the resolved options and sizes, then exit", **SWITCH),
+OPTIONS = {  # group of --help -> its options, in order
+    "what": [
+        train("method", "pre-training objective", "siamdiff", choices=OBJECTIVES),
+        tune("task", "downstream task (default: of --eval-only, or psr)", choices=TASKS),
+        both("preset", "the paper, or the released code (default: of --init-from, or paper)", choices=CONVENTIONS),
+        both("encoder", "encoder to train (default: of --init-from, or gearnet)", choices=ENCODERS),
+        both("level", "level of detail (default: of --init-from, --encoder or --task, or atom)", choices=LEVELS),
+        both("init_from", "start from siamdiff-atom, siamdiff-residue, an encoder.pt or a checkpoint"),
+        train("ablation", "leave out a part of the method (Sec. 5.3, App. G)", "none", STAGED, choices=ABLATIONS),
+        train("head_dim", "width of the heads (default: the width of their input)", only=STAGED, type=COUNT),
+        tune("freeze", "train the head only", **SWITCH),
+        both("esm", "esm-gearnet: weights of ESM-2, a file of fair-esm", **FREE),
+        both("freeze_esm", "esm-gearnet: leave ESM-2 as it is; otherwise it learns at a tenth of --lr", **SWITCH),
+        tune("kind", "kind of the labels (default: by their looks)", only=TABLE, choices=KINDS),
+        tune("metric", "metric that decides which epoch is the best (default: by kind)", only=TABLE, choices=METRICS),
+        tune("eval_only", "do not train: score this model (OUT/seed-S/best.pt)", **FREE),
+        tune("predict", "structures to apply the model to, written to OUT/predicted-NAME.tsv", only=PREDICTED, **FREE),
+        tune("save_predictions", "no effect: OUT/seed-S/predictions.tsv is always written", **FREE, **SWITCH),
+        both("plugin", "Python files that add a method, a task or an encoder", **FREE, nargs="+"),
+    ],
+    "data": [
+        train("data", "folder, .tar, .zip or file of structures, or a store (default: the bundled demo set)", **FREE),
+        tune("data", "folder of the ATOM3D or EC set, or structures (default: a demo set from the bundle)", **FREE),
+        train("store", "where to build the store of --data (default: beside it)", **FREE),
+        tune("labels", "file of labels for the structures of --data", only=TABLE, **FREE),
+        tune("ids", "text file with the ids to use", only=("ec",)),
+        tune("cutoff", "the test split's largest identity to training, in %", 95, ("ec",), type=int, choices=CUTOFFS),
+        train("valid_fraction", "share held out; the demo set has a split of its own", 0.05, type=SHARE),
+    ],
+    "size": [
+        both(
+            "size",
+            "smaller ones are for laptops (default: of --init-from, or paper; tiny to fine-tune on a demo set)",
+            choices=SIZES,
+        ),
+        train("epochs", "epochs of each stage, large and small noise; 0 leaves it out (default: preset)", **SEVERAL),
+        tune("epochs", "epochs (default: preset)", type=COUNT, nargs=1),
+        both("batch_size", "samples per process and forward pass (default: preset)", type=COUNT),
+        both("global_batch_size", "samples per step of the optimizer (default: processes x batch size)", type=COUNT),
+        train("max_length", "residues kept of each protein (default: Table 5)", type=COUNT),
+        tune("max_residues", "residues kept, the nearest (default: 400 at atom level)", only=("msp",), type=COUNT),
+    ],
+    "run": [
+        both("lr", "learning rate of Adam (default: preset)", type=RATE),
+        both("lr_decay", "none (the paper) keeps --lr; cosine lowers it to 0", "none", choices=("none", "cosine")),
+        both("weight_decay", "weight decay of Adam", 0.0, type=DECAY),
+        train("seed", "seed of weights, crops, order and noise", 0, type=FROM_ZERO),
+        tune(
+            "seeds",
+            "seeds of weights and order (default: 0); the results are mean and std over them",
+            **FREE,
+            **SEVERAL,
+        ),
+        both("max_steps", "stop after so many steps in all", **FREE, type=COUNT),
+        both(
+            "max_minutes",
+            "stop (each seed) after so many minutes, with a checkpoint and a validation",
+            **FREE,
+            type=RATE,
+        ),
+        both("dry_run", "print the resolved options and sizes, then exit", **FREE, **SWITCH),
+    ],
+    "checkpoints": [
+        both("out", "folder of the run", **FREE),
+        both("resume", "auto (newest whole checkpoint of --out, if any), never, or a checkpoint", "auto", **FREE),
+        both("save_every", "steps between checkpoints; one is written after every epoch too", 1000, **FREE, type=COUNT),
+        both("keep", "checkpoints kept", 2, **FREE, type=COUNT),
+        both("log_every", "steps between lines of metrics.jsonl", 20, **FREE, type=COUNT),
+    ],
+    "machine": [
+        both("device", "where to train", "auto", **FREE, choices=("auto", "cpu", "cuda")),
+        both("amp", "autocast to bfloat16", "off", choices=("off", "bf16")),
+        both("num_workers", "loader processes per process (default: up to 4)", **FREE, type=FROM_ZERO),
+        both("threads", "CPU threads per process (default: torch's choice)", **FREE, type=COUNT),
+        both("deterministic", "deterministic algorithms on the GPU too, slower", **FREE, **SWITCH),
+    ],
 }
-PRETRAIN = RUN | {
-    "method": option("pre-training objective", "siamdiff", choices=OBJECTIVES),
-    "ablation": option("leave out a part of the method (Sec. 5.3, App. G)", "none", choices=ABLATIONS, only=STAGED),
-    "head_dim": option("width of the heads (default: the width of their input)", type=COUNT, only=STAGED),
-    "data": free("folder, .tar, .zip or file of structures, or a store (default: the bundled demo set)"),
-    "store": free("where to build the store of --data (default: beside it)"),
-    "valid_fraction": option("share held out; the demo set has a split of its own", 0.05, type=SHARE),
-    "max_length": option("residues kept of each protein (default: Table 5)", type=COUNT),
-    "epochs": option(
-        "epochs of each stage, large and small noise; 0 leaves it out (default: preset)", type=FROM_ZERO, nargs="+"
-    ),
-    "seed": option("seed of weights, crops, order and noise", 0, type=FROM_ZERO),
-}
-FINETUNE = RUN | {
-    "task": option("downstream task (default: of --eval-only, or psr)", choices=TASKS),
-    "data": free("folder of the ATOM3D or EC set, or structures (default: a demo set from the bundle)"),
-    "max_residues": option("residues kept, the nearest (default: 400 at atom level)", type=COUNT, only=("msp",)),
-    "cutoff": option(
-        "the test split's largest identity to training, in %", 95, type=int, choices=(30, 40, 50, 70, 95), only=("ec",)
-    ),
-    "ids": option("text file with the ids to use", only=("ec",)),
-    "labels": free("file of labels for the structures of --data", only=("table",)),
-    "kind": option("kind of the labels (default: by their looks)", choices=KINDS, only=("table",)),
-    "metric": option(
-        "metric that decides which epoch is the best (default: by kind)",
-        choices=tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.measures)),
-        only=("table",),
-    ),
-    "seeds": free(
-        "seeds of weights and order (default: 0); the results are mean and std over them", type=FROM_ZERO, nargs="+"
-    ),
-    "epochs": option("epochs (default: preset)", type=COUNT, nargs=1),
-    "freeze": option("train the head only", **SWITCH),
-    "save_predictions": free("no effect: OUT/seed-S/predictions.tsv is always written", **SWITCH),
-    "eval_only": free("do not train: score this model (OUT/seed-S/best.pt)"),
-    "predict": free("structures to apply the model to, written to OUT/predicted-NAME.tsv", only=("ec", "psr", "table")),
-}
-GROUPS = {  # of --help
-    "what": "method task preset encoder level init_from ablation head_dim freeze esm freeze_esm kind metric "
-    "eval_only predict save_predictions plugin",
-    "data": "data store labels ids cutoff valid_fraction",
-    "size": "size epochs batch_size global_batch_size max_length max_residues",
-    "run": "lr lr_decay weight_decay seed seeds max_steps max_minutes dry_run",
-    "checkpoints": "out resume save_every keep log_every",
-    "machine": "device amp num_workers threads deterministic",
-}
-FREE = {name for name, option in (PRETRAIN | FINETUNE).items() if option.free}
+PRETRAIN, FINETUNE = (  # name -> option; a plugin may add to them
+    {name: option for rows in OPTIONS.values() for commands, name, option in rows if command in commands.split()}
+    for command in ("train", "finetune")
+)
 
 
 def parse(argv: list[str] | None, options: Mapping[str, Option], description: str) -> Namespace:
@@ -208,12 +218,12 @@ def parse(argv: list[str] | None, options: Mapping[str, Option], description: st
         sys.path.insert(0, str(path.parent))
         importlib.import_module(path.stem)
     parser = Parser(usage="%(prog)s [options]", description=description)
-    groups = {title: names.split() for title, names in GROUPS.items()}
+    groups = {title: dict.fromkeys(name for _, name, _ in rows) for title, rows in OPTIONS.items()}
     groups["of a plugin"] = [name for name in options if not any(name in names for names in groups.values())]
     for title, names in groups.items():
         group = parser.add_argument_group(title)
         for name in filter(options.__contains__, names):
-            group.add_argument(flag(name), **options[name].about)
+            group.add_argument(flag(name), **options[name].arguments)
     return parser.parse_args(argv)
 
 
@@ -237,99 +247,60 @@ def pretrain_options(argv: list[str] | None = None, description: str = "", world
     """
     config = parse(argv, PRETRAIN, description)
     source = weights.load_encoder_file(config.init_from) if config.init_from else {}
-    config, row = settled(config, "method", source)
-    at = config.size, config.level
-    small = SMALLER.get(at, {}) | SMALLER.get((*at, config.method), {})
+    config = settled(config, "method", {name: source[name] for name in weights.IDENTITY if name in source}, world)
     stages = 2 if config.method in STAGED else 1
-    usual = small.get("epochs", EPOCHS[config.preset] if stages == 2 else [50])
-    epochs = config.epochs or (usual if stages == 2 else [sum(usual)])
-    epochs = epochs * stages if len(epochs) == 1 else epochs  # one number counts for both
+    epochs = config.epochs * stages if len(config.epochs) == 1 else config.epochs  # one number counts for both
     if len(epochs) != stages or not sum(epochs):
         raise ConfigError(f"{flag('epochs', epochs)}: {config.method} has {stages} of them, and needs one above 0")
-    config = filled(replace(config, epochs=epochs), small, row._asdict(), {"out": folder(config, config.method)})
     if config.method == "multiview" and config.batch_size == 1:
         raise ConfigError("multiview contrasts the proteins of a batch: --batch-size must be at least 2")
-    return in_batches(config, world)
+    return replace(config, epochs=epochs)
 
 
 def finetune_options(argv: list[str] | None = None, description: str = "", world: int = 1) -> Namespace:
     """The options of finetune.py, all filled in, for `world` processes. Raises as `pretrain_options`."""
     config = parse(argv, FINETUNE, description)
-    seeds, source = config.seeds or [0], {}
+    seeds, source, names = config.seeds or [0], {}, ("task", *weights.IDENTITY)
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"--seeds must be different, got {shown(seeds)}")
     if config.eval_only:
-        source = weights.load(config.eval_only, weights.MODEL)
+        source = weights.read_weights(config.eval_only, weights.MODEL)
         with weights.malformed(config.eval_only):
-            more = {"seeds": [int(source["seed"])], "options": {**source["options"]}, "labels": [*source["labels"]]}
-            source = {**source, **more}
+            own = {"seeds": [int(source["seed"])], "kind": {**source["options"]}.get("kind")}
+            tuple(source["labels"])  # or the file is malformed
+        source, names = source | own, (*names, *own, "max_residues")
     elif config.init_from:
         source = weights.load_encoder_file(for_seed(config, seeds[0]).init_from)
-    default = {"task": "psr", "size": "tiny" if config.data is None else "paper", "seeds": [0]}
-    config, row = settled(config, "task", source, default)
-    row, kept = row._asdict() | {"epochs": [row.epochs]}, {"max_residues": source.get("max_residues")}
-    kept["kind"] = source.get("options", {}).get("kind")
-    if config.preset == "official":
-        row |= OFFICIAL_EPOCHS.get(config.task, {})
-    if config.size != "paper":
-        row |= SMALL_TASK | {"batch_size": min(row["batch_size"], SMALL_TASK["batch_size"])}
-    default = {"lr": 1e-4, "max_residues": MAX_RESIDUES.get((config.task, config.level))}
-    default["out"] = folder(config, config.task, "scratch")
-    if config.eval_only:
-        default["out"] = os.path.join(os.path.dirname(config.eval_only), "eval")
-    return in_batches(filled(config, kept, row, default), world)
+    return settled(config, "task", {name: source[name] for name in names if name in source}, world)
 
 
 def for_seed(config: Namespace, seed: int) -> Namespace:
-    """The options of the run of one seed, with a folder of its own and what --init-from names for this seed."""
+    """The options of one seed: it has a folder of its own, and --init-from may name its number as `{seed}`."""
     start = config.init_from and config.init_from.replace("{seed}", str(seed))
     return replace(config, seed=seed, out=os.path.join(config.out or "", f"seed-{seed}"), init_from=start)
 
 
-def replace(config: Namespace, **changes) -> Namespace:
-    """The same options with some changes."""
-    return Namespace(**{**vars(config), **changes})
+def settled(config: Namespace, subject: str, source: Mapping, world: int) -> Namespace:
+    """Fill in the options that are None. The first of these that knows an option decides it:
 
+    1. the command line, and the defaults that `OPTIONS` gives;
+    2. the file that the run starts from: `source` is what it says of itself;
+    3. the size, if it is a small one: `SMALLER`, `SMALL_TASK`;
+    4. the preset: `EPOCHS` and `TABLE_5`, or `OFFICIAL_EPOCHS` and `TABLE_6`;
+    5. what follows from the options above and from the `world` processes.
 
-def filled(config: Namespace, *sources: Mapping) -> Namespace:
-    """The same options; what is None is taken from the first of `sources` that has it."""
-    known = {name: value for source in reversed(sources) for name, value in source.items() if value is not None}
-    return replace(config, **{name: known.get(name) for name, value in vars(config).items() if value is None})
-
-
-def settled(config: Namespace, kind: str, source: Mapping, default: Mapping = {}) -> tuple[Namespace, NamedTuple]:
-    """The same with "method" or "task" (`kind`), encoder, level, size and preset; and their row of Table 5 or 6.
-
-    `source` is what the file that the run starts from says of itself. Raises ConfigError if it contradicts the command
-    line, for options of other methods or tasks, and without a row.
+    The `subject` ("method" or "task"), encoder, level, size and preset come first, since the presets depend on them.
+    Raises ConfigError for options that contradict the file, belong to other methods or tasks, or do not fit.
     """
-    options, table = (PRETRAIN, TABLE_5) if kind == "method" else (FINETUNE, TABLE_6)
-    known = {name: source[name] for name in ("task", "seeds", *weights.IDENTITY) if name in source}
-    config = filled(config, known, default, {"encoder": "gearnet", "preset": "paper", "size": "paper"})
-    chosen = getattr(config, kind)
-    for name, option in options.items():
-        if option.only and chosen not in option.only and getattr(config, name) != option.about["default"]:
-            raise ConfigError(f"{flag(name)} is for {' and '.join(option.only)}, not for {chosen}")
-    config = filled(config, {"level": ONE_LEVEL.get(config.encoder, "residue" if chosen == "ec" else "atom")})
-    file = getattr(config, "eval_only", None) or config.init_from
-    for name, value in known.items():
-        if getattr(config, name) != value:
-            given = flag(name, getattr(config, name))
-            raise ConfigError(f"{given}, but {file} holds: {shown(value)}. Leave out {flag(name)}")
-        if value not in options[name].about.get("choices", [value]):
-            raise ConfigError(f"{flag(name, value)} of {file} is not known here. Does it come from a --plugin?")
-    rows = table.get(chosen, TABLE_6["table"] if kind == "task" else {})  # a task of a plugin needs no row
-    if config.level not in rows:
-        levels = " and ".join(rows) or "no"
-        raise ConfigError(f"{flag(kind, chosen)} exists at {levels} level, not at {config.level} level")
-    return config, rows[config.level]
-
-
-def in_batches(config: Namespace, world: int) -> Namespace:
-    """The same with all batch sizes, for `world` processes. Raises ConfigError if they do not fit."""
-    together = world * config.batch_size
-    workers = min(4, max(1, (os.cpu_count() or 1) // world))
-    config = filled(config, {"global_batch_size": together, "num_workers": workers})
+    tuned = subject == "task"
+    size = "tiny" if tuned and config.data is None else "paper"  # the demo sets are for laptops
+    config = filled(config, source, {**USUAL, "size": size})
+    level = "residue" if tuned and config.task == "ec" else "atom"
+    config = filled(config, {"level": ONE_LEVEL.get(config.encoder, level)})
+    check_choices(config, subject, source)
+    config = filled(config, *(finetune_presets(config) if tuned else pretrain_presets(config)))
+    together, workers = world * config.batch_size, min(4, max(1, (os.cpu_count() or 1) // world))
+    config = filled(config, {"out": folder(config), "global_batch_size": together, "num_workers": workers})
     if config.global_batch_size % together:
         raise ConfigError(
             f"--global-batch-size {config.global_batch_size} is not a multiple of {world} processes x "
@@ -338,22 +309,80 @@ def in_batches(config: Namespace, world: int) -> Namespace:
     return config
 
 
-def folder(config: Namespace, kind: str, start: str = "") -> str:
-    """The folder of a run without --out: runs with other data or another start do not meet there."""
+def filled(config: Namespace, *sources: Mapping) -> Namespace:
+    """The same options. A None takes the value of the first of `sources` that has one."""
+    known = {name: value for source in reversed(sources) for name, value in source.items() if value is not None}
+    return replace(config, **{name: known.get(name) for name, value in vars(config).items() if value is None})
+
+
+def replace(config: Namespace, **changes) -> Namespace:
+    """The same options with some changes."""
+    return Namespace(**{**vars(config), **changes})
+
+
+def pretrain_presets(config: Namespace) -> tuple[Mapping, ...]:
+    """Steps 3 and 4 of `settled` for a method: its size, its number of epochs, its row of Table 5."""
+    size = config.size, config.level
+    small = SMALLER.get(size, {}) | SMALLER.get((*size, config.method), {})
+    epochs = EPOCHS[config.preset] if config.method in STAGED else [50]
+    if small and config.method not in STAGED:
+        small = small | {"epochs": [sum(small["epochs"])]}
+    return small, {"epochs": epochs}, table_row(TABLE_5.get(config.method, {}), "method", config)
+
+
+def finetune_presets(config: Namespace) -> tuple[Mapping, ...]:
+    """Steps 3 and 4 of `settled` for a task: its size, its row of Table 6, the learning rate of all."""
+    paper = table_row(TABLE_6.get(config.task, TABLE_6["table"]), "task", config)  # a task of a plugin needs no row
+    paper |= {"epochs": [paper["epochs"]], "lr": 1e-4, "max_residues": MAX_RESIDUES.get((config.task, config.level))}
+    official = OFFICIAL_EPOCHS.get(config.task, {}) if config.preset == "official" else {}
+    small = SMALL_TASK | {"batch_size": min(paper["batch_size"], SMALL_TASK["batch_size"])}
+    return small if config.size != "paper" else {}, official, paper
+
+
+def table_row(rows: Mapping[str, NamedTuple], subject: str, config: Namespace) -> dict:
+    """The row of Table 5 or 6 at the level of the run. Raises ConfigError if it is missing."""
+    if config.level not in rows:
+        levels = " and ".join(rows) or "no"
+        chosen = flag(subject, getattr(config, subject))
+        raise ConfigError(f"{chosen} exists at {levels} level, not at {config.level} level")
+    return rows[config.level]._asdict()
+
+
+def check_choices(config: Namespace, subject: str, source: Mapping) -> None:
+    """Raise ConfigError for options that contradict the file of the start, or that the method or task does not have."""
+    options, chosen = FINETUNE if subject == "task" else PRETRAIN, getattr(config, subject)
+    file = getattr(config, "eval_only", None) or config.init_from
+    for name in filter(source.__contains__, ("task", "seeds", *weights.IDENTITY)):
+        value, held = getattr(config, name), source[name]
+        if value != held:
+            raise ConfigError(f"{flag(name, value)}, but {file} holds: {shown(held)}. Leave out {flag(name)}")
+        if value not in options[name].arguments.get("choices", [value]):
+            raise ConfigError(f"{flag(name, value)} of {file} is not known here. Does it come from a --plugin?")
+    for name, option in options.items():
+        if option.only and chosen not in option.only and getattr(config, name) != option.arguments["default"]:
+            raise ConfigError(f"{flag(name)} is for {' and '.join(option.only)}, not for {chosen}")
+
+
+def folder(config: Namespace) -> str:
+    """The folder of a run without --out. Runs with other data or another start have other folders."""
+    if getattr(config, "eval_only", None):
+        return os.path.join(os.path.dirname(config.eval_only), "eval")
+    subject, start = (config.task, "scratch") if "task" in config else (config.method, "")
     data, encoder = Path(config.data or "/").resolve().name, "" if config.encoder == "gearnet" else config.encoder
     if config.init_from:
         start = "-".join(["from", *Path("/", config.init_from).with_suffix("").parts[1:][-2:]])
-    return "runs/" + "-".join(filter(None, [kind, encoder, config.level, config.size, data, start]))
+    return "runs/" + "-".join(filter(None, [subject, encoder, config.level, config.size, data, start]))
 
 
 def printed(config: Namespace) -> str:
-    """The options, a line each."""
+    """The options, one per line."""
     return "\n".join(f"{name:18}  {value}" for name, value in vars(config).items())
 
 
 def check_resumable(config: Namespace, before: Mapping, path: Path) -> None:
-    """Raise ConfigError that names the options in which a run differs from its checkpoint, which has `before`."""
-    now = {name: value for name, value in vars(config).items() if name not in FREE and before.get(name) != value}
+    """Raise ConfigError, and name the options, if some differ from the checkpoint's (`before`)."""
+    free = {name for name, option in (PRETRAIN | FINETUNE).items() if option.free}
+    now = {name: value for name, value in vars(config).items() if name not in free and before.get(name) != value}
     if now:
         changed = "; ".join(f"{flag(name)} was {before.get(name)!r}, is {value!r}" for name, value in now.items())
         raise ConfigError(

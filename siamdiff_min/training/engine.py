@@ -1,9 +1,9 @@
 """How training runs: one process or several under torchrun, any of them killed at any time and resumed.
 
 Read `train`, the last function, first. A global batch is cut into parts of `batch_size`. Part p of step s draws its
-noise from a generator seeded with (seed, s, p), whichever process computes it. So the options alone determine a run:
-the number of loader workers and interruptions change nothing, the number of processes only the rounding and batch norm:
-on CPUs a process normalises each of its parts alone, and the running statistics are rank 0's; on GPUs the processes
+noise from a generator seeded with (seed, s, p), whichever process computes it. So the options alone determine a run.
+Loader workers and interruptions change nothing. The number of processes changes rounding and batch norm: on CPUs a
+process normalises each of its parts alone, and the running statistics are those of rank 0; on GPUs the processes
 normalise their parts together (SyncBatchNorm).
 """
 
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ..logs import Mean
-from .loader import load
+from .loader import load_batches
 from .order import Data, seed_of, train_keys, valid_keys
 from .ranks import Ranks, Record, catch_signals, means
 from .run import Run, Step
@@ -35,11 +35,8 @@ def held_out(model: nn.Module, data: Data, config: Namespace, ranks: Ranks, meas
     batches = valid_keys(data.indices, config.batch_size)
     mine, results = range(ranks.rank, len(batches), ranks.world), []
     model.eval()
-    loaded, bar = (
-        load(data, [batches[b] for b in mine], config, ranks.device),
-        ranks.bar(mine, desc="held out", leave=False),
-    )
-    with closing(loaded), bar:
+    loaded = load_batches(data, [batches[b] for b in mine], config, ranks.device)
+    with closing(loaded), ranks.bar(mine, desc="held out", leave=False) as bar:
         for b, (batch, names) in zip(bar, loaded):
             with torch.autocast(ranks.device.type, torch.bfloat16, enabled=config.amp == "bf16"):
                 results.append(measure(b, batch.to(ranks.device, non_blocking=True), names))
@@ -48,8 +45,10 @@ def held_out(model: nn.Module, data: Data, config: Namespace, ranks: Ranks, meas
 
 
 def evaluate(objective: nn.Module, data: Data, config: Namespace, ranks: Ranks) -> dict[str, float]:
-    """Means of the loss and of all logs over the held-out proteins, with the noise of the current stage, and how many
-    `samples` they are over. Empty if nothing is held out."""
+    """The means of the loss and of all logs over the held-out proteins, whose number is `samples`.
+
+    Noise is drawn as in the current stage. Empty if nothing is held out.
+    """
     generator = torch.Generator(ranks.device)
 
     def measure(b: int, batch, names: list[str]) -> Record:
@@ -57,12 +56,12 @@ def evaluate(objective: nn.Module, data: Data, config: Namespace, ranks: Ranks) 
         loss, logs = objective(batch, generator)
         return logs | {"loss": Mean.of(loss.double().expand(len(names)))}
 
-    found = means(held_out(objective, data, config, ranks, measure), ranks)
-    return {"samples": len(data.indices), **found} if found else {}
+    values = means(held_out(objective, data, config, ranks, measure), ranks)
+    return {"samples": len(data.indices), **values} if values else {}
 
 
 def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
-    """One step of the optimizer, with the gradients of our parts of the global batch added up."""
+    """One step of the optimizer. The gradients of our parts of the global batch are added up."""
     config, device = run.config, run.ranks.device
     parts = range(run.ranks.rank, config.global_batch_size // config.batch_size, run.ranks.world)
     done = []
@@ -91,11 +90,11 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
     the signal came during the last validation or save. Raises SiamDiffError on a non-finite loss, and WriteError.
     """
     config, ranks = run.config, run.ranks
-    keys = train_keys(config, run.data.indices, range(run.step, run.total), ranks.rank, ranks.world)
-    loaded, generator, stop = load(run.data, keys, config, ranks.device), torch.Generator(ranks.device), 0
+    keys = train_keys(config, run.data.indices, range(run.step, run.last_step), ranks.rank, ranks.world)
+    loaded, generator, stop = load_batches(run.data, keys, config, ranks.device), torch.Generator(ranks.device), 0
     with closing(loaded) as batches, catch_signals() as caught, run.bar:
-        run.trim()
-        while run.step < run.total and not stop:  # Alg. 1, line 1
+        run.trim_log()
+        while run.step < run.last_step and not stop:  # Alg. 1, line 1
             run.begin_step()
             run.end_step(minimise(run, batches, generator))
             stop = max(ranks.gather(caught or [0]))
@@ -105,7 +104,7 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
                 run.log_train()
             if run.ends_epoch():
                 run.end_epoch(run.log_valid(validate(run.step / run.per_epoch)))
-            if run.step == run.switch < run.full:  # stage 2 begins: validated at once, with the batch norm of stage 1
+            if run.step == run.stage_2_begins < run.planned_steps:  # validated at once, with the batch norm of stage 1
                 run.begin_step()
                 run.log_valid(validate(run.step / run.per_epoch))
             if saving:

@@ -1,4 +1,4 @@
-"""The batches of a run, made ahead of time by other processes. An error ends them at once, and they end when we do.
+"""Other processes make the batches of a run ahead of time. They end at once after an error, and when we end.
 
 Each process has a connection of its own, through which a batch comes as arrays. The DataLoader of torch has queues in
 shared memory instead: it waits for ever behind an error or a worker that the system kills, and needs room in /dev/shm.
@@ -24,41 +24,42 @@ from ..data.pool import START
 from ..files import SiamDiffError
 from .order import Data
 
-AHEAD = 2  # batches that are asked of every process: one that it makes, one to begin with at once
+AHEAD = 2  # batches that each process is asked for: it makes one, and can begin the next at once
 LESS = "memory ran out, try fewer --num-workers; 0 needs none"
 
 
-def load(data: Data, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
-    """The batches whose keys are given, in order: (batch, names) of each.
+def load_batches(data: Data, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
+    """Yield (batch, names) for each list of keys, in order.
 
-    Close it (`contextlib.closing`) to end its processes. Raises what making a batch raises, in its turn, and
-    SiamDiffError if a process is killed or cannot be started.
+    Close it (`contextlib.closing`) to end its processes. An error in a process is raised when its batch is due.
+    SiamDiffError is raised if a process is killed or cannot be started.
     """
     number = min(config.num_workers, len(keys)) if isinstance(keys, list) else config.num_workers
     if not number:
-        yield from (_pinned(_make(data, key), device) for key in keys)
+        yield from (_pinned(_make(data, batch), device) for batch in keys)
         return
     workers, asked = [], deque()
     try:
-        _start(workers, number, data)
+        for worker in _started(number, data):
+            workers.append(worker)  # one by one: also those before an error are ended below
         turn = cycle(workers)
-        for key in keys:
+        for batch in keys:
             if len(asked) == AHEAD * len(workers):
                 yield _pinned(_answer(*asked.popleft()), device)
             asked.append(next(turn))
             with suppress(OSError):  # it has ended; its answer will tell
-                asked[-1][1].send(key)
+                asked[-1][1].send(batch)
         while asked:
             yield _pinned(_answer(*asked.popleft()), device)
     finally:
         for process, connection in workers:
-            process.kill()  # SIGTERM would be waited for: it is blocked
+            process.kill()  # not SIGTERM, which is blocked
             process.join()
             connection.close()
 
 
-def _start(workers: list[tuple], number: int, data: Data) -> None:
-    """Add processes to `workers`: each with its connection. Raises SiamDiffError if there is no room for them.
+def _started(number: int, data: Data) -> Iterator[tuple]:
+    """New processes, each with its connection. Raises SiamDiffError if there is no room for them.
 
     Ctrl-C, and SIGTERM of a batch system, reach them too, but stay blocked: they end after the run's checkpoint.
     """
@@ -66,18 +67,18 @@ def _start(workers: list[tuple], number: int, data: Data) -> None:
         # gloo's threads may still be letting go of tensors. Up to Python 3.11 a worker that is forked meanwhile can
         # hang: 8 of 8,000 did; with a pause of 0.01 s none of 16,000.
         time.sleep(0.1)
-    context = multiprocessing.get_context(START)
+    context, connections = multiprocessing.get_context(START), []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
             for _ in range(number):
                 ours, theirs = context.Pipe()
+                connections.append(ours)
                 with theirs:
-                    known = [ours, *(connection for _, connection in workers)]
-                    process = context.Process(target=_serve, args=(theirs, data, known), daemon=True)
+                    process = context.Process(target=_serve, args=(theirs, data, connections), daemon=True)
                     process.start()
-                workers.append((process, ours))
+                yield process, ours
     except OSError as error:
         problem = f"could not start {number} processes that load data: {error.strerror or error}"
         raise SiamDiffError(f"{problem}. Try fewer --num-workers; 0 needs none") from error
@@ -86,7 +87,7 @@ def _start(workers: list[tuple], number: int, data: Data) -> None:
 
 
 def _serve(connection: Connection, data: Data, others: list[Connection]) -> None:
-    """What a process does: make the batches that it is asked for, until the connection ends (its parent has died)."""
+    """In a process: make the requested batches, until the connection ends because the parent has died."""
     torch.set_num_threads(1)
     ForkingPickler.register(torch.Tensor, lambda tensor: (torch.tensor, (tensor.numpy(),)))  # torch would share memory
     for other in others:  # an open copy of our parent's end would hide that it has died
@@ -96,10 +97,10 @@ def _serve(connection: Connection, data: Data, others: list[Connection]) -> None
             connection.send(_tried(data, connection.recv()))
 
 
-def _tried(data: Data, key: list) -> tuple | Exception:
-    """A batch, or the error in its place. One of ours is sent as it is, of another the text with its traceback."""
+def _tried(data: Data, keys: list) -> tuple | Exception:
+    """A batch, or an error. Our errors are sent as they are; any other becomes a text with its traceback."""
     try:
-        return _make(data, key)
+        return _make(data, keys)
     except SiamDiffError as error:
         return error
     except MemoryError:
@@ -108,8 +109,8 @@ def _tried(data: Data, key: list) -> tuple | Exception:
         return RuntimeError(traceback.format_exc())
 
 
-def _make(data: Data, key: list) -> tuple:
-    return data.collate([data.dataset[one] for one in key])
+def _make(data: Data, keys: list) -> tuple:
+    return data.collate([data.dataset[key] for key in keys])
 
 
 def _answer(process, connection: Connection) -> tuple:
@@ -126,6 +127,6 @@ def _answer(process, connection: Connection) -> tuple:
     return answer
 
 
-def _pinned(made: tuple, device: torch.device) -> tuple:
-    """Page-locked for a GPU, so that the copy to it need not be waited for."""
-    return (made[0].pin_memory(), *made[1:]) if device.type == "cuda" else made
+def _pinned(batch: tuple, device: torch.device) -> tuple:
+    """The batch; for a GPU in page-locked memory, so that nobody waits for its copy."""
+    return (batch[0].pin_memory(), *batch[1:]) if device.type == "cuda" else batch

@@ -2,16 +2,12 @@
 
 import json
 import re
-import resource
-import sys
 from pathlib import Path
-
-import torch
 
 from ..files import ConfigError
 
 NO_MEASURE = {"step", "epoch", "stage", "split", "samples", "seconds", "lr", "peak_memory_mb"}
-BEGIN = b'{"step": 0, "epoch": 0, '  # of every line, with 0 for its numbers
+BEGIN = b'{"step": 0, "epoch": 0, '  # how every line begins, each number replaced by 0
 
 
 def lines_before(path: Path, step: int) -> bytes:
@@ -60,10 +56,3 @@ def summary(path: Path) -> str:
                 numbers = f"{first[stage, split][name]:>10.4g}  {value:>10.4g}{beside(name, last[stage, split])}"
                 rows.append(f"{stage:<5}  {split:5}  {name:24}  {numbers}")
     return "\n".join(rows)
-
-
-def peak_memory(device: torch.device) -> float:
-    """Most memory this process has used so far, in MB: of the GPU's tensors when on one."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6

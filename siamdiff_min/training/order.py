@@ -35,10 +35,10 @@ def train_keys(config: Namespace, indices: Sequence[int], steps: range, rank: in
     """The keys (epoch, index) of the proteins of every part that is ours, step by step."""
     per_epoch = max(1, len(indices) // config.global_batch_size)
     for step in steps:
-        epoch, place = divmod(step, per_epoch)
-        if place == 0 or step == steps[0]:
+        epoch, batch = divmod(step, per_epoch)
+        if batch == 0 or step == steps[0]:
             batches = epoch_batches(len(indices), config.global_batch_size, config.seed, epoch)
-        for part in batches[place].reshape(-1, config.batch_size)[rank::world]:
+        for part in batches[batch].reshape(-1, config.batch_size)[rank::world]:
             yield [(epoch, int(indices[i])) for i in part]
 
 

@@ -1,10 +1,8 @@
-"""The processes of a run: which of them we are under torchrun, what they tell each other, what ends them."""
+"""The processes of a run under torchrun: how they meet, tell each other something, and end."""
 
-import ctypes
 import gc
 import math
 import os
-import platform
 import re
 import signal
 import socket
@@ -21,12 +19,12 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from ..encoders.weights import choose_device
 from ..files import ConfigError, SiamDiffError, lock
 from ..logs import Statistic
+from ..machine import choose_device, keep_few_plans, keep_freed_memory
 
 tqdm.monitor_interval = 0  # no thread of its own: processes are forked beside it
-PATIENCE = timedelta(days=7)  # for a process that is still alive: rank 0 may convert data for days
+PATIENCE = timedelta(days=7)  # timeout of collectives; the others wait while rank 0 converts data
 NOTICE, ABSENT = 60, 3600  # seconds after which we say that a process has not come, and give up
 Record = dict[str, Statistic]  # of one batch, by name
 
@@ -34,15 +32,15 @@ Record = dict[str, Statistic]  # of one batch, by name
 class Bar(tqdm):
     """A bar that appears after its delay. tqdm would draw it with every message before, and then not end its line."""
 
-    def refresh(self, *args, **about):
+    def refresh(self, *args, **options):
         if time.time() >= self.start_t + self.delay:
-            super().refresh(*args, **about)
+            super().refresh(*args, **options)
             self.last_print_t = max(self.last_print_t, self.start_t + self.delay)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of a run, and the one we are."""
+    """The processes of a run: this one is `rank` of `world`."""
 
     device: torch.device
     rank: int = 0
@@ -52,9 +50,9 @@ class Ranks:
         """The items of all processes, on all of them. Each waits for all, but not for its GPU."""
         if self.world == 1:
             return items
-        everyone = [None] * self.world
-        dist.all_gather_object(everyone, items)
-        return [item for one in everyone for item in one]
+        by_rank = [None] * self.world
+        dist.all_gather_object(by_rank, items)
+        return [item for items_of_rank in by_rank for item in items_of_rank]
 
     def first(self, build: Callable):
         """`build()` on rank 0, then on the others, so files are built only once.
@@ -81,23 +79,23 @@ class Ranks:
             tqdm.write(text)
             sys.stdout.flush()
 
-    def bar(self, items=None, **about) -> Bar:
+    def bar(self, items=None, **options) -> Bar:
         """A progress bar, on rank 0: live on a terminal, elsewhere a line every half a minute."""
         seconds = 0.1 if sys.stderr.isatty() else 30
-        return Bar(items, mininterval=seconds, delay=seconds, disable=self.rank > 0, **about)
+        return Bar(items, mininterval=seconds, delay=seconds, disable=self.rank > 0, **options)
 
 
 def world_size() -> int:
     """The number of processes that torchrun has started, 1 without it. Raises ConfigError."""
-    return _given("WORLD_SIZE", 1, range(1, 65536))
+    return _from_torchrun("WORLD_SIZE", 1, range(1, 65536))
 
 
-def _given(name: str, default: int | None, valid: range) -> int:
+def _from_torchrun(name: str, default: int | None, valid: range) -> int:
     """A number that torchrun put into the environment. Raises ConfigError."""
     text = os.environ.get(name, default)
     if not str(text).isdecimal() or int(text) not in valid:
-        found = "is not set" if text is None else f"is {text!r}"
-        raise ConfigError(f"{name} {found} in the environment, but must be {valid[0]} to {valid[-1]}: torchrun sets it")
+        state = "is not set" if text is None else f"is {text!r}"
+        raise ConfigError(f"{name} {state} in the environment, but must be {valid[0]} to {valid[-1]}: torchrun sets it")
     return int(text)
 
 
@@ -111,7 +109,8 @@ def launch(
     not come, or has ended.
     """
     world = world_size()
-    rank, local = _given("RANK", 0 if world == 1 else None, range(world)), _given("LOCAL_RANK", 0, range(world))
+    rank = _from_torchrun("RANK", 0 if world == 1 else None, range(world))
+    local = _from_torchrun("LOCAL_RANK", 0, range(world))
     if threads:
         torch.set_num_threads(threads)
     if deterministic:
@@ -151,7 +150,7 @@ def meet(rank: int, world: int) -> dist.Store:
     After NOTICE seconds it says who is missing. Raises SiamDiffError after ABSENT seconds, and ConfigError if the
     address is missing or in use.
     """
-    host, port = os.environ.get("MASTER_ADDR"), _given("MASTER_PORT", None, range(1, 65536))
+    host, port = os.environ.get("MASTER_ADDR"), _from_torchrun("MASTER_PORT", None, range(1, 65536))
     if not host:
         raise ConfigError("MASTER_ADDR is not set in the environment, but WORLD_SIZE is: torchrun sets both")
     # torchrun may keep the store itself, through all restarts, with the stale addresses of those before.
@@ -190,32 +189,9 @@ def _answers(host: str, port: int) -> bool:
         return False
 
 
-def keep_freed_memory() -> None:
-    """With glibc: tensors that are freed on a CPU make room for the next ones, instead of going back to the system.
-
-    It returns large blocks at once, and fetching them again as zeroed pages took 21 % of a step at atom level and
-    12 % at residue level. Blocks above 64 MB still go back: keeping them too is no faster and takes more memory.
-    """
-    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
-    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        libc.mallopt(mmap_threshold, 64 << 20)
-        libc.mallopt(trim_threshold, 2**31 - 1)
-
-
-def keep_few_plans() -> None:
-    """With bfloat16 a CPU keeps a plan for every shape it has seen: gigabytes, as no two batches have one.
-
-    torch reads both numbers at its first product, so they count if they are set before that. Plans of the 64 last
-    shapes take 0.13 GB, and save 15 % of a step's CPU time.
-    """
-    for name, plans in {"LRU_CACHE_CAPACITY": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}.items():
-        os.environ.setdefault(name, plans)
-
-
 @contextmanager
 def catch_signals() -> Iterator[list[int]]:
-    """SIGTERM and Ctrl-C are put on the list that is yielded; a second Ctrl-C interrupts at once."""
+    """Yield a list that collects SIGTERM and Ctrl-C. A second Ctrl-C interrupts at once."""
     caught: list[int] = []
 
     def remember(number, frame):
@@ -234,12 +210,13 @@ def catch_signals() -> Iterator[list[int]]:
 def means(records: list[Record], ranks: Ranks) -> dict[str, float]:
     """The value of every log over all batches and processes. Sums are correctly rounded, in any order."""
     mine = []
-    for name, kind in {name: type(log) for record in records for name, log in record.items()}.items():
-        mine.append((name, kind, torch.stack([r[name].sums.double() for r in records if name in r]).cpu().numpy()))
+    for name, statistic in {name: type(log) for record in records for name, log in record.items()}.items():
+        sums = torch.stack([record[name].sums.double() for record in records if name in record])
+        mine.append((name, statistic, sums.cpu().numpy()))
     everyone, result = ranks.gather(mine), {}
-    for name, kind in sorted({name: kind for name, kind, _ in everyone}.items()):
+    for name, statistic in sorted({name: statistic for name, statistic, _ in everyone}.items()):
         sums = np.concatenate([sums for other, _, sums in everyone if other == name])
         total = np.apply_along_axis(math.fsum, 0, sums)
         if total.any():
-            result[name] = kind.value(total.tolist())
+            result[name] = statistic.value(total.tolist())
     return result

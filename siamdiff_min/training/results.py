@@ -1,8 +1,8 @@
 """Predictions of a fine-tuned model for held-out samples, and the files and tables they are written to.
 
-results.json has of every metric its value for each seed, mean and standard deviation over seeds, its value for the best
-answer that looks at nothing (`constant`), and 95 % intervals over draws of structures: of the mean over seeds
-(`interval`), and of what that is above the constant answer on the same draw (`gain_interval`).
+For every metric results.json has the value of each seed, their mean and standard deviation, and the value of the best
+answer that looks at nothing (`constant`). Two 95 % intervals are over draws of structures: `interval` is that of the
+mean over seeds, `gain_interval` that of this mean minus the constant answer on the same draw.
 """
 
 import json
@@ -49,53 +49,55 @@ def predict(task: Task, data: Data, config: Namespace, ranks: Ranks) -> Predicti
     return Predictions(list(chain(*names)), list(chain(*groups)), np.concatenate(target), np.concatenate(score))
 
 
-def write_predictions(path: Path, predictions: Predictions, columns: Sequence[str], classes: bool = False) -> None:
+def write_predictions(path: Path, predictions: Predictions, columns: Sequence[str], exclusive: bool = False) -> None:
     """Write a table with tabs, every cell escaped. Columns: id, group, target (if known), prediction.
 
-    With several outputs there is a target and a prediction column for each. With `classes`, the target is a class name,
-    and a last column holds the predicted class. Raises SiamDiffError if a prediction is not finite: such a table is
-    never written.
+    With several outputs there is a target and a prediction column for each. If they are `exclusive` classes, the target
+    is a class name, and a last column holds the predicted class. Raises SiamDiffError if a prediction is not finite:
+    such a table is never written.
     """
     if not np.isfinite(predictions.score).all():
         raise SiamDiffError(f"{path} is not written, since some predictions are not finite")
     target, score = (x.reshape(len(predictions.names), -1) for x in (predictions.target, predictions.score))
     target = target[:, : 0 if np.isnan(target).all() else None]
     names, titles = [escape(column) for column in columns], ["id", "group"]
-    for kind, values in (("target", target), ("prediction", score)):
-        titles += [f"{kind}:{name}" for name in names] if values.shape[1] > 1 else [kind] * values.shape[1]
-    lines = [[*titles, *["class"] * classes]]
+    for title, values in (("target", target), ("prediction", score)):
+        titles += [f"{title}:{name}" for name in names] if values.shape[1] > 1 else [title] * values.shape[1]
+    lines = [[*titles, *["class"] * exclusive]]
     for sample, group, true, numbers in zip(predictions.names, predictions.groups, target, score, strict=True):
-        cells = [names[int(x)] if classes else f"{x:.6g}" for x in true] + [f"{x:.6g}" for x in numbers]
-        chosen = [names[numbers.argmax()]] if classes else []
+        cells = [names[int(x)] if exclusive else f"{x:.6g}" for x in true] + [f"{x:.6g}" for x in numbers]
+        chosen = [names[numbers.argmax()]] if exclusive else []
         lines.append([escape(sample), escape(group), *cells, *chosen])
     write_file(path, "".join("\t".join(line) + "\n" for line in lines).encode())
 
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
-    """The columns `group` (K,), `target` and `prediction`, (K,) or (K, C) each, and the names of C `labels`."""
+    """The columns `group` (K,), `target` and `prediction`, (K,) or (K, C) each, and the names of C `classes`."""
     header, *rows = (line.split("\t") for line in path.read_text("utf-8", "surrogateescape").splitlines())
-    kinds = [title.partition(":") for title in header]
-    labels = [unescape(label) for kind, _, label in kinds if kind == "prediction"]
+    titles = [title.partition(":") for title in header]
+    classes = [unescape(name) for title, _, name in titles if title == "prediction"]
     if header[-1] == "class":
-        place = header.index("target")
-        rows = [[*row[:place], labels.index(unescape(row[place])), *row[place + 1 :]] for row in rows]
-    columns = {"group": np.array([unescape(row[1]) for row in rows]), "labels": np.array(labels)}
+        i = header.index("target")
+        rows = [[*row[:i], classes.index(unescape(row[i])), *row[i + 1 :]] for row in rows]
+    columns = {"group": np.array([unescape(row[1]) for row in rows]), "classes": np.array(classes)}
     for name in ("target", "prediction"):
-        chosen = [i for i, (kind, _, _) in enumerate(kinds) if kind == name]
+        chosen = [i for i, (title, _, _) in enumerate(titles) if title == name]
         values = np.array([[row[i] for i in chosen] for row in rows], dtype=np.float64)
         columns[name] = values[:, 0] if len(chosen) == 1 else values
     return columns
 
 
-def report(
+def write_results(
     path: Path, config: Namespace, task: Task, tested: Mapping[int, Predictions], epochs: Mapping, version: str
 ) -> str:
     """Write results.json, and return it as a table.
 
-    `tested` is what the model of every seed says of the test split, and `epochs` after how many it was the best.
+    `tested` are the predictions of every seed's model for the test split, and `epochs` after how many it was the best.
     """
-    content = {"about": machine(config, version), "splits": task.known.get("splits", {}), "best_epoch": epochs}
-    content |= {
+    content = {
+        "about": origin(config, version),
+        "splits": task.known.get("splits", {}),
+        "best_epoch": epochs,
         **measured(task, tested),
         "answer": task.known.get("answer"),
         "options": {**task.options},
@@ -109,7 +111,7 @@ def report(
 
 
 def measured(task: Task, tested: Mapping[int, Predictions]) -> dict:
-    """Every metric on the test split for every seed, mean and std; of the constant answer; and their intervals."""
+    """Every metric on the test split: of each seed, mean and std over seeds, the constant answer, the intervals."""
     answer = task.known.get("answer")  # none in models of version 0.2
     target, groups = next((x.target, x.groups) for x in tested.values())
     test = {str(seed): task.metrics(x.score, x.target, x.groups) for seed, x in tested.items()}
@@ -118,12 +120,12 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> dict:
     if answer:
         scores = {name: task.constant_scores(answer, name, len(target)) for name in names}
         constant = {name: task.metrics(score, target, groups)[name] for name, score in scores.items()}
-    values = {name: [found[name] for found in test.values()] for name in names}
+    values = {name: [metrics[name] for metrics in test.values()] for name in names}
     counts = {"samples": len(target), "structures": len(set(groups))}
     if isinstance(task, Binary):
         counts["positives"] = int(target.sum())
     if "accuracy" in names:
-        counts["correct"] = {seed: round(found["accuracy"] * len(target)) for seed, found in test.items()}
+        counts["correct"] = {seed: round(metrics["accuracy"] * len(target)) for seed, metrics in test.items()}
     drawn = {name: (None, None) for name in names}
     if counts["structures"] > 1:
         drawn = {name: spread(name, task, [x.score for x in tested.values()], target, groups, answer) for name in names}
@@ -154,8 +156,8 @@ def spread(name: str, task: Task, scores: list, target: np.ndarray, groups: list
     return intervals.interval(mean), intervals.interval(mean - values[:, -1])
 
 
-def machine(config: Namespace, version: str) -> dict[str, str]:
-    """When, with which versions and on what."""
+def origin(config: Namespace, version: str) -> dict[str, str]:
+    """When, with which versions and on which machine a run was done."""
     where = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
     if torch.cuda.is_available() and getattr(config, "device", "cpu") != "cpu":
         where += f", {torch.cuda.get_device_name()}"
@@ -164,7 +166,7 @@ def machine(config: Namespace, version: str) -> dict[str, str]:
 
 
 def plain(value):
-    """The same for JSON, which knows no nan."""
+    """The value for JSON: it knows no nan, which becomes None."""
     if isinstance(value, Mapping):
         return {name: plain(x) for name, x in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..encoders.weights import check_weights, load_weights, malformed
+from ..encoders.weights import CHECKPOINT, check_weights, load_weights, malformed, read_weights
 from ..files import ConfigError, SiamDiffError, printable, write_file, writing
 from ..logs import Statistic
+from ..machine import peak_memory
 from . import checkpoint
 from .config import check_resumable
-from .log import beside, in_order, lines_before, peak_memory
+from .log import beside, in_order, lines_before
 from .order import Data
 from .ranks import Ranks, Record, means
 
@@ -31,11 +32,11 @@ class Step(NamedTuple):
     """The measurements of one step of the optimizer, on its device."""
 
     parts: list[tuple[list[str], Record]]  # the proteins of each of our parts of the global batch, and their logs
-    total: Tensor  # () loss and norm of the gradient; not finite if one of them is not
+    loss_and_norm: Tensor  # () loss plus norm of the gradient; not finite if one of them is not
 
 
 class Run:
-    """Weights, optimizer, schedule and place in the data of a run; made at step 0, or where its checkpoint left off.
+    """The state of a run: weights, optimizer, schedule, step. It begins at step 0, or where its checkpoint left off.
 
     Args:
         config: the options; `epochs` are one number, or two for the stages of `objective.set_stage`.
@@ -63,9 +64,9 @@ class Run:
         self.config, self.ranks, self.unit = config, ranks, unit
         self.data, self.trained_on = data, [len(data.indices), data.dataset.checksum]
         self.per_epoch = max(1, len(data.indices) // config.global_batch_size)  # steps
-        self.staged, self.switch = len(config.epochs) > 1, config.epochs[0] * self.per_epoch  # stage 2 begins there
-        self.full = sum(config.epochs) * self.per_epoch
-        self.total = min(self.full, config.max_steps or self.full)
+        self.staged, self.stage_2_begins = len(config.epochs) > 1, config.epochs[0] * self.per_epoch
+        self.planned_steps = sum(config.epochs) * self.per_epoch
+        self.last_step = min(self.planned_steps, config.max_steps or self.planned_steps)
 
         self.objective = objective.to(ranks.device).train()
         if ranks.world > 1 and ranks.device.type == "cuda":
@@ -76,21 +77,21 @@ class Run:
         if plateau and config.lr_decay == "none":
             self.measure, mode = plateau
             self.scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer, mode, factor=0.6, patience=5)
-        self.step = 0  # those that are done
-        self.stage = self.epoch = None  # of the step that is being done or was done last
+        self.step = 0  # the number of steps that are done
+        self.stage = self.epoch = None  # of the current step
         self.epoch_loss = 0.0  # sum over the steps of this epoch
-        self.steps: dict[int, Step] = {}  # those since the last line of the training
+        self.steps: dict[int, Step] = {}  # the steps since the last line of the training
         self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the last steps of this stage
         self.restore()
         self.path, self.start = Path(config.out) / "metrics.jsonl", time.perf_counter()
         self.first = self.step  # of this process
-        self.bar = ranks.bar(total=self.total, initial=self.step, unit="step")
+        self.bar = ranks.bar(total=self.last_step, initial=self.step, unit="step")
 
         self.model = self.objective
         if ranks.world > 1:
-            # Unless it looks for unused parameters, DDP sorts the gradients anew after its first step. Sums over three
-            # processes depend on the place, so a resumed run would differ in the last bit.
-            leaves_out = getattr(config, "ablation", "none") != "none"  # a loss: some have no gradient
+            # DDP reorders its buckets after step 1, unless find_unused_parameters is set. With three or more processes
+            # that changes the last bit, and a resumed run would differ.
+            leaves_out = getattr(config, "ablation", "none") != "none"  # a loss, so some parameters have no gradient
             exact = ranks.device.type == "cpu" and ranks.world > 2
             self.model = DistributedDataParallel(self.objective, find_unused_parameters=leaves_out or exact)
 
@@ -115,30 +116,30 @@ class Run:
     def restore(self) -> None:
         """Go on from the checkpoint that --resume asks for, if it exists."""
         out, resume = Path(self.config.out), self.config.resume
-        found = None
+        saved = None
         if resume == "auto":
-            found = checkpoint.latest(out, self.ranks.say)
+            saved = checkpoint.latest(out, self.ranks.say)
         elif checkpoint.checkpoints(out) and (resume == "never" or Path(resume).resolve().parent != out.resolve()):
             raise ConfigError(f"{out} holds checkpoints: choose another --out, remove them, or take --resume auto")
         elif resume != "never":
-            found = Path(resume), checkpoint.load(Path(resume))
-        if len(set(self.ranks.gather([found and found[0].name]))) > 1:
+            saved = Path(resume), read_weights(resume, CHECKPOINT)
+        if len(set(self.ranks.gather([saved and saved[0].name]))) > 1:
             raise ConfigError(f"not all processes see the same checkpoints in {out}: it must lie on a shared disk")
-        if found is None:
+        if saved is None:
             return
-        path, state = found
+        path, state = saved
         with malformed(path):
             check_resumable(self.config, state["config"], path)
             if state["data"] != self.trained_on:
-                both = state["data"], self.trained_on
-                was, now = (f"{num} samples of the data {digest[:12]}" for num, digest in both)
+                before_and_now = state["data"], self.trained_on
+                was, now = (f"{num} samples of the data {digest[:12]}" for num, digest in before_and_now)
                 raise ConfigError(
                     f"{path} was trained on {was}, but now there are {now}. Choose another --out, or start from its "
                     "weights with --init-from"
                 )
             load_weights(self.objective, state["objective"], str(path))
             parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-            for i, moments in state["optimizer"]["state"].items():  # none of a parameter that never had a gradient
+            for i, moments in state["optimizer"]["state"].items():  # a parameter that never had a gradient has none
                 own = {"exp_avg": parameters[i], "exp_avg_sq": parameters[i], "step": torch.zeros(())}
                 check_weights(own, moments, f"{path}, optimizer, {i}")  # torch would not compare the shapes
             for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
@@ -147,7 +148,7 @@ class Run:
             if self.scheduler:
                 self.scheduler.load_state_dict(state["scheduler"])
             self.step, self.epoch_loss = index(state["step"]), float(state["epoch_loss"])
-            for records in state.get("window", []):  # of all ranks; the first takes them
+            for records in state.get("window", []):  # records of all ranks; rank 0 takes them
                 ours = [_record(record, self.ranks.device) for record in records]
                 self.window.append([] if self.ranks.rank else ours)
         self.ranks.say(f"resumed from {path} at step {self.step}")
@@ -156,14 +157,14 @@ class Run:
 
     def begin_step(self) -> None:
         """Set epoch, stage and learning rate of the next step."""
-        self.epoch, stage = self.step // self.per_epoch, 1 if self.step < self.switch else 2
+        self.epoch, stage = self.step // self.per_epoch, 1 if self.step < self.stage_2_begins else 2
         if self.staged and stage != self.stage:
             self.objective.set_stage(stage)
         self.stage = stage
-        if self.step == self.switch:
+        if self.step == self.stage_2_begins:
             self.window.clear()
         if self.config.lr_decay == "cosine":
-            factor = 0.5 + 0.5 * math.cos(math.pi * self.step / self.full)
+            factor = 0.5 + 0.5 * math.cos(math.pi * self.step / self.planned_steps)
             for group in self.optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * factor
         if not self.steps:
@@ -176,20 +177,20 @@ class Run:
         self.bar.update()
 
     def watch_time(self) -> None:
-        """After ten steps say how long the run will take. After --max-minutes the step that is done is the last."""
-        seconds, done, left = time.perf_counter() - self.start, self.step - self.first, self.total - self.step
+        """After ten steps say how long the run will take. After --max-minutes this step becomes the last."""
+        seconds, done, left = time.perf_counter() - self.start, self.step - self.first, self.last_step - self.step
         if done == 10 and left:
             # Validations and checkpoints are not in it.
             self.ranks.say(f"estimate    {duration(seconds / done * left)} for the {left:,} steps that are left")
         if self.config.max_minutes and max(self.ranks.gather([seconds])) > 60 * self.config.max_minutes:
-            self.total = self.step
+            self.last_step = self.step
 
     def ends_epoch(self) -> bool:
         """Whether the last step ended an epoch, or the run."""
-        return self.step % self.per_epoch == 0 or self.step == self.total
+        return self.step % self.per_epoch == 0 or self.step == self.last_step
 
     def end_epoch(self, measured: dict[str, float]) -> None:
-        """Let the learning rate follow what was measured. Nothing if the run was ended within an epoch."""
+        """At the end of a whole epoch, let the learning rate follow the measured values."""
         if self.step % self.per_epoch == 0:
             values = measured | {"loss": self.epoch_loss}
             if self.scheduler and math.isfinite(values[self.measure]):  # undefined if all samples have one label
@@ -198,7 +199,7 @@ class Run:
 
     # ---- metrics.jsonl -----------------------------------------------------------------------------------------------
 
-    def trim(self) -> None:
+    def trim_log(self) -> None:
         """Remove the lines of metrics.jsonl that were written after the checkpoint."""
         if self.ranks.rank == 0:
             write_file(self.path, lines_before(self.path, self.step))
@@ -215,22 +216,22 @@ class Run:
         since = means([{"loss": record["loss"]} for records in new for record in records], self.ranks)
         rate = len(self.steps) * self.config.global_batch_size / (time.perf_counter() - self.since)
         speed = {"lr": self.optimizer.param_groups[-1]["lr"], f"{self.unit}_per_second": rate}
-        self.write(split="train", **values, **speed, peak_memory_mb=peak_memory(self.ranks.device))
+        self.write_line(split="train", **values, **speed, peak_memory_mb=peak_memory(self.ranks.device))
         self.bar.set_postfix_str(f"loss {values['loss']:.4g}, {rate:.3g} {self.unit}/s", refresh=False)
         self.epoch_loss += since["loss"] * len(self.steps)
         self.steps = {}
 
     def log_valid(self, values: dict[str, float]) -> dict[str, float]:
-        """Write a line with what a validation has measured, if anything, and print it."""
+        """Write and print the values of a validation, if there are any; return them."""
         if values:
-            self.write(split="valid", **values)
+            self.write_line(split="valid", **values)
             at = f"step {self.step:>6}  epoch {self.epoch}" + f"  stage {self.stage}" * self.staged
             shown = "  ".join(f"{name} {value:.4g}{beside(name, values)}" for name, value in in_order(values))
             self.ranks.say(f"{at}  valid, {values['samples']} {self.unit}: {shown}")
         return values
 
-    def write(self, **values) -> None:
-        """Write one line to the disk; `step` counts those that are done."""
+    def write_line(self, **values) -> None:
+        """Write one line to the disk; its `step` is the number of steps that are done."""
         if self.ranks.rank == 0:
             stage = {"stage": self.stage} if self.staged else {}
             line = {"step": self.step, "epoch": self.epoch, **stage, **values}
@@ -242,15 +243,15 @@ class Run:
 
 
 def _plain(record: Record) -> dict[str, list]:
-    """The logs of a batch as plain values, which a checkpoint can hold: the kind of each, and its sums."""
+    """The logs of a batch as plain values, which a checkpoint can hold: the class of each, and its sums."""
     return {name: [type(log).__name__, log.sums.double().tolist()] for name, log in record.items()}
 
 
 def _record(plain: dict[str, list], device: torch.device) -> Record:
-    """The logs that `_plain` made such values of."""
-    kinds = {kind.__name__: kind for kind in Statistic.__subclasses__()}
-    made = {name: (kinds[kind], torch.tensor(sums, dtype=torch.double)) for name, (kind, sums) in plain.items()}
-    return {name: kind(sums.to(device)) for name, (kind, sums) in made.items()}
+    """The logs of a batch, from the plain values of `_plain`."""
+    statistics = {statistic.__name__: statistic for statistic in Statistic.__subclasses__()}
+    logs = {name: (statistics[kind], torch.tensor(sums, dtype=torch.double)) for name, (kind, sums) in plain.items()}
+    return {name: statistic(sums.to(device)) for name, (statistic, sums) in logs.items()}
 
 
 def duration(seconds: float) -> str:
@@ -273,7 +274,7 @@ def groups(objective: nn.Module, lr: float) -> list[dict]:
 
 def check_finite(steps: dict[int, Step], ranks: Ranks) -> None:
     """Raise SiamDiffError, on all ranks, that names the proteins of the first step that went wrong."""
-    bad = ranks.gather([number for number, step in steps.items() if not math.isfinite(step.total)])
+    bad = ranks.gather([number for number, step in steps.items() if not math.isfinite(step.loss_and_norm)])
     if bad:
         parts = steps[min(bad)].parts
         losses = ranks.gather([(names, float(logs["loss"].sums[0]) / len(names)) for names, logs in parts])

@@ -23,6 +23,7 @@ import torch
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders.weights import read_weights
 from siamdiff_min.pretraining import OBJECTIVES, STAGED
 from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.config import pretrain_options, replace
@@ -76,7 +77,7 @@ def rows(config: Namespace) -> list[str]:
     table = []
     for stage in (1, 2):
         last = max(line["step"] for line in lines if line["stage"] == stage and line["split"] == "train")
-        weights = checkpoint.load(Path(config.out) / f"checkpoint-{last:09d}.pt")["objective"]
+        weights = read_weights(Path(config.out) / f"checkpoint-{last:09d}.pt")["objective"]
         trained.load_state_dict(weights)
         start = next(line for line in lines if line["stage"] == stage and line["split"] == "train")
         end = evaluate(trained, config, stage, store, valid)
@@ -131,7 +132,7 @@ def other_row(config: Namespace) -> str:
     store = open_store()
     train, valid = split(store, config.valid_fraction)
     trained, trivial = build(config), build(config)
-    trained.load_state_dict(checkpoint.load(checkpoint.checkpoints(Path(config.out))[0])["objective"])
+    trained.load_state_dict(read_weights(checkpoint.checkpoints(Path(config.out))[0])["objective"])
     end, start = evaluate(trained, config, 1, store, valid), next(x for x in lines if x["split"] == "train")
     if hasattr(trivial, "types"):
         trivialise(trivial, config, store, train)

@@ -93,7 +93,7 @@ def trivial(kind: str, data: LabelledData, related: dict[str, str]) -> dict[str,
     training (EC), the commonest type (RES); and a linear model of `described`, as scikit-learn fits it by default."""
     seen, given = {}, {}
     for split in ("train", "valid", "test"):
-        dataset = SETS[kind].samples(open_store(getattr(data, split), workers=1), labels=data.labels)
+        dataset = SETS[kind].samples(open_store(getattr(data, split), workers=1), classes=data.classes)
         samples = [dataset[0, i] for i in range(len(dataset))]
         seen[split] = np.stack([described(sample) for sample in samples])
         group = [name for sample in samples for name in sample.groups]
@@ -307,10 +307,10 @@ def curves(config: dict, out: Path) -> None:
         objective = checkpoint.new_objective(weights.new_encoder(run), run).eval()
         points[title] = []
         for path in sorted(folder.glob("checkpoint-*.pt")):
-            state = checkpoint.load(path)
+            state = weights.read_weights(path)
             if state["step"] * budget["epochs"] % max(stages):
                 continue  # within an epoch
-            checkpoint.load_weights(objective, state["objective"], str(path))
+            weights.load_weights(objective, state["objective"], str(path))
             objective.set_stage(stages[state["step"]])
             crops = Crops(store, run.max_length, run.seed)  # and masks and noise: the same after every epoch
             measured = engine.evaluate(objective, Data(crops, collate, range(len(store))), run, ranks)

@@ -15,6 +15,7 @@ import torch
 
 from siamdiff_min import pretrain as train
 from siamdiff_min.data.crops import Crops, collate
+from siamdiff_min.encoders.weights import read_weights
 from siamdiff_min.files import console
 from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.order import Data
@@ -44,12 +45,12 @@ def main(argv: list[str] | None = None) -> None:
             stores[name] = ranks.first(lambda folder=folder: train.open_store(folder, None, 1))
         for run in args.runs:
             for path in sorted(checkpoint.checkpoints(run)):
-                state = checkpoint.load(path)
+                state = read_weights(path)
                 names = [name for name in stores if (run.name, str(state["step"]), name) not in done]
                 if not names:
                     continue
                 config = Namespace(**state["config"] | {"init_from": None, "amp": "off", "seed": 0, "num_workers": 0})
-                objective = train.build(config, ranks)
+                objective = train.build_objective(config, ranks)
                 objective.load_state_dict(state["objective"])
                 for name in names:
                     data = Data(Crops(stores[name], config.max_length, 0), collate, list(range(len(stores[name]))))

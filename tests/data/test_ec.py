@@ -21,7 +21,7 @@ from siamdiff_min.data.sources import find_structures
 from siamdiff_min.data.store import open_store
 from siamdiff_min.files import StructureError
 
-LABELS = ("1.1.1.-", "2.7.11.1", "3.4.21.n1", "4.2.1.1")
+CLASSES = ("1.1.1.-", "2.7.11.1", "3.4.21.n1", "4.2.1.1")
 CHAINS = {  # of the annotation
     "1ABC-A": ["1.1.1.-"],
     "1ABC-a": ["2.7.11.1"],
@@ -33,7 +33,7 @@ CHAINS = {  # of the annotation
 }
 ANNOTATION = [
     "### EC-numbers",
-    "\t".join(LABELS),
+    "\t".join(CLASSES),
     "### PDB-chain\tEC-numbers",
     *(f"{name}\t{','.join(numbers)}" for name, numbers in CHAINS.items()),
 ]
@@ -102,7 +102,7 @@ def note(source):
 @pytest.mark.parametrize("year", ["", "2020"])
 def test_splits_and_labels(tmp_path, zipped, year):
     data = ec_set(layout(tmp_path / "EnzymeCommission", zipped=zipped, year=year).parent)
-    assert data.labels == LABELS
+    assert data.classes == CLASSES
     assert names(data.train) == ["1ABC-A", "1ABC-a"] and names(data.valid) == ["2DEF-B", "3GHI-AAA"]
     assert names(data.test) == ["4JKL-A", "5MNO-7"]
     for origin in (data.train, data.valid):
@@ -115,7 +115,7 @@ def test_splits_and_labels(tmp_path, zipped, year):
     for origin in (data.train, data.valid, data.test):
         for source in origin.listing().sources:
             assert source.read().protein.num_residues == 5
-    assert "4 labels, 7 chains with labels" in data.about
+    assert "4 classes, 7 chains with labels" in data.about
 
 
 @pytest.mark.parametrize("cutoff, expected", [(95, 2), (70, 2), (50, 2), (40, 1), (30, 1)])
@@ -220,7 +220,7 @@ def test_to_samples_through_the_store(tmp_path, zipped, workers):
     if not zipped:
         (data.test.path / "5MNO-7.ent").write_bytes(b"<html>")
         data = ec_set(tmp_path / "s")
-    samples = SETS["ec"].samples(open_store(data.test, workers=workers), labels=data.labels)
+    samples = SETS["ec"].samples(open_store(data.test, workers=workers), classes=data.classes)
     assert [samples[0, i].names[0] for i in range(len(samples))] == ["4JKL-A", "5MNO-7"][: 1 + len(zipped)]
     assert samples[0, 0].target.tolist() == [[0, 0, 1, 0]]
     report = samples.store.meta

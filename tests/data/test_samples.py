@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from given import LABELS, Given, dataset, entries, structure, surroundings
+from given import CLASSES, Given, dataset, entries, structure, surroundings
 from helpers import assert_equal_samples
 
 from siamdiff_min.data.samples import Unlabelled, pack_samples
@@ -45,7 +45,7 @@ def test_a_plain_store_has_no_labels(tmp_path):
 def test_ec_labels(tmp_path):
     data = dataset("ec", tmp_path, 5)
     assert [data[0, i].target.argmax().item() for i in range(5)] == [0, 1, 2, 0, 1]
-    assert data[0, 0].target.shape == (1, len(LABELS))
+    assert data[0, 0].target.shape == (1, len(CLASSES))
 
 
 def test_psr_targets_and_groups(tmp_path):

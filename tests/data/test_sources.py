@@ -158,6 +158,17 @@ def test_damaged_archives_are_an_error_that_names_them(tmp_path):
         find_structures(path)
 
 
+def test_members_of_an_archive_that_fails_as_a_whole_are_not_counted_one_by_one(tmp_path):
+    """Half a list of its members is no part of what was seen."""
+    members = [(special("link.pdb", tarfile.SYMTYPE, "a.pdb"), b""), ("a.pdb", TEXT)]
+    whole = write_tar(tmp_path / "whole.tar", members).read_bytes()
+    (tmp_path / "half.tar").write_bytes(whole[: 3 * 512 - 100])
+    listing = find_structures(tmp_path)
+    assert names(listing) == ["a", "half.tar"] and reasons(listing) == {"not a regular file": 1}
+    with pytest.raises(StructureError, match="damaged archive"):
+        listing.sources[1].read()
+
+
 def test_an_archive_that_shrinks_after_it_was_listed(tmp_path):
     path = write_tar(tmp_path / "x.tar", [("a.pdb", TEXT)])
     source = find_structures(path).sources[0]

@@ -135,7 +135,7 @@ def test_every_file_is_accounted_for(folder, tmp_path, capsys):
     files = sum(len(names) for _, _, names in os.walk(folder))
     assert meta["seen"] == files == len(store) + 1 + 3
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"{store.path}: {store.report()}"] and "seen 14 = used 10 + skipped 1 (" in lines[0]
+    assert lines == [f"{store.path}: {store.report_counts()}"] and "seen 14 = used 10 + skipped 1 (" in lines[0]
     assert lines[0].endswith(f"; what failed: {store.path / 'failures.tsv'}")
     table = [line.split("\t") for line in (store.path / "failures.tsv").read_text().splitlines()]
     assert Counter(row[1] for row in table[1:]) == {"failed": 3, "skipped": 1}

@@ -60,7 +60,7 @@ def labelled(folder, values, **options):
     path = write(folder, ("name", "value"), *zip(NAMES, values))
     data = table_set(path, folder / "data", **options)
     stores = [open_store(getattr(data, split), workers=1) for split in ("train", "valid", "test")]
-    return data, [SETS["table"].samples(store, labels=data.labels) for store in stores]
+    return data, [SETS["table"].samples(store, classes=data.classes) for store in stores]
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def test_labels_are_the_same_with_and_without_spaces(folder, separator):
         (folder / "labels").write_text("\n".join(lines))
         data = table_set(folder / "labels", folder / "data", needed=["train"])
         store = open_store(data.train, workers=1)
-        made.append((data.labels, [store.labels(i) for i in range(6)]))
+        made.append((data.classes, [store.labels(i) for i in range(6)]))
     assert made[0] == made[1] == made[2] and made[0][0] == ("a", "b", "c")
     assert made[0][1][1]["values"] == [["a", "b"]]
 
@@ -140,7 +140,7 @@ KINDS = {  # values, kind that they look like, names, targets
 def test_kinds(folder, kind):
     values, names, dtype = KINDS[kind]
     data, sets = labelled(folder, values)
-    assert data.options == {"kind": kind, "residues": False} and data.labels == names
+    assert data.options == {"kind": kind, "residues": False} and data.classes == names
     assert data.about.startswith(f"{kind} on 6 structures")
     found = {}
     for samples in sets:
@@ -186,13 +186,13 @@ def test_a_missing_value_is_no_class(folder):
 def test_a_table_of_the_test_split_alone_is_enough_to_score(folder):
     path = write(folder, *((name, i, "test") for i, name in enumerate(NAMES)))
     data = table_set(path, folder / "data", needed=["test"])
-    assert len(data.test.labels) == 6 and not data.train.labels
+    assert len(data.test.label_of) == 6 and not data.train.label_of
     with pytest.raises(StructureError, match="6 structures leave none for train and valid"):
         table_set(path, folder / "data")
 
 
 def test_numbers_are_classes_if_one_says_so(folder):
-    assert labelled(folder, ["1", "2", "3", "1", "2", "3"], kind="classes")[0].labels == ("1", "2", "3")
+    assert labelled(folder, ["1", "2", "3", "1", "2", "3"], kind="classes")[0].classes == ("1", "2", "3")
 
 
 # ---- structures ------------------------------------------------------------------------------------------------------
@@ -234,13 +234,13 @@ def test_structures_that_cannot_be_read_are_counted(folder):
         write(folder, *((name, i, "train") for i, name in enumerate(NAMES))), folder / "data", needed=["train"]
     )
     store = open_store(data.train, workers=1)
-    assert len(store) == 5 and store.about == "1 structures"
+    assert len(store) == 5 and store.not_found == "1 structures"
 
 
 def test_splits_by_column(folder):
     lines = [(name, 1 + i, split) for i, (name, split) in enumerate(zip(NAMES, ["train", "val", "test"] * 2))]
     data = table_set(write(folder, *lines), folder / "data")
-    listed = [[*getattr(data, split).labels] for split in ("train", "valid", "test")]
+    listed = [[*getattr(data, split).label_of] for split in ("train", "valid", "test")]
     assert listed == [["p0", "p3"], ["p1", "p4"], ["p2", "p5"]]
     with pytest.raises(StructureError, match="4 structures leave none for valid"):
         table_set(write(folder, *[line for line in lines if line[2] != "val"]), folder / "data")
@@ -291,7 +291,7 @@ def test_residues_are_found_by_chain_number_and_insertion_code(folder):
     name = store.names[0]
     first = numbers[NAMES.index(name) + 2]
     assert sample.names[0] == f"{name}:A:{first}" and sample.groups == (name, name)
-    assert store.about == "8 labels of residues that are not in theirs"
+    assert store.not_found == "8 labels of residues that are not in theirs"
     batch, names = pack_samples([samples[0, i] for i in range(3)])
     assert len(names) == 6 == len(batch.target) == batch.focus.sum() and batch.protein.num_proteins == 3
     assert samples.targets().shape == (8,)
@@ -308,19 +308,19 @@ def test_residues_of_one_number_are_told_apart_by_chain_and_insertion_code(folde
     store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
     sample = SETS["table"].samples(store)[0, 0]
     in_file = [(chain, number) for chain in "LH" for number in ("5", "5A", "5B", "6", "-7")]
-    assert sample.names == tuple(f"two:{chain}:{number}" for chain, number in in_file) and not store.about
+    assert sample.names == tuple(f"two:{chain}:{number}" for chain, number in in_file) and not store.not_found
     assert sample.target.tolist() == [places.index(place) for place in in_file] and sample.focus.all()
     lines = [("two", "H", "5A", 1, "train"), ("two", "H", "5C", 2, "train"), ("two", "A", "5", 3, "train")]
     store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
     assert SETS["table"].samples(store)[0, 0].focus.nonzero().flatten().tolist() == [6]
-    assert store.about == "2 labels of residues that are not in theirs"
+    assert store.not_found == "2 labels of residues that are not in theirs"
 
 
 def test_a_structure_without_its_labelled_residues_is_left_out(folder):
     numbers = [900, *[int(PROTEIN.residue_number[8])] * 5]
     lines = [(name, "A", number, i, "train") for i, (name, number) in enumerate(zip(NAMES, numbers))]
     store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
-    assert store.names == NAMES[1:] and store.about == "1 structures, 1 labels of residues that are not in theirs"
+    assert store.names == NAMES[1:] and store.not_found == "1 structures, 1 labels of residues that are not in theirs"
 
 
 def test_a_split_in_which_no_label_meets_a_residue_is_a_sentence(folder):
@@ -350,9 +350,9 @@ def test_every_kind_is_learnt_by_heart(folder, kind, residues, level):
     else:
         lines = list(zip(NAMES, texts))
     data = table_set(write(folder, *lines), folder / "data", kind)
-    samples = SETS["table"].samples(open_store(data.train, workers=1), labels=data.labels)
+    samples = SETS["table"].samples(open_store(data.train, workers=1), classes=data.classes)
     batch, _ = pack_samples([samples[0, i] for i in range(4)])
-    outputs = {"num_outputs": len(data.labels)} if data.labels else {}
+    outputs = {"num_outputs": len(data.classes)} if data.classes else {}
     task = TASKS["table"](ENCODERS["gearnet"](level, "tiny"), **outputs, **data.options)
     task.fit(samples.targets(), "tiny")
     optimizer, losses = torch.optim.Adam(task.parameters(), lr=3e-3), []

@@ -1,12 +1,14 @@
 """Every task learns four samples by heart, reads what it should, and is scored the same on any number of ranks."""
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import move
-from given import LABELS, dataset, encoder
+from given import CLASSES, dataset, encoder
 
 from siamdiff_min.data.samples import pack_samples
 from siamdiff_min.data.sets import SETS
@@ -24,7 +26,7 @@ ALONE = ranks.Ranks(torch.device("cpu"))
 
 def make(task: str, level: str):
     torch.manual_seed(0)
-    return TASKS[task](encoder(task, level), **({"num_outputs": len(LABELS)} if task == "ec" else {}))
+    return TASKS[task](encoder(task, level), **({"num_outputs": len(CLASSES)} if task == "ec" else {}))
 
 
 def batch_of(data, num: int = 4):
@@ -33,6 +35,17 @@ def batch_of(data, num: int = 4):
 
 def test_tasks_datasets_and_table_6_name_the_same():
     assert TASKS.keys() == SETS.keys() == TABLE_6.keys()
+
+
+def test_tasks_have_the_levels_and_metrics_of_the_papers_tables_1_and_2():
+    names = {"aupr": "auprc", "global rho": "global_spearman", "mean rho": "mean_spearman"}
+    with open(Path(__file__).parents[1] / "paper_numbers.csv", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["table"] in ("T1", "T2") and row["metric"] != "mean rank"]
+    listed = {(*row["metric"].lower().split(" ", 1), row["level"]) for row in rows}
+    ours = {(task, level) for task, levels in TABLE_6.items() for level in levels if task != "table"}
+    assert {(task, level) for task, _, level in listed} == ours
+    for task, metric, _ in listed:
+        assert names.get(metric, metric) in TASKS[task].measures
 
 
 @pytest.mark.repeats
@@ -169,7 +182,7 @@ def test_names_of_outputs():
     assert list(make("ec", "residue").names) == list(make("psr", "atom").names) == []
 
 
-def test_ec_of_the_small_sizes_begins_at_the_frequencies_of_its_labels():
+def test_ec_of_the_small_sizes_begins_at_the_frequencies_of_its_classes():
     targets = np.zeros((9, 4), dtype=np.float32)
     targets[:3, 1] = targets[:, 2] = 1
     for size, expected in {"tiny": np.array([0.05, 0.35, 0.95, 0.05]), "paper": None}.items():

@@ -16,7 +16,7 @@ from conftest import (
     real_protein,
     relative_error,
 )
-from given import LABELS, dataset
+from given import CLASSES, dataset
 
 from siamdiff_min.conventions import OFFICIAL
 from siamdiff_min.data.samples import pack_samples
@@ -397,7 +397,7 @@ def test_pre_training_reaches_every_weight(frozen):
 def test_fine_tuning_reaches_every_weight(task, tmp_path):
     data = dataset(task, tmp_path)
     torch.manual_seed(0)
-    more = {"num_outputs": len(LABELS)} if task == "ec" else {}
+    more = {"num_outputs": len(CLASSES)} if task == "ec" else {}
     model = TASKS[task](ENCODERS["esm-gearnet"]("residue", "tiny"), **more)
     loss, _ = model(pack_samples([data[0, i] for i in range(2)])[0])
     loss.backward()

@@ -29,7 +29,14 @@ from siamdiff_min.data.shards import ProteinStore
 from siamdiff_min.data.sources import find_structures
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders.esm import ESM2
-from siamdiff_min.encoders.weights import MODEL, load_encoder_file, load_esm, save_encoder_file
+from siamdiff_min.encoders.weights import (
+    MODEL,
+    load_encoder_file,
+    load_esm,
+    read_weights,
+    save_encoder_file,
+    write_weights,
+)
 from siamdiff_min.files import CheckpointError, StoreError
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX, CA, RESIDUE_ATOMS, RESIDUES
 from siamdiff_min.protein.parse import read_structure
@@ -314,7 +321,7 @@ def ec_files(folder: Path) -> Target:
         data, read = result
         for structure in read:
             assert same_structure(structure, whole), "not what was packed"
-            assert set(structure.labels["values"][0]) <= set(data.labels)
+            assert set(structure.labels["values"][0]) <= set(data.classes)
         assert sorted(os.listdir(folder)) == sorted([*files, "train", "valid"]), "written outside"
 
     return Target(files, StructureError, read, check)
@@ -378,13 +385,13 @@ def weights(folder: Path) -> Target:
     state = {"step": 3, "config": identity, "objective": few, "losses": [0.5, None, 1e-3]}
     loaders = {
         "encoder.pt": load_encoder_file,
-        "best.pt": lambda path: checkpoint.load(path, MODEL),
+        "best.pt": lambda path: read_weights(path, MODEL),
     }
     paths = {"checkpoint": checkpoint.save(folder, 3, state)} | {name: folder / name for name in loaders}
-    readers = {"checkpoint": checkpoint.load} | loaders
+    readers = {"checkpoint": read_weights} | loaders
     save_encoder_file(paths["encoder.pt"], module, *identity.values(), note="x")
     model = {**identity, "task": "psr", "labels": [], "state": module.state_dict()}
-    checkpoint.write(paths["best.pt"], MODEL, model)
+    write_weights(paths["best.pt"], MODEL, model)
     files = {name: path.read_bytes() for name, path in paths.items()}
     whole = {name: readers[name](path) for name, path in paths.items()}
 

@@ -14,7 +14,7 @@ from standin import lines
 from siamdiff_min.data import ec
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.encoders.weights import MODEL, load_encoder_file, save_encoder_file
+from siamdiff_min.encoders.weights import MODEL, load_encoder_file, read_weights, save_encoder_file
 from siamdiff_min.training import checkpoint
 
 UNDISTURBED: dict = {}
@@ -111,7 +111,7 @@ class Finetuning(Run):
 
     def result(self, place):
         seeds = {seed: trained(place / f"seed-{seed}") for seed in (3, 4)}
-        best = [digest(checkpoint.load(place / f"seed-{seed}" / "best.pt", MODEL)) for seed in (3, 4)]
+        best = [digest(read_weights(place / f"seed-{seed}" / "best.pt", MODEL)) for seed in (3, 4)]
         predicted = [(place / f"seed-{seed}" / "predictions.tsv").read_text() for seed in (3, 4)]
         return files(place), seeds, best, predicted, json.loads((place / "results.json").read_text())["test"]
 

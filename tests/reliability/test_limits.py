@@ -127,7 +127,7 @@ def test_too_many_open_files_are_no_fault_of_a_file(tmp_path):
 
 def read_and_wait() -> None:
     pool.MAX_SECONDS = 1
-    assert isinstance(pool._read(Hostile("a")), Structure)
+    assert isinstance(pool._read_source(Hostile("a")), Structure)
     time.sleep(1.5)
     os._exit(7)
 

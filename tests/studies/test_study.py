@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import real_protein
-from given import LABELS, entries
+from given import CLASSES, entries
 
 from siamdiff_min.data.labelled import LabelledData
 from siamdiff_min.data.samples import Sample
@@ -130,7 +130,7 @@ def test_links_to_the_data_in_the_layouts_that_are_read(tmp_path):
     assert [p.name for p in (out / "data/train").iterdir()] == ["a.pdb.gz"]
     assert [p.name for p in (out / "data/val").iterdir()] == ["b.pdb.gz"]
     found = study.ec.ec_set(out / "data/ec")
-    assert found.labels == ("1.1.1.1", "2.7.11.1") and "3 chains with labels" in found.about
+    assert found.classes == ("1.1.1.1", "2.7.11.1") and "3 chains with labels" in found.about
     names = [[source.name for source in getattr(found, s).listing().sources] for s in ("train", "valid", "test")]
     assert names == [["1ABC-A"], ["2ABC-0"], ["3ABC-B"]]
     related = {"res/a": "s1", "res/b": "s2", "res/c": "s3", "ec/1ABC-A": "s1", "ec/2ABC-0": "s2", "ec/3ABC-B": "s3"}
@@ -246,7 +246,7 @@ def test_results_and_tables_of_a_study(tmp_path, monkeypatch, capsys):
 def test_what_needs_no_network(tmp_path, kind):
     """A linear model of composition and size is there for every task, and finds mutations to tryptophan."""
     train, test = (Origin(tmp_path / str(n), "given", lambda n=n: Listing(entries(kind, n), [])) for n in (24, 8))
-    answers = study_results.trivial(kind, LabelledData(train, test, test, LABELS if kind == "ec" else ()), {})
+    answers = study_results.trivial(kind, LabelledData(train, test, test, CLASSES if kind == "ec" else ()), {})
     assert list(answers) == ["always the same", "linear"]
     constant, linear = (study_results.metrics(kind, of_model["test"]).tolist() for of_model in answers.values())
     assert np.isfinite(constant[0]) and np.isfinite(linear[0]) and max(constant + linear) <= 1

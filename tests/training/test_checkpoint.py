@@ -34,7 +34,7 @@ def test_round_trip_and_keep(tmp_path):
     for step in (1, 2, 10, 100):
         path = checkpoint.save(tmp_path, step, STATE, keep=2)
     assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["checkpoint-000000100.pt", "checkpoint-000000010.pt"]
-    assert_same(checkpoint.load(path), STATE)
+    assert_same(weights.read_weights(path), STATE)
     found, state = checkpoint.latest(tmp_path)
     assert found == path
     assert_same(state, STATE)
@@ -80,13 +80,13 @@ def test_every_flipped_byte_and_truncation_is_detected(tmp_path):
     for place in [*range(0, len(content), 97), len(content) - 1]:
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         try:
-            assert_same(checkpoint.load(path), STATE | {"format": checkpoint.CHECKPOINT})
+            assert_same(weights.read_weights(path), STATE | {"format": checkpoint.CHECKPOINT})
             harmless += 1
         except CheckpointError as error:
             assert str(path) in str(error)
         path.write_bytes(content[:place])
         with pytest.raises(CheckpointError, match="damaged"):
-            checkpoint.load(path)
+            weights.read_weights(path)
     assert harmless < len(content) / 97 / 2
 
 
@@ -147,7 +147,7 @@ def test_read_only_folder_is_named(tmp_path, monkeypatch):
 
 def test_no_code_is_run_on_loading(tmp_path):
     with pytest.raises(CheckpointError, match="cannot be read as a torch file"):
-        checkpoint.load(checkpoint.save(tmp_path, 1, {"evil": Path("/")}))
+        weights.read_weights(checkpoint.save(tmp_path, 1, {"evil": Path("/")}))
 
 
 def test_encoder_file(tmp_path):
@@ -164,7 +164,7 @@ def test_encoder_file(tmp_path):
         "steps": 3,
     }
     fresh = standin.Encoder(True, 0.1)
-    checkpoint.load_weights(fresh, weights.load_encoder_file(path)["state"], str(path))
+    weights.load_weights(fresh, weights.load_encoder_file(path)["state"], str(path))
     assert all(torch.equal(a, b) for a, b in zip(fresh.state_dict().values(), objective.encoder.state_dict().values()))
     torch.save(objective.encoder.state_dict(), tmp_path / "plain.pt")
     with pytest.raises(CheckpointError, match=r"plain.pt holds no GearNet: .*but linear.weight, linear.bias"):
@@ -181,7 +181,7 @@ def test_the_gvp_of_version_0_2_is_refused_by_name(tmp_path):
     path = tmp_path / "encoder.pt"
     state = {"layers.0.norm.0.scalar_norm.running_mean": torch.zeros(3)}
     identity = dict(zip(weights.IDENTITY, ("gvp", "atom", "tiny", "paper")))
-    checkpoint.write(path, weights.ENCODER, {**identity, "state": state})
+    weights.write_weights(path, weights.ENCODER, {**identity, "state": state})
     with pytest.raises(CheckpointError, match="holds the GVP of version"):
         weights.load_encoder(path)
 
@@ -194,7 +194,7 @@ def test_weights_that_do_not_fit_are_all_named():
     state["linear.weight"] = torch.zeros(16, 4)
     state["extra"] = torch.zeros(2)
     with pytest.raises(CheckpointError) as error:
-        checkpoint.load_weights(encoder, state, "file.pt")
+        weights.load_weights(encoder, state, "file.pt")
     message = str(error.value)
     assert "file.pt" in message
     assert "missing: norm.weight (16,)" in message
@@ -228,7 +228,7 @@ def test_forged_weights_are_refused_by_name(forge, said, tmp_path):
     content = {"format": weights.ENCODER, "encoder": "gearnet", "level": "atom", "size": "tiny", "preset": "paper"}
     torch.save({**content, "state": forge(encoder.state_dict())}, tmp_path / "e.pt")
     with pytest.raises(CheckpointError, match=said):
-        checkpoint.load_weights(encoder, weights.load_encoder_file(tmp_path / "e.pt")["state"], "e.pt")
+        weights.load_weights(encoder, weights.load_encoder_file(tmp_path / "e.pt")["state"], "e.pt")
 
 
 def nested(depth: int, width: int = 1) -> list:
@@ -257,10 +257,10 @@ def test_forged_options_are_refused_at_once(kind, forged, tmp_path):
     about["epochs"] = FORGED[forged]()
     torch.save(content, tmp_path / "e.pt")
     with pytest.raises(CheckpointError, match=r"e\.pt is damaged: its options are no plain numbers"):
-        weights.load(tmp_path / "e.pt", kind)
+        weights.read_weights(tmp_path / "e.pt", kind)
     about["epochs"] = [1, 2.5, "word", None, True, {"a": [3]}]
     torch.save(content, tmp_path / "e.pt")
-    assert weights.load(tmp_path / "e.pt", kind)
+    assert weights.read_weights(tmp_path / "e.pt", kind)
 
 
 @pytest.mark.parametrize("step", [-1, 10**9, 10**600, 1.0, "1", None, [1], torch.tensor(1)], ids=lambda x: repr(x)[:12])
@@ -268,9 +268,9 @@ def test_a_forged_step_is_refused(step, tmp_path):
     """Another would name a file that no run finds again, or be counted to for years."""
     checkpoint.save(tmp_path, 1, STATE | {"step": step})
     with pytest.raises(CheckpointError, match=r"000001\.pt is damaged: its step is not a number from 0 to 999999999"):
-        checkpoint.load(tmp_path / "checkpoint-000000001.pt")
+        weights.read_weights(tmp_path / "checkpoint-000000001.pt")
     for step in (0, 10**9 - 1):
-        assert checkpoint.load(checkpoint.save(tmp_path, 1, STATE | {"step": step}))["step"] == step
+        assert weights.read_weights(checkpoint.save(tmp_path, 1, STATE | {"step": step}))["step"] == step
 
 
 @pytest.mark.parametrize("forged", [5, [5], {"a": 1, 2: 3}, True])
@@ -326,10 +326,10 @@ def test_members_are_stored_as_torch_does(forge, reason, tmp_path):
     """A small file of such members can hold terabytes; a folder would be what happens to be in memory."""
     path = checkpoint.save(tmp_path, 1, STATE)
     rewritten(path, None)
-    assert_same(checkpoint.load(path), STATE)
+    assert_same(weights.read_weights(path), STATE)
     rewritten(path, forge)
     with pytest.raises(CheckpointError, match=rf"000001\.pt cannot be read as a torch file, or is damaged: .*{reason}"):
-        checkpoint.load(path)
+        weights.read_weights(path)
 
 
 def test_weights_that_are_not_finite_are_not_written(tmp_path):
@@ -349,7 +349,7 @@ def test_a_fifo_does_not_hang(command, tmp_path):
     held = os.open(tmp_path / "e.pt", os.O_RDWR)  # if it were opened, that would fail, not wait
     os.write(held, b"x")
     with pytest.raises(CheckpointError, match=r"e\.pt: not a regular file"):
-        weights.load_encoder(tmp_path / "e.pt") if command == "embed" else checkpoint.load(tmp_path / "e.pt")
+        weights.load_encoder(tmp_path / "e.pt") if command == "embed" else weights.read_weights(tmp_path / "e.pt")
 
 
 def test_initialise_reports_every_tensor(tmp_path):

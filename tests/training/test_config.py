@@ -10,14 +10,15 @@ import torch
 from siamdiff_min.encoders import ENCODERS, ONE_LEVEL, weights
 from siamdiff_min.files import CheckpointError, ConfigError
 from siamdiff_min.pretraining import OBJECTIVES
-from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import (
     FINETUNE,
+    OPTIONS,
     PRETRAIN,
     TABLE_5,
     check_resumable,
     finetune_options,
     for_seed,
+    option,
     pretrain_options,
 )
 
@@ -99,10 +100,18 @@ def test_every_option_is_explained(options, read, capsys):
         read("--help")
     assert exit_.value.code == 0
     text = capsys.readouterr().out
-    for name, option in options.items():
+    for name, described in options.items():
         assert f"--{name.replace('_', '-')}" in text
-        assert option.about["help"][:20] in " ".join(text.split())
+        assert described.arguments["help"][:20] in " ".join(text.split())
+        whose = ", ".join(described.only)  # the methods or tasks that have it
+        assert not whose or described.arguments["help"].startswith(f"{whose}: ")
     assert vars(read()).keys() == options.keys()
+
+
+@pytest.mark.parametrize("command", ["train", "finetune"])
+def test_every_option_is_described_once(command):
+    names = [name for rows in OPTIONS.values() for commands, name, _ in rows if command in commands.split()]
+    assert len(names) == len(set(names)) > 30
 
 
 @pytest.mark.parametrize(
@@ -122,7 +131,7 @@ def test_nonsense_is_refused(argv, capsys):
 def written(folder, kind=weights.ENCODER, name="encoder.pt", **values):
     """A file of weights that says this of itself."""
     identity = {"encoder": "gearnet", "level": "residue", "size": "tiny", "preset": "paper"} | values
-    checkpoint.write(folder / name, kind, {"options": {}, "labels": [], **identity, "state": {}})
+    weights.write_weights(folder / name, kind, {"options": {}, "labels": [], **identity, "state": {}})
     return folder / name
 
 
@@ -166,6 +175,15 @@ def test_changed_options_are_named():
     check_resumable(pretrain("--seed 1 --out elsewhere --max-steps 3 --num-workers 2"), before, "x")
     with pytest.raises(ConfigError, match=r"--epochs was \[25, 25\], is \[3, 3\].*--batch-size was 32, is 2.*--seed"):
         check_resumable(pretrain("--batch-size 2 --epochs 3"), before, "x")
+
+
+def test_an_option_of_a_plugin_may_be_free(monkeypatch):
+    monkeypatch.setitem(PRETRAIN, "note", option("a note", free=True))
+    monkeypatch.setitem(PRETRAIN, "radius", option("a radius", 1.0, type=float))
+    before = vars(pretrain("--note a"))
+    check_resumable(pretrain("--note b"), before, "x")
+    with pytest.raises(ConfigError, match=r"other options: --radius was 1.0, is 2.0\."):
+        check_resumable(pretrain("--note b --radius 2"), before, "x")
 
 
 def test_the_name_of_the_data_is_no_reason_to_refuse():
@@ -251,6 +269,32 @@ def test_the_encoder_file_says_what_is_not_given(tmp_path):
         pretrain(f"--init-from {file} --encoder gearnet")
     with pytest.raises(ConfigError, match="--task ec exists at residue level, not at atom level"):
         finetune(f"--task ec --init-from {file}")
+
+
+def test_a_users_own_values_in_an_encoder_file_are_no_options(tmp_path):
+    """`Encoder.save(path, **about)` takes any name: `task` was looked for among the options of train.py."""
+    file = written(tmp_path, task="psr", seeds=[3], epochs=9, metric="mae", max_residues=7, out="elsewhere")
+    plain = pretrain(f"--init-from {written(tmp_path, name='plain.pt')}")
+    assert {**vars(pretrain(f"--init-from {file}")), "init_from": "", "out": ""} == {
+        **vars(plain),
+        "init_from": "",
+        "out": "",
+    }
+    config = finetune(f"--init-from {file} --data x")
+    assert (config.seeds, config.epochs, config.metric, config.max_residues) == ([0], [8], None, None)
+
+
+def test_the_first_source_that_knows_an_option_decides(tmp_path):
+    """Command line, file, size, preset, the rest: each step is left out in turn, and the next one decides."""
+    file = written(tmp_path, level="atom", size="small", preset="official")
+    start = f"--init-from {file} --method diffpret"
+    assert (pretrain(start).size, pretrain().size) == ("small", "paper")
+    assert pretrain(start + " --epochs 3").epochs == [3, 3]  # the command line
+    assert pretrain(start).epochs == [25, 25]  # the size of the file, before its preset
+    assert pretrain("--method diffpret --preset official").epochs == [25, 50]  # the preset
+    assert pretrain(start).max_length == 100  # Table 5, which a size leaves as it is
+    config = pretrain(start + " --batch-size 6 --out here", world=2)
+    assert (config.batch_size, config.global_batch_size, config.out) == (6, 12, "here")
 
 
 def test_what_is_given_may_not_contradict_a_model(tmp_path):

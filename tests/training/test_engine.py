@@ -358,7 +358,7 @@ def test_an_error_of_a_store_is_one_sentence(workers):
     """Also if a worker raises it: torch would put its traceback before the sentence."""
     data, config = Data(Replaced(), standin.collate, [0]), Namespace(num_workers=workers)
     with pytest.raises(StoreError) as caught:
-        list(engine.load(data, [[(0, 0)]], config, ALONE.device))
+        list(engine.load_batches(data, [[(0, 0)]], config, ALONE.device))
     assert str(caught.value) == "the store was replaced"
 
 
@@ -372,7 +372,7 @@ def test_a_signal_to_all_while_workers_start(monkeypatch):
 
     monkeypatch.setattr(loader, "_serve", early)
     data = Data(range(10), lambda batch: batch, range(10))
-    assert list(engine.load(data, [[3], [1]], Namespace(num_workers=2), ALONE.device)) == [[3], [1]]
+    assert list(engine.load_batches(data, [[3], [1]], Namespace(num_workers=2), ALONE.device)) == [[3], [1]]
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM, signal.SIGINT}
 
 

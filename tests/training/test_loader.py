@@ -106,7 +106,7 @@ def test_no_room_for_a_process_is_a_sentence():
         for file in files[:8]:
             file.close()
         with pytest.raises(SiamDiffError, match=r"could not start 8 processes .*Too many open files.*--num-workers"):
-            list(loader.load(data, [[i] for i in range(10)], Namespace(num_workers=8), CPU))
+            list(loader.load_batches(data, [[i] for i in range(10)], Namespace(num_workers=8), CPU))
         assert not loader.multiprocessing.active_children()
 
 
@@ -124,14 +124,14 @@ def test_batches_come_in_order_and_errors_in_their_turn(workers):
     """An error of ours keeps its traceback; want of memory is a sentence."""
     data, config = Data(Failing(), torch.stack, range(9)), Namespace(num_workers=workers)
     keys = [[i, i + 1] for i in (5, 0, 1, 7, 6, 8, 1, 0, 5, 7)]
-    batches = list(loader.load(data, keys, config, CPU))
+    batches = list(loader.load_batches(data, keys, config, CPU))
     assert [batch.tolist() for batch in batches] == [[[i, i], [i + 1, i + 1]] for i, _ in keys]
-    loaded = loader.load(data, [[0, 1], [2, 3]], config, CPU)
+    loaded = loader.load_batches(data, [[0, 1], [2, 3]], config, CPU)
     next(loaded)
     with pytest.raises(SiamDiffError, match="had to stop: memory ran out, try fewer --num-workers"):
         next(loaded)
     with pytest.raises(RuntimeError, match=r"(?s)Traceback.*in __getitem__.*a fault of ours"):
-        list(loader.load(data, [[4, 5]], config, CPU))
+        list(loader.load_batches(data, [[4, 5]], config, CPU))
     assert not loader.multiprocessing.active_children()
 
 

@@ -19,12 +19,11 @@ from siamdiff_min.encoders.weights import (
     ENCODER,
     IDENTITY,
     MODEL,
-    load,
     load_encoder,
     load_encoder_file,
-    read,
+    read_weights,
     save_encoder_file,
-    write,
+    write_weights,
 )
 from siamdiff_min.files import CheckpointError
 from siamdiff_min.pretraining import OBJECTIVES
@@ -203,7 +202,7 @@ def test_esm_gearnets_of_earlier_versions_are_refused(tmp_path, name):
     config = {"encoder": "esm-gearnet-8M", "level": "residue", "size": "tiny", "preset": "paper"}
     whole = save(tmp_path, 4, {"objective": state, "config": config, "step": 4})
     with pytest.raises(CheckpointError, match=r"000000004.pt holds the ESM-GearNet of an earlier version"):
-        load(whole)
+        read_weights(whole)
 
 
 def test_outputs_are_the_golden_ones(tmp_path):
@@ -250,22 +249,22 @@ def test_every_kind_of_file_gives_its_encoder(tmp_path):
     plain, model = tmp_path / "encoder.pt", tmp_path / "best.pt"
     save_encoder_file(plain, encoder, *identity.values(), steps=7)
     about = {"labels": [], "seed": 3, "epochs": 2.0, "valid": {"rho": 0.5}}
-    write(model, MODEL, {"task": "psr", **identity, **about, "state": task.state_dict()})
+    write_weights(model, MODEL, {"task": "psr", **identity, **about, "state": task.state_dict()})
     whole = save(tmp_path, 4, {"objective": task.state_dict(), "config": identity, "step": 4})
     for path, kind in [(plain, ENCODER), (model, MODEL), (whole, CHECKPOINT)]:
         loaded = load_encoder(path)
         assert not loaded.training
         assert all(torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), encoder.state_dict().values()))
-        assert read(path)[0] == torch.load(path)["format"] == kind
-    assert load(model, MODEL)["valid"] == {"rho": 0.5}
+        assert read_weights(path)["format"] == torch.load(path)["format"] == kind
+    assert read_weights(model, MODEL)["valid"] == {"rho": 0.5}
     with pytest.raises(CheckpointError, match=r"encoder.pt is an encoder, not a fine-tuned model"):
-        load(plain, MODEL)
+        read_weights(plain, MODEL)
 
 
 def test_an_encoder_nobody_knows_is_refused(tmp_path):
     identity = {"encoder": "gearnet", "level": "atom", "size": "tiny", "preset": "paper", "state": {}}
     for name, value in (("encoder", "transformer"), ("level", "backbone"), ("size", "huge"), ("preset", "mine")):
-        write(tmp_path / "e.pt", ENCODER, identity | {name: value})
+        write_weights(tmp_path / "e.pt", ENCODER, identity | {name: value})
         with pytest.raises(
             CheckpointError, match=f"e.pt (is damaged, or of another version|holds the encoder).*{value}"
         ):

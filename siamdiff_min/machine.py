@@ -1,0 +1,50 @@
+"""The machine: which device to compute on, how much memory was used, and settings that save time and memory on CPUs."""
+
+import ctypes
+import os
+import platform
+import resource
+import sys
+
+import torch
+
+from .files import ConfigError
+
+
+def choose_device(device: str = "auto") -> str:
+    """`device`; "auto" is a GPU if there is any. Raises ConfigError if the GPU is missing."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"--device {device}, but this torch sees no GPU")
+    return device
+
+
+def peak_memory(device: torch.device) -> float:
+    """Most memory this process has used so far, in MB: of the GPU's tensors when on one."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+
+
+def keep_freed_memory() -> None:
+    """With glibc: tensors that are freed on a CPU make room for the next ones, instead of going back to the system.
+
+    It returns large blocks at once, and fetching them again as zeroed pages took 21 % of a step at atom level and
+    12 % at residue level. Blocks above 64 MB still go back: keeping them too is no faster and takes more memory.
+    """
+    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(mmap_threshold, 64 << 20)
+        libc.mallopt(trim_threshold, 2**31 - 1)
+
+
+def keep_few_plans() -> None:
+    """With bfloat16 a CPU keeps a plan for every shape it has seen: gigabytes, as no two batches have one.
+
+    torch reads both numbers at its first product, so they count if they are set before that. Plans of the 64 last
+    shapes take 0.13 GB, and save 15 % of a step's CPU time.
+    """
+    for name, plans in {"LRU_CACHE_CAPACITY": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}.items():
+        os.environ.setdefault(name, plans)
