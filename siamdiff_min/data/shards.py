@@ -1,6 +1,6 @@
-"""Shards: the files of a store, memory-mapped and shared by all processes of a machine.
+"""The files of a store: shards, memory-mapped and shared by all processes of a machine, and two that describe them.
 
-A store is a folder of shards, and `meta.json`, which describes them and is written last. A shard is a dict that
+A store is a folder of shards, `failures.tsv`, and `meta.json`, which is written last. A shard is a dict that
 `torch.save` wrote. It has the proteins of up to SHARD sources, one after the other as in `Protein.pack`:
 
     format            that the file is ours
