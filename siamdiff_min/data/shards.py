@@ -20,6 +20,7 @@ import io
 import json
 import mmap
 import os
+import sys
 import zipfile
 from bisect import bisect_right
 from collections import Counter
@@ -325,7 +326,7 @@ def write_shard(file: Path, shard: dict) -> None:
 
 
 def finish_store(folder: Path, files: Sequence[Path], data: Path, skipped: Iterable[tuple[str, str]]) -> None:
-    """Write `failures.tsv`, then `meta.json`. From then on the folder with these shards is a store of `data`.
+    """Write `failures.tsv`, then `meta.json`, and print the counts. Now the folder is a finished store of `data`.
 
     `skipped` has (file, reason) of what is no source. Raises StoreError if no source could be read.
     """
@@ -345,6 +346,7 @@ def finish_store(folder: Path, files: Sequence[Path], data: Path, skipped: Itera
         raise StoreError(f"no protein that can be read in {data} ({reasons}); see {folder / FAILURES}")
     meta = {**total, **counts, "dropped": dropped, "seen": total["proteins"] + len(rows)}
     write_meta(folder, meta | {"path": str(data.resolve()), "shards": described})
+    print(f"{folder}: {ProteinStore(folder).report_counts()}", file=sys.stderr)
 
 
 def read_meta(folder: Path) -> dict:

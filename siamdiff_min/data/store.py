@@ -241,7 +241,7 @@ def _read_index(home: Path) -> dict[str, list]:
 
 
 def _build_store(data: _Data, folder: Path, workers: int | None) -> None:
-    """Write the shards that are missing, then `failures.tsv` and `meta.json`."""
+    """Write the shards that are missing, then finish the store."""
     listing, size = data.origin.listing(), shards.SHARD
     data.check_unchanged()
     if not listing.sources:
@@ -264,7 +264,6 @@ def _build_store(data: _Data, folder: Path, workers: int | None) -> None:
             shards.write_shard(file, shard)
             bar.update(len(part))
     shards.finish_store(folder, files, data.origin.path, listing.skipped)
-    print(f"{folder}: {ProteinStore(folder).report_counts()}", file=sys.stderr)
 
 
 def _damage(folder: Path) -> list[Path]:
