@@ -33,7 +33,7 @@ LAYOUT = {  # folder of the splits in an official archive
     "pip": "DIPS-split/data",
     "res": "split-by-cath-topology/data",
 }
-FIELDS = {  # of an item; they tell which set it is of
+FIELDS = {  # of an item; they tell its task
     "psr": {"atoms", "scores"},
     "msp": {"original_atoms", "mutated_atoms"},
     "pip": {"atoms_pairs", "atoms_neighbors"},
@@ -173,7 +173,7 @@ def _atoms(item: dict, name: str) -> list[tuple]:
 
 
 def _structure(path: str, atoms: list[tuple], subunit=None) -> Structure:
-    """The protein that one subunit, or all of them, is in the first model. `path` names the item in messages."""
+    """The protein of the first model: of one subunit, or of all. `path` names the item in messages."""
     chosen = [(row, model) for row, model, name in atoms if subunit is None or name == subunit]
     if not chosen:
         raise StructureError(path, "no atoms in it", "" if subunit is None else f"subunit {subunit!r:.100}")
@@ -276,7 +276,7 @@ def _read_pip(path: str, item: dict) -> Structure:
 
 
 def _read_res(path: str, item: dict) -> Structure:
-    """Residue identity: a structure, the residues whose type is to be told, and the atoms listed around each.
+    """Residue identity: a structure, the residues whose types are predicted, and the atoms listed around each.
 
     Of such a residue a sample shows the backbone only, whatever is listed (`samples.EnvironmentSamples`).
     """

@@ -1,7 +1,7 @@
 """Labelled samples of the downstream tasks: from a store to `Sample`s (Sec. 5.1).
 
-A sample is a pure function of (epoch, index). Beside every protein a store keeps a dict of labels. Its rows
-number the residues, or atoms, of the entry from 0:
+A sample is a pure function of (epoch, index). Beside every protein a store keeps a dict of labels. Rows in it count the
+residues, or atoms, of the entry from 0:
 
     ec      kind "labels" (several classes at once); values: the classes of the protein as a list, in a list
     psr     kind "regression"; values: GDT_TS in [0, 1], in a list; target: the protein that this is a model of
@@ -72,7 +72,7 @@ class Samples(torch.utils.data.Dataset):
         classes: their names, in the order of the outputs (EC, tables).
         max_residues: MSP: of each structure, only so many residues, those nearest to the mutation. None for all.
 
-    Raises StoreError if there is no sample, as when no residue with a label is in a structure.
+    Raises StoreError if there is no sample: no structure has a label, or none of the residues that have one.
     """
 
     def __init__(self, store: ProteinStore, classes: Sequence[str] = (), max_residues: int | None = None):

@@ -1,6 +1,6 @@
-"""Shards: the files of a store, memory-mapped and shared by all processes of a machine.
+"""The files of a store: shards, memory-mapped and shared by all processes of a machine, and two that describe them.
 
-A store is a folder of shards, and `meta.json`, which describes them and is written last. A shard is a dict that
+A store is a folder of shards, `failures.tsv`, and `meta.json`, which is written last. A shard is a dict that
 `torch.save` wrote. It has the proteins of up to SHARD sources, one after the other as in `Protein.pack`:
 
     format            that the file is ours
@@ -20,6 +20,7 @@ import io
 import json
 import mmap
 import os
+import sys
 import zipfile
 from bisect import bisect_right
 from collections import Counter
@@ -31,13 +32,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..files import StoreError, StructureError, UnwantedError, checksum, write_file
+from ..files import StoreError, StructureError, UnwantedError, checksum, escape, write_file
 from ..protein.constants import ATOM_ELEMENT, RESIDUES
 from ..protein.protein import Protein
 from ..protein.structure import Structure
 
 FORMAT, VERSION = "siamdiff_min store", 8
 META, FAILURES = "meta.json", "failures.tsv"
+HEADER = "name\toutcome\treason\tfile\tdetail\n"
 SHARD = 512  # sources; after a kill, a build reads at most so many again
 # The fields of a `Protein` that are kept, and their types on the disk; the other fields follow from them.
 ATOM = np.dtype([("pos", "<f4", 3), ("atom_name", "u1")])
@@ -320,7 +322,31 @@ def write_shard(file: Path, shard: dict) -> None:
     write_file(file, content.getbuffer())
 
 
-# ---- meta.json -------------------------------------------------------------------------------------------------------
+# ---- failures.tsv and meta.json --------------------------------------------------------------------------------------
+
+
+def finish_store(folder: Path, files: Sequence[Path], data: Path, skipped: Iterable[tuple[str, str]]) -> None:
+    """Write `failures.tsv`, then `meta.json`, and print the counts. Now the folder is a finished store of `data`.
+
+    `skipped` has (file, reason) of what is no source. Raises StoreError if no source could be read.
+    """
+    rows, described, total, dropped = [], [], Counter(), Counter()
+    for file in files:
+        shard = load_shard(file)
+        rows += shard["failures"]
+        dropped += shard["dropped"]
+        described.append(describe_shard(file, shard))
+        sizes = {"residues": len(shard["residues"]) - 1, "atoms": len(shard["atoms"])}
+        total.update(proteins=len(described[-1]["names"]), **sizes)
+    rows += [("", "skipped", reason, file, "") for file, reason in skipped]
+    counts = {name: Counter(row[2] for row in rows if row[1] == name) for name in ("skipped", "failed")}
+    write_file(folder / FAILURES, (HEADER + "".join("\t".join(map(escape, row)) + "\n" for row in rows)).encode())
+    if not total["proteins"]:
+        reasons = ", ".join(f"{reason} {count}" for counted in counts.values() for reason, count in counted.items())
+        raise StoreError(f"no protein that can be read in {data} ({reasons}); see {folder / FAILURES}")
+    meta = {**total, **counts, "dropped": dropped, "seen": total["proteins"] + len(rows)}
+    write_meta(folder, meta | {"path": str(data.resolve()), "shards": described})
+    print(f"{folder}: {ProteinStore(folder).report_counts()}", file=sys.stderr)
 
 
 def read_meta(folder: Path) -> dict:

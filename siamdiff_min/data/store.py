@@ -34,7 +34,6 @@ from ..files import (
     StructureError,
     checksum,
     console,
-    escape,
     lock,
     structure_errors,
     write_file,
@@ -47,7 +46,6 @@ from .shards import FAILURES, META, ProteinStore
 from .sources import ARCHIVES, ENDINGS, INDEX, LMDB, LOCK, STORE_NAME, Origin, data_files, structure_files
 
 SUFFIX = ".store"
-HEADER = "name\toutcome\treason\tfile\tdetail\n"
 OURS = re.compile(rf"(\d{{5}}\.pt|{META}|{FAILURES})({re.escape(TEMPORARY)})?")  # the files of a store
 
 
@@ -243,11 +241,11 @@ def _read_index(home: Path) -> dict[str, list]:
 
 
 def _build_store(data: _Data, folder: Path, workers: int | None) -> None:
-    """Write the shards that are missing, then `failures.tsv` and `meta.json`."""
+    """Write the shards that are missing, then finish the store."""
     listing, size = data.origin.listing(), shards.SHARD
     data.check_unchanged()
-    skipped = Counter(reason for _, reason in listing.skipped)
     if not listing.sources:
+        skipped = Counter(reason for _, reason in listing.skipped)
         reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items())) or "it is empty"
         wanted = f"{', '.join(ENDINGS)}, in folders, {', '.join(ARCHIVES)}"
         raise StoreError(f"no structure in {data.origin.path} ({reasons}); looked for {wanted}")
@@ -265,25 +263,7 @@ def _build_store(data: _Data, folder: Path, workers: int | None) -> None:
             data.check_unchanged({source.path for source in part})  # before the shard has its name
             shards.write_shard(file, shard)
             bar.update(len(part))
-    rows, described, total, dropped = [], [], Counter(), Counter()
-    for file in files:
-        shard = shards.load_shard(file)
-        rows += shard["failures"]
-        dropped += shard["dropped"]
-        described.append(shards.describe_shard(file, shard))
-        sizes = {"residues": len(shard["residues"]) - 1, "atoms": len(shard["atoms"])}
-        total.update(proteins=len(described[-1]["names"]), **sizes)
-    skipped += Counter(reason for _, outcome, reason, *_ in rows if outcome == "skipped")
-    failed = Counter(reason for _, outcome, reason, *_ in rows if outcome == "failed")
-    rows += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
-    write_file(folder / FAILURES, (HEADER + "".join("\t".join(map(escape, row)) + "\n" for row in rows)).encode())
-    if not total["proteins"]:
-        reasons = ", ".join(f"{reason} {count}" for counts in (skipped, failed) for reason, count in counts.items())
-        raise StoreError(f"no protein that can be read in {data.origin.path} ({reasons}); see {folder / FAILURES}")
-    counts = dict(total) | {"seen": len(listing.sources) + len(listing.skipped), "dropped": dropped}
-    counts |= {"skipped": skipped, "failed": failed}
-    shards.write_meta(folder, counts | {"path": str(data.origin.path.resolve()), "shards": described})
-    print(f"{folder}: {ProteinStore(folder).report_counts()}", file=sys.stderr)
+    shards.finish_store(folder, files, data.origin.path, listing.skipped)
 
 
 def _damage(folder: Path) -> list[Path]:

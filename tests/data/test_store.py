@@ -501,7 +501,7 @@ def test_a_copy_of_data_and_store_needs_no_second_build(folder, tmp_path, monkey
     (tmp_path / "new").mkdir()
     for name in ("data", "data.store"):
         shutil.copytree(tmp_path / name, tmp_path / "new" / name, copy_function=shutil.copyfile)
-    monkeypatch.setattr(stores, "_build", None)
+    monkeypatch.setattr(stores, "_build_store", None)
     copied = open_store(tmp_path / "new" / "data")
     assert copied.path == tmp_path / "new" / "data.store" / store.path.name and copied.checksum == store.checksum
     (tmp_path / "new").rename(tmp_path / "newer")
@@ -748,11 +748,11 @@ def test_without_data_the_bundle_is_used_and_said(bundle, cache, capsys, monkeyp
     def copy(data, folder, workers):  # building is tested above
         shutil.copytree(bundle.path, folder)
 
-    monkeypatch.setattr(stores, "_build", copy)
+    monkeypatch.setattr(stores, "_build_store", copy)
     store = open_store()
     assert len(store) == 217 and store.path.parent.parent == cache
     assert "structures bundled with the package are used" in capsys.readouterr().err
-    monkeypatch.delattr(stores, "_build")
+    monkeypatch.delattr(stores, "_build_store")
     assert open_store().path == store.path
 
 
