@@ -1,4 +1,4 @@
-"""Representations of a user's own structures: `siamdiff-embed STRUCTURES...`.
+"""Representations of a user's own structures: `siamdiff embed STRUCTURES...`.
 
 In Python, `siamdiff_min.load_encoder("siamdiff-atom").embed("1abc.cif.gz")`. An encoder is one of those that come with
 the package, or any file with the weights of one: encoder.pt, a checkpoint, a fine-tuned model, a released file.

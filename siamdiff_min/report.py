@@ -1,4 +1,4 @@
-"""One page to show: `siamdiff-report RUN` draws a run of train.py or finetune.py into RUN/report.html.
+"""One page to show: `siamdiff report RUN` draws a run of train.py or finetune.py into RUN/report.html.
 
 The result comes first, with its interval, the best answer that looks at nothing, and the numbers behind it; then the
 predictions against the truth, the curves with all seeds in each, the options. Several runs become one page that

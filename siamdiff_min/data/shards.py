@@ -225,7 +225,7 @@ def shard_file(folder: Path, number: int) -> Path:
 
 def damaged(file: Path, reason: str) -> StoreError:
     """The error about a file of a store whose content cannot be what was written."""
-    advice = f"siamdiff-build with the path of the data makes it again; or remove {file.parent}, and start again"
+    advice = f"siamdiff build with the path of the data makes it again; or remove {file.parent}, and start again"
     return StoreError(f"{file} is damaged ({reason}): {advice}")
 
 

@@ -1,6 +1,6 @@
 """Embeddings: the representations of a user's own structures, on the CPU and in numpy.
 
-`Encoder.embed` calls `Embedder.embed`, and `siamdiff-embed` calls `Embedder.embed_group` for thousands of structures.
+`Encoder.embed` calls `Embedder.embed`, and `siamdiff embed` calls `Embedder.embed_group` for thousands of structures.
 The representations of a structure do not depend on the other structures of a call, nor on their order.
 """
 

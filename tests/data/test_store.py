@@ -649,7 +649,7 @@ def test_what_is_damaged_is_named_and_built_again_by_the_build_command(folder, s
     for damage in (half, flipped, None):
         file.unlink() if damage is None else file.write_bytes(damage(file.read_bytes()))
         if damage is half:
-            with pytest.raises(StoreError, match=rf"{file.name} is damaged \(.*siamdiff-build .* makes it again"):
+            with pytest.raises(StoreError, match=rf"{file.name} is damaged \(.*siamdiff build .* makes it again"):
                 open_store(folder)
         capsys.readouterr()
         stores.main([str(folder)])
@@ -766,7 +766,7 @@ def test_a_store_is_built_and_checked_from_the_command_line(folder):
     file.write_bytes(bytes(len(file.read_bytes())))
     for place in (file.parent, f"{folder}.store"):  # without its data
         said = run("module", "siamdiff_min.data.store", place, status=1)
-        assert said.startswith(f"error: {file} is damaged (its checksum differs): siamdiff-build ")
+        assert said.startswith(f"error: {file} is damaged (its checksum differs): siamdiff build ")
     (file.parent / META).write_text("{")
     for place in (file.parent, file.parent.parent, folder):
         with pytest.raises(StoreError, match=r"meta\.json is damaged \(Expecting property name"):
