@@ -179,7 +179,9 @@ def _check_content(content: dict, path: str | Path) -> None:
     if not isinstance(step, int) or not 0 <= step <= LAST_STEP:
         raise CheckpointError(f"{path} is damaged: its step is not a number from 0 to {LAST_STEP}")
     if any(".scalar_norm.running_mean" in name for name in state):
-        raise CheckpointError(f"{path} holds the GVP of version 0.2, which is gone: --encoder gvp is the paper's")
+        raise CheckpointError(
+            f"{path} holds the GVP of an earlier version, which is gone: --encoder gvp is the paper's"
+        )
     edges = any("gearnet.edge_layers." in name for name in state)
     if edges and re.match("esm-gearnet(?!-edge)", options.get("encoder", "")):
         reason = "it had messages between edges, and its output was in another order. Train it again"

@@ -182,7 +182,7 @@ def test_the_gvp_of_version_0_2_is_refused_by_name(tmp_path):
     state = {"layers.0.norm.0.scalar_norm.running_mean": torch.zeros(3)}
     identity = dict(zip(weights.IDENTITY, ("gvp", "atom", "tiny", "paper")))
     weights.write_weights(path, weights.ENCODER, {**identity, "state": state})
-    with pytest.raises(CheckpointError, match="holds the GVP of version"):
+    with pytest.raises(CheckpointError, match="holds the GVP of an earlier version"):
         weights.load_encoder(path)
 
 
