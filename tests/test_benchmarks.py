@@ -226,6 +226,7 @@ def few_models(monkeypatch):
     monkeypatch.setattr(ddg, "DRAWS", 20)
 
 
+@pytest.mark.full
 def test_stability_is_learned_across_families(stability, encoder_file, tmp_path, few_models, capsys):
     """The floor finds what changes of volume; features and log-odds stand beside it; the report has all rows."""
     names = ["floor", encoder_file, f"odds:{encoder_file}", "random-gearnet-residue-tiny-0"]

@@ -111,6 +111,7 @@ def test_mutations_run_as_printed(tmp_path):
     assert (tmp_path / "mutations.png").stat().st_size > 1000
 
 
+@pytest.mark.full
 @pytest.mark.repeats
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def stem(file: Path) -> str:
     return file.name.removesuffix(".pdb.gz")
 
 
+@pytest.mark.repeats
 def test_embeddings_do_not_depend_on_order_or_batch(checkpoint, files):
     alone = siamdiff_min.load_encoder(checkpoint, "cpu")
     single = [alone.embed(file) for file in files[:6]]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ENZYMES
-from processes import TWO_RANKS, cold, run
+from processes import cold, run
 from standin import lines
 
 from siamdiff_min import finetune as script
@@ -108,7 +108,7 @@ def test_a_saved_model_scores_the_same(trained, enzymes, tmp_path):
     finetune("--eval-only", model, *options, "--out", tmp_path / "eval")
     again = json.loads((tmp_path / "eval" / "results.json").read_text())
     assert again["test"] == {"3": results["test"]["3"]}
-    cold("finetune.py", "--eval-only", model, *options, "--out", tmp_path / "two", launcher=TWO_RANKS)
+    finetune("--eval-only", model, *options, "--out", tmp_path / "two", world=2)
     assert json.loads((tmp_path / "two" / "results.json").read_text())["test"] == again["test"]
     said = finetune("--eval-only", model, *options, "--out", tmp_path / "fewer", "--cutoff", 50)
     assert "test 3" in said  # rows with a 1 below 50 %

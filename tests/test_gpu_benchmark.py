@@ -7,6 +7,7 @@ import pytest
 from benchmarks import gpu
 
 
+@pytest.mark.full
 def test_every_section_comes_to_its_end(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gpu", "--device", "cpu", "--steps", "2"])
     monkeypatch.setattr(gpu, "execute", lambda command, timeout: "11 passed")  # runs of others, tested below
@@ -45,6 +46,7 @@ def test_a_run_of_the_training_script():
     assert first["weights"] == second["weights"] and first["proteins_per_second"] > 0
 
 
+@pytest.mark.full
 @pytest.mark.repeats
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["residue", "atom"])

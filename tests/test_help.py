@@ -52,6 +52,7 @@ def test_help_has_every_option_in_a_group_and_defaults_that_are_0(script, option
     assert re.search(r"seed[^-]*\(default: 0\)", said)
 
 
+@pytest.mark.full
 def test_a_reader_who_leaves_early_is_no_error(tmp_path):
     """`train.py --dry-run | head -1`"""
     environment = {**os.environ, "SIAMDIFF_CACHE": str(tmp_path)}

@@ -86,6 +86,7 @@ def installed(tmp_path_factory) -> Path:
     return python.parent
 
 
+@pytest.mark.full
 def test_the_wheel_embeds_a_file_where_there_is_no_checkout(installed, tmp_path):
     save_encoder_file(tmp_path / "e.pt", ENCODERS["gearnet"]("residue", "tiny"), "gearnet", "residue", "tiny", "paper")
     with tarfile.open(bundle_path() / "structures.tar") as archive:

@@ -147,6 +147,7 @@ def data(tmp_path_factory, bundled):
     return folder
 
 
+@pytest.mark.full
 def test_the_command(data, tmp_path, capsys):
     """A random encoder, one in a file and a floor; the same again from the cache of labels."""
     torch.manual_seed(0)

@@ -47,6 +47,7 @@ def test_the_types_that_these_return_are_there():
     assert returned <= set(siamdiff_min.__all__), returned - set(siamdiff_min.__all__)
 
 
+@pytest.mark.full
 def test_the_package_loads_without_what_only_some_need():
     script = "import sys, siamdiff_min; print(*{'sklearn', 'siamdiff_min.embed'} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "\n"

@@ -126,6 +126,7 @@ def test_nothing_held_out_is_a_warning(enzymes, tmp_path):
     assert "8 proteins to train on, 0 held out" in said and "warning     no protein is held out" in said
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_the_run_and_its_loaders(tmp_path, store):
     """`train` fails after ten minutes: Python waits at its exit for processes that nobody ended."""

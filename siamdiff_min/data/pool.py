@@ -28,7 +28,7 @@ START = "fork" if sys.platform == "linux" else "spawn"  # a fork is ready at onc
 
 
 def can_start() -> bool:
-    """Whether any script may start readers. Without fork it needs `if __name__ == "__main__":`, which it may lack."""
+    """Whether any script may start readers. Without fork it needs `if __name__ == '__main__':`, which it may lack."""
     return START == "fork" and not multiprocessing.current_process().daemon
 
 

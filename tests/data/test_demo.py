@@ -135,6 +135,7 @@ def test_msp_rule_by_brute_force():
     assert labels == {0: 2, 1: 2}
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("task", ["ec", "res", "pip"])
 def test_the_files_are_those_that_the_script_writes(task):
     """PSR and MSP: for a few entries, below. Coordinates may differ in the last digit on another machine."""

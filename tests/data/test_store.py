@@ -699,6 +699,7 @@ def test_what_is_read_does_not_alias_the_store(folder):
     assert_equal(store[0], protein(SIZES[0], seed=0))
 
 
+@pytest.mark.full
 def test_the_store_passes_to_other_processes(folder):
     store = open_store(folder)
     whole = store[3]

@@ -337,6 +337,7 @@ def test_a_split_in_which_no_label_meets_a_residue_is_a_sentence(folder):
 # ---- the task --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("level", ["atom", "residue"])
 @pytest.mark.parametrize("residues", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
@@ -381,6 +382,7 @@ def test_a_metric_of_another_kind_is_refused():
 # ---- the recipe, as printed ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @needs_filters
 def test_the_recipe_runs_as_printed(tmp_path, monkeypatch, capsys):

@@ -72,6 +72,7 @@ def test_overfits_four_samples(task, level, tmp_path):
     assert score.shape == {"ec": (4, 3), "res": (4, NUM_RESIDUE_TYPES)}.get(task, (4,))
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("task, level", CASES)
 def test_predictions_do_not_depend_on_pose_or_batch(task, level, tmp_path):
     data = dataset(task, tmp_path)
@@ -103,6 +104,7 @@ def test_a_head_sees_the_mean_over_the_atoms_in_focus(only_ca, tmp_path):
         assert torch.allclose(value, encoding.node[atoms].mean(0), rtol=1e-5)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("task, sees", [("pip", "the CA"), ("res", "the CA"), ("msp", "all atoms"), ("psr", "protein")])
 def test_what_the_head_of_a_task_sees(task, sees, tmp_path):
     """Of the residue in focus its CA, or the mean over its atoms; else the readout of the whole structure."""
@@ -156,6 +158,7 @@ def test_psr_is_standardised_by_the_training_targets(tmp_path):
     assert np.isclose(model.loss(output, batch.target).mean().item(), 1, atol=1e-5)  # which explains nothing
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("num", [7, 8, 9, 101])
 @pytest.mark.parametrize("task", ["psr", "res"])
 def test_metrics_do_not_depend_on_the_number_of_ranks(task, num, tmp_path, monkeypatch):

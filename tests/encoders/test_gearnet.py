@@ -58,7 +58,7 @@ def test_golden_without_edge_messages():
 
 @pytest.mark.usefixtures("kernel_form")
 @pytest.mark.parametrize("mode", ["eval", "train"])
-@pytest.mark.parametrize("name", ["gearnet_res_6x32", "gearnet_atom_6x128"])
+@pytest.mark.parametrize("name", ["gearnet_res_6x32", pytest.param("gearnet_atom_6x128", marks=pytest.mark.full)])
 def test_golden_gradients(name, mode, near_zero_relus):
     golden = load_golden(name)
     net = GearNet(*CASES[name])

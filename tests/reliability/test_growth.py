@@ -44,6 +44,7 @@ def test_memory_does_not_grow(steps, bound, tmp_path, monkeypatch, record_proper
     record_property(f"MB more after {steps - 100} steps", f"{growth:.1f}")
 
 
+@pytest.mark.full
 def test_bfloat16_keeps_nothing_of_shapes_that_are_gone():
     """150 of them took 0.6 GB where the CPU multiplies bfloat16: torch and oneDNN keep a plan of each."""
     code = """

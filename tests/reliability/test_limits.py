@@ -85,6 +85,7 @@ def origin(tmp_path, names):
     return Origin(tmp_path / "data", "x", lambda: Listing([Hostile(name) for name in sorted(names)], []))
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("processes", [1, 3])
 def test_whatever_a_file_does_is_a_failure_with_its_reason(tmp_path, tight, processes):
     names = sorted(["a", "b", "x", "y", "z", *REASONS])
@@ -180,6 +181,7 @@ class Slow(Hostile):
         return super().read()
 
 
+@pytest.mark.full
 def test_a_pipe_does_not_hold_up_a_conversion_or_an_embedding(tmp_path, monkeypatch, capsys):
     """It took the place of a structure after the files were listed."""
     monkeypatch.setattr(pool, "MAX_SECONDS", 4)
@@ -221,6 +223,7 @@ def test_a_file_that_dies_for_another_one_is_read_again(tmp_path):
     assert structure.protein.num_residues > 0 and (tmp_path / "once").exists()
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("processes", [1, 2])  # the second waits for the lock of the first, and holds the pipe open
 def test_a_process_that_is_killed_amid_its_answer(processes, tmp_path):
     """Half of a message lies in the pipe. Ctrl-C of siamdiff-embed does this now and then, and it waited for ever."""
@@ -269,6 +272,7 @@ def _children() -> set[str]:
         return set(file.read().split())
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_processes_that_are_spawned(tmp_path, monkeypatch):
     """As on systems where forking is not safe."""

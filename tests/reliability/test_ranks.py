@@ -51,6 +51,7 @@ def test_a_dying_rank_ends_the_others(place, world, rounds, tmp_path, record_pro
     record_property("s until the others had ended, at most", f"{slowest:.1f}")
 
 
+@pytest.mark.full
 @pytest.mark.repeats
 @pytest.mark.parametrize(
     "place, how, rounds",
@@ -102,6 +103,7 @@ def test_ranks_share_the_work_of_one(tmp_path):
     assert lines(one)[0] == lines(two)[0]  # the first evaluation: identical
 
 
+@pytest.mark.full
 def test_a_loss_left_out_does_not_stop_two_ranks(tmp_path):
     options = "--ablation", "no-sequence", "--max-steps", "3", "--batch-size", "2", "--global-batch-size", "8"
     assert finish(start(tmp_path / "log", 2, "stand-in", tmp_path, *options)) == [0, 0]
@@ -123,6 +125,7 @@ def test_uneven_and_empty_shards(world, tmp_path):
     assert [line["step"] for line in lines(tmp_path / "out") if line["split"] == "valid"] == [1, 1, 2]  # two stages
 
 
+@pytest.mark.full
 def test_held_out_samples_are_counted_once(tmp_path, record_property):
     """By one, two and three processes, some of them with nothing to do: the same means, to the last digit."""
     numbers = 0, 1, 2, 7, 8, 9, 101
@@ -137,6 +140,7 @@ def test_held_out_samples_are_counted_once(tmp_path, record_property):
     record_property("sets of 0 to 101 samples x 1, 2, 3 processes, identical means", len(numbers))
 
 
+@pytest.mark.full
 @pytest.mark.repeats
 @pytest.mark.parametrize("worlds, batches", [((1, 2), [8]), ((1, 2, 3), [2, 8])])
 def test_a_model_is_scored_the_same_by_any_number_of_processes(worlds, batches, tmp_path, enzymes):

@@ -115,6 +115,7 @@ def test_a_signal_is_never_forgotten(below, numbers, tmp_path, enzymes, record_p
     record_property("times SIGTERM at an operation on the disk, each resumed bit-equal", len(numbers))
 
 
+@pytest.mark.full
 def test_sigterm_to_one_rank_ends_both_after_a_checkpoint(tmp_path):
     children = start(
         tmp_path / "log", 2, "stand-in", tmp_path / "out", "--save-every", "1", SLOW_SAVES=tmp_path / "saving"
@@ -128,6 +129,7 @@ def test_sigterm_to_one_rank_ends_both_after_a_checkpoint(tmp_path):
     assert 1 <= step < 20 and lines(tmp_path / "out")[-1]["step"] == step
 
 
+@pytest.mark.full
 @pytest.mark.repeats
 @pytest.mark.parametrize(
     "number, group",

@@ -76,6 +76,7 @@ def unshared() -> bool:
 SMALL = "mount -t tmpfs -o size=64k tmpfs /dev/shm && "
 
 
+@pytest.mark.full
 @pytest.mark.repeats
 @pytest.mark.parametrize(
     "case", [f"unshare -m sh -c '{SMALL}%s'", "ulimit -n 32; %s", f"unshare -m sh -c '{SMALL}ulimit -n 32; %s'"]

@@ -46,6 +46,7 @@ def written(tmp_path, state, prefix="", file="mc_gearnet_edge.pth"):
     return tmp_path / file
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("prefix", WRAPPERS)
 @pytest.mark.parametrize("level, short", [("atom", "atom"), ("residue", "res")])
 def test_encoders_and_whole_tasks_load_strictly(tmp_path, level, short, prefix):
