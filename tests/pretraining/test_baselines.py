@@ -67,7 +67,9 @@ def test_every_statistic_has_a_value():
     assert all("value" in vars(kind) for kind in Statistic.__subclasses__())
 
 
-@pytest.mark.parametrize("name, level", CASES)
+@pytest.mark.parametrize(
+    "name, level", [pytest.param(*case, marks=[pytest.mark.full] * (case[1] == "atom")) for case in CASES]
+)
 def test_losses_do_not_depend_on_the_pose(name, level):
     objective, protein = build(name, level).eval(), chains()
     loss, logs = objective(protein, generator(1))
@@ -667,6 +669,7 @@ class Toy(Objective):
         return error.mean(), {"error": Mean.of(error)}
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_an_objective_from_outside_the_package_trains(tmp_path, store, monkeypatch):
     monkeypatch.setitem(OBJECTIVES, "toy", Toy)

@@ -250,7 +250,7 @@ def batch() -> Protein:
 @pytest.mark.parametrize("ablation", ABLATIONS)
 @pytest.mark.parametrize("preset", ["paper", "official"])
 @pytest.mark.parametrize("method", STAGED)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", [pytest.param("atom", marks=pytest.mark.full), "residue"])
 def test_every_variant_trains(level, method, preset, ablation):
     if ablation == "no-clash-check" and (level, method) != ("atom", "siamdiff"):
         with pytest.raises(ValueError, match="no-clash-check is for siamdiff at atom level"):

@@ -21,6 +21,7 @@ SOAK = pytest.mark.soak
 PLACES = ("step", "validation", "save", "data", "start")
 
 
+@pytest.mark.full
 @pytest.mark.repeats
 @pytest.mark.parametrize(
     "world, rounds", [(2, 0), (2, 1), pytest.param(2, 6, marks=SOAK), pytest.param(3, 1, marks=SOAK)]
