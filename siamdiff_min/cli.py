@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status of the command."""
     argv = sys.argv[1:] if argv is None else argv
     parser = Parser(prog="siamdiff", description="Pre-training protein structure encoders by diffusion.")
-    commands = "\n".join(f"  {name:9} {about}" for name, (_, about) in COMMANDS.items())
+    commands = "\n".join(f"  {name:9} {purpose}" for name, (_, purpose) in COMMANDS.items())
     parser.usage = (
         f"siamdiff COMMAND [options]\n\n{commands}\n\nsiamdiff COMMAND --help lists the options of a command."
     )

@@ -32,13 +32,13 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def ticks(low: float, high: float, most: int = 7) -> dict[float, str]:
-    """Places for marks on an axis: 1, 2 or 5 times a power of ten apart, and their names."""
+    """Numbers to mark on an axis, 1, 2 or 5 times a power of ten apart, each with its text."""
     rough = (high - low) / most
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    places = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
-    return {i * step: f"{i * step:.{decimals}f}" for i in places}
+    multiples = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    return {i * step: f"{i * step:.{decimals}f}" for i in multiples}
 
 
 def svg(width: float, height: float, parts: Iterable[str], title: str) -> str:

@@ -187,8 +187,8 @@ def prediction_figures(runs: Sequence[Run]) -> list[str]:
     binary = [x for x in every if x.target.shape == x.prediction.shape and is_binary(x.target)]
     flat = [(x.css, x.target.ravel(), x.prediction.ravel()) for x in binary]
     if flat and all(len(set(y)) == 2 for _, y, _ in flat):
-        ones, all_ = int(flat[0][1].sum()), len(flat[0][1])
-        count = f"{ones} positives of {all_}"
+        ones, total = int(flat[0][1].sum()), len(flat[0][1])
+        count = f"{ones} positives of {total}"
         if every[0].target.ndim == 1:
             plane = Plane((-0.01, 1), (0, 1.02), ("false positive rate", "true positive rate"), square=True)
             plane.line([(0, 0), (1, 1)], "dashed")
@@ -196,7 +196,7 @@ def prediction_figures(runs: Sequence[Run]) -> list[str]:
                 plane.line(thinned([*zip(*roc_curve(y, p)[:2])]), css)
             figures.append(captioned(plane.svg("ROC curve"), f"ROC curve, {count}", note))
         plane = Plane((0, 1.01), (0, 1.02), ("recall", "precision"), square=True)
-        plane.across(ones / all_)
+        plane.across(ones / total)
         for css, y, p in flat:
             precision, recall, _ = precision_recall_curve(y, p)
             plane.line(thinned([*zip(recall, precision)]), css)

@@ -8,7 +8,7 @@ CONTENT is a hash of the format and of the names and bytes of all files that the
 out of date and never replaced: other data have another folder. A killed build goes on, because its shards are there.
 The index saves time: a file is hashed once, and again only if its name, size or times are new to the index.
 
-    python -m siamdiff_min.data.store PATH ...  # builds the stores that are missing, and checks all
+    siamdiff build PATH ...  # builds the stores that are missing, and checks all
 """
 
 import contextlib

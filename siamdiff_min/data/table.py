@@ -52,7 +52,7 @@ def table_set(table, data, kind: str | None = None, needed: Sequence[str] = tupl
         named = {name: rows for name, rows in listed.items() if split_of[name] == split}
         origins[split] = replace(origin, label_of={name: partial(_labels, kind, rows) for name, rows in named.items()})
     count = f"{len(rows)} residues of {len(listed)}" if residues else f"{len(listed)}"
-    about = f"{kind} on {count} structures, {table}" + (f"; {len(classes)} names" if classes else "")
+    about = f"{kind} on {count} structures, {table}" + (f"; {len(classes)} classes" if classes else "")
     return LabelledData(**origins, classes=classes, about=about, options={"kind": kind, "residues": residues})
 
 

@@ -161,8 +161,8 @@ def structures_in(source) -> Iterator[tuple[str | None, Structure | StructureErr
         for item in source:
             yield from structures_in(item)
     else:
-        kinds = "paths, open files, proteins, structures, objects of Biopython, and lists of them"
-        raise ConfigError(f"embed takes {kinds}; it was given {type(source).__name__}")
+        accepted = "paths, open files, proteins, structures, objects of Biopython, and lists of them"
+        raise ConfigError(f"embed takes {accepted}; it was given {type(source).__name__}")
 
 
 def is_many(source) -> bool:

@@ -248,16 +248,16 @@ def aggregate(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
     return (sum_then_map if in_blocks else _SumLinear.apply)(lowered(x), gather, weight, lowered(linear.bias))
 
 
-def prepare(links: Links, maps_first: bool, unsorted: bool) -> Gather:
+def prepare(links: Links, maps_first: bool, sort: bool) -> Gather:
     """Sums over the results of all maps of all sources, or over the sources for every relation of every target.
 
-    The latter are sorted already, but for links between edges: `unsorted`.
+    The latter must be sorted by target and relation. Links between edges are not: `sort` them.
     """
     r, source, target = links.num_relations, links.source.int(), links.target.int()
     if maps_first:
         return Gather(source * r + links.relation.int(), target, links.num_sources * r, links.num_targets)
     slot = target * r + links.relation.int()
-    if unsorted and r > 1:
+    if sort and r > 1:
         slot, order = slot.sort(stable=True)
         source = source.index_select(0, order)
     return Gather(source, slot, links.num_sources, links.num_targets * r)

@@ -1,9 +1,9 @@
 """Files of weights: `encoder.pt`, checkpoints, fine-tuned models (`best.pt`), and released ones; and their encoders.
 
 `torch.save` writes all of them: a dict of tensors, strings, numbers, lists and dicts, read with `weights_only=True`.
-The dict's `format` tells the sort of file; released files hold tensors alone. No code in a file is run. A flipped byte
-does not become another weight: files of torch (since 1.6) are zips with a checksum for each tensor. torch writes these
-checksums, but does not compare them.
+The dict's `format` tells which of these a file is; released files hold tensors alone. No code in a file is run. A
+flipped byte does not become another weight: files of torch (since 1.6) are zips with a checksum for each tensor. torch
+writes these checksums, but does not compare them.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ CHECKPOINT, ENCODER, MODEL = "siamdiff_min checkpoint 2", "siamdiff_min encoder 
 FORMATS = {CHECKPOINT: "a checkpoint to resume from", ENCODER: "an encoder", MODEL: "a fine-tuned model"}
 IDENTITY = ("encoder", "level", "size", "preset")  # an encoder is built again from these
 WEIGHTS = {CHECKPOINT: "objective", ENCODER: "state", MODEL: "state"}  # file format -> key of its weights
-LAST_STEP, MOST = 10**9 - 1, 10**5  # the name of a checkpoint has nine digits; the most options in a file
+MAX_STEP, MAX_OPTIONS = 10**9 - 1, 10**5  # the name of a checkpoint has nine digits; the most options in a file
 _FOLDER = 16  # among the attributes of a member
 
 
@@ -170,14 +170,14 @@ def _check_content(content: dict, path: str | Path) -> None:
     """Raise CheckpointError for a file of ours that is forged, or whose encoder no longer exists."""
     state = content.get(WEIGHTS[content["format"]])
     options = content.get("config") if content["format"] == CHECKPOINT else content
-    named = isinstance(options, dict) and all(isinstance(options.get(x, ""), str) for x in ("task", *IDENTITY))
-    if not (named and _tensors_by_name(state)):
+    identified = isinstance(options, dict) and all(isinstance(options.get(x, ""), str) for x in ("task", *IDENTITY))
+    if not (identified and _tensors_by_name(state)):
         raise CheckpointError(f"{path} is damaged, or of another version: no weights or no options in it")
     if not _plain({name: value for name, value in options.items() if not _tensors_by_name(value)}):
         raise CheckpointError(f"{path} is damaged: its options are no plain numbers, words and lists of them")
     step = content.get("step", 0)
-    if not isinstance(step, int) or not 0 <= step <= LAST_STEP:
-        raise CheckpointError(f"{path} is damaged: its step is not a number from 0 to {LAST_STEP}")
+    if not isinstance(step, int) or not 0 <= step <= MAX_STEP:
+        raise CheckpointError(f"{path} is damaged: its step is not a number from 0 to {MAX_STEP}")
     if any(".scalar_norm.running_mean" in name for name in state):
         raise CheckpointError(
             f"{path} holds the GVP of an earlier version, which is gone: --encoder gvp is the paper's"
@@ -193,15 +193,15 @@ def _tensors_by_name(state) -> bool:
 
 
 def _plain(options: dict) -> bool:
-    """Whether these are numbers, words and None, in lists and dicts: not nested deep, and no more than MOST in all."""
+    """Whether these are numbers, words and None, in lists and dicts, not nested deep, MAX_OPTIONS at most."""
     values = [options]
     for _ in range(5):
         inside = [x for x in values if isinstance(x, (dict, list, tuple))]
         single = (x for x in values if not isinstance(x, (dict, list, tuple, str, float, type(None))))
-        if len(values) > MOST or not all(isinstance(x, int) and abs(x) < 2**63 for x in single):
+        if len(values) > MAX_OPTIONS or not all(isinstance(x, int) and abs(x) < 2**63 for x in single):
             return False
         each = (x.values() if isinstance(x, dict) else x for x in inside)
-        values = list(itertools.islice(itertools.chain.from_iterable(each), MOST + 1))
+        values = list(itertools.islice(itertools.chain.from_iterable(each), MAX_OPTIONS + 1))
     return not values
 
 
@@ -232,11 +232,11 @@ def encoder_of(content: dict) -> dict:
     return {**{name: options[name] for name in IDENTITY if name in options}, "state": state}
 
 
-def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, size: str, preset: str, **about) -> None:
-    """Write `encoder.pt`, the weights of `ENCODERS[name](level, size, preset)`. `about` are plain values, or `seq_mlp`:
+def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, size: str, preset: str, **values) -> None:
+    """Write `encoder.pt`, the weights of `ENCODERS[name](level, size, preset)`. `values` are plain, or `seq_mlp`:
     the weights of the sequence head (Eq. 7), which gives log p(mutant) - log p(wild)."""
     identity = dict(zip(IDENTITY, (name, level, size, preset)))
-    write_weights(path, ENCODER, {**identity, **about, "state": encoder.state_dict()})
+    write_weights(path, ENCODER, {**identity, **values, "state": encoder.state_dict()})
 
 
 # A task (`model.`), a task in a task, DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`).

@@ -311,9 +311,9 @@ def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Co
 def mean_plddt(source, data: str | bytes | None = None) -> float | None:
     """The mean over residues of the pLDDT of a predicted model, 0 to 100; None for any other structure.
 
-    A predicted model is known by its B factors: equal within every residue, different between residues. If
-    all are at most 1, they are multiplied by 100. Only the first model of a file is looked at. `source` and `data` are
-    a path and its bytes, as in `read_structure`. Raises StructureError.
+    A predicted model is known by its B factors: equal within every residue, different between residues. If all are at
+    most 1, they are multiplied by 100. Only the first model of a file is looked at. `source` and `data` are a path and
+    its bytes, as in `read_structure`. Raises StructureError.
     """
     path = name_of(source)
     content = _content(path, data)

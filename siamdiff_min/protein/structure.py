@@ -264,11 +264,11 @@ def _protein(path: str, chains: dict[str, list[Residue]]) -> Protein:
     if not (np.abs(pos) <= MAX_COORDINATE).all():  # also False for NaN
         raise StructureError(path, "coordinates out of range", f"not finite or beyond {MAX_COORDINATE:.0f} angstrom")
     name = np.array([index for residue in residues for index in residue])
-    owner = np.repeat(np.arange(len(residues)), list(map(len, residues)))
+    atom_residue = np.repeat(np.arange(len(residues)), list(map(len, residues)))
     alpha = pos[name == CA]
-    reach = np.linalg.norm(pos - alpha[owner], axis=1)
+    reach = np.linalg.norm(pos - alpha[atom_residue], axis=1)
     if reach.max() > MAX_REACH:
-        chain, number, _, residue, *_ = residues[owner[reach.argmax()]][CA]
+        chain, number, _, residue, *_ = residues[atom_residue[reach.argmax()]][CA]
         detail = f"{residue} {number} of chain {chain!r}, {reach.max():.0f} angstrom from an atom to its CA"
         raise StructureError(path, "torn residue", detail)
     for points, (radius, most, what) in zip((pos, alpha), MAX_DENSITY):
@@ -279,7 +279,7 @@ def _protein(path: str, chains: dict[str, list[Residue]]) -> Protein:
         pos=torch.from_numpy(pos.astype(np.float32)),
         element=torch.from_numpy(np.array(ATOM_ELEMENT)[name]),
         atom_name=torch.from_numpy(name),
-        atom_residue=torch.from_numpy(owner),
+        atom_residue=torch.from_numpy(atom_residue),
         residue_type=torch.tensor([RESIDUE_INDEX[PARENT[name]] for name in names]),
         masked=torch.zeros(len(residues), dtype=torch.bool),
         residue_number=torch.tensor(numbers),

@@ -25,7 +25,7 @@ from ..files import SiamDiffError
 from .order import Data
 
 AHEAD = 2  # batches that each process is asked for: it makes one, and can begin the next at once
-LESS = "memory ran out, try fewer --num-workers; 0 needs none"
+ADVICE = "memory ran out, try fewer --num-workers; 0 needs none"
 
 
 def load_batches(data: Data, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
@@ -104,7 +104,7 @@ def _tried(data: Data, keys: list) -> tuple | Exception:
     except SiamDiffError as error:
         return error
     except MemoryError:
-        return SiamDiffError(f"a process that loads data had to stop: {LESS}")
+        return SiamDiffError(f"a process that loads data had to stop: {ADVICE}")
     except Exception:
         return RuntimeError(traceback.format_exc())
 
@@ -121,7 +121,7 @@ def _answer(process, connection: Connection) -> tuple:
         process.join(10)
         code = process.exitcode or 0
         how = signal.Signals(-code).name if code < 0 else f"status {code}"
-        raise SiamDiffError(f"a process that loads data has ended ({how}); if {LESS}") from error
+        raise SiamDiffError(f"a process that loads data has ended ({how}); if {ADVICE}") from error
     if isinstance(answer, Exception):
         raise answer
     return answer

@@ -272,7 +272,7 @@ def test_the_encoder_file_says_what_is_not_given(tmp_path):
 
 
 def test_a_users_own_values_in_an_encoder_file_are_no_options(tmp_path):
-    """`Encoder.save(path, **about)` takes any name: `task` was looked for among the options of train.py."""
+    """`Encoder.save(path, **values)` takes any name: `task` was looked for among the options of train.py."""
     file = written(tmp_path, task="psr", seeds=[3], epochs=9, metric="mae", max_residues=7, out="elsewhere")
     plain = pretrain(f"--init-from {written(tmp_path, name='plain.pt')}")
     assert {**vars(pretrain(f"--init-from {file}")), "init_from": "", "out": ""} == {
