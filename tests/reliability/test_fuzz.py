@@ -66,7 +66,7 @@ def test_damaged_input_is_read_or_refused(reader, tmp_path):
             f"{reader} --seed {SEED} --start {finding.index} --inputs 1"
         )
         counts[outcome] += 1
-    assert counts["accepted"] >= 2 and counts["refused"] >= 25, counts  # checksums refuse nearly all damage to a store
+    assert counts["accepted"] >= 1 and counts["refused"] >= 25, counts  # checksums refuse nearly all damage to a store
 
 
 @pytest.mark.soak
