@@ -16,7 +16,7 @@ from .ops import segment_sum
 class Gather:
     """Sums of rows: sum t adds the rows source[k] for which target[k] = t. Its transpose is the backward pass.
 
-    All layers share one. Raises ValueError if `target` is not sorted (on a CPU; the check would make a GPU wait).
+    All layers share one.
     """
 
     source: Tensor  # (K,) int32   rows to read
@@ -24,10 +24,6 @@ class Gather:
     num_sources: int
     num_targets: int
     weight: Tensor | None = None  # (K,)   factor of each row; None: 1
-
-    def __post_init__(self):
-        if self.target.device.type == "cpu" and (self.target[1:] < self.target[:-1]).any():
-            raise ValueError("links come sorted by target, those between nodes also by relation")
 
     def __call__(self, x: Tensor) -> Tensor:
         """Sum rows of x (num_sources, d) into (num_targets, d)."""

@@ -118,5 +118,6 @@ def edges_to_vectors(m: Tensor, pos: Tensor, src: Tensor, dst: Tensor) -> Tensor
     By the chain rule of GeoDiff: the gradient of a distance is the unit vector along the edge. Each atom takes the mean
     over the edges that leave it minus the mean over those that reach it (differences.md, row 6).
     """
-    direction = torch.nn.functional.normalize(pos[src] - pos[dst], dim=-1, eps=1e-10) * m[:, None]
-    return segment_mean(direction, src, len(pos)) - segment_mean(direction, dst, len(pos))
+    edge = pos.index_select(0, src) - pos.index_select(0, dst)
+    vector = torch.nn.functional.normalize(edge, dim=-1, eps=1e-10) * m[:, None]
+    return segment_mean(vector, src, len(pos)) - segment_mean(vector, dst, len(pos))

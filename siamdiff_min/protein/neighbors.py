@@ -82,7 +82,8 @@ def nearest_neighbors(pos: Tensor, protein: Tensor, num_proteins: int, k: int) -
     for row in torch.arange(len(pos), device=pos.device).split(max(1, 2**22 // max(width, 1))):
         other = start[protein[row]][:, None] + column  # (rows, width)
         valid = (column < count[protein[row]][:, None]) & (other != row[:, None])
-        distance = length(pos[row][:, None] - pos[other.clamp(max=len(pos) - 1)]).masked_fill(~valid, torch.inf)
+        there = pos.index_select(0, other.clamp(max=len(pos) - 1).flatten()).view(*other.shape, 3)
+        distance = length(pos[row][:, None] - there).masked_fill(~valid, torch.inf)
         nearest = distance.topk(min(k, width), largest=False)
         near = nearest.values.isfinite().nonzero(as_tuple=True)
         pairs.append((other.gather(1, nearest.indices)[near], row[near[0]]))

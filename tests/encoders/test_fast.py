@@ -46,10 +46,50 @@ def test_gather_makes_its_transpose_once_and_only_for_a_gradient():
     assert gather.transposed is vars(gather)["transposed"]
 
 
-def test_gather_refuses_what_is_not_sorted():
-    """Its sums would be of other rows."""
+def rows_of_one_hots(rows: int, columns: int) -> torch.Tensor:
+    """Two ones and a length in most rows, as edges have; some rows are all 0, some numbers -0."""
+    x = torch.zeros(rows, columns, dtype=torch.float64)
+    for k in range(2):
+        x[torch.arange(rows), torch.randint(0, columns - 1, (rows,), generator=generator(k))] = 1
+    x[:, -1] = torch.rand(rows, generator=generator(2), dtype=torch.float64) * 5
+    x[::7], x[3::7, 0] = 0, -0.0
+    return x
+
+
+@pytest.mark.parametrize("rows", [fast.ONE_HOTS, 2 * fast.ONE_HOTS + 5])
+def test_few_entries_are_a_product(rows):
+    x = rows_of_one_hots(rows, 40)
+    weight = torch.randn(3, 5, 40, dtype=torch.float64, generator=generator(), requires_grad=True)
+    grad = torch.randn(rows, 15, dtype=torch.float64, generator=generator(1))
+    expected = x @ weight.flatten(0, 1).T
+    result = fast.few_entries(x)(weight)
+    assert torch.allclose(result, expected, rtol=0, atol=1e-14)
+    (ours,), (theirs,) = (torch.autograd.grad(y, weight, grad) for y in (result, expected))
+    assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_few_entries_leaves_other_rows_to_products():
+    x = rows_of_one_hots(fast.ONE_HOTS, 40)
+    assert fast.few_entries(x) is not None
+    for other in (x[1:], x.bfloat16(), x.clone().requires_grad_(), x[:, -6:], torch.ones_like(x)):
+        assert fast.few_entries(other) is None
+
+
+def test_few_entries_pass_on_what_is_not_finite():
+    """A length of nan or inf must end a run (`engine.minimise`), not vanish."""
+    x = rows_of_one_hots(fast.ONE_HOTS, 40)
+    x[1, -1], x[2, -1] = torch.nan, torch.inf
+    result = fast.few_entries(x)(torch.ones(1, 2, 40, dtype=torch.float64))
+    assert result[1].isnan().all() and result[2].isinf().all() and result[3:].isfinite().all()
+
+
+@pytest.mark.parametrize("relations", [1, 2])
+def test_links_in_no_order_are_refused(relations):
+    """Sums would be of other rows."""
+    source, relation = torch.arange(3), torch.zeros(3, dtype=torch.long)
+    links = Links(source, torch.tensor([0, 2, 1]), relation, 3, 3, relations)
     with pytest.raises(ValueError, match="come sorted by target"):
-        Gather(torch.zeros(3, dtype=torch.int32), torch.tensor([0, 2, 1], dtype=torch.int32), 1, 3)
+        fast.aggregate(torch.ones(3, 2), links, torch.nn.Linear(2 * relations, 4))
 
 
 def test_gather_without_terms():
