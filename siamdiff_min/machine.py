@@ -1,6 +1,7 @@
 """The machine: which device to compute on, how much memory was used, and settings that save time and memory on CPUs."""
 
 import ctypes
+import mmap
 import os
 import platform
 import resource
@@ -48,3 +49,15 @@ def keep_few_plans() -> None:
     """
     for name, plans in {"LRU_CACHE_CAPACITY": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}.items():
         os.environ.setdefault(name, plans)
+
+
+def memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def read_nothing_ahead(tensors: list[torch.Tensor]) -> None:
+    """Tell the system not to read ahead in a mapped file: pages that nobody uses would fill the memory."""
+    start = min(tensor.data_ptr() for tensor in tensors) // mmap.PAGESIZE * mmap.PAGESIZE
+    size = max(tensor.data_ptr() + tensor.nbytes for tensor in tensors) - start
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_RANDOM)

@@ -14,11 +14,10 @@ A store is a folder of shards, `failures.tsv`, and `meta.json`, which is written
 `torch.load` maps a shard into memory: reading a crop touches only the bytes of its residues, and no code is ever run.
 """
 
-import ctypes
+import contextlib
 import hashlib
 import io
 import json
-import mmap
 import os
 import sys
 import zipfile
@@ -26,16 +25,19 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from ..files import StoreError, StructureError, UnwantedError, checksum, escape, write_file
+from ..machine import memory, read_nothing_ahead
 from ..protein.constants import ATOM_ELEMENT, RESIDUES
 from ..protein.protein import Protein
 from ..protein.structure import Structure
+from .pool import read_all
 
 FORMAT, VERSION = "siamdiff_min store", 8
 META, FAILURES = "meta.json", "failures.tsv"
@@ -261,24 +263,12 @@ def arrays(shard: dict) -> dict[str, np.ndarray]:
     return {name: shard[name].numpy().view(dtype)[:, 0] for name, dtype in TABLES.items()}
 
 
-def read_nothing_ahead(tensors: list[torch.Tensor]) -> None:
-    """Tell the system not to read ahead in a mapped file: pages that nobody uses would fill the memory."""
-    start = min(tensor.data_ptr() for tensor in tensors) // mmap.PAGESIZE * mmap.PAGESIZE
-    size = max(tensor.data_ptr() + tensor.nbytes for tensor in tensors) - start
-    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_RANDOM)
-
-
 def describe_shard(file: Path, shard: dict) -> dict:
     """The entry of a shard in `meta.json`: its names, its size, and checksums."""
     same = io.BytesIO()  # without the paths of files that could not be read
     torch.save({name: value for name, value in shard.items() if name != "failures"}, same)
     digests = {"sha256": checksum(file), "content": hashlib.sha256(same.getbuffer()).hexdigest()}
     return digests | {"size": file.stat().st_size, "names": json.loads(shard["names"])}
-
-
-def memory() -> int:
-    """Bytes of memory that this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def pack_shard(entries: Iterable[tuple[str, Structure | StructureError]]) -> dict:
@@ -322,13 +312,43 @@ def write_shard(file: Path, shard: dict) -> None:
     write_file(file, content.getbuffer())
 
 
-# ---- failures.tsv and meta.json --------------------------------------------------------------------------------------
+# ---- the whole store -------------------------------------------------------------------------------------------------
+
+
+def write_store(
+    folder: Path,
+    data: Path,
+    sources: Sequence,
+    skipped: Iterable[tuple[str, str]],
+    check_unchanged: Callable[[set[str]], None],
+    workers: int | None = None,
+) -> None:
+    """Read the `sources` of `data` in other processes, write the shards that are missing, and finish the store.
+
+    `skipped` has (file, reason) of what is no source. `check_unchanged` is asked about the files of a shard before it
+    gets its name; it raises StoreError if they have changed since they were listed.
+    """
+    parts = [sources[first : first + SHARD] for first in range(0, len(sources), SHARD)]
+    files = [shard_file(folder, number) for number in range(len(parts))]
+    todo = [(file, part) for file, part in zip(files, parts, strict=True) if not is_whole(file)]
+    wanted = [source for _, part in todo for source in part]
+    workers = workers or min(os.cpu_count() or 1, 8, 1 + len(wanted) // 500)
+    with (
+        contextlib.closing(read_all(wanted, workers)) as structures,
+        tqdm(total=len(wanted), unit="protein", disable=None) as bar,
+    ):
+        for file, part in todo:
+            shard = pack_shard(zip([s.name for s in part], islice(structures, len(part)), strict=True))
+            check_unchanged({source.path for source in part})
+            write_shard(file, shard)
+            bar.update(len(part))
+    finish_store(folder, files, data, skipped)
 
 
 def finish_store(folder: Path, files: Sequence[Path], data: Path, skipped: Iterable[tuple[str, str]]) -> None:
     """Write `failures.tsv`, then `meta.json`, and print the counts. Now the folder is a finished store of `data`.
 
-    `skipped` has (file, reason) of what is no source. Raises StoreError if no source could be read.
+    Raises StoreError if no source could be read.
     """
     rows, described, total, dropped = [], [], Counter(), Counter()
     for file in files:

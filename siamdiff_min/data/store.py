@@ -20,7 +20,6 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 
 from tqdm import tqdm
@@ -41,7 +40,6 @@ from ..files import (
 )
 from ..protein.parse import MAX_BYTES
 from . import shards
-from .pool import read_all
 from .shards import FAILURES, META, ProteinStore
 from .sources import ARCHIVES, ENDINGS, INDEX, LMDB, LOCK, STORE_NAME, Origin, data_files, structure_files
 
@@ -241,29 +239,15 @@ def _read_index(home: Path) -> dict[str, list]:
 
 
 def _build_store(data: _Data, folder: Path, workers: int | None) -> None:
-    """Write the shards that are missing, then finish the store."""
-    listing, size = data.origin.listing(), shards.SHARD
+    """Find the structures, and write what is missing of their store."""
+    listing = data.origin.listing()
     data.check_unchanged()
     if not listing.sources:
         skipped = Counter(reason for _, reason in listing.skipped)
         reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items())) or "it is empty"
         wanted = f"{', '.join(ENDINGS)}, in folders, {', '.join(ARCHIVES)}"
         raise StoreError(f"no structure in {data.origin.path} ({reasons}); looked for {wanted}")
-    parts = [listing.sources[i : i + size] for i in range(0, len(listing.sources), size)]
-    files = [shards.shard_file(folder, number) for number in range(len(parts))]
-    todo = [(file, part) for file, part in zip(files, parts, strict=True) if not shards.is_whole(file)]
-    sources = [source for _, part in todo for source in part]
-    workers = workers or min(os.cpu_count() or 1, 8, 1 + len(sources) // 500)
-    with (
-        contextlib.closing(read_all(sources, workers)) as structures,
-        tqdm(total=len(sources), unit="protein", disable=None) as bar,
-    ):
-        for file, part in todo:
-            shard = shards.pack_shard(zip([s.name for s in part], islice(structures, len(part)), strict=True))
-            data.check_unchanged({source.path for source in part})  # before the shard has its name
-            shards.write_shard(file, shard)
-            bar.update(len(part))
-    shards.finish_store(folder, files, data.origin.path, listing.skipped)
+    shards.write_store(folder, data.origin.path, listing.sources, listing.skipped, data.check_unchanged, workers)
 
 
 def _damage(folder: Path) -> list[Path]:

@@ -204,8 +204,8 @@ def test_a_build_that_is_killed_goes_on_and_gives_the_same_bytes(folder, tmp_pat
     unfinished = tmp_path / "s" / whole.path.name
     with pytest.raises(StoreError, match="not a finished store"):
         ProteinStore(unfinished)
-    read_all = stores.read_all
-    monkeypatch.setattr(stores, "read_all", lambda sources, count: (read.extend(sources), read_all(sources, count))[1])
+    read_all = shards.read_all
+    monkeypatch.setattr(shards, "read_all", lambda sources, count: (read.extend(sources), read_all(sources, count))[1])
     assert open_store(folder, tmp_path / "s").path == unfinished
     assert len(read) == 13 - 3 * shard
     assert digest(unfinished) == digest(whole.path)
