@@ -77,6 +77,7 @@ def main(argv: list[str] | None = None) -> None:
             for row in chosen(rows, split, FAMILIES[split] // share):
                 path = os.path.relpath(row["file"], args.out.parent)
                 lines.append("\t".join([path, split, row["group"], row["cluster"], row["partners"]]))
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"{args.out}: {len(lines) - 1} structures")
 
