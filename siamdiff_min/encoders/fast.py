@@ -73,11 +73,11 @@ class _MapRows(torch.autograd.Function):
 
 
 def few_entries(x: Tensor) -> Callable[[Tensor], Tensor] | None:
-    """`_MapRows` of rows that are nearly all 0, such as one-hots: add up the few columns of the weight that count.
+    """`_MapRows` for rows that are nearly all 0, such as one-hots: add up the columns of the weight that they point to.
 
-    None for other rows, and where a product is as fast: on a GPU, in bfloat16. Rows far apart use copies of the weight
-    of their own, so that a gradient adds up rows that lie in the cache. That takes half the time, and both directions
-    together half the time of products (28,000 edges, 312 results).
+    None for other rows, and where a product is as fast: on a GPU and in bfloat16. Each ONE_HOTS rows use a copy of the
+    weight of their own. So the rows that a gradient adds up lie in the cache, which takes half the time. Forward and
+    backward take 0.4 times as long as products (28,000 edges, 312 results).
     """
     if x.device.type != "cpu" or x.dtype == torch.bfloat16 or x.requires_grad or len(x) < ONE_HOTS:
         return None
