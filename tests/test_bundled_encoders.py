@@ -86,6 +86,16 @@ def test_fine_tuning_starts_from_a_name(bundled, capsys):
     assert "loaded from siamdiff-atom: encoder.layers" in said and "size tiny, from siamdiff-atom" in said
 
 
+def test_a_folder_does_not_hide_an_encoder_of_the_package(tmp_path, monkeypatch):
+    """Such as the --out of a command that used it."""
+    monkeypatch.chdir(tmp_path)
+    Path("siamdiff-atom").mkdir()
+    assert weights.find_weights("siamdiff-atom") == weights.BUNDLED / "siamdiff-atom.pt"
+    Path("other").mkdir()
+    with pytest.raises(CheckpointError, match="other: not a regular file"):
+        weights.load_encoder("other")
+
+
 def test_a_file_wins_and_an_unknown_name_lists_the_known(bundled):
     bundled["siamdiff-residue"].rename("siamdiff-atom")
     widths = siamdiff_min.load_encoder("siamdiff-atom", "cpu").layer_dims

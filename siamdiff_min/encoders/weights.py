@@ -35,10 +35,10 @@ _FOLDER = 16  # among the attributes of a member
 
 
 def find_weights(name: str | Path) -> Path:
-    """The file at a path or, if there is nothing, the encoder of that name in the package. Raises CheckpointError."""
-    if os.path.exists(name):
-        return Path(name)
+    """The file at a path or, if there is none, the encoder of that name in the package. Raises CheckpointError."""
     bundled = {path.stem: path for path in BUNDLED.glob("*.pt")}
+    if os.path.exists(name) and not (str(name) in bundled and os.path.isdir(name)):
+        return Path(name)
     if str(name) not in bundled:
         names = ", ".join(sorted(bundled)) or "none"
         raise CheckpointError(f"could not read {name}: No such file; encoders of the package are {names}")
