@@ -8,6 +8,7 @@ structure loss, of the sequence loss and of the accuracy of types. Rows that are
 
 import argparse
 import csv
+import importlib
 from argparse import Namespace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.order import Data
 from siamdiff_min.training.ranks import launch
 
+importlib.import_module("studies.2026-12-scale.plugin")  # the objectives of this study
 COLUMNS = ("run", "step", "data", "proteins", "structure_loss", "sequence_loss", "sequence_accuracy")
 
 
