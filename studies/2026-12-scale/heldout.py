@@ -22,7 +22,6 @@ from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.order import Data
 from siamdiff_min.training.ranks import launch
 
-importlib.import_module("studies.2026-12-scale.plugin")  # the objectives of this study
 COLUMNS = ("run", "step", "data", "proteins", "structure_loss", "sequence_loss", "sequence_accuracy")
 
 
@@ -34,6 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--data", nargs="+", required=True, metavar="NAME=FOLDER")
     parser.add_argument("--runs", nargs="+", type=Path, required=True)
     args = parser.parse_args(argv)
+    importlib.import_module("studies.2026-12-scale.plugin")  # the objectives of this study
     done = set()
     if args.out.is_file():
         with open(args.out, encoding="utf-8", newline="") as file:
