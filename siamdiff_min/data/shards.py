@@ -326,7 +326,8 @@ def write_store(
     """Read the `sources` of `data` in other processes, write the shards that are missing, and finish the store.
 
     `skipped` has (file, reason) of what is no source. `check_unchanged` is asked about the files of a shard before it
-    gets its name; it raises StoreError if they have changed since they were listed.
+    gets its name; it raises StoreError if they have changed since they were listed. Raises MachineError and WriteError
+    too; finished shards are kept.
     """
     parts = [sources[first : first + SHARD] for first in range(0, len(sources), SHARD)]
     files = [shard_file(folder, number) for number in range(len(parts))]

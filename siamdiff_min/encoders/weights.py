@@ -35,7 +35,7 @@ _FOLDER = 16  # among the attributes of a member
 
 
 def find_weights(name: str | Path) -> Path:
-    """The file at a path or, if there is none, the encoder of that name in the package. Raises CheckpointError."""
+    """The file at a path; without one, the encoder of that name in the package. Raises CheckpointError."""
     bundled = {path.stem: path for path in BUNDLED.glob("*.pt")}
     if os.path.exists(name) and not (str(name) in bundled and os.path.isdir(name)):
         return Path(name)

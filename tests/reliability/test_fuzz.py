@@ -60,13 +60,14 @@ def make_or_skip(reader, folder):
 def test_damaged_input_is_read_or_refused(reader, tmp_path):
     target = make_or_skip(reader, tmp_path / "work")
     counts = Counter()
-    for outcome, finding in fuzz.run(target, reader, SEED, range(125)):
+    inputs = 250 if reader == "store" else 125  # checksums refuse nearly all damage to a store
+    for outcome, finding in fuzz.run(target, reader, SEED, range(inputs)):
         assert finding is None, (
             f"{outcome}: {finding.detail}; {finding.file!r}, again by: PYTHONPATH=. python tests/reliability/fuzz.py "
             f"{reader} --seed {SEED} --start {finding.index} --inputs 1"
         )
         counts[outcome] += 1
-    assert counts["accepted"] >= 1 and counts["refused"] >= 25, counts  # checksums refuse nearly all damage to a store
+    assert counts["accepted"] >= 2 and counts["refused"] >= 25, counts
 
 
 @pytest.mark.soak
