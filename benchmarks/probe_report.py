@@ -118,12 +118,15 @@ def pooled(methods: dict[str, dict[int, Result]], measure) -> tuple[float, int]:
 
 
 def difference(methods: dict, one: str, other: str, measure) -> tuple[float, float, float, float]:
-    """One method minus another: value, ends of its 95 % interval, two-sided p."""
+    """One method minus another: value, ends of its 95 % interval, two-sided p.
+
+    Where no method has a second run, the variation between runs is unknown: families alone are drawn.
+    """
     a, b = (mean_of(methods[name], measure) for name in (one, other))
     variance, freedom = pooled(methods, measure)
-    families = np.var(a[1:] - b[1:])
-    error = np.sqrt(families + variance * (1 / len(methods[one]) + 1 / len(methods[other])))
-    value, t = a[0] - b[0], stats.t(max(freedom, 1))
+    families, runs = np.var(a[1:] - b[1:]), 1 / len(methods[one]) + 1 / len(methods[other])
+    error = max(1e-12, np.sqrt(families + (variance * runs if freedom else 0)))
+    value, t = a[0] - b[0], stats.t(freedom) if freedom else stats.norm
     return value, value - t.ppf(0.975) * error, value + t.ppf(0.975) * error, 2 * t.sf(abs(value) / error)
 
 
@@ -187,8 +190,9 @@ def part(methods: dict[str, dict[int, Result]], level: str, size: str, against: 
     if against in methods and others:
         for title in ("mean skill", "without masked type"):
             found = {name: difference(methods, name, against, measures[title]) for name in others}
+            interval = "95 % interval" if pooled(methods, Result.skill)[1] else "95 % interval, families alone"
             adjusted = holm({name: values[3] for name, values in found.items()})
-            lines += ["", f"| {title} | minus {against} | 95 % interval | p (Holm) |", "|---|---|---|---|"]
+            lines += ["", f"| {title} | minus {against} | {interval} | p (Holm) |", "|---|---|---|---|"]
             for name, (value, low, high, _) in found.items():
                 lines.append(f"| {name} | {value:+.3f} | {low:+.3f} .. {high:+.3f} | {adjusted[name]:.2g} |")
         if "siamdiff" in methods and "diffpret" in methods:

@@ -60,6 +60,19 @@ def test_intervals_hold_families_and_runs(folder):
     assert same[0] == 0 and same[1] == -same[2] and same[3] == 1
 
 
+def test_one_run_each_leaves_families(folder, capsys):
+    """No run was made twice, so nothing is known of runs: the interval is that of the draws, and the table says so."""
+    for path in [*folder.glob("*-1.npz"), *folder.glob("*-2.npz")]:
+        path.unlink()
+    methods = read_all([folder])["atom", "tiny"]
+    value, low, high, p = difference(methods, "siamdiff", "multiview", probe_report.Result.skill)
+    drawn = methods["siamdiff"][0].skill() - methods["multiview"][0].skill()
+    assert (low, high) == pytest.approx(tuple(np.quantile(drawn[1:], [0.025, 0.975])), abs=1e-4)
+    assert low < value < high and p < 0.01
+    probe_report.main([str(folder)])
+    assert "| mean skill | minus scratch | 95 % interval, families alone | p (Holm) |" in capsys.readouterr().out
+
+
 def test_holm_by_hand():
     assert holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.9}) == pytest.approx(
         {"a": 0.04, "c": 0.09, "b": 0.09, "d": 0.9}
