@@ -1,4 +1,4 @@
-"""studies/2026-12-scale: nested corpora, its objectives, and held-out losses of a run."""
+"""studies/2026-12-scale: nested corpora, its objectives, held-out losses of a run, and the report."""
 
 import csv
 import importlib
@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import generator, real_protein
@@ -17,6 +18,7 @@ from siamdiff_min.training.config import TABLE_5
 
 corpora = importlib.import_module("studies.2026-12-scale.corpora")
 heldout = importlib.import_module("studies.2026-12-scale.heldout")
+report = importlib.import_module("studies.2026-12-scale.report")
 
 
 def test_a_corpus_holds_the_smaller_ones(tmp_path):
@@ -78,3 +80,21 @@ def test_held_out_losses_of_a_run(tmp_path, capsys, plugin):
         ("run", "2", "a", "1"),
     ]
     assert all(float(row[name]) > 0 for row in rows for name in ("structure_loss", "sequence_loss"))
+
+
+def test_the_report_takes_last_checkpoints_and_kept_answers(tmp_path, capsys):
+    """Against the kept answers, added up here; a loss is that of the last checkpoint, on the new validation chains."""
+    folder = Path(report.__file__).parent / "results"
+    report.main([str(folder)])
+    printed = capsys.readouterr().out
+    with np.load(folder / "probe" / "diffpret-all-atom-small-0.npz") as kept:
+        right, of = kept["masked/100/sums"].sum(0)
+        constant = float(kept["masked/100/constant"])
+    run = report.read_probes(folder / "probe")["diffpret", ""]["all"]
+    assert run.skills["masked", 100][0] == pytest.approx((right / of - constant) / (1 - constant), abs=1e-6)
+    assert f"| DiffPreT | 5,170 | {run.skill()[0]:.3f} |" in printed
+    assert "| 0.569 | 2.558 | 0.204 |" in printed  # step 2,584, not 1,950; v4, not old
+    assert "DiffPreT, 5,170 minus 650 chains: mean skill +0.004 (-0.001 to +0.010, families drawn)" in printed
+    pytest.importorskip("matplotlib")
+    report.main([str(folder), "--figure", str(tmp_path / "scale.png")])
+    assert (tmp_path / "scale.png").stat().st_size > 10_000
