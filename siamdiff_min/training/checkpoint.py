@@ -67,8 +67,8 @@ def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
 def initialise(module: nn.Module, path: str | Path, say: Callable = print, encoder_only: bool = False) -> None:
     """Start from the weights in `path`: from all of a checkpoint, else (or with `encoder_only`) from the encoder's.
 
-    Every tensor of the file must fit one of the module. `say` is told which tensors were loaded, and which were not in
-    the file.
+    Every tensor of the file must fit one of the module. `say` is told which tensors were loaded, and which keep their
+    initial values.
     """
     content = read_weights(path)
     whole = content["format"] == CHECKPOINT and not encoder_only
@@ -80,7 +80,7 @@ def initialise(module: nn.Module, path: str | Path, say: Callable = print, encod
     loaded = [name if whole else f"encoder.{name}" for name in state]
     kept = [name for name in module.state_dict() if name not in set(loaded)]
     say(f"loaded from {path}: {_groups(loaded)}")
-    say(f"not in that file, initial values kept: {_groups(kept) if kept else 'nothing'}")
+    say(f"initial values kept: {_groups(kept) if kept else 'nothing'}")
 
 
 def _groups(names: list[str]) -> str:
