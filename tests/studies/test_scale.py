@@ -12,12 +12,14 @@ import torch
 from conftest import generator, real_protein
 from processes import run
 
+from benchmarks.pdb import write_pdb
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.training.config import TABLE_5
 
 corpora = importlib.import_module("studies.2026-12-scale.corpora")
 heldout = importlib.import_module("studies.2026-12-scale.heldout")
+neighbours = importlib.import_module("studies.2026-12-scale.neighbours")
 report = importlib.import_module("studies.2026-12-scale.report")
 
 
@@ -98,3 +100,26 @@ def test_the_report_takes_last_checkpoints_and_kept_answers(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     report.main([str(folder), "--figure", str(tmp_path / "scale.png")])
     assert (tmp_path / "scale.png").stat().st_size > 10_000
+
+
+def test_nearest_neighbours(tmp_path, capsys):
+    """Halves of one chain are no relatives of each other by sequence, copies are; who is alone is not asked."""
+    (tmp_path / "val").mkdir()
+    whole = real_protein("1LCD_A", torch.float32)
+    half = whole.num_residues // 2
+    parts = {"A1": whole.crop(0, half), "A2": whole.crop(0, half - 3), "B1": whole.crop(half, half), "C1": whole}
+    for name, protein in parts.items():
+        write_pdb(tmp_path / "val" / f"{name}.pdb", protein)
+    rows = [f"{name}\tval\t{name[0]}" for name in parts]
+    (tmp_path / "table.tsv").write_text("\n".join(["id\tsplit\tcluster", *rows]) + "\n")
+    out = tmp_path / "out.tsv"
+    neighbours.main([str(tmp_path), str(tmp_path / "table.tsv"), "counts", "--out", str(out)])
+    with open(out, encoding="utf-8") as file:
+        found = [row for row in csv.DictReader(file, delimiter="\t") if row["row"] == "alignment"]
+    assert [(row["chain"], row["nearest"]) for row in found] == [("A1", "A2"), ("A2", "A1")]
+    said = capsys.readouterr().out
+    assert "| alignment | 2 | 2 | 1.000 (1.000 to 1.000) |" in said and "| counts | 2 |" in said
+    neighbours.main(["--report", str(out)])
+    assert capsys.readouterr().out == said
+    alike = neighbours.alignments(list(parts.values()))
+    assert alike[0, 1] == pytest.approx(1) and alike[0, 2] < 0.5 and np.array_equal(alike, alike.T)
