@@ -127,4 +127,7 @@ def test_the_encoders_of_the_package_are_listed():
     listed = siamdiff_min.list_encoders()
     assert list(listed) == ["siamdiff-atom", "siamdiff-residue"]
     for name, sentence in listed.items():
-        assert sentence.startswith(f"gearnet of size small at {name.partition('-')[2]} level, after 4")
+        about = siamdiff_min.encoders.weights.load_encoder_file(name)
+        steps = f"after {about['steps']} steps of {about['method']}: {about['data']}"
+        assert sentence == f"gearnet of size {about['size']} at {name.partition('-')[2]} level, {steps}"
+        assert about["steps"] > 1000 and "chains" in about["data"]
