@@ -179,7 +179,9 @@ def part(methods: dict[str, dict[int, Result]], level: str, size: str, against: 
     measures = {"mean skill": Result.skill}
     measures["without masked type"] = lambda run: run.skill([p for p in PROBES if p != "masked"])
     measures |= {name: (lambda run, name=name: run.scores[name, 100]) for name in KIND}
-    measures |= {f"mean skill, {share} %": (lambda run, s=share: run.skill(share=s)) for share in SHARES[:-1]}
+    every = [run.skills for runs in methods.values() for run in runs.values()]
+    kept = [share for share in SHARES[:-1] if all((PROBES[0], share) in skills for skills in every)]
+    measures |= {f"mean skill, {share} %": (lambda run, s=share: run.skill(share=s)) for share in kept}
     lines += [f"| | runs | {' | '.join(measures)} |", "|" + "---|" * (len(measures) + 2)]
     order = [name for name in PAPER[level] if name in methods]
     names = [*FLOORS, SCRATCH, *order, *sorted(methods)]
@@ -217,20 +219,24 @@ NAMES = {  # as a reader of the paper knows them
 }
 
 
+PACKAGE = {"atom": ("paper", "diffpret-all"), "residue": ("small", "siamdiff-clean")}  # size and run of its encoders
+
+
 def rows_of(found: dict, level: str) -> list[tuple[str, tuple[float, float, float], str]]:
     """Rows of the figure from below: kind, (difference to random weights, ends of its interval), label.
 
     Features without a network, tiny encoders, then the encoder in the package. Other runs are left out.
     """
     rows = []
-    for size, names in (("tiny", NAMES), ("small", ("box",))):
+    size_of_package, package = PACKAGE[level]
+    for size, names in (("tiny", NAMES), (size_of_package, (package,))):
         methods = {name: runs for name, runs in found.get((level, size), {}).items() if "+" not in name}
         for name in names if SCRATCH in methods else ():
             if name in methods:
-                label = f"siamdiff-{level}, in the package" if name == "box" else NAMES[name]
+                label = f"siamdiff-{level}, in the package" if name == package else NAMES[name]
                 runs = len(methods[name])
                 label += "" if name in FLOORS else f" ({runs} run{'s' * (runs > 1)})"
-                kind = "package" if name == "box" else "floor" if name in FLOORS else "method"
+                kind = "package" if name == package else "floor" if name in FLOORS else "method"
                 rows.append((kind, difference(methods, name, SCRATCH, Result.skill)[:3], label))
     return sorted(rows, key=lambda row: (("floor", "method", "package").index(row[0]), row[1][0]))
 

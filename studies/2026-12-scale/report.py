@@ -66,7 +66,8 @@ def figure(path: Path, probes: dict, losses: dict, random: Result) -> None:
         loss.plot([CHAINS[name] for name in kept], values, "o-", color=colour, label=NAMES[method])
     skill.axhline(random.skill()[0], color="#777777", linestyle="--", linewidth=1, label="random weights")
     skill.set_ylim(0.5, 0.66)
-    skill.set_title("mean skill of six probes", loc="left", fontsize=11, fontweight="bold")
+    skill.set_title("mean skill, 95 % over families", loc="left", fontsize=11, fontweight="bold")
+    loss.set_ylim(2.5, 2.62)
     loss.set_title("held-out sequence loss", loc="left", fontsize=11, fontweight="bold")
     for axes in (skill, loss):
         axes.set_xscale("log")
