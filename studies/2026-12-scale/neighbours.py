@@ -7,7 +7,7 @@ CHAINS holds SPLIT/ID.pdb, TABLE their cluster. An ENCODER is one of `benchmarks
 `composition`, the shares of the residue types, and `alignment`, the best local alignment (BLOSUM62) by its score over
 that of the shorter chain with itself. All chains of the split are candidates, those with a relative among them are
 asked. Vectors are means over residues, centred and scaled over the split, compared by cosine as in `benchmarks.probe`.
-A line of the table: row, chain, cluster, and the nearest chain with its cluster. Intervals draw clusters.
+A line of the table: chain, cluster, and its nearest chain by every row. Intervals draw clusters.
 """
 
 import argparse
@@ -29,7 +29,6 @@ from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
 
 DRAWS = 2000
-COLUMNS = ("row", "chain", "cluster", "nearest", "nearest_cluster")
 
 
 def cosines(means: np.ndarray) -> np.ndarray:
@@ -64,12 +63,16 @@ def means_of(features, proteins: list[Protein]) -> np.ndarray:
 
 def report(path: Path) -> list[str]:
     """A line for every row of the table: share of chains whose nearest is a relative, with its interval."""
-    hits = defaultdict(lambda: defaultdict(list))
-    for row in rows_of(path):
-        hits[row["row"]][row["cluster"]].append(row["cluster"] == row["nearest_cluster"])
+    rows = rows_of(path)
+    cluster = {row["chain"]: row["cluster"] for row in rows}
+    size = Counter(cluster.values())
     lines = ["| | chains | a relative is nearest | share |", "|---|---|---|---|"]
-    for name, clusters in hits.items():
-        right, asked = np.array([[sum(x), len(x)] for x in clusters.values()]).T
+    for name in [column for column in rows[0] if column not in ("chain", "cluster")]:
+        hits = defaultdict(list)
+        for row in rows:
+            if size[row["cluster"]] > 1:
+                hits[row["cluster"]].append(row["cluster"] == cluster[row[name]])
+        right, asked = np.array([[sum(x), len(x)] for x in hits.values()]).T
         drawn = np.random.default_rng(0).multinomial(len(asked), np.full(len(asked), 1 / len(asked)), DRAWS)
         low, high = np.quantile(drawn @ right / (drawn @ asked), (0.025, 0.975))
         share = f"{right.sum() / asked.sum():.3f} ({low:.3f} to {high:.3f})"
@@ -100,20 +103,19 @@ def main(argv: list[str] | None = None) -> None:
     cluster = {row["id"]: row["cluster"] for row in rows_of(args.table) if row["split"] == args.split}
     proteins = {path.stem: read_structure(path).protein for path in sorted((args.chains / args.split).glob("*.pdb"))}
     names = [name for name in proteins if name in cluster]
-    chosen, size = [proteins[name] for name in names], Counter(cluster[name] for name in names)
+    chosen = [proteins[name] for name in names]
     items = read_items(args.calibrate) if args.calibrate else []
     rows = {"alignment": lambda: alignments(chosen), "composition": lambda: cosines(means_of(composition, chosen))}
     rows |= {short(name): lambda name=name: cosines(means_of(load(name, items), chosen)) for name in args.encoders}
+    nearest = {}
+    for row, alike in rows.items():
+        nearest[row] = [names[k] for k in (alike() - 2 * np.eye(len(names))).argmax(1)]
+        print(f"{row} done", file=sys.stderr, flush=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with open(args.out, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for row, alike in rows.items():
-            nearest = (alike() - 2 * np.eye(len(names))).argmax(1)
-            for name, k in zip(names, nearest):
-                if size[cluster[name]] > 1:
-                    writer.writerow([row, name, cluster[name], names[k], cluster[names[k]]])
-            print(f"{row} done", file=sys.stderr, flush=True)
+        writer.writerow(["chain", "cluster", *nearest])
+        writer.writerows(zip(names, map(cluster.get, names), *nearest.values()))
     print("\n".join(report(args.out)))
 
 

@@ -115,8 +115,8 @@ def test_nearest_neighbours(tmp_path, capsys):
     out = tmp_path / "out.tsv"
     neighbours.main([str(tmp_path), str(tmp_path / "table.tsv"), "counts", "--out", str(out)])
     with open(out, encoding="utf-8") as file:
-        found = [row for row in csv.DictReader(file, delimiter="\t") if row["row"] == "alignment"]
-    assert [(row["chain"], row["nearest"]) for row in found] == [("A1", "A2"), ("A2", "A1")]
+        found = [(row["chain"], row["alignment"]) for row in csv.DictReader(file, delimiter="\t")]
+    assert found[:2] == [("A1", "A2"), ("A2", "A1")] and len(found) == 4
     said = capsys.readouterr().out
     assert "| alignment | 2 | 2 | 1.000 (1.000 to 1.000) |" in said and "| counts | 2 |" in said
     neighbours.main(["--report", str(out)])
