@@ -8,6 +8,13 @@ IDENTITY, COVERED, EXPECTED = 0.30, 0.50, 1e-3  # of the aligned residues; of th
 K, LAMBDA = 0.041, 0.267  # of BLOSUM62 with gaps of 11 + 1 per residue (Altschul and Gish 1996)
 
 
+def local_aligner() -> PairwiseAligner:
+    """Local alignment with BLOSUM62, gaps of 11 to open and 1 for each residue."""
+    aligner = PairwiseAligner(mode="local", open_gap_score=-12, extend_gap_score=-1)
+    aligner.substitution_matrix = substitution_matrices.load("BLOSUM62")
+    return aligner
+
+
 def related(aligner: PairwiseAligner, one: str, two: str, searched: int) -> bool:
     """Whether the best local alignment has 30 % identity over half of the shorter sequence, and fewer than 1e-3 as good
     ones are to be expected among `searched` residues."""
@@ -22,8 +29,7 @@ def related(aligner: PairwiseAligner, one: str, two: str, searched: int) -> bool
 def families(sequences: dict[str, str], entry: dict[str, str]) -> dict[str, str]:
     """The family of every name, called by one of its members: names of one entry, or of related sequences, belong
     together, and so do those that others join."""
-    aligner = PairwiseAligner(mode="local", open_gap_score=-12, extend_gap_score=-1)  # 11 to open, 1 for each residue
-    aligner.substitution_matrix = substitution_matrices.load("BLOSUM62")
+    aligner = local_aligner()
     family = {name: name for name in sequences}
     searched = sum(map(len, sequences.values()))
     for one, two in combinations(sorted(sequences), 2):

@@ -310,12 +310,17 @@ def fit(rows: Rows, kind: str, share: int, num_items: int) -> dict[str, np.ndarr
     return {"sums": found, "val": np.array(best), "constant": np.array(constant)}
 
 
-def retrieve(means: np.ndarray, clusters: list[str]) -> np.ndarray:
-    """sums (K, 2) for the mean vectors (K, d) of chains: the nearest other one by cosine is of the same cluster."""
+def cosines(means: np.ndarray) -> np.ndarray:
+    """Between vectors (K, d), each column centred and scaled over all of them: (K, K)."""
     z = means - means.mean(0)
     z = z / np.maximum(z.std(0), 1e-9)
     z = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-9)
-    alike = z @ z.T - 2 * np.eye(len(z))
+    return z @ z.T
+
+
+def retrieve(means: np.ndarray, clusters: list[str]) -> np.ndarray:
+    """sums (K, 2) for the mean vectors (K, d) of chains: the nearest other one by cosine is of the same cluster."""
+    alike = cosines(means) - 2 * np.eye(len(means))
     counts = np.array([clusters.count(cluster) > 1 for cluster in clusters])
     hit = np.array([clusters[j] == cluster for j, cluster in zip(alike.argmax(1), clusters)])
     return np.stack([hit & counts, counts], axis=1).astype(float)

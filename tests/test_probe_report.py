@@ -61,7 +61,7 @@ def test_intervals_hold_families_and_runs(folder):
 
 
 def test_one_run_each_leaves_families(folder, capsys):
-    """No run was made twice, so nothing is known of runs: the interval is that of the draws, and the table says so."""
+    """No run was made twice, so nothing is known of runs: families alone are drawn, and the table says so."""
     for path in [*folder.glob("*-1.npz"), *folder.glob("*-2.npz")]:
         path.unlink()
     methods = read_all([folder])["atom", "tiny"]

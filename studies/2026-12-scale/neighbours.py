@@ -18,30 +18,21 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from Bio.Align import PairwiseAligner, substitution_matrices
 from torch.nn import functional as F
 
-from benchmarks.probe import load, read_items, short
+from benchmarks.families import local_aligner
+from benchmarks.probe import cosines, load, read_items, short
+from benchmarks.probe_report import weights
 from benchmarks.probe_table import rows_of
 from siamdiff_min.files import ConfigError, console
 from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES, ONE_LETTER
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
 
-DRAWS = 2000
-
-
-def cosines(means: np.ndarray) -> np.ndarray:
-    """How alike the mean vectors (K, d) are: (K, K)."""
-    z = (means - means.mean(0)) / np.maximum(means.std(0), 1e-9)
-    z /= np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-9)
-    return z @ z.T
-
 
 def alignments(proteins: list[Protein]) -> np.ndarray:
     """Score of the best local alignment over the shorter chain's with itself (K, K)."""
-    aligner = PairwiseAligner(mode="local", open_gap_score=-12, extend_gap_score=-1)
-    aligner.substitution_matrix = substitution_matrices.load("BLOSUM62")
+    aligner = local_aligner()
     letters = ["".join(ONE_LETTER[k] for k in protein.residue_type.tolist()) for protein in proteins]
     own, found = [aligner.score(x, x) for x in letters], np.eye(len(letters))
     for i, one in enumerate(letters):
@@ -73,7 +64,7 @@ def report(path: Path) -> list[str]:
             if size[row["cluster"]] > 1:
                 hits[row["cluster"]].append(row["cluster"] == cluster[row[name]])
         right, asked = np.array([[sum(x), len(x)] for x in hits.values()]).T
-        drawn = np.random.default_rng(0).multinomial(len(asked), np.full(len(asked), 1 / len(asked)), DRAWS)
+        drawn = weights(tuple(hits))[1:]
         low, high = np.quantile(drawn @ right / (drawn @ asked), (0.025, 0.975))
         share = f"{right.sum() / asked.sum():.3f} ({low:.3f} to {high:.3f})"
         lines.append(f"| {name} | {asked.sum()} | {right.sum()} | {share} |")

@@ -3,23 +3,32 @@
     python -m studies.2026-12-scale.report studies/2026-12-scale/results [--figure docs/scale.png]
 
 FOLDER/probe holds METHOD-CHAINS-atom-small-SEED.npz of `benchmarks.probe --valid`, FOLDER/heldout.tsv what `heldout`
-wrote. Intervals draw validation families (2,000 draws); runs cannot be drawn, since there is one of each.
+wrote. After the curve come the tables of all rows on the families of COMPARED. Intervals draw families (2,000 draws);
+runs cannot be drawn, since there is one of each.
 """
 
 import argparse
-import csv
 import re
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.probe_report import Result, read
+from benchmarks.probe_report import PROBES, Result, read
+from benchmarks.probe_table import rows_of
 from siamdiff_min.files import console
 
 CHAINS = {"650": 650, "1300": 1_300, "2600": 2_600, "all": 5_170}
 NAMES = {"diffpret": "DiffPreT", "siamdiff": "SiamDiff"}
-PATTERN = r"(diffpret|siamdiff)-(650|1300|2600|all)-atom-small-0(\+counts)?"
+RUN = r"(diffpret|siamdiff)-(650|1300|2600|all)"
+OLD = "../../2026-11-benchmarks/results/probe"
+COMPARED = {  # title -> folders
+    "new validation families": ["probe"],
+    "old validation families": ["probe-old-valid"],
+    "new test families": ["probe-test"],
+    "old test families": ["probe-test-old", OLD],
+}
+NEW, COUNTS = "diffpret-all-atom-paper-0", "counts"
 COLOURS = {"diffpret": "#1b6ca8", "siamdiff": "#c8541b"}
 
 
@@ -32,7 +41,7 @@ def read_probes(folder: Path) -> dict[tuple[str, str], dict[str, Result]]:
     """(method, "" or "+counts") -> corpus -> Result, smaller corpora first."""
     found = defaultdict(dict)
     for path in sorted(folder.glob("*.npz")):
-        if match := re.fullmatch(PATTERN, path.stem):
+        if match := re.fullmatch(RUN + r"-atom-small-0(\+counts)?", path.stem):
             method, corpus, beside = match.groups()
             found[method, beside or ""][corpus] = read(path)
     return {key: {name: of[name] for name in CHAINS if name in of} for key, of in found.items()}
@@ -41,12 +50,27 @@ def read_probes(folder: Path) -> dict[tuple[str, str], dict[str, Result]]:
 def read_losses(path: Path) -> dict[tuple[str, str], dict[str, float]]:
     """(method, corpus) -> column -> value, for the last checkpoint of a run, on the new validation chains."""
     last = {}
-    with open(path, encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file, delimiter="\t"):
-            match = re.fullmatch(r"(diffpret|siamdiff)-(650|1300|2600|all)-0", row["run"])
-            if match and row["data"] == "v4" and int(row["step"]) >= int(last.get(match.groups(), {"step": 0})["step"]):
-                last[match.groups()] = row
+    for row in rows_of(path):  # the steps of a run rise
+        if (match := re.fullmatch(RUN + "-0", row["run"])) and row["data"] == "v4":
+            last[match.groups()] = row
     return {key: {name: float(row[name]) for name in row if "_" in name} for key, row in last.items()}
+
+
+def compared(folders: list[Path]) -> list[str]:
+    """Scores of all rows of some folders; then NEW minus every row, and every row minus the counts."""
+    rows = {path.stem: read(path) for folder in folders for path in sorted(folder.glob("*.npz"))}
+    lines = [f"| | mean skill | {' | '.join(PROBES)} |", "|---" * (len(PROBES) + 2) + "|"]
+    for name, row in rows.items():
+        scores = " | ".join(f"{row.scores[probe, 100][0]:.3f}" for probe in PROBES)
+        lines.append(f"| {name} | {row.skill()[0]:.3f} | {scores} |")
+    lines.append("")
+    for name in (name for name in rows if name != COUNTS):
+        new = NEW + "+counts" * ("+" in name)
+        for one, other in ((new, name), (name, COUNTS)):
+            if one != other and one in rows and other in rows:
+                gap = rows[one].skill() - rows[other].skill()
+                lines.append(f"* {one} minus {other}: {gap[0]:+.3f} ({interval(gap[1:])})")
+    return lines
 
 
 def figure(path: Path, probes: dict, losses: dict, random: Result) -> None:
@@ -103,13 +127,15 @@ def main(argv: list[str] | None = None) -> None:
             print(f"| {' | '.join(cells)} |")
     print()
     for (method, beside), runs in probes.items():
-        first, *_, last = [*runs, *runs]
-        if first != last:
+        names = list(runs)
+        if len(names) > 1:
+            first, last = names[0], names[-1]
             gap = runs[last].skill() - runs[first].skill()
-            said = (
-                f"{NAMES[method]}{' with the counts' * bool(beside)}, {CHAINS[last]:,} minus {CHAINS[first]:,} chains"
-            )
-            print(f"{said}: mean skill {gap[0]:+.3f} ({interval(gap[1:])}, families drawn)")
+            row = NAMES[method] + " with the counts" * bool(beside)
+            chains = f"{CHAINS[last]:,} minus {CHAINS[first]:,} chains"
+            print(f"{row}, {chains}: mean skill {gap[0]:+.3f} ({interval(gap[1:])}, families drawn)")
+    for title, folders in COMPARED.items():
+        print(f"\n## {title}\n", *compared([args.folder / name for name in folders]), sep="\n")
     if args.figure:
         figure(args.figure, probes, losses, random)
 

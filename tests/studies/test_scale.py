@@ -85,7 +85,7 @@ def test_held_out_losses_of_a_run(tmp_path, capsys, plugin):
 
 
 def test_the_report_takes_last_checkpoints_and_kept_answers(tmp_path, capsys):
-    """Against the kept answers, added up here; a loss is that of the last checkpoint, on the new validation chains."""
+    """Against the kept answers, added up here; losses are of the last checkpoint, on the new validation chains."""
     folder = Path(report.__file__).parent / "results"
     report.main([str(folder)])
     printed = capsys.readouterr().out
@@ -97,6 +97,9 @@ def test_the_report_takes_last_checkpoints_and_kept_answers(tmp_path, capsys):
     assert f"| DiffPreT | 5,170 | {run.skill()[0]:.3f} |" in printed
     assert "| 0.569 | 2.558 | 0.204 |" in printed  # step 2,584, not 1,950; v4, not old
     assert "DiffPreT, 5,170 minus 650 chains: mean skill +0.004 (-0.001 to +0.010, families drawn)" in printed
+    new, counts = (report.read(folder / "probe-test" / f"{name}.npz").skill() for name in (report.NEW, report.COUNTS))
+    low, high = np.quantile(new[1:] - counts[1:], (0.025, 0.975))
+    assert printed.count(f"* {report.NEW} minus counts: {new[0] - counts[0]:+.3f} ({low:+.3f} to {high:+.3f})") == 1
     pytest.importorskip("matplotlib")
     report.main([str(folder), "--figure", str(tmp_path / "scale.png")])
     assert (tmp_path / "scale.png").stat().st_size > 10_000
