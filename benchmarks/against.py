@@ -19,6 +19,7 @@ import contextlib
 import itertools
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -51,6 +52,7 @@ for number in sys.stdin:
 
 def compare(args: argparse.Namespace) -> None:
     """Compare, and print a table in Markdown."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the worktree is removed
     with tempfile.TemporaryDirectory() as folder:
         there = Path(folder) / "checkout"
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", there, args.commit], cwd=ROOT, check=True)

@@ -77,7 +77,7 @@ def collate(items):
     return Protein.pack([p for p, _ in items]), [name for _, name in items]
 
 
-TIMING = {"seconds", "proteins_per_second", "samples_per_second", "peak_memory_mb"}
+TIMING = {"seconds", "cpu_seconds", "proteins_per_second", "samples_per_second", "peak_memory_mb"}
 
 
 def configure(out, *argv, world: int = 1):

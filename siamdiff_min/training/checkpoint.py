@@ -67,7 +67,8 @@ def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
 def initialise(module: nn.Module, path: str | Path, say: Callable = print, encoder_only: bool = False) -> None:
     """Start from the weights in `path`: from all of a checkpoint, else (or with `encoder_only`) from the encoder's.
 
-    Every tensor of the file must fit one of the module. `say` is told which tensors were loaded, and which keep their
+    Every tensor of these must fit one of the module. The sequence head of an encoder.pt is taken too if its shapes are
+    those of the module's, but not with `encoder_only`. `say` is told which tensors were loaded, and which keep their
     initial values.
     """
     content = read_weights(path)
@@ -78,6 +79,14 @@ def initialise(module: nn.Module, path: str | Path, say: Callable = print, encod
         with malformed(path):
             say(f"in that file, not loaded: {printable(', '.join(content['not_loaded'])):.1000}")
     loaded = [name if whole else f"encoder.{name}" for name in state]
+    if not whole and not encoder_only and "seq_mlp" in content:
+        with malformed(path):
+            own = module.seq_mlp.state_dict() if hasattr(module, "seq_mlp") else {}
+            if {name: x.shape for name, x in content["seq_mlp"].items()} == {name: x.shape for name, x in own.items()}:
+                load_weights(module.seq_mlp, content["seq_mlp"], str(path))
+                loaded += [f"seq_mlp.{name}" for name in own]
+            else:
+                say("in that file, not loaded: seq_mlp" + ", of another shape (--head-dim)" * bool(own))
     kept = [name for name in module.state_dict() if name not in set(loaded)]
     say(f"loaded from {path}: {_groups(loaded)}")
     say(f"initial values kept: {_groups(kept) if kept else 'nothing'}")

@@ -186,7 +186,7 @@ OPTIONS = {  # group of --help -> its options, in order
     ],
     "checkpoints": [
         both("out", "folder of the run", **FREE),
-        both("resume", "auto (newest whole checkpoint of --out, if any), never, or a checkpoint", "auto", **FREE),
+        both("resume", "auto or --out (its newest whole checkpoint, if any), never, or a checkpoint", "auto", **FREE),
         both("save_every", "steps between checkpoints; one is written after every epoch too", 1000, **FREE, type=COUNT),
         both("keep", "checkpoints kept", 2, **FREE, type=COUNT),
         both("log_every", "steps between lines of metrics.jsonl", 20, **FREE, type=COUNT),

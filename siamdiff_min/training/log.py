@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..files import ConfigError
 
-NO_MEASURE = {"step", "epoch", "stage", "split", "samples", "seconds", "lr", "peak_memory_mb"}
+NO_MEASURE = {"step", "epoch", "stage", "split", "samples", "seconds", "cpu_seconds", "lr", "peak_memory_mb"}
 BEGIN = b'{"step": 0, "epoch": 0, '  # how every line begins, each number replaced by 0
 
 

@@ -83,7 +83,8 @@ class Run:
         self.steps: dict[int, Step] = {}  # the steps since the last line of the training
         self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the last steps of this stage
         self.restore()
-        self.path, self.start = Path(config.out) / "metrics.jsonl", time.perf_counter()
+        self.path = Path(config.out) / "metrics.jsonl"
+        self.start, self.cpu_start = time.perf_counter(), time.process_time()
         self.first = self.step  # of this process
         self.bar = ranks.bar(total=self.last_step, initial=self.step, unit="step")
 
@@ -117,7 +118,8 @@ class Run:
         """Go on from the checkpoint that --resume asks for, if it exists."""
         out, resume = Path(self.config.out), self.config.resume
         saved = None
-        if resume == "auto":
+        whole_folder = resume != "never" and Path(resume).is_dir() and Path(resume).resolve() == out.resolve()
+        if resume == "auto" or whole_folder:
             saved = checkpoint.latest(out, self.ranks.say)
         elif checkpoint.checkpoints(out) and (resume == "never" or Path(resume).resolve().parent != out.resolve()):
             raise ConfigError(f"{out} holds checkpoints: choose another --out, remove them, or take --resume auto")
@@ -236,6 +238,7 @@ class Run:
             stage = {"stage": self.stage} if self.staged else {}
             line = {"step": self.step, "epoch": self.epoch, **stage, **values}
             line["seconds"] = time.perf_counter() - self.start
+            line["cpu_seconds"] = time.process_time() - self.cpu_start
             with writing(self.path), open(self.path, "ab") as file:
                 file.write((json.dumps(line) + "\n").encode())
                 file.flush()

@@ -368,3 +368,20 @@ def test_initialise_reports_every_tensor(tmp_path):
     assert torch.equal(objective.structure.weight, source.structure.weight)
     assert "nothing" in said[3]
     assert weights.load_encoder_file(full)["state"].keys() == source.encoder.state_dict().keys()
+
+
+@pytest.mark.parametrize("more, taken", [("", True), ("--head-dim 12", False)])
+def test_initialise_takes_a_sequence_head_that_fits(more, taken, tmp_path):
+    """Of an encoder.pt, in half precision too. Otherwise it says why not."""
+    config = pretrain_options(["--method", "diffpret", "--level", "residue", "--size", "tiny", *more.split()])
+    source, objective = (checkpoint.new_objective(weights.new_encoder(config), config) for _ in range(2))
+    head = {name: x.half() for name, x in source.seq_mlp.state_dict().items()}
+    head = head if taken else {name: x[:8] for name, x in head.items()}
+    path, said, before = tmp_path / "encoder.pt", [], copy.deepcopy(objective.seq_mlp.state_dict())
+    weights.save_encoder_file(path, source.encoder, "gearnet", "residue", "tiny", "paper", seq_mlp=head)
+    checkpoint.initialise(objective, path, said.append)
+    for name, x in objective.seq_mlp.state_dict().items():
+        assert torch.equal(x, head[name].float() if taken else before[name]), name
+    assert [("seq_mlp (6 tensors)" in line, "another shape (--head-dim)" in line) for line in said] == (
+        [(True, False), (False, False)] if taken else [(False, True), (False, False), (True, False)]
+    )

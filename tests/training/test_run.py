@@ -1,6 +1,8 @@
 """The state of a run: what it averages, what the learning rate follows, what a resumed run takes up, and where."""
 
+import json
 import math
+import time
 
 import numpy as np
 import pytest
@@ -136,6 +138,20 @@ def test_a_checkpoint_of_another_folder_is_not_mixed_with_those_of_this_one(tmp_
         train(configure(tmp_path / "mine", "--resume", tmp_path / "other" / "checkpoint-000000002.pt"))
     monkeypatch.chdir(tmp_path)
     train(configure("mine", "--resume", tmp_path / "mine" / "checkpoint-000000002.pt", "--max-steps", 3))
+    assert "checkpoint-000000002.pt at step 2" in capsys.readouterr().out
+
+
+def test_the_time_of_the_cpu_is_of_this_process(tmp_path):
+    """Since it began to train: it rises, and is no longer than the process has worked."""
+    begin = time.process_time()
+    train(configure(tmp_path, "--log-every", 1))
+    times = [json.loads(line)["cpu_seconds"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert times == sorted(times) and 0 < times[0] < times[-1] < time.process_time() - begin
+
+
+def test_the_folder_of_the_run_stands_for_its_newest_checkpoint(tmp_path, capsys):
+    train(configure(tmp_path / "mine", "--max-steps", 2, "--save-every", 1))
+    train(configure(tmp_path / "mine", "--max-steps", 3, "--resume", tmp_path / "mine"))
     assert "checkpoint-000000002.pt at step 2" in capsys.readouterr().out
 
 
