@@ -3,8 +3,9 @@
     python -m studies.2026-12-scale.report studies/2026-12-scale/results [--figure docs/scale.png]
 
 FOLDER/probe holds METHOD-CHAINS-atom-small-SEED.npz of `benchmarks.probe --valid`, FOLDER/heldout.tsv what `heldout`
-wrote. After the curve come the tables of all rows on the families of COMPARED. Intervals draw families (2,000 draws);
-runs cannot be drawn, since there is one of each.
+wrote; CHAINS ends in -4e if the run belongs to equal epochs alone. After the curve come the tables of all rows on the
+families of COMPARED. Intervals draw families (2,000 draws); where both rows have two runs or more, they hold the spread
+of runs too, as in `benchmarks.probe_report`.
 """
 
 import argparse
@@ -14,13 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.probe_report import PROBES, Result, read
+from benchmarks.probe_report import PROBES, SCRATCH, Result, difference, mean_of, read, read_all
 from benchmarks.probe_table import rows_of
 from siamdiff_min.files import console
 
 CHAINS = {"650": 650, "1300": 1_300, "2600": 2_600, "all": 5_170}
-NAMES = {"diffpret": "DiffPreT", "siamdiff": "SiamDiff"}
-RUN = r"(diffpret|siamdiff)-(650|1300|2600|all)"
+NAMES = {"diffpret": "DiffPreT", "siamdiff": "SiamDiff", "clean": "SiamDiff, clean partner"}
+EPOCHS = "-4e"  # 4 epochs of any corpus, in place of equal steps
+RUN = rf"({'|'.join(NAMES)})-({'|'.join(CHAINS)})({EPOCHS})?"
 OLD = "../../2026-11-benchmarks/results/probe"
 COMPARED = {  # title -> folders
     "new validation families": ["probe"],
@@ -37,23 +39,63 @@ def interval(draws: np.ndarray) -> str:
     return "{:+.3f} to {:+.3f}".format(*np.quantile(draws, (0.025, 0.975)))
 
 
-def read_probes(folder: Path) -> dict[tuple[str, str], dict[str, Result]]:
-    """(method, "" or "+counts") -> corpus -> Result, smaller corpora first."""
-    found = defaultdict(dict)
-    for path in sorted(folder.glob("*.npz")):
-        if match := re.fullmatch(RUN + r"-atom-small-0(\+counts)?", path.stem):
-            method, corpus, beside = match.groups()
-            found[method, beside or ""][corpus] = read(path)
-    return {key: {name: of[name] for name in CHAINS if name in of} for key, of in found.items()}
-
-
-def read_losses(path: Path) -> dict[tuple[str, str], dict[str, float]]:
-    """(method, corpus) -> column -> value, for the last checkpoint of a run, on the new validation chains."""
-    last = {}
+def read_losses(path: Path) -> dict[str, dict[int, np.ndarray]]:
+    """METHOD-CHAINS -> seed -> structure loss, sequence loss, types: last checkpoint, new validation chains."""
+    last = defaultdict(dict)
     for row in rows_of(path):  # the steps of a run rise
-        if (match := re.fullmatch(RUN + "-0", row["run"])) and row["data"] == "v4":
-            last[match.groups()] = row
-    return {key: {name: float(row[name]) for name in row if "_" in name} for key, row in last.items()}
+        if (match := re.fullmatch(rf"({RUN})-(\d+)", row["run"])) and row["data"] == "v4":
+            last[match[1]][int(match[5])] = np.array([float(row[name]) for name in row if "_" in name])
+    return last
+
+
+def skill(run: Result) -> np.ndarray:
+    """The mean skill and its draws."""
+    return run.skill()
+
+
+def gap_of(rows: dict[str, dict[int, Result]], one: str, other: str) -> str:
+    """One row minus another in mean skill, with its interval and what is drawn for it."""
+    if min(len(rows[one]), len(rows[other])) > 1:
+        value, low, high, _ = difference(rows, one, other, skill)
+        return f"{value:+.3f} ({low:+.3f} to {high:+.3f}, families and runs)"
+    gap = mean_of(rows[one], skill) - mean_of(rows[other], skill)
+    return f"{gap[0]:+.3f} ({interval(gap[1:])}, families drawn)"
+
+
+def curve(rows: dict[str, dict[int, Result]], losses: dict[str, dict[int, np.ndarray]]) -> list[str]:
+    """The table of all runs at `small`, and the differences of the plan."""
+    titles = ("", "chains", "runs", "mean skill", "minus random weights", "with the counts")
+    titles += ("structure loss", "sequence loss", "types")
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    alone = {name: runs for name, runs in rows.items() if name == SCRATCH or re.fullmatch(RUN, name)}
+    beside = {name: runs for name, runs in rows.items() if re.fullmatch(RUN + r"\+counts", name)}
+    for name in ordered(alone):
+        method, corpus, epochs = re.fullmatch(RUN, name).groups()
+        counted = beside.get(f"{name}+counts")
+        cells = [NAMES[method] + ", 4 epochs" * bool(epochs), f"{CHAINS[corpus]:,}", str(len(alone[name]))]
+        cells += [f"{mean_of(alone[name], skill)[0]:.3f}", gap_of(alone, name, SCRATCH)]
+        cells += [f"{mean_of(counted, skill)[0]:.3f}" if counted else ""]
+        cells += [f"{value:.3f}" for value in np.mean([*losses[name].values()], axis=0)] if name in losses else []
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append("")
+    pairs = [(f"{method}-all", f"{method}-650") for method in NAMES] + [("clean-2600", "siamdiff-2600")]
+    for rows_, end in ((alone, ""), (beside, "+counts")):
+        for one, other in ((one + end, other + end) for one, other in pairs):
+            if one in rows_ and other in rows_:
+                lines.append(f"* {one} minus {other}: mean skill {gap_of(rows_, one, other)}")
+    for one, other in pairs[:2]:
+        if one in losses and other in losses:
+            seeds = sorted(losses[one].keys() & losses[other].keys())
+            gaps = ", ".join(f"{losses[one][seed][1] - losses[other][seed][1]:+.3f}" for seed in seeds)
+            lines.append(f"* {one} minus {other}: sequence loss {gaps} (seeds {', '.join(map(str, seeds))})")
+    return lines
+
+
+def ordered(names) -> list[str]:
+    """The runs among some names: by method, equal steps before equal epochs, then by the number of chains."""
+    found = [match for name in names if (match := re.fullmatch(RUN, name))]
+    key = [(list(NAMES).index(m[1]), bool(m[3]), CHAINS[m[2]], m[0]) for m in found]
+    return [name for *_, name in sorted(key)]
 
 
 def compared(folders: list[Path]) -> list[str]:
@@ -73,27 +115,30 @@ def compared(folders: list[Path]) -> list[str]:
     return lines
 
 
-def figure(path: Path, probes: dict, losses: dict, random: Result) -> None:
+def figure(path: Path, rows: dict[str, dict[int, Result]], losses: dict[str, dict[int, np.ndarray]]) -> None:
     """Mean skill (with its interval over families) and held-out sequence loss against the number of chains."""
     from matplotlib.figure import Figure
 
     canvas = Figure(figsize=(8.2, 3.4), layout="constrained", facecolor="white")
-    skill, loss = canvas.subplots(1, 2)
+    left, right = canvas.subplots(1, 2)
     for shift, (method, colour) in zip((0.97, 1.03), COLOURS.items()):
-        runs = probes.get((method, ""), {})
-        x = [CHAINS[name] * shift for name in runs]
-        y = np.array([run.skill()[0] for run in runs.values()])
-        ends = np.array([np.quantile(run.skill()[1:], (0.025, 0.975)) for run in runs.values()])
-        skill.errorbar(x, y, abs(ends.T - y), fmt="o-", color=colour, capsize=3, label=NAMES[method])
-        kept = [name for name in CHAINS if (method, name) in losses]
-        values = [losses[method, name]["sequence_loss"] for name in kept]
-        loss.plot([CHAINS[name] for name in kept], values, "o-", color=colour, label=NAMES[method])
-    skill.axhline(random.skill()[0], color="#777777", linestyle="--", linewidth=1, label="random weights")
-    skill.set_ylim(0.5, 0.66)
-    skill.set_title("mean skill, 95 % over families", loc="left", fontsize=11, fontweight="bold")
-    loss.set_ylim(2.5, 2.62)
-    loss.set_title("held-out sequence loss", loc="left", fontsize=11, fontweight="bold")
-    for axes in (skill, loss):
+        names = [name for name in ordered(rows) if re.fullmatch(rf"{method}-[^-]+", name)]
+        x = np.array([CHAINS[name.split("-")[1]] for name in names]) * shift
+        draws = np.array([mean_of(rows[name], skill) for name in names])
+        ends = np.quantile(draws[:, 1:], (0.025, 0.975), axis=1)
+        left.errorbar(x, draws[:, 0], abs(ends - draws[:, 0]), fmt="-", color=colour, capsize=3)
+        means = [np.mean([run[1] for run in losses[name].values()]) for name in names]
+        right.plot(x, means, "-", color=colour)
+        for at, name in zip(x, names):  # every run
+            left.plot([at] * len(rows[name]), [run.skill()[0] for run in rows[name].values()], "o", color=colour)
+            right.plot([at] * len(losses[name]), [run[1] for run in losses[name].values()], "o", color=colour)
+        left.plot([], [], "o-", color=colour, label=NAMES[method])
+    left.axhline(mean_of(rows[SCRATCH], skill)[0], color="#777777", linestyle="--", linewidth=1, label="random weights")
+    left.set_ylim(0.5, 0.66)
+    left.set_title("mean skill, 95 % over families", loc="left", fontsize=11, fontweight="bold")
+    right.set_ylim(2.5, 2.62)
+    right.set_title("held-out sequence loss", loc="left", fontsize=11, fontweight="bold")
+    for axes in (left, right):
         axes.set_xscale("log")
         axes.set_xlim(500, 7_000)
         axes.set_xticks(list(CHAINS.values()), [f"{n:,}" for n in CHAINS.values()])
@@ -102,7 +147,7 @@ def figure(path: Path, probes: dict, losses: dict, random: Result) -> None:
         axes.grid(axis="y", color="#dddddd")
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    skill.legend(frameon=False, fontsize=9, loc="lower right")
+    left.legend(frameon=False, fontsize=9, loc="lower right")
     canvas.savefig(path, dpi=100, metadata={"Software": None})
 
 
@@ -113,31 +158,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--figure", type=Path, help="draw it too (matplotlib)")
     args = parser.parse_args(argv)
-    probes, losses = read_probes(args.folder / "probe"), read_losses(args.folder / "heldout.tsv")
-    random = read(args.folder / "probe" / "random-gearnet-atom-small-0.npz")
-    print("| | chains | mean skill | minus random weights | with the counts | structure loss | sequence loss | types |")
-    print("|---|---|---|---|---|---|---|---|")
-    for (method, beside), runs in probes.items():
-        for corpus, run in runs.items() if not beside else ():
-            gap = run.skill() - random.skill()
-            counted = probes.get((method, "+counts"), {}).get(corpus)
-            cells = [NAMES[method], f"{CHAINS[corpus]:,}", f"{run.skill()[0]:.3f}"]
-            cells += [f"{gap[0]:+.3f} ({interval(gap[1:])})", f"{counted.skill()[0]:.3f}" if counted else ""]
-            cells += [f"{value:.3f}" for value in losses.get((method, corpus), {}).values()]
-            print(f"| {' | '.join(cells)} |")
-    print()
-    for (method, beside), runs in probes.items():
-        names = list(runs)
-        if len(names) > 1:
-            first, last = names[0], names[-1]
-            gap = runs[last].skill() - runs[first].skill()
-            row = NAMES[method] + " with the counts" * bool(beside)
-            chains = f"{CHAINS[last]:,} minus {CHAINS[first]:,} chains"
-            print(f"{row}, {chains}: mean skill {gap[0]:+.3f} ({interval(gap[1:])}, families drawn)")
+    rows, losses = read_all([args.folder / "probe"])["atom", "small"], read_losses(args.folder / "heldout.tsv")
+    print(*curve(rows, losses), sep="\n")
     for title, folders in COMPARED.items():
         print(f"\n## {title}\n", *compared([args.folder / name for name in folders]), sep="\n")
     if args.figure:
-        figure(args.figure, probes, losses, random)
+        figure(args.figure, rows, losses)
 
 
 if __name__ == "__main__":

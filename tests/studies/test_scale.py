@@ -92,17 +92,34 @@ def test_the_report_takes_last_checkpoints_and_kept_answers(tmp_path, capsys):
     with np.load(folder / "probe" / "diffpret-all-atom-small-0.npz") as kept:
         right, of = kept["masked/100/sums"].sum(0)
         constant = float(kept["masked/100/constant"])
-    run = report.read_probes(folder / "probe")["diffpret", ""]["all"]
-    assert run.skills["masked", 100][0] == pytest.approx((right / of - constant) / (1 - constant), abs=1e-6)
-    assert f"| DiffPreT | 5,170 | {run.skill()[0]:.3f} |" in printed
-    assert "| 0.569 | 2.558 | 0.204 |" in printed  # step 2,584, not 1,950; v4, not old
-    assert "DiffPreT, 5,170 minus 650 chains: mean skill +0.004 (-0.001 to +0.010, families drawn)" in printed
+    rows = report.read_all([folder / "probe"])["atom", "small"]
+    runs = [run.skill() for run in rows["diffpret-all"].values()]
+    masked = rows["diffpret-all"][0].skills["masked", 100][0]
+    assert masked == pytest.approx((right / of - constant) / (1 - constant), abs=1e-6)
+    assert f"| DiffPreT | 5,170 | {len(runs)} | {np.mean(runs, axis=0)[0]:.3f} |" in printed
+    assert "| 0.549 | 2.579 | 0.200 |" in printed  # of SiamDiff: step 2,584; new validation, not old
+    (one,), (other,) = ([run.skill() for run in rows[name].values()] for name in ("siamdiff-all", "siamdiff-650"))
+    low, high = np.quantile(one[1:] - other[1:], (0.025, 0.975))
+    gap = f"{one[0] - other[0]:+.3f} ({low:+.3f} to {high:+.3f}, families drawn)"
+    assert f"* siamdiff-all minus siamdiff-650: mean skill {gap}" in printed
     new, counts = (report.read(folder / "probe-test" / f"{name}.npz").skill() for name in (report.NEW, report.COUNTS))
     low, high = np.quantile(new[1:] - counts[1:], (0.025, 0.975))
     assert printed.count(f"* {report.NEW} minus counts: {new[0] - counts[0]:+.3f} ({low:+.3f} to {high:+.3f})") == 1
     pytest.importorskip("matplotlib")
     report.main([str(folder), "--figure", str(tmp_path / "scale.png")])
     assert (tmp_path / "scale.png").stat().st_size > 10_000
+
+
+def test_two_runs_against_two_have_an_interval_over_runs():
+    """Wider than over families alone: here families do not differ, and the runs of a row by .02."""
+    made = {}
+    for name, skills in {"diffpret-all": (0.62, 0.64), "diffpret-650": (0.58, 0.60), "siamdiff-all": (0.6,)}.items():
+        runs = [{(probe, 100): np.full(2001, skill) for probe in report.PROBES} for skill in skills]
+        made[name] = {seed: report.Result(run, run) for seed, run in enumerate(runs)}
+    # standard deviation within a row 0.02 / sqrt(2), two degrees of freedom: 4.303 times 0.01 * sqrt(2)
+    expected = "+0.040 (-0.021 to +0.101, families and runs)"
+    assert report.gap_of(made, "diffpret-all", "diffpret-650") == expected
+    assert report.gap_of(made, "diffpret-all", "siamdiff-all") == "+0.030 (+0.030 to +0.030, families drawn)"
 
 
 def test_nearest_neighbours(tmp_path, capsys):
