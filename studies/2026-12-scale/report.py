@@ -79,10 +79,11 @@ def curve(rows: dict[str, dict[int, Result]], losses: dict[str, dict[int, np.nda
         lines.append(f"| {' | '.join(cells)} |")
     lines.append("")
     pairs = [(f"{method}-all", f"{method}-650") for method in NAMES] + [("clean-2600", "siamdiff-2600")]
-    for rows_, end in ((alone, ""), (beside, "+counts")):
+    trained = {name: runs for name, runs in alone.items() if name != SCRATCH}  # the spread of random weights is another
+    for kind, end in ((trained, ""), (beside, "+counts")):
         for one, other in ((one + end, other + end) for one, other in pairs):
-            if one in rows_ and other in rows_:
-                lines.append(f"* {one} minus {other}: mean skill {gap_of(rows_, one, other)}")
+            if one in kind and other in kind:
+                lines.append(f"* {one} minus {other}: mean skill {gap_of(kind, one, other)}")
     for one, other in pairs[:2]:
         if one in losses and other in losses:
             seeds = sorted(losses[one].keys() & losses[other].keys())
