@@ -3,6 +3,7 @@
 import time
 
 import pytest
+import torch
 from helpers import assert_equal
 from rows import as_mmcif, as_pdb, atom, residue
 
@@ -133,6 +134,35 @@ def test_one_residue_twice_in_a_chain_is_refused(write):
     rows = molecule(ONE, 0.0) + residue("VAL", 2, code="B", x=20.0) + residue("LEU", 2, code="B", x=30.0)
     with pytest.raises(StructureError, match=r"the same residue twice \(chain A 2B\)"):
         read_structure("x", write(rows).encode())
+
+
+@pytest.mark.parametrize("write", [as_pdb, as_mmcif])
+def test_insertions_without_codes_are_residues_of_their_own(write):
+    """27, 27, 27, as programs write 27, 27A, 27B; two of one kind, one with alternatives in its side chain."""
+    rows = residue("ALA", 26, x=-2.0) + residue("GLN", 27, x=0.0)
+    rows += residue("SER", 27, x=2.0)
+    rows += [atom("CB", "SER", 27, x=2.5, alt=alt, occ=occ) for alt, occ in (("A", 0.4), ("B", 0.6))]
+    rows += residue("SER", 27, ("N", "CA", "C", "O", "CB"), x=4.0) + residue("VAL", 27, x=6.0)
+    rows += residue("LEU", 27, code="A", x=8.0) + residue("ALA", 28, x=10.0)
+    structure = read_structure("x", write(rows).encode())
+    assert names_of(structure) == ["ALA", "GLN", "SER", "SER", "VAL", "LEU", "ALA"]
+    assert [code for _, number, code in structure.positions if number == 27] == [" ", "B", "C", "D", "A"]
+    assert structure.protein.residue_index.tolist() == list(range(7)) and structure.chain_names == ("A",)
+    added = {"residues with a number already taken (given an insertion code)": 3}
+    assert structure.dropped == added | {"alternative locations": 1}
+    assert torch.bincount(structure.protein.atom_residue).tolist() == [4, 4, 5, 5, 4, 4, 4]
+    assert structure.protein.pos[structure.protein.atom_residue == 2][:, 0].tolist() == [2.0, 2.125, 2.25, 2.375, 2.5]
+
+
+@pytest.mark.parametrize("write", [as_pdb, as_mmcif])
+@pytest.mark.parametrize("x, read", [(2.4, False), (2.6, True), (11.9, True), (12.1, False)])
+def test_how_far_an_insertion_without_code_may_be(write, x, read):
+    text = write(residue("GLY", 1, x=0.0) + residue("ALA", 1, x=x / 3**0.5)).encode()  # y and z change as x does
+    if read:
+        assert names_of(read_structure("x", text)) == ["GLY", "ALA"]
+    else:
+        with pytest.raises(StructureError, match="the same residue twice"):
+            read_structure("x", text)
 
 
 @pytest.mark.parametrize("write", [as_pdb, as_mmcif])
