@@ -32,7 +32,7 @@ from benchmarks.probe import Item, load, save, short, sides
 from siamdiff_min.data.sources import find_structures
 from siamdiff_min.encoders import weights
 from siamdiff_min.encoders.ops import MLP
-from siamdiff_min.files import ConfigError, console
+from siamdiff_min.files import ConfigError, StructureError, console
 from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES, ONE_LETTER
 from siamdiff_min.protein.protein import Protein
@@ -76,18 +76,28 @@ class Mutation:
         return float(self.row["ddg"])
 
 
-def read_mutations(data: Path, table: str) -> list[Mutation]:
-    """The rows of a table, with families of the chains that are mutated."""
+def read_mutations(data: Path, table: str, required: bool = True) -> list[Mutation]:
+    """The rows of a table, with families of the chains that are mutated.
+
+    If a structure is refused that ends it, or, if not `required`, its rows are left out and that is printed.
+    """
     with open(data / table, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     sources, chains, place = {source.name: source for source in find_structures(data).sources}, {}, {}
     for name, chain in sorted({(row["structure"], row["chain"]) for row in rows}):
-        (side,) = sides(sources[name].read(), chain)
+        try:
+            structure = sources[name].read()
+        except StructureError as error:
+            if required:
+                raise
+            print(f"left out: {error}")
+            continue
+        (side,) = sides(structure, chain)
         chains[name + chain] = side.protein
         place |= {(name, chain, f"{n}{code}".strip()): i for i, (_, n, code) in enumerate(side.positions)}
     sequence = {k: "".join(ONE_LETTER[t] for t in p.residue_type.tolist()) for k, p in chains.items()}
     family, found = families(sequence, {name: name[:4] for name in sequence}), []
-    for row in rows:
+    for row in [row for row in rows if row["structure"] + row["chain"] in chains]:
         name, residue = row["structure"] + row["chain"], place[row["structure"], row["chain"], row["number"]]
         wild, mutant = (ONE_LETTER.index(row[key]) for key in ("wild", "mutant"))
         if int(chains[name].residue_type[residue]) != wild:
@@ -224,7 +234,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--report", type=Path)
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
-    train = read_mutations(args.data, "train.tsv")
+    train = read_mutations(args.data, "train.tsv", required=False)
     test = read_mutations(args.data, "s461.tsv") if args.test else []
     for name in args.features:
         answer, chosen = answers(name, train, test)

@@ -177,7 +177,7 @@ def _structure(path: str, atoms: list[tuple], subunit=None) -> Structure:
     chosen = [(row, model) for row, model, name in atoms if subunit is None or name == subunit]
     if not chosen:
         raise StructureError(path, "no atoms in it", "" if subunit is None else f"subunit {subunit!r:.100}")
-    return assemble(path, [row for row, model in chosen if model == chosen[0][1]], {})
+    return assemble(path, [row for row, model in chosen if model == chosen[0][1]], {}, restore_codes=False)
 
 
 def _rows_of(keys: Iterable) -> dict[tuple, list[int]]:

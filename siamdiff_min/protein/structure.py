@@ -9,7 +9,7 @@ import string
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ MAX_REACH = 12.0  # angstrom from an atom to the CA of its residue; 10.0 in 3,01
 MAX_DENSITY = ((4.5, 100, "atoms"), (10.0, 150, "CA atoms"))  # angstrom, others so near; 39 and 57 in these chains
 MAX_ALTERNATIVE = 1.0  # angstrom from CA to CA; beyond it is another residue, unless an altloc says otherwise
 MAX_PEPTIDE_BOND, MAX_CA_STEP = 2.5, 4.2  # angstrom, between neighbours in a chain: from C to N, from CA to CA
-INSERTED = 2.5, 12.0  # angstrom from CA to CA of two residues with one number; 2.9 at a cis bond, 9.9 at a gap (1JY0)
+REAL_BOND = 1.0, 1.8  # angstrom from C to N: 1.33, with what a crude model allows
 MAX_CHAIN_ID = 32  # characters; the longest of the PDB has four, a table of ids takes the width of the longest
 _NUCLEOTIDES = [*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"]
 _NOT_A_RESIDUE = dict.fromkeys(["HOH", "WAT", "DOD", "H2O", "TIP", "TP3", "SOL", "SPC"], "waters")
@@ -68,13 +68,18 @@ class AtomRow(NamedTuple):
 
 
 def assemble(
-    path: str, rows: Iterable[AtomRow], dropped: Mapping[str, int], chain: str | Sequence[str] | None = None
+    path: str,
+    rows: Iterable[AtomRow],
+    dropped: Mapping[str, int],
+    chain: str | Sequence[str] | None = None,
+    restore_codes: bool = True,
 ) -> Structure:
     """Apply the parsing policy. `dropped` counts what the reader left out; `path` is the file's name in errors.
 
-    With `chain` only these chains: a name, or several as a list. A text that is no name stands for its letters.
+    With `chain` only these chains: a name, or several as a list. A text that is no name stands for its letters. Lost
+    insertion codes are made anew, unless the caller finds residues by their codes.
     """
-    rows, added = _tell_apart(path, list(rows), chain)
+    rows, coded = _tell_apart(path, list(rows), chain, restore_codes)
     if chain is not None:
         names = dict.fromkeys(row.chain for row in rows)
         wanted = {chain} if isinstance(chain, str) and (chain in names or not chain) else set(chain)
@@ -86,7 +91,7 @@ def assemble(
     chains, left_out = _apply_policy(rows)
     counts = Counter(dropped)
     counts.update(left_out)
-    numbered_twice = sum(number for name, number in added.items() if chain is None or name in wanted)
+    numbered_twice = sum(row.atom == "CA" and row.xyz in coded for row in rows) if coded else 0
     counts["residues with a number already taken (given an insertion code)"] += numbered_twice
     for name, residues in chains.items():
         chains[name], left_out = _in_chain(residues)
@@ -111,16 +116,18 @@ def join(structures: list[Structure], **labels) -> Structure:
     return Structure(protein, names, sum((structure.dropped for structure in structures), Counter()), labels)
 
 
-def _tell_apart(path: str, rows: list[AtomRow], chain: str | Sequence[str] | None) -> tuple[list[AtomRow], Counter]:
-    """The rows, with one molecule in each chain, and the number of insertion codes that were added to each.
+def _tell_apart(
+    path: str, rows: list[AtomRow], chain: str | Sequence[str] | None, restore_codes: bool
+) -> tuple[list[AtomRow], set[tuple]]:
+    """The rows, with one molecule in each chain, and the places of the CA of residues that were given a code.
 
-    If a chain has a residue twice, the second may follow the first: an insertion whose code was lost. Otherwise a mark
-    of its rows splits the chain. The first mark that tells all its residues apart is taken, else all marks together. If
-    these do not either, that is a StructureError, but only for chains that are asked for.
+    If a chain has a residue twice, the second may be bonded to the first: an insertion whose code was lost. Otherwise a
+    mark of its rows splits the chain. The first mark that tells all its residues apart is taken, else all marks
+    together. If these do not either, that is a StructureError, but only for chains that are asked for.
     """
-    added, twice = Counter(), _twice(rows)
-    if twice:
-        rows, added = _with_codes(rows)
+    coded, twice = set(), _twice(rows)
+    if twice and restore_codes:
+        rows, coded = _with_codes(rows)
         twice = _twice(rows)
     parts: dict[str, list[AtomRow]] = defaultdict(list)
     for row in rows if twice else ():
@@ -148,7 +155,7 @@ def _tell_apart(path: str, rows: list[AtomRow], chain: str | Sequence[str] | Non
         names |= {(mixed, row.marks): name_of[row.marks[k]] for row in parts[mixed]}
     if names:
         rows = [row._replace(chain=names.get((row.chain, row.marks), row.chain)) for row in rows]
-    return rows, added
+    return rows, coded
 
 
 def _twice(rows: list[AtomRow]) -> dict[str, AtomRow]:
@@ -159,33 +166,45 @@ def _twice(rows: list[AtomRow]) -> dict[str, AtomRow]:
     return found
 
 
-def _with_codes(rows: list[AtomRow]) -> tuple[list[AtomRow], Counter]:
-    """A residue directly after one of its number, both without a code, gets a free one; and how many in each chain.
+def _with_codes(rows: list[AtomRow]) -> tuple[list[AtomRow], set[tuple]]:
+    """Residues that share a number because their insertion codes were lost get free codes; and the places of their CA.
 
-    Programs that drop the codes write 27, 27A, 27B as 27, 27, 27 (7 of 204 structures of a published set).
+    Programs that drop the codes write 27, 27A, 27B as 27, 27, 27 (5 of 204 structures of a published set).
     """
-    residues: list[dict[tuple, AtomRow]] = []  # by atom and altloc, in file order
-    of_row: list[int] = []
-    before = None
-    for row in rows:
-        position, atom = (row[:4], row.marks), (row.atom, row.altloc)
-        if position != before or (row.atom in ("N", "CA") and atom in residues[-1]):
-            residues.append({})
-        residues[-1].setdefault(atom, row)
-        of_row.append(len(residues) - 1)
-        before = position
-    ca = [[row for (a, _), row in atoms.items() if a == "CA" and row.residue in PARENT] for atoms in residues]
-    taken, codes, added = {row[:3] for row in rows}, {}, Counter()
-    for i in range(1, len(residues)):
-        if len(ca[i - 1]) == len(ca[i]) == 1:  # no alternatives
-            (a,), (b,) = ca[i - 1 : i + 1]
-            same = (a[:3], a.marks) == (b[:3], b.marks) and not (b.code + a.altloc + b.altloc).strip()
-            free = (c for c in string.ascii_uppercase if (*b[:2], c) not in taken)
-            if same and INSERTED[0] < math.dist(a.xyz, b.xyz) < INSERTED[1] and (code := next(free, "")):
-                codes[i] = code
-                taken.add((*b[:2], code))
-                added[b.chain] += 1
-    return [row._replace(code=codes.get(i, row.code)) for row, i in zip(rows, of_row, strict=True)], added
+    blocks = [list(block) for _, block in groupby(rows, key=lambda row: (row[:3], row.marks))]
+    often = Counter((block[0][:3], block[0].marks) for block in blocks if any(row.residue in PARENT for row in block))
+    taken, found, coded = {(row[:3], row.marks) for row in rows}, [], set()
+    for block in blocks:
+        (chain, number, code, *_), marks = block[0], block[0].marks
+        alone = not code.strip() and often[block[0][:3], marks] == 1
+        first, *others = _bonded_parts(block) if alone else [block]
+        letters = [c for c in string.ascii_uppercase if ((chain, number, c), marks) not in taken]
+        if len(others) > len(letters):
+            first, others = block, []
+        found += first
+        for part, letter in zip(others, letters):
+            found += [row._replace(code=letter) for row in part]
+            coded |= {row.xyz for row in part if row.atom == "CA"}
+    return found, coded
+
+
+def _bonded_parts(block: list[AtomRow]) -> list[list[AtomRow]]:
+    """The residues of a block, each a whole one that begins with N and is bonded to the next; else the block alone."""
+    parts: list[list[AtomRow]] = []
+    for row in block:
+        again = parts and (row.residue != parts[-1][0].residue or row.atom == parts[-1][0].atom == "N")
+        if not parts or again:
+            parts.append([])
+        parts[-1].append(row)
+    backbones = [{row.atom: row for row in part if row.atom in ("N", "CA", "C")} for part in parts]
+    for part, backbone in zip(parts, backbones):
+        atoms = [(row.atom, row.altloc) for row in part]
+        whole = len(backbone) == 3 == sum(row.atom in backbone for row in part) and part[0].atom == "N"
+        plain = not any(row.altloc.strip() for row in backbone.values()) and part[0].residue in PARENT
+        if not (whole and plain and len(set(atoms)) == len(atoms)):
+            return [block]
+    bonds = [math.dist(a["C"].xyz, b["N"].xyz) for a, b in pairwise(backbones)]
+    return parts if all(REAL_BOND[0] < bond < REAL_BOND[1] for bond in bonds) else [block]
 
 
 def _again(rows: list[AtomRow], molecule: Callable[[AtomRow], object]) -> Iterator[AtomRow]:

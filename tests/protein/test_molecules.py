@@ -136,33 +136,68 @@ def test_one_residue_twice_in_a_chain_is_refused(write):
         read_structure("x", write(rows).encode())
 
 
+CODES = "residues with a number already taken (given an insertion code)"
+SIDE = ("N", "CA", "C", "O", "CB")
+
+
 @pytest.mark.parametrize("write", [as_pdb, as_mmcif])
 def test_insertions_without_codes_are_residues_of_their_own(write):
     """27, 27, 27, as programs write 27, 27A, 27B; two of one kind, one with alternatives in its side chain."""
-    rows = residue("ALA", 26, x=-2.0) + residue("GLN", 27, x=0.0)
-    rows += residue("SER", 27, x=2.0)
-    rows += [atom("CB", "SER", 27, x=2.5, alt=alt, occ=occ) for alt, occ in (("A", 0.4), ("B", 0.6))]
-    rows += residue("SER", 27, ("N", "CA", "C", "O", "CB"), x=4.0) + residue("VAL", 27, x=6.0)
-    rows += residue("LEU", 27, code="A", x=8.0) + residue("ALA", 28, x=10.0)
+    rows = residue("ALA", 26, x=-1.0) + residue("GLN", 27, x=0.0) + residue("SER", 27, x=1.0)
+    rows += [atom("CB", "SER", 27, x=1.5, alt=alt, occ=occ) for alt, occ in (("A", 0.4), ("B", 0.6))]
+    rows += residue("SER", 27, SIDE, x=2.0) + residue("VAL", 27, x=3.0)
+    rows += residue("LEU", 27, code="A", x=4.0) + residue("ALA", 28, x=5.0)
     structure = read_structure("x", write(rows).encode())
     assert names_of(structure) == ["ALA", "GLN", "SER", "SER", "VAL", "LEU", "ALA"]
     assert [code for _, number, code in structure.positions if number == 27] == [" ", "B", "C", "D", "A"]
     assert structure.protein.residue_index.tolist() == list(range(7)) and structure.chain_names == ("A",)
-    added = {"residues with a number already taken (given an insertion code)": 3}
-    assert structure.dropped == added | {"alternative locations": 1}
+    assert structure.dropped == {CODES: 3, "alternative locations": 1}
     assert torch.bincount(structure.protein.atom_residue).tolist() == [4, 4, 5, 5, 4, 4, 4]
-    assert structure.protein.pos[structure.protein.atom_residue == 2][:, 0].tolist() == [2.0, 2.125, 2.25, 2.375, 2.5]
+    assert structure.protein.pos[structure.protein.atom_residue == 2][:, 0].tolist() == [1.0, 1.125, 1.25, 1.375, 1.5]
+
+
+NOT_INSERTED = {
+    "no bond": residue("SER", 27, x=0.0) + residue("SER", 27, x=1.4),  # 1.99 A from C to N
+    "the bond leads back": residue("SER", 27, x=1.0) + residue("SER", 27, x=0.0),
+    "atoms of two copies in turns": [
+        row for pair in zip(residue("SER", 27, SIDE, x=0.0), residue("SER", 27, SIDE, x=1.0)) for row in pair
+    ],
+    "residues of two copies in turns": [
+        row for n in (1, 2) for x in (0.0, 5.0) for row in residue("ALA", n, x=1.0 * n + x)
+    ],
+    "the first without N": residue("SER", 27, ("CA", "C", "O"), x=0.0) + residue("SER", 27, x=1.0),
+    "the third without CA": molecule(("SER",), -1.0) + residue("GLY", 1, x=1.0) + residue("SER", 1, ("N", "C"), x=2.0),
+    "a side chain in another place": [
+        *residue("SER", 27, x=0.0), *residue("SER", 27, x=1.0), *residue("GLY", 28, x=2.0),
+        atom("CB", "SER", 27, x=1.5),
+    ],
+    "another order of atoms": residue("SER", 27, ("CA", "C", "N"), x=0.0) + residue("SER", 27, ("CA", "C", "N"), x=1.0),
+    "alternatives of a backbone": residue("SER", 27, x=0.0) + residue("GLY", 27, x=1.0)
+    + [{**row, "alt": alt} for row in residue("THR", 27, x=2.0) for alt in "AB"],
+    "more than the alphabet has": [row for k in range(28) for row in residue("GLY", 27, x=1.0 * k)],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("write", [as_pdb, as_mmcif])
-@pytest.mark.parametrize("x, read", [(2.4, False), (2.6, True), (11.9, True), (12.1, False)])
-def test_how_far_an_insertion_without_code_may_be(write, x, read):
-    text = write(residue("GLY", 1, x=0.0) + residue("ALA", 1, x=x / 3**0.5)).encode()  # y and z change as x does
-    if read:
-        assert names_of(read_structure("x", text)) == ["GLY", "ALA"]
-    else:
-        with pytest.raises(StructureError, match="the same residue twice"):
-            read_structure("x", text)
+@pytest.mark.parametrize("case", NOT_INSERTED)
+def test_what_may_be_something_else_is_refused(case, write):
+    with pytest.raises(StructureError, match=r"^x: the same residue twice \(chain A \d+\)$"):
+        read_structure("x", write(NOT_INSERTED[case]).encode())
+
+
+def test_insertions_of_molecules_under_one_chain_id():
+    """Both get the same codes, and are counted where they are asked for."""
+    text = "".join(
+        as_pdb([row for i, n in enumerate((26, 27, 27, 28)) for row in residue("GLY", n, x=i + x)]).replace(
+            "END", "TER"
+        )
+        for x in (0.0, 50.0)
+    )
+    both = read_structure("x", text.encode())
+    assert both.chain_names == ("A", "A_2") and both.dropped == {CODES: 2}
+    assert [code for *_, code in both.positions] == [" ", " ", "A", " "] * 2
+    for name in both.chain_names:
+        assert read_structure("x", text.encode(), chain=[name]).dropped == {CODES: 1}
 
 
 @pytest.mark.parametrize("write", [as_pdb, as_mmcif])
