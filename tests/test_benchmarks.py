@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from benchmarks.pdb import write_pdb
 from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.encoders.ops import MLP
+from siamdiff_min.files import StructureError
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ONE_LETTER
 from siamdiff_min.protein.protein import Protein
@@ -241,10 +243,23 @@ def test_stability_is_learned_across_families(stability, encoder_file, tmp_path,
 
 def test_without_test_the_other_table_is_not_opened(stability, tmp_path, few_models, capsys, monkeypatch):
     opened, real = [], ddg.read_mutations
-    monkeypatch.setattr(ddg, "read_mutations", lambda data, table: (opened.append(table), real(data, table))[1])
+    monkeypatch.setattr(ddg, "read_mutations", lambda data, table, **more: (opened.append(table), real(data, table))[1])
     ddg.main([str(stability), "floor", "--out", str(tmp_path)])
     assert opened == ["train.tsv"] and len(np.load(tmp_path / "floor.npz")["answer"]) == 120
     capsys.readouterr()
+
+
+def test_structures_that_are_refused_are_left_out_of_training_alone(stability, tmp_path, capsys):
+    shutil.copytree(stability, tmp_path / "all")
+    first, *_ = sorted((tmp_path / "all" / "structures").iterdir())
+    first.write_text("<html>")
+    whole = ddg.read_mutations(stability, "train.tsv")
+    found = ddg.read_mutations(tmp_path / "all", "train.tsv", required=False)
+    assert f"left out: {first}" in capsys.readouterr().out
+    assert [m.row for m in found] == [m.row for m in whole if m.structure != first.name.split(".")[0]]
+    assert len(found) < len(whole)
+    with pytest.raises(StructureError, match=first.name):
+        ddg.read_mutations(tmp_path / "all", "train.tsv")
 
 
 def test_log_odds_by_hand(stability, encoder_file):

@@ -85,8 +85,7 @@ def curve(rows: dict[str, dict[int, Result]], losses: dict[str, dict[int, np.nda
             if one in kind and other in kind:
                 lines.append(f"* {one} minus {other}: mean skill {gap_of(kind, one, other)}")
     for one, other in pairs[:2]:
-        if one in losses and other in losses:
-            seeds = sorted(losses[one].keys() & losses[other].keys())
+        if seeds := sorted(losses.get(one, {}).keys() & losses.get(other, {}).keys()):
             gaps = ", ".join(f"{losses[one][seed][1] - losses[other][seed][1]:+.3f}" for seed in seeds)
             lines.append(f"* {one} minus {other}: sequence loss {gaps} (seeds {', '.join(map(str, seeds))})")
     return lines
@@ -123,7 +122,7 @@ def figure(path: Path, rows: dict[str, dict[int, Result]], losses: dict[str, dic
     canvas = Figure(figsize=(8.2, 3.4), layout="constrained", facecolor="white")
     left, right = canvas.subplots(1, 2)
     for shift, (method, colour) in zip((0.97, 1.03), COLOURS.items()):
-        names = [name for name in ordered(rows) if re.fullmatch(rf"{method}-[^-]+", name)]
+        names = [name for name in ordered(rows) if re.fullmatch(rf"{method}-[^-]+", name) and name in losses]
         x = np.array([CHAINS[name.split("-")[1]] for name in names]) * shift
         draws = np.array([mean_of(rows[name], skill) for name in names])
         ends = np.quantile(draws[:, 1:], (0.025, 0.975), axis=1)
