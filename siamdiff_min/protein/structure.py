@@ -27,7 +27,7 @@ MAX_REACH = 12.0  # angstrom from an atom to the CA of its residue; 10.0 in 3,01
 MAX_DENSITY = ((4.5, 100, "atoms"), (10.0, 150, "CA atoms"))  # angstrom, others so near; 39 and 57 in these chains
 MAX_ALTERNATIVE = 1.0  # angstrom from CA to CA; beyond it is another residue, unless an altloc says otherwise
 MAX_PEPTIDE_BOND, MAX_CA_STEP = 2.5, 4.2  # angstrom, between neighbours in a chain: from C to N, from CA to CA
-REAL_BOND = 1.0, 1.8  # angstrom from C to N: 1.33, with what a crude model allows
+MIN_CA_STEP, MAX_REAL_BOND = 2.6, 1.8  # angstrom, where alternatives must be told from neighbours: 2.9 (cis) and 1.33
 MAX_CHAIN_ID = 32  # characters; the longest of the PDB has four, a table of ids takes the width of the longest
 _NUCLEOTIDES = [*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"]
 _NOT_A_RESIDUE = dict.fromkeys(["HOH", "WAT", "DOD", "H2O", "TIP", "TP3", "SOL", "SPC"], "waters")
@@ -203,8 +203,11 @@ def _bonded_parts(block: list[AtomRow]) -> list[list[AtomRow]]:
         plain = not any(row.altloc.strip() for row in backbone.values()) and part[0].residue in PARENT
         if not (whole and plain and len(set(atoms)) == len(atoms)):
             return [block]
-    bonds = [math.dist(a["C"].xyz, b["N"].xyz) for a, b in pairwise(backbones)]
-    return parts if all(REAL_BOND[0] < bond < REAL_BOND[1] for bond in bonds) else [block]
+    for a, b in pairwise(backbones):
+        bond, step = math.dist(a["C"].xyz, b["N"].xyz), math.dist(a["CA"].xyz, b["CA"].xyz)
+        if not (bond < MAX_REAL_BOND and MIN_CA_STEP < step < MAX_CA_STEP):
+            return [block]
+    return parts
 
 
 def _again(rows: list[AtomRow], molecule: Callable[[AtomRow], object]) -> Iterator[AtomRow]:

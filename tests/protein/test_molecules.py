@@ -137,44 +137,47 @@ def test_one_residue_twice_in_a_chain_is_refused(write):
 
 
 CODES = "residues with a number already taken (given an insertion code)"
-SIDE = ("N", "CA", "C", "O", "CB")
+SIDE = {"N": 0.0, "CA": 0.7, "C": 1.4, "O": 1.5, "CB": 0.9}  # x; y and z change as x does, so N to CA has 1.2 A
+
+
+def bonded(kind, number, k, names=("N", "CA", "C", "O"), **options):
+    """Residue k of a straight chain: 1.39 A from C to N, 3.81 from CA to CA."""
+    return [atom(name, kind, number, x=2.2 * k + SIDE[name], **options) for name in names]
 
 
 @pytest.mark.parametrize("write", [as_pdb, as_mmcif])
 def test_insertions_without_codes_are_residues_of_their_own(write):
     """27, 27, 27, as programs write 27, 27A, 27B; two of one kind, one with alternatives in its side chain."""
-    rows = residue("ALA", 26, x=-1.0) + residue("GLN", 27, x=0.0) + residue("SER", 27, x=1.0)
-    rows += [atom("CB", "SER", 27, x=1.5, alt=alt, occ=occ) for alt, occ in (("A", 0.4), ("B", 0.6))]
-    rows += residue("SER", 27, SIDE, x=2.0) + residue("VAL", 27, x=3.0)
-    rows += residue("LEU", 27, code="A", x=4.0) + residue("ALA", 28, x=5.0)
+    rows = bonded("ALA", 26, -1) + bonded("GLN", 27, 0) + bonded("SER", 27, 1)
+    rows += [atom("CB", "SER", 27, x=x, alt=alt, occ=occ) for alt, occ, x in (("A", 0.4, 3.0), ("B", 0.6, 3.1))]
+    rows += bonded("SER", 27, 2, SIDE) + bonded("VAL", 27, 3) + bonded("LEU", 27, 4, code="A") + bonded("ALA", 28, 5)
     structure = read_structure("x", write(rows).encode())
     assert names_of(structure) == ["ALA", "GLN", "SER", "SER", "VAL", "LEU", "ALA"]
     assert [code for _, number, code in structure.positions if number == 27] == [" ", "B", "C", "D", "A"]
     assert structure.protein.residue_index.tolist() == list(range(7)) and structure.chain_names == ("A",)
     assert structure.dropped == {CODES: 3, "alternative locations": 1}
     assert torch.bincount(structure.protein.atom_residue).tolist() == [4, 4, 5, 5, 4, 4, 4]
-    assert structure.protein.pos[structure.protein.atom_residue == 2][:, 0].tolist() == [1.0, 1.125, 1.25, 1.375, 1.5]
+    found = structure.protein.pos[structure.protein.atom_residue == 2][:, 0].tolist()
+    assert found == pytest.approx([2.2, 2.9, 3.6, 3.7, 3.1], abs=1e-6)
 
 
 NOT_INSERTED = {
-    "no bond": residue("SER", 27, x=0.0) + residue("SER", 27, x=1.4),  # 1.99 A from C to N
-    "the bond leads back": residue("SER", 27, x=1.0) + residue("SER", 27, x=0.0),
+    "no bond": bonded("SER", 27, 0) + bonded("SER", 27, 1.2),  # 2.2 A from C to N
+    "the bond leads back": bonded("SER", 27, 1) + bonded("SER", 27, 0),
+    "alternatives along the chain": bonded("SER", 27, 0) + bonded("THR", 27, 0.63),  # 0.03 A from C to N, CA 2.4
     "atoms of two copies in turns": [
-        row for pair in zip(residue("SER", 27, SIDE, x=0.0), residue("SER", 27, SIDE, x=1.0)) for row in pair
+        row for pair in zip(bonded("SER", 27, 0, SIDE), bonded("SER", 27, 1, SIDE)) for row in pair
     ],
-    "residues of two copies in turns": [
-        row for n in (1, 2) for x in (0.0, 5.0) for row in residue("ALA", n, x=1.0 * n + x)
-    ],
-    "the first without N": residue("SER", 27, ("CA", "C", "O"), x=0.0) + residue("SER", 27, x=1.0),
-    "the third without CA": molecule(("SER",), -1.0) + residue("GLY", 1, x=1.0) + residue("SER", 1, ("N", "C"), x=2.0),
+    "residues of two copies in turns": [row for n in (1, 2) for k in (0, 5) for row in bonded("ALA", n, n + k)],
+    "the first without N": bonded("SER", 27, 0, ("CA", "C", "O")) + bonded("SER", 27, 1),
+    "the third without CA": bonded("SER", 1, 0) + bonded("GLY", 1, 1) + bonded("SER", 1, 2, ("N", "C")),
     "a side chain in another place": [
-        *residue("SER", 27, x=0.0), *residue("SER", 27, x=1.0), *residue("GLY", 28, x=2.0),
-        atom("CB", "SER", 27, x=1.5),
+        *bonded("SER", 27, 0), *bonded("SER", 27, 1), *bonded("GLY", 28, 2), *bonded("SER", 27, 1, ["CB"])
     ],
-    "another order of atoms": residue("SER", 27, ("CA", "C", "N"), x=0.0) + residue("SER", 27, ("CA", "C", "N"), x=1.0),
-    "alternatives of a backbone": residue("SER", 27, x=0.0) + residue("GLY", 27, x=1.0)
-    + [{**row, "alt": alt} for row in residue("THR", 27, x=2.0) for alt in "AB"],
-    "more than the alphabet has": [row for k in range(28) for row in residue("GLY", 27, x=1.0 * k)],
+    "another order of atoms": bonded("SER", 27, 0, ("CA", "C", "N")) + bonded("SER", 27, 1, ("CA", "C", "N")),
+    "alternatives of a backbone": bonded("SER", 27, 0) + bonded("GLY", 27, 1)
+    + [{**row, "alt": alt} for row in bonded("THR", 27, 2) for alt in "AB"],
+    "more than the alphabet has": [row for k in range(28) for row in bonded("GLY", 27, k)],
 }  # fmt: skip
 
 
@@ -187,12 +190,8 @@ def test_what_may_be_something_else_is_refused(case, write):
 
 def test_insertions_of_molecules_under_one_chain_id():
     """Both get the same codes, and are counted where they are asked for."""
-    text = "".join(
-        as_pdb([row for i, n in enumerate((26, 27, 27, 28)) for row in residue("GLY", n, x=i + x)]).replace(
-            "END", "TER"
-        )
-        for x in (0.0, 50.0)
-    )
+    parts = [[row for i, n in enumerate((26, 27, 27, 28)) for row in bonded("GLY", n, i + k)] for k in (0, 50)]
+    text = "".join(as_pdb(part).replace("END", "TER") for part in parts)
     both = read_structure("x", text.encode())
     assert both.chain_names == ("A", "A_2") and both.dropped == {CODES: 2}
     assert [code for *_, code in both.positions] == [" ", " ", "A", " "] * 2
