@@ -79,7 +79,7 @@ class Mutation:
 def read_mutations(data: Path, table: str, required: bool = True) -> list[Mutation]:
     """The rows of a table, with families of the chains that are mutated.
 
-    If a structure is refused that ends it, or, if not `required`, its rows are left out and that is printed.
+    A refused structure is an error. If not `required`, its rows are left out instead, and a line says so.
     """
     with open(data / table, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))

@@ -65,6 +65,7 @@ class AtomRow(NamedTuple):
     element: str
     hetero: bool = False  # of a HETATM record
     marks: tuple = ()  # tell molecules of one chain id apart: segment, number of TER before; or the label column
+    lost_code: bool = False  # the code is not in the file: `_with_codes`
 
 
 def assemble(
@@ -79,7 +80,10 @@ def assemble(
     With `chain` only these chains: a name, or several as a list. A text that is no name stands for its letters. Lost
     insertion codes are made anew, unless the caller finds residues by their codes.
     """
-    rows, coded = _tell_apart(path, list(rows), chain, restore_codes)
+    rows = list(rows)
+    if restore_codes and any(_again(rows, lambda row: row.chain)):
+        rows = _with_codes(rows)
+    rows = _tell_apart(path, rows, chain)
     if chain is not None:
         names = dict.fromkeys(row.chain for row in rows)
         wanted = {chain} if isinstance(chain, str) and (chain in names or not chain) else set(chain)
@@ -91,7 +95,7 @@ def assemble(
     chains, left_out = _apply_policy(rows)
     counts = Counter(dropped)
     counts.update(left_out)
-    numbered_twice = sum(row.atom == "CA" and row.xyz in coded for row in rows) if coded else 0
+    numbered_twice = sum(row.atom == "CA" and row.lost_code for row in rows)
     counts["residues with a number already taken (given an insertion code)"] += numbered_twice
     for name, residues in chains.items():
         chains[name], left_out = _in_chain(residues)
@@ -116,19 +120,15 @@ def join(structures: list[Structure], **labels) -> Structure:
     return Structure(protein, names, sum((structure.dropped for structure in structures), Counter()), labels)
 
 
-def _tell_apart(
-    path: str, rows: list[AtomRow], chain: str | Sequence[str] | None, restore_codes: bool
-) -> tuple[list[AtomRow], set[tuple]]:
-    """The rows, with one molecule in each chain, and the places of the CA of residues that were given a code.
+def _tell_apart(path: str, rows: list[AtomRow], chain: str | Sequence[str] | None) -> list[AtomRow]:
+    """The rows, with one molecule in each chain. If a chain has a residue twice, a mark of its rows splits it.
 
-    If a chain has a residue twice, the second may be bonded to the first: an insertion whose code was lost. Otherwise a
-    mark of its rows splits the chain. The first mark that tells all its residues apart is taken, else all marks
-    together. If these do not either, that is a StructureError, but only for chains that are asked for.
+    The first mark that tells all its residues apart is taken, else all marks together. If these do not either, that is
+    a StructureError, but only for chains that are asked for.
     """
-    coded, twice = set(), _twice(rows)
-    if twice and restore_codes:
-        rows, coded = _with_codes(rows)
-        twice = _twice(rows)
+    twice: dict[str, AtomRow] = {}
+    for row in _again(rows, lambda row: row.chain):
+        twice.setdefault(row.chain, row)
     parts: dict[str, list[AtomRow]] = defaultdict(list)
     for row in rows if twice else ():
         parts[row.chain].append(row)
@@ -153,27 +153,17 @@ def _tell_apart(
             taken.add(name)
             name_of[mark] = name
         names |= {(mixed, row.marks): name_of[row.marks[k]] for row in parts[mixed]}
-    if names:
-        rows = [row._replace(chain=names.get((row.chain, row.marks), row.chain)) for row in rows]
-    return rows, coded
+    return [row._replace(chain=names.get((row.chain, row.marks), row.chain)) for row in rows] if names else rows
 
 
-def _twice(rows: list[AtomRow]) -> dict[str, AtomRow]:
-    """The first CA of every chain whose residue came before."""
-    found: dict[str, AtomRow] = {}
-    for row in _again(rows, lambda row: row.chain):
-        found.setdefault(row.chain, row)
-    return found
-
-
-def _with_codes(rows: list[AtomRow]) -> tuple[list[AtomRow], set[tuple]]:
-    """Residues that share a number because their insertion codes were lost get free codes; and the places of their CA.
+def _with_codes(rows: list[AtomRow]) -> list[AtomRow]:
+    """The rows, with free codes for residues that share a number because their insertion codes were lost.
 
     Programs that drop the codes write 27, 27A, 27B as 27, 27, 27 (5 of 204 structures of a published set).
     """
     blocks = [list(block) for _, block in groupby(rows, key=lambda row: (row[:3], row.marks))]
     often = Counter((block[0][:3], block[0].marks) for block in blocks if any(row.residue in PARENT for row in block))
-    taken, found, coded = {(row[:3], row.marks) for row in rows}, [], set()
+    taken, found = {(row[:3], row.marks) for row in rows}, []
     for block in blocks:
         (chain, number, code, *_), marks = block[0], block[0].marks
         alone = not code.strip() and often[block[0][:3], marks] == 1
@@ -183,9 +173,8 @@ def _with_codes(rows: list[AtomRow]) -> tuple[list[AtomRow], set[tuple]]:
             first, others = block, []
         found += first
         for part, letter in zip(others, letters):
-            found += [row._replace(code=letter) for row in part]
-            coded |= {row.xyz for row in part if row.atom == "CA"}
-    return found, coded
+            found += [row._replace(code=letter, lost_code=True) for row in part]
+    return found
 
 
 def _bonded_parts(block: list[AtomRow]) -> list[list[AtomRow]]:
@@ -265,7 +254,7 @@ def _in_chain(residues: list[Residue]) -> tuple[list[Residue], Counter]:
     """
     by_number, kept, dropped = {residue[CA].number: residue for residue in residues}, [], Counter()
     for i, residue in enumerate(residues):
-        _, number, _, name, *_, hetero, _ = residue[CA]
+        number, name, hetero = residue[CA].number, residue[CA].residue, residue[CA].hetero
         beside = [*residues[max(i - 1, 0) : i + 2], by_number.get(number - 1), by_number.get(number + 1)]
         if not (hetero or name in MODIFIED) or any(_bonded(residue, b) for b in beside if b not in (None, residue)):
             dropped["modified residues (read as their parent)"] += name in MODIFIED

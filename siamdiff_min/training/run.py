@@ -118,8 +118,8 @@ class Run:
         """Go on from the checkpoint that --resume asks for, if it exists."""
         out, resume = Path(self.config.out), self.config.resume
         saved = None
-        whole_folder = resume != "never" and Path(resume).is_dir() and Path(resume).resolve() == out.resolve()
-        if resume == "auto" or whole_folder:
+        own_folder = resume != "never" and Path(resume).is_dir() and Path(resume).resolve() == out.resolve()
+        if resume == "auto" or own_folder:
             saved = checkpoint.latest(out, self.ranks.say)
         elif checkpoint.checkpoints(out) and (resume == "never" or Path(resume).resolve().parent != out.resolve()):
             raise ConfigError(f"{out} holds checkpoints: choose another --out, remove them, or take --resume auto")

@@ -43,22 +43,17 @@ def read_losses(path: Path) -> dict[str, dict[int, np.ndarray]]:
     """METHOD-CHAINS -> seed -> structure loss, sequence loss, types: last checkpoint, new validation chains."""
     last = defaultdict(dict)
     for row in rows_of(path):  # the steps of a run rise
-        if (match := re.fullmatch(rf"({RUN})-(\d+)", row["run"])) and row["data"] == "v4":
-            last[match[1]][int(match[5])] = np.array([float(row[name]) for name in row if "_" in name])
+        if (match := re.fullmatch(rf"(?P<name>{RUN})-(?P<seed>\d+)", row["run"])) and row["data"] == "v4":
+            last[match["name"]][int(match["seed"])] = np.array([float(row[name]) for name in row if "_" in name])
     return last
-
-
-def skill(run: Result) -> np.ndarray:
-    """The mean skill and its draws."""
-    return run.skill()
 
 
 def gap_of(rows: dict[str, dict[int, Result]], one: str, other: str) -> str:
     """One row minus another in mean skill, with its interval and what is drawn for it."""
     if min(len(rows[one]), len(rows[other])) > 1:
-        value, low, high, _ = difference(rows, one, other, skill)
+        value, low, high, _ = difference(rows, one, other, Result.skill)
         return f"{value:+.3f} ({low:+.3f} to {high:+.3f}, families and runs)"
-    gap = mean_of(rows[one], skill) - mean_of(rows[other], skill)
+    gap = mean_of(rows[one], Result.skill) - mean_of(rows[other], Result.skill)
     return f"{gap[0]:+.3f} ({interval(gap[1:])}, families drawn)"
 
 
@@ -73,18 +68,18 @@ def curve(rows: dict[str, dict[int, Result]], losses: dict[str, dict[int, np.nda
         method, corpus, epochs = re.fullmatch(RUN, name).groups()
         counted = beside.get(f"{name}+counts")
         cells = [NAMES[method] + ", 4 epochs" * bool(epochs), f"{CHAINS[corpus]:,}", str(len(alone[name]))]
-        cells += [f"{mean_of(alone[name], skill)[0]:.3f}", gap_of(alone, name, SCRATCH)]
-        cells += [f"{mean_of(counted, skill)[0]:.3f}" if counted else ""]
+        cells += [f"{mean_of(alone[name], Result.skill)[0]:.3f}", gap_of(alone, name, SCRATCH)]
+        cells += [f"{mean_of(counted, Result.skill)[0]:.3f}" if counted else ""]
         cells += [f"{value:.3f}" for value in np.mean([*losses[name].values()], axis=0)] if name in losses else []
         lines.append(f"| {' | '.join(cells)} |")
     lines.append("")
-    pairs = [(f"{method}-all", f"{method}-650") for method in NAMES] + [("clean-2600", "siamdiff-2600")]
+    pairs = [(f"{method}-all", f"{method}-650") for method in COLOURS] + [("clean-2600", "siamdiff-2600")]
     trained = {name: runs for name, runs in alone.items() if name != SCRATCH}  # the spread of random weights is another
     for kind, end in ((trained, ""), (beside, "+counts")):
         for one, other in ((one + end, other + end) for one, other in pairs):
             if one in kind and other in kind:
                 lines.append(f"* {one} minus {other}: mean skill {gap_of(kind, one, other)}")
-    for one, other in pairs[:2]:
+    for one, other in pairs[:-1]:
         if seeds := sorted(losses.get(one, {}).keys() & losses.get(other, {}).keys()):
             gaps = ", ".join(f"{losses[one][seed][1] - losses[other][seed][1]:+.3f}" for seed in seeds)
             lines.append(f"* {one} minus {other}: sequence loss {gaps} (seeds {', '.join(map(str, seeds))})")
@@ -124,7 +119,7 @@ def figure(path: Path, rows: dict[str, dict[int, Result]], losses: dict[str, dic
     for shift, (method, colour) in zip((0.97, 1.03), COLOURS.items()):
         names = [name for name in ordered(rows) if re.fullmatch(rf"{method}-[^-]+", name) and name in losses]
         x = np.array([CHAINS[name.split("-")[1]] for name in names]) * shift
-        draws = np.array([mean_of(rows[name], skill) for name in names])
+        draws = np.array([mean_of(rows[name], Result.skill) for name in names])
         ends = np.quantile(draws[:, 1:], (0.025, 0.975), axis=1)
         left.errorbar(x, draws[:, 0], abs(ends - draws[:, 0]), fmt="-", color=colour, capsize=3)
         means = [np.mean([run[1] for run in losses[name].values()]) for name in names]
@@ -133,7 +128,9 @@ def figure(path: Path, rows: dict[str, dict[int, Result]], losses: dict[str, dic
             left.plot([at] * len(rows[name]), [run.skill()[0] for run in rows[name].values()], "o", color=colour)
             right.plot([at] * len(losses[name]), [run[1] for run in losses[name].values()], "o", color=colour)
         left.plot([], [], "o-", color=colour, label=NAMES[method])
-    left.axhline(mean_of(rows[SCRATCH], skill)[0], color="#777777", linestyle="--", linewidth=1, label="random weights")
+    left.axhline(
+        mean_of(rows[SCRATCH], Result.skill)[0], color="#777777", linestyle="--", linewidth=1, label="random weights"
+    )
     left.set_ylim(0.5, 0.66)
     left.set_title("mean skill, 95 % over families", loc="left", fontsize=11, fontweight="bold")
     right.set_ylim(2.5, 2.62)
