@@ -258,7 +258,7 @@ def simulate(objective: torch.nn.Module, batch, amp: str = "off") -> Simulation:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--level", nargs="+", default=["atom", "residue"], choices=["atom", "residue"])
-    parser.add_argument("--size", default="paper", choices=["paper", "small", "tiny"])
+    parser.add_argument("--size", default="paper", choices=["paper", "medium", "small", "tiny"])
     parser.add_argument("--amp", nargs="+", default=["off", "bf16"], choices=["off", "bf16"])
     args = parser.parse_args()
     print(

@@ -14,8 +14,9 @@ from .gvp import GVPGNN
 
 __all__ = ["ENCODERS", "RANDOM_ESM", "Encoder", "Encoding", "Graph", "GraphBuilder"]
 
-GEARNET_DIMS = {  # size -> level -> hidden widths (App. D); "small" and "tiny" are this project's, for laptops
+GEARNET_DIMS = {  # size -> level -> hidden widths (App. D); all but "paper" are this project's, for laptops
     "paper": {"atom": [128] * 6, "residue": [512] * 6},
+    "medium": {"atom": [96] * 6, "residue": [128] * 6},
     "small": {"atom": [64] * 6, "residue": [64] * 6},
     "tiny": {"atom": [32] * 3, "residue": [32] * 4},
 }
@@ -38,7 +39,8 @@ def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
     """
     if level != "atom":
         raise ConfigError(f"the encoder gvp exists at atom level only (App. H), not at {level} level")
-    sizes = {"paper": {}, "small": {"dims": (64, 16), "num_layers": 4}, "tiny": {"dims": (32, 8), "num_layers": 3}}
+    sizes = {"paper": {}, "medium": {"dims": (80, 16)}}
+    sizes |= {"small": {"dims": (64, 16), "num_layers": 4}, "tiny": {"dims": (32, 8), "num_layers": 3}}
     builder = replace(ATOM_GRAPH, conventions=CONVENTIONS[preset])
     return GVPGNN(builder, longest=builder.conventions.radial_basis, **sizes[size])
 
@@ -54,7 +56,8 @@ def build_esm_gearnet(
         raise ConfigError(f"the encoder esm-gearnet exists at residue level only (Sec. 5.4), not at {level} level")
     if esm and size != "paper":
         raise ConfigError(f"esm-gearnet-{esm} is of --size paper; of --size {size} there is esm-gearnet")
-    model = ESM2(*{"paper": ESM_SIZES[esm or "650M"], "small": (4, 128, 8), "tiny": (2, 64, 4)}[size])
+    sizes = {"paper": ESM_SIZES[esm or "650M"], "medium": ESM_SIZES["8M"], "small": (4, 128, 8), "tiny": (2, 64, 4)}
+    model = ESM2(*sizes[size])
     builder = replace(RESIDUE_GRAPH, conventions=CONVENTIONS[preset])
     return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], model, num_angle_bins)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ..conventions import CONVENTIONS
 from ..downstream.tasks import KINDS, TASKS
-from ..encoders import ENCODERS, ONE_LEVEL, weights
+from ..encoders import ENCODERS, GEARNET_DIMS, ONE_LEVEL, weights
 from ..files import ConfigError, Parser
 from ..pretraining import ABLATIONS, OBJECTIVES, STAGED
 
@@ -68,13 +68,15 @@ MAX_RESIDUES = {("msp", "atom"): 400}  # nearest to the mutation
 SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny" takes 5 to 7 minutes on 2 cores
     ("tiny", "atom"): {"batch_size": 2, "epochs": [5, 6], "lr": 2e-3},
     ("tiny", "residue"): {"batch_size": 4, "epochs": [12, 12], "lr": 2e-3},
+    ("medium", "atom"): {"batch_size": 4, "epochs": [25, 25], "lr": 1e-3},
+    ("medium", "residue"): {"batch_size": 8, "epochs": [25, 25], "lr": 1e-3},
     ("small", "atom"): {"batch_size": 4, "epochs": [25, 25], "lr": 1e-3},
     ("small", "residue"): {"batch_size": 8, "epochs": [25, 25], "lr": 1e-3},
     ("tiny", "atom", "multiview"): {"batch_size": 8, "epochs": [6, 6]},  # it needs others to contrast with
     ("tiny", "residue", "multiview"): {"batch_size": 8, "epochs": [20, 20]},
 }
 SMALL_TASK = {"lr": 1e-3, "epochs": [8], "batch_size": 8}  # for the small sizes; the paper's batch where smaller
-SIZES, LEVELS = ("paper", "small", "tiny"), ("atom", "residue")
+SIZES, LEVELS = tuple(GEARNET_DIMS), ("atom", "residue")
 
 # ---- options ---------------------------------------------------------------------------------------------------------
 
