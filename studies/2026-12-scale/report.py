@@ -30,7 +30,7 @@ COMPARED = {  # title -> folders
     "new test families": ["probe-test"],
     "old test families": ["probe-test-old", OLD],
 }
-NEW, COUNTS = "diffpret-all-atom-paper-0", "counts"
+NEW, COUNTS = ("diffpret-all-atom-paper-0", "siamdiff-all-residue-medium-0"), "counts"
 COLOURS = {"diffpret": "#1b6ca8", "siamdiff": "#c8541b"}
 
 
@@ -94,7 +94,7 @@ def ordered(names) -> list[str]:
 
 
 def compared(folders: list[Path]) -> list[str]:
-    """Scores of all rows of some folders; then NEW minus every row, and every row minus the counts."""
+    """Scores of all rows of some folders; then those of NEW minus every row, and every row minus the counts."""
     rows = {path.stem: read(path) for folder in folders for path in sorted(folder.glob("*.npz"))}
     lines = [f"| | mean skill | {' | '.join(PROBES)} |", "|---" * (len(PROBES) + 2) + "|"]
     for name, row in rows.items():
@@ -102,8 +102,8 @@ def compared(folders: list[Path]) -> list[str]:
         lines.append(f"| {name} | {row.skill()[0]:.3f} | {scores} |")
     lines.append("")
     for name in (name for name in rows if name != COUNTS):
-        new = NEW + "+counts" * ("+" in name)
-        for one, other in ((new, name), (name, COUNTS)):
+        new = [f"{one}{'+counts' * ('+' in name)}" for one in NEW]
+        for one, other in (*((one, name) for one in new), (name, COUNTS)):
             if one != other and one in rows and other in rows:
                 gap = rows[one].skill() - rows[other].skill()
                 lines.append(f"* {one} minus {other}: {gap[0]:+.3f} ({interval(gap[1:])})")

@@ -102,9 +102,11 @@ def test_the_report_takes_last_checkpoints_and_kept_answers(tmp_path, capsys):
     low, high = np.quantile(one[1:] - other[1:], (0.025, 0.975))
     gap = f"{one[0] - other[0]:+.3f} ({low:+.3f} to {high:+.3f}, families drawn)"
     assert f"* siamdiff-all minus siamdiff-650: mean skill {gap}" in printed
-    new, counts = (report.read(folder / "probe-test" / f"{name}.npz").skill() for name in (report.NEW, report.COUNTS))
-    low, high = np.quantile(new[1:] - counts[1:], (0.025, 0.975))
-    assert printed.count(f"* {report.NEW} minus counts: {new[0] - counts[0]:+.3f} ({low:+.3f} to {high:+.3f})") == 1
+    counts = report.read(folder / "probe-test" / f"{report.COUNTS}.npz").skill()
+    for name in report.NEW:
+        new = report.read(folder / "probe-test" / f"{name}.npz").skill()
+        low, high = np.quantile(new[1:] - counts[1:], (0.025, 0.975))
+        assert printed.count(f"* {name} minus counts: {new[0] - counts[0]:+.3f} ({low:+.3f} to {high:+.3f})") == 1
     pytest.importorskip("matplotlib")
     report.main([str(folder), "--figure", str(tmp_path / "scale.png")])
     assert (tmp_path / "scale.png").stat().st_size > 10_000
