@@ -50,7 +50,7 @@ def build_esm_gearnet(
 ) -> ESMGearNet:
     """ESM-GearNet of Sec. 5.4 with random weights: ESM-2, by default of 650M, before the residue-level GearNet.
 
-    Raises ConfigError at atom level, and for an `esm` of the small sizes, which have an ESM-2 of their own.
+    Raises ConfigError at atom level, and for an `esm` with a small size, which has an ESM-2 of its own.
     """
     if level != "residue":
         raise ConfigError(f"the encoder esm-gearnet exists at residue level only (Sec. 5.4), not at {level} level")

@@ -14,6 +14,8 @@ from siamdiff_min.training.config import (
     FINETUNE,
     OPTIONS,
     PRETRAIN,
+    SIZES,
+    SMALLER,
     TABLE_5,
     check_resumable,
     finetune_options,
@@ -202,6 +204,14 @@ def test_the_level_follows_from_the_encoder():
         other = {"atom": "residue", "residue": "atom"}[level]
         with pytest.raises(ValueError, match=f"exists at {level} level only .*not at {other} level"):
             ENCODERS[name](other, "tiny")
+
+
+@pytest.mark.parametrize("name, level", [("gearnet", "atom"), ("gearnet", "residue"), ("gvp", "atom")])
+def test_sizes_fall_from_the_papers_on(name, level):
+    """And all but the paper's have settings for laptops."""
+    counts = [sum(x.numel() for x in ENCODERS[name](level, size).parameters()) for size in SIZES]
+    assert counts == sorted(set(counts), reverse=True)
+    assert all((size, level) in SMALLER for size in SIZES if size != "paper")
 
 
 def test_a_method_without_settings_at_a_level_is_a_sentence(monkeypatch):
