@@ -123,8 +123,8 @@ def join(structures: list[Structure], **labels) -> Structure:
 def _tell_apart(path: str, rows: list[AtomRow], chain: str | Sequence[str] | None) -> list[AtomRow]:
     """The rows, with one molecule in each chain. If a chain has a residue twice, a mark of its rows splits it.
 
-    The first mark that tells all its residues apart is taken, else all marks together. If these do not either, that is
-    a StructureError, but only for chains that are asked for.
+    That is the first mark that tells all its residues apart, or else all marks together. Raises StructureError if no
+    mark does, but only for chains that are asked for.
     """
     twice: dict[str, AtomRow] = {}
     for row in _again(rows, lambda row: row.chain):
