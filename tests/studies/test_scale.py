@@ -14,6 +14,7 @@ from processes import run
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.files import ConfigError
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.training.config import TABLE_5
 
@@ -21,6 +22,7 @@ corpora = importlib.import_module("studies.2026-12-scale.corpora")
 heldout = importlib.import_module("studies.2026-12-scale.heldout")
 neighbours = importlib.import_module("studies.2026-12-scale.neighbours")
 report = importlib.import_module("studies.2026-12-scale.report")
+residue_types = importlib.import_module("studies.2026-12-scale.residue_types")
 
 
 def test_a_corpus_holds_the_smaller_ones(tmp_path):
@@ -145,3 +147,44 @@ def test_nearest_neighbours(tmp_path, capsys):
     assert capsys.readouterr().out == said
     alike = neighbours.alignments(list(parts.values()))
     assert alike[0, 1] == pytest.approx(1) and alike[0, 2] < 0.5 and np.array_equal(alike, alike.T)
+
+
+def test_residue_types(tmp_path, capsys):
+    """RES on chains of families that are not in another table; rows of the same residues, added up by hand."""
+    whole, rows = real_protein("1LCD_A", torch.float32), ["id\tsplit\tgroup\tcluster"]
+    for number, (name, split) in enumerate({"A": "train", "B": "val", "C": "test", "D": "test", "E": "test"}.items()):
+        (folder := tmp_path / "chains" / split).mkdir(parents=True, exist_ok=True)
+        write_pdb(folder / f"{name}.pdb", whole.crop(number, whole.num_residues - 2 * number))
+        rows.append(f"{name}\t{split}\tfamily-{name}\tcluster-{name}")
+    (tmp_path / "table.tsv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "seen.tsv").write_text("file\tfamily\nD.pdb\tfamily-D\n")
+    data, out = tmp_path / "res", tmp_path / "results"
+    command = ["table", data / "probe.tsv", tmp_path / "chains", tmp_path / "table.tsv", tmp_path / "seen.tsv"]
+    residue_types.main([*map(str, command)])
+    assert {row["family"] for row in residue_types.rows_of(data / "probe.tsv")} == {f"family-{x}" for x in "ABCE"}
+    residue_types.main(["linear", str(data), str(out), "counts"])
+    items = {item.name: item for item in residue_types.read_items(data / "probe.tsv")}
+    asked = {name: residue_types.environments(items[name], residue_types.EACH["test"])[0] for name in "CE"}
+    train = items["A"].protein.residue_type[residue_types.environments(items["A"], residue_types.EACH["train"])[0]]
+    with np.load(out / "constant.npz") as kept:
+        types = [items[name].protein.residue_type[asked[name]] for name in "CE"]
+        right = [(of == train.bincount().argmax()).sum().item() for of in types]
+        assert kept["names"].tolist() == ["C", "E"]
+        assert kept["sums"].tolist() == [[n, len(of)] for n, of in zip(right, types)]
+    # finetune.py: two seeds from scratch, of which one has all of C right and the other nothing
+    for seed, name in enumerate(("C", "")):
+        lines = ["group\ttarget\tclass"]
+        lines += [f"{of}\tALA\t{'ALA' if of == name else 'GLY'}" for of in "EC" for _ in asked[of]]
+        (tmp_path / "predictions.tsv").write_text("\n".join(lines) + "\n")
+        residue_types.main(["keep", str(out / f"scratch-atom-{seed}.npz"), str(tmp_path / "predictions.tsv")])
+    capsys.readouterr()
+    residue_types.main(["report", str(out)])
+    total, said = sum(map(len, asked.values())), capsys.readouterr().out
+    low, high = 0, 1 / 2  # of draws of two chains: of E twice, of C twice
+    assert f"| scratch-atom | 2 | {len(asked['C']) / 2 / total:.3f} ({low:.3f} to {high:.3f}) |  |" in said
+    assert f"| constant | 1 | {sum(right) / total:.3f} (" in said
+    assert f"| {sum(right) / total - len(asked['C']) / 2 / total:+.3f} (" in said
+    with np.load(out / "counts.npz") as kept:
+        residue_types.write(out / "other.npz", dict(zip(kept["names"].tolist(), kept["sums"] + 1)))
+    with pytest.raises(ConfigError, match="not all of the same residues"):
+        residue_types.main(["report", str(out)])
