@@ -199,7 +199,7 @@ def test_what_is_held_in_memory_is_taken(weights, files):
     ca = structure.protein.alpha_carbons()
     made = siamdiff_min.Protein.from_ca(ca.pos.numpy(), one.sequence)
     held = [structure.protein, made, structure, theirs, theirs[0], chain, io.StringIO(data)]
-    ids = ["0", "1", "2", "1abc", "1abc", f"1abc_{chain.id}", "open file"]
+    ids = ["0", "1", "2", "1abc", "1abc", f"1abc_{chain.id}", "6"]
 
     def same(found):
         return np.abs(found.mean - one.mean).max() < 1e-5 and found.sequence == one.sequence
@@ -208,7 +208,9 @@ def test_what_is_held_in_memory_is_taken(weights, files):
     assert [e.id for e in many] == ids and all(map(same, many))
     for given, name in zip(held, ids):
         alone = embedder.embed(given)
-        assert same(alone) and alone.id == (name if name in ids[3:] else "0")
+        assert same(alone) and alone.id == (name if name in ids[3:6] else "0")
+    with open(files[0], "rb") as opened, gzip.open(files[0]) as unpacked:  # as from the path
+        assert [e.id for e in embedder.embed(opened, unpacked)] == [stem(files[0])] * 2
     assert [e.id for e in embedder.embed([files[0], [structure, theirs], (str(files[1]),)])] == [
         *(stem(files[0]), "1", "1abc"),
         stem(files[1]),
@@ -262,6 +264,59 @@ def test_what_fails_is_left_out_with_a_warning_if_asked(weights, tmp_path, files
     ):
         with pytest.raises(ConfigError, match=message):
             embedder.embed(files[0], **options)
+
+
+def test_one_that_fails_leaves_the_others_as_they_are(weights):
+    """No vector and no number changes: coordinates that are not finite, no residue, no CA; read or held."""
+    embedder, protein = siamdiff_min.load_encoder(weights, "cpu"), real_protein("1LCD_A", torch.float32)
+    right = embedder.embed(protein).mean
+    bad = {}
+    for value in (torch.nan, torch.inf, 1e20):
+        pos = protein.pos.clone()
+        pos[(protein.atom_name == 1).nonzero()[7], 1] = value  # a CA
+        bad[replace(protein, pos=pos)] = "coordinates out of range"
+    bad[protein.select_residues(protein.chain == 7)] = "no residue in it"
+    if not embedder.builder.with_elements:
+        bad[protein.select_atoms(protein.atom_name != 1)] = "exactly one CA"
+    for wrong, reason in bad.items():
+        with pytest.raises(StructureError, match=f"^1: .*{reason}"):
+            embedder.embed([protein, wrong, protein])
+        with pytest.warns(UserWarning) as warned:
+            found = embedder.embed(["/none.pdb", protein, wrong, protein], errors="skip")
+        assert [e.id for e in found] == ["1", "3"]
+        unread, spoilt = (str(warning.message) for warning in warned)
+        assert "none.pdb: cannot be opened" in unread and re.match(f"left out: 2: .*{reason}", spoilt)
+        assert all(np.abs(e.mean - right).max() < 1e-5 * np.abs(right).max() for e in found)
+
+
+def test_what_is_not_read_of_a_folder_is_said(weights, files, tmp_path):
+    """The shell lists it too. Files of another kind are no loss."""
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    folder.mkdir(), elsewhere.mkdir()
+    for name in ("folder/a.pdb.gz", "folder/a.ent.gz", "elsewhere/b.pdb.gz"):
+        shutil.copy(files[0], tmp_path / name)
+    (folder / "notes.txt").write_text("nothing")
+    (folder / "linked").symlink_to(elsewhere)
+    with pytest.warns(UserWarning) as warned:
+        (found,) = siamdiff_min.load_encoder(weights, "cpu").embed(folder)
+    assert found.id == "a" and {warning.filename for warning in warned} == {__file__}
+    assert [str(warning.message) for warning in warned] == [
+        "left out: another file of the same structure 1",
+        "left out: folder that is not entered 1",
+    ]
+
+
+def test_embedding_leaves_the_encoder_and_the_structure_as_they_are(weights, files):
+    encoder, structure = siamdiff_min.load_encoder(weights, "cpu").train(), read_structure(files[0])
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.BatchNorm1d):
+            module.eval()
+    modes, number = [module.training for module in encoder.modules()], structure.protein.residue_number.clone()
+    found = encoder.embed(structure)
+    assert [module.training for module in encoder.modules()] == modes and len(set(modes)) == 2
+    found.residue_number[:] = -1
+    found.atom_residue[:] = -1
+    assert structure.protein.residue_number.equal(number) and structure.protein.atom_residue.min() == 0
 
 
 def test_vectors_of_atoms(encoders, files, tmp_path):

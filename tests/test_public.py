@@ -4,7 +4,9 @@ import inspect
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ from benchmarks import bundle_encoder
 from benchmarks.pdb import write_pdb
 from siamdiff_min import files
 from siamdiff_min.encoders.graph import RESIDUE_GRAPH
-from siamdiff_min.encoders.weights import load_encoder_file
+from siamdiff_min.encoders.weights import load_encoder_file, read_weights
 from siamdiff_min.files import ConfigError
 
 
@@ -114,6 +116,26 @@ def test_an_encoder_is_a_module_that_saves_and_loads_itself(name, tmp_path):
     loaded.save(tmp_path / "again.pt")
     again = siamdiff_min.load_encoder(tmp_path / "again.pt", "cpu")
     assert all(torch.equal(x, again.state_dict()[key]) for key, x in encoder.state_dict().items())
+
+
+def test_values_beside_an_encoder_are_read_again_or_refused(tmp_path):
+    """Numbers as metrics come, and what `load_encoder` would call damaged."""
+    encoder, file = siamdiff_min.ENCODERS["gearnet"]("residue", "tiny"), tmp_path / "mine.pt"
+    values = {"auroc": np.float64(0.5), "epochs": np.int64(3), "ids": np.arange(3), "loss": torch.tensor(0.25)}
+    encoder.save(file, **values, path="x", nested={"a": [np.float32(0.5)], "b": None}, head={"w": torch.ones(2)})
+    content = read_weights(file)
+    assert [content[name] for name in values] == [0.5, 3, [0, 1, 2], 0.25] and content["path"] == "x"
+    assert [type(content[name]) for name in values] == [float, int, list, float]
+    assert content["nested"] == {"a": [0.5], "b": None} and content["head"]["w"].equal(torch.ones(2))
+    siamdiff_min.load_encoder(file, "cpu")
+    before = file.read_bytes()
+    for name, value in {
+        "where": Path("x"), "names": ["a"] * 200_000, "nested": {"head": torch.nn.Linear(1, 1)}, "size": "paper",
+        "format": "v1", "step": -1, "z": 1j,
+    }.items():  # fmt: skip
+        with pytest.raises(ConfigError, match=f"mine.pt is not written: .*{name}"):
+            encoder.save(file, **{name: value})
+    assert file.read_bytes() == before
 
 
 def test_an_encoder_without_a_name_is_not_saved(tmp_path):

@@ -28,6 +28,7 @@ _PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1")
 ENDINGS = (*_PLAIN, *(f"{ending}.gz" for ending in _PLAIN))
 GZIPPED = (".tar.gz", ".tgz")
 ARCHIVES = (".tar", ".zip", *GZIPPED)
+NOT_A_STRUCTURE = "not a structure file"  # why a file is skipped
 PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
 LMDB = "data.mdb"
 # A folder with our lock in it holds stores: there, whatever has a name of ours is no data.
@@ -260,7 +261,7 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
             candidates.append((ENDINGS.index(ending), stem, source))
         else:
             packed = f"{os.path.basename(inside)} is a packed archive, unpack it first"
-            skipped.append((str(source), packed if inside.lower().endswith(PACKED) else "not a structure file"))
+            skipped.append((str(source), packed if inside.lower().endswith(PACKED) else NOT_A_STRUCTURE))
     chosen: dict[str, Source] = {}
     for _, stem, source in sorted(candidates, key=lambda item: (*item[:2], item[2].offset)):
         if chosen.setdefault(stem, source) is not source:

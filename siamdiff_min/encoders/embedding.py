@@ -18,12 +18,12 @@ from Bio.PDB.Entity import Entity
 from torch import nn
 
 from ..data.pool import can_start, read_all
-from ..data.sources import ARCHIVES, Listing, find_structures
+from ..data.sources import ARCHIVES, NOT_A_STRUCTURE, Listing, ending_of, find_structures
 from ..files import ConfigError, StructureError
 from ..protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
 from ..protein.parse import name_of, read_structure
 from ..protein.protein import Protein
-from ..protein.structure import Structure
+from ..protein.structure import MAX_COORDINATE, Structure
 
 INCLUDE = ("mean", "per_residue", "per_atom")
 SIDE_CHAIN = torch.tensor([len(RESIDUE_ATOMS[residue]) - len(BACKBONE) for residue in RESIDUES])  # atoms
@@ -68,18 +68,20 @@ class Embedder:
 
         One gives one embedding, many give a list in order; a folder, an archive, a list and a batch are many. `include`
         names the vectors to fill in: `mean`, `per_residue`, `per_atom`. Raises StructureError for a structure that
-        cannot be read, or whose representations are not finite. With errors="skip" it is left out, with a warning.
+        cannot be read or embedded. With errors="skip" it is left out, with a warning. A warning counts the structure
+        files in folders and archives that are not read, such as a second file of one structure.
         """
         if errors not in ("raise", "skip"):
             raise ConfigError(f"errors is 'raise' or 'skip', not {errors!r}")
         if unknown := set(include) - set(INCLUDE):
             raise ConfigError(f"include has {', '.join(sorted(unknown))}, which is none of {', '.join(INCLUDE)}")
-        structures, unread = without_failures(structures_in(inputs), errors)
-        named = [(str(i) if name is None else name, structure) for i, (name, structure) in enumerate(structures)]
+        skipped = Counter()
+        found = ((str(i) if name is None else name, x) for i, (name, x) in enumerate(structures_in(inputs, skipped)))
+        named, unread = without_failures(found, errors)
         embedded = sorted(self.embed_group(named, include), key=itemgetter(0))
-        embeddings, overflown = without_failures(embedded, errors)
-        for error in (*unread, *overflown):
-            warnings.warn(f"left out: {error}", stacklevel=3)  # where `encoder.embed` is called
+        embeddings, failed = without_failures(embedded, errors)
+        for reason in (*unread, *failed, *(f"{reason} {count}" for reason, count in sorted(skipped.items()))):
+            warnings.warn(f"left out: {reason}", stacklevel=3)  # where `encoder.embed` is called
         results = [embedding for _, embedding in embeddings]
         return results if len(inputs) != 1 or is_many(inputs[0]) else next(iter(results), None)
 
@@ -88,11 +90,14 @@ class Embedder:
     ) -> Iterator[tuple[int, Embedding | StructureError]]:
         """Yield (index, embedding) for each (id, structure), in batches of similar size, the largest structures first.
 
-        If a representation is not finite, its embedding is a StructureError.
+        If a structure has no nodes of this level, or coordinates or representations that are not finite, its embedding
+        is a StructureError.
         """
-        views = [self.encoder.builder.select_nodes(structure.protein) for _, structure in structures]
+        views = [tried(self._view, name, structure.protein) for name, structure in structures]
+        yield from ((i, view) for i, view in enumerate(views) if isinstance(view, StructureError))
+        usable = [i for i, view in enumerate(views) if isinstance(view, Protein)]
         batches, room = [], 0
-        for i in sorted(range(len(views)), key=lambda i: -views[i].num_atoms):
+        for i in sorted(usable, key=lambda i: -views[i].num_atoms):
             if views[i].num_atoms > room:
                 batches.append([])
                 room = self.batch_nodes
@@ -111,16 +116,29 @@ class Embedder:
                     mean=vectors.mean(0).numpy(),
                     per_residue=(vectors if "per_residue" in include else vectors[:0]).clone().numpy(),
                     chain=[structure.chain_names[c] for c in view.chain.tolist()],
-                    residue_number=view.residue_number.numpy(),
+                    residue_number=view.residue_number.clone().numpy(),
                     insertion_code=[chr(c).strip() for c in view.insertion_code.tolist()],
                     sequence="".join(ONE_LETTER[t] for t in view.residue_type.tolist()),
                     incomplete=incomplete(structure, atoms=self.encoder.builder.with_elements),
                     per_atom=nodes.clone().numpy(),
                     atom_name=[ATOM_NAMES[name] for name in view.atom_name.tolist()],
-                    atom_residue=view.atom_residue.numpy(),
+                    atom_residue=view.atom_residue.clone().numpy(),
                 )
                 overflow = StructureError(name, "no finite representation", "numbers overflow in this encoder")
                 yield i, embedding if np.isfinite(embedding.mean).all() else overflow
+
+    def _view(self, name: str, protein: Protein) -> Protein:
+        """The nodes of this level. Raises StructureError: in a batch a coordinate of nan would spoil the others."""
+        if not protein.num_residues:
+            raise StructureError(name, "no residue in it")
+        try:
+            view = self.encoder.builder.select_nodes(protein)
+        except ValueError as error:
+            raise StructureError(name, str(error)) from error
+        if not (view.pos.abs() <= MAX_COORDINATE).all():  # also False for nan
+            limit = f"not finite or beyond {MAX_COORDINATE:.0f} angstrom"
+            raise StructureError(name, "coordinates out of range", limit)
+        return view
 
 
 def without_failures(results: Iterable[tuple], errors: str) -> tuple[list[tuple], list[StructureError]]:
@@ -136,8 +154,11 @@ def without_failures(results: Iterable[tuple], errors: str) -> tuple[list[tuple]
     return passed, failed
 
 
-def structures_in(source) -> Iterator[tuple[str | None, Structure | StructureError]]:
-    """Every structure in what `embed` takes, or why it cannot be read, with its name if it has any."""
+def structures_in(source, skipped: Counter) -> Iterator[tuple[str | None, Structure | StructureError]]:
+    """Every structure in what `embed` takes, or why it cannot be read, with its name if it has any.
+
+    `skipped` counts by reason what is not read of folders and archives.
+    """
     if isinstance(source, Structure):
         yield None, source
     elif isinstance(source, Protein):
@@ -149,6 +170,7 @@ def structures_in(source) -> Iterator[tuple[str | None, Structure | StructureErr
             listing = find_structures(source)
             if not listing.sources:
                 raise nothing_in(source, listing)
+            skipped.update(reason for _, reason in listing.skipped if reason != NOT_A_STRUCTURE)
         except StructureError as error:
             yield None, error
         else:
@@ -156,13 +178,21 @@ def structures_in(source) -> Iterator[tuple[str | None, Structure | StructureErr
             with contextlib.closing(read_all(listing.sources) if can_start() else read_here(listing.sources)) as read:
                 yield from zip(names, read)
     elif isinstance(source, Entity) or hasattr(source, "read"):
-        yield name_of(source), tried(read_structure, source)
+        yield id_of(source), tried(read_structure, source)
     elif isinstance(source, Iterable):
         for item in source:
-            yield from structures_in(item)
+            yield from structures_in(item, skipped)
     else:
         accepted = "paths, open files, proteins, structures, objects of Biopython, and lists of them"
         raise ConfigError(f"embed takes {accepted}; it was given {type(source).__name__}")
+
+
+def id_of(source) -> str | None:
+    """The ids of an object of Biopython, or the name of an open file without its ending, as from a path; else None."""
+    if isinstance(source, Entity):
+        return name_of(source)
+    name = os.path.basename(source.name) if isinstance(getattr(source, "name", None), str) else None
+    return name and name[: len(name) - len(ending_of(name) or "")]
 
 
 def is_many(source) -> bool:
@@ -180,8 +210,8 @@ def read_here(sources: Iterable) -> Iterator[Structure | StructureError]:
         yield tried(source.read)
 
 
-def tried(read: Callable[..., Structure], *arguments) -> Structure | StructureError:
-    """The structure that `read` returns, or the error that it raises."""
+def tried(read: Callable, *arguments):
+    """What `read` returns, or the StructureError that it raises."""
     try:
         return read(*arguments)
     except StructureError as error:

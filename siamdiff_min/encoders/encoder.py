@@ -42,16 +42,19 @@ class Encoder(nn.Module):
         """Embeddings of structures, in evaluation mode: see `siamdiff_min.encoders.embedding.Embedder`."""
         from .embedding import Embedder
 
-        training = self.training
+        modes = [(module, module.training) for module in self.modules()]  # a frozen batch norm stays as it is
         try:
             return Embedder(self, self.device, batch_nodes).embed(*structures, **options)
         finally:
-            self.train(training)
+            for module, training in modes:
+                module.training = training
 
-    def save(self, path: str | Path, **values) -> None:
-        """Write a file that `load_encoder` reads; `values` are plain ones of your own.
+    def save(self, path: str | Path, /, **values) -> None:
+        """Write a file that `load_encoder` reads. `values` are your own: numbers, words, lists and dicts of them, and
+        dicts of tensors; numbers of numpy become Python's.
 
-        Raises WriteError, and ConfigError for an encoder that was not built by its name in `ENCODERS`.
+        Raises WriteError, and ConfigError for other values, and for an encoder that was not built by its name in
+        `ENCODERS`.
         """
         from .weights import save_encoder_file
 

@@ -232,11 +232,38 @@ def encoder_of(content: dict) -> dict:
     return {**{name: options[name] for name in IDENTITY if name in options}, "state": state}
 
 
-def save_encoder_file(path: Path, encoder: nn.Module, name: str, level: str, size: str, preset: str, **values) -> None:
+def save_encoder_file(
+    file: Path, encoder: nn.Module, name: str, level: str, size: str, preset: str, /, **values
+) -> None:
     """Write `encoder.pt`, the weights of `ENCODERS[name](level, size, preset)`. `values` are plain, or `seq_mlp`:
-    the weights of the sequence head (Eq. 7), which gives log p(mutant) - log p(wild)."""
+    the weights of the sequence head (Eq. 7), which gives log p(mutant) - log p(wild).
+
+    Raises ConfigError for values that `read_weights` would refuse.
+    """
+    if taken := values.keys() & {*IDENTITY, "format", "state"}:
+        raise ConfigError(f"{file} is not written: {', '.join(sorted(taken))} is a name of its own")
+    values = {own: _as_plain(value) for own, value in values.items()}
+    for own, value in values.items():
+        if not (_tensors_by_name(value) or _plain({own: value})):
+            raise ConfigError(f"{file} is not written: {own} is not made of numbers and words, {MAX_OPTIONS:,} at most")
     identity = dict(zip(IDENTITY, (name, level, size, preset)))
-    write_weights(path, ENCODER, {**identity, **values, "state": encoder.state_dict()})
+    content = {"format": ENCODER, **identity, **values, "state": encoder.state_dict()}
+    try:
+        _check_content(content, file)
+    except CheckpointError as error:
+        raise ConfigError(f"{file} is not written: as a file, {error}") from error
+    write_weights(file, ENCODER, content)
+
+
+def _as_plain(value):
+    """Numbers, words and arrays of numpy, and tensors, as Python's; dicts of tensors as they are."""
+    if _tensors_by_name(value):
+        return value
+    if isinstance(value, dict):
+        return {_as_plain(key): _as_plain(x) for key, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_plain(x) for x in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 # A task (`model.`), a task in a task, DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`).

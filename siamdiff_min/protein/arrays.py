@@ -64,8 +64,9 @@ def _array(name: str, value, *shape: str | int) -> Tensor:
 def _types(sequence, size: int, order: str) -> Tensor:
     """Indices into RESIDUES (R,), from a text, an array of letters, or whole numbers that index into `order`."""
     if not isinstance(sequence, (str, Tensor)):
-        letters = np.asarray(sequence)
-        sequence = "".join(letters.flatten().tolist()) if letters.dtype.kind == "U" else sequence
+        letters = np.asarray(sequence).flatten().tolist()  # of the column of a table too
+        letters = [x.decode("latin-1") if isinstance(x, bytes) else x for x in letters]
+        sequence = "".join(letters) if letters and all(isinstance(x, str) for x in letters) else sequence
     if not isinstance(sequence, str):
         numbers = _array("sequence", sequence, "R")
         if numbers.dtype == torch.bool or numbers.is_floating_point() or numbers.is_complex():

@@ -31,7 +31,10 @@ def candidates(pos: Tensor, protein: Tensor, radius: float) -> tuple[Tensor, Ten
     `order` sorts points by cell, z last: the three cells of a column along z are one range. Seen along     . * +
     z, a point in column * looks at the columns + and at what follows it in *; the others look at it.      . . +
     """
-    cell = (pos.detach().double() / (radius * (1 + 1e-6))).floor().long()
+    cell = (pos.detach().double() / (radius * (1 + 1e-6))).floor()
+    if cell.device.type == "cpu" and not (cell.abs() < 2**31).all():  # one nan would lose the neighbours of all
+        raise ValueError("coordinates that are not finite, or too large")
+    cell = cell.long()
     cell = cell - cell.amin(0) + 1  # one empty layer below, one above: neighbours never wrap round
     size = cell.amax(0) + 2
     key = ((protein * size[0] + cell[:, 0]) * size[1] + cell[:, 1]) * size[2] + cell[:, 2]

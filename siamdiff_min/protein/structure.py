@@ -96,7 +96,7 @@ def assemble(
     counts = Counter(dropped)
     counts.update(left_out)
     numbered_twice = sum(row.atom == "CA" and row.lost_code for row in rows)
-    counts["residues with a number already taken (given an insertion code)"] += numbered_twice
+    counts["numbers already taken (the residue is given an insertion code)"] += numbered_twice
     for name, residues in chains.items():
         chains[name], left_out = _in_chain(residues)
         counts.update(left_out)

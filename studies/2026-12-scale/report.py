@@ -103,8 +103,9 @@ def compared(folders: list[Path]) -> list[str]:
     lines.append("")
     for name in (name for name in rows if name != COUNTS):
         new = [f"{one}{'+counts' * ('+' in name)}" for one in NEW]
+        new = new[: new.index(name)] if name in new else new  # each pair once
         for one, other in (*((one, name) for one in new), (name, COUNTS)):
-            if one != other and one in rows and other in rows:
+            if one in rows and other in rows:
                 gap = rows[one].skill() - rows[other].skill()
                 lines.append(f"* {one} minus {other}: {gap[0]:+.3f} ({interval(gap[1:])})")
     return lines

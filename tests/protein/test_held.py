@@ -91,6 +91,9 @@ def test_from_ca(kind):
         whole.residue_type.int().tolist(),
         list(sequence),
         np.array(list(sequence)),
+        np.array(list(sequence), object),  # a column of pandas
+        np.array(list(sequence), "S1"),
+        sequence.encode(),
     ):
         again = Protein.from_ca(pos, numbers, "".join("ABCDE"[i] for i in made.chain))
         assert_equal(again, made)

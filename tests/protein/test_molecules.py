@@ -136,7 +136,7 @@ def test_one_residue_twice_in_a_chain_is_refused(write):
         read_structure("x", write(rows).encode())
 
 
-CODES = "residues with a number already taken (given an insertion code)"
+CODES = "numbers already taken (the residue is given an insertion code)"
 SIDE = {"N": 0.0, "CA": 0.7, "C": 1.4, "O": 1.5, "CB": 0.9}  # x; y and z change as x does, so N to CA has 1.2 A
 
 

@@ -45,6 +45,15 @@ def test_candidates_are_every_pair_once_and_hold_all_that_are_near():
     assert {tuple(pair) for pair in near.triu(1).nonzero().tolist()} <= set(pairs)
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e20])
+def test_a_coordinate_that_is_none_is_refused(value):
+    """It would decide on the cells of all points, of other proteins too."""
+    pos = torch.rand(4, 3)
+    pos[2, 1] = value
+    with pytest.raises(ValueError, match="not finite, or too large"):
+        neighbors.radius_pairs(pos, torch.tensor([0, 0, 1, 1]), 4.5)
+
+
 def test_radius_pairs_at_100_000_atoms_needs_no_square_memory():
     """Protein-like density; an N x N matrix of floats would take 40 GB."""
     side = 100_000 ** (1 / 3) * 2.7  # angstrom: about one heavy atom per 20 cubic angstrom
