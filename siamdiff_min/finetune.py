@@ -10,6 +10,7 @@ Without --init-from the encoder starts from scratch. The results are OUT/results
 best.pt and predictions.tsv; siamdiff report OUT draws them.
 """
 
+import hashlib
 from argparse import Namespace
 from contextlib import closing
 from pathlib import Path
@@ -98,7 +99,8 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
     if model:
         options = model["options"]
         if data.classes != tuple(model["labels"]) or not data.options.items() <= options.items():
-            source = config.data or "the demo"
+            other = ", ".join(sorted({*data.classes} ^ {*model["labels"]})[:3])
+            source = f"{config.labels or config.data or 'the demo'}{other and f'; of one alone: {other}'}"
             raise ConfigError(f"{config.eval_only} was trained on other labels than those of {source}")
     origins, workers = [getattr(data, split) for split in needed], config.num_workers or 1
     stores = ranks.first(lambda: [open_store(x, workers=workers, build=not config.dry_run) for x in origins])
@@ -108,7 +110,7 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
         datasets = {split: SETS[config.task].samples(store, **kept) for split, store in zip(needed, stores)}
     ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
     ranks.say(f"labels      {data.about}")
-    samples = ", ".join(f"{split} {len(x)}" for split, x in datasets.items()) or "not converted to a store yet"
+    samples = ", ".join(f"{split} {x.num_targets}" for split, x in datasets.items()) or "not converted to a store yet"
     ranks.say(f"samples     {samples}")
     for split, x in datasets.items():
         if x.store.not_found:
@@ -131,7 +133,7 @@ def build_task(config: Namespace, datasets: dict[str, Samples], classes: tuple, 
         checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
     if config.freeze:
         encoder.requires_grad_(False)
-    sizes = {split: {"samples": len(x), "structures": len(set(x.entry))} for split, x in datasets.items()}
+    sizes = {split: {"samples": x.num_targets, "structures": len(set(x.entry))} for split, x in datasets.items()}
     task.known = {"splits": sizes}
     if "train" in datasets:
         targets = datasets["train"].targets()
@@ -205,4 +207,6 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], classes: 
     if config.freeze and not config.init_from:
         calibrate(config, task, datasets["train"], ranks)
     plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else (metric, task.best)
-    return engine.train(Run(config, task, everything(datasets["train"]), ranks, plateau, unit="samples"), validate)
+    also = hashlib.sha256("\0".join([datasets["valid"].checksum, *classes]).encode()).hexdigest()
+    run = Run(config, task, everything(datasets["train"]), ranks, plateau, unit="samples", also=also)
+    return engine.train(run, validate)

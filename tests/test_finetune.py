@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ENZYMES
+from conftest import ENZYMES, real_protein
 from processes import cold, run
 from standin import lines
 
+from benchmarks.pdb import write_pdb
 from siamdiff_min import finetune as script
 from siamdiff_min.data import ec
 from siamdiff_min.data.sets import SETS
@@ -197,6 +198,8 @@ class Split(list):
     """The targets of a split, in place of its samples."""
 
     entry = (0, 0)  # of the store that both are from
+    checksum = "0"
+    num_targets = property(len)
 
     def targets(self) -> np.ndarray:
         return np.array(self)
@@ -209,6 +212,72 @@ def test_targets_are_standardised_by_the_training_split():
     assert (task.mean.item(), task.std.item()) == (2.0, 1.0)
     assert task.known["answer"] == {"mean": 2.0, "median": 2.0}
     assert task.known["splits"]["test"] == {"samples": 2, "structures": 1}
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory) -> Path:
+    """Eight structures with a class each, and their table."""
+    folder = tmp_path_factory.mktemp("labelled")
+    protein, rows = real_protein("1LCD_A", torch.float32), ["name\tvalue\tsplit"]
+    (folder / "data").mkdir()
+    for i, split in enumerate(["train"] * 4 + ["valid"] * 2 + ["test"] * 2):
+        write_pdb(folder / "data" / f"p{i}.pdb", protein.crop(i, 20 + 2 * i))
+        rows.append(f"p{i}\t{['protease', 'kinase', 'unknown'][(i % 2) + (i == 7)]}\t{split}")
+    (folder / "labels.tsv").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "before, after", [("p7\tunknown", "p7\tisomerase"), ("p4\tprotease\tvalid", "p4\tprotease\ttest")]
+)
+def test_a_run_is_not_resumed_with_other_classes_or_another_validation(labelled, tmp_path, before, after):
+    """The training split is the same. A class of the test split alone moves the columns of the others."""
+    text, out = (labelled / "labels.tsv").read_text(), tmp_path / "out"
+    other = tmp_path / "labels.tsv"
+    assert text.count(before) == 1
+    other.write_text(text.replace(before, after))
+    options = ["--task", "table", "--level", "residue", "--data", labelled / "data", *SMALL, "--out", out]
+    finetune(*options, "--labels", labelled / "labels.tsv")
+    kept = (out / "results.json").read_bytes()
+    said = finetune(*options, "--labels", other, status=1)
+    assert "another validation split or other classes" in said and "Choose another --out" in said
+    assert (out / "results.json").read_bytes() == kept
+    # what version 0.3 has written is resumed: it did not say what else decides
+    last = max((out / "seed-0").glob("checkpoint-*"))
+    content = weights.read_weights(last, weights.CHECKPOINT)
+    weights.write_weights(last, weights.CHECKPOINT, content | {"data": content["data"][:2]})
+    assert f"resumed from {last}" in finetune(*options, "--labels", other)
+
+
+def test_resume_takes_the_folder_of_all_seeds(labelled, tmp_path):
+    options = ["--task", "table", "--level", "residue", "--data", labelled / "data", "--labels"]
+    options += [
+        labelled / "labels.tsv",
+        *SMALL,
+        "--out",
+        tmp_path / "out",
+        "--resume",
+        tmp_path / "out",
+        "--seeds",
+        0,
+        1,
+    ]
+    (tmp_path / "out").mkdir()
+    first = finetune(*options, "--max-steps", 2)
+    assert "resumed" not in first and "2" in first
+    assert finetune(*options).count("resumed from") == 2
+
+
+def test_labels_of_another_model_are_named(labelled, tmp_path):
+    options = ["--task", "table", "--level", "residue", "--data", labelled / "data", *SMALL, "--out", tmp_path / "out"]
+    finetune(*options, "--labels", labelled / "labels.tsv", "--epochs", 1)
+    other = tmp_path / "other.tsv"
+    other.write_text((labelled / "labels.tsv").read_text().replace("kinase", "lyase"))
+    said = finetune(
+        *("--eval-only", tmp_path / "out" / "seed-0" / "best.pt", "--data", labelled / "data", "--labels", other),
+        status=1,
+    )
+    assert f"was trained on other labels than those of {other}; of one alone: kinase, lyase" in said
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ residues, or atoms, of the entry from 0:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -88,6 +89,11 @@ class Samples(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self.entry)
 
+    @property
+    def num_targets(self) -> int:
+        """How many things are predicted: one for every sample, or several of a structure."""
+        return len(self)
+
     def count(self, index: int) -> int:
         """How many samples an entry of the store gives."""
         return 1
@@ -152,6 +158,10 @@ class ValueSamples(Samples):
             return np.array(values, dtype=np.float64)
         return np.array([[name in present for name in self.class_index] for present in values], dtype=np.float32)
 
+    @property
+    def num_targets(self) -> int:
+        return sum(len(self.labels(i)["values"]) for i in range(len(self)))
+
     def targets(self) -> np.ndarray:
         """The values of all structures or residues."""
         return np.concatenate([self.target(self.labels(i)) for i in range(len(self))])
@@ -167,7 +177,8 @@ class MutationSamples(Samples):
             focus = torch.zeros(protein.num_residues, dtype=torch.bool)
             focus[torch.tensor(rows) - start] = True
             sides.append(self._around(protein, focus))
-        return _pair(sides, labels["label"], name, name)
+        group = re.sub(r"_[^_]+$", "", name.partition("#")[0])  # the complex: its mutations are not independent
+        return _pair(sides, labels["label"], name, group)
 
     def targets(self) -> np.ndarray:
         return np.array([float(self.labels(i)["label"]) for i in range(len(self))])

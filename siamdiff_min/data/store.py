@@ -75,13 +75,13 @@ def open_store(
     """
     if path is None:
         print("no data given: the structures bundled with the package are used", file=sys.stderr)
-    elif not isinstance(path, Origin) and (finished := _finished(Path(path))):
+    elif finished := finished_store(path.path if isinstance(path, Origin) else Path(path)):
         if store is not None:
             raise ConfigError(f"{path} is a finished store: nothing is built at {store}")
         opened = ProteinStore(finished)
         if mend:
             opened.verify()
-        return opened
+        return labelled(opened, path)
     data = _Data(path if isinstance(path, Origin) else structure_files(path), store, beside)
     folder = data.finished
     if build and (folder is None or (mend and _damage(folder))):
@@ -98,8 +98,13 @@ def open_store(
             data.remember()
     if folder is None:
         return None
-    opened = ProteinStore(folder)
-    return opened if data.origin.label_of is None else opened.with_labels(data.origin.label_of)
+    return labelled(ProteinStore(folder), data.origin)
+
+
+def labelled(store: ProteinStore, origin) -> ProteinStore:
+    """The store with the labels that its Origin adds, if it adds some."""
+    label_of = origin.label_of if isinstance(origin, Origin) else None
+    return store if label_of is None else store.with_labels(label_of)
 
 
 def _is_store(folder: Path) -> bool:
@@ -112,7 +117,7 @@ def _is_store(folder: Path) -> bool:
         return False
 
 
-def _finished(path: Path) -> Path | None:
+def finished_store(path: Path) -> Path | None:
     """The finished store that a path is, or the only one in a folder of stores. Raises StoreError for several."""
     if path.name.endswith(SUFFIX) and os.path.isfile(path / LOCK):
         stores = [x for x in sorted(path.iterdir()) if STORE_NAME.fullmatch(x.name) and _is_store(x)]

@@ -15,10 +15,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from ..files import StructureError, read_rows, structure_errors
 from .labelled import SPLITS, LabelledData
+from .shards import ProteinStore
 from .sources import ending_of, find_structures, structure_files
+from .store import finished_store
 
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
 SMALLEST, LARGEST = 1.2e-38, 3.4e38  # sizes of numbers in float32, in which targets are kept
@@ -42,7 +45,8 @@ def table_set(table, data, kind: str | None = None, needed: Sequence[str] = tupl
     residues, listed = "number" in rows[0], {}
     for row, value in zip(rows, values, strict=True):
         listed.setdefault(row["name"], []).append(row | {"value": value})
-    there = {source.name for source in find_structures(data).sources}
+    store = finished_store(Path(data))
+    there = {*ProteinStore(store).names} if store else {source.name for source in find_structures(data).sources}
     if missing := sorted(listed.keys() - there):
         detail = f"{len(missing)} of {len(listed)}, e.g. {missing[0]}; {data} has {len(there)}, e.g. {[*there][:1]}"
         raise StructureError(table, "names that match no structure", detail)
@@ -53,6 +57,7 @@ def table_set(table, data, kind: str | None = None, needed: Sequence[str] = tupl
         origins[split] = replace(origin, label_of={name: partial(_labels, kind, rows) for name, rows in named.items()})
     count = f"{len(rows)} residues of {len(listed)}" if residues else f"{len(listed)}"
     about = f"{kind} on {count} structures, {table}" + (f"; {len(classes)} classes" if classes else "")
+    about += f"; {unlabelled} structures have no label" if (unlabelled := len(there - listed.keys())) else ""
     return LabelledData(**origins, classes=classes, about=about, options={"kind": kind, "residues": residues})
 
 

@@ -163,8 +163,9 @@ class Regression(Task):
         self.register_buffer("std", torch.ones(()))
 
     def fit(self, targets: np.ndarray, size: str) -> None:
-        self.mean.fill_(float(targets.mean()))
-        self.std.fill_(max(float(targets.std()), 1e-6))
+        mean, std = float(targets.mean()), float(targets.std())
+        self.mean.fill_(mean)
+        self.std.fill_(std if std > 1e-6 * abs(mean) else 1.0)  # 1.0: all values are the same
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return (output.squeeze(-1) - (target - self.mean) / self.std).square()

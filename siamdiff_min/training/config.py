@@ -279,7 +279,9 @@ def finetune_options(argv: list[str] | None = None, description: str = "", world
 def for_seed(config: Namespace, seed: int) -> Namespace:
     """The options of one seed: it has a folder of its own, and --init-from may name its number as `{seed}`."""
     start = config.init_from and config.init_from.replace("{seed}", str(seed))
-    return replace(config, seed=seed, out=os.path.join(config.out or "", f"seed-{seed}"), init_from=start)
+    out, whole_run = config.out or "", config.resume not in ("auto", "never") and os.path.isdir(config.resume)
+    resume = "auto" if whole_run and os.path.realpath(config.resume) == os.path.realpath(out) else config.resume
+    return replace(config, seed=seed, out=os.path.join(out, f"seed-{seed}"), init_from=start, resume=resume)
 
 
 def settled(config: Namespace, subject: str, source: Mapping, world: int) -> Namespace:

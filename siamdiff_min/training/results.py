@@ -176,7 +176,9 @@ def cell(value) -> str:
     """A cell of a table as text; an interval is a list."""
     if isinstance(value, list):
         return " to ".join(map(cell, value))
-    return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return "-" if value is None else str(value)
+    return f"{value:.4f}" if abs(value) >= 0.001 or not value else f"{value:.3g}"
 
 
 def counted(results: Mapping) -> str:

@@ -45,6 +45,7 @@ class Run:
         plateau: (measure of the validation, or "loss" for the training loss; "max" or "min"): the learning rate falls
             to 0.6 of itself after six epochs in a row without a better one (differences.md, row 21: in fine-tuning).
         unit: what the items of the data are, in the plural.
+        also: the other data that decide on the result, as a word: validation, classes. They must not change either.
 
     Raises CheckpointError, and ConfigError if the checkpoint does not fit the options or the data, if --out belongs to
     another run, or if there is nothing to train on.
@@ -58,11 +59,12 @@ class Run:
         ranks: Ranks,
         plateau: tuple[str, str] | None = None,
         unit: str = "proteins",
+        also: str = "",
     ):
         if not len(data.indices):
             raise ConfigError("no proteins to train on")
         self.config, self.ranks, self.unit = config, ranks, unit
-        self.data, self.trained_on = data, [len(data.indices), data.dataset.checksum]
+        self.data, self.trained_on = data, [len(data.indices), data.dataset.checksum, also]
         self.per_epoch = max(1, len(data.indices) // config.global_batch_size)  # steps
         self.staged, self.stage_2_begins = len(config.epochs) > 1, config.epochs[0] * self.per_epoch
         self.planned_steps = sum(config.epochs) * self.per_epoch
@@ -132,9 +134,11 @@ class Run:
         path, state = saved
         with malformed(path):
             check_resumable(self.config, state["config"], path)
-            if state["data"] != self.trained_on:
-                before_and_now = state["data"], self.trained_on
-                was, now = (f"{num} samples of the data {digest[:12]}" for num, digest in before_and_now)
+            *before, also = [*state["data"], self.trained_on[2]][:3]  # version 0.3 did not know the last one
+            if [*before, also] != self.trained_on:
+                was, now = (f"{x[0]} samples of the data {x[1][:12]}" for x in (before, self.trained_on))
+                if was == now:
+                    was, now = f"{was} with another validation split or other classes", "those of today"
                 raise ConfigError(
                     f"{path} was trained on {was}, but now there are {now}. Choose another --out, or start from its "
                     "weights with --init-from"

@@ -228,6 +228,22 @@ def test_one_store_for_all_tables_and_nothing_beside_the_data(folder):
     assert passed.names == stores[0].names and passed.labels(0) == stores[0].labels(0)
 
 
+def test_a_finished_store_takes_the_place_of_its_structures(folder):
+    """As for pre-training: of a folder, or as `siamdiff build --min-plddt` prints it."""
+    path = write(folder, *((name, i) for i, name in enumerate(NAMES)))
+    data = table_set(path, folder / "data")
+    expected, store = [open_store(getattr(data, split), workers=1) for split in ("train", "valid", "test")], None
+    for store in (expected[0].path, folder / "data.store"):
+        given = table_set(path, store)
+        assert given.about == data.about and "; 1 structures have no label" in given.about
+        for split, own in zip(("train", "valid", "test"), expected):
+            found = open_store(getattr(given, split), workers=1)
+            assert (found.path, found.names, found.checksum) == (own.path, own.names, own.checksum)
+            assert [found.labels(i) for i in range(len(found))] == [own.labels(i) for i in range(len(own))]
+    with pytest.raises(StructureError, match=r"names that match no structure \(1 of 7, e.g. p9"):
+        table_set(write(folder, *((name, 1) for name in [*NAMES, "p9"])), store)
+
+
 def test_structures_that_cannot_be_read_are_counted(folder):
     (folder / "data" / "p0.pdb").write_text("<html>")
     data = table_set(
@@ -294,7 +310,7 @@ def test_residues_are_found_by_chain_number_and_insertion_code(folder):
     assert store.not_found == "8 labels of residues that are not in theirs"
     batch, names = pack_samples([samples[0, i] for i in range(3)])
     assert len(names) == 6 == len(batch.target) == batch.focus.sum() and batch.protein.num_proteins == 3
-    assert samples.targets().shape == (8,)
+    assert samples.targets().shape == (8,) and samples.num_targets == 8 and len(samples) == 4
 
 
 def test_residues_of_one_number_are_told_apart_by_chain_and_insertion_code(folder):

@@ -156,6 +156,17 @@ def test_psr_is_standardised_by_the_training_targets(tmp_path):
     output = torch.zeros(4, 1)
     assert torch.allclose(model.score(output), model.mean.expand(4))  # predicts the mean
     assert np.isclose(model.loss(output, batch.target).mean().item(), 1, atol=1e-5)  # which explains nothing
+    model.fit(1e-9 * targets, "tiny")  # dissociation constants in mol/l
+    assert np.isclose(model.std.item(), 1e-9 * targets.std(), atol=0)
+    model.fit(np.full(3, 0.1), "tiny")
+    assert model.std.item() == 1
+
+
+def test_mutations_of_one_complex_are_drawn_together(tmp_path):
+    data = dataset("msp", tmp_path)
+    data.store.names = ["2VLO_A_B_AB95K", "2VLO_A_B_AB95K,CB96A#3", "1QA9_D134A", "17"]
+    assert [data[0, i].groups for i in range(4)] == [("2VLO_A_B",), ("2VLO_A_B",), ("1QA9",), ("17",)]
+    assert data[0, 1].names == ("2VLO_A_B_AB95K,CB96A#3",)
 
 
 @pytest.mark.repeats

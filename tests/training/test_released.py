@@ -191,7 +191,8 @@ def test_esm_gearnets_that_do_not_fit(tmp_path, monkeypatch):
 def test_esm_gearnets_of_earlier_versions_are_refused(tmp_path, name):
     """They had messages between edges and the other order, under the name that is now the paper's network."""
     encoder = ENCODERS["esm-gearnet-edge"]("residue", "tiny")
-    save_encoder_file(tmp_path / "encoder.pt", encoder, name, "residue", "tiny", "paper")
+    content = dict(zip(IDENTITY, (name, "residue", "tiny", "paper")), state=encoder.state_dict())
+    write_weights(tmp_path / "encoder.pt", ENCODER, content)
     if name == "esm-gearnet-edge":
         assert load_encoder(tmp_path / "encoder.pt", "cpu").identity == (name, "residue", "tiny", "paper")
         return

@@ -25,6 +25,14 @@ def written(path, task, trained_on, target, scores: list, groups=None) -> dict:
     return json.loads((path / "results.json").read_text()) | {"said": said}
 
 
+def test_small_values_have_digits_too(tmp_path):
+    """Of labels in mol/l."""
+    target = 1e-9 * RNG.normal(size=30)
+    found = written(tmp_path, table_task(ENCODER), target, target, [target + 1e-10])
+    row = next(line.split() for line in found["said"].splitlines() if line.startswith("rmse"))
+    assert row[1:3] == ["1e-10", "1e-10"] and results.cell(0.0) == "0.0000" and results.cell(0.12345) == "0.1235"
+
+
 def test_a_model_that_is_worse_than_the_mean_stands_beside_it(tmp_path):
     """The mean has the smallest squared error, the median the smallest absolute one; neither ranks anything."""
     trained_on, target = [0.0, 0.0, 1.0, 11.0], RNG.normal(3, 5, size=30)
