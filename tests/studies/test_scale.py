@@ -99,11 +99,13 @@ def test_the_report_takes_last_checkpoints_and_kept_answers(tmp_path, capsys):
     masked = rows["diffpret-all"][0].skills["masked", 100][0]
     assert masked == pytest.approx((right / of - constant) / (1 - constant), abs=1e-6)
     assert f"| DiffPreT | 5,170 | {len(runs)} | {np.mean(runs, axis=0)[0]:.3f} |" in printed
-    assert "| 0.549 | 2.579 | 0.200 |" in printed  # of SiamDiff: step 2,584; new validation, not old
-    (one,), (other,) = ([run.skill() for run in rows[name].values()] for name in ("siamdiff-all", "siamdiff-650"))
+    assert "| 0.616 | 2.549 | 0.204 |" in printed  # of DiffPreT, 2,600 chains: last step; new validation, not old
+    one, other = ([run.skill()[0] for run in rows[name].values()] for name in ("siamdiff-all", "siamdiff-650"))
+    assert f"* siamdiff-all minus siamdiff-650: mean skill {np.mean(one) - np.mean(other):+.3f} (" in printed
+    one, other = (rows[name][1].skill() for name in ("diffpret-2600", "diffpret-1300"))  # one run each
     low, high = np.quantile(one[1:] - other[1:], (0.025, 0.975))
     gap = f"{one[0] - other[0]:+.3f} ({low:+.3f} to {high:+.3f}, families drawn)"
-    assert f"* siamdiff-all minus siamdiff-650: mean skill {gap}" in printed
+    assert report.gap_of(rows, "diffpret-2600", "diffpret-1300") == gap
     counts = report.read(folder / "probe-test" / f"{report.COUNTS}.npz").skill()
     for name in report.NEW:
         new = report.read(folder / "probe-test" / f"{name}.npz").skill()
