@@ -60,7 +60,7 @@ def colour(index: int) -> str:
 
 def comparable(runs: Sequence[Run]) -> bool:
     """Whether their `loss` is the sum of the same losses."""
-    return len({run.config.get("method") for run in runs}) == 1
+    return len({tuple(run.config.get(x) for x in ("method", "ablation", "preset")) for run in runs}) == 1
 
 
 def predicted(run: Run) -> str:
@@ -147,7 +147,9 @@ def held_out_cards(runs: Sequence[Run]) -> list[str]:
     for measure, by_run in last.items():
         if (measure == "loss" and not comparable(runs)) or not any(x["valid"] for x in by_run.values()):
             continue
-        rows = [Row("" if alone else runs[k].name, x["valid"], colour(k)) for k, x in by_run.items()]
+        late = {k for k in by_run if any(begins is not None for _, begins in runs[k].curves.values())}
+        names = {k: runs[k].name + " (stage 1)" * bool(late and k not in late) for k in by_run}  # other noise
+        rows = [Row("" if alone else names[k], x["valid"], colour(k)) for k, x in by_run.items()]
         constants, words = [x.get("constant prediction") for x in by_run.values()], ""
         if alone:
             words = f"<p class=big>{shown(measure, rows[0].value)}</p>"

@@ -92,7 +92,8 @@ def read_run(path: Path, name: str) -> Run:
     content, config, trained_on = {}, {}, None
     if scored:
         content = read_results(path / "results.json")
-        config, trained_on = content["config"], content["splits"].get("train", {}).get("samples")
+        items = "structures" if content["options"].get("residues") else "samples"  # of a batch
+        config, trained_on = content["config"], content["splits"].get("train", {}).get(items)
         origin = [*map(str, content["about"].values())]
     else:
         with contextlib.suppress(CheckpointError):  # the options alone are missing then

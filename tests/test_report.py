@@ -217,6 +217,37 @@ def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch):
         report.main(["scratch", "nowhere"])
 
 
+def test_losses_are_compared_where_they_are_the_same_sums_and_noise(tmp_path, monkeypatch):
+    """Not with an ablation, nor with other weights; and a run that ended in stage 1 says so."""
+    options = {"a": "", "b": "", "no-structure": "--ablation no-structure", "official": "--preset official"}
+    for name, more in options.items():
+        config = pretrain_options(["--method", "siamdiff", *more.split()])
+        stages = (1, 2) if name != "b" else (1, 1)
+        lines = [{"step": s, "epoch": s - 1, "stage": stage, "split": split, "loss": 2.0 / s, "sequence_loss": 1.0 / s}
+                 for s, stage in enumerate(stages, 1) for split in ("train", "valid")]  # fmt: skip
+        write_lines(tmp_path / name, lines)
+        save(tmp_path / name, 2, {"config": vars(config), "data": [1, "a5"], "objective": {}})
+    monkeypatch.chdir(tmp_path)
+    for other, titles in {"b": ["loss"], "no-structure": [], "official": []}.items():
+        chosen, titles = ["a", other], [*titles, "sequence loss (nats)"]
+        assert report.main(chosen) == 0
+        page = (tmp_path / "comparison.html").read_text()
+        assert re.findall("<h3>(.*?)</h3>", page) == titles == re.findall("<figcaption>(.*?)</figcaption>", page)
+        assert ("b (stage 1)" in page) is ("b" in chosen) and "a (stage 1)" not in page
+
+
+def test_the_epochs_of_labelled_residues_are_those_of_structures(tmp_path):
+    """A batch has structures, of which each has several labels."""
+    finetuned(tmp_path, "table", (0,))
+    content = json.loads((tmp_path / "results.json").read_text())
+    batch = content["config"]["global_batch_size"]
+    content |= {"options": {"kind": "regression", "residues": True}}
+    content["splits"]["train"] = {"samples": 50 * batch, "structures": 3 * batch}
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    ((curves, _),) = runs.read_run(tmp_path, "a").curves.values()
+    assert [x for x, _ in curves["spearman"]["valid"]] == pytest.approx([1 / 3, 2 / 3, 1])
+
+
 def test_a_page_is_one_file_without_scripts_and_follows_the_reader(tmp_path):
     finetuned(tmp_path, "psr")
     page = report.write_page([tmp_path], tmp_path / "page.html").read_text()

@@ -15,7 +15,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 
 from ..files import MachineError, StructureError, UnwantedError, blame_machine, structure_errors
@@ -82,12 +82,12 @@ class Source:
         return data
 
 
-@lru_cache(maxsize=4)  # listing takes a while; with `process`, as forked processes would share a position in the file
+@lru_cache(maxsize=64)  # listing takes a while; with `process`, as forked processes would share a position in the file
 def _opened(path: str, changed: int, process: int) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-@lru_cache(maxsize=4)  # forked processes share the file and its position, so they read it with `pread`
+@cache  # names of all archives alternate. Forked processes share file and position: `pread`
 def _unpacked(path: str, changed: int):
     """A `.tar.gz` unpacked to a nameless temporary file. Raises ValueError if it is a bomb (`MAX_RATIO`)."""
     try:
@@ -218,13 +218,13 @@ def find_structures(path) -> Listing:
 def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
     """The files in an archive, each as (name, offset of its first byte, size); and (name, reason) of what is skipped.
 
-    The offset is 0 in a zip. Raises StructureError.
+    The offset is 0 in a zip. Of a member that is there twice the last counts. Raises StructureError.
     """
     with structure_errors(file, "damaged archive"):
         if file.endswith(".zip"):
             with zipfile.ZipFile(file) as archive:
                 members = [(info.filename, 0, info.file_size) for info in archive.infolist()]
-            return [member for member in members if not member[0].endswith("/")], []
+            return _newest(file, [member for member in members if not member[0].endswith("/")])
         members, skipped = [], []
         plain = _unpacked(file, os.stat(file).st_mtime_ns) if file.endswith(GZIPPED) else None
         if plain is not None:
@@ -242,7 +242,15 @@ def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str
             archive.fileobj.seek(archive.offset)
             if archive.fileobj.read(512).strip(b"\0"):
                 raise ValueError(f"no valid header at byte {archive.offset}")
-        return members, skipped
+        members, older = _newest(file, members)
+        return members, skipped + older
+
+
+def _newest(file: str, members: list[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
+    """The last member of every name, as programs unpack it (`tar -r` adds a new one); and those that are skipped."""
+    last = {member[0]: member for member in members}
+    older = [member[0] for member in members if last[member[0]] is not member]
+    return [*last.values()], [(f"{file}:{name}", "an older member of the same name") for name in older]
 
 
 def ending_of(file: str) -> str | None:

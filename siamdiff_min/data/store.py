@@ -68,7 +68,7 @@ def open_store(
     they kill the process that reads them. Several processes may call this at once: one builds, the others wait.
 
     Raises:
-        ConfigError: `store` for a finished store.
+        ConfigError: `store` or a pLDDT for a finished store.
         StructureError: nothing at `path`, or a damaged archive.
         StoreError: no readable protein, a damaged store, data that change while they are read.
         MachineError, WriteError: no room or no rights, on the disk or elsewhere. Finished shards are kept.
@@ -78,6 +78,10 @@ def open_store(
     elif finished := finished_store(path.path if isinstance(path, Origin) else Path(path)):
         if store is not None:
             raise ConfigError(f"{path} is a finished store: nothing is built at {store}")
+        if isinstance(path, Origin) and path.key:
+            raise ConfigError(
+                f"{finished} is a finished store, which cannot be asked for {path.key}: give its structures"
+            )
         opened = ProteinStore(finished)
         if mend:
             opened.verify()
@@ -99,6 +103,11 @@ def open_store(
     if folder is None:
         return None
     return labelled(ProteinStore(folder), data.origin)
+
+
+def _as_utf8(path: Path) -> str:
+    """A path, with a mark for every byte that is not UTF-8."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def labelled(store: ProteinStore, origin) -> ProteinStore:
@@ -154,14 +163,15 @@ class _Data:
         except RuntimeError as error:
             raise StoreError("no home folder to keep a store in: set SIAMDIFF_CACHE to a folder") from error
         digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
-        return [path.with_name(path.name + SUFFIX), cache / f"{path.name}-{digest}{SUFFIX}"]
+        return [path.with_name(path.name + SUFFIX), cache / f"{_as_utf8(Path(path.name))}-{digest}{SUFFIX}"]
 
     @property
     def home(self) -> Path:
         """The folder among `homes` that a build writes to."""
         beside, path = self.homes[0], self.origin.path
         single = os.path.isfile(path) and not path.name.endswith(ARCHIVES)
-        if self.store is None and (single or self.origin.in_cache or not self.beside):
+        unmapped = str(beside) != _as_utf8(beside)  # torch maps no file on such a path
+        if self.store is None and (single or unmapped or self.origin.in_cache or not self.beside):
             return self.homes[-1]
         return beside if os.access(beside if os.path.exists(beside) else beside.parent, os.W_OK) else self.homes[-1]
 

@@ -173,7 +173,7 @@ def _check_content(content: dict, path: str | Path) -> None:
     identified = isinstance(options, dict) and all(isinstance(options.get(x, ""), str) for x in ("task", *IDENTITY))
     if not (identified and _tensors_by_name(state)):
         raise CheckpointError(f"{path} is damaged, or of another version: no weights or no options in it")
-    if not _plain({name: value for name, value in options.items() if not _tensors_by_name(value)}):
+    if not is_plain({name: value for name, value in options.items() if not _tensors_by_name(value)}):
         raise CheckpointError(f"{path} is damaged: its options are no plain numbers, words and lists of them")
     step = content.get("step", 0)
     if not isinstance(step, int) or not 0 <= step <= MAX_STEP:
@@ -192,7 +192,7 @@ def _tensors_by_name(state) -> bool:
     return isinstance(state, dict) and all(isinstance(k, str) and isinstance(x, Tensor) for k, x in state.items())
 
 
-def _plain(options: dict) -> bool:
+def is_plain(options: dict) -> bool:
     """Whether these are numbers, words and None, in lists and dicts, not nested deep, MAX_OPTIONS at most."""
     values = [options]
     for _ in range(5):
@@ -244,7 +244,7 @@ def save_encoder_file(
         raise ConfigError(f"{file} is not written: {', '.join(sorted(taken))} is a name of its own")
     values = {own: _as_plain(value) for own, value in values.items()}
     for own, value in values.items():
-        if not (_tensors_by_name(value) or _plain({own: value})):
+        if not (_tensors_by_name(value) or is_plain({own: value})):
             raise ConfigError(f"{file} is not written: {own} is not made of numbers and words, {MAX_OPTIONS:,} at most")
     identity = dict(zip(IDENTITY, (name, level, size, preset)))
     content = {"format": ENCODER, **identity, **values, "state": encoder.state_dict()}

@@ -74,11 +74,12 @@ class MultiviewContrast(Objective):
         crops = [self.draw(protein, ca, generator) for _ in range(2)]
         z = (self.mlp(self.encoder(*crop).protein) for crop in crops)
         loss, correct = info_nce(*z, self.all_crops)
+        seen = slice(None if protein.num_proteins > 1 else 0)  # alone it finds itself
         candidates = 2 * protein.num_proteins - 1 if self.all_crops else protein.num_proteins
         return loss.mean(), {
-            "contrastive_loss": Mean.of(loss),
-            "contrastive_loss_constant": Mean.of(torch.full_like(loss, candidates).log()),
-            "contrastive_accuracy": Mean.of(correct.float()),
+            "contrastive_loss": Mean.of(loss[seen]),
+            "contrastive_loss_constant": Mean.of(torch.full_like(loss, candidates).log()[seen]),
+            "contrastive_accuracy": Mean.of(correct.float()[seen]),
         }
 
     def draw(self, protein: Protein, ca: Tensor, generator: torch.Generator) -> tuple[Protein, Graph]:

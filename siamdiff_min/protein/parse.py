@@ -13,7 +13,7 @@ import warnings
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import groupby, islice, takewhile
+from itertools import dropwhile, groupby, islice, takewhile
 from operator import itemgetter
 
 import numpy as np
@@ -321,7 +321,10 @@ def mean_plddt(source, data: str | bytes | None = None) -> float | None:
         rows = _mmcif_rows(path, content) if _is_mmcif(content) else _pdb_rows(content)
         b_factors = defaultdict(list)  # of every residue
         for residue, b_factor in rows:
-            b_factors[residue].append(float(b_factor))
+            try:
+                b_factors[residue].append(float(b_factor))
+            except ValueError:  # "?" or "******"
+                return None
     each = [set(values) for values in b_factors.values()]
     different = set().union(*each)
     if len(different) < 2 or max(map(len, each)) > 1 or max(map(len, b_factors.values())) == 1:
@@ -332,14 +335,16 @@ def mean_plddt(source, data: str | bytes | None = None) -> float | None:
 
 def _pdb_rows(content: bytes) -> list[tuple]:
     """Residue and B factor of every atom of the first model."""
-    lines = takewhile(lambda line: not line.startswith("ENDMDL"), _lines(content))
+    lines = dropwhile(lambda line: not line.startswith("ATOM"), _lines(content))
+    lines = takewhile(lambda line: line[:6].rstrip() not in ("MODEL", "ENDMDL", "END"), lines)
     return [(line[20:27], line[60:66].strip() or "0") for line in lines if line.startswith("ATOM")]
 
 
 def _mmcif_rows(path: str, content: bytes) -> list[tuple]:
     table = _atom_site(path, content)
-    names = "auth_asym_id", "auth_seq_id", "pdbx_pdb_ins_code", "b_iso_or_equiv", "group_pdb", "pdbx_pdb_model_num"
-    if not table.keys() >= {"auth_asym_id", "auth_seq_id", "b_iso_or_equiv"}:
+    chain, number = (next((x for x in COLUMNS[what][:2] if x in table), "") for what in ("chain", "number"))
+    names = chain, number, "pdbx_pdb_ins_code", "b_iso_or_equiv", "group_pdb", "pdbx_pdb_model_num"
+    if not table.keys() >= {chain, number, "b_iso_or_equiv"}:
         return []
     blank = ["?"] * len(table["b_iso_or_equiv"])
     *rows, models = (table.get(name, blank) for name in names)

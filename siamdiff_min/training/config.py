@@ -113,8 +113,8 @@ def number(convert: type, test: Callable, words: str) -> Callable:
     return checked
 
 
-COUNT = number(int, lambda x: x >= 1, "at least 1")
-FROM_ZERO = number(int, lambda x: x >= 0, "at least 0")
+COUNT = number(int, lambda x: 1 <= x < 2**63, "at least 1, below 2^63")
+FROM_ZERO = number(int, lambda x: 0 <= x < 2**63, "at least 0, below 2^63")
 RATE = number(float, lambda x: x > 0, "above 0")
 DECAY = number(float, lambda x: x >= 0, "at least 0")
 SHARE = number(float, lambda x: 0 <= x < 1, "in [0, 1)")
@@ -362,6 +362,8 @@ def check_choices(config: Namespace, subject: str, source: Mapping) -> None:
             raise ConfigError(f"{flag(name, value)}, but {file} holds: {shown(held)}. Leave out {flag(name)}")
         if value not in options[name].arguments.get("choices", [value]):
             raise ConfigError(f"{flag(name, value)} of {file} is not known here. Does it come from a --plugin?")
+    if source and getattr(config, "esm", None):
+        raise ConfigError(f"{flag('esm')}: {file} has an ESM-2 of its own. Leave out {flag('esm')}")
     for name, option in options.items():
         if option.only and chosen not in option.only and getattr(config, name) != option.arguments["default"]:
             raise ConfigError(f"{flag(name)} is for {' and '.join(option.only)}, not for {chosen}")

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..encoders.weights import CHECKPOINT, check_weights, load_weights, malformed, read_weights
+from ..encoders.weights import CHECKPOINT, check_weights, is_plain, load_weights, malformed, read_weights
 from ..files import ConfigError, SiamDiffError, printable, write_file, writing
 from ..logs import Statistic
 from ..machine import peak_memory
 from . import checkpoint
-from .config import check_resumable
+from .config import check_resumable, flag
 from .log import beside, in_order, lines_before
 from .order import Data
 from .ranks import Ranks, Record, means
@@ -63,6 +63,9 @@ class Run:
     ):
         if not len(data.indices):
             raise ConfigError("no proteins to train on")
+        for name, value in vars(config).items():
+            if not is_plain({name: value}):  # an option of a plugin: the checkpoints could not be read
+                raise ConfigError(f"{flag(name)} is {value!r:.50}: options must be numbers, words, or lists of them")
         self.config, self.ranks, self.unit = config, ranks, unit
         self.data, self.trained_on = data, [len(data.indices), data.dataset.checksum, also]
         self.per_epoch = max(1, len(data.indices) // config.global_batch_size)  # steps

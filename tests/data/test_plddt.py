@@ -48,6 +48,21 @@ def test_the_mean_is_over_residues(form):
     assert mean_plddt("x", form(predicted(lambda number, atom: 0.5 if number % 2 else 0.9))) == pytest.approx(70)
     models = form is str and f"MODEL 1\n{HALF}ENDMDL\nMODEL 2\n{predicted(lambda n, atom: n % 3)}ENDMDL\n"
     assert not models or mean_plddt("x", models) == pytest.approx(70)
+    assert not models or mean_plddt("x", f"{HALF}END\n{predicted(lambda n, atom: n % 3)}END\n") == pytest.approx(70)
+
+
+def test_a_table_with_label_columns_alone_has_it_too():
+    text = as_mmcif(HALF).replace("auth_asym_id", "label_asym_id").replace("auth_seq_id", "label_seq_id")
+    assert mean_plddt("x", text) == pytest.approx(70)
+
+
+def test_a_value_that_is_no_number_is_of_no_prediction():
+    """What can be read without the limit can be read with it."""
+    for text, value in ((HALF, "******"), (as_mmcif(HALF), "?")):
+        wrong = (
+            text.replace(" 50.00 ", f" {value:>5} ", 1) if value == "******" else text.replace(" 50.00\n", " ?\n", 1)
+        )
+        assert wrong != text and mean_plddt("x", wrong) is None
 
 
 @pytest.mark.parametrize("form", [str, as_mmcif])
@@ -80,5 +95,8 @@ def test_low_confidence_is_skipped_and_counted(tmp_path, capsys):
     chosen = open_store(said.split(": seen")[0])
     assert chosen.names == ["experiment", "good"]
     assert "low\tskipped\tmean pLDDT below 75\t" in (chosen.path / "failures.tsv").read_text()
+    assert stores.main([str(chosen.path)]) == 0 and "finished store" not in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="is a finished store, which cannot be asked for mean pLDDT from 90: give its"):
+        stores.main([str(chosen.path), "--min-plddt", "90"])
     everything = open_store(data)
     assert everything.names == ["experiment", "good", "low"] and everything.path != chosen.path

@@ -275,6 +275,35 @@ def test_a_packed_tar_is_read_like_a_plain_one(tmp_path, monkeypatch):
         find_structures(tmp_path / "y.tgz")
 
 
+def test_many_packed_tars_are_unpacked_once_each(tmp_path, monkeypatch):
+    """Their members alternate in the order of names."""
+    for a in range(6):
+        (tmp_path / f"{a}.tar.gz").write_bytes(gzip.compress(tar([(f"{i}-{a}.pdb", TEXT) for i in range(3)])))
+    opened, open_gzip = Counter(), gzip.open
+    monkeypatch.setattr(gzip, "open", lambda path, *more: opened.update([path]) or open_gzip(path, *more))
+    listing = find_structures(tmp_path)
+    assert names(listing) == [f"{i}-{a}" for i in range(3) for a in range(6)]
+    assert all(source.read().protein.num_residues == 3 for source in listing.sources)
+    assert len(opened) == 6 and set(opened.values()) == {1}
+
+
+@pytest.mark.parametrize("newer, older", [(TEXT, TEXT * 2), (TEXT * 2, TEXT)], ids=["smaller", "larger"])
+@pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".zip"])
+def test_of_a_member_that_is_there_twice_the_last_counts(tmp_path, ending, newer, older):
+    """`tar -r` adds the new one at the end."""
+    members = [("x.pdb", older), ("y.pdb", TEXT), ("x.pdb", newer)]
+    path = tmp_path / f"a{ending}"
+    if ending == ".zip":
+        with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "w") as archive:
+            for name, data in members:
+                archive.writestr(name, data)
+    else:
+        path.write_bytes(tar(members) if ending == ".tar" else gzip.compress(tar(members)))
+    listing = find_structures(path)
+    assert names(listing) == ["x", "y"] and reasons(listing) == {"an older member of the same name": 1}
+    assert listing.sources[0].size == len(newer) == len(listing.sources[0]._member())
+
+
 def test_biological_assemblies_and_packed_archives_by_name(tmp_path):
     for file in ("a.pdb1", "b.pdb1.gz", "b.cif", "z.tar.xz", "c.7z"):
         (tmp_path / file).write_bytes(gzip.compress(TEXT) if file.endswith("gz") else TEXT)

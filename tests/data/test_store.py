@@ -401,6 +401,17 @@ def test_no_readable_protein_is_an_error(tmp_path):
     assert open_store(tmp_path / "data", tmp_path / "s", build=False) is None
 
 
+def test_the_store_of_a_path_that_is_no_utf8_lies_in_the_cache(tmp_path, monkeypatch):
+    """torch cannot map files beside it."""
+    monkeypatch.setenv("SIAMDIFF_CACHE", str(tmp_path / "cache"))
+    data = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    os.mkdir(data)
+    shutil.copy(Path(__file__).parents[1] / "protein" / "1LCD.pdb.gz", data)
+    store = open_store(data, workers=1)
+    assert store.path.parent.parent == tmp_path / "cache" and store.names == ["1LCD"]
+    assert open_store(data).path == store.path and sorted(os.listdir(tmp_path)) == sorted(["cache", "\udcff"])
+
+
 @pytest.mark.parametrize("files, found", [([], "it is empty"), (["a.txt", "b.xz"], "not a structure file 2")])
 def test_where_nothing_is_found_it_is_said_what_was_looked_for(tmp_path, files, found):
     (tmp_path / "data").mkdir()

@@ -402,6 +402,15 @@ def test_every_protein_has_centres_and_coins_of_its_own(monkeypatch):
     assert hidden == {(False, False), (False, True), (True, False), (True, True)}
 
 
+def test_a_protein_alone_counts_as_no_answer():
+    """As the last of the held-out ones may be: it would be right without looking."""
+    objective = build("multiview", "residue")
+    loss, logs = objective(real_protein(), generator())
+    assert loss == 0 and len(logs) == 3 and not any(log.sums.any() for log in logs.values())
+    _, logs = objective(Protein.pack([real_protein(), real_protein()]), generator())
+    assert {log.sums[1].item() for log in logs.values()} == {4}
+
+
 def test_both_views_are_trained():
     objective, views = build("multiview", "residue"), []
     objective.encoder.register_forward_hook(lambda _, __, out: out.protein.retain_grad() or views.append(out.protein))

@@ -120,6 +120,7 @@ def test_every_option_is_described_once(command):
     "argv",
     [
         *("--method sia", "--batch-size 0", "--valid-fraction 1", "--seed -1", "--save-every 0", "--lr 0", "--lr nan"),
+        *("--seed 9223372036854775808", "--max-steps 9999999999999999999", "--log-every 9223372036854775808"),
         *("--lr -1", "--weight-decay -1", "--num-workers -1", "--threads 0", "--epochs -1"),
     ],
 )
@@ -135,6 +136,14 @@ def written(folder, kind=weights.ENCODER, name="encoder.pt", **values):
     identity = {"encoder": "gearnet", "level": "residue", "size": "tiny", "preset": "paper"} | values
     weights.write_weights(folder / name, kind, {"options": {}, "labels": [], **identity, "state": {}})
     return folder / name
+
+
+def test_weights_of_esm_come_from_one_file(tmp_path):
+    source = written(tmp_path, encoder="esm-gearnet-8M")
+    assert pretrain(f"--init-from {source}").encoder == "esm-gearnet-8M"
+    for read, task in ((pretrain, ""), (finetune, "--task psr --data x")):
+        with pytest.raises(ConfigError, match=r"--esm: .*encoder.pt has an ESM-2 of its own. Leave out --esm"):
+            read(f"{task} --init-from {source} --esm esm.pt")
 
 
 def test_runs_that_differ_in_data_encoder_or_start_have_folders_of_their_own(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,6 +86,16 @@ def test_the_learning_rate_follows_the_loss_of_the_epoch(stop, tmp_path, monkeyp
         go_on("--max-steps", stop)
     go_on()
     assert seen == pytest.approx([sum(losses[i : i + 10]) for i in range(0, 40, 10)], rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [Path("a.txt"), 2**63, {"a": [{1, 2}]}])
+def test_an_option_that_no_checkpoint_can_hold_is_refused_before_the_run(value, tmp_path):
+    """A plugin's, as of `option(..., type=Path)`."""
+    config = configure(tmp_path)
+    config.my_file = value
+    with pytest.raises(ConfigError, match=r"--my-file is .*: options must be numbers, words, or lists of them"):
+        Run(config, standin.Objective(), DATA, ALONE)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_plateau_is_taken_up_again(tmp_path):
