@@ -1,9 +1,11 @@
 """The names that the package hands out, and that importing it is enough to use them."""
 
+import enum
 import inspect
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -118,20 +120,32 @@ def test_an_encoder_is_a_module_that_saves_and_loads_itself(name, tmp_path):
     assert all(torch.equal(x, again.state_dict()[key]) for key, x in encoder.state_dict().items())
 
 
+class Kind(str, enum.Enum):
+    """A word to Python, and nothing to `torch.load`."""
+
+    A = "a"
+
+
 def test_values_beside_an_encoder_are_read_again_or_refused(tmp_path):
     """Numbers as metrics come, and what `load_encoder` would call damaged."""
     encoder, file = siamdiff_min.ENCODERS["gearnet"]("residue", "tiny"), tmp_path / "mine.pt"
     values = {"auroc": np.float64(0.5), "epochs": np.int64(3), "ids": np.arange(3), "loss": torch.tensor(0.25)}
-    encoder.save(file, **values, path="x", nested={"a": [np.float32(0.5)], "b": None}, head={"w": torch.ones(2)})
+    encoder.save(
+        path=file,
+        **values,
+        nested={"a": [np.float32(0.5)], "b": None},
+        head={"w": torch.ones(2)},
+        empty=defaultdict(list),
+    )
     content = read_weights(file)
-    assert [content[name] for name in values] == [0.5, 3, [0, 1, 2], 0.25] and content["path"] == "x"
+    assert [content[name] for name in values] == [0.5, 3, [0, 1, 2], 0.25]
     assert [type(content[name]) for name in values] == [float, int, list, float]
     assert content["nested"] == {"a": [0.5], "b": None} and content["head"]["w"].equal(torch.ones(2))
     siamdiff_min.load_encoder(file, "cpu")
     before = file.read_bytes()
     for name, value in {
         "where": Path("x"), "names": ["a"] * 200_000, "nested": {"head": torch.nn.Linear(1, 1)}, "size": "paper",
-        "format": "v1", "step": -1, "z": 1j,
+        "format": "v1", "step": -1, "z": 1j, "kind": Kind.A, "keys": {(1, 2): 3}, "of": {Kind.A: 1}, "big": 2**63,
     }.items():  # fmt: skip
         with pytest.raises(ConfigError, match=f"mine.pt is not written: .*{name}"):
             encoder.save(file, **{name: value})

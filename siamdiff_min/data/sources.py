@@ -15,7 +15,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from ..files import MachineError, StructureError, UnwantedError, blame_machine, structure_errors
@@ -87,7 +87,7 @@ def _opened(path: str, changed: int, process: int) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-@cache  # names of all archives alternate. Forked processes share file and position: `pread`
+@lru_cache(maxsize=64)  # members of all archives alternate. Forked processes share the file's position: `pread`
 def _unpacked(path: str, changed: int):
     """A `.tar.gz` unpacked to a nameless temporary file. Raises ValueError if it is a bomb (`MAX_RATIO`)."""
     try:
@@ -250,7 +250,8 @@ def _newest(file: str, members: list[tuple[str, int, int]]) -> tuple[list[tuple[
     """The last member of every name, as programs unpack it (`tar -r` adds a new one); and those that are skipped."""
     last = {member[0]: member for member in members}
     older = [member[0] for member in members if last[member[0]] is not member]
-    return [*last.values()], [(f"{file}:{name}", "an older member of the same name") for name in older]
+    reason = {name: "an older member of the same name" if ending_of(name) else NOT_A_STRUCTURE for name in older}
+    return [*last.values()], [(f"{file}:{name}", reason[name]) for name in older]
 
 
 def ending_of(file: str) -> str | None:

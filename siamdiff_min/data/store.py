@@ -68,7 +68,7 @@ def open_store(
     they kill the process that reads them. Several processes may call this at once: one builds, the others wait.
 
     Raises:
-        ConfigError: `store` or a pLDDT for a finished store.
+        ConfigError: `store` or a pLDDT for a finished store; a path of the store that is not UTF-8.
         StructureError: nothing at `path`, or a damaged archive.
         StoreError: no readable protein, a damaged store, data that change while they are read.
         MachineError, WriteError: no room or no rights, on the disk or elsewhere. Finished shards are kept.
@@ -88,6 +88,8 @@ def open_store(
         return labelled(opened, path)
     data = _Data(path if isinstance(path, Origin) else structure_files(path), store, beside)
     folder = data.finished
+    if build and folder is None and str(data.home) != _as_utf8(data.home):
+        raise ConfigError(f"{data.home}: torch opens no file on a path that is not UTF-8. Give --store another folder")
     if build and (folder is None or (mend and _damage(folder))):
         home = folder.parent if folder else data.home
         with writing(home), lock(home / LOCK):

@@ -17,9 +17,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ..files import StructureError, read_rows, structure_errors
+from ..files import StructureError, read_rows, structure_errors, unescape
 from .labelled import SPLITS, LabelledData
-from .shards import ProteinStore
+from .shards import FAILURES, ProteinStore
 from .sources import ending_of, find_structures, structure_files
 from .store import finished_store
 
@@ -46,7 +46,7 @@ def table_set(table, data, kind: str | None = None, needed: Sequence[str] = tupl
     for row, value in zip(rows, values, strict=True):
         listed.setdefault(row["name"], []).append(row | {"value": value})
     store = finished_store(Path(data))
-    there = {*ProteinStore(store).names} if store else {source.name for source in find_structures(data).sources}
+    there = _names_in(store) if store else {source.name for source in find_structures(data).sources}
     if missing := sorted(listed.keys() - there):
         detail = f"{len(missing)} of {len(listed)}, e.g. {missing[0]}; {data} has {len(there)}, e.g. {[*there][:1]}"
         raise StructureError(table, "names that match no structure", detail)
@@ -59,6 +59,12 @@ def table_set(table, data, kind: str | None = None, needed: Sequence[str] = tupl
     about = f"{kind} on {count} structures, {table}" + (f"; {len(classes)} classes" if classes else "")
     about += f"; {unlabelled} structures have no label" if (unlabelled := len(there - listed.keys())) else ""
     return LabelledData(**origins, classes=classes, about=about, options={"kind": kind, "residues": residues})
+
+
+def _names_in(store: Path) -> set[str]:
+    """The names of the proteins of a finished store, and those of its sources that were not read or not wanted."""
+    failures = (store / FAILURES).read_text("utf-8").split("\n")[1:-1]
+    return {*ProteinStore(store).names, *(unescape(row.partition("\t")[0]) for row in failures)}
 
 
 def _labels(kind: str, rows: list[dict], positions: list[tuple]) -> dict:

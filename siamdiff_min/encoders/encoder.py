@@ -49,7 +49,7 @@ class Encoder(nn.Module):
             for module, training in modes:
                 module.training = training
 
-    def save(self, path: str | Path, /, **values) -> None:
+    def save(self, path: str | Path, **values) -> None:
         """Write a file that `load_encoder` reads. `values` are your own: numbers, words, lists and dicts of them, and
         dicts of tensors; numbers of numpy become Python's.
 

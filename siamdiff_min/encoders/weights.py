@@ -14,6 +14,7 @@ import re
 import warnings
 import zipfile
 from argparse import Namespace
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -193,16 +194,24 @@ def _tensors_by_name(state) -> bool:
 
 
 def is_plain(options: dict) -> bool:
-    """Whether these are numbers, words and None, in lists and dicts, not nested deep, MAX_OPTIONS at most."""
+    """Whether these are numbers, words and None, in lists and dicts, not nested deep, MAX_OPTIONS at most.
+
+    Of exactly these types: `torch.load` reads no others.
+    """
     values = [options]
     for _ in range(5):
-        inside = [x for x in values if isinstance(x, (dict, list, tuple))]
-        single = (x for x in values if not isinstance(x, (dict, list, tuple, str, float, type(None))))
-        if len(values) > MAX_OPTIONS or not all(isinstance(x, int) and abs(x) < 2**63 for x in single):
+        inside = [x for x in values if type(x) in (dict, OrderedDict, list, tuple)]
+        single = [x for x in values if type(x) not in (dict, OrderedDict, list, tuple)]
+        single += [key for x in inside if isinstance(x, dict) for key in x]
+        if len(values) > MAX_OPTIONS or not all(map(_is_single, single)):
             return False
         each = (x.values() if isinstance(x, dict) else x for x in inside)
         values = list(itertools.islice(itertools.chain.from_iterable(each), MAX_OPTIONS + 1))
     return not values
+
+
+def _is_single(x) -> bool:
+    return abs(x) < 2**63 if type(x) is int else type(x) in (str, float, bool, type(None))
 
 
 @contextlib.contextmanager
@@ -258,9 +267,9 @@ def save_encoder_file(
 def _as_plain(value):
     """Numbers, words and arrays of numpy, and tensors, as Python's; dicts of tensors as they are."""
     if _tensors_by_name(value):
-        return value
+        return dict(value)
     if isinstance(value, dict):
-        return {_as_plain(key): _as_plain(x) for key, x in value.items()}
+        return {key.tolist() if hasattr(key, "tolist") else key: _as_plain(x) for key, x in value.items()}
     if isinstance(value, (list, tuple)):
         return [_as_plain(x) for x in value]
     return value.tolist() if hasattr(value, "tolist") else value

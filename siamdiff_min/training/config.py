@@ -362,7 +362,7 @@ def check_choices(config: Namespace, subject: str, source: Mapping) -> None:
             raise ConfigError(f"{flag(name, value)}, but {file} holds: {shown(held)}. Leave out {flag(name)}")
         if value not in options[name].arguments.get("choices", [value]):
             raise ConfigError(f"{flag(name, value)} of {file} is not known here. Does it come from a --plugin?")
-    if source and getattr(config, "esm", None):
+    if source and config.encoder.startswith("esm-gearnet") and getattr(config, "esm", None):
         raise ConfigError(f"{flag('esm')}: {file} has an ESM-2 of its own. Leave out {flag('esm')}")
     for name, option in options.items():
         if option.only and chosen not in option.only and getattr(config, name) != option.arguments["default"]:

@@ -43,6 +43,12 @@ def train_keys(config: Namespace, indices: Sequence[int], steps: range, rank: in
 
 
 def valid_keys(indices: Sequence[int], batch_size: int) -> list[list]:
-    """The batches of the held-out proteins: each once, the same in every epoch and for any number of processes."""
+    """The batches of the held-out proteins: each once, the same in every epoch and for any number of processes.
+
+    A last one that would be alone joins the batch before it: `multiview` contrasts the proteins of a batch.
+    """
     keys = [(0, int(i)) for i in indices]
-    return [keys[i : i + batch_size] for i in range(0, len(keys), batch_size)]
+    ends = [*range(batch_size, len(keys), batch_size), len(keys)]
+    if len(ends) > 1 and batch_size > 1 and len(keys) - ends[-2] == 1:
+        del ends[-2]
+    return [keys[start:end] for start, end in zip([0, *ends], ends) if start < end]

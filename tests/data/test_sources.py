@@ -291,7 +291,7 @@ def test_many_packed_tars_are_unpacked_once_each(tmp_path, monkeypatch):
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".zip"])
 def test_of_a_member_that_is_there_twice_the_last_counts(tmp_path, ending, newer, older):
     """`tar -r` adds the new one at the end."""
-    members = [("x.pdb", older), ("y.pdb", TEXT), ("x.pdb", newer)]
+    members = [("x.pdb", older), ("notes", b"1"), ("y.pdb", TEXT), ("notes", b"2"), ("x.pdb", newer)]
     path = tmp_path / f"a{ending}"
     if ending == ".zip":
         with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "w") as archive:
@@ -300,7 +300,10 @@ def test_of_a_member_that_is_there_twice_the_last_counts(tmp_path, ending, newer
     else:
         path.write_bytes(tar(members) if ending == ".tar" else gzip.compress(tar(members)))
     listing = find_structures(path)
-    assert names(listing) == ["x", "y"] and reasons(listing) == {"an older member of the same name": 1}
+    assert names(listing) == ["x", "y"] and reasons(listing) == {
+        "an older member of the same name": 1,
+        "not a structure file": 2,
+    }
     assert listing.sources[0].size == len(newer) == len(listing.sources[0]._member())
 
 

@@ -34,6 +34,7 @@ from siamdiff_min.data.sources import INDEX, LOCK, Listing, Source, find_structu
 from siamdiff_min.data.store import open_store
 from siamdiff_min.files import (
     TEMPORARY,
+    ConfigError,
     StoreError,
     WriteError,
     lock,
@@ -410,6 +411,9 @@ def test_the_store_of_a_path_that_is_no_utf8_lies_in_the_cache(tmp_path, monkeyp
     store = open_store(data, workers=1)
     assert store.path.parent.parent == tmp_path / "cache" and store.names == ["1LCD"]
     assert open_store(data).path == store.path and sorted(os.listdir(tmp_path)) == sorted(["cache", "\udcff"])
+    with pytest.raises(ConfigError, match=r"torch opens no file on a path that is not UTF-8\. Give --store another"):
+        open_store(Path(__file__).parents[1] / "protein" / "1LCD.pdb.gz", store=f"{data}/new", workers=1)
+    assert os.listdir(data) == ["1LCD.pdb.gz"]
 
 
 @pytest.mark.parametrize("files, found", [([], "it is empty"), (["a.txt", "b.xz"], "not a structure file 2")])

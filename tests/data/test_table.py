@@ -244,6 +244,14 @@ def test_a_finished_store_takes_the_place_of_its_structures(folder):
         table_set(write(folder, *((name, 1) for name in [*NAMES, "p9"])), store)
 
 
+def test_what_a_finished_store_could_not_read_is_counted_too(folder):
+    (folder / "data" / "p0.pdb").write_text("<html>")
+    store = open_store(folder / "data", workers=1).path
+    path = write(folder, *((name, i, "train") for i, name in enumerate(NAMES)))
+    found = open_store(table_set(path, store, needed=["train"]).train, workers=1)
+    assert found.names == NAMES[1:] and found.not_found == "1 structures"
+
+
 def test_structures_that_cannot_be_read_are_counted(folder):
     (folder / "data" / "p0.pdb").write_text("<html>")
     data = table_set(

@@ -144,6 +144,8 @@ def test_weights_of_esm_come_from_one_file(tmp_path):
     for read, task in ((pretrain, ""), (finetune, "--task psr --data x")):
         with pytest.raises(ConfigError, match=r"--esm: .*encoder.pt has an ESM-2 of its own. Leave out --esm"):
             read(f"{task} --init-from {source} --esm esm.pt")
+    plain = written(tmp_path, name="plain.pt")  # `new_encoder` says that its encoder has none
+    assert pretrain(f"--init-from {plain} --esm esm.pt").encoder == "gearnet"
 
 
 def test_runs_that_differ_in_data_encoder_or_start_have_folders_of_their_own(tmp_path):

@@ -159,7 +159,7 @@ def test_every_part_of_every_step_has_random_numbers_of_its_own(tmp_path):
 
 
 def test_every_held_out_batch_has_random_numbers_of_its_own_the_same_in_every_epoch(tmp_path):
-    objective, data = Seeds(), Data(standin.Dataset(9), standin.collate, range(9))
+    objective, data = Seeds(), Data(standin.Dataset(10), standin.collate, range(10))
     for _ in range(2):
         engine.evaluate(objective, data, configure(tmp_path), ALONE)
     (first, _), (second, _), (third, _), *again = objective.seeds
@@ -167,10 +167,10 @@ def test_every_held_out_batch_has_random_numbers_of_its_own_the_same_in_every_ep
 
 
 def test_a_smaller_last_batch_counts_by_its_size(tmp_path):
-    """Nine proteins in batches of 4, 4 and 1: the mean is over proteins, not over batches."""
-    objective, data = standin.Objective(), Data(standin.Dataset(9), standin.collate, range(9))
+    """Ten proteins in batches of 4, 4 and 2: the mean is over proteins, not over batches."""
+    objective, data = standin.Objective(), Data(standin.Dataset(10), standin.collate, range(10))
     objective.forward = lambda protein, _: (protein.residue_type.double().mean(), {})
-    types = [data.dataset[0, i][0].residue_type.item() for i in range(9)]
+    types = [data.dataset[0, i][0].residue_type.item() for i in range(10)]
     assert engine.evaluate(objective, data, configure(tmp_path), ALONE)["loss"] == pytest.approx(np.mean(types))
 
 

@@ -39,8 +39,11 @@ def test_ranks_share_the_same_global_batches(num, world):
 
 @pytest.mark.parametrize("num", [0, 1, 7, 8, 9, 101])
 def test_held_out_proteins_come_once(num):
+    """None is alone if there are others: `multiview` compares the proteins of a batch."""
     batches = valid_keys(range(num), 4)
     assert [key for batch in batches for key in batch] == [(0, i) for i in range(num)]
+    assert all(len(batch) == 4 for batch in batches[:-1]) and all(2 <= len(batch) <= 5 or num == 1 for batch in batches)
+    assert [len(batch) for batch in valid_keys(range(num), 1)] == [1] * num
 
 
 def test_seeds_differ():
