@@ -48,7 +48,9 @@ def main(argv: list[str] | None = None) -> int:
             path = Path(config.out) / "encoder.pt"
             if ranks.rank == 0:
                 identity = config.encoder, config.level, config.size, config.preset
-                head = {"seq_mlp": objective.seq_mlp.state_dict()} if hasattr(objective, "seq_mlp") else {}
+                stages = getattr(objective, "stages", {}).values()
+                learned = hasattr(objective, "seq_mlp") and (not stages or any(x.weight_sequence for x in stages))
+                head = {"seq_mlp": objective.seq_mlp.state_dict()} if learned else {}
                 origin = {"method": config.method, "config": vars(config)}
                 weights.save_encoder_file(path, objective.encoder, *identity, **origin, **head)
                 ranks.say(summary(Path(config.out) / "metrics.jsonl"))

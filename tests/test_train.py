@@ -53,6 +53,17 @@ def test_interrupted_and_resumed_as_documented(tmp_path, store):
     assert len(content["seq_mlp"]) == 6
 
 
+@pytest.mark.parametrize("ablation", ["none", "no-sequence"])
+def test_a_sequence_head_that_has_learned_nothing_is_not_in_the_file(ablation, tmp_path):
+    """Scores of mutations would be those of random weights."""
+    (tmp_path / "data").mkdir()
+    shutil.copy(ROOT / "tests" / "protein" / "1LCD.pdb.gz", tmp_path / "data")
+    options = ["--method", "siamdiff", "--ablation", ablation, "--level", "residue", "--data", tmp_path / "data"]
+    options += ["--batch-size", 1, "--valid-fraction", 0, "--max-steps", 1]
+    train(*options, "--out", tmp_path / "run")
+    assert ("seq_mlp" in weights.load_encoder_file(tmp_path / "run" / "encoder.pt")) is (ablation == "none")
+
+
 @pytest.mark.repeats
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -233,6 +233,8 @@ def table_task(encoder, num_outputs=None, kind: str = "regression", residues: bo
 
     `metric` decides which epoch is the best, by default the first of the kind. Raises ConfigError for another one.
     """
+    if kind not in KINDS:
+        raise ConfigError(f"labels of the kind {kind!r:.50} are not known here. Do they come from a --plugin?")
     task = KINDS[kind](encoder, num_outputs)
     task.sees, metric = "residues" if residues else "structure", metric or task.measures[0]
     if metric not in task.measures:

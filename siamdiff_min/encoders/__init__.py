@@ -74,8 +74,16 @@ def named(name: str, build: Callable) -> Callable:
     return built
 
 
-ENCODERS = {"gearnet": build_gearnet, "gvp": build_gvp, "esm-gearnet": build_esm_gearnet}
-ENCODERS |= {f"esm-gearnet-{size}": partial(build_esm_gearnet, esm=size) for size in ESM_SIZES}
+class Builders(dict):
+    """Name -> what builds an encoder, `named`: so those of a plugin can be saved too."""
+
+    def __setitem__(self, name: str, build: Callable) -> None:
+        super().__setitem__(name, named(name, build))
+
+
+ENCODERS = Builders()
+ENCODERS["gearnet"], ENCODERS["gvp"], ENCODERS["esm-gearnet"] = build_gearnet, build_gvp, build_esm_gearnet
+for _size in ESM_SIZES:
+    ENCODERS[f"esm-gearnet-{_size}"] = partial(build_esm_gearnet, esm=_size)
 ENCODERS["esm-gearnet-edge"] = partial(build_esm_gearnet, num_angle_bins=8)
-ENCODERS = {name: named(name, build) for name, build in ENCODERS.items()}
 ONE_LEVEL = {name: "residue" for name in ENCODERS if name.startswith("esm")} | {"gvp": "atom"}

@@ -331,7 +331,7 @@ def new_encoder(config: Namespace, say: Callable[[str], None] = print) -> nn.Mod
     """
     encoder = named(config.encoder, ENCODERS[config.encoder])(config.level, config.size, config.preset)
     if encoder.has_esm:
-        if config.esm or not config.init_from:
+        if config.esm or not (config.init_from or getattr(config, "eval_only", None)):
             say(load_esm(encoder.esm, config.esm) if config.esm else f"note        {RANDOM_ESM}: --esm")
         if config.freeze_esm:
             encoder.esm.requires_grad_(False)

@@ -142,7 +142,7 @@ OPTIONS = {  # group of --help -> its options, in order
         tune("eval_only", "do not train: score this model (OUT/seed-S/best.pt)", **FREE),
         tune("predict", "structures to apply the model to; writes OUT/predicted-NAME-*.tsv", only=PREDICTED, **FREE),
         tune("save_predictions", "no effect: OUT/seed-S/predictions.tsv is always written", **FREE, **SWITCH),
-        both("plugin", "Python files that add a method, a task or an encoder", **FREE, nargs="+"),
+        both("plugin", "Python files that add a method, a task or an encoder", **FREE, nargs="+", action="extend"),
     ],
     "data": [
         train("data", "folder, .tar, .zip or file of structures, or a store (default: the bundled demo set)", **FREE),
@@ -213,12 +213,14 @@ def parse(argv: list[str] | None, options: Mapping[str, Option], description: st
     Raises ConfigError for a plugin that is not there, SystemExit for a wrong command line.
     """
     plugins = Parser(add_help=False)
-    plugins.add_argument("--plugin", nargs="+", type=Path, default=[])
+    plugins.add_argument("--plugin", nargs="+", type=Path, default=[], action="extend")
     for path in plugins.parse_known_args(argv)[0].plugin:
-        if not path.is_file():
-            raise ConfigError(f"--plugin {path}: no such file")
+        if not path.is_file() or path.suffix != ".py" or "." in path.stem:
+            raise ConfigError(f"--plugin {path}: no such file, or its name is not NAME.py with one dot")
         sys.path.insert(0, str(path.parent))
-        importlib.import_module(path.stem)
+        found = getattr(importlib.import_module(path.stem), "__file__", None)
+        if not (found and path.samefile(found)):
+            raise ConfigError(f"--plugin {path}: another module has its name, {found}. Rename it")
     parser = Parser(usage="%(prog)s [options]", description=description)
     groups = {title: dict.fromkeys(name for _, name, _ in rows) for title, rows in OPTIONS.items()}
     groups["of a plugin"] = [name for name in options if not any(name in names for names in groups.values())]

@@ -437,7 +437,7 @@ def test_the_recipe_runs_as_printed(tmp_path, monkeypatch, capsys):
     assert finetune.main([*model, "--labels", "residues.tsv", "--num-workers", "0"]) == 0
     with pytest.raises(StructureError, match="nowhere: cannot be opened"):
         finetune.main([*model, "--labels", "residues.tsv", "--predict", "nowhere"])
-    with pytest.raises(ConfigError, match="was trained on other labels than those of structures"):
+    with pytest.raises(ConfigError, match=r"was trained on other labels than those of labels\.tsv"):
         finetune.main([*model, "--labels", "labels.tsv"])
     with pytest.raises(ConfigError, match="--task table needs --labels, a file, and --data"):
         finetune.main(["--task", "table", "--labels", "labels.tsv", "--device", "cpu"])

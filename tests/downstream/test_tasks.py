@@ -15,6 +15,7 @@ from siamdiff_min.data.sets import SETS
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS, GEARNET_DIMS
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
+from siamdiff_min.files import ConfigError
 from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
 from siamdiff_min.training import engine, ranks, results
 from siamdiff_min.training.config import TABLE_6, finetune_options
@@ -160,6 +161,11 @@ def test_psr_is_standardised_by_the_training_targets(tmp_path):
     assert np.isclose(model.std.item(), 1e-9 * targets.std(), atol=0)
     model.fit(np.full(3, 0.1), "tiny")
     assert model.std.item() == 1
+
+
+def test_a_kind_of_a_plugin_is_asked_for(tmp_path):
+    with pytest.raises(ConfigError, match=r"the kind 'count' are not known here\. Do they come from a --plugin"):
+        TASKS["table"](encoder("gearnet", "residue"), kind="count")
 
 
 def test_mutations_of_one_complex_are_drawn_together(tmp_path):

@@ -1,6 +1,7 @@
 """Options: Table 5 digit for digit, presets, the help, and what may not change on resuming."""
 
 import csv
+import re
 import sys
 from pathlib import Path
 
@@ -350,5 +351,25 @@ def test_a_plugin_adds_to_what_can_be_chosen(tmp_path):
     finally:
         OBJECTIVES.pop("mine", None), TABLE_5.pop("mine", None), sys.modules.pop("a_plugin", None)
         sys.path.remove(str(tmp_path))
-    with pytest.raises(ConfigError, match=r"--plugin none\.py: no such file"):
-        pretrain("--plugin none.py")
+    for name in ("none.py", "a.v2.py", "a.txt"):
+        if name != "none.py":
+            (tmp_path / name).write_text("")
+        with pytest.raises(ConfigError, match=rf"--plugin .*{re.escape(name)}: no such file, or its name is not NAME"):
+            pretrain(f"--plugin {tmp_path / name}")
+
+
+def test_every_plugin_that_is_named_is_imported(tmp_path, monkeypatch):
+    """Python knows modules by their names: a second one of a name would be left out."""
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    for name in ("a/one_plugin.py", "b/one_plugin.py", "b/other_plugin.py", "b/json.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    try:
+        pretrain(f"--plugin {tmp_path}/a/one_plugin.py --plugin {tmp_path}/b/other_plugin.py")
+        assert {"one_plugin", "other_plugin"} <= sys.modules.keys()
+        for name in ("one_plugin", "json"):
+            with pytest.raises(ConfigError, match=rf"b/{name}\.py: another module has its name, .*{name}.*Rename it"):
+                pretrain(f"--plugin {tmp_path}/b/{name}.py")
+    finally:
+        for name in ("one_plugin", "other_plugin"):
+            sys.modules.pop(name, None)
