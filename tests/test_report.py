@@ -237,7 +237,7 @@ def test_losses_are_compared_where_they_are_the_same_sums_and_noise(tmp_path, mo
 
 
 def test_the_epochs_of_labelled_residues_are_those_of_structures(tmp_path):
-    """A batch has structures, of which each has several labels."""
+    """A batch counts structures, and each has several labels."""
     finetuned(tmp_path, "table", (0,))
     content = json.loads((tmp_path / "results.json").read_text())
     batch = content["config"]["global_batch_size"]

@@ -259,6 +259,11 @@ def ending_of(file: str) -> str | None:
     return next((ending for ending in reversed(ENDINGS) if file.lower().endswith(ending)), None)
 
 
+def without_ending(file: str) -> str:
+    """The name of a file without the ending of a structure file, if it has one."""
+    return file[: len(file) - len(ending_of(file) or "")]
+
+
 def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[str, str]]]:
     """One source for every structure, each with a name of its own; and the other files, with the reason."""
     candidates: list[tuple[int, str, Source]] = []  # row in ENDINGS, path without its ending

@@ -20,7 +20,7 @@ from pathlib import Path
 from ..files import StructureError, read_rows, structure_errors, unescape
 from .labelled import SPLITS, LabelledData
 from .shards import FAILURES, ProteinStore
-from .sources import ending_of, find_structures, structure_files
+from .sources import find_structures, structure_files, without_ending
 from .store import finished_store
 
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
@@ -62,7 +62,7 @@ def table_set(table, data, kind: str | None = None, needed: Sequence[str] = tupl
 
 
 def _names_in(store: Path) -> set[str]:
-    """The names of the proteins of a finished store, and those of its sources that were not read or not wanted."""
+    """The names of all sources of a finished store: its proteins, and what was not read or not wanted."""
     failures = (store / FAILURES).read_text("utf-8").split("\n")[1:-1]
     return {*ProteinStore(store).names, *(unescape(row.partition("\t")[0]) for row in failures)}
 
@@ -95,7 +95,7 @@ def read_table(path) -> list[dict[str, str]]:
             if len(line) != len(header):
                 raise ValueError(f"row {number} has {len(line)} columns of {len(header)}: {line!r:.100}")
             row = dict(zip(header, line, strict=True))
-            row["name"] = row["name"][: len(row["name"]) - len(ending_of(row["name"]) or "")]
+            row["name"] = without_ending(row["name"])
             key = row["name"], row.get("chain"), row.get("number")
             wrong = {
                 "a second one of its name": key in seen,

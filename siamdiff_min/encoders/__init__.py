@@ -75,7 +75,7 @@ def named(name: str, build: Callable) -> Callable:
 
 
 class Builders(dict):
-    """Name -> what builds an encoder, `named`: so those of a plugin can be saved too."""
+    """Name -> what builds an encoder, `named`, so that an encoder of a plugin can be saved too."""
 
     def __setitem__(self, name: str, build: Callable) -> None:
         super().__setitem__(name, named(name, build))

@@ -18,12 +18,12 @@ from Bio.PDB.Entity import Entity
 from torch import nn
 
 from ..data.pool import can_start, read_all
-from ..data.sources import ARCHIVES, NOT_A_STRUCTURE, Listing, ending_of, find_structures
+from ..data.sources import ARCHIVES, NOT_A_STRUCTURE, Listing, find_structures, without_ending
 from ..files import ConfigError, StructureError
 from ..protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
 from ..protein.parse import name_of, read_structure
 from ..protein.protein import Protein
-from ..protein.structure import MAX_COORDINATE, Structure
+from ..protein.structure import Structure, check_coordinates
 
 INCLUDE = ("mean", "per_residue", "per_atom")
 SIDE_CHAIN = torch.tensor([len(RESIDUE_ATOMS[residue]) - len(BACKBONE) for residue in RESIDUES])  # atoms
@@ -135,9 +135,7 @@ class Embedder:
             view = self.encoder.builder.select_nodes(protein)
         except ValueError as error:
             raise StructureError(name, str(error)) from error
-        if not (view.pos.abs() <= MAX_COORDINATE).all():  # also False for nan
-            limit = f"not finite or beyond {MAX_COORDINATE:.0f} angstrom"
-            raise StructureError(name, "coordinates out of range", limit)
+        check_coordinates(name, view.pos)
         return view
 
 
@@ -192,7 +190,7 @@ def id_of(source) -> str | None:
     if isinstance(source, Entity):
         return name_of(source)
     name = os.path.basename(source.name) if isinstance(getattr(source, "name", None), str) else None
-    return name and name[: len(name) - len(ending_of(name) or "")]
+    return name and without_ending(name)
 
 
 def is_many(source) -> bool:

@@ -196,7 +196,7 @@ def _tensors_by_name(state) -> bool:
 def is_plain(options: dict) -> bool:
     """Whether these are numbers, words and None, in lists and dicts, not nested deep, MAX_OPTIONS at most.
 
-    Of exactly these types: `torch.load` reads no others.
+    Of exactly these types: instances of their subclasses are not read again.
     """
     values = [options]
     for _ in range(5):

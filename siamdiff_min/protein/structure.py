@@ -316,8 +316,7 @@ def _protein(path: str, chains: dict[str, list[Residue]]) -> Protein:
     if any(len(code) != 1 or ord(code) > 126 for code in codes):
         raise StructureError(path, "unreadable", "insertion code of more than one ASCII character")
     pos = np.array([row.xyz for residue in residues for row in residue.values()], dtype=np.float64)
-    if not (np.abs(pos) <= MAX_COORDINATE).all():  # also False for NaN
-        raise StructureError(path, "coordinates out of range", f"not finite or beyond {MAX_COORDINATE:.0f} angstrom")
+    check_coordinates(path, pos)
     name = np.array([index for residue in residues for index in residue])
     atom_residue = np.repeat(np.arange(len(residues)), list(map(len, residues)))
     alpha = pos[name == CA]
@@ -343,6 +342,12 @@ def _protein(path: str, chains: dict[str, list[Residue]]) -> Protein:
         chain=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)),
         residue_protein=torch.zeros(len(residues), dtype=torch.long),
     )
+
+
+def check_coordinates(path: str, pos: np.ndarray | torch.Tensor) -> None:
+    """Raise StructureError unless all coordinates (N, 3), in angstrom, are finite and within MAX_COORDINATE."""
+    if not (abs(pos) <= MAX_COORDINATE).all():  # also False for nan
+        raise StructureError(path, "coordinates out of range", f"not finite or beyond {MAX_COORDINATE:.0f} angstrom")
 
 
 def _crowded(pos: torch.Tensor, radius: float, most: int) -> bool:

@@ -48,7 +48,8 @@ def valid_keys(indices: Sequence[int], batch_size: int) -> list[list]:
     A last one that would be alone joins the batch before it: `multiview` contrasts the proteins of a batch.
     """
     keys = [(0, int(i)) for i in indices]
-    ends = [*range(batch_size, len(keys), batch_size), len(keys)]
-    if len(ends) > 1 and batch_size > 1 and len(keys) - ends[-2] == 1:
-        del ends[-2]
-    return [keys[start:end] for start, end in zip([0, *ends], ends) if start < end]
+    batches = [keys[i : i + batch_size] for i in range(0, len(keys), batch_size)]
+    if len(batches) > 1 and len(batches[-1]) == 1 < batch_size:
+        alone = batches.pop()
+        batches[-1] += alone
+    return batches

@@ -137,9 +137,9 @@ class Run:
         path, state = saved
         with malformed(path):
             check_resumable(self.config, state["config"], path)
-            *before, also = [*state["data"], self.trained_on[2]][:3]  # version 0.3 did not know the last one
-            if [*before, also] != self.trained_on:
-                was, now = (f"{x[0]} samples of the data {x[1][:12]}" for x in (before, self.trained_on))
+            before = state["data"] if len(state["data"]) != 2 else [*state["data"], self.trained_on[2]]  # version 0.3
+            if before != self.trained_on:
+                was, now = (f"{num} samples of the data {digest[:12]}" for num, digest, _ in (before, self.trained_on))
                 if was == now:
                     was, now = f"{was} with another validation split or other classes", "those of today"
                 raise ConfigError(

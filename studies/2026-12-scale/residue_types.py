@@ -35,7 +35,7 @@ EACH = {"train": 6, "val": 8, "test": 64}  # residues of a chain
 
 
 def table(out: Path, folder: Path, chains: Path, seen: Path) -> None:
-    """Write the chains of the set, as `benchmarks.probe_table` does those of the probes."""
+    """Write the chains of the set, in the form of `benchmarks.probe_table`."""
     known, usable, lines = {row["family"] for row in rows_of(seen)}, [], ["\t".join(COLUMNS)]
     for row in rows_of(chains):
         file = folder / row["split"] / f"{row['id']}.pdb"

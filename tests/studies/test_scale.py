@@ -173,7 +173,7 @@ def test_residue_types(tmp_path, capsys):
         right = [(of == train.bincount().argmax()).sum().item() for of in types]
         assert kept["names"].tolist() == ["C", "E"]
         assert kept["sums"].tolist() == [[n, len(of)] for n, of in zip(right, types)]
-    # finetune.py: two seeds from scratch, of which one has all of C right and the other nothing
+    # finetune.py: two seeds from scratch. The first has all of C right, the second nothing
     for seed, name in enumerate(("C", "")):
         lines = ["group\ttarget\tclass"]
         lines += [f"{of}\tALA\t{'ALA' if of == name else 'GLY'}" for of in "EC" for _ in asked[of]]
