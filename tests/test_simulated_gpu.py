@@ -9,6 +9,7 @@ from given import dataset
 from siamdiff_min.data.samples import pack_samples
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders.weights import save_encoder_file
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.protein import Protein
 
@@ -119,3 +120,14 @@ def test_the_simulation_notices_what_a_gpu_would_not_forgive():
             assert found.waits.total() == before + 1
         assert x[mask.nonzero()].square().sum().device == simulated.DEVICE
     assert found.on_cpu == {"ones": 1, "lift_fresh": 1}
+
+
+def test_a_file_of_an_encoder_opens_without_a_gpu(tmp_path):
+    encoder = ENCODERS["gearnet"]("atom", "tiny")
+    head = {name: simulated.Far(tensor) for name, tensor in torch.nn.Linear(2, 3).state_dict().items()}
+    with simulated.Simulation():
+        save_encoder_file(tmp_path / "encoder.pt", encoder, "gearnet", "atom", "tiny", "paper", seq_mlp=head)
+    saved = torch.load(tmp_path / "encoder.pt", weights_only=True)  # nobody maps its tensors to another device
+    assert {name: tensor.tolist() for name, tensor in saved["seq_mlp"].items()} == {
+        name: tensor.near.tolist() for name, tensor in head.items()
+    }

@@ -265,9 +265,9 @@ def save_encoder_file(
 
 
 def _as_plain(value):
-    """Numbers, words and arrays of numpy, and tensors, as Python's; dicts of tensors as they are."""
+    """Numbers, words and arrays of numpy, and tensors, as Python's; dicts of tensors on the CPU."""
     if _tensors_by_name(value):
-        return dict(value)
+        return {name: tensor.cpu() for name, tensor in value.items()}
     if isinstance(value, dict):
         return {key.tolist() if hasattr(key, "tolist") else key: _as_plain(x) for key, x in value.items()}
     if isinstance(value, (list, tuple)):
