@@ -219,7 +219,7 @@ NAMES = {  # as a reader of the paper knows them
 }
 
 
-PACKAGE = {"atom": ("paper", "diffpret-all"), "residue": ("medium", "siamdiff-all")}  # size and run of its encoders
+PACKAGE = {"atom": ("paper", "diffpret-gpu"), "residue": ("medium", "clean-all")}  # size and run of its encoders
 
 
 def rows_of(found: dict, level: str) -> list[tuple[str, tuple[float, float, float], str]]:

@@ -107,7 +107,7 @@ def test_the_report(folder, capsys, tmp_path):
 def test_the_figure_leaves_internal_runs_out(folder, tmp_path):
     """Labels are those of the paper; runs that are nobody's result are not drawn."""
     (folder / "siamdiff-begin-atom-tiny-0.npz").write_bytes((folder / "siamdiff-atom-tiny-0.npz").read_bytes())
-    for name in ("random-gearnet", "diffpret-all", "box-begin"):
+    for name in ("random-gearnet", "diffpret-gpu", "box-begin"):
         (folder / f"{name}-atom-paper-0.npz").write_bytes((folder / "siamdiff-atom-tiny-0.npz").read_bytes())
     rows = probe_report.rows_of(read_all([folder]), "atom")
     labels = [label for *_, label in rows]

@@ -30,7 +30,7 @@ COMPARED = {  # title -> folders
     "new test families": ["probe-test"],
     "old test families": ["probe-test-old", OLD],
 }
-NEW, COUNTS = ("diffpret-all-atom-paper-0", "siamdiff-all-residue-medium-0"), "counts"
+NEW, COUNTS = ("diffpret-gpu-atom-paper-0", "clean-all-residue-medium-0"), "counts"
 COLOURS = {"diffpret": "#1b6ca8", "siamdiff": "#c8541b"}
 
 
