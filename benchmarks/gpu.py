@@ -9,6 +9,7 @@ next one follows. On a CPU it does the same with the smallest networks, to show 
 """
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -77,7 +78,7 @@ class Run:
             warnings.simplefilter("always")
             self.step(0)
         torch.cuda.set_sync_debug_mode("default")
-        return len(caught)
+        return sum("synchronizing" in str(warning.message) for warning in caught)
 
 
 def losses(level: str, size: str, kind: str, device: str, steps: int = 50) -> list[float]:
@@ -93,7 +94,7 @@ def deviation(level: str, size: str, device: str, steps: int = 50) -> float:
 
 
 def train(device: str, size: str, *options: str, ranks: int = 0, timeout: float) -> dict:
-    """The last training line of metrics.jsonl of a run of train.py on the bundle, and sums of its weights.
+    """The last training line of metrics.jsonl of a run of train.py on the bundle, and hashes of its weights.
 
     With `ranks` it is started by torchrun.
     """
@@ -104,7 +105,7 @@ def train(device: str, size: str, *options: str, ranks: int = 0, timeout: float)
         lines = [json.loads(line) for line in (Path(out) / "metrics.jsonl").read_text().splitlines()]
         saved = torch.load(Path(out) / "encoder.pt", weights_only=True)["state"]
     last = next(line for line in reversed(lines) if line["split"] == "train")
-    return last | {"weights": {name: x.double().sum().item() for name, x in saved.items()}}
+    return last | {"weights": {name: hashlib.sha256(x.numpy()).hexdigest() for name, x in saved.items()}}
 
 
 def execute(command: list[str], timeout: float) -> str:
@@ -114,8 +115,9 @@ def execute(command: list[str], timeout: float) -> str:
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"not finished within {timeout:.0f} s") from None
     if done.returncode:
-        words = [line for line in (done.stdout + done.stderr).splitlines() if re.search(r"[Ee]rror: *\S", line)]
-        raise RuntimeError(" ".join((words or [f"status {done.returncode}"])[-1].split())[:300])
+        lines = [" ".join(line.split()) for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        words = [line for line in lines if re.search(r"[Ee]rror: *\S", line)] or lines or [""]
+        raise RuntimeError(f"status {done.returncode}: {words[-1][:300]}")
     return done.stdout
 
 

@@ -5,8 +5,9 @@
 `Simulation` runs a step on a device that exists in name only (torch's backend for devices written in Python); the
 numbers are computed on the CPU. It refuses what fails on a GPU, and counts what is slow there: operations, waits of the
 host for the device, tensors made on the CPU, results in float64, bytes moved, the arithmetic of matrix products.
-Printed are these counts of one step, and the proteins per second they allow on an H200. That is an estimate, within a
-factor of two at best: an operation takes 8 microseconds, or as long as its bytes and products take; a wait takes 25.
+Printed are these counts of one step, and the proteins per second they allow on an H200. That is an estimate:
+an operation takes 8 microseconds, or as long as its bytes and products take; a wait takes 25. A real one was up to 3.3
+times slower.
 """
 
 import argparse

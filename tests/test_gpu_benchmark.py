@@ -22,6 +22,7 @@ def test_every_section_comes_to_its_end(monkeypatch, capsys):
         "the same to the last bit",
         "| atom | 4 | TF32 |",
         "| `aten::mm` |",
+        "processes: 2, gloo",
         "all in",
     ):
         assert text in out
@@ -35,7 +36,7 @@ def test_what_fails_is_told_and_the_rest_goes_on(capsys):
     with gpu.section("Two"):
         gpu.execute([sys.executable, "-c", "import time; time.sleep(60)"], 0.5)
     out = capsys.readouterr().out
-    assert "**RuntimeError**: ValueError: a reason" in out and "not finished within" in out
+    assert "**RuntimeError**: status 1: ValueError: a reason" in out and "not finished within" in out
 
 
 @pytest.mark.full
