@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.probe_report import PROBES, SCRATCH, Result, difference, mean_of, read, read_all
+from benchmarks.probe_report import PACKAGE, PROBES, SCRATCH, Result, difference, mean_of, read, read_all
 from benchmarks.probe_table import rows_of
 from siamdiff_min.files import console
 
@@ -30,7 +30,8 @@ COMPARED = {  # title -> folders
     "new test families": ["probe-test"],
     "old test families": ["probe-test-old", OLD],
 }
-NEW, COUNTS = ("diffpret-gpu-atom-paper-0", "clean-all-residue-medium-0"), "counts"
+NEW = tuple(f"{run}-{level}-{size}-0" for level, (size, run) in PACKAGE.items())
+COUNTS = "counts"
 COLOURS = {"diffpret": "#1b6ca8", "siamdiff": "#c8541b"}
 
 

@@ -77,6 +77,7 @@ def test_held_out_losses_of_a_run(tmp_path, capsys, plugin):
     command = [str(tmp_path / "rows.tsv"), "--data", f"a={data}", "--runs", str(out)]
     heldout.main(command)
     heldout.main(command)
+    heldout.main([str(tmp_path / "encoder.tsv"), "--data", f"a={data}", "--runs", str(out / "encoder.pt")])
     with open(tmp_path / "rows.tsv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     assert [(row["run"], row["step"], row["data"], row["proteins"]) for row in rows] == [
@@ -84,6 +85,9 @@ def test_held_out_losses_of_a_run(tmp_path, capsys, plugin):
         ("run", "2", "a", "1"),
     ]
     assert all(float(row[name]) > 0 for row in rows for name in ("structure_loss", "sequence_loss"))
+    with open(tmp_path / "encoder.tsv", encoding="utf-8") as file:
+        (row,) = csv.DictReader(file, delimiter="\t")
+    assert row == rows[1] | {"structure_loss": "nan"}
 
 
 def test_the_report_takes_last_checkpoints_and_kept_answers(tmp_path, capsys):
