@@ -1,6 +1,7 @@
 """The loop in one process: what a run is determined by, how it ends, and what it leaves behind."""
 
 import math
+import multiprocessing
 import os
 import re
 import signal
@@ -18,11 +19,11 @@ from sklearn.metrics import log_loss
 from standin import assert_equal_weights, configure, lines, train
 
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.files import SiamDiffError, StoreError
+from siamdiff_min.files import SiamDiffError
 from siamdiff_min.logs import Entropy, Variance
 from siamdiff_min.pretraining import SCHEDULES, SiamDiff
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.training import checkpoint, engine, loader, ranks
+from siamdiff_min.training import checkpoint, engine, ranks
 from siamdiff_min.training import run as run_module
 from siamdiff_min.training.log import lines_before
 from siamdiff_min.training.order import Data, valid_keys
@@ -31,11 +32,6 @@ from siamdiff_min.training.run import Run
 
 ALONE = Ranks(torch.device("cpu"))
 DATA = Data(standin.Dataset(40), standin.collate, range(40))
-
-
-class Replaced(torch.utils.data.Dataset):
-    def __getitem__(self, key):
-        raise StoreError("the store was replaced")
 
 
 def assert_close_weights(a, b, but=()) -> None:
@@ -353,25 +349,14 @@ def test_resuming_something_else_is_refused(tmp_path, monkeypatch):
         train(configure(tmp_path / "other"), num=0)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_error_of_a_store_is_one_sentence(workers):
-    """Also if a worker raises it: torch would put its traceback before the sentence."""
-    data, config = Data(Replaced(), standin.collate, [0]), Namespace(num_workers=workers)
-    with pytest.raises(StoreError) as caught:
-        list(engine.load_batches(data, [[(0, 0)]], config, ALONE.device))
-    assert str(caught.value) == "the store was replaced"
+def collate(batch: list) -> list:
+    os.kill(os.getpid(), signal.SIGTERM) if multiprocessing.parent_process() else None
+    return batch
 
 
-def test_a_signal_to_all_while_workers_start(monkeypatch):
-    """In 107 of 200 tries a worker got SIGTERM before it ignored it; the run then ended in a traceback."""
-    serve = loader._serve
-
-    def early(*about):
-        os.kill(os.getpid(), signal.SIGTERM)
-        serve(*about)
-
-    monkeypatch.setattr(loader, "_serve", early)
-    data = Data(range(10), lambda batch: batch, range(10))
+def test_a_signal_to_all_is_for_the_run():
+    """Batch systems send SIGTERM to the processes that load data too."""
+    data = Data(range(10), collate, range(10))
     assert list(engine.load_batches(data, [[3], [1]], Namespace(num_workers=2), ALONE.device)) == [[3], [1]]
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM, signal.SIGINT}
 
