@@ -1,7 +1,7 @@
 """The one way to write, lock and checksum files, the errors that users see, and the frame of all commands.
 
-A file gets its name only when it is whole and on the disk, so a run killed at any moment leaves the old file as it was.
-Every error that a user can cause is a `SiamDiffError` whose text is one sentence; the scripts print it and exit.
+A file gets its name only when it is whole, so a run killed at any moment leaves the old file as it was. Every error
+that a user can cause is a `SiamDiffError` whose text is one sentence; the commands print it and exit.
 """
 
 import argparse
@@ -19,13 +19,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+TEMPORARY = ".siamdiff-tmp"  # ends the names of our temporary files
+MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM}
+
 
 def printable(text: str) -> str:
     """The text on one line. Tabs, line ends, control characters and bytes beyond UTF-8 are escaped as in Python."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-TEMPORARY = ".siamdiff-tmp"  # ends the names of our temporary files
 
 
 class SiamDiffError(ValueError):
@@ -74,7 +74,7 @@ class UnwantedError(StructureError):
     """A structure that can be read, but was not wanted: it counts as skipped, not as failed."""
 
 
-# ---- the frame of all commands ---------------------------------------------------------------------------------------
+# ---- commands --------------------------------------------------------------------------------------------------------
 
 
 class Parser(argparse.ArgumentParser):
@@ -93,52 +93,15 @@ class Parser(argparse.ArgumentParser):
         super().error(f"{message}. Did you mean {near[0]}?" if near else message)
 
 
-class _Output(io.FileIO):
-    """stdout or stderr of a command. A message that finds no room is lost, and ends nothing: results are files."""
-
-    lost = ""
-
-    def write(self, data) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            if isinstance(error, BrokenPipeError) and self.fileno() == 1:
-                raise
-            self.lost = error.strerror
-            return len(data)
-
-
-def _open_outputs() -> None:
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:  # closed, as by `>&-`: the next file would get its number, and what others print
-            os.open(os.devnull, os.O_RDWR)
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        before = getattr(sys, name)
-        if before is getattr(sys, f"__{name}__"):  # not one of a test or a notebook
-            with contextlib.suppress(OSError, AttributeError):
-                before.flush()
-            encoding, at_once = before and before.encoding, before and (before.line_buffering or before.write_through)
-            binary = io.BufferedWriter(_Output(number, "w", closefd=False))
-            setattr(sys, name, io.TextIOWrapper(binary, encoding, "backslashreplace", line_buffering=bool(at_once)))
-
-
 @contextlib.contextmanager
 def console() -> Iterator[None]:
-    """The frame of all commands: a SiamDiffError ends them with its sentence and status 1.
-
-    File names that the encoding of stdout cannot hold are shown escaped. A stdout or stderr that is full or closed
-    takes no message, and changes nothing else.
-    """
-    _open_outputs()
+    """The frame of all commands: a SiamDiffError ends them with its sentence and status 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not of a notebook
+            stream.reconfigure(errors="backslashreplace")  # for file names that the encoding cannot hold
     try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-            if lost := getattr(getattr(getattr(sys.stdout, "buffer", None), "raw", None), "lost", ""):
-                print(f"warning: messages to stdout were lost: {lost}", file=sys.stderr)
+        yield
+        sys.stdout.flush()
     except SiamDiffError as error:
         ahead = "" if os.environ.get("RANK", "0") == "0" else "\n"  # the first process may show a bar on this line
         sys.exit(f"{ahead}error: {error}")
@@ -147,11 +110,7 @@ def console() -> Iterator[None]:
         sys.exit(128 + 13)
 
 
-# ---- errors of files, or of the machine ------------------------------------------------------------------------------
-
-
-_MACHINE = "ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "EIO", "ENOMEM"
-MACHINE = {getattr(errno, name) for name in _MACHINE}
+# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def blame_machine(path, error: BaseException) -> None:
@@ -162,23 +121,15 @@ def blame_machine(path, error: BaseException) -> None:
 
 @contextlib.contextmanager
 def structure_errors(path, reason: str) -> Iterator[None]:
-    """Turn every error inside into a StructureError, since any conversion may fail on a hostile file.
-
-    A fault of the machine is no fault of the file: it becomes a MachineError.
-    """
+    """Turn every error inside into a StructureError, since any conversion may fail on a damaged file."""
     try:
         yield
     except SiamDiffError:
         raise
-    except MemoryError as error:
-        raise StructureError(path, "too large", "memory ran out") from error
     except Exception as error:
         blame_machine(path, error)
         name = "" if type(error) is ValueError else f"{type(error).__name__}: "  # our own checks raise ValueError
         raise StructureError(path, reason, f"{name}{error}"[:200]) from error
-
-
-# ---- tables of text --------------------------------------------------------------------------------------------------
 
 
 def escape(text: str) -> str:
@@ -207,7 +158,16 @@ def read_rows(path, separators: str = "\t") -> list[list[str]]:
         return [row for row in cells if any(row)]
 
 
-# ---- writing and locking ---------------------------------------------------------------------------------------------
+def checksum(path: Path) -> str:
+    """SHA-256 of a file, read piece by piece."""
+    digest = hashlib.sha256(usedforsecurity=False)
+    with open(path, "rb") as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -223,17 +183,14 @@ def writing(path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write. Whatever happens, `path` is the old file or the complete new one. Raises WriteError.
-
-    The temporary file beside it has a name that only we give, and a link of this name is not followed.
-    """
+    """A file to write. Whatever happens, `path` is the old file or the complete new one. Raises WriteError."""
     path = Path(path)
     temporary = path.with_name(path.name + TEMPORARY)
-    try:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
             temporary.unlink(missing_ok=True)  # of a run that was killed
-            with open(temporary, "xb") as file:  # O_EXCL: it must be new
+            with open(temporary, "xb") as file:  # new: no link is followed
                 ours = os.fstat(file.fileno())
                 yield file
                 file.flush()
@@ -241,16 +198,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             if not os.path.samestat(ours, os.stat(temporary)):
                 raise OSError(errno.EBUSY, "another process writes it too")
             os.replace(temporary, path)
-            with contextlib.suppress(OSError):  # not every file system can make a name as durable as its file
-                folder = os.open(path.parent, os.O_RDONLY)
-                try:
-                    os.fsync(folder)
-                finally:
-                    os.close(folder)
-    finally:
-        with contextlib.suppress(OSError, NameError):  # NameError: it could not be opened
-            if os.path.samestat(ours, os.stat(temporary)):
-                temporary.unlink()
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -263,12 +213,11 @@ def write_file(path: Path, content: bytes) -> None:
 def lock(path: Path, busy: str = "") -> Iterator[None]:
     """Hold the lock file `path`; the system frees it when the process ends, however it ends. Children do not hold it.
 
-    If another process holds it, wait, or with `busy` raise SiamDiffError with that text. The file is never truncated
-    and links are not followed, so it cannot harm a file of the user's. Raises WriteError.
+    If another process holds it, wait, or with `busy` raise SiamDiffError with that text. Raises WriteError.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "ab", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))  # noqa: SIM115
+        file = open(path, "ab")  # noqa: SIM115
     with file:
         with writing(path):  # a network disk may know no locks
             try:
@@ -276,12 +225,3 @@ def lock(path: Path, busy: str = "") -> Iterator[None]:
             except (BlockingIOError, PermissionError) as error:
                 raise SiamDiffError(busy) from error
         yield
-
-
-def checksum(path: Path) -> str:
-    """SHA-256 of a file, read piece by piece."""
-    digest = hashlib.sha256(usedforsecurity=False)
-    with open(path, "rb") as file:
-        while piece := file.read(2**20):
-            digest.update(piece)
-    return digest.hexdigest()
