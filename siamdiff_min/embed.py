@@ -9,7 +9,7 @@ import contextlib
 import sys
 import tempfile
 from argparse import Namespace
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from .encoders.embedding import INCLUDE, Embedder, Embedding, nothing_in
 from .encoders.weights import find_weights, load_encoder
 from .files import ConfigError, Parser, SiamDiffError, StructureError, console, printable, replacing, writing
 from .machine import keep_freed_memory
-from .training.ranks import Ranks, catch_signals
+from .training.ranks import Ranks
 
 GROUP = 256  # structures read before they are embedded, in batches of similar size
 
@@ -33,35 +33,31 @@ class Table:
     """
 
     def __init__(self, path: Path, include: Sequence[str], width: int):
-        self.path, self.width, self.files = path, width, contextlib.ExitStack()  # the maker of the table closes them
+        self.path, self.width, self.columns = path, width, defaultdict(list)  # of the .npz -> a part per structure
+        self.files = contextlib.ExitStack()  # the maker of the table closes them
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             files = [self.files.enter_context(tempfile.TemporaryFile(dir=path.parent)) for _ in include]  # noqa: SIM115
         self.vectors = dict(zip(include, files))
-        self.ids, self.incomplete, self.residues, self.atoms = [], [], [], []  # one entry for each structure
 
     def add(self, e: Embedding) -> None:
         """Add a structure. Raises WriteError."""
         with writing(self.path):
             for name, file in self.vectors.items():
                 file.write(getattr(e, name).tobytes())
-        self.ids.append(e.id)
-        self.incomplete.append(e.incomplete)
+        columns = {"id": [e.id], "incomplete": [e.incomplete]}
         if self.vectors.keys() & {"per_residue", "per_atom"}:
-            self.residues.append([np.array(x) for x in (e.chain, e.residue_number, e.insertion_code, list(e.sequence))])
+            columns |= {"residue_chain": e.chain, "residue_number": e.residue_number, "residue_type": list(e.sequence)}
+            columns |= {"residue_insertion_code": e.insertion_code, "residue_offset": [len(e.sequence)]}
         if "per_atom" in self.vectors:
-            self.atoms.append([e.atom_residue, np.array(e.atom_name)])
+            columns |= {"atom_name": e.atom_name, "atom_residue": e.atom_residue, "atom_offset": [len(e.atom_name)]}
+        for name, values in columns.items():
+            self.columns[name].append(np.array(values))
 
     def write(self, failures: Sequence[StructureError]) -> None:
         """Write the .npz; it needs a structure. Raises WriteError; an older file is then unchanged."""
-        arrays = {"id": np.array(self.ids), "incomplete": np.array(self.incomplete)}
-        if self.residues:
-            columns = [np.concatenate(x) for x in zip(*self.residues)]
-            arrays["residue_offset"] = np.cumsum([0, *(len(chain) for chain, *_ in self.residues)])
-            arrays |= zip(("residue_chain", "residue_number", "residue_insertion_code", "residue_type"), columns)
-        if self.atoms:
-            arrays["atom_offset"] = np.cumsum([0, *(len(name) for _, name in self.atoms)])
-            arrays |= zip(("atom_residue", "atom_name"), (np.concatenate(x) for x in zip(*self.atoms)))
+        arrays = {name: np.concatenate(parts) for name, parts in self.columns.items()}
+        arrays |= {name: np.append(0, x.cumsum()) for name, x in arrays.items() if name.endswith("_offset")}
         arrays["failed"] = np.array([error.path for error in failures], dtype=str)
         arrays["failed_reason"] = np.array([error.reason for error in failures], dtype=str)
         with replacing(self.path) as file:
@@ -83,54 +79,48 @@ def embed_structures(args: Namespace) -> int:
     sources = list(dict.fromkeys(source for listing in listings for source in listing.sources))
     count = Counter(source.name for source in sources)
     names = {s: s.name if count[s.name] == 1 else f"{s.path}:{s.name}" for s in sources}  # no two are the same
-    group, failures, table = [], [], Table(args.out, args.include, encoder.out_dim)
-    bar = Ranks(embedder.device).bar(total=len(sources), unit="protein")
-
-    def moved(count: int = 1) -> None:
-        bar.update(count)
-        if caught:
-            raise KeyboardInterrupt
-
-    results = table.files.enter_context(contextlib.closing(read_all(sources, max(args.num_workers, 1))))
-    with contextlib.suppress(KeyboardInterrupt), catch_signals() as caught, table.files, bar:
-        print(f"encoder {printable(str(weights))}", flush=True)
+    group, failures, embedded, table = [], [], [], Table(args.out, args.include, encoder.out_dim)
+    print(f"encoder {printable(str(weights))}", flush=True)
+    with (
+        table.files,
+        contextlib.closing(read_all(sources, max(args.num_workers, 1))) as results,
+        Ranks(embedder.device).bar(total=len(sources), unit="protein") as bar,
+    ):
         for number, (source, result) in enumerate(zip(sources, results), 1):
             if isinstance(result, StructureError):
                 failures.append(result)
-                moved()
+                bar.update()
             else:
                 group.append((names[source], result))
-                moved(0)
             if len(group) == GROUP or number == len(sources):
-                embedded = {}
-                for i, result in embedder.embed_group(group, args.include):
-                    embedded[i] = result
-                    moved()
-                for _, result in sorted(embedded.items()):
-                    table.add(result) if isinstance(result, Embedding) else failures.append(result)
+                found = {}
+                for i, embedding in embedder.embed_group(group, args.include):
+                    found[i] = embedding
+                    bar.update()
+                for _, embedding in sorted(found.items()):
+                    if isinstance(embedding, StructureError):
+                        failures.append(embedding)
+                    else:
+                        table.add(embedding)
+                        embedded.append((embedding.id, embedding.incomplete))
                 group = []
             if failures and args.fail_fast:
                 raise failures[0]
-        if table.ids:
+        if embedded:
             table.write(failures)
-            caught.clear()  # too late to stop
-    if caught:
-        stopped = f"stopped after {bar.n} of {len(sources)} structures: {args.out} is not written"
-        print(printable(stopped), file=sys.stderr)
-        return 128 + caught[0]
 
     skipped = Counter(reason for listing in listings for _, reason in listing.skipped)
-    said = [f"warning: {printable(name)}: {reason}" for name, reason in zip(table.ids, table.incomplete) if reason]
+    said = [f"warning: {printable(name)}: {reason}" for name, reason in embedded if reason]
     said += [f"failed: {error}" for error in failures]
     said += [f"skipped: {reason} {count}" for reason, count in sorted(skipped.items())]
     empty = [nothing_in(path, listing) for path, listing in zip(args.structures, listings) if not listing.sources]
     sys.stderr.writelines(f"{line}\n" for line in [*said, *(f"skipped: {error}" for error in empty)])
     seen = len(sources) + skipped.total()
-    print(f"seen {seen} = embedded {len(table.ids)} + skipped {skipped.total()} + failed {len(failures)}")
-    if not table.ids:
+    print(f"seen {seen} = embedded {len(embedded)} + skipped {skipped.total()} + failed {len(failures)}")
+    if not embedded:
         raise SiamDiffError("no structure could be read")
     print(printable(f"{args.out}: {', '.join(args.include)}, {table.width} numbers each"))
-    done = set(table.ids)
+    done = {name for name, _ in embedded}
     return int(not all(any(names[source] in done for source in listing.sources) for listing in listings))
 
 
@@ -151,7 +141,7 @@ def main(argv: list[str] | None = None) -> int:
         with console():
             return embed_structures(args)
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        print(f"stopped: {args.out} is not written", file=sys.stderr)
         return 130
 
 

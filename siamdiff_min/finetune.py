@@ -64,8 +64,7 @@ def run_seeds(config: Namespace, datasets: dict[str, Samples], classes: tuple, o
         model = weights.read_weights(best, weights.MODEL)
         weights.load_weights(task, model["state"], best)
         if datasets:
-            with weights.malformed(best):
-                epochs[str(seed)], task.known = float(model["epochs"]), known_of_data(task, model)
+            epochs[str(seed)], task.known = float(model["epochs"]), known_of_data(task, model)
             tested[seed] = results.predict(task, everything(datasets["test"]), of_seed, ranks)
             if ranks.rank == 0:
                 path = Path(of_seed.out) / "predictions.tsv"
@@ -127,8 +126,7 @@ def build_task(config: Namespace, datasets: dict[str, Samples], classes: tuple, 
     """Encoder and head: from scratch, or with the encoder of --init-from."""
     torch.manual_seed(config.seed)
     encoder = weights.new_encoder(config, ranks.say)
-    with weights.malformed(config.eval_only):
-        task = TASKS[config.task](encoder, len(classes) or None, **options)
+    task = TASKS[config.task](encoder, len(classes) or None, **options)
     if config.init_from:
         checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
     if config.freeze:
@@ -188,8 +186,7 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], classes: 
     best, identity = -np.inf, {name: getattr(config, name) for name in ("task", *weights.IDENTITY)}
     if path.exists() and checkpoint.checkpoints(path.parent) and config.resume != "never":
         before = weights.read_weights(path, weights.MODEL)
-        with weights.malformed(path):
-            best = score(before["epochs"], before["valid"])
+        best = score(before["epochs"], before["valid"])
 
     def validate(epochs: float) -> dict[str, float]:
         nonlocal best

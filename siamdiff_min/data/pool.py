@@ -27,11 +27,6 @@ WINDOW = 1024  # files that are read ahead; then come fresh processes with fresh
 START = "fork" if sys.platform == "linux" else "spawn"  # a fork is ready at once, but only Linux survives it
 
 
-def can_start() -> bool:
-    """Whether any script may start readers. Without fork it needs `if __name__ == '__main__':`, which it may lack."""
-    return START == "fork" and not multiprocessing.current_process().daemon
-
-
 class _TooLong(BaseException):
     """The time for a file is up. It is no Exception, so that no reader takes it for a malformed file."""
 

@@ -4,7 +4,6 @@
 The representations of a structure do not depend on the other structures of a call, nor on their order.
 """
 
-import contextlib
 import os
 import warnings
 from collections import Counter
@@ -17,7 +16,6 @@ import torch
 from Bio.PDB.Entity import Entity
 from torch import nn
 
-from ..data.pool import can_start, read_all
 from ..data.sources import ARCHIVES, NOT_A_STRUCTURE, Listing, find_structures, without_ending
 from ..files import ConfigError, StructureError
 from ..protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
@@ -75,14 +73,21 @@ class Embedder:
             raise ConfigError(f"errors is 'raise' or 'skip', not {errors!r}")
         if unknown := set(include) - set(INCLUDE):
             raise ConfigError(f"include has {', '.join(sorted(unknown))}, which is none of {', '.join(INCLUDE)}")
-        skipped = Counter()
-        found = ((str(i) if name is None else name, x) for i, (name, x) in enumerate(structures_in(inputs, skipped)))
-        named, unread = without_failures(found, errors)
+        skipped, failed = Counter(), []
+
+        def passed(result) -> bool:
+            if isinstance(result, StructureError):
+                if errors == "raise":
+                    raise result
+                failed.append(result)
+            return not isinstance(result, StructureError)
+
+        found = enumerate(structures_in(inputs, skipped))
+        named = [(str(i) if name is None else name, x) for i, (name, x) in found if passed(x)]
         embedded = sorted(self.embed_group(named, include), key=itemgetter(0))
-        embeddings, failed = without_failures(embedded, errors)
-        for reason in (*unread, *failed, *(f"{reason} {count}" for reason, count in sorted(skipped.items()))):
+        results = [embedding for _, embedding in embedded if passed(embedding)]
+        for reason in (*failed, *(f"{reason} {count}" for reason, count in sorted(skipped.items()))):
             warnings.warn(f"left out: {reason}", stacklevel=3)  # where `encoder.embed` is called
-        results = [embedding for _, embedding in embeddings]
         return results if len(inputs) != 1 or is_many(inputs[0]) else next(iter(results), None)
 
     def embed_group(
@@ -90,8 +95,8 @@ class Embedder:
     ) -> Iterator[tuple[int, Embedding | StructureError]]:
         """Yield (index, embedding) for each (id, structure), in batches of similar size, the largest structures first.
 
-        If a structure has no nodes of this level, or coordinates or representations that are not finite, its embedding
-        is a StructureError.
+        If a structure has no nodes of this level, or coordinates that are not finite, its embedding is a
+        StructureError.
         """
         views = [tried(self._view, name, structure.protein) for name, structure in structures]
         yield from ((i, view) for i, view in enumerate(views) if isinstance(view, StructureError))
@@ -107,25 +112,27 @@ class Embedder:
             with torch.inference_mode():
                 encoding = self.encoder(Protein.pack([views[i] for i in batch]).to(self.device))
             residues = encoding.residue.float().cpu().split([views[i].num_residues for i in batch])
-            nodes = (encoding.node if "per_atom" in include else encoding.node[:0]).float().cpu()
-            atoms = nodes.split([views[i].num_atoms * ("per_atom" in include) for i in batch])
+            atoms = [torch.zeros(0, self.encoder.out_dim)] * len(batch)
+            if "per_atom" in include:
+                atoms = encoding.node.float().cpu().split([views[i].num_atoms for i in batch])
             for i, vectors, nodes in zip(batch, residues, atoms):
                 (name, structure), view = structures[i], views[i]
-                embedding = Embedding(
-                    id=name,
-                    mean=vectors.mean(0).numpy(),
-                    per_residue=(vectors if "per_residue" in include else vectors[:0]).clone().numpy(),
-                    chain=[structure.chain_names[c] for c in view.chain.tolist()],
-                    residue_number=view.residue_number.clone().numpy(),
-                    insertion_code=[chr(c).strip() for c in view.insertion_code.tolist()],
-                    sequence="".join(ONE_LETTER[t] for t in view.residue_type.tolist()),
-                    incomplete=incomplete(structure, atoms=self.encoder.builder.with_elements),
-                    per_atom=nodes.clone().numpy(),
-                    atom_name=[ATOM_NAMES[name] for name in view.atom_name.tolist()],
-                    atom_residue=view.atom_residue.clone().numpy(),
+                yield (
+                    i,
+                    Embedding(
+                        id=name,
+                        mean=vectors.mean(0).numpy(),
+                        per_residue=(vectors if "per_residue" in include else vectors[:0]).clone().numpy(),
+                        chain=[structure.chain_names[c] for c in view.chain.tolist()],
+                        residue_number=view.residue_number.clone().numpy(),
+                        insertion_code=[chr(c).strip() for c in view.insertion_code.tolist()],
+                        sequence="".join(ONE_LETTER[t] for t in view.residue_type.tolist()),
+                        incomplete=incomplete(structure, atoms=self.encoder.builder.with_elements),
+                        per_atom=nodes.clone().numpy(),
+                        atom_name=[ATOM_NAMES[name] for name in view.atom_name.tolist()],
+                        atom_residue=view.atom_residue.clone().numpy(),
+                    ),
                 )
-                overflow = StructureError(name, "no finite representation", "numbers overflow in this encoder")
-                yield i, embedding if np.isfinite(embedding.mean).all() else overflow
 
     def _view(self, name: str, protein: Protein) -> Protein:
         """The nodes of this level. Raises StructureError: in a batch a coordinate of nan would spoil the others."""
@@ -137,19 +144,6 @@ class Embedder:
             raise StructureError(name, str(error)) from error
         check_coordinates(name, view.pos)
         return view
-
-
-def without_failures(results: Iterable[tuple], errors: str) -> tuple[list[tuple], list[StructureError]]:
-    """The (key, result) that are no error, and the errors. With errors="raise" the first of them is raised at once."""
-    passed, failed = [], []
-    for key, result in results:
-        if not isinstance(result, StructureError):
-            passed.append((key, result))
-        elif errors == "raise":
-            raise result
-        else:
-            failed.append(result)
-    return passed, failed
 
 
 def structures_in(source, skipped: Counter) -> Iterator[tuple[str | None, Structure | StructureError]]:
@@ -164,17 +158,12 @@ def structures_in(source, skipped: Counter) -> Iterator[tuple[str | None, Struct
             names = map(str, range(1 + int(protein.chain.max()) if protein.num_residues else 0))
             yield None, Structure(protein, tuple(names), Counter())
     elif isinstance(source, (str, os.PathLike)):
-        try:
-            listing = find_structures(source)
-            if not listing.sources:
-                raise nothing_in(source, listing)
-            skipped.update(reason for _, reason in listing.skipped if reason != NOT_A_STRUCTURE)
-        except StructureError as error:
-            yield None, error
+        listing = tried(find_structures, source)
+        if isinstance(listing, StructureError) or not listing.sources:
+            yield None, listing if isinstance(listing, StructureError) else nothing_in(source, listing)
         else:
-            names = [file.name for file in listing.sources]
-            with contextlib.closing(read_all(listing.sources) if can_start() else read_here(listing.sources)) as read:
-                yield from zip(names, read)
+            skipped.update(reason for _, reason in listing.skipped if reason != NOT_A_STRUCTURE)
+            yield from ((file.name, tried(file.read)) for file in listing.sources)
     elif isinstance(source, Entity) or hasattr(source, "read"):
         yield id_of(source), tried(read_structure, source)
     elif isinstance(source, Iterable):
@@ -200,12 +189,6 @@ def is_many(source) -> bool:
     if isinstance(source, Protein):
         return source.num_proteins != 1
     return not (isinstance(source, (Structure, Entity)) or hasattr(source, "read"))
-
-
-def read_here(sources: Iterable) -> Iterator[Structure | StructureError]:
-    """As `read_all` does, in this process and without its limits."""
-    for source in sources:
-        yield tried(source.read)
 
 
 def tried(read: Callable, *arguments):

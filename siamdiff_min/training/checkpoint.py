@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
-from ..encoders.weights import CHECKPOINT, encoder_of, load_weights, malformed, read_weights, write_weights
+from ..encoders.weights import CHECKPOINT, encoder_of, load_weights, read_weights, write_weights
 from ..files import CheckpointError, printable
 from ..pretraining import OBJECTIVES
 from .config import PRETRAIN
@@ -76,17 +76,15 @@ def initialise(module: nn.Module, path: str | Path, say: Callable = print, encod
     state = content["objective"] if whole else encoder_of(content)["state"]
     load_weights(module if whole else module.encoder, state, str(path))
     if content.get("not_loaded"):
-        with malformed(path):
-            say(f"in that file, not loaded: {printable(', '.join(content['not_loaded'])):.1000}")
+        say(f"in that file, not loaded: {printable(', '.join(content['not_loaded'])):.1000}")
     loaded = [name if whole else f"encoder.{name}" for name in state]
     if not whole and not encoder_only and "seq_mlp" in content:
-        with malformed(path):
-            own = module.seq_mlp.state_dict() if hasattr(module, "seq_mlp") else {}
-            if {name: x.shape for name, x in content["seq_mlp"].items()} == {name: x.shape for name, x in own.items()}:
-                load_weights(module.seq_mlp, content["seq_mlp"], str(path))
-                loaded += [f"seq_mlp.{name}" for name in own]
-            else:
-                say("in that file, not loaded: seq_mlp" + ", of another shape (--head-dim)" * bool(own))
+        own = module.seq_mlp.state_dict() if hasattr(module, "seq_mlp") else {}
+        if {name: x.shape for name, x in content["seq_mlp"].items()} == {name: x.shape for name, x in own.items()}:
+            load_weights(module.seq_mlp, content["seq_mlp"], str(path))
+            loaded += [f"seq_mlp.{name}" for name in own]
+        else:
+            say("in that file, not loaded: seq_mlp" + ", of another shape (--head-dim)" * bool(own))
     kept = [name for name in module.state_dict() if name not in set(loaded)]
     say(f"loaded from {path}: {_groups(loaded)}")
     say(f"initial values kept: {_groups(kept) if kept else 'nothing'}")

@@ -269,9 +269,7 @@ def finetune_options(argv: list[str] | None = None, description: str = "", world
         raise ConfigError(f"--seeds must be different, got {shown(seeds)}")
     if config.eval_only:
         source = weights.read_weights(config.eval_only, weights.MODEL)
-        with weights.malformed(config.eval_only):
-            own = {"seeds": [int(source["seed"])], "kind": {**source["options"]}.get("kind")}
-            tuple(source["labels"])  # or the file is malformed
+        own = {"seeds": [int(source["seed"])], "kind": {**source["options"]}.get("kind")}
         source, names = source | own, (*names, *own, "max_residues")
     elif config.init_from:
         source = weights.load_encoder_file(for_seed(config, seeds[0]).init_from)

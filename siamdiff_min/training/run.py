@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..encoders.weights import CHECKPOINT, check_weights, is_plain, load_weights, malformed, read_weights
+from ..encoders.weights import CHECKPOINT, load_weights, read_weights
 from ..files import ConfigError, SiamDiffError, printable, write_file, writing
 from ..logs import Statistic
 from ..machine import peak_memory
 from . import checkpoint
-from .config import check_resumable, flag
+from .config import check_resumable
 from .log import beside, in_order, lines_before
 from .order import Data
 from .ranks import Ranks, Record, means
@@ -63,9 +63,10 @@ class Run:
     ):
         if not len(data.indices):
             raise ConfigError("no proteins to train on")
-        for name, value in vars(config).items():
-            if not is_plain({name: value}):  # an option of a plugin: the checkpoints could not be read
-                raise ConfigError(f"{flag(name)} is {value!r:.50}: options must be numbers, words, or lists of them")
+        try:
+            json.dumps(vars(config))
+        except TypeError as error:  # an option of a plugin: the checkpoints could not be read
+            raise ConfigError(f"options must be numbers, words, or lists of them: {error}") from error
         self.config, self.ranks, self.unit = config, ranks, unit
         self.data, self.trained_on = data, [len(data.indices), data.dataset.checksum, also]
         self.per_epoch = max(1, len(data.indices) // config.global_batch_size)  # steps
@@ -135,31 +136,26 @@ class Run:
         if saved is None:
             return
         path, state = saved
-        with malformed(path):
-            check_resumable(self.config, state["config"], path)
-            before = state["data"] if len(state["data"]) != 2 else [*state["data"], self.trained_on[2]]  # version 0.3
-            if before != self.trained_on:
-                was, now = (f"{num} samples of the data {digest[:12]}" for num, digest, _ in (before, self.trained_on))
-                if was == now:
-                    was, now = f"{was} with another validation split or other classes", "those of today"
-                raise ConfigError(
-                    f"{path} was trained on {was}, but now there are {now}. Choose another --out, or start from its "
-                    "weights with --init-from"
-                )
-            load_weights(self.objective, state["objective"], str(path))
-            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-            for i, moments in state["optimizer"]["state"].items():  # a parameter that never had a gradient has none
-                own = {"exp_avg": parameters[i], "exp_avg_sq": parameters[i], "step": torch.zeros(())}
-                check_weights(own, moments, f"{path}, optimizer, {i}")  # torch would not compare the shapes
-            for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
-                group["lr"] = float(saved["lr"])
-            self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state["optimizer"]["state"]})
-            if self.scheduler:
-                self.scheduler.load_state_dict(state["scheduler"])
-            self.step, self.epoch_loss = index(state["step"]), float(state["epoch_loss"])
-            for records in state.get("window", []):  # records of all ranks; rank 0 takes them
-                ours = [_record(record, self.ranks.device) for record in records]
-                self.window.append([] if self.ranks.rank else ours)
+        check_resumable(self.config, state["config"], path)
+        before = state["data"] if len(state["data"]) != 2 else [*state["data"], self.trained_on[2]]  # version 0.3
+        if before != self.trained_on:
+            was, now = (f"{num} samples of the data {digest[:12]}" for num, digest, _ in (before, self.trained_on))
+            if was == now:
+                was, now = f"{was} with another validation split or other classes", "those of today"
+            raise ConfigError(
+                f"{path} was trained on {was}, but now there are {now}. Choose another --out, or start from its "
+                "weights with --init-from"
+            )
+        load_weights(self.objective, state["objective"], str(path))
+        for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
+            group["lr"] = float(saved["lr"])
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state["optimizer"]["state"]})
+        if self.scheduler:
+            self.scheduler.load_state_dict(state["scheduler"])
+        self.step, self.epoch_loss = index(state["step"]), float(state["epoch_loss"])
+        for records in state.get("window", []):  # records of all ranks; rank 0 takes them
+            ours = [_record(record, self.ranks.device) for record in records]
+            self.window.append([] if self.ranks.rank else ours)
         self.ranks.say(f"resumed from {path} at step {self.step}")
 
     # ---- step by step ------------------------------------------------------------------------------------------------
