@@ -10,6 +10,7 @@ import math
 import os
 import platform
 from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -19,12 +20,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..downstream import intervals
+from ..downstream.metrics import rows_of_groups
 from ..downstream.tasks import Binary, Task
 from ..files import SiamDiffError, escape, unescape, write_file
 from . import engine
 from .order import Data
 from .ranks import Ranks
+
+ENTRIES = 10**8  # targets that are drawn again for the intervals: 1,000 draws of small splits, 100 of the largest
 
 
 @dataclass(frozen=True)
@@ -112,48 +115,54 @@ def write_results(
 
 def measured(task: Task, tested: Mapping[int, Predictions]) -> dict:
     """Every metric on the test split: of each seed, mean and std over seeds, the constant answer, the intervals."""
-    answer = task.known.get("answer")  # none in models of version 0.2
     target, groups = next((x.target, x.groups) for x in tested.values())
     test = {str(seed): task.metrics(x.score, x.target, x.groups) for seed, x in tested.items()}
     names = list(next(iter(test.values())))
-    constant = {}
-    if answer:
-        scores = {name: task.constant_scores(answer, name, len(target)) for name in names}
-        constant = {name: task.metrics(score, target, groups)[name] for name, score in scores.items()}
-    values = {name: [metrics[name] for metrics in test.values()] for name in names}
+    answers = {}
+    if answer := task.known.get("answer"):  # none in models of version 0.2
+        answers = {name: task.constant_scores(answer, name, len(target)) for name in names}
     counts = {"samples": len(target), "structures": len(set(groups))}
     if isinstance(task, Binary):
         counts["positives"] = int(target.sum())
     if "accuracy" in names:
         counts["correct"] = {seed: round(metrics["accuracy"] * len(target)) for seed, metrics in test.items()}
-    drawn = {name: (None, None) for name in names}
-    if counts["structures"] > 1:
-        drawn = {name: spread(name, task, [x.score for x in tested.values()], target, groups, answer) for name in names}
+    mean, constant = redrawn(task, [x.score for x in tested.values()], answers, target, groups)
+    values = {name: [metrics[name] for metrics in test.values()] for name in names}
     return {
         "samples": len(target),
         "counts": counts,
         "test": test,
         "mean": {name: float(np.mean(x)) for name, x in values.items()},
         "std": {name: float(np.std(x, ddof=1)) if len(x) > 1 else None for name, x in values.items()},
-        "interval": {name: interval for name, (interval, _) in drawn.items()},
-        "constant": {name: constant.get(name) for name in names},
-        "gain_interval": {name: gain for name, (_, gain) in drawn.items()},
+        "interval": {name: interval(mean[name]) for name in names},
+        "constant": {name: task.metrics(x, target, groups)[name] for name, x in answers.items()}
+        or dict.fromkeys(names),
+        "gain_interval": {name: interval(mean[name] - constant[name]) if answers else None for name in names},
     }
 
 
-def spread(name: str, task: Task, scores: list, target: np.ndarray, groups: list[str], answer: Mapping | None) -> tuple:
-    """The two intervals of a metric; None for a metric of the user's own, or without a constant answer."""
-    measure = getattr(intervals, name, None)
-    if measure is None or not all(np.isfinite(score).all() for score in scores):
-        return None, None
-    if answer:
-        scores = [*scores, task.constant_scores(answer, name, len(target))]
-    columns = target[0].size if target.ndim > 1 else 1
-    values = intervals.redrawn([measure(score, target, groups) for score in scores], groups, columns)
-    if not answer:
-        return intervals.interval(values.mean(1)), None
-    mean = values[:, :-1].mean(1)
-    return intervals.interval(mean), intervals.interval(mean - values[:, -1])
+def redrawn(task: Task, scores: list, answers: Mapping, target: np.ndarray, groups: list[str]) -> tuple[dict, dict]:
+    """Every metric, its mean over seeds and that of the constant answer, on splits that are drawn again (draws,).
+
+    Whole structures are drawn, with replacement. All metrics, and all runs of one test split, see the same draws.
+    """
+    members, random = rows_of_groups(groups), np.random.default_rng(0)
+    mean, constant = defaultdict(list), defaultdict(list)
+    for _ in range(min(1000, max(100, ENTRIES // target.size)) * (len(members) > 1)):
+        chosen = [members[i] for i in random.integers(len(members), size=len(members))]
+        rows, copies = np.concatenate(chosen), np.repeat(np.arange(len(chosen)), [*map(len, chosen)])
+        of_seeds = [task.metrics(score[rows], target[rows], copies) for score in scores]
+        for name in of_seeds[0]:
+            mean[name].append(np.mean([metrics[name] for metrics in of_seeds]))
+        for name, answer in answers.items():
+            constant[name].append(task.metrics(answer[rows], target[rows], copies)[name])
+    return tuple(defaultdict(lambda: np.array([]), {k: np.array(x) for k, x in y.items()}) for y in (mean, constant))
+
+
+def interval(values: np.ndarray) -> list[float] | None:
+    """The middle 95 % of the finite values of draws; None if there are none."""
+    values = values[np.isfinite(values)]
+    return np.quantile(values, [0.025, 0.975]).tolist() if len(values) else None
 
 
 def origin(config: Namespace, version: str) -> dict[str, str]:
