@@ -101,23 +101,18 @@ def row(commands: str, name: str, *description, **options) -> tuple[str, str, Op
     return commands, name, option(*description, **options)
 
 
-def number(convert: type, test: Callable, words: str) -> Callable:
-    """A converter from text to a number that must pass the test; argparse names the option of a wrong value."""
+def at_least(low, convert: type = int) -> Callable:
+    """A converter from text to a number; argparse names the option of a wrong value."""
 
-    def checked(text: str):
-        if not test(value := convert(text)):
-            raise ArgumentTypeError(f"must be {words}, got {text}")
-        return value
+    def number(text: str):
+        if not convert(text) >= low:
+            raise ArgumentTypeError(f"must be at least {low}, got {text}")
+        return convert(text)
 
-    checked.__name__ = convert.__name__  # argparse shows it
-    return checked
+    return number
 
 
-COUNT = number(int, lambda x: 1 <= x < 2**63, "at least 1, below 2^63")
-FROM_ZERO = number(int, lambda x: 0 <= x < 2**63, "at least 0, below 2^63")
-RATE = number(float, lambda x: x > 0, "above 0")
-DECAY = number(float, lambda x: x >= 0, "at least 0")
-SHARE = number(float, lambda x: 0 <= x < 1, "in [0, 1)")
+COUNT, FROM_ZERO, RATE, DECAY = at_least(1), at_least(0), at_least(1e-12, float), at_least(0, float)
 SWITCH, SEVERAL = {"action": "store_true"}, {"type": FROM_ZERO, "nargs": "+"}  # no value; one number or more
 FREE = {"free": True}
 TABLE, PREDICTED, CUTOFFS = ("table",), ("ec", "psr", "table"), (30, 40, 50, 70, 95)
@@ -151,7 +146,7 @@ OPTIONS = {  # group of --help -> its options, in order
         tune("labels", "file of labels for the structures of --data", only=TABLE, **FREE),
         tune("ids", "text file with the ids to use", only=("ec",)),
         tune("cutoff", "the test split's largest identity to training, in %", 95, ("ec",), type=int, choices=CUTOFFS),
-        train("valid_fraction", "share held out; the demo set has a split of its own", 0.05, type=SHARE),
+        train("valid_fraction", "share held out; the demo set has a split of its own", 0.05, type=DECAY),
     ],
     "size": [
         both(
@@ -218,9 +213,7 @@ def parse(argv: list[str] | None, options: Mapping[str, Option], description: st
         if not path.is_file() or path.suffix != ".py" or "." in path.stem:
             raise ConfigError(f"--plugin {path}: no such file, or its name is not NAME.py with one dot")
         sys.path.insert(0, str(path.parent))
-        found = getattr(importlib.import_module(path.stem), "__file__", None)
-        if not (found and path.samefile(found)):
-            raise ConfigError(f"--plugin {path}: another module has its name, {found}. Rename it")
+        importlib.import_module(path.stem)
     parser = Parser(usage="%(prog)s [options]", description=description)
     groups = {title: dict.fromkeys(name for _, name, _ in rows) for title, rows in OPTIONS.items()}
     groups["of a plugin"] = [name for name in options if not any(name in names for names in groups.values())]
@@ -302,7 +295,7 @@ def settled(config: Namespace, subject: str, source: Mapping, world: int) -> Nam
     level = "residue" if tuned and config.task == "ec" else "atom"
     config = filled(config, {"level": ONE_LEVEL.get(config.encoder, level)})
     check_choices(config, subject, source)
-    config = filled(config, *(finetune_presets(config) if tuned else pretrain_presets(config)))
+    config = filled(config, *presets(config, subject))
     together, workers = world * config.batch_size, min(4, max(1, (os.cpu_count() or 1) // world))
     config = filled(config, {"out": folder(config), "global_batch_size": together, "num_workers": workers})
     if config.global_batch_size % together:
@@ -324,32 +317,24 @@ def replace(config: Namespace, **changes) -> Namespace:
     return Namespace(**{**vars(config), **changes})
 
 
-def pretrain_presets(config: Namespace) -> tuple[Mapping, ...]:
-    """Steps 3 and 4 of `settled` for a method: its size, its number of epochs, its row of Table 5."""
-    size = config.size, config.level
-    small = SMALLER.get(size, {}) | SMALLER.get((*size, config.method), {})
-    epochs = EPOCHS[config.preset] if config.method in STAGED else [50]
-    if small and config.method not in STAGED:
-        small = small | {"epochs": [sum(small["epochs"])]}
-    return small, {"epochs": epochs}, table_row(TABLE_5.get(config.method, {}), "method", config)
-
-
-def finetune_presets(config: Namespace) -> tuple[Mapping, ...]:
-    """Steps 3 and 4 of `settled` for a task: its size, its row of Table 6, the learning rate of all."""
-    paper = table_row(TABLE_6.get(config.task, TABLE_6["table"]), "task", config)  # a task of a plugin needs no row
-    paper |= {"epochs": [paper["epochs"]], "lr": 1e-4, "max_residues": MAX_RESIDUES.get((config.task, config.level))}
-    official = OFFICIAL_EPOCHS.get(config.task, {}) if config.preset == "official" else {}
-    small = SMALL_TASK | {"batch_size": min(paper["batch_size"], SMALL_TASK["batch_size"])}
-    return small if config.size != "paper" else {}, official, paper
-
-
-def table_row(rows: Mapping[str, NamedTuple], subject: str, config: Namespace) -> dict:
-    """The row of Table 5 or 6 at the level of the run. Raises ConfigError if it is missing."""
+def presets(config: Namespace, subject: str) -> tuple[Mapping, ...]:
+    """Steps 3 and 4 of `settled`: the size, the number of epochs, the row of Table 5 or 6. Raises ConfigError."""
+    chosen = getattr(config, subject)  # a task of a plugin needs no row
+    rows = TABLE_6.get(chosen, TABLE_6["table"]) if subject == "task" else TABLE_5.get(chosen, {})
     if config.level not in rows:
         levels = " and ".join(rows) or "no"
-        chosen = flag(subject, getattr(config, subject))
-        raise ConfigError(f"{chosen} exists at {levels} level, not at {config.level} level")
-    return rows[config.level]._asdict()
+        raise ConfigError(f"{flag(subject, chosen)} exists at {levels} level, not at {config.level} level")
+    paper = rows[config.level]._asdict()
+    if subject == "task":
+        paper |= {"epochs": [paper["epochs"]], "lr": 1e-4, "max_residues": MAX_RESIDUES.get((chosen, config.level))}
+        official = OFFICIAL_EPOCHS.get(chosen, {}) if config.preset == "official" else {}
+        small = SMALL_TASK | {"batch_size": min(paper["batch_size"], SMALL_TASK["batch_size"])}
+        return small if config.size != "paper" else {}, official, paper
+    size, staged = (config.size, config.level), chosen in STAGED
+    small = SMALLER.get(size, {}) | SMALLER.get((*size, chosen), {})
+    if small and not staged:
+        small = small | {"epochs": [sum(small["epochs"])]}
+    return small, {"epochs": EPOCHS[config.preset] if staged else [50]}, paper
 
 
 def check_choices(config: Namespace, subject: str, source: Mapping) -> None:
