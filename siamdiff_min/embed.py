@@ -15,8 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .data.pool import read_all
-from .data.sources import find_structures
+from .data.sources import find_structures, read_all
 from .encoders.embedding import INCLUDE, Embedder, Embedding, nothing_in
 from .encoders.weights import find_weights, load_encoder
 from .files import ConfigError, Parser, SiamDiffError, StructureError, console, printable, replacing, writing

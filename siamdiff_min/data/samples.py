@@ -212,7 +212,7 @@ class EnvironmentSamples(Samples):
         labels, protein = self.labels(index), self.store.read(index)
         centre, listed = labels["residues"][number], labels["atoms"].split(labels["counts"])[number]
         near = torch.zeros(protein.num_atoms, dtype=torch.bool)
-        near[self.store.rows_of(index, listed, protein.num_atoms).long()] = True
+        near[listed.long()] = True
         central = protein.atom_residue == centre
         protein, focus = _with_atoms(protein, torch.where(central, protein.atom_name <= O, near), centre)
         target = protein.residue_type[focus]
@@ -235,7 +235,7 @@ class InterfaceSamples(Samples):
     def count(self, index: int) -> int:
         """Twice the smallest of three numbers: `positives`, positive pairs, all other pairs."""
         labels, size = self.labels(index), self.store.num_residues(index)
-        positive = self.store.rows_of(index, labels["pairs"], size).numpy()
+        positive = labels["pairs"].numpy()
         first, never = labels["first"], np.array(labels["ambiguous"], dtype=int)
         others = (first - (never < first).sum()) * (size - first - (never >= first).sum())
         others -= (~np.isin(positive, never).any(1)).sum()

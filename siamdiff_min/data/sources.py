@@ -6,17 +6,25 @@ an archive it knows where the bytes lie.
 
 import contextlib
 import gzip
+import hashlib
+import multiprocessing
 import os
-import re
+import signal
 import stat
+import sys
 import tarfile
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+
+import torch
 
 from ..files import MachineError, StructureError, UnwantedError, blame_machine, structure_errors
 from ..protein.parse import MAX_BYTES, mean_plddt, read_structure
@@ -31,9 +39,9 @@ ARCHIVES = (".tar", ".zip", *GZIPPED)
 NOT_A_STRUCTURE = "not a structure file"  # why a file is skipped
 PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
 LMDB = "data.mdb"
-# A folder with our lock in it holds stores: there, whatever has a name of ours is no data.
-LOCK, INDEX = "siamdiff-lock", "siamdiff-index.json"
-STORE_NAME = re.compile("[0-9a-f]{16}(-[0-9a-f]{12})?")
+LOCK = "siamdiff-lock"  # a folder with this file in it holds stores, and no data
+START = "fork" if sys.platform == "linux" else "spawn"  # a fork is ready at once, but only Linux survives it
+WINDOW = 1024  # sources that are read ahead
 MAX_RATIO = 100  # unpacked to packed: structure files shrink to a fifth, zeros to a thousandth
 
 
@@ -126,6 +134,13 @@ class Origin:
     in_cache: bool = False  # the store never goes beside the data
     label_of: Mapping[str, Callable[[list], dict]] | None = None  # only these proteins; see `ProteinStore.with_labels`
 
+    def fingerprint(self, format: str) -> str:
+        """A name for the store: a hash of its format, and of all names, sizes and times of the files."""
+        root = str(self.data)
+        names = [f"{file[len(root) :] or Path(file).name} {state}" for file, state in self.files.items()]
+        text = "\n".join([format, self.key, *names])
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
 
 def structure_files(path=None, min_plddt: float | None = None) -> Origin:
     """The structures under `path`, or those bundled with the package; see `Source` for `min_plddt`."""
@@ -139,8 +154,8 @@ def _listing(root: Path, min_plddt: float | None) -> Listing:
     return replace(listing, sources=[replace(source, min_plddt=min_plddt) for source in listing.sources])
 
 
-def data_files(path) -> dict[str, tuple[int, int, int]]:
-    """Size (bytes), mtime and ctime (ns) of every structure file, archive and LMDB under `path`.
+def data_files(path) -> dict[str, tuple[int, int]]:
+    """Size (bytes) and mtime (ns) of every structure file, archive and LMDB under `path`.
 
     No file is opened, so it is cheap for a large archive. Raises StructureError if nothing is at `path`.
     """
@@ -153,7 +168,7 @@ def data_files(path) -> dict[str, tuple[int, int, int]]:
                 blame_machine(file, error)
             else:
                 if stat.S_ISREG(status.st_mode):
-                    files[file] = status.st_size, status.st_mtime_ns, status.st_ctime_ns
+                    files[file] = status.st_size, status.st_mtime_ns
     return files
 
 
@@ -176,10 +191,10 @@ def list_files(path) -> list[str]:
             blame_machine(folder, error)
             files.append(folder)
             continue
-        stores = any(name == LOCK for name, _, _ in entries)
-        for name, inner, is_folder in entries:
-            if not (stores and (STORE_NAME.fullmatch(name) or name.startswith((LOCK, INDEX)))):
-                (folders if is_folder else files).append(inner)
+        if folder != str(path) and any(name == LOCK for name, _, _ in entries):
+            continue
+        for _, inner, is_folder in entries:
+            (folders if is_folder else files).append(inner)
     return sorted(files)
 
 
@@ -283,3 +298,36 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
     count = Counter(map(os.path.basename, chosen))
     names = {stem: name if count[name := os.path.basename(stem)] == 1 else stem for stem in chosen}
     return [replace(source, name="/".join(Path(names[stem]).parts)) for stem, source in chosen.items()], skipped
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_all(sources: Sequence[Source], processes: int = 1) -> Iterator[Structure | StructureError]:
+    """`source.read()` of all sources, in order, in other processes. One that cannot be read gives its error instead.
+
+    Raises MachineError if a process is killed.
+    """
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context(START), _begin_reading)
+    try:
+        for first in range(0, len(sources), WINDOW):
+            yield from pool.map(_read, sources[first : first + WINDOW], chunksize=4)
+    except BrokenProcessPool as error:
+        raise MachineError("a process that reads structures was killed, for its memory? Try fewer workers") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin_reading() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the one that started us ends us
+    torch.set_num_threads(1)
+    # Tensors are sent as arrays: torch would put each into a file in shared memory.
+    ForkingPickler.register(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))
+
+
+def _read(source: Source) -> Structure | StructureError:
+    try:
+        with structure_errors(source.path, "unreadable"):
+            return source.read()
+    except StructureError as error:
+        return error

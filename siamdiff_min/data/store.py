@@ -1,54 +1,194 @@
 """The store: proteins and their labels, read once, then mapped into memory. `open_store` is its one door.
 
-    PATH.store/siamdiff-lock         held by the process that builds
-    PATH.store/siamdiff-index.json   which names, sizes and times of files had which content
-    PATH.store/CONTENT/              a store: shards, what could not be read, and `meta.json`, which comes last
+    PATH.store/siamdiff-lock    held by the process that builds
+    PATH.store/FINGERPRINT/     a store: shards `00000.pt`, ..., `failures.tsv`, and `meta.json`, which comes last
 
-CONTENT is a hash of the format and of the names and bytes of all files that the store is made from. So a store is never
-out of date and never replaced: other data have another folder. A killed build goes on, because its shards are there.
-The index saves time: a file is hashed once, and again only if its name, size or times are new to the index.
+FINGERPRINT is a hash of the format and of the names, sizes and times of all files that the store is made from, so data
+that change get another folder. A build that was killed goes on with the shards that are there.
 
-    siamdiff build PATH ...  # builds the stores that are missing, and checks all
+A shard is a dict that `torch.save` wrote. It has the proteins of up to SHARD sources, one after the other as in
+`Protein.pack`:
+
+    names, chains     names of the B proteins, and for each the author's ids of its chains
+    labels            B dicts of labels (`samples.py` lists them); empty for plain structures
+    failures          rows of `failures.tsv`: sources that could not be read
+    dropped           reason -> number of atoms or residues that the parsing policy left out
+    first_residue     (B + 1,) row of the first residue of every protein
+    residues, atoms   (R + 1,) and (N,) the fields of `Protein` in RESIDUE and ATOM, row by row, as bytes
+
+`torch.load` maps a shard into memory: a crop reads only the bytes of its residues, and no code is ever run.
 """
 
 import contextlib
 import hashlib
+import io
 import json
 import os
-import re
 import sys
+from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from itertools import accumulate, islice
 from pathlib import Path
 
+import numpy as np
+import torch
 from tqdm import tqdm
 
-from ..files import (
-    TEMPORARY,
-    ConfigError,
-    Parser,
-    SiamDiffError,
-    StoreError,
-    StructureError,
-    checksum,
-    console,
-    lock,
-    structure_errors,
-    write_file,
-    writing,
-)
-from ..protein.parse import MAX_BYTES
-from . import shards
-from .shards import FAILURES, META, ProteinStore
-from .sources import ARCHIVES, ENDINGS, INDEX, LMDB, LOCK, STORE_NAME, Origin, data_files, structure_files
+from ..files import ConfigError, Parser, StoreError, StructureError, UnwantedError, console, escape, lock, write_file
+from ..machine import memory, read_nothing_ahead
+from ..protein.constants import ATOM_ELEMENT
+from ..protein.protein import Protein
+from ..protein.structure import Structure
+from .sources import ARCHIVES, ENDINGS, LOCK, Listing, Origin, read_all, structure_files
 
-SUFFIX = ".store"
-OURS = re.compile(rf"(\d{{5}}\.pt|{META}|{FAILURES})({re.escape(TEMPORARY)})?")  # the files of a store
+FORMAT = "siamdiff_min store, version 9"
+SUFFIX, META, FAILURES = ".store", "meta.json", "failures.tsv"
+SHARD = 512  # sources; after a kill, a build reads at most so many again
+# The fields of a `Protein` that are kept, and their types on the disk; the other fields follow from them.
+ATOM = np.dtype([("pos", "<f4", 3), ("atom_name", "u1")])
+RESIDUE = np.dtype(
+    [(name, "<i4") for name in ("first_atom", "residue_number", "residue_index", "chain")]
+    + [(name, "u1") for name in ("residue_type", "insertion_code")]
+)
+TABLES = {"first_residue": np.dtype("<i4"), "residues": RESIDUE, "atoms": ATOM}
+_ELEMENT = torch.tensor(ATOM_ELEMENT)
+
+
+class ProteinStore(torch.utils.data.Dataset):
+    """Proteins of a store by index. Picklable: every process maps a shard when it first reads from it.
+
+    Raises StoreError: not a store, another version; on use a shard that is missing or damaged.
+    """
+
+    def __init__(self, path):
+        self.path = Path(path)
+        self.meta = read_meta(self.path)
+        names = [shard["names"] for shard in self.meta["shards"]]
+        self.first = [0, *accumulate(map(len, names))]  # row of every shard's first protein
+        self.names = [name for of_shard in names for name in of_shard]
+        self.rows: Sequence[int] = range(len(self.names))  # the proteins that are handed out, see `with_labels`
+        self.own_labels: list[dict] | None = None  # their labels, if these are not in the store
+        self.not_found = ""  # structures and residues of these labels that the store lacks
+        self.mapped: dict[int, dict] = {}  # shards by number
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Protein:
+        return self.read(range(len(self))[index])
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"mapped": {}}
+
+    @property
+    def checksum(self) -> str:
+        """Two stores with equal proteins, names and labels have the same one."""
+        text = "".join(shard["content"] for shard in self.meta["shards"])
+        text += "" if self.own_labels is None else f"{[*self.rows]} {self.own_labels}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def labels(self, index: int) -> dict:
+        """The labels of a protein; empty for plain structures."""
+        if self.own_labels is not None:
+            return self.own_labels[index]
+        shard, row = self._find(index)
+        return shard["labels"][row] if shard["labels"] else {}
+
+    def with_labels(self, label_of: Mapping[str, Callable[[list], dict]]) -> "ProteinStore":
+        """The same store with these proteins only. Each function makes the labels of one from its `positions`.
+
+        Proteins that the store lacks, and those without any value, are left out; `not_found` says how many.
+        """
+        row_of = {name: row for row, name in enumerate(self.names)}
+        made = {row_of[n]: label_of[n](self.positions(row_of[n])) for n in sorted(label_of.keys() & row_of.keys())}
+        missing = sum(labels.pop("missing", 0) for labels in made.values())
+        other = copy(self)
+        other.own_labels = [labels for labels in made.values() if labels["values"]]
+        other.rows = [row for row, labels in made.items() if labels["values"]]
+        other.names = [self.names[row] for row in other.rows]
+        left_out = {"structures": len(label_of) - len(other), "labels of residues that are not in theirs": missing}
+        other.not_found = ", ".join(f"{count} {noun}" for noun, count in left_out.items() if count)
+        return other
+
+    def positions(self, index: int) -> list[tuple[str, int, str]]:
+        """The author's chain, number and insertion code of every residue."""
+        shard, row = self._find(index)
+        residues, names = shard["residues"][slice(*shard["first_residue"][row : row + 2])], shard["chains"][row]
+        numbers, codes = residues["residue_number"].tolist(), map(chr, residues["insertion_code"])
+        return list(zip([names[chain] for chain in residues["chain"]], numbers, codes, strict=True))
+
+    def num_residues(self, index: int) -> int:
+        """Number of residues of one protein."""
+        shard, row = self._find(index)
+        return int(np.diff(shard["first_residue"][row : row + 2])[0])
+
+    def read(self, index: int, start: int = 0, length: int | None = None) -> Protein:
+        """The residues start .. start + length - 1 of a protein (all from `start` on without a length).
+
+        Equal to `store[index].crop(start, length)`, but reads no more than that from disk. Raises ValueError if the
+        protein has no such residues.
+        """
+        shard, row = self._find(index)
+        first, last = shard["first_residue"][row : row + 2].tolist()
+        length = last - first - start if length is None else length
+        if start < 0 or length < 0 or first + start + length > last:
+            raise ValueError(f"residues {start} to {start + length} of {self.names[index]}, which has {last - first}")
+        residues = shard["residues"][first + start : first + start + length]
+        edges = shard["residues"]["first_atom"][first + start : first + start + length + 1]
+        atoms = shard["atoms"][edges[0] : edges[-1]]
+        kept = {  # in numpy: for so few numbers torch would mostly wait for its threads
+            name: torch.from_numpy(table[name].astype(np.int64))
+            for table in (atoms, residues)
+            for name in table.dtype.names
+            if name not in ("pos", "first_atom")
+        }
+        return Protein(
+            **kept,
+            pos=torch.from_numpy(atoms["pos"].astype(np.float32)),
+            element=_ELEMENT[kept["atom_name"]],
+            atom_residue=torch.from_numpy(np.repeat(np.arange(length), np.diff(edges))),
+            masked=torch.zeros(length, dtype=torch.bool),
+            residue_protein=torch.zeros(length, dtype=torch.long),
+        )
+
+    def report_counts(self) -> str:
+        """A sentence that counts the files that the store was built from: seen = used + skipped + failed."""
+
+        def total(counts: dict[str, int]) -> str:
+            listed = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
+            return f"{sum(counts.values())} ({listed})" if counts else "0"
+
+        skipped, failed, dropped = (total(self.meta[name]) for name in ("skipped", "failed", "dropped"))
+        sentence = f"seen {self.meta['seen']} = used {len(self)} + skipped {skipped} + failed {failed}; "
+        sentence += f"{self.meta['residues']} residues, {self.meta['atoms']} atoms, left out or replaced {dropped}"
+        return sentence + (f"; what failed: {self.path / FAILURES}" if self.meta["failed"] else "")
+
+    def verify(self) -> None:
+        """Read everything and compare the checksums. Raises StoreError that names the first damaged file."""
+        for number, described in enumerate(self.meta["shards"]):
+            file = shard_file(self.path, number)
+            if content_hash(load_shard(file)) != described["content"]:
+                raise damaged(file, "its checksum differs")
+
+    def _find(self, index: int) -> tuple[dict, int]:
+        """The shard of a protein, and its row there. Raises StoreError."""
+        number = bisect_right(self.first, self.rows[index]) - 1
+        if number not in self.mapped:
+            shard = load_shard(shard_file(self.path, number))
+            if self.meta["bytes"] > memory():
+                read_nothing_ahead([shard[name] for name in TABLES])
+            tables = {name: shard[name].numpy().view(dtype)[:, 0] for name, dtype in TABLES.items()}
+            self.mapped[number] = shard | tables
+        return self.mapped[number], self.rows[index] - self.first[number]
+
+
+# ---- finding and building --------------------------------------------------------------------------------------------
 
 
 def open_store(
-    path=None, store=None, workers: int | None = None, build: bool = True, beside: bool = True, mend: bool = False
+    path=None, store=None, workers: int | None = None, build: bool = True, beside: bool = True
 ) -> ProteinStore | None:
     """Open the store of some data. If there is none, build it first.
 
@@ -62,259 +202,189 @@ def open_store(
             one per core and 8. Without fork (not on Linux), a script needs `if __name__ == "__main__":`.
         build: False to change nothing on the disk. If there is no store, None is returned.
         beside: False to build nothing beside the data. A store that is there is used all the same.
-        mend: True to check a store that is there, and to build its damaged files again.
 
-    Files that cannot be read are counted, and listed in the store's `failures.tsv`. They do not stop the build, even if
-    they kill the process that reads them. Several processes may call this at once: one builds, the others wait.
+    Files that cannot be read are counted, and listed in the store's `failures.tsv`; they do not stop the build. Several
+    processes may call this at once: one builds, the others wait.
 
     Raises:
-        ConfigError: `store` or a pLDDT for a finished store; a path of the store that is not UTF-8.
+        ConfigError: `store` or a pLDDT for a finished store.
         StructureError: nothing at `path`, or a damaged archive.
-        StoreError: no readable protein, a damaged store, data that change while they are read.
+        StoreError: no readable protein, a damaged store.
         MachineError, WriteError: no room or no rights, on the disk or elsewhere. Finished shards are kept.
     """
     if path is None:
         print("no data given: the structures bundled with the package are used", file=sys.stderr)
     elif finished := finished_store(path.path if isinstance(path, Origin) else Path(path)):
-        if store is not None:
-            raise ConfigError(f"{path} is a finished store: nothing is built at {store}")
-        if isinstance(path, Origin) and path.key:
-            raise ConfigError(
-                f"{finished} is a finished store, which cannot be asked for {path.key}: give its structures"
-            )
-        opened = ProteinStore(finished)
-        if mend:
-            opened.verify()
-        return labelled(opened, path)
-    data = _Data(path if isinstance(path, Origin) else structure_files(path), store, beside)
-    folder = data.finished
-    if build and folder is None and str(data.home) != _as_utf8(data.home):
-        raise ConfigError(f"{data.home}: torch opens no file on a path that is not UTF-8. Give --store another folder")
-    if build and (folder is None or (mend and _damage(folder))):
-        home = folder.parent if folder else data.home
-        with writing(home), lock(home / LOCK):
-            data.remember()
-            for file in _damage(folder) if folder else []:
-                file.unlink(missing_ok=True)
-            if data.finished is None:  # another process may have built it in the meantime
-                _build_store(data, home / data.name, workers)
-            folder = data.finished
-    elif build and data.new:  # the store was copied with its data, so times are new
-        with contextlib.suppress(SiamDiffError), lock(data.home / LOCK, busy="another process builds"):
-            data.remember()
-    if folder is None:
-        return None
-    return labelled(ProteinStore(folder), data.origin)
+        if store is not None or (isinstance(path, Origin) and path.key):
+            raise ConfigError(f"{finished} is a finished store: nothing is built from it, give its structures")
+        return _labelled(ProteinStore(finished), path)
+    origin = path if isinstance(path, Origin) else structure_files(path)
+    homes = [Path(store)] if store else _homes(origin)
+    folders = [home / origin.fingerprint(FORMAT) for home in homes]
+    folder = next((folder for folder in folders if (folder / META).exists()), None)
+    if folder is None and build:
+        local = store or (beside and not origin.in_cache and _writable(homes[0]))
+        folder = folders[0 if local else -1]
+        with lock(folder.parent / LOCK):
+            if not (folder / META).exists():  # another process may have built it in the meantime
+                _build(folder, origin, workers)
+    return folder and _labelled(ProteinStore(folder), origin)
 
 
-def _as_utf8(path: Path) -> str:
-    """A path, with a mark for every byte that is not UTF-8."""
-    return os.fsencode(path).decode("utf-8", "replace")
+def _homes(origin: Origin) -> list[Path]:
+    """The folders where a store of these data may lie: beside them, and in the cache."""
+    path = origin.path.resolve()
+    cache = Path(os.environ.get("SIAMDIFF_CACHE") or Path.home() / ".cache" / "siamdiff_min")
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
+    homes = [path.with_name(path.name + SUFFIX), cache / f"{path.name}-{digest}{SUFFIX}"]
+    return homes[1:] if path.is_file() and not path.name.endswith(ARCHIVES) else homes
 
 
-def labelled(store: ProteinStore, origin) -> ProteinStore:
+def _writable(folder: Path) -> bool:
+    return os.access(folder if folder.exists() else folder.parent, os.W_OK)
+
+
+def _labelled(store: ProteinStore, origin) -> ProteinStore:
     """The store with the labels that its Origin adds, if it adds some."""
     label_of = origin.label_of if isinstance(origin, Origin) else None
     return store if label_of is None else store.with_labels(label_of)
 
 
-def _is_store(folder: Path) -> bool:
-    """True for a finished store of any version, and for a damaged one that still has its name and its files."""
-    if STORE_NAME.fullmatch(folder.name) and os.path.isfile(shards.shard_file(folder, 0)):
-        return os.path.isfile(folder / META)
-    try:
-        return json.loads((folder / META).read_bytes())["format"] == shards.FORMAT
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return False
-
-
 def finished_store(path: Path) -> Path | None:
     """The finished store that a path is, or the only one in a folder of stores. Raises StoreError for several."""
-    if path.name.endswith(SUFFIX) and os.path.isfile(path / LOCK):
-        stores = [x for x in sorted(path.iterdir()) if STORE_NAME.fullmatch(x.name) and _is_store(x)]
-        if len(stores) != 1:
-            names = ", ".join(folder.name for folder in stores)
-            raise StoreError(f"{path} has {len(stores)} finished stores{names and ', give one of them: '}{names}")
-        return stores[0]
-    return path if _is_store(path) else None
+    if not (path / LOCK).exists():
+        return path if (path / META).exists() and FORMAT[:18] in (path / META).read_text()[:99] else None
+    stores = [file.parent for file in sorted(path.glob(f"*/{META}"))]
+    if len(stores) != 1:
+        names = ", ".join(folder.name for folder in stores)
+        raise StoreError(f"{path} has {len(stores)} finished stores{names and ', give one of them: '}{names}")
+    return stores[0]
 
 
-# ---- what data there are, and where their stores lie -----------------------------------------------------------------
+def _build(folder: Path, origin: Origin, workers: int | None) -> None:
+    """Read the structures of `origin` in other processes, write the shards that are missing, and finish the store.
+
+    Raises StoreError if nothing could be read.
+    """
+    listing = origin.listing()
+    parts = [listing.sources[first : first + SHARD] for first in range(0, len(listing.sources), SHARD)]
+    todo = [(shard_file(folder, n), part) for n, part in enumerate(parts) if not shard_file(folder, n).exists()]
+    wanted = [source for _, part in todo for source in part]
+    structures = read_all(wanted, workers or min(os.cpu_count() or 1, 8, 1 + len(wanted) // 500))
+    with contextlib.closing(structures), tqdm(total=len(wanted), unit="protein", disable=None) as bar:
+        for file, part in todo:
+            content = io.BytesIO()  # torch itself does not say that a disk is full
+            torch.save(pack_shard(part, list(islice(structures, len(part)))), content)
+            write_file(file, content.getbuffer())
+            bar.update(len(part))
+    _finish(folder, origin.path, listing, len(parts))
 
 
-@dataclass
-class _Data:
-    """The files of an origin as they are now, and the folders that may have a store of them."""
-
-    origin: Origin
-    store: Path | None
-    beside: bool
-
-    def __post_init__(self):
-        self.files = self.origin.files
-        self.new: dict[str, str] = {}  # file -> hash, if no index knew it
-
-    @cached_property
-    def homes(self) -> list[Path]:
-        """The folders where a store of these data may lie."""
-        if self.store is not None:
-            return [Path(self.store)]
-        path = self.origin.path.resolve()
-        try:
-            cache = Path(os.environ.get("SIAMDIFF_CACHE") or Path.home() / ".cache" / "siamdiff_min")
-        except RuntimeError as error:
-            raise StoreError("no home folder to keep a store in: set SIAMDIFF_CACHE to a folder") from error
-        digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
-        return [path.with_name(path.name + SUFFIX), cache / f"{_as_utf8(Path(path.name))}-{digest}{SUFFIX}"]
-
-    @property
-    def home(self) -> Path:
-        """The folder among `homes` that a build writes to."""
-        beside, path = self.homes[0], self.origin.path
-        single = os.path.isfile(path) and not path.name.endswith(ARCHIVES)
-        unmapped = str(beside) != _as_utf8(beside)  # torch maps no file on such a path
-        if self.store is None and (single or unmapped or self.origin.in_cache or not self.beside):
-            return self.homes[-1]
-        return beside if os.access(beside if os.path.exists(beside) else beside.parent, os.W_OK) else self.homes[-1]
-
-    @property
-    def finished(self) -> Path | None:
-        """The folder of the finished store; None before it is built."""
-        return next((home / self.name for home in self.homes if os.path.isfile(home / self.name / META)), None)
-
-    @cached_property
-    def name(self) -> str:
-        """The name of the store's folder: a hash of all file names and contents; of a labelled set also of its key."""
-        digests, root = self._digests(), str(self.origin.data)
-        lines = [f"{shards.FORMAT} {shards.VERSION} {shards.SHARD}"]
-        lines += [f"{file[len(root) :] or Path(file).name}\n{digests[file]}" for file in self.files]
-        name, key = (
-            hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-            for text in ("\n".join(lines), self.origin.key)
-        )
-        return name[:16] + f"-{key[:12]}" * bool(self.origin.key)
-
-    def _digests(self) -> dict[str, str]:
-        """The hash of every file's content: from an index, or computed."""
-        digests = {}
-        for home in self.homes:
-            index = _read_index(home)
-            for file, key in self._keys(home).items() if index else ():
-                *state, digest = index.get(key, [None])
-                if tuple(state) == self.files[file]:
-                    digests[file] = digest
-        unknown = [file for file in self.files if file not in digests]
-        size = sum(self.files[file][0] for file in unknown)
-        with tqdm(total=size, unit="B", unit_scale=True, desc="hashing", disable=None, delay=2) as bar:
-            for file in unknown:
-                bar.update(self.files[file][0])
-                if not file.endswith((*ARCHIVES, LMDB)) and self.files[file][0] > MAX_BYTES:
-                    digests[file] = f"{self.files[file][0]} bytes"  # too large to be read, so no store has its content
-                    continue
-                try:
-                    with structure_errors(file, "cannot be opened"):
-                        self.new[file] = digests[file] = checksum(Path(file))
-                except StructureError as error:
-                    digests[file] = error.reason
-        return digests
-
-    def _keys(self, home: Path) -> dict[str, str]:
-        """The key of every file in the index of a folder of stores: its path, relative to that folder."""
-        root = str(self.origin.data)
-        base = os.path.relpath(os.path.realpath(root), os.path.realpath(home)) if self.files else ""
-        return {file: base + file[len(root) :] for file in self.files}
-
-    def remember(self) -> None:
-        """Add new hashes to the index, and remove files that are gone from it. Raises WriteError."""
-        if self.new:
-            keys, index = self._keys(self.home), _read_index(self.home)
-            added = {keys[file]: [*self.files[file], digest] for file, digest in self.new.items()}
-            kept = {key: row for key, row in index.items() if os.path.exists(os.path.join(self.home, key))}
-            write_file(self.home / INDEX, json.dumps(kept | added).encode())
-
-    def check_unchanged(self, paths: set[str] = frozenset()) -> None:
-        """Raise StoreError if files have changed since they were listed: those among `paths`, or all."""
-        chosen, now = self.files.keys() & paths or self.files, {}  # the path of an LMDB item is a folder
-        for path in chosen if paths else [self.origin.data] * bool(self.files):
-            with contextlib.suppress(StructureError):  # it is gone
-                now |= data_files(path)
-        if changed := now.items() ^ {file: self.files[file] for file in chosen}.items():
-            file = min(name for name, _ in changed)
-            raise StoreError(f"{file} has changed while {self.origin.path} was read: start again when it is complete")
+def _finish(folder: Path, data: Path, listing: Listing, count: int) -> None:
+    """Write `failures.tsv`, then `meta.json`, and print the counts. Now the folder is a finished store."""
+    rows, described, total, dropped = [], [], Counter(), Counter()
+    for number in range(count):
+        shard = load_shard(shard_file(folder, number))
+        rows += shard["failures"]
+        dropped += shard["dropped"]
+        described.append({"names": shard["names"], "content": content_hash(shard)})
+        sizes = {"residues": len(shard["residues"]) - 1, "atoms": len(shard["atoms"])}
+        total.update(proteins=len(shard["names"]), bytes=shard_file(folder, number).stat().st_size, **sizes)
+    rows += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
+    counts = {name: Counter(row[2] for row in rows if row[1] == name) for name in ("skipped", "failed")}
+    table = [("name", "outcome", "reason", "file", "detail"), *(map(escape, row) for row in rows)]
+    write_file(folder / FAILURES, "".join("\t".join(row) + "\n" for row in table).encode())
+    if not total["proteins"]:
+        reasons = ", ".join(f"{reason} {n}" for x in counts.values() for reason, n in x.items()) or "it is empty"
+        looked_for = f"looked for {', '.join(ENDINGS)}, in folders, {', '.join(ARCHIVES)}"
+        raise StoreError(f"no protein that can be read in {data} ({reasons}); {looked_for}; see {folder / FAILURES}")
+    meta = {"format": FORMAT, **total, **counts, "dropped": dropped, "seen": total["proteins"] + len(rows)}
+    write_file(folder / META, json.dumps(meta | {"path": str(data.resolve()), "shards": described}, indent=1).encode())
+    print(f"{folder}: {ProteinStore(folder).report_counts()}", file=sys.stderr)
 
 
-def _read_index(home: Path) -> dict[str, list]:
-    """The index of a folder of stores. It is empty if it is missing or damaged: then files are hashed again."""
+def read_meta(folder: Path) -> dict:
+    """The content of `meta.json` of a store. Raises StoreError."""
     try:
-        index = json.loads((home / INDEX).read_bytes())
-        return index if all(isinstance(entry, list) and len(entry) == 4 for entry in index.values()) else {}
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return {}
+        meta = json.loads((folder / META).read_bytes())
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{folder} is not a finished store ({META}: {error})") from error
+    if meta.get("format") != FORMAT:
+        raise StoreError(f"{folder} is not a {FORMAT}: give the structures that it was made from")
+    return meta
 
 
-# ---- building --------------------------------------------------------------------------------------------------------
+# ---- shards ----------------------------------------------------------------------------------------------------------
 
 
-def _build_store(data: _Data, folder: Path, workers: int | None) -> None:
-    """Find the structures, and write what is missing of their store."""
-    listing = data.origin.listing()
-    data.check_unchanged()
-    if not listing.sources:
-        skipped = Counter(reason for _, reason in listing.skipped)
-        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items())) or "it is empty"
-        wanted = f"{', '.join(ENDINGS)}, in folders, {', '.join(ARCHIVES)}"
-        raise StoreError(f"no structure in {data.origin.path} ({reasons}); looked for {wanted}")
-    shards.write_store(folder, data.origin.path, listing.sources, listing.skipped, data.check_unchanged, workers)
+def shard_file(folder: Path, number: int) -> Path:
+    return folder / f"{number:05d}.pt"
 
 
-def _damage(folder: Path) -> list[Path]:
-    """The files to remove from a finished store, in this order, so that a build mends it. Every damaged one is said."""
+def damaged(file: Path, reason) -> StoreError:
+    """The error about a file of a store whose content cannot be what was written."""
+    return StoreError(f"{file} is damaged ({reason}): remove {file.parent}, and it is built again")
+
+
+def load_shard(file: Path) -> dict:
+    """The content of a shard, its tensors mapped. Raises StoreError."""
     try:
-        described = shards.read_meta(folder)["shards"]
-        files = {shards.shard_file(folder, number): shard["sha256"] for number, shard in enumerate(described)}
-        bad = [file for file, expected in files.items() if not file.is_file() or checksum(file) != expected]
-    except StoreError:
-        bad = [folder / META]
-    for file in bad:
-        print(f"{file} is damaged: it is built again", file=sys.stderr)
-    return [*bad, folder / META] if bad else []
+        return torch.load(file, mmap=True, weights_only=True)
+    except Exception as error:  # torch finds many kinds of damage
+        raise damaged(file, f"{str(error).partition(chr(10))[0]:.100}") from error
 
 
-def _prune(path, store) -> None:
-    """Remove the stores of earlier data at `path`, and of other versions. Files of the user's stay."""
-    data = _Data(structure_files(path), store, beside=True)
-    if not data.files:
-        raise StoreError(f"no structures in {path}: is it there? Nothing is removed")
-    for home in data.homes:
-        if os.path.isfile(home / LOCK):
-            with writing(home), lock(home / LOCK):
-                for folder in home.iterdir():
-                    if STORE_NAME.fullmatch(folder.name) and folder.name[:16] != data.name[:16] and folder.is_dir():
-                        for file in sorted(folder.iterdir(), key=lambda file: file.name != META):  # META goes first
-                            if OURS.fullmatch(file.name):
-                                file.unlink()
-                        with contextlib.suppress(OSError):  # a file of the user's is in it
-                            folder.rmdir()
-                        print(f"{folder}: removed")
+def content_hash(shard: dict) -> str:
+    """A hash of a shard without the paths of files that could not be read."""
+    same = io.BytesIO()
+    torch.save({name: value for name, value in shard.items() if name != "failures"}, same)
+    return hashlib.sha256(same.getbuffer()).hexdigest()
+
+
+def pack_shard(sources: Sequence, answers: Sequence[Structure | StructureError]) -> dict:
+    """The shard of sources that became structures, or could not be read."""
+    named = [(source.name, x) for source, x in zip(sources, answers, strict=True) if isinstance(x, Structure)]
+    failures = [
+        (source.name, "skipped" if isinstance(x, UnwantedError) else "failed", x.reason, x.path, x.detail)
+        for source, x in zip(sources, answers)
+        if not isinstance(x, Structure)
+    ]
+    structures = [structure for _, structure in named]
+    proteins, labels = [s.protein for s in structures], [s.labels for s in structures]
+    first = np.cumsum([0, *(protein.num_residues for protein in proteins)], dtype=np.int32)
+    atoms = np.zeros(sum(protein.num_atoms for protein in proteins), ATOM)
+    residues = np.zeros(first[-1] + 1, RESIDUE)
+    if proteins:
+        packed = Protein.pack(proteins)
+        for table, rows in ((atoms, len(atoms)), (residues, first[-1])):
+            for field in {*table.dtype.names} - {"first_atom"}:
+                table[field][:rows] = getattr(packed, field)
+        residues["first_atom"][1:] = torch.bincount(packed.atom_residue, minlength=first[-1]).cumsum(0)
+    shard = {
+        "names": [name for name, _ in named],
+        "chains": [list(s.chain_names) for s in structures],
+        "labels": labels if any(labels) else [],
+        "failures": failures,
+        "dropped": dict(sum((s.dropped for s in structures), Counter())),
+    }
+    for name, array in zip(TABLES, (first, residues, atoms), strict=True):
+        shard[name] = torch.from_numpy(array.view("u1").reshape(len(array), array.itemsize))
+    return shard
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line."""
-    parser = Parser(prog="siamdiff build", description="Build, check and mend stores.")
+    parser = Parser(prog="siamdiff build", description="Build and check stores.")
     parser.add_argument("path", nargs="+", help="structures (their store is built), or a store")
     parser.add_argument("--store", type=Path, help="folder of the stores (default: PATH.store)")
     text = "skip predicted structures whose mean pLDDT is below; the store's folder, which is printed, is --data then"
     parser.add_argument("--min-plddt", type=float, help=text)
-    parser.add_argument("--prune", action="store_true", help="build nothing; remove stores of data that have changed")
     args = parser.parse_args(argv)
     with console():
         for path in args.path:
-            if args.prune:
-                _prune(path, args.store)
-            else:
-                wanted = path if args.min_plddt is None else structure_files(path, args.min_plddt)
-                store = open_store(wanted, args.store, mend=True)
-                print(f"{store.path}: {store.report_counts()}; all checksums are right")
+            store = open_store(path if args.min_plddt is None else structure_files(path, args.min_plddt), args.store)
+            store.verify()
+            print(f"{store.path}: {store.report_counts()}; all checksums are right")
     return 0
 
 

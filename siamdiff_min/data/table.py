@@ -19,9 +19,8 @@ from pathlib import Path
 
 from ..files import StructureError, read_rows, structure_errors, unescape
 from .labelled import SPLITS, LabelledData
-from .shards import FAILURES, ProteinStore
 from .sources import find_structures, structure_files, without_ending
-from .store import finished_store
+from .store import FAILURES, ProteinStore, finished_store
 
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
 SMALLEST, LARGEST = 1.2e-38, 3.4e38  # sizes of numbers in float32, in which targets are kept

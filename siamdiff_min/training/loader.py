@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from ..data.pool import START
+from ..data.sources import START
 from .order import Data
 
 

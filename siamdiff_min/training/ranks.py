@@ -5,7 +5,6 @@ import math
 import os
 import re
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +24,6 @@ from ..machine import choose_device, keep_few_plans, keep_freed_memory
 
 tqdm.monitor_interval = 0  # no thread of its own: processes are forked beside it
 PATIENCE = timedelta(days=7)  # timeout of collectives; the others wait while rank 0 converts data
-NOTICE, ABSENT = 60, 3600  # seconds after which we say that a process has not come, and give up
 Record = dict[str, Statistic]  # of one batch, by name
 
 
@@ -86,17 +84,8 @@ class Ranks:
 
 
 def world_size() -> int:
-    """The number of processes that torchrun has started, 1 without it. Raises ConfigError."""
-    return _from_torchrun("WORLD_SIZE", 1, range(1, 65536))
-
-
-def _from_torchrun(name: str, default: int | None, valid: range) -> int:
-    """A number that torchrun put into the environment. Raises ConfigError."""
-    text = os.environ.get(name, default)
-    if not str(text).isdecimal() or int(text) not in valid:
-        state = "is not set" if text is None else f"is {text!r}"
-        raise ConfigError(f"{name} {state} in the environment, but must be {valid[0]} to {valid[-1]}: torchrun sets it")
-    return int(text)
+    """The number of processes that torchrun has started, 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", 1))
 
 
 @contextmanager
@@ -105,12 +94,10 @@ def launch(
 ) -> Iterator[Ranks]:
     """The processes of this run, connected for as long as the context lasts.
 
-    Raises ConfigError without the GPU, or if the environment is not torchrun's; SiamDiffError if another process does
-    not come, or has ended.
+    Raises ConfigError without the GPU; SiamDiffError if another process has ended.
     """
     world = world_size()
-    rank = _from_torchrun("RANK", 0 if world == 1 else None, range(world))
-    local = _from_torchrun("LOCAL_RANK", 0, range(world))
+    rank, local = int(os.environ.get("RANK", 0)), int(os.environ.get("LOCAL_RANK", 0))
     if threads:
         torch.set_num_threads(threads)
     if deterministic:
@@ -131,7 +118,7 @@ def launch(
         yield Ranks(chosen)
         return
     try:
-        dist.init_process_group(backend, store=meet(rank, world), rank=rank, world_size=world, timeout=PATIENCE)
+        dist.init_process_group(backend, timeout=PATIENCE)
         yield Ranks(chosen, rank, world)
     except RuntimeError as error:
         if isinstance(error, dist.DistError) or "/gloo/" in str(error):
@@ -142,51 +129,6 @@ def launch(
     dist.barrier()
     gc.collect()  # DDP holds on to the group, whose threads have to end before the interpreter does
     dist.destroy_process_group()
-
-
-def meet(rank: int, world: int) -> dist.Store:
-    """The store through which the processes find each other, once all of them have come to it.
-
-    After NOTICE seconds it says who is missing. Raises SiamDiffError after ABSENT seconds, and ConfigError if the
-    address is missing or in use.
-    """
-    host, port = os.environ.get("MASTER_ADDR"), _from_torchrun("MASTER_PORT", None, range(1, 65536))
-    if not host:
-        raise ConfigError("MASTER_ADDR is not set in the environment, but WORLD_SIZE is: torchrun sets both")
-    # torchrun may keep the store itself, through all restarts, with the stale addresses of those before.
-    serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    attempt, begin, told, store = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), time.monotonic(), False, None
-    while True:
-        missing = f"process 0 of {world}"
-        try:
-            if store is None and (serves or _answers(host, port)):
-                store = dist.TCPStore(host, port, world, serves, timedelta(seconds=NOTICE), wait_for_workers=False)
-                store = dist.PrefixStore(f"attempt_{attempt}", store)
-                store.set(f"{rank} is here", "")
-            if store is not None:
-                absent = [other for other in range(world) if not store.check([f"{other} is here"])]
-                if not absent:
-                    return store
-                missing = f"{len(absent)} of {world} processes"
-        except RuntimeError as error:
-            reason = str(error).rpartition("message: ")[2].splitlines()[0]
-            raise ConfigError(f"the processes of this run cannot meet at {host}:{port}: {reason}") from error
-        waited = time.monotonic() - begin
-        if waited > ABSENT:
-            raise SiamDiffError(f"waited for {missing} at {host}:{port}, in vain")
-        if waited > NOTICE and not told and (rank == 0 or store is None):
-            told = True
-            print(f"waiting for {missing} at {host}:{port}", file=sys.stderr, flush=True)
-        time.sleep(0.1)
-
-
-def _answers(host: str, port: int) -> bool:
-    """Whether somebody listens there; torch would wait, and print a page if nobody does."""
-    try:
-        socket.create_connection((host, port), timeout=10).close()
-        return True
-    except OSError:
-        return False
 
 
 @contextmanager
