@@ -14,6 +14,7 @@ import stat
 import sys
 import tarfile
 import tempfile
+import threading
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -306,20 +307,31 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
 def read_all(sources: Sequence[Source], processes: int = 1) -> Iterator[Structure | StructureError]:
     """`source.read()` of all sources, in order, in other processes. One that cannot be read gives its error instead.
 
-    Raises MachineError if a process is killed.
+    If the system kills a process (no memory left, a fault in a library), the next sources are read by one process
+    alone. If that one ends too, the source that it was reading fails.
     """
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context(START), _begin_reading)
-    try:
-        for first in range(0, len(sources), WINDOW):
-            yield from pool.map(_read, sources[first : first + WINDOW], chunksize=4)
-    except BrokenProcessPool as error:
-        raise MachineError("a process that reads structures was killed, for its memory? Try fewer workers") from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+    done, alone = 0, False
+    while done < len(sources):
+        pool = ProcessPoolExecutor(1 if alone else processes, multiprocessing.get_context(START), _begin_reading)
+        try:
+            for first in [done] if alone else range(done, len(sources), WINDOW):
+                for answer in pool.map(_read, sources[first : first + WINDOW], chunksize=1 if alone else 4):
+                    yield answer
+                    done += 1
+            alone = False
+        except BrokenProcessPool:
+            if alone:
+                yield StructureError(sources[done].path, "ended the process that read it", "no memory left, or a fault")
+                done += 1
+            alone = not alone
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _begin_reading() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the one that started us ends us
+    # If that one is killed, we end too. A process of a pool would wait for work for ever.
+    threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)), daemon=True).start()
     torch.set_num_threads(1)
     # Tensors are sent as arrays: torch would put each into a file in shared memory.
     ForkingPickler.register(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))
