@@ -188,19 +188,21 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     temporary = path.with_name(path.name + TEMPORARY)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.unlink(missing_ok=True)  # of a run that was killed
-            with open(temporary, "xb") as file:  # new: no link is followed
-                ours = os.fstat(file.fileno())
+        temporary.unlink(missing_ok=True)  # of a run that was killed
+        with open(temporary, "xb") as file:
+            ours = os.fstat(file.fileno())
+            try:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            if not os.path.samestat(ours, os.stat(temporary)):
-                raise OSError(errno.EBUSY, "another process writes it too")
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+                if not os.path.samestat(ours, os.stat(temporary)):
+                    raise OSError(errno.EBUSY, "another process writes it too")
+                os.replace(temporary, path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    if os.path.samestat(ours, os.stat(temporary)):  # and not the other process's
+                        temporary.unlink()
+                raise
 
 
 def write_file(path: Path, content: bytes) -> None:

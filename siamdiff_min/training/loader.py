@@ -1,5 +1,6 @@
 """The batches of a run, made ahead of time in the processes of torch's DataLoader."""
 
+import multiprocessing
 import signal
 import time
 from argparse import Namespace
@@ -11,11 +12,15 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from ..data.sources import START
+from ..files import SiamDiffError
 from .order import Data
 
 
 def load_batches(data: Data, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
-    """Yield (batch, names) for each list of keys, in order. Close it (`contextlib.closing`) to end its processes."""
+    """Yield (batch, names) for each list of keys, in order. Close it (`contextlib.closing`) to end its processes.
+
+    Raises SiamDiffError if they cannot be started.
+    """
     number = min(config.num_workers, len(keys)) if isinstance(keys, list) else config.num_workers
     loader = DataLoader(
         data.dataset,
@@ -33,8 +38,14 @@ def load_batches(data: Data, keys: Iterable[list], config: Namespace, device: to
         time.sleep(0.1)
     # The workers inherit this mask: Ctrl-C, and SIGTERM of a batch system, are for the run, which writes a checkpoint.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    others = multiprocessing.active_children()
     try:
         batches = iter(loader)
+    except OSError as error:
+        for process in {*multiprocessing.active_children()} - {*others}:  # Python would wait for them at its end
+            process.kill()
+        problem = f"could not start {number} processes that load data: {error.strerror}"
+        raise SiamDiffError(f"{problem}. Try fewer --num-workers; 0 needs none") from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
@@ -42,6 +53,8 @@ def load_batches(data: Data, keys: Iterable[list], config: Namespace, device: to
     finally:
         if number:
             batches._shutdown_workers()  # a traceback may keep them alive, and Python would wait for them at its end
+            for process in batches._workers:  # those that hang: torch sends them SIGTERM only, which is blocked
+                process.kill()
 
 
 def _send_arrays(number: int) -> None:
