@@ -221,12 +221,12 @@ def open_store(
     origin = path if isinstance(path, Origin) else structure_files(path)
     homes = [Path(store)] if store else _homes(origin)
     folders = [home / origin.fingerprint(FORMAT) for home in homes]
-    folder = next((folder for folder in folders if (folder / META).exists()), None)
+    folder = next((folder for folder in folders if os.path.isfile(folder / META)), None)
     if folder is None and build:
         local = store or (beside and not origin.in_cache and _writable(homes[0]))
         folder = folders[0 if local else -1]
         with lock(folder.parent / LOCK):
-            if not (folder / META).exists():  # another process may have built it in the meantime
+            if not os.path.isfile(folder / META):  # another process may have built it in the meantime
                 _build(folder, origin, workers)
     return folder and _labelled(ProteinStore(folder), origin)
 
@@ -252,8 +252,8 @@ def _labelled(store: ProteinStore, origin) -> ProteinStore:
 
 def finished_store(path: Path) -> Path | None:
     """The finished store that a path is, or the only one in a folder of stores. Raises StoreError for several."""
-    if not (path / LOCK).exists():
-        return path if (path / META).exists() and FORMAT[:18] in (path / META).read_text()[:99] else None
+    if not os.path.isfile(path / LOCK):
+        return path if os.path.isfile(path / META) and b"siamdiff_min store" in (path / META).read_bytes()[:99] else None
     stores = [file.parent for file in sorted(path.glob(f"*/{META}"))]
     if len(stores) != 1:
         names = ", ".join(folder.name for folder in stores)
@@ -335,10 +335,13 @@ def load_shard(file: Path) -> dict:
 
 
 def content_hash(shard: dict) -> str:
-    """A hash of a shard without the paths of files that could not be read."""
-    same = io.BytesIO()
-    torch.save({name: value for name, value in shard.items() if name != "failures"}, same)
-    return hashlib.sha256(same.getbuffer()).hexdigest()
+    """A hash of proteins, names and labels, whatever version of torch wrote them. Paths of failures are not in it."""
+    labels = [{key: x.tolist() if torch.is_tensor(x) else x for key, x in of.items()} for of in shard["labels"]]
+    text = repr([shard["names"], shard["chains"], labels, shard["dropped"]])
+    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape"))
+    for name in TABLES:
+        digest.update(shard[name].numpy())
+    return digest.hexdigest()
 
 
 def pack_shard(sources: Sequence, answers: Sequence[Structure | StructureError]) -> dict:
