@@ -78,7 +78,7 @@ def read_run(path: Path, name: str) -> Run:
             raise SiamDiffError(f"{path} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
         for line in [x for of_seed in lines.values() for x in of_seed if x["split"] == "valid"][-1:]:
             for measure, value in [] if content["test"] else in_order(line):
-                content["mean"][measure], content["constant"][measure] = value or None, line.get(f"{measure}_constant")
+                content["mean"][measure], content["constant"][measure] = value, line.get(f"{measure}_constant")
     return Run(name, content["config"] or (saved[1]["config"] if saved else {}), content, lines, predictions)
 
 
@@ -136,17 +136,19 @@ def curve(axes, runs: Sequence[Run], measure: str) -> None:
         tested = [line for line in valid if line["epoch"] == best]
         axes.plot(*points(tested, measure), "o", color=colour, ms=9, fillstyle="none")
         inside += [*np.quantile(points(train, measure)[1], [0.02, 0.98])] if train else []
-        inside += [line[name] for line in valid for name in (measure, f"{measure}_constant") if name in line]
+        inside += points(valid, measure)[1] + points(valid, f"{measure}_constant")[1]
         for line in [line for line in lines if line.get("stage") == 2][:1]:
             axes.axvline(line["step"], color=INK, ls=":", lw=1.2)
             axes.text(line["step"], 1, " stage 2", transform=axes.get_xaxis_transform(), va="top")
+    inside = [x for x in inside if math.isfinite(x)] or [0.0]
     room = 0.06 * (max(inside) - min(inside)) or 0.5
     axes.set(xlabel="step", ylim=(min(inside) - room, max(inside) + room))
 
 
 def points(lines: Sequence[dict], measure: str) -> tuple[list, list]:
-    """Steps and values."""
-    return [line["step"] for line in lines], [line.get(measure, math.nan) for line in lines]
+    """Steps and values; nan for those that are not known."""
+    values = [line.get(measure) for line in lines]
+    return [line["step"] for line in lines], [math.nan if value is None else value for value in values]
 
 
 def against_true(axes, seeds: Sequence[tuple], answer: float) -> str:
@@ -255,7 +257,8 @@ def options_of(runs: Sequence[Run]) -> list[list[str]]:
     options = FINETUNE if runs[0].config.get("task") else PRETRAIN
     rows, names = [["option", *(run.name for run in runs)]], dict.fromkeys(name for run in runs for name in run.config)
     for name in names:
-        values, default = [run.config.get(name) for run in runs], options[name].arguments["default"]
+        default = options[name].arguments["default"] if name in options else None  # of a plugin, or an older version
+        values = [run.config.get(name) for run in runs]
         if any(x != default for x in values) and (len(runs) == 1 or any(x != values[0] for x in values)):
             rows.append([name, *map(str, values)])
     return rows

@@ -148,14 +148,17 @@ def redrawn(task: Task, scores: list, answers: Mapping, target: np.ndarray, grou
     """
     members, random = rows_of_groups(groups), np.random.default_rng(0)
     mean, constant = defaultdict(list), defaultdict(list)
+    key_of = {name: answer.tobytes() for name, answer in answers.items()}
+    distinct = dict(zip(key_of.values(), answers.values()))  # most metrics have the same answer: it is measured once
     for _ in range(min(1000, max(100, ENTRIES // target.size)) * (len(members) > 1)):
         chosen = [members[i] for i in random.integers(len(members), size=len(members))]
         rows, copies = np.concatenate(chosen), np.repeat(np.arange(len(chosen)), [*map(len, chosen)])
         of_seeds = [task.metrics(score[rows], target[rows], copies) for score in scores]
+        of_answers = {key: task.metrics(answer[rows], target[rows], copies) for key, answer in distinct.items()}
         for name in of_seeds[0]:
             mean[name].append(np.mean([metrics[name] for metrics in of_seeds]))
-        for name, answer in answers.items():
-            constant[name].append(task.metrics(answer[rows], target[rows], copies)[name])
+        for name in answers:
+            constant[name].append(of_answers[key_of[name]][name])
     return tuple(defaultdict(lambda: np.array([]), {k: np.array(x) for k, x in y.items()}) for y in (mean, constant))
 
 
