@@ -24,7 +24,8 @@ import standin
 import torch
 
 from siamdiff_min import embed
-from siamdiff_min.data import ec, shards
+from siamdiff_min.data import ec
+from siamdiff_min.data import store as shards
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import weights
 from siamdiff_min.files import StoreError, console, write_file

@@ -95,8 +95,8 @@ class Embedder:
     ) -> Iterator[tuple[int, Embedding | StructureError]]:
         """Yield (index, embedding) for each (id, structure), in batches of similar size, the largest structures first.
 
-        If a structure has no nodes of this level, or coordinates that are not finite, its embedding is a
-        StructureError.
+        If a structure has no nodes of this level, or coordinates or representations that are not finite, its embedding
+        is a StructureError.
         """
         views = [tried(self._view, name, structure.protein) for name, structure in structures]
         yield from ((i, view) for i, view in enumerate(views) if isinstance(view, StructureError))
@@ -117,22 +117,21 @@ class Embedder:
                 atoms = encoding.node.float().cpu().split([views[i].num_atoms for i in batch])
             for i, vectors, nodes in zip(batch, residues, atoms):
                 (name, structure), view = structures[i], views[i]
-                yield (
-                    i,
-                    Embedding(
-                        id=name,
-                        mean=vectors.mean(0).numpy(),
-                        per_residue=(vectors if "per_residue" in include else vectors[:0]).clone().numpy(),
-                        chain=[structure.chain_names[c] for c in view.chain.tolist()],
-                        residue_number=view.residue_number.clone().numpy(),
-                        insertion_code=[chr(c).strip() for c in view.insertion_code.tolist()],
-                        sequence="".join(ONE_LETTER[t] for t in view.residue_type.tolist()),
-                        incomplete=incomplete(structure, atoms=self.encoder.builder.with_elements),
-                        per_atom=nodes.clone().numpy(),
-                        atom_name=[ATOM_NAMES[name] for name in view.atom_name.tolist()],
-                        atom_residue=view.atom_residue.clone().numpy(),
-                    ),
+                embedding = Embedding(
+                    id=name,
+                    mean=vectors.mean(0).numpy(),
+                    per_residue=(vectors if "per_residue" in include else vectors[:0]).clone().numpy(),
+                    chain=[structure.chain_names[c] for c in view.chain.tolist()],
+                    residue_number=view.residue_number.clone().numpy(),
+                    insertion_code=[chr(c).strip() for c in view.insertion_code.tolist()],
+                    sequence="".join(ONE_LETTER[t] for t in view.residue_type.tolist()),
+                    incomplete=incomplete(structure, atoms=self.encoder.builder.with_elements),
+                    per_atom=nodes.clone().numpy(),
+                    atom_name=[ATOM_NAMES[name] for name in view.atom_name.tolist()],
+                    atom_residue=view.atom_residue.clone().numpy(),
                 )
+                overflow = StructureError(name, "no finite representation", "numbers overflow in this encoder")
+                yield i, embedding if np.isfinite(embedding.mean).all() else overflow
 
     def _view(self, name: str, protein: Protein) -> Protein:
         """The nodes of this level. Raises StructureError: in a batch a coordinate of nan would spoil the others."""

@@ -58,11 +58,13 @@ def read_torch_file(path: str | Path, allow: tuple = ()):
 
 
 def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
-    """Load all of `state` into all of `module`. Raises CheckpointError, which lists what does not fit."""
+    """Load all of `state` into all of `module`. Raises CheckpointError, which lists what does not fit or is not finite."""
     try:
         module.load_state_dict(state)
     except RuntimeError as error:
         raise CheckpointError(f"the weights of {source} do not fit: {error!s:.2000}") from error
+    if wrong := [name for name, x in state.items() if not x.isfinite().all()]:
+        raise CheckpointError(f"the weights of {source} are not finite: {', '.join(wrong):.500}")
 
 
 # ---- all files of weights --------------------------------------------------------------------------------------------

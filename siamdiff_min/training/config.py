@@ -6,6 +6,7 @@ keeps them.
 """
 
 import importlib
+import math
 import os
 import sys
 from argparse import ArgumentTypeError, Namespace
@@ -101,18 +102,20 @@ def row(commands: str, name: str, *description, **options) -> tuple[str, str, Op
     return commands, name, option(*description, **options)
 
 
-def at_least(low, convert: type = int) -> Callable:
+def at_least(low, convert: type = int, below: float = math.inf) -> Callable:
     """A converter from text to a number; argparse names the option of a wrong value."""
 
-    def number(text: str):
-        if not convert(text) >= low:
-            raise ArgumentTypeError(f"must be at least {low}, got {text}")
+    def checked(text: str):
+        if not low <= convert(text) < below:
+            raise ArgumentTypeError(f"must be at least {low}{f' and below {below}' * (below < math.inf)}, got {text}")
         return convert(text)
 
-    return number
+    checked.__name__ = convert.__name__  # argparse shows it
+    return checked
 
 
-COUNT, FROM_ZERO, RATE, DECAY = at_least(1), at_least(0), at_least(1e-12, float), at_least(0, float)
+COUNT, FROM_ZERO, RATE = at_least(1), at_least(0), at_least(1e-12, float)
+DECAY, SHARE = at_least(0, float), at_least(0, float, below=1)
 SWITCH, SEVERAL = {"action": "store_true"}, {"type": FROM_ZERO, "nargs": "+"}  # no value; one number or more
 FREE = {"free": True}
 TABLE, PREDICTED, CUTOFFS = ("table",), ("ec", "psr", "table"), (30, 40, 50, 70, 95)
@@ -146,7 +149,7 @@ OPTIONS = {  # group of --help -> its options, in order
         tune("labels", "file of labels for the structures of --data", only=TABLE, **FREE),
         tune("ids", "text file with the ids to use", only=("ec",)),
         tune("cutoff", "the test split's largest identity to training, in %", 95, ("ec",), type=int, choices=CUTOFFS),
-        train("valid_fraction", "share held out; the demo set has a split of its own", 0.05, type=DECAY),
+        train("valid_fraction", "share held out; the demo set has a split of its own", 0.05, type=SHARE),
     ],
     "size": [
         both(
@@ -213,7 +216,9 @@ def parse(argv: list[str] | None, options: Mapping[str, Option], description: st
         if not path.is_file() or path.suffix != ".py" or "." in path.stem:
             raise ConfigError(f"--plugin {path}: no such file, or its name is not NAME.py with one dot")
         sys.path.insert(0, str(path.parent))
-        importlib.import_module(path.stem)
+        found = getattr(importlib.import_module(path.stem), "__file__", None)
+        if not (found and path.samefile(found)):
+            raise ConfigError(f"--plugin {path}: another module has its name, {found}. Rename it")
     parser = Parser(usage="%(prog)s [options]", description=description)
     groups = {title: dict.fromkeys(name for _, name, _ in rows) for title, rows in OPTIONS.items()}
     groups["of a plugin"] = [name for name in options if not any(name in names for names in groups.values())]

@@ -25,7 +25,7 @@ from fuzz_files import items, real_mmcif, real_pdb
 from mutations import BINARY, TEXT, tar_header, tar_repeat
 
 from siamdiff_min.data import atom3d, ec
-from siamdiff_min.data.shards import ProteinStore
+from siamdiff_min.data.store import ProteinStore
 from siamdiff_min.data.sources import find_structures
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders.esm import ESM2

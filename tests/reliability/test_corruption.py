@@ -12,7 +12,7 @@ from fuzz_targets import make
 from given import CLASSES, dataset
 
 from siamdiff_min.data.sets import SETS
-from siamdiff_min.data.shards import ProteinStore
+from siamdiff_min.data.store import ProteinStore
 from siamdiff_min.files import StoreError
 from siamdiff_min.protein.constants import RESIDUES
 
