@@ -4,13 +4,12 @@ The result is a list of `Source`, which is cheap to send to another process and 
 an archive it knows where the bytes lie.
 """
 
-import contextlib
 import gzip
 import hashlib
 import multiprocessing
 import os
+import shutil
 import signal
-import stat
 import sys
 import tarfile
 import tempfile
@@ -43,7 +42,6 @@ LMDB = "data.mdb"
 LOCK = "siamdiff-lock"  # a folder with this file in it holds stores, and no data
 START = "fork" if sys.platform == "linux" else "spawn"  # a fork is ready at once, but only Linux survives it
 WINDOW = 1024  # sources that are read ahead
-MAX_RATIO = 100  # unpacked to packed: structure files shrink to a fifth, zeros to a thousandth
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +96,18 @@ def _opened(path: str, changed: int, process: int) -> zipfile.ZipFile:
 
 @lru_cache(maxsize=64)  # members of all archives alternate. Forked processes share the file's position: `pread`
 def _unpacked(path: str, changed: int):
-    """A `.tar.gz` unpacked to a nameless temporary file. Raises ValueError if it is a bomb (`MAX_RATIO`)."""
+    """A `.tar.gz` unpacked to a nameless temporary file."""
     try:
-        copy, left = tempfile.TemporaryFile(), 2**20 + MAX_RATIO * os.stat(path).st_size  # noqa: SIM115
+        copy = tempfile.TemporaryFile()  # noqa: SIM115
     except OSError as error:
         raise MachineError(f"no temporary file to unpack {path} to: {error.strerror} (TMPDIR)") from error
-    with gzip.open(path) as packed, contextlib.ExitStack() as failed:
-        failed.callback(copy.close)
-        while piece := packed.read(2**20):
-            left -= len(piece)
-            if left < 0:
-                raise ValueError(f"more than {MAX_RATIO} times its size comes out of it")
-            copy.write(piece)
+    try:
+        with gzip.open(path) as packed:
+            shutil.copyfileobj(packed, copy, 2**20)
         copy.flush()
-        failed.pop_all()
+    except BaseException:
+        copy.close()  # also to make room again
+        raise
     return copy
 
 
@@ -168,8 +164,7 @@ def data_files(path) -> dict[str, tuple[int, int]]:
             except OSError as error:  # a link to nowhere, or in a folder that cannot be entered
                 blame_machine(file, error)
             else:
-                if stat.S_ISREG(status.st_mode):
-                    files[file] = status.st_size, status.st_mtime_ns
+                files[file] = status.st_size, status.st_mtime_ns
     return files
 
 
@@ -248,8 +243,6 @@ def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str
         with tarfile.open(file, "r:", plain) as archive:
             while (member := archive.next()) is not None:
                 archive.members.clear()  # tarfile keeps every header, a gigabyte for a million members
-                if member.size < 0:  # it would be listed without end
-                    raise ValueError(f"a member of {member.size} bytes")
                 if member.isreg() and not member.issparse():
                     members.append((member.name, member.offset_data, member.size))
                 elif not member.isdir():
