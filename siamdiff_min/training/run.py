@@ -8,7 +8,6 @@ import os
 import time
 from argparse import Namespace
 from collections import deque
-from itertools import chain
 from operator import index
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..encoders.weights import CHECKPOINT, load_weights, read_weights
 from ..files import ConfigError, SiamDiffError, printable, write_file, writing
-from ..logs import Statistic
 from ..machine import peak_memory
 from . import checkpoint
 from .config import check_resumable
@@ -87,7 +85,7 @@ class Run:
         self.stage = self.epoch = None  # of the current step
         self.epoch_loss = 0.0  # sum over the steps of this epoch
         self.steps: dict[int, Step] = {}  # the steps since the last line of the training
-        self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the last steps of this stage
+        self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the last steps of this stage, since the start of this process
         self.restore()
         self.path = Path(config.out) / "metrics.jsonl"
         self.start, self.cpu_start = time.perf_counter(), time.process_time()
@@ -106,14 +104,12 @@ class Run:
 
     def save(self) -> None:
         """Write a checkpoint; rank 0 does."""
-        window = self.ranks.gather([[[_plain(record) for record in records] for records in self.window]])
         if self.ranks.rank == 0:
             state = {
                 "config": vars(self.config),
                 "data": self.trained_on,
                 "step": self.step,
                 "epoch_loss": self.epoch_loss,
-                "window": [list(chain(*parts)) for parts in zip(*window, strict=True)],
                 "objective": self.objective.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "scheduler": self.scheduler and self.scheduler.state_dict(),
@@ -153,9 +149,6 @@ class Run:
         if self.scheduler:
             self.scheduler.load_state_dict(state["scheduler"])
         self.step, self.epoch_loss = index(state["step"]), float(state["epoch_loss"])
-        for records in state.get("window", []):  # records of all ranks; rank 0 takes them
-            ours = [_record(record, self.ranks.device) for record in records]
-            self.window.append([] if self.ranks.rank else ours)
         self.ranks.say(f"resumed from {path} at step {self.step}")
 
     # ---- step by step ------------------------------------------------------------------------------------------------
@@ -246,18 +239,6 @@ class Run:
                 file.write((json.dumps(line) + "\n").encode())
                 file.flush()
                 os.fsync(file.fileno())
-
-
-def _plain(record: Record) -> dict[str, list]:
-    """The logs of a batch as plain values, which a checkpoint can hold: the class of each, and its sums."""
-    return {name: [type(log).__name__, log.sums.double().tolist()] for name, log in record.items()}
-
-
-def _record(plain: dict[str, list], device: torch.device) -> Record:
-    """The logs of a batch, from the plain values of `_plain`."""
-    statistics = {statistic.__name__: statistic for statistic in Statistic.__subclasses__()}
-    logs = {name: (statistics[kind], torch.tensor(sums, dtype=torch.double)) for name, (kind, sums) in plain.items()}
-    return {name: statistic(sums.to(device)) for name, (statistic, sums) in logs.items()}
 
 
 def duration(seconds: float) -> str:
