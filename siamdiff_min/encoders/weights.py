@@ -129,13 +129,24 @@ def save_encoder_file(
     if taken := values.keys() & {*IDENTITY, "format", "state"}:
         raise ConfigError(f"{file} is not written: {', '.join(sorted(taken))} is a name of its own")
     values = {own: _as_plain(value) for own, value in values.items()}
-    buffer = io.BytesIO()
-    torch.save(values, buffer)
-    try:
-        torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
-    except Exception as error:
-        raise ConfigError(f"{file} is not written: {sorted(values)} are not made of numbers and words") from error
+    if wrong := not_readable(values):
+        raise ConfigError(f"{file} is not written: {', '.join(wrong)} is not made of numbers and words")
     write_weights(file, ENCODER, {**identity, **values, "state": encoder.state_dict()})
+
+
+def not_readable(values: dict) -> list[str]:
+    """The names of values that a file of weights cannot give back: it is read without running any code."""
+
+    def readable(value) -> bool:
+        buffer = io.BytesIO()
+        try:
+            torch.save(value, buffer)
+            torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
+        except Exception:  # torch and pickle raise half a dozen types
+            return False
+        return True
+
+    return [name for name, value in values.items() if not readable(value)]
 
 
 def _as_plain(value):

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..encoders.weights import CHECKPOINT, load_weights, read_weights
+from ..encoders.weights import CHECKPOINT, load_weights, not_readable, read_weights
 from ..files import ConfigError, SiamDiffError, printable, write_file, writing
 from ..machine import peak_memory
 from . import checkpoint
-from .config import check_resumable
+from .config import check_resumable, flag
 from .log import beside, in_order, lines_before
 from .order import Data
 from .ranks import Ranks, Record, means
@@ -61,10 +61,9 @@ class Run:
     ):
         if not len(data.indices):
             raise ConfigError("no proteins to train on")
-        try:
-            json.dumps(vars(config))
-        except TypeError as error:  # an option of a plugin: the checkpoints could not be read
-            raise ConfigError(f"options must be numbers, words, or lists of them: {error}") from error
+        for name in not_readable(vars(config)):  # an option of a plugin
+            problem = f"{flag(name)} is {getattr(config, name)!r:.50}, which no checkpoint can give back"
+            raise ConfigError(f"{problem}: options must be numbers, words, or lists of them")
         self.config, self.ranks, self.unit = config, ranks, unit
         self.data, self.trained_on = data, [len(data.indices), data.dataset.checksum, also]
         self.per_epoch = max(1, len(data.indices) // config.global_batch_size)  # steps

@@ -79,7 +79,7 @@ def test_the_learning_rate_follows_the_loss_of_the_epoch(stop, tmp_path, monkeyp
     assert seen == pytest.approx([sum(losses[i : i + 10]) for i in range(0, 40, 10)], rel=1e-6)
 
 
-@pytest.mark.parametrize("value", [Path("a.txt"), np.float64(1), 2**63, {"a": [{1, 2}]}])
+@pytest.mark.parametrize("value", [Path("a.txt"), np.float64(1), {"a": [print]}])
 def test_an_option_that_no_checkpoint_can_hold_is_refused_before_the_run(value, tmp_path):
     """A plugin's, as of `option(..., type=Path)`."""
     config = configure(tmp_path)
