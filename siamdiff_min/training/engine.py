@@ -93,7 +93,6 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
     keys = train_keys(config, run.data.indices, range(run.step, run.last_step), ranks.rank, ranks.world)
     loaded, generator, stop = load_batches(run.data, keys, config, ranks.device), torch.Generator(ranks.device), 0
     with closing(loaded) as batches, catch_signals() as caught, run.bar:
-        run.trim_log()
         while run.step < run.last_step and not stop:  # Alg. 1, line 1
             run.begin_step()
             run.end_step(minimise(run, batches, generator))

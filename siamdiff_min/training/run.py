@@ -87,6 +87,8 @@ class Run:
         self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the last steps of this stage, since the start of this process
         self.restore()
         self.path = Path(config.out) / "metrics.jsonl"
+        if ranks.rank == 0:  # without the lines that were written after the checkpoint
+            write_file(self.path, lines_before(self.path, self.step))
         self.start, self.cpu_start = time.perf_counter(), time.process_time()
         self.first = self.step  # of this process
         self.bar = ranks.bar(total=self.last_step, initial=self.step, unit="step")
@@ -195,11 +197,6 @@ class Run:
             self.epoch_loss = 0.0
 
     # ---- metrics.jsonl -----------------------------------------------------------------------------------------------
-
-    def trim_log(self) -> None:
-        """Remove the lines of metrics.jsonl that were written after the checkpoint."""
-        if self.ranks.rank == 0:
-            write_file(self.path, lines_before(self.path, self.step))
 
     def log_train(self) -> None:
         """Write a line with the means over the last --log-every steps of the stage. Here the host waits for the device.
