@@ -101,8 +101,8 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
             other = ", ".join(sorted({*data.classes} ^ {*model["labels"]})[:3])
             source = f"{config.labels or config.data or 'the demo'}{other and f'; of one alone: {other}'}"
             raise ConfigError(f"{config.eval_only} was trained on other labels than those of {source}")
-    origins, workers = [getattr(data, split) for split in needed], config.num_workers or 1
-    stores = ranks.first(lambda: [open_store(x, workers=workers, build=not config.dry_run) for x in origins])
+    how = {"workers": config.num_workers or 1, "build": not config.dry_run}
+    stores = ranks.first(lambda: [data.open(split, **how) for split in needed])
     datasets = {}
     if None not in stores:
         kept = {"classes": data.classes, "max_residues": config.max_residues}

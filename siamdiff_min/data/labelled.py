@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..files import StructureError
 from .sources import Origin
+from .store import ProteinStore, open_store
 
 SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # split -> its names in data sets
 
@@ -20,6 +21,12 @@ class LabelledData:
     classes: tuple[str, ...] = ()  # their names, in the order of the outputs; empty for tasks without classes
     about: str = ""  # where the labels come from, for the user
     options: Mapping = field(default_factory=dict)  # arguments of the task (table)
+    label_of: Mapping = field(default_factory=dict)  # split -> its proteins -> what makes the labels of each (table)
+
+    def open(self, split: str, **options) -> ProteinStore | None:
+        """The store of a split (see `open_store`); if its labels come from a table, of the proteins that have some."""
+        store = open_store(getattr(self, split), **options)
+        return store.with_labels(self.label_of[split]) if store and self.label_of else store
 
 
 def find_part(root, folders: Sequence[str], names: Sequence[str], what: str) -> Path:

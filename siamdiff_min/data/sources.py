@@ -129,7 +129,6 @@ class Origin:
     data: Path | None = None  # the file or folder whose names and bytes decide on the store
     files: Mapping[str, tuple] = field(default_factory=dict)  # `data_files` of them, as they are now
     in_cache: bool = False  # the store never goes beside the data
-    label_of: Mapping[str, Callable[[list], dict]] | None = None  # only these proteins; see `ProteinStore.with_labels`
 
     def fingerprint(self, format: str) -> str:
         """A name for the store: a hash of its format, and of all names, sizes and times of the files."""

@@ -217,7 +217,7 @@ def open_store(
     elif finished := finished_store(path.path if isinstance(path, Origin) else Path(path)):
         if store is not None or (isinstance(path, Origin) and path.key):
             raise ConfigError(f"{finished} is a finished store: nothing is built from it, give its structures")
-        return _labelled(ProteinStore(finished), path)
+        return ProteinStore(finished)
     origin = path if isinstance(path, Origin) else structure_files(path)
     homes = [Path(store)] if store else _homes(origin)
     folders = [home / origin.fingerprint(FORMAT) for home in homes]
@@ -228,7 +228,7 @@ def open_store(
         with lock(folder.parent / LOCK):
             if not os.path.isfile(folder / META):  # another process may have built it in the meantime
                 _build(folder, origin, workers)
-    return folder and _labelled(ProteinStore(folder), origin)
+    return folder and ProteinStore(folder)
 
 
 def _homes(origin: Origin) -> list[Path]:
@@ -242,12 +242,6 @@ def _homes(origin: Origin) -> list[Path]:
 
 def _writable(folder: Path) -> bool:
     return os.access(folder if folder.exists() else folder.parent, os.W_OK)
-
-
-def _labelled(store: ProteinStore, origin) -> ProteinStore:
-    """The store with the labels that its Origin adds, if it adds some."""
-    label_of = origin.label_of if isinstance(origin, Origin) else None
-    return store if label_of is None else store.with_labels(label_of)
 
 
 def finished_store(path: Path) -> Path | None:

@@ -13,7 +13,6 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -49,15 +48,14 @@ def table_set(table, data, kind: str | None = None, needed: Sequence[str] = tupl
     if missing := sorted(listed.keys() - there):
         detail = f"{len(missing)} of {len(listed)}, e.g. {missing[0]}; {data} has {len(there)}, e.g. {[*there][:1]}"
         raise StructureError(table, "names that match no structure", detail)
-    origin, split_of = structure_files(data), _splits(table, listed, needed)
-    origins = {}
-    for split in SPLITS:
-        named = {name: rows for name, rows in listed.items() if split_of[name] == split}
-        origins[split] = replace(origin, label_of={name: partial(_labels, kind, rows) for name, rows in named.items()})
+    origin, split_of, label_of = structure_files(data), _splits(table, listed, needed), {split: {} for split in SPLITS}
+    for name, rows_of_name in listed.items():
+        label_of[split_of[name]][name] = partial(_labels, kind, rows_of_name)
     count = f"{len(rows)} residues of {len(listed)}" if residues else f"{len(listed)}"
     about = f"{kind} on {count} structures, {table}" + (f"; {len(classes)} classes" if classes else "")
     about += f"; {unlabelled} structures have no label" if (unlabelled := len(there - listed.keys())) else ""
-    return LabelledData(**origins, classes=classes, about=about, options={"kind": kind, "residues": residues})
+    options = {"kind": kind, "residues": residues}
+    return LabelledData(origin, origin, origin, classes, about, options, label_of)
 
 
 def _names_in(store: Path) -> set[str]:

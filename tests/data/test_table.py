@@ -59,7 +59,7 @@ def write(folder, *lines):
 def labelled(folder, values, **options):
     path = write(folder, ("name", "value"), *zip(NAMES, values))
     data = table_set(path, folder / "data", **options)
-    stores = [open_store(getattr(data, split), workers=1) for split in ("train", "valid", "test")]
+    stores = [data.open(split, workers=1) for split in ("train", "valid", "test")]
     return data, [SETS["table"].samples(store, classes=data.classes) for store in stores]
 
 
@@ -122,7 +122,7 @@ def test_labels_are_the_same_with_and_without_spaces(folder, separator):
         lines += [separator.join([name, f'"{value}"', "train"]) for name, value in zip(NAMES, values)]
         (folder / "labels").write_text("\n".join(lines))
         data = table_set(folder / "labels", folder / "data", needed=["train"])
-        store = open_store(data.train, workers=1)
+        store = data.open("train", workers=1)
         made.append((data.classes, [store.labels(i) for i in range(6)]))
     assert made[0] == made[1] == made[2] and made[0][0] == ("a", "b", "c")
     assert made[0][1][1]["values"] == [["a", "b"]]
@@ -186,7 +186,7 @@ def test_a_missing_value_is_no_class(folder):
 def test_a_table_of_the_test_split_alone_is_enough_to_score(folder):
     path = write(folder, *((name, i, "test") for i, name in enumerate(NAMES)))
     data = table_set(path, folder / "data", needed=["test"])
-    assert len(data.test.label_of) == 6 and not data.train.label_of
+    assert len(data.label_of["test"]) == 6 and not data.label_of["train"]
     with pytest.raises(StructureError, match="6 structures leave none for train and valid"):
         table_set(path, folder / "data")
 
@@ -215,7 +215,7 @@ def test_one_store_for_all_tables_and_nothing_beside_the_data(folder):
     ):
         path.write_text(text)
         data = table_set(path, folder / "data")
-        stores = [open_store(getattr(data, split), workers=1) for split in ("train", "valid", "test")]
+        stores = [data.open(split, workers=1) for split in ("train", "valid", "test")]
         assert {store.path for store in stores} == {plain.path}
         assert sorted(name for store in stores for name in store.names) == NAMES and len(plain) == 7
         checksums |= {store.checksum for store in stores}
@@ -232,12 +232,12 @@ def test_a_finished_store_takes_the_place_of_its_structures(folder):
     """As for pre-training: of a folder, or as `siamdiff build --min-plddt` prints it."""
     path = write(folder, *((name, i) for i, name in enumerate(NAMES)))
     data = table_set(path, folder / "data")
-    expected, store = [open_store(getattr(data, split), workers=1) for split in ("train", "valid", "test")], None
+    expected, store = [data.open(split, workers=1) for split in ("train", "valid", "test")], None
     for store in (expected[0].path, folder / "data.store"):
         given = table_set(path, store)
         assert given.about == data.about and "; 1 structures have no label" in given.about
         for split, own in zip(("train", "valid", "test"), expected):
-            found = open_store(getattr(given, split), workers=1)
+            found = given.open(split, workers=1)
             assert (found.path, found.names, found.checksum) == (own.path, own.names, own.checksum)
             assert [found.labels(i) for i in range(len(found))] == [own.labels(i) for i in range(len(own))]
     with pytest.raises(StructureError, match=r"names that match no structure \(1 of 7, e.g. p9"):
@@ -248,7 +248,7 @@ def test_what_a_finished_store_could_not_read_is_counted_too(folder):
     (folder / "data" / "p0.pdb").write_text("<html>")
     store = open_store(folder / "data", workers=1).path
     path = write(folder, *((name, i, "train") for i, name in enumerate(NAMES)))
-    found = open_store(table_set(path, store, needed=["train"]).train, workers=1)
+    found = table_set(path, store, needed=["train"]).open("train", workers=1)
     assert found.names == NAMES[1:] and found.not_found == "1 structures"
 
 
@@ -257,14 +257,14 @@ def test_structures_that_cannot_be_read_are_counted(folder):
     data = table_set(
         write(folder, *((name, i, "train") for i, name in enumerate(NAMES))), folder / "data", needed=["train"]
     )
-    store = open_store(data.train, workers=1)
+    store = data.open("train", workers=1)
     assert len(store) == 5 and store.not_found == "1 structures"
 
 
 def test_splits_by_column(folder):
     lines = [(name, 1 + i, split) for i, (name, split) in enumerate(zip(NAMES, ["train", "val", "test"] * 2))]
     data = table_set(write(folder, *lines), folder / "data")
-    listed = [[*getattr(data, split).label_of] for split in ("train", "valid", "test")]
+    listed = [[*data.label_of[split]] for split in ("train", "valid", "test")]
     assert listed == [["p0", "p3"], ["p1", "p4"], ["p2", "p5"]]
     with pytest.raises(StructureError, match="4 structures leave none for valid"):
         table_set(write(folder, *[line for line in lines if line[2] != "val"]), folder / "data")
@@ -306,7 +306,7 @@ def test_residues_are_found_by_chain_number_and_insertion_code(folder):
         lines += [(name, chain, own[7], 0.7), (name, chain, own[2], 0.2), (name, chain, 999, 9), (name, "Z", own[2], 9)]
     data = table_set(write(folder, *lines), folder / "data")
     assert data.options == {"kind": "regression", "residues": True} and "24 residues of 6 structures" in data.about
-    store = open_store(data.train, workers=1)
+    store = data.open("train", workers=1)
     samples = SETS["table"].samples(store)
     sample = samples[0, 0]
     assert sample.focus.nonzero().flatten().tolist() == [2, 7] and torch.allclose(
@@ -329,13 +329,13 @@ def test_residues_of_one_number_are_told_apart_by_chain_and_insertion_code(folde
     write_pdb(folder / "data" / "two.pdb", protein, ("L", "H"))
     places = [(chain, number) for number in ("5A", "-7", "5", "6", "5B") for chain in "HL"]
     lines = [("two", *place, row, "train") for row, place in enumerate(places)]
-    store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
+    store = table_set(write(folder, *lines), folder / "data", needed=["train"]).open("train", workers=1)
     sample = SETS["table"].samples(store)[0, 0]
     in_file = [(chain, number) for chain in "LH" for number in ("5", "5A", "5B", "6", "-7")]
     assert sample.names == tuple(f"two:{chain}:{number}" for chain, number in in_file) and not store.not_found
     assert sample.target.tolist() == [places.index(place) for place in in_file] and sample.focus.all()
     lines = [("two", "H", "5A", 1, "train"), ("two", "H", "5C", 2, "train"), ("two", "A", "5", 3, "train")]
-    store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
+    store = table_set(write(folder, *lines), folder / "data", needed=["train"]).open("train", workers=1)
     assert SETS["table"].samples(store)[0, 0].focus.nonzero().flatten().tolist() == [6]
     assert store.not_found == "2 labels of residues that are not in theirs"
 
@@ -343,14 +343,14 @@ def test_residues_of_one_number_are_told_apart_by_chain_and_insertion_code(folde
 def test_a_structure_without_its_labelled_residues_is_left_out(folder):
     numbers = [900, *[int(PROTEIN.residue_number[8])] * 5]
     lines = [(name, "A", number, i, "train") for i, (name, number) in enumerate(zip(NAMES, numbers))]
-    store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
+    store = table_set(write(folder, *lines), folder / "data", needed=["train"]).open("train", workers=1)
     assert store.names == NAMES[1:] and store.not_found == "1 structures, 1 labels of residues that are not in theirs"
 
 
 def test_a_split_in_which_no_label_meets_a_residue_is_a_sentence(folder):
     """Numbers or chains of another scheme: the store has its structures, but none of the labels."""
     lines = [(name, "A", 900 + i, i, "train") for i, name in enumerate(NAMES)]
-    store = open_store(table_set(write(folder, *lines), folder / "data", needed=["train"]).train, workers=1)
+    store = table_set(write(folder, *lines), folder / "data", needed=["train"]).open("train", workers=1)
     reason = (
         r"data\.store.*: a split without any sample \(not found: 6 structures, 6 labels of residues that are not in"
     )
@@ -375,7 +375,7 @@ def test_every_kind_is_learnt_by_heart(folder, kind, residues, level):
     else:
         lines = list(zip(NAMES, texts))
     data = table_set(write(folder, *lines), folder / "data", kind)
-    samples = SETS["table"].samples(open_store(data.train, workers=1), classes=data.classes)
+    samples = SETS["table"].samples(data.open("train", workers=1), classes=data.classes)
     batch, _ = pack_samples([samples[0, i] for i in range(4)])
     outputs = {"num_outputs": len(data.classes)} if data.classes else {}
     task = TASKS["table"](ENCODERS["gearnet"](level, "tiny"), **outputs, **data.options)
