@@ -259,14 +259,15 @@ def random_links(num_targets: int) -> Links:
 
 @pytest.mark.parametrize("num_targets", [40, 20], ids=["maps first", "sums first"])
 def test_aggregate_keeps_its_inputs_alone(num_targets):
-    """Neither sums nor copies of the maps wait for the backward pass, and the gradients are right."""
+    """No sum and no message waits for the backward pass, a copy of the weight at most; and the gradients are right."""
     links = random_links(num_targets)
     linear = torch.nn.Linear(4 * 6, 5).double()
     x = torch.randn(30, 6, dtype=torch.float64, generator=generator(), requires_grad=True)
     known, kept = {t.untyped_storage().data_ptr() for t in (x, *linear.parameters())}, []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
         fast.aggregate(x, links, linear)
-    assert kept and {t.untyped_storage().data_ptr() for t in kept} == known - {linear.bias.data_ptr()}
+    others = [t for t in kept if t.untyped_storage().data_ptr() not in known]
+    assert kept and sum(t.numel() for t in others) <= linear.weight.numel() * (num_targets == 40)
 
     def of_weight(x, weight):
         return fast.aggregate(x, links, SimpleNamespace(weight=weight, bias=linear.bias))
