@@ -36,9 +36,8 @@ from benchmarks.pdb import write_pdb
 from benchmarks.step import load_batch, timed
 from siamdiff_min import embed, load_encoder
 from siamdiff_min.data.crops import Crops, collate, split
-from siamdiff_min.data.shards import ProteinStore, shard_file, write_meta
 from siamdiff_min.data.sources import bundle_path, find_structures
-from siamdiff_min.data.store import open_store
+from siamdiff_min.data.store import META, ProteinStore, open_store, shard_file
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, fast, kernels
 from siamdiff_min.encoders.esm import CLS, EOS, ESM2, ESM_SIZES, RESIDUE_TOKEN, VOCABULARY, Tokens
 from siamdiff_min.encoders.graph import line_graph
@@ -207,10 +206,10 @@ def repeat(store: ProteinStore, proteins: int, folder: Path) -> ProteinStore:
     """A store that holds the shards of another one again and again, `proteins` in all or a few more."""
     folder.mkdir()
     times = -(-proteins // len(store))
-    for number, file in enumerate(store.files * times):
-        shutil.copyfile(file, shard_file(folder, number))
     meta = store.meta | {"shards": store.meta["shards"] * times}
-    write_meta(folder, meta)
+    for number in range(len(meta["shards"])):
+        shutil.copyfile(shard_file(store.path, number % len(store.meta["shards"])), shard_file(folder, number))
+    (folder / META).write_text(json.dumps(meta))
     return ProteinStore(folder)
 
 
@@ -227,7 +226,7 @@ def cold(path: Path, count: int, length: int, fits: bool, seed: int) -> tuple[fl
             os.fsync(opened.fileno())
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     keys = [(0, int(i)) for i in np.random.default_rng(seed).integers(len(ProteinStore(path)), size=count)]
-    with mock.patch("siamdiff_min.data.shards.memory", lambda: math.inf if fits else 0):
+    with mock.patch("siamdiff_min.data.store.memory", lambda: math.inf if fits else 0):
         before = read_bytes()
         seconds = timed(partial(read, Crops(ProteinStore(path), length, seed), keys))[1]
         return count / seconds, (read_bytes() - before) / count / 1e3
