@@ -40,7 +40,7 @@ class ConfigError(SiamDiffError):
 
 
 class StoreError(SiamDiffError):
-    """A store that is damaged, of another version, or cannot be built; the message names the folder and the array."""
+    """A store that is damaged, of another version, or cannot be built; the message names its folder."""
 
 
 class CheckpointError(SiamDiffError):

@@ -126,7 +126,7 @@ class Origin:
     path: Path  # the store is named after it
     key: str  # what decides on the store besides the files: the task and its labels; "" for plain structures
     listing: Callable[[], Listing]  # called only if the store has to be built
-    data: Path | None = None  # the file or folder whose names and bytes decide on the store
+    data: Path | None = None  # the file or folder whose names, sizes and times decide on the store
     files: Mapping[str, tuple] = field(default_factory=dict)  # `data_files` of them, as they are now
     in_cache: bool = False  # the store never goes beside the data
 
