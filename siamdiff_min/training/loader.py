@@ -5,6 +5,7 @@ import signal
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.reduction import ForkingPickler
 
 import torch
@@ -36,6 +37,8 @@ def load_batches(data: Data, keys: Iterable[list], config: Namespace, device: to
         # gloo's threads may still be letting go of tensors. Up to Python 3.11 a worker that is forked meanwhile can
         # hang: 8 of 8,000 did; with a pause of 0.01 s none of 16,000.
         time.sleep(0.1)
+    if number and START == "spawn":
+        resource_tracker.ensure_running()  # its own start would lift the mask
     # The workers inherit this mask: Ctrl-C, and SIGTERM of a batch system, are for the run, which writes a checkpoint.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     others = multiprocessing.active_children()
