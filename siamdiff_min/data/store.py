@@ -247,7 +247,8 @@ def _writable(folder: Path) -> bool:
 def finished_store(path: Path) -> Path | None:
     """The finished store that a path is, or the only one in a folder of stores. Raises StoreError for several."""
     if not os.path.isfile(path / LOCK):
-        return path if os.path.isfile(path / META) and b"siamdiff_min store" in (path / META).read_bytes()[:99] else None
+        head = (path / META).read_bytes()[:99] if os.path.isfile(path / META) else b""
+        return path if b"siamdiff_min store" in head else None
     stores = [file.parent for file in sorted(path.glob(f"*/{META}"))]
     if len(stores) != 1:
         names = ", ".join(folder.name for folder in stores)

@@ -8,7 +8,6 @@ import os
 import time
 from argparse import Namespace
 from collections import deque
-from operator import index
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,7 +83,7 @@ class Run:
         self.stage = self.epoch = None  # of the current step
         self.epoch_loss = 0.0  # sum over the steps of this epoch
         self.steps: dict[int, Step] = {}  # the steps since the last line of the training
-        self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the last steps of this stage, since the start of this process
+        self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the stage's last steps
         self.restore()
         self.path = Path(config.out) / "metrics.jsonl"
         if ranks.rank == 0:  # without the lines that were written after the checkpoint
@@ -134,9 +133,9 @@ class Run:
             return
         path, state = saved
         check_resumable(self.config, state["config"], path)
-        before = state["data"] if len(state["data"]) != 2 else [*state["data"], self.trained_on[2]]  # version 0.3
-        if before != self.trained_on:
-            was, now = (f"{num} samples of the data {digest[:12]}" for num, digest, _ in (before, self.trained_on))
+        if state["data"] != self.trained_on:
+            both = state["data"], self.trained_on
+            was, now = (f"{num} samples of the data {digest[:12]}" for num, digest, _ in both)
             if was == now:
                 was, now = f"{was} with another validation split or other classes", "those of today"
             raise ConfigError(
@@ -144,12 +143,10 @@ class Run:
                 "weights with --init-from"
             )
         load_weights(self.objective, state["objective"], str(path))
-        for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
-            group["lr"] = float(saved["lr"])
-        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state["optimizer"]["state"]})
+        self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler:
             self.scheduler.load_state_dict(state["scheduler"])
-        self.step, self.epoch_loss = index(state["step"]), float(state["epoch_loss"])
+        self.step, self.epoch_loss = state["step"], state["epoch_loss"]
         self.ranks.say(f"resumed from {path} at step {self.step}")
 
     # ---- step by step ------------------------------------------------------------------------------------------------
