@@ -219,8 +219,8 @@ def open_store(
             raise ConfigError(f"{finished} is a finished store: nothing is built from it, give its structures")
         return ProteinStore(finished)
     origin = path if isinstance(path, Origin) else structure_files(path)
-    homes = [Path(store)] if store else _homes(origin)
-    folders = [home / origin.fingerprint(FORMAT) for home in homes]
+    homes, name = [Path(store)] if store else _homes(origin), origin.fingerprint(FORMAT)
+    folders = [home / name for home in homes]
     folder = next((folder for folder in folders if os.path.isfile(folder / META)), None)
     if folder is None and build:
         local = store or (beside and not origin.in_cache and _writable(homes[0]))
