@@ -78,7 +78,7 @@ def read_run(path: Path, name: str) -> Run:
             raise SiamDiffError(f"{path} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
         for line in [x for of_seed in lines.values() for x in of_seed if x["split"] == "valid"][-1:]:
             for measure, value in [] if content["test"] else in_order(line):
-                content["mean"][measure], content["constant"][measure] = value, line.get(f"{measure}_constant")
+                content["mean"][measure], content["constant"][measure] = value or None, line.get(f"{measure}_constant")
     return Run(name, content["config"] or (saved[1]["config"] if saved else {}), content, lines, predictions)
 
 
