@@ -38,7 +38,7 @@ from siamdiff_min import embed, load_encoder
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.data.store import META, ProteinStore, open_store, shard_file
-from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, fast, kernels
+from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, fast
 from siamdiff_min.encoders.esm import CLS, EOS, ESM2, ESM_SIZES, RESIDUE_TOKEN, VOCABULARY, Tokens
 from siamdiff_min.encoders.graph import line_graph
 from siamdiff_min.encoders.ops import Links
@@ -135,7 +135,7 @@ def gvp(repeats: int) -> None:
 
     def run(form: str) -> Tensor:
         net.zero_grad()
-        with patch.object(kernels, "form", form):
+        with patch.object(formulas, "form", form):
             node = net(batch, graph).node
             node.square().sum().backward()
         return node.detach()

@@ -8,7 +8,7 @@ The batches are real: four 100-residue chains (atom level) or four 150-residue c
 same. Prints one line per configuration: median and range of the step in seconds, proteins per second, the matrix
 products in it against the rate of the large ones measured in the same run, and the parts of the step. What is timed is
 interleaved, so that a shared machine slows all of it alike. `--against plain` also runs the formulas as they are
-published (`encoders/kernels.py`). `--part encoder` times the encoder alone, one view, forward and backward.
+published (`encoders/formulas.py`). `--part encoder` times the encoder alone, one view, forward and backward.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from siamdiff_min.encoders import ENCODERS, GraphBuilder, fast, gearnet, kernels
+from siamdiff_min.encoders import ENCODERS, GraphBuilder, fast, gearnet
 from siamdiff_min.machine import keep_few_plans, keep_freed_memory, peak_memory
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ATOM_ELEMENT
@@ -113,7 +113,7 @@ class Step:
         clock, counter = self.clock, FlopCounterMode(display=False) if count else nullcontext()
         self.adam.zero_grad()
         started = time.perf_counter()
-        with patch.object(kernels, "form", self.form), counter:
+        with patch.object(formulas, "form", self.form), counter:
             with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.amp == "bf16"), self.timed_parts():
                 if self.part == "encoder":
                     loss = self.objective.encoder(self.batch).node.square().mean()

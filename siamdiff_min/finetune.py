@@ -28,8 +28,8 @@ from .downstream.tasks import TASKS, Classes, Task
 from .encoders import weights
 from .files import ConfigError
 from .training import checkpoint, engine, results
+from .training.batches import Data, epoch_batches
 from .training.config import finetune_options, for_seed, printed
-from .training.order import Data, epoch_batches
 from .training.ranks import Ranks, launch, world_size
 from .training.run import Run
 

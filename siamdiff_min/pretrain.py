@@ -16,9 +16,9 @@ from .data.crops import Crops, collate, split
 from .data.store import open_store
 from .encoders import weights
 from .training import checkpoint, engine
+from .training.batches import Data
 from .training.config import pretrain_options, printed
 from .training.log import summary
-from .training.order import Data
 from .training.ranks import Ranks, launch, world_size
 from .training.run import Run
 

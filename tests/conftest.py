@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data.sources import bundle_path, find_structures
-from siamdiff_min.encoders import kernels
+from siamdiff_min.encoders import formulas
 from siamdiff_min.encoders.graph import Graph
 from siamdiff_min.protein.conformer import chi_atoms
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX
@@ -173,10 +173,10 @@ def assert_packing_equals_encoding_singly(net) -> None:
         assert relative_error(getattr(together, name), torch.cat([getattr(e, name) for e in apart]).detach()) < 1e-12
 
 
-@pytest.fixture(params=kernels.FORMS)
+@pytest.fixture(params=formulas.FORMS)
 def kernel_form(request):
     """The costly formulas as published, then fast: a test that uses this runs in both forms."""
-    with patch.object(kernels, "form", request.param):
+    with patch.object(formulas, "form", request.param):
         yield request.param
 
 

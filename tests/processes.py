@@ -30,7 +30,7 @@ from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import weights
 from siamdiff_min.files import StoreError, console, write_file
 from siamdiff_min.training import engine, ranks
-from siamdiff_min.training.order import Data
+from siamdiff_min.training.batches import Data
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 300  # seconds until what has not happened never will: busy machines are slow, collectives wait for 600

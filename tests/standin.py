@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from siamdiff_min.logs import Mean
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.statistics import Mean
 from siamdiff_min.training import engine
+from siamdiff_min.training.batches import Data
 from siamdiff_min.training.config import pretrain_options
-from siamdiff_min.training.order import Data
 from siamdiff_min.training.ranks import Ranks, launch, world_size
 from siamdiff_min.training.run import Run
 

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "siamdiff_min"
 FLOOR = {
     "files": 0,
     "conventions": 0,
-    "logs": 0,
+    "statistics": 0,
     "machine": 0,
     "protein": 1,
     "encoders": 2,

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from ..data.samples import Sample
 from ..encoders.ops import MLP, segment_sum
 from ..files import ConfigError
-from ..logs import Entropy, Statistic, Variance
 from ..protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
+from ..statistics import Entropy, Statistic, Variance
 from . import metrics
 
 

@@ -1,4 +1,4 @@
-"""The formulas of `kernels.py`, faster and in less memory; numbers differ by rounding alone.
+"""The formulas of `formulas.py`, faster and in less memory; numbers differ by rounding alone.
 
 `edge_scores` and `aggregate` come last. They rest on three ideas: add rows up through sorted indices, so that no
 message is stored (`gather.py`); compute what is cheap again in the backward pass; apply a linear map to as few rows as

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from ..conventions import PAPER, Conventions
 from ..encoders.graph import Graph
 from ..encoders.ops import MLP, raised
-from ..logs import Entropy, Mean, Variance
 from ..protein.constants import NUM_RESIDUE_TYPES
 from ..protein.geometry import angle, dihedral, length
 from ..protein.protein import Protein
+from ..statistics import Entropy, Mean, Variance
 from .diffusion import hide_residues, random_mask
 from .objective import LossAndLogs, Objective, mean_or_zero
 from .walks import sample_walks, walk_nodes

@@ -7,9 +7,9 @@ from torch.nn import functional as F
 from ..conventions import PAPER, Conventions
 from ..encoders.graph import Graph
 from ..encoders.ops import MLP
-from ..logs import Mean
 from ..protein.geometry import length
 from ..protein.protein import Protein
+from ..statistics import Mean
 from .objective import LossAndLogs, Objective
 
 MAX_RESIDUES = 50  # of a subsequence

@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 from ..encoders.graph import edge_lengths
 from ..encoders.ops import MLP
-from ..logs import Mean
 from ..protein.conformer import chi_atoms, rotate_side_chains
 from ..protein.constants import MAX_CHI, RESIDUE_INDEX
 from ..protein.geometry import normal_like
 from ..protein.protein import Protein
+from ..statistics import Mean
 from .diffusion import Schedule
 from .objective import LossAndLogs, Objective, mean_or_zero
 

@@ -5,7 +5,7 @@ Beside each loss the logs have its `..._constant`: the loss of the best predicti
 
 from torch import Tensor, nn
 
-from ..logs import Statistic
+from ..statistics import Statistic
 
 LossAndLogs = tuple[Tensor, dict[str, Statistic]]
 

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..conventions import PAPER, Conventions
-from ..encoders import kernels
+from ..encoders import formulas
 from ..encoders.encoder import Encoding
 from ..encoders.graph import Graph, edge_lengths
 from ..encoders.ops import MLP, raised, segment_mean, segment_sum
-from ..logs import Entropy, Mean
 from ..protein.conformer import GaussianConformer, TorsionalConformer
 from ..protein.constants import NUM_RESIDUE_TYPES
 from ..protein.protein import Protein
+from ..statistics import Entropy, Mean
 from .diffusion import Schedule, add_gaussian_noise, edges_to_vectors, hide_residues, random_mask
 from .objective import LossAndLogs, Objective
 
@@ -111,7 +111,7 @@ class SiamDiff(Objective):
     def structure_loss(self, noisy: list[Noisy], crossed: list[Encoding]) -> LossAndLogs:
         """|eps - eps_theta|^2 of Eq. 10: the mean over atoms, views, then proteins. And its logs."""
         # Eq. 5: m_ij = MLP(a_i * a_j, MLP(|r_i - r_j|)) of every edge, a from the other view, r from this one
-        scores = kernels.edge_scores(noisy, crossed, self.dist_mlp, self.struct_mlp)
+        scores = formulas.edge_scores(noisy, crossed, self.dist_mlp, self.struct_mlp)
         loss = torch.stack([noise_error(n, m) for n, m in zip(noisy, scores)]).mean(0)  # (B,)
         constant = torch.stack([noise_error(n, torch.zeros_like(m)) for n, m in zip(noisy, scores)]).mean(0)
         return loss.mean(), {"structure_loss": Mean.of(loss), "structure_loss_constant": Mean.of(constant)}
@@ -141,7 +141,7 @@ class SiamDiff(Objective):
         noisy = [self.add_noise(view, steps, steps[:0], generator) for view in views]
         buffers = {name: buffer.clone() for name, buffer in self.encoder.named_buffers()}  # training would change them
         other = torch.func.functional_call(self.encoder, buffers, (noisy[-1].protein, noisy[-1].graph))
-        (m,) = kernels.edge_scores(noisy[:1], [other], self.dist_mlp, self.struct_mlp)
+        (m,) = formulas.edge_scores(noisy[:1], [other], self.dist_mlp, self.struct_mlp)
         pos, graph = noisy[0].protein.pos, noisy[0].graph
         noise = -edges_to_vectors(m, pos, graph.src, graph.dst)  # eps_theta; `Noisy.score` says why minus
         return [views[0].pos, pos, pos - (1 / self.alpha_bar[t - 1] - 1).sqrt() * noise]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..conventions import PAPER, Conventions
-from ..logs import Mean
+from ..statistics import Mean
 from .constants import ATOM_NAMES, ATOM_RADIUS, CHI_ATOM_INDEX, GREEK_RANK, MAX_CHI, RESIDUE_INDEX, VDW_RADIUS
 from .geometry import length, normal_like, rotate_about_axis
 from .neighbors import radius_pairs

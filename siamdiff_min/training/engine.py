@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..logs import Mean
+from ..statistics import Mean
+from .batches import Data, seed_of, train_keys, valid_keys
 from .loader import load_batches
-from .order import Data, seed_of, train_keys, valid_keys
 from .ranks import Ranks, Record, catch_signals, means
 from .run import Run, Step
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from ..data.sources import START
 from ..files import SiamDiffError
-from .order import Data
+from .batches import Data
 
 
 def load_batches(data: Data, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from tqdm import tqdm
 
 from ..files import ConfigError, SiamDiffError, lock
-from ..logs import Statistic
 from ..machine import choose_device, keep_few_plans, keep_freed_memory
+from ..statistics import Statistic
 
 tqdm.monitor_interval = 0  # no thread of its own: processes are forked beside it
 PATIENCE = timedelta(days=7)  # timeout of collectives; the others wait while rank 0 converts data

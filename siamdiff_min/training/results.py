@@ -24,7 +24,7 @@ from ..downstream.metrics import rows_of_groups
 from ..downstream.tasks import Binary, Task
 from ..files import SiamDiffError, escape, unescape, write_file
 from . import engine
-from .order import Data
+from .batches import Data
 from .ranks import Ranks
 
 ENTRIES = 10**8  # targets that are drawn again for the intervals: 1,000 draws of small splits, 100 of the largest

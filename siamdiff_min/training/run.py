@@ -19,9 +19,9 @@ from ..encoders.weights import CHECKPOINT, load_weights, not_readable, read_weig
 from ..files import ConfigError, SiamDiffError, printable, write_file, writing
 from ..machine import peak_memory
 from . import checkpoint
+from .batches import Data
 from .config import check_resumable, flag
 from .log import beside, in_order, lines_before
-from .order import Data
 from .ranks import Ranks, Record, means
 
 

@@ -26,8 +26,8 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.weights import read_weights
 from siamdiff_min.pretraining import OBJECTIVES, STAGED
 from siamdiff_min.training import checkpoint, engine
+from siamdiff_min.training.batches import Data
 from siamdiff_min.training.config import pretrain_options, replace
-from siamdiff_min.training.order import Data
 from siamdiff_min.training.ranks import Ranks
 
 ROOT = Path(__file__).parents[2]

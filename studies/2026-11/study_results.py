@@ -37,7 +37,7 @@ from siamdiff_min.encoders import weights
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES
 from siamdiff_min.training import checkpoint, engine
-from siamdiff_min.training.order import Data
+from siamdiff_min.training.batches import Data
 from siamdiff_min.training.ranks import Ranks
 from siamdiff_min.training.results import read_predictions
 

@@ -22,7 +22,7 @@ from siamdiff_min.data.crops import Crops, collate
 from siamdiff_min.encoders.weights import load_encoder_file, load_weights, read_weights
 from siamdiff_min.files import console
 from siamdiff_min.training import checkpoint, engine
-from siamdiff_min.training.order import Data
+from siamdiff_min.training.batches import Data
 from siamdiff_min.training.ranks import launch
 
 COLUMNS = ("run", "step", "data", "proteins", "structure_loss", "sequence_loss", "sequence_accuracy")

@@ -14,8 +14,7 @@ import torch
 from helpers import reasons, special, tar
 
 from siamdiff_min.data.bundled import bundle_index, bundle_path
-from siamdiff_min.data.sources import read_all
-from siamdiff_min.data.sources import INDEX, LOCK, Source, data_files, find_structures
+from siamdiff_min.data.sources import INDEX, LOCK, Source, data_files, find_structures, read_all
 from siamdiff_min.files import MachineError, StructureError
 
 TEXT = b"".join(

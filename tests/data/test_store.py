@@ -23,13 +23,13 @@ import pytest
 import torch
 from helpers import assert_equal, tar
 from processes import PATIENCE, run
+from siamdiff_min.data.shards import KEYS, META, ProteinStore
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data import shards
 from siamdiff_min.data import store as stores
 from siamdiff_min.data.bundled import bundle_index, bundle_path
 from siamdiff_min.data.crops import Crops, collate, split
-from siamdiff_min.data.shards import KEYS, META, ProteinStore
 from siamdiff_min.data.sources import INDEX, LOCK, Listing, Source, find_structures, structure_files
 from siamdiff_min.data.store import open_store
 from siamdiff_min.files import (

@@ -24,8 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from siamdiff_min.data import shards
 from siamdiff_min.data import store as stores
-from siamdiff_min.data.store import ProteinStore
-from siamdiff_min.data.store import open_store
+from siamdiff_min.data.store import ProteinStore, open_store
 from siamdiff_min.files import StoreError, StructureError
 from siamdiff_min.protein.parse import read_structure
 

@@ -18,8 +18,8 @@ from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.files import ConfigError
 from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
 from siamdiff_min.training import engine, ranks, results
+from siamdiff_min.training.batches import Data
 from siamdiff_min.training.config import TABLE_6, finetune_options
-from siamdiff_min.training.order import Data
 
 CASES = [(task, level) for task, levels in TABLE_6.items() for level in levels]
 ALONE = ranks.Ranks(torch.device("cpu"))

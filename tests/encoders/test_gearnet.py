@@ -18,7 +18,7 @@ from conftest import (
 )
 from helpers import wave
 
-from siamdiff_min.encoders import ENCODERS, fast, kernels
+from siamdiff_min.encoders import ENCODERS, fast, formulas
 from siamdiff_min.encoders.gearnet import GearNet
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH
 from siamdiff_min.encoders.ops import Links
@@ -118,9 +118,9 @@ def test_relational_sums_equal_the_plain_formula_and_a_double_loop(monkeypatch, 
     for s, t, r in zip(source.tolist(), target.tolist(), relation.tolist()):
         expected[t] = expected[t] + linear.weight[:, 6 * r : 6 * r + 6] @ x[s]
     results = [torch.stack(expected)]
-    for form in kernels.FORMS:
-        with patch.object(kernels, "form", form):
-            results.append(kernels.aggregate(x, Links(source, target, relation, sources, 9, relations), linear))
+    for form in formulas.FORMS:
+        with patch.object(formulas, "form", form):
+            results.append(formulas.aggregate(x, Links(source, target, relation, sources, 9, relations), linear))
     results = [(y, *torch.autograd.grad(wave(y), [x, linear.weight, linear.bias])) for y in results]
     for found in results[1:]:
         assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(found, results[0]))

@@ -21,7 +21,7 @@ from helpers import wave
 from siamdiff_min.conventions import CONVENTIONS
 from siamdiff_min.data.samples import pack_samples
 from siamdiff_min.downstream.tasks import TASKS
-from siamdiff_min.encoders import ENCODERS, kernels
+from siamdiff_min.encoders import ENCODERS, formulas
 from siamdiff_min.encoders.graph import ATOM_GRAPH, Graph, one_hot, sort_key
 from siamdiff_min.encoders.gvp import (
     GVP,
@@ -133,12 +133,12 @@ def test_products_per_node_equal_products_per_edge():
     conv = GVPConv((7, 3), (5, 4), (6, 2)).double()
     src, dst = torch.randint(0, 9, (30,), generator=generator(1)), torch.randint(1, 9, (30,), generator=generator(2))
     results = []
-    for form in kernels.FORMS:
+    for form in formulas.FORMS:
         g = generator(3)
         shapes = [(9, 7), (9, 3, 3), (30, 6), (30, 3, 2)]
         x = [torch.randn(shape, dtype=torch.float64, generator=g).requires_grad_() for shape in shapes]
         node, edge = tuple(x[:2]), tuple(x[2:])
-        with patch.object(kernels, "form", form):
+        with patch.object(formulas, "form", form):
             s, v = conv(node, edge, links(src, dst, 9))
         results.append((s, v, *torch.autograd.grad(wave(s) + wave(v), [*x, *conv.parameters()])))
     assert not results[0][0][0].any() and results[0][0][1:].all()

@@ -17,7 +17,6 @@ from siamdiff_min.conventions import OFFICIAL, PAPER
 from siamdiff_min.encoders import ENCODERS, Encoding
 from siamdiff_min.encoders.gearnet import GearNet
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, edge_lengths
-from siamdiff_min.logs import Mean, Statistic
 from siamdiff_min.pretraining import OBJECTIVES, baselines, contrast
 from siamdiff_min.pretraining.baselines import GEOMETRY, Geometry, ResidueTypes, SelfPrediction, without
 from siamdiff_min.pretraining.contrast import MultiviewContrast, ball, info_nce, subsequence
@@ -27,6 +26,7 @@ from siamdiff_min.pretraining.walks import sample_walks, walk_nodes
 from siamdiff_min.protein.conformer import chi_atoms
 from siamdiff_min.protein.constants import CA, RESIDUE_INDEX
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.statistics import Mean, Statistic
 from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import TABLE_5, Settings
 from siamdiff_min.training.ranks import Ranks, means

@@ -9,7 +9,7 @@ from conftest import Golden, deviation, generator, load_golden, move, real_prote
 from torch import nn
 
 from siamdiff_min.conventions import OFFICIAL
-from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, Encoding, GearNet, kernels
+from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, Encoding, GearNet, formulas
 from siamdiff_min.encoders.graph import edge_lengths
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES, SCHEDULES, SiamDiff, diffusion, siamdiff
 from siamdiff_min.protein.conformer import new_clashes, rotate_side_chains
@@ -221,7 +221,7 @@ def test_golden_inner_values(level, replay):
         assert relative_error(out.protein, expected["graph_feature"]) < 1e-5
     (first, graph, _), (_, _, other) = seen
     noisy = siamdiff.Noisy(first, graph, None)
-    (m,) = kernels.edge_scores([noisy], [other], objective.dist_mlp, objective.struct_mlp)
+    (m,) = formulas.edge_scores([noisy], [other], objective.dist_mlp, objective.struct_mlp)
     vectors = diffusion.edges_to_vectors(m, first.pos, graph.src, graph.dst)
     assert relative_error(vectors, golden["out32/g1_struct_pred_pos"]) < 1e-5
     chosen = golden["out32/node_index"]
@@ -283,7 +283,7 @@ def test_heads_of_another_width_are_the_published_formula_too(level, method):
         "seq_mlp": [24, 24, 20],
     }
     loss, _ = objective(batch(), generator())
-    with patch.object(kernels, "form", "plain"):
+    with patch.object(formulas, "form", "plain"):
         expected, _ = objective(batch(), generator())
     assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
 
@@ -351,13 +351,13 @@ def test_each_view_is_denoised_from_the_other(method, partner, monkeypatch):
     objective = tiny(method, "residue").eval()
     encoded, used = [], []
     objective.encoder.register_forward_hook(lambda _, __, out: encoded.append(out))
-    edge_scores = kernels.fast.edge_scores
+    edge_scores = formulas.fast.edge_scores
 
     def watched(noisy, crossed, *heads):
         used.extend(crossed)
         return edge_scores(noisy, crossed, *heads)
 
-    monkeypatch.setattr(kernels.fast, "edge_scores", watched)
+    monkeypatch.setattr(formulas.fast, "edge_scores", watched)
     objective(batch(), generator())
     assert len(encoded) == len(partner) and all(x is encoded[k] for x, k in zip(used, partner, strict=True))
 
@@ -400,9 +400,9 @@ def test_pair_scores_equal_the_plain_formula():
     noisy = [siamdiff.Noisy(replace(protein, pos=pos), graph, None) for pos in (protein.pos, protein.pos + noise)]
     crossed = [Encoding(x, x, x) for x in a]
     results = []
-    for form in kernels.FORMS:
-        with patch.object(kernels, "form", form):
-            scores = torch.stack(kernels.edge_scores(noisy, crossed, objective.dist_mlp, objective.struct_mlp))
+    for form in formulas.FORMS:
+        with patch.object(formulas, "form", form):
+            scores = torch.stack(formulas.edge_scores(noisy, crossed, objective.dist_mlp, objective.struct_mlp))
         weights = [a, *objective.dist_mlp.parameters(), *objective.struct_mlp.parameters()]
         target = torch.randn(scores.shape, dtype=torch.float64, generator=generator(1))
         results.append((scores, *torch.autograd.grad((scores * target).sum(), weights)))
@@ -415,9 +415,9 @@ def test_pair_scores_equal_the_plain_formula():
 def test_a_step_equals_the_formulas_as_published(level):
     """Loss and all gradients of both forms."""
     losses, grads = [], []
-    for form in kernels.FORMS:
+    for form in formulas.FORMS:
         objective = tiny("siamdiff", level)
-        with patch.object(kernels, "form", form):
+        with patch.object(formulas, "form", form):
             loss, _ = objective(batch(), generator())
             loss.backward()
         losses.append(loss.item())
@@ -436,7 +436,7 @@ def test_a_reverse_step_with_the_true_scores_goes_back_to_the_structure(method, 
     objective.encoder.register_forward_hook(lambda _, args, out: encoded.append((args[0], out)))
     add_noise = objective.add_noise
     objective.add_noise = lambda *args: noisy.append(add_noise(*args)) or noisy[-1]
-    monkeypatch.setattr(kernels, "edge_scores", lambda *args: asked.extend(zip(*args[:2])) or [noisy[0].score])
+    monkeypatch.setattr(formulas, "edge_scores", lambda *args: asked.extend(zip(*args[:2])) or [noisy[0].score])
     clean, pos, estimate = objective.denoise(batch(), t, generator())
     ((view, encoding),), ((seen, used),) = encoded, asked
     assert used is encoding and view is noisy[-1].protein and len(noisy) == (2 if method == "siamdiff" else 1)

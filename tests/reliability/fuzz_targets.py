@@ -25,9 +25,8 @@ from fuzz_files import items, real_mmcif, real_pdb
 from mutations import BINARY, TEXT, tar_header, tar_repeat
 
 from siamdiff_min.data import atom3d, ec
-from siamdiff_min.data.store import ProteinStore
 from siamdiff_min.data.sources import find_structures
-from siamdiff_min.data.store import open_store
+from siamdiff_min.data.store import ProteinStore, open_store
 from siamdiff_min.encoders.esm import ESM2
 from siamdiff_min.encoders.weights import (
     MODEL,

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 from fuzz_files import real_pdb
+from siamdiff_min.data.pool import read_all
 
 from siamdiff_min import embed
 from siamdiff_min.data import pool, shards
-from siamdiff_min.data.pool import read_all
 from siamdiff_min.data.sources import Listing, Origin, Source, find_structures
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import embedding

@@ -20,13 +20,13 @@ from standin import assert_equal_weights, configure, lines, train
 
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError
-from siamdiff_min.logs import Entropy, Variance
 from siamdiff_min.pretraining import SCHEDULES, SiamDiff
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.statistics import Entropy, Variance
 from siamdiff_min.training import checkpoint, engine, ranks
 from siamdiff_min.training import run as run_module
+from siamdiff_min.training.batches import Data, valid_keys
 from siamdiff_min.training.log import lines_before
-from siamdiff_min.training.order import Data, valid_keys
 from siamdiff_min.training.ranks import Ranks
 from siamdiff_min.training.run import Run
 

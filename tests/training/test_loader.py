@@ -17,7 +17,7 @@ from processes import PATIENCE, cold, finish, start
 from siamdiff_min.data.store import open_store
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.training import engine, loader
-from siamdiff_min.training.order import Data
+from siamdiff_min.training.batches import Data
 from siamdiff_min.training.ranks import Ranks
 
 CPU = torch.device("cpu")

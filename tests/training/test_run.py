@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import standin
 import torch
-from standin import assert_equal_weights, configure, lines, train
+from standin import configure, lines, train
 
 from siamdiff_min.files import ConfigError, SiamDiffError
 from siamdiff_min.training import checkpoint, engine
-from siamdiff_min.training.order import Data
+from siamdiff_min.training.batches import Data
 from siamdiff_min.training.ranks import Ranks
 from siamdiff_min.training.run import Run
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from standin import configure
 
-from siamdiff_min.training.order import epoch_batches, seed_of, train_keys, valid_keys
+from siamdiff_min.training.batches import epoch_batches, seed_of, train_keys, valid_keys
 
 
 def test_an_epoch_takes_each_at_most_once():

@@ -1,6 +1,6 @@
 """The formulas that cost most, as published. `fast.py` has the same numbers faster, and is what runs by default.
 
-SIAMDIFF_KERNELS=plain in the environment, or `kernels.form = "plain"` in Python, runs what is written here: every edge
+SIAMDIFF_KERNELS=plain in the environment, or `formulas.form = "plain"` in Python, runs what is written here: every edge
 has a row of its own, and every message is stored.
 """
 

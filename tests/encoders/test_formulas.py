@@ -9,32 +9,32 @@ import pytest
 import torch
 from conftest import generator
 
-from siamdiff_min.encoders import Encoding, kernels
+from siamdiff_min.encoders import Encoding, formulas
 from siamdiff_min.encoders.ops import MLP, Links
 from siamdiff_min.files import ConfigError
 
 
 def test_the_form_chooses(monkeypatch):
     for name in ("edge_scores", "aggregate"):
-        monkeypatch.setattr(kernels.fast, name, lambda *args: ["fast", *args])
+        monkeypatch.setattr(formulas.fast, name, lambda *args: ["fast", *args])
     links = Links(*torch.zeros(3, 0, dtype=torch.long), 0, 0, 1)
 
     def taken() -> set[str]:
-        found = kernels.edge_scores([], [], 2, 3), kernels.aggregate(torch.zeros(0, 4), links, torch.nn.Linear(4, 4))
+        found = formulas.edge_scores([], [], 2, 3), formulas.aggregate(torch.zeros(0, 4), links, torch.nn.Linear(4, 4))
         return {"fast" if "fast" in list(x) else "plain" for x in found}
 
-    for form in kernels.FORMS:
-        monkeypatch.setattr(kernels, "form", form)
+    for form in formulas.FORMS:
+        monkeypatch.setattr(formulas, "form", form)
         assert taken() == {form}
-    monkeypatch.setattr(kernels, "form", "quick")
+    monkeypatch.setattr(formulas, "form", "quick")
     with pytest.raises(ConfigError, match="SIAMDIFF_KERNELS is 'quick'; there are plain and fast"):
-        kernels.aggregate(torch.zeros(0), None, None)
+        formulas.aggregate(torch.zeros(0), None, None)
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize("form", kernels.FORMS)
+@pytest.mark.parametrize("form", formulas.FORMS)
 def test_the_environment_chooses(form):
-    code = "from siamdiff_min.encoders import kernels; print(kernels.is_fast())"
+    code = "from siamdiff_min.encoders import formulas; print(formulas.is_fast())"
     environment = {**os.environ, "SIAMDIFF_KERNELS": form}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == str(form == "fast")
@@ -56,7 +56,7 @@ def scores(a, pos, i, j, dist_mlp, struct_mlp):
     graph = SimpleNamespace(src=i, dst=j, pair=torch.minimum(i, j) * len(pos) + torch.maximum(i, j))
     noisy, crossed = SimpleNamespace(protein=SimpleNamespace(pos=pos), graph=graph), Encoding(a, a, a)
     with torch.autocast(pos.device.type, torch.bfloat16):
-        return kernels.edge_scores([noisy], [crossed], dist_mlp, struct_mlp)[0]
+        return formulas.edge_scores([noisy], [crossed], dist_mlp, struct_mlp)[0]
 
 
 def test_layers_that_see_a_distance_stay_in_float32_under_bf16(device):
