@@ -38,7 +38,7 @@ from siamdiff_min import embed, load_encoder
 from siamdiff_min.data.crops import Crops, collate, split
 from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.data.store import META, ProteinStore, open_store, shard_file
-from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, fast
+from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, fast, formulas
 from siamdiff_min.encoders.esm import CLS, EOS, ESM2, ESM_SIZES, RESIDUE_TOKEN, VOCABULARY, Tokens
 from siamdiff_min.encoders.graph import line_graph
 from siamdiff_min.encoders.ops import Links

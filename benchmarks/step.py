@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from siamdiff_min.encoders import ENCODERS, GraphBuilder, fast, gearnet
+from siamdiff_min.encoders import ENCODERS, GraphBuilder, fast, formulas, gearnet
 from siamdiff_min.machine import keep_few_plans, keep_freed_memory, peak_memory
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ATOM_ELEMENT
