@@ -6,6 +6,7 @@
 import sys
 from importlib import import_module
 
+from . import __version__
 from .files import Parser, console
 
 COMMANDS = {  # name -> module, and what it does
@@ -25,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.usage = (
         f"siamdiff COMMAND [options]\n\n{commands}\n\nsiamdiff COMMAND --help lists the options of a command."
     )
+    parser.add_argument("--version", action="version", version=f"siamdiff_min {__version__}")
     parser.add_argument("command", choices=COMMANDS)
     command = parser.parse_args(argv[:1]).command
     sys.argv[0] = f"siamdiff {command}"  # what its --help says

@@ -30,8 +30,8 @@ from .files import ConfigError
 from .training import checkpoint, engine, results
 from .training.batches import Data, epoch_batches
 from .training.config import finetune_options, for_seed, printed
+from .training.loader import load_batches
 from .training.ranks import Ranks, launch, world_size
-from .training.run import Run
 
 OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong way round (differences.md, row 21)
 
@@ -158,7 +158,7 @@ def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> 
     """
     batches = epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
     keys = [[(0, int(i)) for i in batch] for batch in batches]
-    with closing(engine.load_batches(everything(dataset), keys, config, ranks.device)) as loaded:
+    with closing(load_batches(everything(dataset), keys, config, ranks.device)) as loaded:
         proteins = (sample.protein.to(ranks.device) for sample, _ in loaded)
         update_bn(map(task.encoder.builder.select_nodes, proteins), task.encoder)
 
@@ -194,6 +194,6 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], classes: 
     if config.freeze and not config.init_from:
         calibrate(config, task, datasets["train"], ranks)
     plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else (metric, task.best)
-    also = hashlib.sha256("\0".join([datasets["valid"].checksum, *classes]).encode()).hexdigest()
-    run = Run(config, task, everything(datasets["train"]), ranks, plateau, unit="samples", also=also)
+    bound_to = hashlib.sha256("\0".join([datasets["valid"].checksum, *classes]).encode()).hexdigest()
+    run = engine.Run(config, task, everything(datasets["train"]), ranks, plateau, unit="samples", bound_to=bound_to)
     return engine.train(run, validate)

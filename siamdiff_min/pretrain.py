@@ -15,21 +15,22 @@ from .conventions import CONVENTIONS
 from .data.crops import Crops, collate, split
 from .data.store import open_store
 from .encoders import weights
-from .training import checkpoint, engine
+from .training import checkpoint
 from .training.batches import Data
 from .training.config import pretrain_options, printed
-from .training.log import summary
+from .training.engine import Run, train
+from .training.evaluation import evaluate
+from .training.metrics_file import summary
 from .training.ranks import Ranks, launch, world_size
-from .training.run import Run
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status, 128 + n after signal n."""
     config = pretrain_options(argv, __doc__.splitlines()[0], world_size())
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
-        train, valid = open_data(config, ranks)
+        data, held_out = open_data(config, ranks)
         objective = build_objective(config, ranks)
-        per_epoch = max(1, len(train.indices) // config.global_batch_size) if train.dataset else "?"
+        per_epoch = max(1, len(data.indices) // config.global_batch_size) if data.dataset else "?"
         ranks.say(
             f"steps       {per_epoch} of {config.global_batch_size} proteins per epoch, "
             f"{' + '.join(map(str, config.epochs))} epochs, on {ranks.world} x {ranks.device.type}, to {config.out}"
@@ -39,10 +40,10 @@ def main(argv: list[str] | None = None) -> int:
             return 0
 
         def validate(epochs: float) -> dict[str, float]:
-            return engine.evaluate(objective, valid, config, ranks)
+            return evaluate(objective, held_out, config, ranks)
 
         with ranks.alone_in(config.out):
-            stopped = engine.train(Run(config, objective, train, ranks), validate)
+            stopped = train(Run(config, objective, data, ranks), validate)
             if stopped:
                 return 128 + stopped
             path = Path(config.out) / "encoder.pt"

@@ -23,7 +23,7 @@ from .downstream.tasks import TASKS
 from .files import ConfigError, Parser, SiamDiffError, console, printable, structure_errors, write_file
 from .training import checkpoint, results
 from .training.config import FINETUNE, PRETRAIN
-from .training.log import in_order
+from .training.metrics_file import in_order
 
 COLOURS = "#2f7fd1", "#d9652b", "#1f9e77", "#a35bc2", "#b8860b", "#2ba3b8", "#d0478a", "#7f8790"  # of runs, or seeds
 INK = "#010203"  # of a figure's lines and words: the page replaces it by its own, which depends on the reader

@@ -15,7 +15,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Statistic:
-    """Sums to add up, and the number they stand for. If their total is zero, nothing is logged."""
+    """Sums over a batch. `value` turns the total over all batches into the number to log.
+
+    If the total is zero, nothing is logged.
+    """
 
     sums: Tensor
 

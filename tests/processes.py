@@ -29,7 +29,7 @@ from siamdiff_min.data import store as shards
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import weights
 from siamdiff_min.files import StoreError, console, write_file
-from siamdiff_min.training import engine, ranks
+from siamdiff_min.training import evaluation, ranks
 from siamdiff_min.training.batches import Data
 
 ROOT = Path(__file__).parents[1]
@@ -70,9 +70,9 @@ def evaluate(out: str, *numbers: str) -> None:
     with ranks.launch("cpu") as ours:
         for number in numbers:
             data = Data(standin.Dataset(int(number)), standin.collate, range(int(number)))
-            counted = engine.held_out(objective, data, config, ours, lambda b, batch, names: names)
+            counted = evaluation.held_out(objective, data, config, ours, lambda b, batch, names: names)
             names = sorted(name for batch in ours.gather(counted) for name in batch)
-            result[number] = engine.evaluate(objective, data, config, ours), names
+            result[number] = evaluation.evaluate(objective, data, config, ours), names
     write_file(Path(out) / f"evaluated-{ours.rank}.json", json.dumps(result).encode())
 
 

@@ -13,11 +13,10 @@ from torch.nn import functional as F
 
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.statistics import Mean
-from siamdiff_min.training import engine
+from siamdiff_min.training import engine, evaluation
 from siamdiff_min.training.batches import Data
 from siamdiff_min.training.config import pretrain_options
 from siamdiff_min.training.ranks import Ranks, launch, world_size
-from siamdiff_min.training.run import Run
 
 
 class Encoder(nn.Module):
@@ -93,9 +92,9 @@ def train(config, objective=None, num=40, bad=None, ranks=None, num_valid=6, **a
     ranks = ranks or Ranks(torch.device("cpu"))
 
     def validate(epochs):
-        return engine.evaluate(objective, Data(data, collate, indices[num:]), config, ranks)
+        return evaluation.evaluate(objective, Data(data, collate, indices[num:]), config, ranks)
 
-    return objective, engine.train(Run(config, objective, Data(data, collate, indices[:num]), ranks), validate)
+    return objective, engine.train(engine.Run(config, objective, Data(data, collate, indices[:num]), ranks), validate)
 
 
 def main(*argv, num: int = 40, num_valid: int = 6) -> int:

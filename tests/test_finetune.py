@@ -297,7 +297,7 @@ def minimised(tmp_path, monkeypatch):
             return [validate(epoch) for epoch in epochs]
 
         monkeypatch.setattr(script.results, "predict", predict)
-        monkeypatch.setattr(script, "Run", lambda config, task, data, ranks, plateau, **_: plateau)
+        monkeypatch.setattr(script.engine, "Run", lambda config, task, data, ranks, plateau, **_: plateau)
         monkeypatch.setattr(script.engine, "train", train)
         task = TASKS["psr"](ENCODERS["gearnet"]("residue", "tiny"))
         monkeypatch.setattr(type(task), "best", best)

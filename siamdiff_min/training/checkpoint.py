@@ -23,10 +23,10 @@ def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
 
     Later checkpoints are removed too. They are damaged, or the run was resumed from before them.
     """
-    path = folder / f"checkpoint-{step:09d}.pt"
+    path, before = folder / f"checkpoint-{step:09d}.pt", checkpoints(folder)
+    kept = [path, *(old for old in before if old.name < path.name)][:keep]
     write_weights(path, CHECKPOINT, state)
-    kept = [old for old in checkpoints(folder) if old.name <= path.name][:keep]
-    for old in set(checkpoints(folder)) - set(kept):
+    for old in set(before) - set(kept):
         try:
             old.unlink(missing_ok=True)
         except OSError as error:  # no reason to end a run

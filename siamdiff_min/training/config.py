@@ -19,6 +19,7 @@ from ..conventions import CONVENTIONS
 from ..downstream.tasks import KINDS, TASKS
 from ..encoders import ENCODERS, GEARNET_DIMS, ONE_LEVEL, weights
 from ..files import ConfigError, Parser
+from ..machine import cores
 from ..pretraining import ABLATIONS, OBJECTIVES, STAGED
 
 # ---- presets ---------------------------------------------------------------------------------------------------------
@@ -87,7 +88,7 @@ class Option(NamedTuple):
 
     arguments: dict  # of argparse's `add_argument`
     only: tuple[str, ...]  # the methods or tasks that have it; none: all
-    free: bool  # may be changed on resuming: results do not depend on it, or the checksum of the data decides
+    free: bool  # may differ when a run is resumed: it changes no result, or the checksum of the data guards it
 
 
 def option(help: str, default=None, only: tuple[str, ...] = (), free: bool = False, **arguments) -> Option:
@@ -139,7 +140,6 @@ OPTIONS = {  # group of --help -> its options, in order
         tune("metric", "metric that decides which epoch is the best (default: by kind)", only=TABLE, choices=METRICS),
         tune("eval_only", "do not train: score this model (OUT/seed-S/best.pt)", **FREE),
         tune("predict", "structures to apply the model to; writes OUT/predicted-NAME-*.tsv", only=PREDICTED, **FREE),
-        tune("save_predictions", "no effect: OUT/seed-S/predictions.tsv is always written", **FREE, **SWITCH),
         both("plugin", "Python files that add a method, a task or an encoder", **FREE, nargs="+", action="extend"),
     ],
     "data": [
@@ -301,7 +301,7 @@ def settled(config: Namespace, subject: str, source: Mapping, world: int) -> Nam
     config = filled(config, {"level": ONE_LEVEL.get(config.encoder, level)})
     check_choices(config, subject, source)
     config = filled(config, *presets(config, subject))
-    together, workers = world * config.batch_size, min(4, max(1, (os.cpu_count() or 1) // world))
+    together, workers = world * config.batch_size, min(4, max(1, cores() // world))
     config = filled(config, {"out": folder(config), "global_batch_size": together, "num_workers": workers})
     if config.global_batch_size % together:
         raise ConfigError(

@@ -7,57 +7,218 @@ process normalises each of its parts alone, and the running statistics are those
 normalise their parts together (SyncBatchNorm).
 """
 
+import json
+import math
+import os
 import signal
+import time
 from argparse import Namespace
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from ..encoders.weights import CHECKPOINT, load_weights, not_readable, read_weights
+from ..files import ConfigError, SiamDiffError, printable, write_file, writing
+from ..machine import peak_memory
 from ..statistics import Mean
-from .batches import Data, seed_of, train_keys, valid_keys
+from . import checkpoint
+from .batches import Data, seed_of, train_keys
+from .config import check_resumable, flag
 from .loader import load_batches
+from .metrics_file import in_order, lines_before, of_constant
 from .ranks import Ranks, Record, catch_signals, means
-from .run import Run, Step
+
+# ---- the state of a run ----------------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def held_out(model: nn.Module, data: Data, config: Namespace, ranks: Ranks, measure: Callable) -> list:
-    """Call `measure(number of the batch, batch, names)` for the held-out batches of this process; return its results.
+class Step(NamedTuple):
+    """The measurements of one step of the optimizer, on its device."""
 
-    The processes take the batches in turn. So every sample comes exactly once, however many processes there are.
+    parts: list[tuple[list[str], Record]]  # the proteins of each of our parts of the global batch, and their logs
+    finite_if: Tensor  # () sum of the losses and the norm of the gradient: finite if all of them are
+
+
+class Run:
+    """The state of a run: weights, optimizer, schedule, step. It begins at step 0, or where its checkpoint left off.
+
+    Args:
+        config: the options; `epochs` are one number, or two for the stages of `objective.set_stage`.
+        objective: (batch, generator) -> (loss, logs).
+        data: what it trains on. A run is not resumed on other data.
+        plateau: (measure of the validation, or "loss" for the training loss; "max" or "min"): the learning rate falls
+            to 0.6 of itself after six epochs in a row without a better one (differences.md, row 21: in fine-tuning).
+        unit: what the items of the data are, in the plural.
+        bound_to: a hash of the validation data and the classes. A run is not resumed if it differs.
+
+    Raises CheckpointError, and ConfigError if the checkpoint does not fit the options or the data, if --out belongs to
+    another run, or if there is nothing to train on.
     """
-    if ranks.world > 1:  # the running statistics of batch norm are rank 0's, here and in checkpoints
-        for buffer in model.buffers():
-            dist.broadcast(buffer, 0)
-    batches = valid_keys(data.indices, config.batch_size)
-    mine, results = range(ranks.rank, len(batches), ranks.world), []
-    model.eval()
-    loaded = load_batches(data, [batches[b] for b in mine], config, ranks.device)
-    with closing(loaded), ranks.bar(mine, desc="held out", leave=False) as bar:
-        for b, (batch, names) in zip(bar, loaded):
-            with torch.autocast(ranks.device.type, torch.bfloat16, enabled=config.amp == "bf16"):
-                results.append(measure(b, batch.to(ranks.device, non_blocking=True), names))
-    model.train()
-    return results
+
+    def __init__(
+        self,
+        config: Namespace,
+        objective: nn.Module,
+        data: Data,
+        ranks: Ranks,
+        plateau: tuple[str, str] | None = None,
+        unit: str = "proteins",
+        bound_to: str = "",
+    ):
+        if not len(data.indices):
+            raise ConfigError("no proteins to train on")
+        for name in not_readable(vars(config)):  # an option of a plugin
+            problem = f"{flag(name)} is {getattr(config, name)!r:.50}, which no checkpoint can give back"
+            raise ConfigError(f"{problem}: options must be numbers, words, or lists of them")
+        self.config, self.ranks, self.unit = config, ranks, unit
+        self.data, self.trained_on = data, [len(data.indices), data.dataset.checksum, bound_to]
+        self.per_epoch = max(1, len(data.indices) // config.global_batch_size)  # steps
+        self.staged, self.stage_2_begins = len(config.epochs) > 1, config.epochs[0] * self.per_epoch
+        self.planned_steps = sum(config.epochs) * self.per_epoch
+        self.last_step = min(self.planned_steps, config.max_steps or self.planned_steps)
+
+        self.objective = objective.to(ranks.device).train()
+        if ranks.world > 1 and ranks.device.type == "cuda":
+            self.objective = nn.SyncBatchNorm.convert_sync_batchnorm(self.objective)
+        trained = groups(self.objective, config.lr)
+        self.optimizer = torch.optim.Adam(trained, weight_decay=config.weight_decay, fused=True)
+        self.scheduler, self.measure = None, None
+        if plateau and config.lr_decay == "none":
+            self.measure, mode = plateau
+            self.scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer, mode, factor=0.6, patience=5)
+        self.step = 0  # the number of steps that are done
+        self.stage = self.epoch = None  # of the current step
+        self.epoch_loss = 0.0  # sum over the steps of this epoch
+        self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the stage's last steps
+        self.restore()
+        self.metrics = Path(config.out) / "metrics.jsonl"
+        if ranks.rank == 0:  # without the lines that were written after the checkpoint
+            write_file(self.metrics, lines_before(self.metrics, self.step))
+        self.bar = ranks.bar(total=self.last_step, initial=self.step, unit="step")
+        self.start, self.cpu_start = time.perf_counter(), time.process_time()
+
+        self.model = self.objective
+        if ranks.world > 1:
+            # DDP reorders its buckets after step 1, unless find_unused_parameters is set. With three or more processes
+            # that changes the last bit, and a resumed run would differ.
+            leaves_out = getattr(config, "ablation", "none") != "none"  # a loss, so some parameters have no gradient
+            exact = ranks.device.type == "cpu" and ranks.world > 2
+            self.model = DistributedDataParallel(self.objective, find_unused_parameters=leaves_out or exact)
+
+    def save(self) -> None:
+        """Write a checkpoint; rank 0 does."""
+        if self.ranks.rank == 0:
+            state = {
+                "config": vars(self.config),
+                "data": self.trained_on,
+                "step": self.step,
+                "epoch_loss": self.epoch_loss,
+                "objective": self.objective.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "scheduler": self.scheduler and self.scheduler.state_dict(),
+            }
+            checkpoint.save(Path(self.config.out), self.step, state, self.config.keep)
+
+    def restore(self) -> None:
+        """Go on from the checkpoint that --resume asks for, if it exists."""
+        out, resume = Path(self.config.out), self.config.resume
+        saved = None
+        own_folder = resume != "never" and Path(resume).is_dir() and Path(resume).resolve() == out.resolve()
+        if resume == "auto" or own_folder:
+            saved = checkpoint.latest(out, self.ranks.say)
+        elif checkpoint.checkpoints(out) and (resume == "never" or Path(resume).resolve().parent != out.resolve()):
+            raise ConfigError(f"{out} holds checkpoints: choose another --out, remove them, or take --resume auto")
+        elif resume != "never":
+            saved = Path(resume), read_weights(resume, CHECKPOINT)
+        if len(set(self.ranks.gather([saved and saved[0].name]))) > 1:
+            raise ConfigError(f"not all processes see the same checkpoints in {out}: it must lie on a shared disk")
+        if saved is None:
+            return
+        path, state = saved
+        check_resumable(self.config, state["config"], path)
+        if state["data"] != self.trained_on:
+            both = state["data"], self.trained_on
+            was, now = (f"{num} samples of the data {digest[:12]}" for num, digest, _ in both)
+            if was == now:
+                was, now = f"{was} with another validation split or other classes", "those of today"
+            raise ConfigError(
+                f"{path} was trained on {was}, but now there are {now}. Choose another --out, or start from its "
+                "weights with --init-from"
+            )
+        load_weights(self.objective, state["objective"], str(path))
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler:
+            self.scheduler.load_state_dict(state["scheduler"])
+        self.step, self.epoch_loss = state["step"], state["epoch_loss"]
+        self.ranks.say(f"resumed from {path} at step {self.step}")
+
+    def prepare(self) -> None:
+        """Set epoch, stage and learning rate of the next step."""
+        self.epoch, stage = self.step // self.per_epoch, 1 if self.step < self.stage_2_begins else 2
+        if self.staged and stage != self.stage:
+            self.objective.set_stage(stage)
+        self.stage = stage
+        if self.step == self.stage_2_begins:
+            self.window.clear()
+        if self.config.lr_decay == "cosine":
+            factor = 0.5 + 0.5 * math.cos(math.pi * self.step / self.planned_steps)
+            for group in self.optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * factor
+
+    def end_epoch(self, measured: dict[str, float]) -> None:
+        """At the end of a whole epoch, let the learning rate follow the measured values."""
+        values = measured | {"loss": self.epoch_loss}
+        if self.scheduler and math.isfinite(values[self.measure]):  # undefined if all samples have one label
+            self.scheduler.step(values[self.measure])
+        self.epoch_loss = 0.0
+
+    def log_train(self, steps: dict[int, Step], since: float) -> None:
+        """Write a line with the means over the last --log-every steps of the stage.
+
+        `steps` are those after the line before; they began at `since`. Here the host waits for the device.
+        """
+        new = [[record for _, record in step.parts] for step in steps.values()]
+        self.window.extend(new)
+        values = means([record for records in self.window for record in records], self.ranks)
+        loss = means([{"loss": record["loss"]} for records in new for record in records], self.ranks)["loss"]
+        rate = len(steps) * self.config.global_batch_size / (time.perf_counter() - since)
+        speed = {"lr": self.optimizer.param_groups[-1]["lr"], f"{self.unit}_per_second": rate}
+        self.write("train", values | speed | {"peak_memory_mb": peak_memory(self.ranks.device)})
+        self.epoch_loss += loss * len(steps)
+        self.bar.set_postfix_str(f"loss {values['loss']:.4g}, {rate:.3g} {self.unit}/s", refresh=False)
+
+    def write(self, split: str, values: dict[str, float]) -> None:
+        """Write a line of metrics.jsonl; its `step` is the number of steps that are done. Print a validation."""
+        if self.ranks.rank == 0 and values:
+            line = {"step": self.step, "epoch": self.epoch, **({"stage": self.stage} if self.staged else {})}
+            times = time.perf_counter() - self.start, time.process_time() - self.cpu_start
+            line |= {"split": split, **values, "seconds": times[0], "cpu_seconds": times[1]}
+            with writing(self.metrics), open(self.metrics, "ab") as file:
+                file.write((json.dumps(line) + "\n").encode())
+                file.flush()
+                os.fsync(file.fileno())
+        if split == "valid" and values:
+            at = f"step {self.step:>6}  epoch {self.epoch}" + f"  stage {self.stage}" * self.staged
+            shown = (f"{name} {value:.4g}{of_constant(name, values)}" for name, value in in_order(values))
+            self.ranks.say(f"{at}  valid, {values['samples']} {self.unit}: {'  '.join(shown)}")
 
 
-def evaluate(objective: nn.Module, data: Data, config: Namespace, ranks: Ranks) -> dict[str, float]:
-    """The means of the loss and of all logs over the held-out proteins, whose number is `samples`.
+def groups(objective: nn.Module, lr: float) -> list[dict]:
+    """Parameters to train by initial learning rate: `lr`, or a part of it if the encoder says so (ESM-2)."""
+    factors = objective.encoder.lr_factors()
+    by_lr: dict[float, list] = {}
+    for name, parameter in objective.named_parameters():
+        if parameter.requires_grad:
+            by_lr.setdefault(lr * factors.get(name.removeprefix("encoder."), 1.0), []).append(parameter)
+    return [{"params": parameters, "lr": rate, "initial_lr": rate} for rate, parameters in by_lr.items()]
 
-    Noise is drawn as in the current stage. Empty if nothing is held out.
-    """
-    generator = torch.Generator(ranks.device)
 
-    def measure(b: int, batch, names: list[str]) -> Record:
-        generator.manual_seed(seed_of(config.seed, 0, 0, 1 + b))  # four numbers: not the seed of any training step
-        loss, logs = objective(batch, generator)
-        return logs | {"loss": Mean.of(loss.double().expand(len(names)))}
-
-    values = means(held_out(objective, data, config, ranks, measure), ranks)
-    return {"samples": len(data.indices), **values} if values else {}
+# ---- step by step ----------------------------------------------------------------------------------------------------
 
 
 def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
@@ -91,21 +252,39 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
     """
     config, ranks = run.config, run.ranks
     keys = train_keys(config, run.data.indices, range(run.step, run.last_step), ranks.rank, ranks.world)
-    loaded, generator, stop = load_batches(run.data, keys, config, ranks.device), torch.Generator(ranks.device), 0
+    loaded, generator = load_batches(run.data, keys, config, ranks.device), torch.Generator(ranks.device)
+    first, stop, steps = run.step, 0, {}  # the steps since the last line of the training
     with closing(loaded) as batches, catch_signals() as caught, run.bar:
         while run.step < run.last_step and not stop:  # Alg. 1, line 1
-            run.begin_step()
-            run.end_step(minimise(run, batches, generator))
+            run.prepare()
+            if not steps:
+                since = time.perf_counter()
+            steps[run.step + 1] = minimise(run, batches, generator)
+            run.step += 1
+            run.bar.update()
+
             stop = max(ranks.gather(caught or [0]))
-            run.watch_time()
-            saving = run.ends_epoch() or run.step % config.save_every == 0 or stop
+            seconds, left = time.perf_counter() - run.start, run.last_step - run.step
+            if run.step - first == 10 and left:  # validations and checkpoints are not in it
+                ranks.say(f"estimate    {duration(seconds / 10 * left)} for the {left:,} steps that are left")
+            if config.max_minutes and max(ranks.gather([seconds])) > 60 * config.max_minutes:
+                run.last_step = run.step
+            whole_epoch = run.step % run.per_epoch == 0
+            ends = whole_epoch or run.step == run.last_step
+            saving = ends or run.step % config.save_every == 0 or stop
+
             if saving or run.step % config.log_every == 0:
-                run.log_train()
-            if run.ends_epoch():
-                run.end_epoch(run.log_valid(validate(run.step / run.per_epoch)))
+                check_finite(steps, ranks)
+                run.log_train(steps, since)
+                steps = {}
+            if ends:
+                measured = validate(run.step / run.per_epoch)
+                run.write("valid", measured)
+                if whole_epoch:
+                    run.end_epoch(measured)
             if run.step == run.stage_2_begins < run.planned_steps:  # validated at once, with the batch norm of stage 1
-                run.begin_step()
-                run.log_valid(validate(run.step / run.per_epoch))
+                run.prepare()
+                run.write("valid", validate(run.step / run.per_epoch))
             if saving:
                 run.save()
         # A signal may have come since, during the validation or the save. All wait here for rank 0.
@@ -114,3 +293,23 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
         name = signal.Signals(stop).name
         ranks.say(f"stopped by {name} after step {run.step}; the same command continues from there")
     return stop
+
+
+def check_finite(steps: dict[int, Step], ranks: Ranks) -> None:
+    """Raise SiamDiffError, on all ranks, that names the proteins of the first step that went wrong."""
+    bad = ranks.gather([number for number, step in steps.items() if not math.isfinite(step.finite_if)])
+    if bad:
+        parts = steps[min(bad)].parts
+        losses = ranks.gather([(names, float(logs["loss"].sums[0]) / len(names)) for names, logs in parts])
+        losses = [loss for loss in losses if not math.isfinite(loss[1])] or losses
+        listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in losses)
+        problem = f"step {min(bad)}: the loss or its gradient is not finite. Proteins: {listing}"
+        raise SiamDiffError(f"{problem}. Lower --lr, or leave them out")
+
+
+def duration(seconds: float) -> str:
+    """A time in words, with two digits that count: "48 s", "12 min", "3.4 h"."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}" if seconds < 9.95 * size else f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} s"

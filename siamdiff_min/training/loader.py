@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from ..data.sources import START
 from ..files import SiamDiffError
+from ..machine import cores
 from .batches import Data
 
 
@@ -22,7 +23,7 @@ def load_batches(data: Data, keys: Iterable[list], config: Namespace, device: to
 
     Raises SiamDiffError if they cannot be started.
     """
-    number = min(config.num_workers, len(keys)) if isinstance(keys, list) else config.num_workers
+    number = min(config.num_workers, cores(), len(keys) if isinstance(keys, list) else config.num_workers)
     loader = DataLoader(
         data.dataset,
         batch_sampler=keys,
@@ -35,7 +36,7 @@ def load_batches(data: Data, keys: Iterable[list], config: Namespace, device: to
     )
     if number and dist.is_available() and dist.is_initialized():
         # gloo's threads may still be letting go of tensors. Up to Python 3.11 a worker that is forked meanwhile can
-        # hang: 8 of 8,000 did; with a pause of 0.01 s none of 16,000.
+        # hang: one in a thousand did.
         time.sleep(0.1)
     if number and START == "spawn":
         resource_tracker.ensure_running()  # its own start would lift the mask

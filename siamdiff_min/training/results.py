@@ -23,7 +23,7 @@ import torch
 from ..downstream.metrics import rows_of_groups
 from ..downstream.tasks import Binary, Task
 from ..files import SiamDiffError, escape, unescape, write_file
-from . import engine
+from . import evaluation
 from .batches import Data
 from .ranks import Ranks
 
@@ -47,7 +47,7 @@ def predict(task: Task, data: Data, config: Namespace, ranks: Ranks) -> Predicti
         score = task.score(task.predict(sample))
         return b, names, sample.groups, sample.target.cpu().numpy(), score.double().cpu().numpy()
 
-    parts = ranks.gather(engine.held_out(task, data, config, ranks, measure))
+    parts = ranks.gather(evaluation.held_out(task, data, config, ranks, measure))
     _, names, groups, target, score = zip(*sorted(parts, key=lambda part: part[0]))
     return Predictions(list(chain(*names)), list(chain(*groups)), np.concatenate(target), np.concatenate(score))
 
@@ -119,7 +119,7 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> dict:
     test = {str(seed): task.metrics(x.score, x.target, x.groups) for seed, x in tested.items()}
     names = list(next(iter(test.values())))
     answers = {}
-    if answer := task.known.get("answer"):  # none in models of version 0.2
+    if answer := task.known.get("answer"):
         answers = {name: task.constant_scores(answer, name, len(target)) for name in names}
     counts = {"samples": len(target), "structures": len(set(groups))}
     if isinstance(task, Binary):

@@ -36,7 +36,7 @@ from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import weights
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES
-from siamdiff_min.training import checkpoint, engine
+from siamdiff_min.training import checkpoint, evaluation
 from siamdiff_min.training.batches import Data
 from siamdiff_min.training.ranks import Ranks
 from siamdiff_min.training.results import read_predictions
@@ -313,7 +313,7 @@ def curves(config: dict, out: Path) -> None:
             weights.load_weights(objective, state["objective"], str(path))
             objective.set_stage(stages[state["step"]])
             crops = Crops(store, run.max_length, run.seed)  # and masks and noise: the same after every epoch
-            measured = engine.evaluate(objective, Data(crops, collate, range(len(store))), run, ranks)
+            measured = evaluation.evaluate(objective, Data(crops, collate, range(len(store))), run, ranks)
             point = {"epoch": state["step"] * budget["epochs"] / max(stages)}
             point |= {name: measured[name] for name in ("structure_loss", "sequence_accuracy") if name in measured}
             points[title].append(point)

@@ -21,7 +21,7 @@ from siamdiff_min import pretrain as train
 from siamdiff_min.data.crops import Crops, collate
 from siamdiff_min.encoders.weights import load_encoder_file, load_weights, read_weights
 from siamdiff_min.files import console
-from siamdiff_min.training import checkpoint, engine
+from siamdiff_min.training import checkpoint, evaluation
 from siamdiff_min.training.batches import Data
 from siamdiff_min.training.ranks import launch
 
@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> None:
                 for name in names:
                     data = Data(Crops(stores[name], config.max_length, 0), collate, list(range(len(stores[name]))))
                     with torch.no_grad():
-                        found = engine.evaluate(objective, data, config, ranks)
+                        found = evaluation.evaluate(objective, data, config, ranks)
                     if run.is_file():
                         found["structure_loss"] = float("nan")
                     values = [f"{found[column]:.4f}" for column in COLUMNS[4:]]

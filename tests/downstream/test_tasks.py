@@ -17,7 +17,7 @@ from siamdiff_min.encoders import ENCODERS, GEARNET_DIMS
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.files import ConfigError
 from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
-from siamdiff_min.training import engine, ranks, results
+from siamdiff_min.training import evaluation, ranks, results
 from siamdiff_min.training.batches import Data
 from siamdiff_min.training.config import TABLE_6, finetune_options
 
@@ -185,7 +185,7 @@ def test_metrics_do_not_depend_on_the_number_of_ranks(task, num, tmp_path, monke
     held_out = Data(data, pack_samples, range(num))
     alone = results.predict(model, held_out, config, ALONE)
     assert len(set(alone.names)) == num == len(alone.score)
-    monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, rank: None)
+    monkeypatch.setattr(evaluation.dist, "broadcast", lambda buffer, rank: None)
     for world in (2, 3):
         parts = []
         monkeypatch.setattr(ranks.Ranks, "gather", lambda self, items, parts=parts: parts.extend(items) or parts)

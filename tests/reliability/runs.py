@@ -79,7 +79,7 @@ class Training(Run):
     operations = 170
 
     def command(self, place):
-        return "stand-in", place, "--epochs", "1", "--save-every", "1"
+        return "stand-in", place, "--epochs", "1", "--save-every", "1", "--log-every", "1"
 
     def result(self, place):
         weights = {file.name: digest(torch.load(file)) for file in sorted(place.glob("weights-*.pt"))}
@@ -92,7 +92,7 @@ class Pretraining(Run):
     def command(self, place):
         options = "--size tiny --level residue --batch-size 2 --max-length 20 --valid-fraction 0.2 --num-workers 0"
         where = "--store", self.folder / "pretraining.store", "--out", place
-        more = ["--device", "cpu", "--threads", "1", "--max-steps", "2", "--save-every", "1"]
+        more = ["--device", "cpu", "--threads", "1", "--max-steps", "2", "--save-every", "1", "--log-every", "1"]
         return "train", "--data", self.data / "train", *where, *options.split(), *more
 
     def result(self, place):
@@ -106,7 +106,7 @@ class Finetuning(Run):
 
     def command(self, place):
         options = "--size tiny --batch-size 2 --global-batch-size 4 --epochs 2 --lr 0.003 --num-workers 0 --device cpu"
-        more = ["--threads", "1", "--save-every", "1", "--seeds", "3", "4", "--save-predictions"]
+        more = ["--threads", "1", "--save-every", "1", "--log-every", "1", "--seeds", "3", "4"]
         return "finetune", "--task", "ec", "--data", self.data, "--out", place, *options.split(), *more
 
     def result(self, place):

@@ -152,7 +152,7 @@ def test_a_model_is_scored_the_same_by_any_number_of_processes(worlds, batches, 
     assert finish(start(log, 1, "finetune", *options, *first)) == [0], log.read_text()
     for world, batch in itertools.product(worlds, batches):
         place = tmp_path / f"{world}-{batch}"
-        more = "--eval-only", out / "seed-0" / "best.pt", "--batch-size", batch, "--save-predictions", "--out", place
+        more = "--eval-only", out / "seed-0" / "best.pt", "--batch-size", batch, "--out", place
         assert finish(start(log, world, "finetune", *options, *more)) == [0] * world, log.read_text()
         metrics = json.loads((place / "results.json").read_text())["test"]
         tables[world, batch] = metrics, (place / "seed-0" / "predictions.tsv").read_text()

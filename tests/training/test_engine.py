@@ -23,12 +23,11 @@ from siamdiff_min.files import SiamDiffError
 from siamdiff_min.pretraining import SCHEDULES, SiamDiff
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.statistics import Entropy, Variance
-from siamdiff_min.training import checkpoint, engine, ranks
-from siamdiff_min.training import run as run_module
+from siamdiff_min.training import checkpoint, engine, evaluation, ranks
 from siamdiff_min.training.batches import Data, valid_keys
-from siamdiff_min.training.log import lines_before
+from siamdiff_min.training.engine import Run
+from siamdiff_min.training.metrics_file import lines_before
 from siamdiff_min.training.ranks import Ranks
-from siamdiff_min.training.run import Run
 
 ALONE = Ranks(torch.device("cpu"))
 DATA = Data(standin.Dataset(40), standin.collate, range(40))
@@ -101,7 +100,7 @@ def test_a_run_ends_after_max_minutes_and_goes_on(tmp_path, reference):
 
 def test_the_length_of_a_run_is_estimated_after_ten_steps(tmp_path, monkeypatch, capsys):
     clock = iter(range(0, 10**6, 90))  # seconds: every look at the clock takes a minute and a half
-    monkeypatch.setattr(run_module.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(engine.time, "perf_counter", lambda: next(clock))
     train(configure(tmp_path, "--max-steps", 9))
     assert "estimate" not in capsys.readouterr().out
     train(configure(tmp_path))
@@ -111,7 +110,7 @@ def test_the_length_of_a_run_is_estimated_after_ten_steps(tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("seconds, text", [(8.4, "8 s"), (89, "89 s"), (95, "1.6 min"), (700, "12 min"), (4e4, "11 h")])
 def test_durations(seconds, text):
-    assert run_module.duration(seconds) == text
+    assert engine.duration(seconds) == text
 
 
 def test_accumulation_equals_the_big_batch(tmp_path):
@@ -157,7 +156,7 @@ def test_every_part_of_every_step_has_random_numbers_of_its_own(tmp_path):
 def test_every_held_out_batch_has_random_numbers_of_its_own_the_same_in_every_epoch(tmp_path):
     objective, data = Seeds(), Data(standin.Dataset(10), standin.collate, range(10))
     for _ in range(2):
-        engine.evaluate(objective, data, configure(tmp_path), ALONE)
+        evaluation.evaluate(objective, data, configure(tmp_path), ALONE)
     (first, _), (second, _), (third, _), *again = objective.seeds
     assert len({first, second, third}) == 3 and [seed for seed, _ in again] == [first, second, third]
 
@@ -167,17 +166,17 @@ def test_a_smaller_last_batch_counts_by_its_size(tmp_path):
     objective, data = standin.Objective(), Data(standin.Dataset(10), standin.collate, range(10))
     objective.forward = lambda protein, _: (protein.residue_type.double().mean(), {})
     types = [data.dataset[0, i][0].residue_type.item() for i in range(10)]
-    assert engine.evaluate(objective, data, configure(tmp_path), ALONE)["loss"] == pytest.approx(np.mean(types))
+    assert evaluation.evaluate(objective, data, configure(tmp_path), ALONE)["loss"] == pytest.approx(np.mean(types))
 
 
 def test_held_out_batches_see_the_batch_norm_of_rank_0(tmp_path, monkeypatch):
     objective, data, seen = standin.Objective(), Data(standin.Dataset(9), standin.collate, range(9)), []
-    monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, source: buffer.fill_(7) if source == 0 else None)
+    monkeypatch.setattr(evaluation.dist, "broadcast", lambda buffer, source: buffer.fill_(7) if source == 0 else None)
 
     def measure(number, batch, names):
         seen.append(dict(objective.encoder.norm.named_buffers()))
 
-    engine.held_out(objective, data, configure(tmp_path), replace(ALONE, rank=1, world=2), measure)
+    evaluation.held_out(objective, data, configure(tmp_path), replace(ALONE, rank=1, world=2), measure)
     assert len(seen) == 1 and all((buffer == 7).all() for buffer in seen[0].values())
 
 
@@ -189,17 +188,17 @@ def test_evaluation_does_not_depend_on_the_number_of_ranks(tmp_path, monkeypatch
     config = configure(tmp_path)
     held_out = Data(data, standin.collate, range(num))
 
-    alone = engine.evaluate(objective, held_out, config, ALONE)
-    monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, rank: None)
+    alone = evaluation.evaluate(objective, held_out, config, ALONE)
+    monkeypatch.setattr(evaluation.dist, "broadcast", lambda buffer, rank: None)
     for world in (2, 3):
         parts = []
         monkeypatch.setattr(Ranks, "gather", lambda self, items, parts=parts: parts.extend(items) or items)
         for rank in range(world):
-            engine.evaluate(objective, held_out, config, replace(ALONE, rank=rank, world=world))
+            evaluation.evaluate(objective, held_out, config, replace(ALONE, rank=rank, world=world))
         monkeypatch.setattr(Ranks, "gather", lambda self, items, parts=parts: parts)
-        assert engine.means([], ALONE) == {k: x for k, x in alone.items() if k != "samples"}  # identical, not close
+        assert ranks.means([], ALONE) == {k: x for k, x in alone.items() if k != "samples"}  # identical, not close
         monkeypatch.undo()
-        monkeypatch.setattr(engine.dist, "broadcast", lambda buffer, rank: None)
+        monkeypatch.setattr(evaluation.dist, "broadcast", lambda buffer, rank: None)
     counted = sum(len(batch) for batch in valid_keys(range(num), config.batch_size))
     assert counted == num and (num == 0) == (alone == {})
 
@@ -253,33 +252,6 @@ def test_damaged_checkpoint_costs_no_more_than_its_steps(tmp_path, reference, ca
     assert_equal_weights(objective, reference[0])
     places = [(line["split"], line["stage"], line["step"]) for line in lines(tmp_path)]
     assert len(set(places)) == len(places)
-
-
-@pytest.mark.parametrize(
-    "forge",
-    [
-        lambda state: state["optimizer"]["state"][0].update(exp_avg=torch.zeros(1)),
-        lambda state: state["optimizer"]["state"][0].update(exp_avg_sq=torch.zeros(16, 3, dtype=torch.long)),
-        lambda state: state["optimizer"]["state"][0].pop("exp_avg"),
-        lambda state: state["optimizer"]["state"][0].update(step=torch.zeros(2)),
-        lambda state: state["optimizer"]["state"].update({99: state["optimizer"]["state"][0]}),
-        lambda state: state["optimizer"].update(param_groups=[]),
-        lambda state: state["optimizer"].update(state=None),
-        lambda state: state.update(optimizer=None),
-        lambda state: state.update(window=7),
-        lambda state: state.pop("data"),
-        lambda state: state.update(data=[]),
-    ],
-)
-def test_a_forged_checkpoint_is_refused_before_anything_is_loaded(forge, tmp_path):
-    """Moments of Adam that are shorter than their weights ended in SIGSEGV."""
-    train(configure(tmp_path, "--max-steps", 3))
-    (path,) = checkpoint.checkpoints(tmp_path)
-    state = torch.load(path, weights_only=True)
-    forge(state)
-    torch.save(state, path)
-    with pytest.raises(checkpoint.CheckpointError, match=r"checkpoint-000000003\.pt"):
-        train(configure(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -460,8 +432,8 @@ def test_lines_lead_with_loss_and_accuracy(tmp_path, capsys):
         "sequence_loss": 1.0,
     }
     run = Run(configure(tmp_path), standin.Objective(), DATA, ALONE)
-    run.begin_step()
-    run.log_valid(values)
+    run.prepare()
+    run.write("valid", values)
     expected = "valid, 6 proteins: loss 3 (4)  sequence_accuracy 0.5  sequence_loss 1  clash_rate 0\n"
     assert expected in capsys.readouterr().out
 

@@ -16,7 +16,7 @@ from processes import PATIENCE, cold, finish, start
 
 from siamdiff_min.data.store import open_store
 from siamdiff_min.files import SiamDiffError
-from siamdiff_min.training import engine, loader
+from siamdiff_min.training import evaluation, loader
 from siamdiff_min.training.batches import Data
 from siamdiff_min.training.ranks import Ranks
 
@@ -150,7 +150,7 @@ def test_an_error_does_not_stand_at_the_end_of_a_bar(monkeypatch, tmp_path, caps
             raise SiamDiffError("the reason")
 
     with pytest.raises(SiamDiffError):
-        engine.held_out(standin.Objective(), data, standin.configure(tmp_path), Ranks(CPU), measure)
+        evaluation.held_out(standin.Objective(), data, standin.configure(tmp_path), Ranks(CPU), measure)
     said = capsys.readouterr().err
     assert "held out: " in said and said.endswith("\r")
 

@@ -14,8 +14,8 @@ from standin import configure, lines, train
 from siamdiff_min.files import ConfigError, SiamDiffError
 from siamdiff_min.training import checkpoint, engine
 from siamdiff_min.training.batches import Data
+from siamdiff_min.training.engine import Run
 from siamdiff_min.training.ranks import Ranks
-from siamdiff_min.training.run import Run
 
 ALONE = Ranks(torch.device("cpu"))
 DATA = Data(standin.Dataset(40), standin.collate, range(40))
@@ -125,7 +125,7 @@ def test_a_part_of_the_encoder_learns_at_a_tenth(tmp_path):
     for name, rate in rates[0].items():
         assert rate == pytest.approx(0.05 if name.startswith("encoder.linear") else 0.5), name
     run.step = 10
-    run.begin_step()
+    run.prepare()
     run.save()
     made()
     factor = (1 + math.cos(math.pi / 4)) / 2

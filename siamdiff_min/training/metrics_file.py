@@ -30,8 +30,8 @@ def in_order(values: dict[str, float]) -> list[tuple[str, float]]:
     return [(name, values[name]) for name in names if not (name in NO_MEASURE or name.endswith("_constant"))]
 
 
-def beside(name: str, values: dict[str, float]) -> str:
-    """The loss of the best constant prediction, in brackets."""
+def of_constant(name: str, values: dict[str, float]) -> str:
+    """The loss of the best constant prediction, in brackets, to stand behind that of the model."""
     constant = values.get(f"{name}_constant")
     return "" if constant is None else f" ({constant:.4g})"
 
@@ -49,6 +49,7 @@ def summary(path: Path) -> str:
     for stage, split in sorted(last):
         for name, value in in_order(last[stage, split]):
             if not name.endswith("_per_second"):
-                numbers = f"{first[stage, split][name]:>10.4g}  {value:>10.4g}{beside(name, last[stage, split])}"
+                constant = of_constant(name, last[stage, split])
+                numbers = f"{first[stage, split][name]:>10.4g}  {value:>10.4g}{constant}"
                 rows.append(f"{stage:<5}  {split:5}  {name:24}  {numbers}")
     return "\n".join(rows)
