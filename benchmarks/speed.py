@@ -35,7 +35,7 @@ from benchmarks import against, step
 from benchmarks.pdb import write_pdb
 from benchmarks.step import load_batch, timed
 from siamdiff_min import embed, load_encoder
-from siamdiff_min.data.crops import Crops, collate, split
+from siamdiff_min.data.crops import Crops, split
 from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.data.store import META, ProteinStore, open_store, shard_file
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, fast, formulas
@@ -216,7 +216,7 @@ def repeat(store: ProteinStore, proteins: int, folder: Path) -> ProteinStore:
 def read(crops: Crops, keys: list[tuple[int, int]]) -> None:
     """Crops in batches of 64, as training takes them."""
     for first in range(0, len(keys), 64):
-        collate([crops[key] for key in keys[first : first + 64]])
+        crops.collate([crops[key] for key in keys[first : first + 64]])
 
 
 def cold(path: Path, count: int, length: int, fits: bool, seed: int) -> tuple[float, float]:

@@ -18,17 +18,18 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.optim.swa_utils import update_bn
+from torch.utils.data import Subset
 
 from . import __version__
 from .data.labelled import SPLITS
-from .data.samples import Samples, Unlabelled, pack_samples
+from .data.samples import Samples, Unlabelled
 from .data.sets import SETS
 from .data.store import open_store
 from .downstream.tasks import TASKS, Classes, Task
 from .encoders import weights
 from .files import ConfigError
 from .training import checkpoint, engine, results
-from .training.batches import Data, epoch_batches
+from .training.batches import epoch_batches
 from .training.config import finetune_options, for_seed, printed
 from .training.loader import load_batches
 from .training.ranks import Ranks, launch, world_size
@@ -65,7 +66,7 @@ def run_seeds(config: Namespace, datasets: dict[str, Samples], classes: tuple, o
         weights.load_weights(task, model["state"], best)
         if datasets:
             epochs[str(seed)], task.known = float(model["epochs"]), known_of_data(task, model)
-            tested[seed] = results.predict(task, everything(datasets["test"]), of_seed, ranks)
+            tested[seed] = results.predict(task, datasets["test"], of_seed, ranks)
             if ranks.rank == 0:
                 path = Path(of_seed.out) / "predictions.tsv"
                 results.write_predictions(path, tested[seed], classes or task.names, isinstance(task, Classes))
@@ -75,7 +76,7 @@ def run_seeds(config: Namespace, datasets: dict[str, Samples], classes: tuple, o
     if config.predict:
         store = ranks.first(lambda: open_store(config.predict, workers=config.num_workers or 1, beside=False))
         unlabelled = Unlabelled(store, residues=options.get("residues", False))
-        predictions = results.predict(task, everything(unlabelled), of_seed, ranks)
+        predictions = results.predict(task, unlabelled, of_seed, ranks)
         name = Path(config.predict).resolve().name.split(".")[0]
         path = Path(config.out) / f"predicted-{name}-{store.checksum[:6]}.tsv"  # of other structures: another file
         if ranks.rank == 0:
@@ -93,7 +94,7 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
     if model and config.predict and not config.data:
         return {}, tuple(model["labels"]), model["options"]  # files of models keep the classes as "labels"
     needed = ("test",) if model else tuple(SPLITS)  # a model is scored on the test split
-    data = SETS[config.task].data(config, needed)
+    data = SETS[config.task](config, needed)
     options = {**data.options, "metric": config.metric} if data.options else {}
     if model:
         options = model["options"]
@@ -105,8 +106,8 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
     stores = ranks.first(lambda: [data.open(split, **how) for split in needed])
     datasets = {}
     if None not in stores:
-        kept = {"classes": data.classes, "max_residues": config.max_residues}
-        datasets = {split: SETS[config.task].samples(store, **kept) for split, store in zip(needed, stores)}
+        given = data.classes, config.max_residues
+        datasets = {split: data.samples(store, *given) for split, store in zip(needed, stores)}
     ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
     ranks.say(f"labels      {data.about}")
     samples = ", ".join(f"{split} {x.num_targets}" for split, x in datasets.items()) or "not converted to a store yet"
@@ -115,11 +116,6 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
         if x.store.not_found:
             ranks.say(f"warning     {split}, not found: {x.store.not_found}")
     return datasets, data.classes, options
-
-
-def everything(dataset: Samples) -> Data:
-    """All samples of a data set."""
-    return Data(dataset, pack_samples, range(len(dataset)))
 
 
 def build_task(config: Namespace, datasets: dict[str, Samples], classes: tuple, options: dict, ranks: Ranks) -> Task:
@@ -158,7 +154,7 @@ def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> 
     """
     batches = epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
     keys = [[(0, int(i)) for i in batch] for batch in batches]
-    with closing(load_batches(everything(dataset), keys, config, ranks.device)) as loaded:
+    with closing(load_batches(dataset, keys, config, ranks.device)) as loaded:
         proteins = (sample.protein.to(ranks.device) for sample, _ in loaded)
         update_bn(map(task.encoder.builder.select_nodes, proteins), task.encoder)
 
@@ -180,7 +176,7 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], classes: 
 
     def validate(epochs: float) -> dict[str, float]:
         nonlocal best
-        predictions = results.predict(task, everything(datasets["valid"]), config, ranks)
+        predictions = results.predict(task, datasets["valid"], config, ranks)
         values = task.metrics(predictions.score, predictions.target, predictions.groups)
         values = {"samples": len(predictions.names), **values}
         if score(epochs, values) > best or best == -np.inf:
@@ -195,5 +191,6 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], classes: 
         calibrate(config, task, datasets["train"], ranks)
     plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else (metric, task.best)
     bound_to = hashlib.sha256("\0".join([datasets["valid"].checksum, *classes]).encode()).hexdigest()
-    run = engine.Run(config, task, everything(datasets["train"]), ranks, plateau, unit="samples", bound_to=bound_to)
+    every = Subset(datasets["train"], range(len(datasets["train"])))
+    run = engine.Run(config, task, every, ranks, plateau, unit="samples", bound_to=bound_to)
     return engine.train(run, validate)

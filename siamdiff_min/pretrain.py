@@ -10,13 +10,13 @@ from argparse import Namespace
 from pathlib import Path
 
 import torch
+from torch.utils.data import Subset
 
 from .conventions import CONVENTIONS
-from .data.crops import Crops, collate, split
+from .data.crops import Crops, split
 from .data.store import open_store
 from .encoders import weights
 from .training import checkpoint
-from .training.batches import Data
 from .training.config import pretrain_options, printed
 from .training.engine import Run, train
 from .training.evaluation import evaluate
@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         data, held_out = open_data(config, ranks)
         objective = build_objective(config, ranks)
-        per_epoch = max(1, len(data.indices) // config.global_batch_size) if data.dataset else "?"
+        per_epoch = max(1, len(data.indices) // config.global_batch_size) if data is not None else "?"
         ranks.say(
             f"steps       {per_epoch} of {config.global_batch_size} proteins per epoch, "
             f"{' + '.join(map(str, config.epochs))} epochs, on {ranks.world} x {ranks.device.type}, to {config.out}"
@@ -59,23 +59,23 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def open_data(config: Namespace, ranks: Ranks) -> tuple[Data, Data]:
+def open_data(config: Namespace, ranks: Ranks) -> tuple[Subset, Subset] | tuple[None, None]:
     """The proteins for training and for validation.
 
-    The first process converts structures to a memory-mapped store, once. A dry run does not: without a store there is
-    no data set.
+    The first process converts structures to a memory-mapped store, once. A dry run does not: without a store both are
+    None.
     """
     source = config.data or "demo set (bundled structures; --data for your own)"
     store = ranks.first(lambda: open_store(config.data, config.store, config.num_workers or 1, not config.dry_run))
     if store is None:
         ranks.say(f"data        {source}: not converted to a store yet")
-        return Data(None, collate, []), Data(None, collate, [])
+        return None, None
     train, valid = split(store, config.valid_fraction)
     ranks.say(f"data        {source}: {len(train)} proteins to train on, {len(valid)} held out")
     if not valid:
         ranks.say("warning     no protein is held out, so there is no validation: --valid-fraction")
     crops = Crops(store, config.max_length, config.seed, CONVENTIONS[config.preset].last_window)
-    return Data(crops, collate, train), Data(crops, collate, valid)
+    return Subset(crops, train), Subset(crops, valid)
 
 
 def build_objective(config: Namespace, ranks: Ranks) -> torch.nn.Module:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from conftest import generator, real_protein
 
-from siamdiff_min.data.sets import SETS
+from siamdiff_min.data.samples import SAMPLES
 from siamdiff_min.data.sources import Listing, Origin
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import ENCODERS
@@ -85,7 +85,7 @@ def dataset(task: str, folder, num: int = 4, **options):
     """`num` samples of a task from a store in `folder`."""
     origin = Origin(folder / task, "given", lambda: Listing(entries(task, num), []))
     store = open_store(origin, store=folder / f"{task}-{num}.store")
-    return SETS[task].samples(store, classes=CLASSES if task == "ec" else (), **options)
+    return SAMPLES[task](store, classes=CLASSES if task == "ec" else (), **options)
 
 
 def encoder(task: str, level: str | None = None):

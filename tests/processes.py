@@ -22,6 +22,7 @@ from pathlib import Path
 
 import standin
 import torch
+from torch.utils.data import Subset
 
 from siamdiff_min import embed
 from siamdiff_min.data import ec
@@ -30,7 +31,6 @@ from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import weights
 from siamdiff_min.files import StoreError, console, write_file
 from siamdiff_min.training import evaluation, ranks
-from siamdiff_min.training.batches import Data
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 300  # seconds until what has not happened never will: busy machines are slow, collectives wait for 600
@@ -69,7 +69,7 @@ def evaluate(out: str, *numbers: str) -> None:
     objective, config, result = standin.Objective(), standin.configure(out, world=ranks.world_size()), {}
     with ranks.launch("cpu") as ours:
         for number in numbers:
-            data = Data(standin.Dataset(int(number)), standin.collate, range(int(number)))
+            data = Subset(standin.Dataset(int(number)), range(int(number)))
             counted = evaluation.held_out(objective, data, config, ours, lambda b, batch, names: names)
             names = sorted(name for batch in ours.gather(counted) for name in batch)
             result[number] = evaluation.evaluate(objective, data, config, ours), names

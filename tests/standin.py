@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import Subset
 
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.statistics import Mean
 from siamdiff_min.training import engine, evaluation
-from siamdiff_min.training.batches import Data
 from siamdiff_min.training.config import pretrain_options
 from siamdiff_min.training.ranks import Ranks, launch, world_size
 
@@ -71,9 +71,9 @@ class Dataset(torch.utils.data.Dataset):
         protein = Protein(pos, zero, zero, zero, types, zero.bool(), zero, zero, zero, zero, zero)
         return protein, f"protein-{index}"
 
-
-def collate(items):
-    return Protein.pack([p for p, _ in items]), [name for _, name in items]
+    @staticmethod
+    def collate(items):
+        return Protein.pack([p for p, _ in items]), [name for _, name in items]
 
 
 TIMING = {"seconds", "cpu_seconds", "proteins_per_second", "samples_per_second", "peak_memory_mb"}
@@ -92,9 +92,9 @@ def train(config, objective=None, num=40, bad=None, ranks=None, num_valid=6, **a
     ranks = ranks or Ranks(torch.device("cpu"))
 
     def validate(epochs):
-        return evaluation.evaluate(objective, Data(data, collate, indices[num:]), config, ranks)
+        return evaluation.evaluate(objective, Subset(data, indices[num:]), config, ranks)
 
-    return objective, engine.train(engine.Run(config, objective, Data(data, collate, indices[:num]), ranks), validate)
+    return objective, engine.train(engine.Run(config, objective, Subset(data, indices[:num]), ranks), validate)
 
 
 def main(*argv, num: int = 40, num_valid: int = 6) -> int:

@@ -10,7 +10,7 @@ from benchmarks import make_sets
 from benchmarks.pdb import write_pdb
 from benchmarks.superpose import gdt_ts
 from siamdiff_min.data import atom3d
-from siamdiff_min.data.sets import SETS
+from siamdiff_min.data.samples import SAMPLES
 from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.data.store import open_store
 from siamdiff_min.files import ConfigError
@@ -45,7 +45,7 @@ def test_the_decoys_are_read_back_with_their_scores(tmp_path, natives, capsys):
     make_sets.main(["decoys", str(tmp_path), str(out), "--each", "4"])
     assert capsys.readouterr().out.splitlines()[2] == "test: 8 items of 2 families"
     data = atom3d.atom3d_set(out, "psr")
-    samples = SETS["psr"].samples(open_store(data.test, workers=1))
+    samples = SAMPLES["psr"](open_store(data.test, workers=1))
     read = [samples[0, i] for i in range(len(samples))]
     assert Counter(sample.groups[0] for sample in read) == {"2GB1_A": 4, "4LZT_A": 4}
     for sample in read:
@@ -69,9 +69,9 @@ def test_the_environments_are_read_back_with_their_types(tmp_path, natives, caps
     lines = ["train: 1 items of 1 families", "val: 1 items of 1 families", "test: 2 items of 2 families"]
     assert capsys.readouterr().out.splitlines() == lines
     data = atom3d.atom3d_set(out, "res")
-    sizes = [len(SETS["res"].samples(open_store(x, workers=1))) for x in (data.train, data.valid, data.test)]
+    sizes = [len(SAMPLES["res"](open_store(x, workers=1))) for x in (data.train, data.valid, data.test)]
     assert sizes == [5, 3, 14]
-    samples = SETS["res"].samples(open_store(data.test, workers=1))
+    samples = SAMPLES["res"](open_store(data.test, workers=1))
     read = [samples[0, i] for i in range(len(samples))]
     assert len({name for sample in read for name in sample.names}) == 14
     for sample in read:

@@ -16,7 +16,7 @@ from standin import lines
 from benchmarks.pdb import write_pdb
 from siamdiff_min import finetune as script
 from siamdiff_min.data import ec
-from siamdiff_min.data.sets import SETS
+from siamdiff_min.data.samples import SAMPLES
 from siamdiff_min.data.store import open_store
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS, weights
@@ -173,7 +173,7 @@ def test_frozen_from_scratch_sees_values_of_order_one(enzymes, tmp_path):
     encoder = ENCODERS["gearnet"]("residue", "tiny")
     weights.load_weights(encoder, {k[8:]: v for k, v in state.items() if k.startswith("encoder.")}, "best.pt")
     data = ec.ec_set(enzymes)
-    protein = SETS["ec"].samples(open_store(data.train, workers=1), classes=data.classes)[0, 0].protein
+    protein = SAMPLES["ec"](open_store(data.train, workers=1), classes=data.classes)[0, 0].protein
     with torch.no_grad():
         node = encoder.eval()(encoder.builder.select_nodes(protein)).node
         for norm in (m for m in encoder.modules() if isinstance(m, torch.nn.BatchNorm1d)):

@@ -12,10 +12,11 @@ import operator
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,20 +26,8 @@ from ..protein.constants import ATOM_INDEX, ONE_LETTER, PARENT, PARENT_ATOM, RES
 from ..protein.protein import Protein
 from ..protein.structure import AtomRow, Structure, assemble, join
 from .labelled import SPLITS, LabelledData, find_part
-from .sources import LMDB, Listing, Origin, data_files
-
-LAYOUT = {  # folder of the splits in an official archive
-    "psr": "split-by-year/data",
-    "msp": "split-by-sequence-identity-30/data",
-    "pip": "DIPS-split/data",
-    "res": "split-by-cath-topology/data",
-}
-FIELDS = {  # of an item; they tell its task
-    "psr": {"atoms", "scores"},
-    "msp": {"original_atoms", "mutated_atoms"},
-    "pip": {"atoms_pairs", "atoms_neighbors"},
-    "res": {"atoms", "subunit_indices"},
-}
+from .samples import SAMPLES
+from .sources import LMDB, Listing, Origin
 
 
 def atom3d_set(root, task: str, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:
@@ -55,10 +44,10 @@ def atom3d_set(root, task: str, needed: Sequence[str] = tuple(SPLITS)) -> Labell
     origins = {}
     for split in needed:
         names = [f"{name}/{LMDB}" for name in SPLITS[split]]
-        folder = find_part(root, ("", "data", LAYOUT[task]), names, f"{split} split of {task.upper()}").parent
+        folder = find_part(root, ("", "data", ATOM3D[task].folder), names, f"{split} split of {task.upper()}").parent
         listing = partial(list_items, folder, task)
-        origins[split] = Origin(folder, f"atom3d {task}", listing, folder, data_files(folder))
-    return LabelledData(**origins, about=f"ATOM3D {task.upper()}, {root}")
+        origins[split] = Origin(folder, f"atom3d {task}", listing, folder)
+    return LabelledData(**origins, about=f"ATOM3D {task.upper()}, {root}", samples=SAMPLES[task])
 
 
 def list_items(folder: Path, task: str) -> Listing:
@@ -88,7 +77,7 @@ def _task_of(path: str) -> str | None:
         held = {*json.loads(gzip.decompress(_get(path, "0", b"")))}
     except (ValueError, TypeError, OSError, EOFError, zlib.error, RecursionError):
         return None
-    return next((task for task, fields in FIELDS.items() if fields <= held), None)
+    return next((task for task, of in ATOM3D.items() if of.fields <= held), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +97,7 @@ class Item:
         with structure_errors(path, "not JSON"):
             item = json.loads(content)
         with structure_errors(path, "malformed item"):
-            return _READERS[self.task](path, item)
+            return ATOM3D[self.task].read(path, item)
 
 
 # ---- LMDB ------------------------------------------------------------------------------------------------------------
@@ -329,4 +318,17 @@ def _centre(name: str, numbered: dict, protein: Protein) -> tuple[int, str]:
     return fitting[0], "of one of several residues" if len(fitting) > 1 else ""
 
 
-_READERS = {"psr": _read_psr, "msp": _read_msp, "pip": _read_pip, "res": _read_res}
+class OfTask(NamedTuple):
+    """What differs between the tasks."""
+
+    folder: str  # of the splits in an official archive
+    fields: set[str]  # of an item; they tell its task
+    read: Callable[[str, dict], Structure]
+
+
+ATOM3D = {
+    "psr": OfTask("split-by-year/data", {"atoms", "scores"}, _read_psr),
+    "msp": OfTask("split-by-sequence-identity-30/data", {"original_atoms", "mutated_atoms"}, _read_msp),
+    "pip": OfTask("DIPS-split/data", {"atoms_pairs", "atoms_neighbors"}, _read_pip),
+    "res": OfTask("split-by-cath-topology/data", {"atoms", "subunit_indices"}, _read_res),
+}

@@ -49,11 +49,11 @@ class Crops(torch.utils.data.Dataset):
         random = np.random.default_rng([self.seed, epoch, index])
         return int(random.integers(windows)), self.max_length
 
-
-def collate(items: list[tuple[Protein, str]]) -> tuple[Protein, list[str]]:
-    """A batch: the proteins packed into one `Protein`, and their names."""
-    proteins, names = zip(*items, strict=True)
-    return Protein.pack(list(proteins)), list(names)
+    @staticmethod
+    def collate(items: list[tuple[Protein, str]]) -> tuple[Protein, list[str]]:
+        """A batch: the proteins packed into one `Protein`, and their names."""
+        proteins, names = zip(*items, strict=True)
+        return Protein.pack(list(proteins)), list(names)
 
 
 def split(store: ProteinStore, valid_fraction: float) -> tuple[list[int], list[int]]:

@@ -21,7 +21,8 @@ from ..protein.protein import Protein
 from ..protein.structure import Structure, join
 from .bundled import bundle_path
 from .labelled import SPLITS, LabelledData
-from .sources import Listing, Origin, data_files, find_structures
+from .samples import SAMPLES
+from .sources import Listing, Origin, find_structures
 
 FOLDER = Path(__file__).parent / "demo_sets"
 SHAKE = 0.2  # angstrom by which every coordinate of a model moves (PSR)
@@ -31,12 +32,13 @@ ENVIRONMENT_RADIUS = 10 * sqrt(3)  # angstrom around an ideal CB (RES)
 def demo_set(task: str) -> LabelledData:
     """The demo set of a task: ec, pip, msp, res or psr."""
     content = json.loads((FOLDER / f"{task}.json").read_text(encoding="utf-8"))
-    digest, files, origins = checksum(FOLDER / f"{task}.json"), data_files(bundle_path()), {}
+    digest, origins = checksum(FOLDER / f"{task}.json"), {}
     for split in SPLITS:
         listing = partial(_listing, [entry for entry in content["entries"] if entry["split"] == split])
         path, key = bundle_path() / f"demo-{task}-{split}", f"{digest} {split}"
-        origins[split] = Origin(path, key, listing, bundle_path(), files, in_cache=True)
-    return LabelledData(**origins, classes=tuple(content["labels"]), about=content["about"])
+        origins[split] = Origin(path, key, listing, bundle_path(), in_cache=True)
+    classes, about = tuple(content["labels"]), content["about"]
+    return LabelledData(**origins, classes=classes, about=about, samples=SAMPLES[task])
 
 
 def _listing(entries: list[dict]) -> Listing:

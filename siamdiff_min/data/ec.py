@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..files import StructureError, read_rows, structure_errors
 from .labelled import SPLITS, LabelledData, find_part
-from .sources import Listing, Origin, data_files, find_structures
+from .sources import Listing, Origin, find_structures
 
 FOLDERS = ("", "EnzymeCommission")
 ANNOTATION = ("nrPDB-EC_annot.tsv", "nrPDB-EC_2020.04_annot.tsv")
@@ -43,9 +43,9 @@ def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLIT
         path = find_part(root, FOLDERS, names, f"{split} split of EC")
         chosen = listed & (below if split == "test" else annotated.keys())
         chains = {name: numbers for name, numbers in annotated.items() if name in chosen}
-        files, listing = data_files(path), _listing(path, chains)
+        listing = _listing(path, chains)
         seen.update(source.name for source in listing.sources)
-        origins[split] = Origin(path, f"ec {chains}", partial(replace, listing), path, files)
+        origins[split] = Origin(path, f"ec {chains}", partial(replace, listing), path)
     about = f"EC, {root}: {len(classes)} classes, {len(annotated)} chains with labels"
     about += "" if ids is None else f", {len(listed)} chains listed in {ids}"
     shared = sorted(chain for chain, count in seen.items() if count > 1)

@@ -76,6 +76,8 @@ class Samples(torch.utils.data.Dataset):
     Raises StoreError if there is no sample: no structure has a label, or none of the residues that have one.
     """
 
+    collate = staticmethod(pack_samples)
+
     def __init__(self, store: ProteinStore, classes: Sequence[str] = (), max_residues: int | None = None):
         self.store, self.max_residues, self.checksum = store, max_residues, store.checksum
         self.class_index = {name: i for i, name in enumerate(classes)}
@@ -287,3 +289,13 @@ def _with_atoms(protein: Protein, keep: Tensor, centre: int) -> tuple[Protein, T
     kept = torch.zeros(protein.num_residues, dtype=torch.bool)
     kept[protein.atom_residue[keep]] = True
     return protein.select_atoms(keep).select_residues(kept), focus[kept]
+
+
+SAMPLES = {
+    "ec": ValueSamples,
+    "table": ValueSamples,
+    "psr": ValueSamples,
+    "msp": MutationSamples,
+    "pip": InterfaceSamples,
+    "res": EnvironmentSamples,
+}

@@ -16,10 +16,10 @@ import tempfile
 import threading
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, replace
 from functools import lru_cache, partial
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -127,13 +127,13 @@ class Origin:
     key: str  # what decides on the store besides the files: the task and its labels; "" for plain structures
     listing: Callable[[], Listing]  # called only if the store has to be built
     data: Path | None = None  # the file or folder whose names, sizes and times decide on the store
-    files: Mapping[str, tuple] = field(default_factory=dict)  # `data_files` of them, as they are now
+    files: InitVar[object] = None  # plugins for version 0.3 give it; it is not used
     in_cache: bool = False  # the store never goes beside the data
 
     def fingerprint(self, format: str) -> str:
         """A name for the store: a hash of its format, and of all names, sizes and times of the files."""
-        root = str(self.data)
-        names = [f"{file[len(root) :] or Path(file).name} {state}" for file, state in self.files.items()]
+        root, files = str(self.data), data_files(self.data) if self.data else {}
+        names = [f"{file[len(root) :] or Path(file).name} {state}" for file, state in files.items()]
         text = "\n".join([format, self.key, *names])
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
@@ -142,7 +142,7 @@ def structure_files(path=None, min_plddt: float | None = None) -> Origin:
     """The structures under `path`, or those bundled with the package; see `Source` for `min_plddt`."""
     root = bundle_path() if path is None else Path(path)
     listing, key = partial(_listing, root, min_plddt), "" if min_plddt is None else f"mean pLDDT from {min_plddt:g}"
-    return Origin(root, key, listing, data=root, files=data_files(root), in_cache=path is None)
+    return Origin(root, key, listing, data=root, in_cache=path is None)
 
 
 def _listing(root: Path, min_plddt: float | None) -> Listing:

@@ -27,7 +27,7 @@ import os
 import sys
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from itertools import accumulate, islice
 from pathlib import Path
@@ -96,19 +96,33 @@ class ProteinStore(torch.utils.data.Dataset):
         shard, row = self._find(index)
         return shard["labels"][row] if shard["labels"] else {}
 
-    def with_labels(self, label_of: Mapping[str, Callable[[list], dict]]) -> "ProteinStore":
-        """The same store with these proteins only. Each function makes the labels of one from its `positions`.
+    def with_labels(self, kind: str, table: Mapping[str, list[tuple]]) -> "ProteinStore":
+        """The same store with the proteins of a table only, and with its labels: name -> (chain, number, value)s.
 
-        Proteins that the store lacks, and those without any value, are left out; `not_found` says how many.
+        The chain and number of a residue are texts, "52A" with its insertion code. A whole protein has one row, in
+        which both are None. Proteins that the store lacks, and those without any label, are left out; `not_found` says
+        how many. `samples.py` lists what labels are made of.
         """
-        row_of = {name: row for row, name in enumerate(self.names)}
-        made = {row_of[n]: label_of[n](self.positions(row_of[n])) for n in sorted(label_of.keys() & row_of.keys())}
-        missing = sum(labels.pop("missing", 0) for labels in made.values())
+        row_of, made, missing = {name: row for row, name in enumerate(self.names)}, {}, 0
+        for name in sorted(table.keys() & row_of.keys()):
+            lines, row = table[name], row_of[name]
+            if lines[0][1] is None:
+                made[row] = {"kind": kind, "values": [lines[0][2]]}
+                continue
+            places = {(chain, f"{n}{code}".strip()): i for i, (chain, n, code) in enumerate(self.positions(row))}
+            found = sorted((places[line[:2]], line) for line in lines if line[:2] in places)
+            missing += len(lines) - len(found)
+            if found:
+                made[row] = {
+                    "kind": kind,
+                    "values": [value for _, (_, _, value) in found],
+                    "rows": [residue for residue, _ in found],
+                    "places": [f"{chain}:{number}" for _, (chain, number, _) in found],
+                }
         other = copy(self)
-        other.own_labels = [labels for labels in made.values() if labels["values"]]
-        other.rows = [row for row, labels in made.items() if labels["values"]]
+        other.rows, other.own_labels = [*made], [*made.values()]
         other.names = [self.names[row] for row in other.rows]
-        left_out = {"structures": len(label_of) - len(other), "labels of residues that are not in theirs": missing}
+        left_out = {"structures": len(table) - len(other), "labels of residues that are not in theirs": missing}
         other.not_found = ", ".join(f"{count} {noun}" for noun, count in left_out.items() if count)
         return other
 

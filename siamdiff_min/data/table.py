@@ -13,7 +13,6 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from ..files import StructureError, read_rows, structure_errors, unescape
@@ -48,36 +47,20 @@ def table_set(table, data, kind: str | None = None, needed: Sequence[str] = tupl
     if missing := sorted(listed.keys() - there):
         detail = f"{len(missing)} of {len(listed)}, e.g. {missing[0]}; {data} has {len(there)}, e.g. {[*there][:1]}"
         raise StructureError(table, "names that match no structure", detail)
-    origin, split_of, label_of = structure_files(data), _splits(table, listed, needed), {split: {} for split in SPLITS}
-    for name, rows_of_name in listed.items():
-        label_of[split_of[name]][name] = partial(_labels, kind, rows_of_name)
+    origin, split_of, labels = structure_files(data), _splits(table, listed, needed), {split: {} for split in SPLITS}
+    for name, lines in listed.items():
+        labels[split_of[name]][name] = [(line.get("chain"), line.get("number"), line["value"]) for line in lines]
     count = f"{len(rows)} residues of {len(listed)}" if residues else f"{len(listed)}"
     about = f"{kind} on {count} structures, {table}" + (f"; {len(classes)} classes" if classes else "")
     about += f"; {unlabelled} structures have no label" if (unlabelled := len(there - listed.keys())) else ""
     options = {"kind": kind, "residues": residues}
-    return LabelledData(origin, origin, origin, classes, about, options, label_of)
+    return LabelledData(origin, origin, origin, classes, about, options=options, labels=labels)
 
 
 def _names_in(store: Path) -> set[str]:
     """The names of all sources of a finished store: its proteins, and what was not read or not wanted."""
     failures = (store / FAILURES).read_text("utf-8").split("\n")[1:-1]
     return {*ProteinStore(store).names, *(unescape(row.partition("\t")[0]) for row in failures)}
-
-
-def _labels(kind: str, rows: list[dict], positions: list[tuple]) -> dict:
-    """The labels of a structure: its value, or the values of its residues in file order."""
-    if "number" not in rows[0]:
-        return {"kind": kind, "values": [rows[0]["value"]]}
-    row_of = {(chain, f"{n}{code}".strip()): row for row, (chain, n, code) in enumerate(positions)}
-    pairs = [(row_of.get((line["chain"], line["number"])), line) for line in rows]
-    pairs = sorted((pair for pair in pairs if pair[0] is not None), key=lambda pair: pair[0])
-    return {
-        "kind": kind,
-        "values": [line["value"] for _, line in pairs],
-        "rows": [row for row, _ in pairs],
-        "places": [f"{line['chain']}:{line['number']}" for _, line in pairs],
-        "missing": len(rows) - len(pairs),
-    }
 
 
 def read_table(path) -> list[dict[str, str]]:

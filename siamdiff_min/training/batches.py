@@ -1,19 +1,9 @@
 """What comes when: the batches of a run as pure functions of (seed, epoch, step), and the seeds of all its draws."""
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from torch.utils.data import Dataset
-
-
-class Data(NamedTuple):
-    """The data of a run's batches, for example the training split of a data set."""
-
-    dataset: Dataset  # dataset[epoch, index] is an item; its `checksum` tells it from other data sets
-    collate: Callable  # a list of items -> (batch, their names)
-    indices: Sequence[int]  # of the items to use
 
 
 def seed_of(*key: int) -> int:

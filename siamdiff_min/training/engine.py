@@ -22,13 +22,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Subset
 
 from ..encoders.weights import CHECKPOINT, load_weights, not_readable, read_weights
 from ..files import ConfigError, SiamDiffError, printable, write_file, writing
 from ..machine import peak_memory
 from ..statistics import Mean
 from . import checkpoint
-from .batches import Data, seed_of, train_keys
+from .batches import seed_of, train_keys
 from .config import check_resumable, flag
 from .loader import load_batches
 from .metrics_file import in_order, lines_before, of_constant
@@ -64,7 +65,7 @@ class Run:
         self,
         config: Namespace,
         objective: nn.Module,
-        data: Data,
+        data: Subset,
         ranks: Ranks,
         plateau: tuple[str, str] | None = None,
         unit: str = "proteins",
@@ -252,7 +253,7 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
     """
     config, ranks = run.config, run.ranks
     keys = train_keys(config, run.data.indices, range(run.step, run.last_step), ranks.rank, ranks.world)
-    loaded, generator = load_batches(run.data, keys, config, ranks.device), torch.Generator(ranks.device)
+    loaded, generator = load_batches(run.data.dataset, keys, config, ranks.device), torch.Generator(ranks.device)
     first, stop, steps = run.step, 0, {}  # the steps since the last line of the training
     with closing(loaded) as batches, catch_signals() as caught, run.bar:
         while run.step < run.last_step and not stop:  # Alg. 1, line 1

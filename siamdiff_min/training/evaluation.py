@@ -7,15 +7,16 @@ from contextlib import closing
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import Subset
 
 from ..statistics import Mean
-from .batches import Data, seed_of, valid_keys
+from .batches import seed_of, valid_keys
 from .loader import load_batches
 from .ranks import Ranks, Record, means
 
 
 @torch.no_grad()
-def held_out(model: nn.Module, data: Data, config: Namespace, ranks: Ranks, measure: Callable) -> list:
+def held_out(model: nn.Module, data: Subset, config: Namespace, ranks: Ranks, measure: Callable) -> list:
     """Call `measure(number of the batch, batch, names)` for the held-out batches of this process; return its results.
 
     The processes take the batches in turn. So every sample comes exactly once, however many processes there are.
@@ -26,7 +27,7 @@ def held_out(model: nn.Module, data: Data, config: Namespace, ranks: Ranks, meas
     batches = valid_keys(data.indices, config.batch_size)
     mine, results = range(ranks.rank, len(batches), ranks.world), []
     model.eval()
-    loaded = load_batches(data, [batches[b] for b in mine], config, ranks.device)
+    loaded = load_batches(data.dataset, [batches[b] for b in mine], config, ranks.device)
     with closing(loaded), ranks.bar(mine, desc="held out", leave=False) as bar:
         for b, (batch, names) in zip(bar, loaded):
             with torch.autocast(ranks.device.type, torch.bfloat16, enabled=config.amp == "bf16"):
@@ -35,7 +36,7 @@ def held_out(model: nn.Module, data: Data, config: Namespace, ranks: Ranks, meas
     return results
 
 
-def evaluate(objective: nn.Module, data: Data, config: Namespace, ranks: Ranks) -> dict[str, float]:
+def evaluate(objective: nn.Module, data: Subset, config: Namespace, ranks: Ranks) -> dict[str, float]:
     """The means of the loss and of all logs over the held-out proteins, whose number is `samples`.
 
     Noise is drawn as in the current stage. Empty if nothing is held out.

@@ -10,24 +10,24 @@ from multiprocessing.reduction import ForkingPickler
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from ..data.sources import START
 from ..files import SiamDiffError
 from ..machine import cores
-from .batches import Data
 
 
-def load_batches(data: Data, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
+def load_batches(dataset: Dataset, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
     """Yield (batch, names) for each list of keys, in order. Close it (`contextlib.closing`) to end its processes.
 
+    `dataset[key]` is an item, and `dataset.collate(items)` gives (batch, names).
     Raises SiamDiffError if they cannot be started.
     """
     number = min(config.num_workers, cores(), len(keys) if isinstance(keys, list) else config.num_workers)
     loader = DataLoader(
-        data.dataset,
+        dataset,
         batch_sampler=keys,
-        collate_fn=data.collate,
+        collate_fn=dataset.collate,
         num_workers=number,
         pin_memory=device.type == "cuda",
         generator=torch.Generator(),  # or it would draw from the global one

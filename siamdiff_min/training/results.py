@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset, Subset
 
 from ..downstream.metrics import rows_of_groups
 from ..downstream.tasks import Binary, Task
 from ..files import SiamDiffError, escape, unescape, write_file
 from . import evaluation
-from .batches import Data
 from .ranks import Ranks
 
 ENTRIES = 10**8  # targets that are drawn again for the intervals: 1,000 draws of small splits, 100 of the largest
@@ -40,14 +40,14 @@ class Predictions:
     score: np.ndarray  # (K,) or (K, C) float64
 
 
-def predict(task: Task, data: Data, config: Namespace, ranks: Ranks) -> Predictions:
-    """Scores of all samples of `data`; the same on all ranks."""
+def predict(task: Task, dataset: Dataset, config: Namespace, ranks: Ranks) -> Predictions:
+    """Scores of all samples of `dataset`; the same on all ranks."""
 
     def measure(b: int, sample, names: list[str]) -> tuple:
         score = task.score(task.predict(sample))
         return b, names, sample.groups, sample.target.cpu().numpy(), score.double().cpu().numpy()
 
-    parts = ranks.gather(evaluation.held_out(task, data, config, ranks, measure))
+    parts = ranks.gather(evaluation.held_out(task, Subset(dataset, range(len(dataset))), config, ranks, measure))
     _, names, groups, target, score = zip(*sorted(parts, key=lambda part: part[0]))
     return Predictions(list(chain(*names)), list(chain(*groups)), np.concatenate(target), np.concatenate(score))
 

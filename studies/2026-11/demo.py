@@ -19,14 +19,14 @@ from argparse import Namespace
 from pathlib import Path
 
 import torch
+from torch.utils.data import Subset
 
-from siamdiff_min.data.crops import Crops, collate, split
+from siamdiff_min.data.crops import Crops, split
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.weights import read_weights
 from siamdiff_min.pretraining import OBJECTIVES, STAGED
 from siamdiff_min.training import checkpoint, evaluation
-from siamdiff_min.training.batches import Data
 from siamdiff_min.training.config import pretrain_options, replace
 from siamdiff_min.training.ranks import Ranks
 
@@ -62,7 +62,7 @@ def evaluate(objective: torch.nn.Module, config: Namespace, stage: int, store, v
     means = []
     for seed in range(DRAWS):
         crops = Crops(store, config.max_length, seed)
-        means.append(evaluation.evaluate(objective, Data(crops, collate, valid), replace(config, seed=seed), RANKS))
+        means.append(evaluation.evaluate(objective, Subset(crops, valid), replace(config, seed=seed), RANKS))
     return {name: sum(m[name] for m in means) / DRAWS for name in means[0]}
 
 
@@ -109,7 +109,7 @@ def targets(part: torch.nn.Module, objective: torch.nn.Module, config: Namespace
     """What a part of a self-prediction objective has to predict, in one draw of the given proteins."""
     seen, loss = [], part.loss
     part.loss = lambda target, h: seen.append(target) or loss(target, h)
-    evaluation.evaluate(objective, Data(Crops(store, config.max_length, 99), collate, indices), config, RANKS)
+    evaluation.evaluate(objective, Subset(Crops(store, config.max_length, 99), indices), config, RANKS)
     part.loss = loss
     return torch.cat(seen)
 

@@ -25,19 +25,18 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch.nn.functional import one_hot
+from torch.utils.data import Subset
 
 from siamdiff_min.data import atom3d, ec
-from siamdiff_min.data.crops import Crops, collate
+from siamdiff_min.data.crops import Crops
 from siamdiff_min.data.labelled import LabelledData
-from siamdiff_min.data.samples import Sample
-from siamdiff_min.data.sets import SETS
+from siamdiff_min.data.samples import SAMPLES, Sample
 from siamdiff_min.data.store import open_store
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import weights
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES
 from siamdiff_min.training import checkpoint, evaluation
-from siamdiff_min.training.batches import Data
 from siamdiff_min.training.ranks import Ranks
 from siamdiff_min.training.results import read_predictions
 
@@ -93,7 +92,7 @@ def trivial(kind: str, data: LabelledData, related: dict[str, str]) -> dict[str,
     training (EC), the commonest type (RES); and a linear model of `described`, as scikit-learn fits it by default."""
     seen, given = {}, {}
     for split in ("train", "valid", "test"):
-        dataset = SETS[kind].samples(open_store(getattr(data, split), workers=1), classes=data.classes)
+        dataset = SAMPLES[kind](open_store(getattr(data, split), workers=1), classes=data.classes)
         samples = [dataset[0, i] for i in range(len(dataset))]
         seen[split] = np.stack([described(sample) for sample in samples])
         group = [name for sample in samples for name in sample.groups]
@@ -313,7 +312,7 @@ def curves(config: dict, out: Path) -> None:
             weights.load_weights(objective, state["objective"], str(path))
             objective.set_stage(stages[state["step"]])
             crops = Crops(store, run.max_length, run.seed)  # and masks and noise: the same after every epoch
-            measured = evaluation.evaluate(objective, Data(crops, collate, range(len(store))), run, ranks)
+            measured = evaluation.evaluate(objective, Subset(crops, range(len(store))), run, ranks)
             point = {"epoch": state["step"] * budget["epochs"] / max(stages)}
             point |= {name: measured[name] for name in ("structure_loss", "sequence_accuracy") if name in measured}
             points[title].append(point)

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch.utils.data import Subset
 
 from siamdiff_min import pretrain as train
-from siamdiff_min.data.crops import Crops, collate
+from siamdiff_min.data.crops import Crops
 from siamdiff_min.encoders.weights import load_encoder_file, load_weights, read_weights
 from siamdiff_min.files import console
 from siamdiff_min.training import checkpoint, evaluation
-from siamdiff_min.training.batches import Data
 from siamdiff_min.training.ranks import launch
 
 COLUMNS = ("run", "step", "data", "proteins", "structure_loss", "sequence_loss", "sequence_accuracy")
@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
                 objective = train.build_objective(config, ranks)
                 load_weights(objective, objective.state_dict() | state, str(run))
                 for name in names:
-                    data = Data(Crops(stores[name], config.max_length, 0), collate, list(range(len(stores[name]))))
+                    data = Subset(Crops(stores[name], config.max_length, 0), range(len(stores[name])))
                     with torch.no_grad():
                         found = evaluation.evaluate(objective, data, config, ranks)
                     if run.is_file():

@@ -16,7 +16,7 @@ from helpers import assert_equal
 
 from siamdiff_min.data import atom3d
 from siamdiff_min.data.atom3d import atom3d_set
-from siamdiff_min.data.sets import SETS
+from siamdiff_min.data.samples import SAMPLES
 from siamdiff_min.data.store import open_store
 from siamdiff_min.files import StructureError
 from siamdiff_min.protein.constants import (
@@ -176,10 +176,10 @@ def res(centres, protein=PROTEIN, table=None, names=None, indices=None, radius=8
 # ---- the set ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", atom3d.LAYOUT)
+@pytest.mark.parametrize("task", atom3d.ATOM3D)
 @pytest.mark.parametrize("valid", ["val", "valid"])
 def test_a_set_is_found_wherever_its_splits_are(tmp_path, task, valid):
-    path = atom3d.LAYOUT[task]
+    path = atom3d.ATOM3D[task].folder
     for split in ("train", valid, "test"):
         (tmp_path / path / split).mkdir(parents=True)
         (tmp_path / path / split / "data.mdb").write_bytes(b"x")
@@ -297,7 +297,7 @@ def test_a_store_has_every_item_or_its_reason(tmp_path, workers):
     assert store.path.parent == tmp_path / "train.store" and list(store.names) == ["T0/d'0", "T1/d'2", "T2/d'4"]
     report = store.meta
     assert report["seen"] == 5 and report["failed"] == {"damaged or truncated gzip data": 1, "malformed item": 1}
-    samples = SETS["psr"].samples(store)
+    samples = SAMPLES["psr"](store)
     assert samples.targets().tolist() == [0.0, 0.5, 1.0] and samples[0, 2].groups == ("T2",)
     for protein in store:
         assert_equal(protein, PROTEIN)
@@ -435,7 +435,7 @@ def test_a_number_of_items_that_cannot_be_there(tmp_path, count):
     assert not count.isdigit() or len(count) > 20 or f"num_examples is {count}, there are 3" in str(caught.value)
 
 
-@pytest.mark.parametrize("task", atom3d.LAYOUT)
+@pytest.mark.parametrize("task", atom3d.ATOM3D)
 def test_fuzzing(tmp_path, task):
     """Cuts, flips and splices of the compressed and of the plain bytes: a structure or the one exception."""
     small = PROTEIN.crop(0, 6)
@@ -605,7 +605,7 @@ def test_res_of_the_centre_only_the_backbone(tmp_path):
     assert len(backbone) == 4 < len(own)
     for name, listed in (("a", others + own), ("b", others), ("c", others + own[:1])):
         data = dataset(tmp_path / name, "res", [res([5], indices=[listed])])
-        sample = SETS["res"].samples(open_store(data.train, workers=1))[0, 0]
+        sample = SAMPLES["res"](open_store(data.train, workers=1))[0, 0]
         assert torch.equal(sample.protein.pos, PROTEIN.pos[sorted(backbone + others)])
 
 
@@ -690,7 +690,7 @@ def test_every_task_gives_samples(tmp_path):
         "res": res([5, 6]),
     }
     for task, item in items.items():
-        samples = SETS[task].samples(open_store(dataset(tmp_path / task, task, [item]).test))
+        samples = SAMPLES[task](open_store(dataset(tmp_path / task, task, [item]).test))
         assert len(samples) == {"psr": 1, "msp": 1, "pip": 4, "res": 2}[task]
         sample = samples[0, 0]
         assert sample.protein.num_proteins == (2 if task in ("msp", "pip") else 1)

@@ -10,6 +10,7 @@ from conftest import real_protein
 
 from benchmarks import make_sets
 from siamdiff_min.data import demo
+from siamdiff_min.data.samples import SAMPLES
 from siamdiff_min.data.sets import SETS
 from siamdiff_min.data.sources import Listing, Origin, Source
 from siamdiff_min.data.store import open_store
@@ -48,7 +49,7 @@ def test_entries_are_the_same_in_another_process_and_can_be_learnt_from(task, tm
     for field in TENSOR_FIELDS:
         assert torch.equal(getattr(one.protein, field), getattr(two.protein, field)), field
     store = open_store(Origin(tmp_path / task, "x", lambda: Listing(made, [])), store=tmp_path / "store")
-    data = SETS[task].samples(store, classes=demo.demo_set(task).classes)
+    data = SAMPLES[task](store, classes=demo.demo_set(task).classes)
     sample = data[0, len(data) - 1]
     assert len(data) >= len(made) and sample.focus.any() and sample.target.isfinite().all()
 

@@ -16,7 +16,7 @@ from helpers import reasons
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data.ec import chain_id, ec_set
-from siamdiff_min.data.sets import SETS
+from siamdiff_min.data.samples import SAMPLES
 from siamdiff_min.data.sources import find_structures
 from siamdiff_min.data.store import open_store
 from siamdiff_min.files import StructureError
@@ -220,7 +220,7 @@ def test_to_samples_through_the_store(tmp_path, zipped, workers):
     if not zipped:
         (data.test.path / "5MNO-7.ent").write_bytes(b"<html>")
         data = ec_set(tmp_path / "s")
-    samples = SETS["ec"].samples(open_store(data.test, workers=workers), classes=data.classes)
+    samples = SAMPLES["ec"](open_store(data.test, workers=workers), classes=data.classes)
     assert [samples[0, i].names[0] for i in range(len(samples))] == ["4JKL-A", "5MNO-7"][: 1 + len(zipped)]
     assert samples[0, 0].target.tolist() == [[0, 0, 1, 0]]
     report = samples.store.meta

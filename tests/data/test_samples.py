@@ -9,7 +9,7 @@ import torch
 from given import CLASSES, Given, dataset, entries, structure, surroundings
 from helpers import assert_equal_samples
 
-from siamdiff_min.data.samples import Unlabelled, pack_samples
+from siamdiff_min.data.samples import SAMPLES, Unlabelled, pack_samples
 from siamdiff_min.data.sets import SETS
 from siamdiff_min.data.sources import Listing, Origin
 from siamdiff_min.data.store import StoreError, open_store
@@ -37,7 +37,7 @@ def test_a_plain_store_has_no_labels(tmp_path):
     origin = Origin(tmp_path, "x", lambda: Listing([Given("a", structure())], []))
     store = open_store(origin, store=tmp_path / "s")
     with pytest.raises(StoreError, match="a has no labels"):
-        SETS["psr"].samples(store)[0, 0]
+        SAMPLES["psr"](store)[0, 0]
     sample = Unlabelled(store)[0, 0]
     assert sample.target.isnan().all() and sample.protein.num_residues == 51 and sample.names == ("a",)
 
@@ -75,7 +75,7 @@ def test_msp_keeps_what_is_near_to_any_of_several_mutated_residues(tmp_path):
     both = join([wild, wild], first=51, mutated=[[2, 45], [53, 96]], label=1)
     origin = Origin(tmp_path, "x", lambda: Listing([Given("x", both)], []))
     store = open_store(origin, store=tmp_path / "s")
-    found = SETS["msp"].samples(store, max_residues=20)[0, 0].protein.unpack()[0]
+    found = SAMPLES["msp"](store, max_residues=20)[0, 0].protein.unpack()[0]
     ca = wild.protein.pos[wild.protein.atom_name == CA]
     nearest = sorted(range(51), key=lambda i: min(float(length(ca[i] - ca[k])) for k in (2, 45)))[:20]
     assert found.residue_number.tolist() == wild.protein.residue_number[sorted(nearest)].tolist()
@@ -100,7 +100,7 @@ def test_res_shows_no_bit_of_the_type(tmp_path, name, preset):
         labels = {"residues": [centre], "counts": [len(atoms)], "atoms": torch.tensor(atoms)}
         given = Given("r", replace(entry.structure, protein=protein, labels=labels))
         store = open_store(Origin(tmp_path, key, lambda: Listing([given], [])), store=tmp_path / key)
-        return SETS["res"].samples(store)[0, 0]
+        return SAMPLES["res"](store)[0, 0]
 
     a = sample(protein, everything, "a")
     b = sample(changed, everything, "b")
@@ -164,7 +164,7 @@ def test_pip_draws_for_every_complex_anew(tmp_path):
     """Two entries of the same complex: neither their positives nor their negatives are the same."""
     (given,) = entries("pip", 60)
     origin = Origin(tmp_path, "x", lambda: Listing([given, replace(given, name="d")], []))
-    data = SETS["pip"].samples(open_store(origin, store=tmp_path / "s"))
+    data = SAMPLES["pip"](open_store(origin, store=tmp_path / "s"))
     one, other = (set(map(tuple, data.pairs(0, index)[0].tolist())) for index in (0, 1))
     assert len(one & other) < 10 and len(one) == len(other) == 20
 
@@ -175,7 +175,7 @@ def test_pip_takes_no_more_pairs_than_there_are(tmp_path):
     pairs = torch.tensor([[0, 2], [0, 3], [1, 4], [0, 4]])
     given = Given("c", join([one, two], first=2, ambiguous=[4], pairs=pairs))
     store = open_store(Origin(tmp_path, "x", lambda: Listing([given], [])), store=tmp_path / "s")
-    data = SETS["pip"].samples(store)
+    data = SAMPLES["pip"](store)
     assert len(data) == 4
     for epoch in range(9):
         pairs, touch = data.pairs(epoch, 0)

@@ -29,7 +29,7 @@ from benchmarks.pdb import write_pdb
 from siamdiff_min.data import shards
 from siamdiff_min.data import store as stores
 from siamdiff_min.data.bundled import bundle_index, bundle_path
-from siamdiff_min.data.crops import Crops, collate, split
+from siamdiff_min.data.crops import Crops, split
 from siamdiff_min.data.sources import INDEX, LOCK, Listing, Source, find_structures, structure_files
 from siamdiff_min.data.store import open_store
 from siamdiff_min.files import (
@@ -853,7 +853,7 @@ def test_whole_proteins_without_a_length_and_batches(folder):
     crops = Crops(store, None, seed=0)
     assert len(crops) == 10
     assert_equal(crops[3, 3][0], store[3])
-    batch, names = collate([crops[0, i] for i in (4, 1)])
+    batch, names = crops.collate([crops[0, i] for i in (4, 1)])
     assert names == ["p4", "p1"] and batch.num_proteins == 2
     assert_equal(batch.unpack()[0], store[4])
     with pytest.raises(ValueError, match="at least one residue"):

@@ -16,8 +16,7 @@ from conftest import needs_filters, real_protein
 from benchmarks.pdb import write_pdb
 from siamdiff_min import finetune
 from siamdiff_min.data import table
-from siamdiff_min.data.samples import pack_samples
-from siamdiff_min.data.sets import SETS
+from siamdiff_min.data.samples import SAMPLES, pack_samples
 from siamdiff_min.data.store import open_store
 from siamdiff_min.data.table import read_table, table_set
 from siamdiff_min.downstream.tasks import KINDS as TARGETS
@@ -60,7 +59,7 @@ def labelled(folder, values, **options):
     path = write(folder, ("name", "value"), *zip(NAMES, values))
     data = table_set(path, folder / "data", **options)
     stores = [data.open(split, workers=1) for split in ("train", "valid", "test")]
-    return data, [SETS["table"].samples(store, classes=data.classes) for store in stores]
+    return data, [SAMPLES["table"](store, classes=data.classes) for store in stores]
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -186,7 +185,7 @@ def test_a_missing_value_is_no_class(folder):
 def test_a_table_of_the_test_split_alone_is_enough_to_score(folder):
     path = write(folder, *((name, i, "test") for i, name in enumerate(NAMES)))
     data = table_set(path, folder / "data", needed=["test"])
-    assert len(data.label_of["test"]) == 6 and not data.label_of["train"]
+    assert len(data.labels["test"]) == 6 and not data.labels["train"]
     with pytest.raises(StructureError, match="6 structures leave none for train and valid"):
         table_set(path, folder / "data")
 
@@ -264,7 +263,7 @@ def test_structures_that_cannot_be_read_are_counted(folder):
 def test_splits_by_column(folder):
     lines = [(name, 1 + i, split) for i, (name, split) in enumerate(zip(NAMES, ["train", "val", "test"] * 2))]
     data = table_set(write(folder, *lines), folder / "data")
-    listed = [[*data.label_of[split]] for split in ("train", "valid", "test")]
+    listed = [[*data.labels[split]] for split in ("train", "valid", "test")]
     assert listed == [["p0", "p3"], ["p1", "p4"], ["p2", "p5"]]
     with pytest.raises(StructureError, match="4 structures leave none for valid"):
         table_set(write(folder, *[line for line in lines if line[2] != "val"]), folder / "data")
@@ -307,7 +306,7 @@ def test_residues_are_found_by_chain_number_and_insertion_code(folder):
     data = table_set(write(folder, *lines), folder / "data")
     assert data.options == {"kind": "regression", "residues": True} and "24 residues of 6 structures" in data.about
     store = data.open("train", workers=1)
-    samples = SETS["table"].samples(store)
+    samples = SAMPLES["table"](store)
     sample = samples[0, 0]
     assert sample.focus.nonzero().flatten().tolist() == [2, 7] and torch.allclose(
         sample.target, torch.tensor([0.2, 0.7])
@@ -330,13 +329,13 @@ def test_residues_of_one_number_are_told_apart_by_chain_and_insertion_code(folde
     places = [(chain, number) for number in ("5A", "-7", "5", "6", "5B") for chain in "HL"]
     lines = [("two", *place, row, "train") for row, place in enumerate(places)]
     store = table_set(write(folder, *lines), folder / "data", needed=["train"]).open("train", workers=1)
-    sample = SETS["table"].samples(store)[0, 0]
+    sample = SAMPLES["table"](store)[0, 0]
     in_file = [(chain, number) for chain in "LH" for number in ("5", "5A", "5B", "6", "-7")]
     assert sample.names == tuple(f"two:{chain}:{number}" for chain, number in in_file) and not store.not_found
     assert sample.target.tolist() == [places.index(place) for place in in_file] and sample.focus.all()
     lines = [("two", "H", "5A", 1, "train"), ("two", "H", "5C", 2, "train"), ("two", "A", "5", 3, "train")]
     store = table_set(write(folder, *lines), folder / "data", needed=["train"]).open("train", workers=1)
-    assert SETS["table"].samples(store)[0, 0].focus.nonzero().flatten().tolist() == [6]
+    assert SAMPLES["table"](store)[0, 0].focus.nonzero().flatten().tolist() == [6]
     assert store.not_found == "2 labels of residues that are not in theirs"
 
 
@@ -355,7 +354,7 @@ def test_a_split_in_which_no_label_meets_a_residue_is_a_sentence(folder):
         r"data\.store.*: a split without any sample \(not found: 6 structures, 6 labels of residues that are not in"
     )
     with pytest.raises(StoreError, match=reason):
-        SETS["table"].samples(store)
+        SAMPLES["table"](store)
 
 
 # ---- the task --------------------------------------------------------------------------------------------------------
@@ -375,7 +374,7 @@ def test_every_kind_is_learnt_by_heart(folder, kind, residues, level):
     else:
         lines = list(zip(NAMES, texts))
     data = table_set(write(folder, *lines), folder / "data", kind)
-    samples = SETS["table"].samples(data.open("train", workers=1), classes=data.classes)
+    samples = SAMPLES["table"](data.open("train", workers=1), classes=data.classes)
     batch, _ = pack_samples([samples[0, i] for i in range(4)])
     outputs = {"num_outputs": len(data.classes)} if data.classes else {}
     task = TASKS["table"](ENCODERS["gearnet"](level, "tiny"), **outputs, **data.options)

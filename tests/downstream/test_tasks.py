@@ -18,7 +18,6 @@ from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.files import ConfigError
 from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
 from siamdiff_min.training import evaluation, ranks, results
-from siamdiff_min.training.batches import Data
 from siamdiff_min.training.config import TABLE_6, finetune_options
 
 CASES = [(task, level) for task, levels in TABLE_6.items() for level in levels]
@@ -182,15 +181,14 @@ def test_metrics_do_not_depend_on_the_number_of_ranks(task, num, tmp_path, monke
     """Plain functions: every rank is asked in turn, and what they would gather is put together by hand."""
     data, model = dataset(task, tmp_path, num), make(task, "atom")
     config = finetune_options(["--task", task, "--batch-size", "4", "--num-workers", "0"])
-    held_out = Data(data, pack_samples, range(num))
-    alone = results.predict(model, held_out, config, ALONE)
+    alone = results.predict(model, data, config, ALONE)
     assert len(set(alone.names)) == num == len(alone.score)
     monkeypatch.setattr(evaluation.dist, "broadcast", lambda buffer, rank: None)
     for world in (2, 3):
         parts = []
         monkeypatch.setattr(ranks.Ranks, "gather", lambda self, items, parts=parts: parts.extend(items) or parts)
         for rank in range(world):
-            together = results.predict(model, held_out, config, replace(ALONE, rank=rank, world=world))
+            together = results.predict(model, data, config, replace(ALONE, rank=rank, world=world))
         assert together.names == alone.names and np.array_equal(together.score, alone.score)
         assert np.array_equal(together.target, alone.target) and together.groups == alone.groups
         a, b = (model.metrics(x.score, x.target, x.groups) for x in (alone, together))

@@ -11,7 +11,7 @@ import pytest
 from fuzz_targets import make
 from given import CLASSES, dataset
 
-from siamdiff_min.data.sets import SETS
+from siamdiff_min.data.samples import SAMPLES
 from siamdiff_min.data.store import ProteinStore
 from siamdiff_min.files import StoreError
 from siamdiff_min.protein.constants import RESIDUES
@@ -42,7 +42,7 @@ def read_all(path, task) -> None:
         assert store.read(i, half).num_residues + store.read(i, 0, half).num_residues == store[i].num_residues
         assert len(store.positions(i)) == store[i].num_residues and store[i].residue_type.max() < len(RESIDUES)
     if task != "plain":
-        samples = SETS[task].samples(store, classes=CLASSES if task == "ec" else ())
+        samples = SAMPLES[task](store, classes=CLASSES if task == "ec" else ())
         for i in range(0, len(samples), 3):
             samples[0, i]
 

@@ -17,6 +17,7 @@ import torch
 from conftest import generator, real_protein
 from sklearn.metrics import log_loss
 from standin import assert_equal_weights, configure, lines, train
+from torch.utils.data import Subset
 
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError
@@ -24,13 +25,13 @@ from siamdiff_min.pretraining import SCHEDULES, SiamDiff
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.statistics import Entropy, Variance
 from siamdiff_min.training import checkpoint, engine, evaluation, ranks
-from siamdiff_min.training.batches import Data, valid_keys
+from siamdiff_min.training.batches import valid_keys
 from siamdiff_min.training.engine import Run
 from siamdiff_min.training.metrics_file import lines_before
 from siamdiff_min.training.ranks import Ranks
 
 ALONE = Ranks(torch.device("cpu"))
-DATA = Data(standin.Dataset(40), standin.collate, range(40))
+DATA = Subset(standin.Dataset(40), range(40))
 
 
 def assert_close_weights(a, b, but=()) -> None:
@@ -154,7 +155,7 @@ def test_every_part_of_every_step_has_random_numbers_of_its_own(tmp_path):
 
 
 def test_every_held_out_batch_has_random_numbers_of_its_own_the_same_in_every_epoch(tmp_path):
-    objective, data = Seeds(), Data(standin.Dataset(10), standin.collate, range(10))
+    objective, data = Seeds(), Subset(standin.Dataset(10), range(10))
     for _ in range(2):
         evaluation.evaluate(objective, data, configure(tmp_path), ALONE)
     (first, _), (second, _), (third, _), *again = objective.seeds
@@ -163,14 +164,14 @@ def test_every_held_out_batch_has_random_numbers_of_its_own_the_same_in_every_ep
 
 def test_a_smaller_last_batch_counts_by_its_size(tmp_path):
     """Ten proteins in batches of 4, 4 and 2: the mean is over proteins, not over batches."""
-    objective, data = standin.Objective(), Data(standin.Dataset(10), standin.collate, range(10))
+    objective, data = standin.Objective(), Subset(standin.Dataset(10), range(10))
     objective.forward = lambda protein, _: (protein.residue_type.double().mean(), {})
     types = [data.dataset[0, i][0].residue_type.item() for i in range(10)]
     assert evaluation.evaluate(objective, data, configure(tmp_path), ALONE)["loss"] == pytest.approx(np.mean(types))
 
 
 def test_held_out_batches_see_the_batch_norm_of_rank_0(tmp_path, monkeypatch):
-    objective, data, seen = standin.Objective(), Data(standin.Dataset(9), standin.collate, range(9)), []
+    objective, data, seen = standin.Objective(), Subset(standin.Dataset(9), range(9)), []
     monkeypatch.setattr(evaluation.dist, "broadcast", lambda buffer, source: buffer.fill_(7) if source == 0 else None)
 
     def measure(number, batch, names):
@@ -186,7 +187,7 @@ def test_evaluation_does_not_depend_on_the_number_of_ranks(tmp_path, monkeypatch
     torch.manual_seed(0)
     objective, data = standin.Objective(), standin.Dataset(num)
     config = configure(tmp_path)
-    held_out = Data(data, standin.collate, range(num))
+    held_out = Subset(data, range(num))
 
     alone = evaluation.evaluate(objective, held_out, config, ALONE)
     monkeypatch.setattr(evaluation.dist, "broadcast", lambda buffer, rank: None)
@@ -312,14 +313,16 @@ def test_resuming_something_else_is_refused(tmp_path, monkeypatch):
         train(configure(tmp_path / "other"), num=0)
 
 
-def collate(batch: list) -> list:
-    os.kill(os.getpid(), signal.SIGTERM) if multiprocessing.parent_process() else None
-    return batch
+class Signalled(list):
+    @staticmethod
+    def collate(batch: list) -> list:
+        os.kill(os.getpid(), signal.SIGTERM) if multiprocessing.parent_process() else None
+        return batch
 
 
 def test_a_signal_to_all_is_for_the_run():
     """Batch systems send SIGTERM to the processes that load data too."""
-    data = Data(range(10), collate, range(10))
+    data = Signalled(range(10))
     assert list(engine.load_batches(data, [[3], [1]], Namespace(num_workers=2), ALONE.device)) == [[3], [1]]
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM, signal.SIGINT}
 

@@ -13,11 +13,11 @@ import pytest
 import standin
 import torch
 from processes import PATIENCE, cold, finish, start
+from torch.utils.data import Subset
 
 from siamdiff_min.data.store import open_store
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.training import evaluation, loader
-from siamdiff_min.training.batches import Data
 from siamdiff_min.training.ranks import Ranks
 
 CPU = torch.device("cpu")
@@ -93,6 +93,8 @@ def test_batches_need_no_room_in_shared_memory_and_no_files(case, tmp_path):
 
 
 class Failing:
+    collate = staticmethod(torch.stack)
+
     def __getitem__(self, key):
         if key == 4:
             raise KeyError("a fault of ours")
@@ -102,7 +104,7 @@ class Failing:
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_batches_come_in_order_and_errors_in_their_turn(workers):
     """An error keeps its traceback; and nothing is drawn from the global generator."""
-    data, config = Data(Failing(), torch.stack, range(9)), Namespace(num_workers=workers)
+    data, config = Failing(), Namespace(num_workers=workers)
     keys, state = [[i, i + 1] for i in (5, 0, 1, 7, 6, 8, 1, 0, 5, 7)], torch.get_rng_state()
     batches = list(loader.load_batches(data, keys, config, CPU))
     assert [batch.tolist() for batch in batches] == [[[i, i], [i + 1, i + 1]] for i, _ in keys]
@@ -142,7 +144,7 @@ def running(pid: str) -> bool:
 def test_an_error_does_not_stand_at_the_end_of_a_bar(monkeypatch, tmp_path, capsys):
     """That of held-out proteins stayed on its line, since nobody closed it."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)  # it moves every tenth of a second
-    data = Data(standin.Dataset(40), standin.collate, range(40))
+    data = Subset(standin.Dataset(40), range(40))
 
     def measure(number, batch, names):
         time.sleep(0.15)

@@ -6,7 +6,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 
-from siamdiff_min.data.sets import SETS
+from siamdiff_min.data.samples import SAMPLES
 from siamdiff_min.downstream import metrics
 from siamdiff_min.downstream.tasks import TASKS, table_task
 from siamdiff_min.encoders import ENCODERS
@@ -106,7 +106,7 @@ def test_targets_are_those_of_the_samples(tmp_path, task):
     data = dataset(task, tmp_path)
     every = np.concatenate([data[0, i].target.numpy() for i in range(len(data))])
     found = data.targets()
-    assert found.shape == every.shape and len(every) > 1 and type(data) is SETS[task].samples
+    assert found.shape == every.shape and len(every) > 1 and type(data) is SAMPLES[task]
     if task == "pip":  # drawn by complex: as many of each
         found, every = np.sort(found), np.sort(every)
     assert np.allclose(found, every)

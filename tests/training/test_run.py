@@ -10,15 +10,15 @@ import pytest
 import standin
 import torch
 from standin import configure, lines, train
+from torch.utils.data import Subset
 
 from siamdiff_min.files import ConfigError, SiamDiffError
 from siamdiff_min.training import checkpoint, engine
-from siamdiff_min.training.batches import Data
 from siamdiff_min.training.engine import Run
 from siamdiff_min.training.ranks import Ranks
 
 ALONE = Ranks(torch.device("cpu"))
-DATA = Data(standin.Dataset(40), standin.collate, range(40))
+DATA = Subset(standin.Dataset(40), range(40))
 
 
 @pytest.fixture
