@@ -14,7 +14,7 @@ COMMANDS = {  # name -> module, and what it does
     "finetune": ("siamdiff_min.finetune", "fine-tune an encoder on a task, score or apply the model"),
     "embed": ("siamdiff_min.embed", "representations of your own structures, as embeddings.npz"),
     "report": ("siamdiff_min.report", "a page that shows a run, or compares several"),
-    "build": ("siamdiff_min.data.store", "convert structures to a store, and check it"),
+    "build": ("siamdiff_min.build", "convert structures to a store, and check it"),
 }
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from siamdiff_min import embed, report
-from siamdiff_min.data import store
+from siamdiff_min import build, embed, report
 from siamdiff_min.files import Parser
 from siamdiff_min.training.config import finetune_options, pretrain_options
 
@@ -67,7 +66,7 @@ def test_outputs_that_are_full_or_closed_change_no_result(outputs, tmp_path):
         (finetune_options, ["--seed", "3"], "Did you mean --seeds?"),
         (embed.main, ["x.pdb", "--check", "y"], "Did you mean --checkpoint?"),
         (embed.main, ["x.pdb", "--include", "per-residue"], "Did you mean per_residue?"),
-        (store.main, ["x", "--hel"], "Did you mean --help?"),
+        (build.main, ["x", "--hel"], "Did you mean --help?"),
         (report.main, ["x", "--hel"], "Did you mean --help?"),
     ],
 )

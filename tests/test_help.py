@@ -23,7 +23,7 @@ MODULES = sorted(
 
 
 def test_the_entry_points_are_found():
-    expected = {"train", "finetune", "siamdiff_min.embed", "siamdiff_min.report", "siamdiff_min.data.store"}
+    expected = {"train", "finetune", "siamdiff_min.embed", "siamdiff_min.report", "siamdiff_min.build"}
     assert expected | {"benchmarks.speed", "studies.2026-11.study"} <= set(MODULES)
 
 

@@ -36,8 +36,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from ..files import ConfigError, Parser, StoreError, StructureError, UnwantedError, console, escape, lock, write_file
-from ..machine import memory, read_nothing_ahead
+from ..files import ConfigError, StoreError, StructureError, UnwantedError, escape, lock, write_file
+from ..machine import cores, memory, read_nothing_ahead
 from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import Protein
 from ..protein.structure import Structure
@@ -279,7 +279,7 @@ def _build(folder: Path, origin: Origin, workers: int | None) -> None:
     parts = [listing.sources[first : first + SHARD] for first in range(0, len(listing.sources), SHARD)]
     todo = [(shard_file(folder, n), part) for n, part in enumerate(parts) if not shard_file(folder, n).exists()]
     wanted = [source for _, part in todo for source in part]
-    structures = read_all(wanted, workers or min(os.cpu_count() or 1, 8, 1 + len(wanted) // 500))
+    structures = read_all(wanted, workers or min(cores(), 8, 1 + len(wanted) // 500))
     with contextlib.closing(structures), tqdm(total=len(wanted), unit="protein", disable=None) as bar:
         for file, part in todo:
             content = io.BytesIO()  # torch itself does not say that a disk is full
@@ -382,23 +382,3 @@ def pack_shard(sources: Sequence, answers: Sequence[Structure | StructureError])
     for name, array in zip(TABLES, (first, residues, atoms), strict=True):
         shard[name] = torch.from_numpy(array.view("u1").reshape(len(array), array.itemsize))
     return shard
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run one command line."""
-    parser = Parser(prog="siamdiff build", description="Build and check stores.")
-    parser.add_argument("path", nargs="+", help="structures (their store is built), or a store")
-    parser.add_argument("--store", type=Path, help="folder of the stores (default: PATH.store)")
-    text = "skip predicted structures whose mean pLDDT is below; the store's folder, which is printed, is --data then"
-    parser.add_argument("--min-plddt", type=float, help=text)
-    args = parser.parse_args(argv)
-    with console():
-        for path in args.path:
-            store = open_store(path if args.min_plddt is None else structure_files(path, args.min_plddt), args.store)
-            store.verify()
-            print(f"{store.path}: {store.report_counts()}; all checksums are right")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

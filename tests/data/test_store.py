@@ -387,7 +387,7 @@ def test_a_name_that_is_not_utf8(folder, tmp_path):
     """And what is printed has to be UTF-8."""
     odd = str(folder)
     os.rename(f"{odd}/p1.pdb", os.fsdecode(os.fsencode(odd) + b"/p\xfe.pdb"))
-    command = [sys.executable, "-m", "siamdiff_min.data.store", odd]
+    command = [sys.executable, "-m", "siamdiff_min.build", odd]
     done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"})
     assert done.returncode == 0 and b"seen 14 = used 10" in done.stdout, done.stderr
     store = open_store(odd)
@@ -773,15 +773,15 @@ def test_without_data_the_bundle_is_used_and_said(bundle, cache, capsys, monkeyp
 
 
 def test_a_store_is_built_and_checked_from_the_command_line(folder):
-    command = [sys.executable, "-m", "siamdiff_min.data.store", str(folder)]
+    command = [sys.executable, "-m", "siamdiff_min.build", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and "seen 14" in done.stderr, done.stderr
     (file,) = Path(f"{folder}.store").glob("*/00000.pt")
     assert done.stdout.startswith(f"{file.parent}: seen 14 = used 10 + ") and "checksums are right" in done.stdout
-    assert run("module", "siamdiff_min.data.store", folder) == done.stdout  # nothing is read again
+    assert run("module", "siamdiff_min.build", folder) == done.stdout  # nothing is read again
     file.write_bytes(bytes(len(file.read_bytes())))
     for place in (file.parent, f"{folder}.store"):  # without its data
-        said = run("module", "siamdiff_min.data.store", place, status=1)
+        said = run("module", "siamdiff_min.build", place, status=1)
         assert said.startswith(f"error: {file} is damaged (its checksum differs): siamdiff build ")
     (file.parent / META).write_text("{")
     for place in (file.parent, file.parent.parent, folder):

@@ -1,0 +1,31 @@
+"""Convert structures to a store, or check one: `siamdiff build PATH...`. Every other command does so by itself."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from .data.sources import structure_files
+from .data.store import open_store
+from .files import Parser, console
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line."""
+    parser = Parser(prog="siamdiff build", description="Build and check stores.")
+    parser.add_argument("path", nargs="+", help="structures (their store is built), or a store")
+    parser.add_argument("--store", type=Path, help="folder of the stores (default: PATH.store)")
+    text = "skip predicted structures whose mean pLDDT is below; the store's folder, which is printed, is --data then"
+    parser.add_argument("--min-plddt", type=float, help=text)
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)  # other processes read, and this one only writes
+    with console():
+        for path in args.path:
+            store = open_store(path if args.min_plddt is None else structure_files(path, args.min_plddt), args.store)
+            store.verify()
+            print(f"{store.path}: {store.report_counts()}; all checksums are right")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
