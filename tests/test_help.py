@@ -18,7 +18,7 @@ FILES = [*ROOT.glob("*.py"), *(path for folder in FOLDERS for path in (ROOT / fo
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for path in FILES
-    if '__name__ == "__main__"' in path.read_text()
+    if '\nif __name__ == "__main__"' in path.read_text()
 )
 
 
