@@ -2,213 +2,216 @@
 
 The result comes first, with its interval, the best answer that looks at nothing, and the predictions; then the curves
 with all seeds, and the options. A page is one file without scripts, for wide screens and phones, dark and light. Its
-figures need matplotlib: pip install "siamdiff-min[plots]".
+words are HTML. Only the pictures need matplotlib: pip install "siamdiff-min[plots]".
 """
 
 import html
+import importlib.util
 import io
-import json
 import math
+import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
-from .downstream.metrics import LESS_IS_BETTER, spearman
+from .downstream.metrics import spearman
 from .downstream.tasks import TASKS
-from .files import ConfigError, Parser, SiamDiffError, console, printable, structure_errors, write_file
-from .training import checkpoint, results
+from .files import Parser, console, printable, write_file
+from .training import results
 from .training.config import FINETUNE, PRETRAIN
 from .training.metrics_file import in_order
+from .training.results import Run, read_run
 
 COLOURS = "#2f7fd1", "#d9652b", "#1f9e77", "#a35bc2", "#b8860b", "#2ba3b8", "#d0478a", "#7f8790"  # of runs, or seeds
 INK = "#010203"  # of a figure's lines and words: the page replaces it by its own, which depends on the reader
 STYLE = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
-STYLE |= {"axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none", "text.parse_math": False}
-UNITS = {"structure_loss": "squared error of the noise, sigma²", "distance_squared_error": "Å²"}
-UNITS |= {f"{name}_loss": "nats" for name in ("sequence", "residue_type", "angle", "dihedral", "contrastive")}
-UNITS |= {"global_spearman": "rho over all models", "mean_spearman": "rho within a protein"}
-ACRONYMS = {"auroc": "AUROC", "auprc": "AUPR", "fmax": "Fmax", "rmse": "RMSE", "mae": "MAE"}
-CSS = """:root{color-scheme:light dark;--page:#f5f6f8;--card:#fff;--ink:#1a1d21;--soft:#5b636d;--rule:#e1e4e8}
-@media(prefers-color-scheme:dark){:root{--page:#121417;--card:#1c1f24;--ink:#eceef1;--soft:#a3abb5;--rule:#31363d}}
+STYLE |= dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.spines.left", "axes.spines.bottom"), False)
+STYLE |= {"svg.fonttype": "none", "text.parse_math": False, "xtick.bottom": False, "ytick.left": False}
+NO_MATPLOTLIB = 'the pictures are missing, they need matplotlib: pip install "siamdiff-min[plots]"'
+NAMES = {"spearman": "Spearman's rho", "pearson": "Pearson's r", "auroc": "AUROC", "auprc": "AUPR", "fmax": "Fmax"}
+NAMES |= {
+    "global_spearman": "Spearman's rho over all models",
+    "mean_spearman": "Spearman's rho within a protein (mean)",
+}
+NAMES |= {"rmse": "root mean squared error (units of the label)", "mae": "mean absolute error (units of the label)"}
+NAMES |= {"structure_loss": "structure loss (squared error of the noise, sigma²)"}
+NAMES |= {"distance_squared_error": "distance, squared error (Å²)"}
+NATS = {f"{name}_loss" for name in ("sequence", "residue_type", "angle", "dihedral", "contrastive")}
+CSS = """:root{color-scheme:light dark;--page:#f5f6f8;--card:#fff;--ink:#1a1d21;--soft:#5b636d;--rule:#e1e4e8;
+--good:#0c7d5c;--bad:#c8501d}@media(prefers-color-scheme:dark){:root{--page:#121417;--card:#1c1f24;--ink:#eceef1;
+--soft:#a3abb5;--rule:#31363d;--good:#45d1a5;--bad:#ff9166}}
 body{max-width:1760px;margin:auto;padding:1.2rem clamp(.8rem,2.5vw,2.5rem);background:var(--page);color:var(--ink);
-font:16px/1.45 system-ui,sans-serif}h1{font-size:1.7rem}h3{font-size:1rem;margin:0}p{margin:.2rem 0 .5rem}
-h1::first-letter,h3::first-letter{text-transform:uppercase}.note{color:var(--soft);font-size:.87rem}
+font:16px/1.45 system-ui,sans-serif}h1{font-size:1.7rem;line-height:1.2;margin:.3rem 0 .5rem}
+h2{font-size:1.2rem;margin:2rem 0 .4rem}h3{font-size:1rem;margin:0 0 .3rem}p{margin:.2rem 0 .5rem}
+h1::first-letter,h3::first-letter,.note::first-letter{text-transform:uppercase}
+small,.note{color:var(--soft);font-size:.87rem}.big{font-size:2rem;font-weight:650;line-height:1.1}
+.big small{font-weight:400}.better{color:var(--good)}.worse{color:var(--bad)}.not{color:var(--soft)}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,21rem),1fr));gap:1rem;align-items:start}
 .card{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:1rem;min-width:0}
-.big{font-size:2rem;font-weight:650;line-height:1.2}.better{color:#1f9e77}.worse{color:#d9652b}.not{color:var(--soft)}
 svg{display:block;width:100%;height:auto;color:var(--soft)}svg text{font-family:system-ui,sans-serif!important}
-i{display:inline-block;width:1.5em;border-top:4px solid;margin:0 .4em .25em 0}.legend span{margin-right:1.2em}
-.tables{display:flex;flex-wrap:wrap;gap:0 3rem}.tables>div{overflow-x:auto;max-width:100%}
-table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums}th{font-weight:500}
-td,th{text-align:left;padding:.25rem 1.2rem .25rem 0;border-bottom:1px solid var(--rule)}"""
+.legend span{margin-right:1.2em}i{display:inline-block;width:1.5em;border-top:4px solid;margin:0 .4em .25em 0}
+.thin{border-top-width:1px}.dashed{border-top:2px dashed}.ring{width:.7em;height:.7em;border:2px solid;
+border-radius:50%;margin-bottom:-.1em}.tables{display:flex;flex-wrap:wrap;gap:0 3rem}
+.tables>div{overflow-x:auto;max-width:100%}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+td,th{text-align:left;padding:.25rem 1.2rem .25rem 0;border-bottom:1px solid var(--rule);font-size:.9rem}
+th{color:var(--soft);font-weight:500}tr>*{white-space:nowrap}"""
 
 
-# ---- runs ------------------------------------------------------------------------------------------------------------
+def colours(runs: Sequence[Run], run: Run) -> dict[str, str]:
+    """Seed -> colour: that of the run, or of every seed of the only run one."""
+    seeds = dict.fromkeys([*run.lines, *run.predictions])
+    return {seed: COLOURS[(runs.index(run) if len(runs) > 1 else k) % len(COLOURS)] for k, seed in enumerate(seeds)}
 
 
-class Run(NamedTuple):
-    """The content of a run's folder."""
-
-    name: str
-    config: dict  # its options, if they are known
-    results: dict  # the content of results.json; without one, the last numbers of what was held out
-    lines: dict[str, list[dict]]  # of the metrics.jsonl of every seed; of pre-training of ""
-    predictions: dict[str, dict[str, np.ndarray]]  # of every seed
-
-
-def read_run(path: Path, name: str) -> Run:
-    """Read the folder of a run. Raises SiamDiffError if it holds none, or a damaged file."""
-    lines, predictions, saved, content = {}, {}, None, defaultdict(dict)  # older versions wrote less
-    with structure_errors(path, "damaged, or not of a run"):
-        for folder in (path, *sorted(path.glob("seed-*"))):
-            seed = folder.name.removeprefix("seed-") if folder != path else ""
-            if (file := folder / "metrics.jsonl").exists():  # the last line may be only half there
-                lines[seed] = [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]]
-                saved = saved or checkpoint.latest(folder)
-            if (file := folder / "predictions.tsv").exists():
-                predictions[seed] = results.read_predictions(file)
-        if (file := path / "results.json").exists():
-            content |= json.loads(file.read_bytes())
-        elif not lines:
-            raise SiamDiffError(f"{path} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
-        for line in [x for of_seed in lines.values() for x in of_seed if x["split"] == "valid"][-1:]:
-            for measure, value in [] if content["test"] else in_order(line):
-                content["mean"][measure], content["constant"][measure] = value or None, line.get(f"{measure}_constant")
-    return Run(name, content["config"] or (saved[1]["config"] if saved else {}), content, lines, predictions)
-
-
-def series(runs: Sequence[Run]) -> Iterator[tuple[str, Run, str]]:
-    """(colour, run, seed): a colour for every run, or for every seed of the only run."""
-    for k, run in enumerate(runs):
-        for s, seed in enumerate(run.lines | run.predictions):
-            yield COLOURS[(k if len(runs) > 1 else s) % len(COLOURS)], run, seed
-
-
-# ---- figures ---------------------------------------------------------------------------------------------------------
+# ---- pictures --------------------------------------------------------------------------------------------------------
 
 
 def card(title: str, draw: Callable, *arguments, height: float = 2.8, words: str = "") -> str:
-    """A card with what `draw` draws on axes, in the colours of the page."""
+    """A card with words, with what `draw` draws on axes, in the colours of the page, and with the note it returns."""
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError('the figures need matplotlib: pip install "siamdiff-min[plots]"') from error
+    except ImportError:
+        return f"<div class=card><h3>{text(title)}</h3>{words}</div>"
     with rc_context(STYLE):
         figure, file = Figure((4.6, height), layout="constrained"), io.StringIO()
         axes = figure.add_subplot()
         axes.grid(color=INK, alpha=0.12)
         note = draw(axes, *arguments) or ""
-        figure.savefig(file, format="svg", transparent=True)
+        figure.savefig(file, format="svg", transparent=True, dpi=150)
     svg = "<svg" + file.getvalue().partition("<svg")[2].replace(INK, "currentColor")
+    # A point with an address is a link. Its address is a name, for the browser to show under the pointer.
+    svg = re.sub('<a xlink:href="(.*?)".*?>(.*?)</a>', r"<g><title>\1</title>\2</g>", svg, flags=re.DOTALL)
     return f"<div class=card><h3>{text(title)}</h3>{words}{svg}<p class=note>{note}</div>"
 
 
 def forest(axes, runs: Sequence[Run], measure: str) -> None:
     """A row for every run: a bar of its interval, a mark of its value, dots of its seeds; dashed: constant answers."""
     for y, run in enumerate(runs):
-        colour, r = COLOURS[y % len(COLOURS)], run.results
+        colour, r = (COLOURS[y % len(COLOURS)] if len(runs) > 1 else INK), run.results
         axes.plot(r["interval"].get(measure) or [math.nan] * 2, [y, y], color=colour, lw=8, alpha=0.35)
-        axes.plot(r["mean"][measure], y, "|", color=colour, ms=18, mew=3)
-        axes.plot([x[measure] for x in r["test"].values()], [y] * len(r["test"]), "o", color=colour, ms=4)
-        axes.plot([r["constant"].get(measure)] * 2, [y - 0.5, y + 0.5], color=INK, ls="--", lw=1.2)
-    axes.set_yticks(range(len(runs)), [run.name * (len(runs) > 1) for run in runs])
-    axes.set(ylim=(len(runs) - 0.4, -0.6), xmargin=0.2)
-    axes.spines.left.set_visible(False)
-    axes.tick_params(left=False)
+        axes.plot(r["mean"][measure], y, "|", color=colour, ms=14, mew=3)
+        for seed in r["test"] if len(r["test"]) > 1 else ():
+            axes.plot(r["test"][seed][measure] or math.nan, y, "o", color=colours(runs, run).get(seed, colour), ms=4)
+        axes.plot([r["constant"].get(measure)] * 2, [y - 0.4, y + 0.4], color=INK, ls="--", lw=1.2)
+        if len(runs) > 1:
+            across = axes.get_yaxis_transform()
+            axes.text(0, y - 0.3, run.name[:40], transform=across)
+            axes.text(1, y - 0.3, show(measure, r["mean"][measure]), transform=across, ha="right")
+    axes.set_yticks([])
+    axes.set(ylim=(len(runs) - 0.5, -0.6))
+    if not results.less_is_better(measure):
+        axes.set_xlim(left=min(axes.get_xlim()[0], -0.02))
 
 
 def curve(axes, runs: Sequence[Run], measure: str) -> None:
-    """A measure over the steps: thin in training, thick held out, dashed the constant answer, a ring at the best."""
+    """A measure over the epochs: thin in training, thick held out, dashed the constant answer, a ring at the best."""
     inside = []  # a few wild steps of the training leave the axis as it is
-    for colour, run, seed in series(runs):
-        lines = [line for line in run.lines.get(seed, ()) if line.get(measure) is not None]
-        train, valid = ([line for line in lines if line["split"] == split] for split in ("train", "valid"))
-        axes.plot(*points(train, measure), color=colour, lw=1, alpha=0.6)
-        axes.plot(*points(valid, measure), color=colour, lw=2, marker="o", ms=3)
-        axes.plot(*points(valid or train, f"{measure}_constant"), color=INK, ls="--", lw=1.2)
-        best = math.ceil(run.results["best_epoch"].get(seed, 0)) - 1
-        tested = [line for line in valid if line["epoch"] == best]
-        axes.plot(*points(tested, measure), "o", color=colour, ms=9, fillstyle="none")
-        inside += [*np.quantile(points(train, measure)[1], [0.02, 0.98])] if train else []
-        inside += points(valid, measure)[1] + points(valid, f"{measure}_constant")[1]
-        for line in [line for line in lines if line.get("stage") == 2][:1]:
-            axes.axvline(line["step"], color=INK, ls=":", lw=1.2)
-            axes.text(line["step"], 1, " stage 2", transform=axes.get_xaxis_transform(), va="top")
+    for run in runs:
+        for seed, colour in colours(runs, run).items():
+            lines = [line for line in run.lines.get(seed, ()) if line.get(measure) is not None]
+            train, valid = ([line for line in lines if line["split"] == split] for split in ("train", "valid"))
+            axes.plot(*points(train, measure), color=colour, lw=1, alpha=0.6)
+            axes.plot(*points(valid, measure), color=colour, lw=2, marker="o", ms=3)
+            axes.plot(*points(valid or train, f"{measure}_constant"), color=INK, ls="--", lw=1.2)
+            best = run.results["best_epoch"].get(seed, -1)
+            tested = [line for line in valid if abs(line["epochs"] - best) < 1e-6]
+            axes.plot(*points(tested, measure), "o", color=colour, ms=9, fillstyle="none")
+            inside += [*np.quantile(points(train, measure)[1], [0.02, 0.98])] if train else []
+            inside += [*points(valid, measure)[1], *points(valid, f"{measure}_constant")[1]]
+            for line in [line for line in lines if line.get("stage") == 2][:1]:
+                axes.axvline(line["epochs"], color=INK, ls=":", lw=1.2)
+                axes.text(line["epochs"], 1, " stage 2", transform=axes.get_xaxis_transform(), va="top")
     inside = [x for x in inside if math.isfinite(x)] or [0.0]
     room = 0.06 * (max(inside) - min(inside)) or 0.5
-    axes.set(xlabel="step", ylim=(min(inside) - room, max(inside) + room))
+    axes.set(xlabel="epoch", ylim=(min(inside) - room, max(inside) + room))
+    axes.set_xlim(left=0)
+    axes.locator_params("x", integer=True)
 
 
-def points(lines: Sequence[dict], measure: str) -> tuple[list, list]:
-    """Steps and values; nan for those that are not known."""
-    values = [line.get(measure) for line in lines]
-    return [line["step"] for line in lines], [math.nan if value is None else value for value in values]
+def points(lines: Sequence[dict], measure: str) -> np.ndarray:
+    """Epochs and values (2, K); nan for those that are not known."""
+    return np.array([[line["epochs"], line.get(measure)] for line in lines], dtype=float).reshape(-1, 2).T
 
 
-def against_true(axes, seeds: Sequence[tuple], answer: float) -> str:
-    """Numbers: predicted against true; dashed the constant answer."""
-    for colour, y, p in seeds:
-        axes.scatter(y, p, s=14, color=colour, alpha=0.6, lw=0, rasterized=len(y) > 1000)
-    axes.axline((answer, answer), slope=1, color=INK, lw=1, alpha=0.3)
-    axes.axhline(answer, color=INK, ls="--", lw=1.2)
-    axes.set(xlabel="true", ylabel="predicted")
-    return "rho = " + " / ".join(f"{spearman(p, y):.2f}" for _, y, p in seeds)
+def against_true(axes, seeds: Sequence[tuple], ends: tuple[float, float], answer: float | None) -> str:
+    """Numbers: predicted against true, each point with the name of its sample; dashed the constant answer."""
+    for colour, y, p, table in seeds:
+        dots = axes.scatter(y, p, s=18, color=colour, alpha=0.7, lw=0, rasterized=len(y) > 1000)
+        dots.set_urls([printable(name) for name in table["id"]])
+    axes.axline((ends[0], ends[0]), slope=1, color=INK, lw=1, alpha=0.3)
+    axes.axhline(math.nan if answer is None else answer, color=INK, ls="--", lw=1.2)
+    axes.set(xlabel="true", ylabel="predicted", xlim=ends, ylim=ends, aspect="equal")
+    rho = " / ".join(f"{spearman(p, y):.2f}" for _, y, p, _ in seeds)
+    return f"rho = {rho}. Dashed: the mean of the training split, the constant answer"
 
 
-def precision_recall(axes, seeds: Sequence[tuple]) -> None:
+def precision_recall(axes, seeds: Sequence[tuple]) -> str:
     """Yes or no, once or for several classes; dashed a guess."""
-    for colour, y, p in seeds:
+    for colour, y, p, _ in seeds:
         axes.plot(*precision_recall_curve(y.ravel(), p.ravel())[1::-1], color=colour)
     axes.axhline(seeds[0][1].mean(), color=INK, ls="--", lw=1.2)
     axes.set(xlabel="recall", ylabel="precision", ylim=(0, 1.03))
+    return "the dashed line is a guess"
 
 
-def roc(axes, seeds: Sequence[tuple]) -> None:
+def roc(axes, seeds: Sequence[tuple]) -> str:
     """Yes or no; dashed a guess."""
-    for colour, y, p in seeds:
+    for colour, y, p, _ in seeds:
         axes.plot(*roc_curve(y, p)[:2], color=colour)
     axes.axline((0, 0), slope=1, color=INK, ls="--", lw=1.2)
     axes.set(xlabel="false positive rate", ylabel="true positive rate")
+    return "the dashed line is a guess"
 
 
-def confusion(axes, seeds: Sequence[tuple], classes: Sequence[str]) -> str:
+def confusion(axes, seeds: Sequence[tuple]) -> str:
     """One of several classes: the true ones, and what they are taken for."""
-    counts = sum(confusion_matrix(y, p.argmax(1), labels=range(len(classes))) for _, y, p in seeds)
-    axes.imshow(counts / np.maximum(counts.sum(1, keepdims=True), 1), cmap="Blues", zorder=2)
+    from matplotlib.colors import LinearSegmentedColormap
+
+    classes = seeds[0][3]["classes"]
+    counts = sum(confusion_matrix(y, p.argmax(1), labels=range(len(classes))) for _, y, p, _ in seeds)
+    size, edges = counts.sum(1, keepdims=True), np.arange(len(classes) + 1) - 0.5
+    shades = LinearSegmentedColormap.from_list("", [f"{COLOURS[0]}00", f"{COLOURS[0]}c0"])
+    axes.pcolormesh(edges, edges, counts / np.maximum(size, 1), cmap=shades, vmin=0, vmax=1)
+    for (row, column), count in np.ndenumerate(counts[:20, :20]):
+        axes.text(column, row, count or "", ha="center", va="center", fontsize=8)
     axes.set_xticks(range(len(classes)), classes, rotation=90)
-    axes.set_yticks(range(len(classes)), classes)
-    axes.set(xlabel="predicted", ylabel="true")
-    return "darker: a larger share of the true class"
+    axes.set_yticks(range(len(classes)), [f"{name} ({n // len(seeds)})" for name, (n,) in zip(classes, size)])
+    axes.set(xlabel="predicted", ylabel="true", ylim=(len(classes) - 0.5, -0.5))
+    return "darker: a larger share of the true class; in brackets: its samples"
 
 
 def prediction_cards(runs: Sequence[Run]) -> list[str]:
-    """The figures that suit what is predicted: all with the same targets in one, of classes one for each run."""
-    cards, together = [], defaultdict(list)
-    for colour, run, seed in series(runs):
-        if x := run.predictions.get(seed):
-            own = run.name * (x["prediction"].ndim > x["target"].ndim)
-            together[own, x["target"].tobytes()].append((colour, x["target"], x["prediction"], x["classes"], run))
-    for (name, _), found in together.items():
-        seeds, (_, y, _, classes, run) = [x[:3] for x in found], found[0]
-        if name:
-            cards.append(card(f"Confusion matrix, N = {len(y)}, {name}", confusion, seeds, classes, height=4.4))
-        elif not np.isin(y, (0, 1)).all():
-            answer = (run.results["answer"] or {}).get("mean", y.mean())
-            cards.append(card(f"Predicted against true, N = {len(y)}", against_true, seeds, answer, height=4.4))
-        elif len(np.unique(y)) == 2:
-            title = f"Precision and recall, {y.sum():.0f} positives of {y.size}"
-            cards += [card("ROC curve", roc, seeds, height=4.4)] if y.ndim == 1 else []
-            cards.append(card(title, precision_recall, seeds, height=4.4))
+    """The figures that suit the predictions: of yes or no all runs in one, of numbers and classes one for each run."""
+    cards, together, scatters, ends = [], defaultdict(list), [], []
+    for run in runs:
+        tables = [(colour, run.predictions[x]) for x, colour in colours(runs, run).items() if x in run.predictions]
+        found = [(colour, table["target"], table["prediction"], table) for colour, table in tables]
+        for _, y, p, _ in found[:1]:
+            count = f"N = {len(y)}" + f" for each of {len(found)} seeds" * (len(found) > 1)
+            count += f", {run.name}" * (len(runs) > 1)
+            if p.ndim > y.ndim:
+                cards.append(card(f"Confusion matrix, {count}", confusion, found, height=4.4))
+            elif np.isin(y, (0, 1)).all():
+                together[y.tobytes()] += found
+            else:
+                scatters.append((f"Predicted against true, {count}", found, (run.results["answer"] or {}).get("mean")))
+                ends += [end(x) for _, *both, _ in found for x in both for end in (np.min, np.max)]
+    room = 0.04 * (max(ends) - min(ends)) if ends else 0
+    for title, found, answer in scatters:  # on the same axes, so that they can be compared
+        cards.append(card(title, against_true, found, (min(ends) - room, max(ends) + room), answer, height=4.4))
+    for found in [found for found in together.values() if len(np.unique(found[0][1])) == 2]:
+        y = found[0][1]
+        for title, draw in [("ROC curve", roc)] * (y.ndim == 1) + [("Precision and recall", precision_recall)]:
+            cards.append(card(f"{title}, {y.sum():.0f} positives of {y.size}", draw, found, height=4.4))
     return cards
 
 
-# ---- the page --------------------------------------------------------------------------------------------------------
+# ---- words -----------------------------------------------------------------------------------------------------------
 
 
 def text(value) -> str:
@@ -216,33 +219,64 @@ def text(value) -> str:
     return html.escape(printable(str(value)))
 
 
+def show(measure: str, value: float) -> str:
+    """A value for a reader."""
+    return f"{100 * value:.1f} %" if measure.endswith("accuracy") else f"{value:#.3g}".rstrip(".") if value else "0"
+
+
 def title_of(measure: str) -> str:
     """The name of a measure for a reader, with its unit."""
-    return ACRONYMS.get(measure, measure.replace("_", " ")) + (f" ({UNITS[measure]})" if measure in UNITS else "")
+    return NAMES.get(measure, measure.replace("_", " ") + (" (nats)" if measure in NATS else ""))
 
 
 def predicted(run: Run) -> str:
     """What a run predicts."""
     options, task = run.results["options"], run.config.get("task", "")
     if task == "table":
-        labelled = "residues" if options.get("residues") else "structures"
-        return f"{Path(str(run.config.get('labels'))).stem}: {options.get('kind', 'labels')} of {labelled}"
+        column = options.get("column") or Path(str(run.config.get("labels"))).stem
+        return f"{column}: {options.get('kind', 'labels')} of {'residues' if options.get('residues') else 'structures'}"
     return getattr(TASKS.get(task), "predicts", "") or task or "pre-training"
+
+
+def about(run: Run) -> str:
+    """Encoder, level, data and start of a run; then date, versions and machine."""
+    config = run.config
+    words = [str(config[name]) for name in ("method", "encoder", "size") if config.get(name)]
+    words += [f"{config['level']} level"] if config.get("level") else []
+    if config.get("task"):
+        words.append(f"from {config.get('init_from') or 'scratch'}" + ", frozen" * bool(config.get("freeze")))
+    words = ", ".join([*words, str(config.get("data") or "demo set")]) if words else run.name
+    origin = " · ".join(map(str, run.results["about"].values()))
+    return f"{text(words)}<br><small>{text(origin)}</small><p class='big worse'>{run.results['unfinished'] or ''}"
 
 
 def verdict(run: Run, measure: str) -> str:
     """A result in words: its value, its interval, how it compares with the constant answer."""
-    show, r = ("{:.1%}" if measure.endswith("accuracy") else "{:.3g}").format, run.results
-    words, constant = f"<p class=big>{show(r['mean'][measure])}</p>", r["constant"].get(measure)
+    r, value = run.results, run.results["mean"][measure]
+    correct = r["counts"].get("correct") if measure == "accuracy" else None
+    counts = f" <small>{' / '.join(map(str, correct.values()))} of {text(r['samples'])}</small>" if correct else ""
+    words, constant = f"<p class=big>{show(measure, value)}{counts}</p>", r["constant"].get(measure)
     if interval := r["interval"].get(measure):
-        words += f"<p>95 % interval {show(interval[0])} to {show(interval[1])}</p>"
+        words += f"<p>95 % interval {show(measure, interval[0])} to {show(measure, interval[1])}</p>"
     if constant is None:
         return words
-    less = measure in LESS_IS_BETTER or measure.endswith(("loss", "error"))
-    gain = r["gain_interval"].get(measure) or [r["mean"][measure] - constant] * 2
-    low, high = sorted(-x if less else x for x in gain)
-    side = "better than" if low > 0 else "worse than" if high < 0 else "not told apart from"
-    return f"{words}<p class={side.split()[0]}>{side} the constant answer ({show(constant)})</p>"
+    gain = r["gain_interval"].get(measure)
+    if gain or not r["test"]:
+        side = results.side(measure, gain or [value - constant] * 2)
+        return f"{words}<p class={side.split()[0]}>{side} the constant answer ({show(measure, constant)})</p>"
+    return f"{words}<p class=not>the constant answer has {show(measure, constant)}</p>"
+
+
+def difference(runs: Sequence[Run], measure: str) -> str:
+    """Of two runs on one test split: the second minus the first, with its interval over the same draws."""
+    draws = [run.results["draws"] for run in runs]
+    if len(runs) != 2 or not all(measure in x for x in draws) or draws[0]["split"] != draws[1]["split"]:
+        return ""
+    count = min(len(x[measure]) for x in draws)
+    low, high = results.interval(draws[1][measure][:count] - draws[0][measure][:count]) or (math.nan, math.nan)
+    side, gain = results.side(measure, [low, high]), runs[1].results["mean"][measure] - runs[0].results["mean"][measure]
+    words = f"{runs[1].name} {side} {runs[0].name}: {gain:+.3g}, 95 % interval {low:+.3g} to {high:+.3g}"
+    return f"<p class={side.split()[0]}>{text(words)}</p>"
 
 
 def as_html(title: str, rows: Sequence[Sequence]) -> str:
@@ -255,13 +289,31 @@ def as_html(title: str, rows: Sequence[Sequence]) -> str:
 def options_of(runs: Sequence[Run]) -> list[list[str]]:
     """The options that are not the default; of several runs those in which they differ."""
     options = FINETUNE if runs[0].config.get("task") else PRETRAIN
-    rows, names = [["option", *(run.name for run in runs)]], dict.fromkeys(name for run in runs for name in run.config)
+    head = [run.name for run in runs] if len(runs) > 1 else ["value (all others: default)"]
+    rows, names = [["option", *head]], dict.fromkeys(name for run in runs for name in run.config)
     for name in names:
         default = options[name].arguments["default"] if name in options else None  # of a plugin, or an older version
         values = [run.config.get(name) for run in runs]
         if any(x != default for x in values) and (len(runs) == 1 or any(x != values[0] for x in values)):
             rows.append([name, *map(str, values)])
     return rows
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+def legend(runs: Sequence[Run], curves: bool = False) -> str:
+    """The colours of runs or seeds; with `curves` also the kinds of lines."""
+    keys = {run.name: COLOURS[k % len(COLOURS)] for k, run in enumerate(runs)}
+    if len(runs) == 1:
+        keys = {f"seed {seed}": colour for seed, colour in colours(runs, runs[0]).items()}
+    items = [f'<span><i style="border-color:{colour}"></i>{text(name)}</span>' for name, colour in keys.items()]
+    if curves:
+        lines = {"thick": "held out", "thin": "training", "dashed": "constant answer"}
+        if any(run.results["best_epoch"] for run in runs):
+            lines["ring"] = "best epoch, the one that is tested"
+        items += ["", *(f"<span class=not><i class={css}></i>{words}</span>" for css, words in lines.items())]
+    return f"<p class=legend>{''.join(items[len(keys) == 1 :])}</p>"
 
 
 def section(runs: Sequence[Run]) -> str:
@@ -273,19 +325,23 @@ def section(runs: Sequence[Run]) -> str:
     scores, curves = [], []
     for name in [name for name in names if not name.endswith("_per_second") and (name != "loss" or len(sums) == 1)]:
         if scored := [run for run in runs if run.results["mean"].get(name) is not None]:
-            words, height = verdict(runs[0], name) if len(runs) == 1 else "", 0.5 + 0.35 * len(scored)
+            words = verdict(runs[0], name) if len(runs) == 1 else difference(runs, name)
+            height = 0.55 + (0.5 if len(runs) > 1 else 0.25) * len(scored)
             scores.append(card(title_of(name), forest, scored, name, height=height, words=words))
         if len({line.get(name) for line in lines} - {None}) > 1:
             curves.append(card(title_of(name), curve, runs, name))
-    keys = {run.name if len(runs) > 1 else f"seed {seed}": colour for colour, run, seed in series(runs)}
-    legend = [f'<span><i style="color:{colour}"></i>{text(name)}</span>' for name, colour in keys.items()]
-    note = "Bars: 95 % intervals over draws of structures; dots: seeds; dashed: the best constant answer"
-    note += "; thick: held out; thin: training; ring: the epoch that is tested"
-    body = [f"<p class=legend>{''.join(legend) if len(keys) > 1 else ''}<p class=note>{note}"]
-    for title, cards in {"Result": scores + prediction_cards(runs), "Curves": curves}.items():
-        body.append(f"<h2>{title}</h2><div class=cards>{''.join(cards)}</div>" if cards else "")
-    tables = [as_html(f"Numbers of {run.name}", results.table(run.results)) for run in runs]
-    return f"{''.join(body)}<div class=tables>{''.join(tables)}{as_html('Options', options_of(runs))}</div>"
+    tested = [run.results for run in runs if run.results["test"]]
+    note = f"{' / '.join({results.counted(x): 0 for x in tested})}. Bars: 95 % intervals over draws of structures"
+    note += "".join({f" (none {x['no_interval']})": 0 for x in tested if x.get("no_interval")}) + "; dots: seeds"
+    note = text(f"{note if tested else 'held out at the end'}; dashed: the best answer that looks at nothing")
+    body = f"<h2>Result</h2><p class=note>{note}</p>{legend(runs)}"
+    apart = "</div><p><div class=cards>" * (len(runs) > 1)
+    body += f"<div class=cards>{''.join([*scores, apart, *prediction_cards(runs)])}</div>"
+    if curves:
+        body += f"<h2>Curves</h2>{legend(runs, curves=True)}<div class=cards>{''.join(curves)}</div>"
+    whose = {run.name: f" of {run.name}" * (len(runs) > 1) for run in runs}
+    tables = [as_html(f"Numbers{whose[run.name]}", results.table(run.results)) for run in runs if run.results["test"]]
+    return f"{body}<div class=tables>{''.join(tables)}{as_html('Options', options_of(runs))}</div>"
 
 
 def write_page(paths: Sequence[Path], out: Path | None = None) -> Path:
@@ -295,12 +351,13 @@ def write_page(paths: Sequence[Path], out: Path | None = None) -> Path:
     groups = defaultdict(list)  # what is predicted -> runs
     for run in map(read_run, paths, names):
         groups[predicted(run)].append(run)
-    body = ""
+    body = "" if importlib.util.find_spec("matplotlib") else f"<p class=worse>{NO_MATPLOTLIB}"
     for title, runs in groups.items():
-        sizes = [[results.counted(run.results)] if run.results["test"] else [] for run in runs]
-        about = [[run.name, *x, *run.results["about"].values()] for run, x in zip(runs, sizes)]
-        about = "<br>".join(text(" · ".join(map(str, x))) for x in about)
-        body += f"<h1>{text(title)}</h1><p class=note>{about}{section(runs)}"
+        body += f"<h1>{text(title)}</h1>"
+        for k, run in enumerate(runs):
+            key = f'<i style="border-color:{COLOURS[k % len(COLOURS)]}"></i><b>{text(run.name)}</b> ' * (len(runs) > 1)
+            body += f"<p>{key}{about(run)}"
+        body += section(runs)
     head = '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
     out = out or (paths[0] / "report.html" if len(paths) == 1 else Path("comparison.html"))
     write_file(out, f"{head}<title>{text(', '.join(groups))}</title><style>{CSS}</style>{body}".encode())

@@ -3,6 +3,8 @@
 import json
 import re
 import sys
+from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +24,18 @@ from siamdiff_min.training.results import Predictions, read_predictions, write_p
 RNG = np.random.default_rng(0)
 SCORES = {
     "psr": (RNG.random(20), RNG.random(20), ()),
-    "ec": (np.tile(np.eye(3), (4, 1)), RNG.random((12, 3)), ("1.1.1.1", "2.-", "3.4")),
+    "ec": (np.tile(np.eye(3), (6, 1)), RNG.random((18, 3)), ("1.1.1.1", "2.-", "3.4")),
     "res": (RNG.integers(20, size=40), RNG.random((40, 20)), RESIDUES),
-    "pip": (np.arange(10) % 2.0, RNG.random(10), ()),
-    "msp": (np.arange(10) % 2.0, RNG.random(10), ()),
-    "table": (RNG.normal(size=10), RNG.normal(size=10), ()),
+    "pip": (np.arange(16) % 2.0, RNG.random(16), ()),
+    "msp": (np.arange(16) % 2.0, RNG.random(16), ()),
+    "table": (RNG.normal(size=16), RNG.normal(size=16), ()),
 }
 ENCODER = ENCODERS["gearnet"]("residue", "tiny")
+
+
+@pytest.fixture(autouse=True)
+def _few_draws(monkeypatch):
+    monkeypatch.setattr("siamdiff_min.training.results.MOST_DRAWS", 60)
 
 
 def write_lines(folder, lines) -> None:
@@ -90,8 +97,9 @@ def test_pretraining_curves_with_stages(tmp_path, drawn):
     page = report.write_page([tmp_path]).read_text()
     assert " stage 2</text>" in page and "per second" not in page
     ((title, (train, *_, stage_2)),) = drawn.items()
-    assert "sigma" in title and train[1] == [*range(1, 21)] and train[2] == [1 / s for s in range(1, 21)]
-    assert stage_2[1] == [11, 11]
+    assert "sigma" in title and train[2] == [1 / s for s in range(1, 21)]
+    assert train[1] == [s / 5 for s in range(1, 21)]  # epochs
+    assert stage_2[1] == [2.2, 2.2]
 
 
 def test_held_out_losses_stand_beside_a_constant(tmp_path, drawn):
@@ -100,8 +108,9 @@ def test_held_out_losses_stand_beside_a_constant(tmp_path, drawn):
              for s in (1, 2) for k in ("train", "valid")]  # fmt: skip
     write_lines(tmp_path, [*lines[:-1], {**lines[-1], "x_loss": 1.75, "samples": 5}])
     page = report.write_page([tmp_path]).read_text()
-    assert titles(page) == ["loss", "sequence accuracy", "x loss", "sequence accuracy", "x loss"]  # no card of a zero
-    assert "<p class=big>1.75</p><p class=better>better than the constant answer (2.5)" in page
+    results, curves = ["loss", "sequence accuracy", "x loss"], ["sequence accuracy", "x loss"]  # no card of a zero
+    assert titles(page) == results + curves
+    assert "<p class=big>1.75</p><p class=better>better than the constant answer (2.50)" in page
     assert [y for _, _, y in drawn["x loss, curve"]] == [[2.0, 2.0], [2.0, 1.75], [2.5, 2.5], []]
 
 
@@ -116,6 +125,16 @@ def test_the_options_are_those_of_the_checkpoint(tmp_path):
     assert {name for name in vars(config) if f"<td>{name}<" in page} == shown  # the others are as --help says
 
 
+def test_a_run_that_is_not_finished_says_so_in_big_letters(tmp_path):
+    config = pretrain_options(["--method", "diffpret", "--epochs", "8"])
+    write_lines(tmp_path, [{"step": s, "epoch": (s - 1) // 4, "split": "train", "loss": 1.0 / s} for s in range(1, 12)])
+    save(tmp_path, 11, {"config": vars(config), "data": [173, "a5"], "objective": {}})
+    said = "<p class='big worse'>not finished: 2.75 of 16 epochs"
+    assert said in report.write_page([tmp_path]).read_text()
+    (tmp_path / "encoder.pt").write_bytes(b"the result")
+    assert "not finished" not in report.write_page([tmp_path]).read_text()
+
+
 # ---- fine-tuning -----------------------------------------------------------------------------------------------------
 
 
@@ -126,11 +145,12 @@ def test_the_page_begins_with_the_result_and_its_constant(tmp_path, task, drawn)
     title = {"psr": "GDT_TS of a model (PSR)", "table": "None: regression of structures"}.get(task, f"({task.upper()})")
     assert title in re.search("<h1>(.*?)</h1>", page)[1]
     first = next(iter(found["mean"]))
-    show = "{:.1%}".format if first == "accuracy" else "{:.3g}".format
+    show = partial(report.show, first)
     big = re.findall("<p class=big>(.*?)</p>", page)
-    assert len(big) == len(found["mean"]) and big[0] == show(found["mean"][first])
+    assert len(big) == len(found["mean"]) and big[0].partition(" <small>")[0] == show(found["mean"][first])
     assert f"95 % interval {' to '.join(map(show, found['interval'][first]))}" in page
-    assert f"answer ({show(found['constant'][first])})" in page and "seed 0" in page and "seed 7" in page
+    assert f"the constant answer ({show(found['constant'][first])})" in page
+    assert "seed 0" in page and "seed 7" in page
     assert f"test split  {found['samples']} samples of {found['counts']['structures']} structures" in page
     kinds = {"ec": ["Precision and recall"], "res": ["Confusion matrix"], "pip": ["ROC curve", "Precision and recall"]}
     expected = kinds.get("pip" if task == "msp" else task, ["Predicted against true"])
@@ -143,7 +163,7 @@ def test_the_page_begins_with_the_result_and_its_constant(tmp_path, task, drawn)
 def test_the_numbers_of_the_predictions_are_drawn(tmp_path, drawn):
     finetuned(tmp_path, "pip", (0,))
     report.write_page([tmp_path])
-    _, x, y = drawn["ROC curve, roc"][0]
+    _, x, y = drawn["ROC curve, 8 positives of 16, roc"][0]
     found = json.loads((tmp_path / "results.json").read_text())
     assert np.isclose(auc(x, y), found["test"]["0"]["auroc"])
 
@@ -161,7 +181,8 @@ def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch, drawn):
     psr = page.split("<h1>")[1]
     assert f"{tmp_path.name}/scratch</text>" in psr and "pretrained</text>" in psr
     assert "<tr><td>lr<td>0.001<td>0.201" in psr and "<td>preset" not in psr  # options that differ, no others
-    assert psr.count("Predicted against true") == 1 and len(drawn["global spearman (rho over all models), forest"]) == 8
+    assert psr.count("Predicted against true") == 2 and "pretrained not told apart from " in psr
+    assert len(drawn["Spearman's rho over all models, forest"]) == 10  # 2 intervals, means, constants; 4 seeds
     with pytest.raises(SystemExit):
         report.main(["scratch", "nowhere"])
 
@@ -179,6 +200,49 @@ def test_losses_are_compared_where_they_are_the_same_sums(tmp_path, monkeypatch)
         assert titles((tmp_path / "comparison.html").read_text()) == [*names, "sequence loss (nats)"] * 2
 
 
+def test_two_runs_of_one_split_are_compared_draw_by_draw(tmp_path, monkeypatch):
+    """The rmse of one is 0.1 higher: each varies by more, their difference does not."""
+    rng = np.random.default_rng(1)
+    target = rng.normal(size=40) * np.repeat([1.0, 9.0], 20)
+    names, noise = [f"s{i}" for i in range(40)], rng.normal(size=40)
+    for run, scale in {"a": 1.0, "b": 1.1, "c": 1.1}.items():
+        model = TASKS["table"](ENCODER)
+        model.known = {"answer": model.answer(target)}
+        tested = {0: Predictions(names, names, target + 0.1 * (run == "c"), target + scale * noise)}
+        write_results(tmp_path / run / "results.json", finetune_options(["--task", "table"]), model, tested, {}, "0.4")
+    monkeypatch.chdir(tmp_path)
+    words = {}
+    for other in ("b", "c"):
+        assert report.main(["a", other]) == 0
+        words[other] = re.findall("<h3>(root mean .*?)</h3>(.*?)<svg", (tmp_path / "comparison.html").read_text())[0][1]
+    gain, low, high = map(float, re.findall(r"[+-]\d\S*(?=,| to|<)", words["b"]))
+    assert words["b"].startswith("<p class=worse>b worse than a: ") and 0 < low < gain < high < 0.2
+    assert np.isclose(gain, 0.1 * np.sqrt(np.mean(noise**2)), rtol=0.01)
+    assert words["c"] == ""  # of other targets
+
+
+def test_points_have_names_and_two_scatters_the_same_axes(tmp_path, monkeypatch):
+    axes = []
+    real = report.against_true
+
+    def against_true(on, *arguments):
+        axes.append(on)
+        return real(on, *arguments)
+
+    monkeypatch.setattr(report, "against_true", against_true)
+    for name, shift in {"a": 0.0, "b": 3.0}.items():
+        finetuned(tmp_path / name, "psr", (0,), shift)
+    page = report.write_page([tmp_path / "a", tmp_path / "b"], tmp_path / "page.html").read_text()
+    assert axes[0].get_xlim() == axes[1].get_xlim() == axes[1].get_ylim()
+    assert page.count("<g><title>sample 7</title>") == 2 and "<a " not in page
+
+
+def test_of_one_class_all_are_counted(tmp_path):
+    finetuned(tmp_path, "res")
+    page, target = report.write_page([tmp_path]).read_text(), SCORES["res"][0]
+    assert all(f">{name} ({n})</text>" in page for name, n in zip(RESIDUES, np.bincount(target, minlength=20)))
+
+
 def test_a_page_is_one_file_without_scripts_and_follows_the_reader(tmp_path):
     finetuned(tmp_path, "psr")
     page = report.write_page([tmp_path], tmp_path / "page.html").read_text()
@@ -189,10 +253,11 @@ def test_a_page_is_one_file_without_scripts_and_follows_the_reader(tmp_path):
 def test_an_error_above_that_of_the_mean_is_called_worse():
     gains = {"rmse": [0.1, 0.9], "mae": [-0.9, -0.1], "pearson": [0.1, 0.9], "auroc": [-0.3, -0.1], "fmax": [-0.1, 0.1]}
     half = dict.fromkeys(gains, 0.5)
-    run = report.Run("", {}, {"mean": half, "constant": half, "interval": {}, "gain_interval": gains}, {}, {})
+    found = defaultdict(dict, {"mean": half, "constant": half, "gain_interval": gains})
+    run = report.Run("", {}, found, {}, {})
     words = {"rmse": "worse than", "mae": "better than", "pearson": "better than", "auroc": "worse than"}
     for name, word in {**words, "fmax": "not told apart from"}.items():
-        assert f">{word} the constant answer (0.5)<" in report.verdict(run, name)
+        assert f">{word} the constant answer (0.500)<" in report.verdict(run, name)
 
 
 def test_runs_of_the_last_version_are_drawn_too(tmp_path):
@@ -200,6 +265,8 @@ def test_runs_of_the_last_version_are_drawn_too(tmp_path):
     tmp_path.joinpath("results.json").write_text(json.dumps({**old, "config": {"task": "table", "labels": "x/a.tsv"}}))
     page = report.write_page([tmp_path]).read_text()
     assert "<p class=big>5.32</p><svg" in page and "a: labels of structures" in page
+    finetuned(tmp_path / "new", "table")
+    report.write_page([tmp_path, tmp_path / "new"], tmp_path / "both.html")
 
 
 def test_nothing_of_a_run_is_live_in_the_page(tmp_path):
@@ -227,11 +294,23 @@ def test_what_is_no_run(tmp_path, capsys):
         report.write_page([tmp_path])
 
 
-def test_without_matplotlib_the_command_says_what_to_install(tmp_path, monkeypatch):
+def test_too_few_structures_have_no_interval_and_the_page_says_why(tmp_path, monkeypatch):
+    monkeypatch.setitem(SCORES, "table", (np.arange(6.0), np.arange(6.0), ()))
+    finetuned(tmp_path, "table")
+    page = report.write_page([tmp_path]).read_text()
+    assert "(none of 3 structures, too few to draw again: it takes 8)" in page and "<p>95 % interval" not in page
+    assert page.count("<p class=not>the constant answer has ") == 4 and "class=better" not in page
+
+
+def test_without_matplotlib_the_words_stay(tmp_path, monkeypatch):
+    finetuned(tmp_path, "table")
+    words = report.write_page([tmp_path]).read_text()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    finetuned(tmp_path, "res")
-    with pytest.raises(SiamDiffError, match="pip install"):
-        report.write_page([tmp_path])
+    page = report.write_page([tmp_path]).read_text()
+    assert "<svg" not in page and page.count("they need matplotlib: pip install") == 1
+    for kind in ("big", "not"):
+        found = re.findall(f"<p class={kind}>.*?</p>", page)
+        assert found == re.findall(f"<p class={kind}>.*?</p>", words) and found
 
 
 # ---- predictions.tsv -------------------------------------------------------------------------------------------------
@@ -243,7 +322,7 @@ def test_predictions_come_back(tmp_path, task):
     write_predictions(tmp_path / "p.tsv", predictions(task), columns, task == "res")
     read = read_predictions(tmp_path / "p.tsv")
     assert np.allclose(read["target"], target) and np.allclose(read["prediction"], score, atol=1e-5)
-    assert read["group"].tolist() == predictions(task).groups
+    assert read["group"].tolist() == predictions(task).groups and read["id"].tolist() == predictions(task).names
     if score.ndim == 2:
         assert read["classes"].tolist() == list(columns)
     if task == "res":  # by name: the true class, and the one of the largest probability

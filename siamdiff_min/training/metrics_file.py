@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..files import ConfigError
 
-NO_MEASURE = {"step", "epoch", "stage", "split", "samples", "seconds", "cpu_seconds", "lr", "peak_memory_mb"}
+NO_MEASURE = {"step", "epoch", "epochs", "stage", "split", "samples", "seconds", "cpu_seconds", "lr", "peak_memory_mb"}
 
 
 def lines_before(path: Path, step: int) -> bytes:

@@ -2,13 +2,16 @@
 
 For every metric results.json has the value of each seed, their mean and standard deviation, and the value of the best
 answer that looks at nothing (`constant`). Two 95 % intervals are over draws of structures: `interval` is that of the
-mean over seeds, `gain_interval` that of this mean minus the constant answer on the same draw.
+mean over seeds, `gain_interval` that of this mean minus the constant answer on the same draw. The draws are in
+draws.npz, so that two runs of one test split can be compared draw by draw.
 """
 
+import hashlib
 import json
 import math
 import os
 import platform
+import time
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,18 +19,22 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset
 
-from ..downstream.metrics import rows_of_groups
+from ..downstream.metrics import LESS_IS_BETTER, rows_of_groups
 from ..downstream.tasks import Binary, Task
-from ..files import SiamDiffError, escape, unescape, write_file
-from . import evaluation
+from ..files import SiamDiffError, escape, replacing, structure_errors, unescape, write_file
+from . import checkpoint, evaluation
+from .metrics_file import in_order
 from .ranks import Ranks
 
-ENTRIES = 10**8  # targets that are drawn again for the intervals: 1,000 draws of small splits, 100 of the largest
+DRAWS, MOST_DRAWS = "draws.npz", 1000
+FEWEST = 8  # structures that are drawn again. With random scores the interval of Spearman's rho misses 0 for 6 % of the
+# splits of 8 structures, for 12 % of 5, for 32 % of 3 and always for 2.
 
 
 @dataclass(frozen=True)
@@ -75,14 +82,15 @@ def write_predictions(path: Path, predictions: Predictions, columns: Sequence[st
 
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
-    """The columns `group` (K,), `target` and `prediction`, (K,) or (K, C) each, and the names of C `classes`."""
+    """The columns `id` and `group` (K,), `target` and `prediction`, (K,) or (K, C) each; the names of C `classes`."""
     header, *rows = (line.split("\t") for line in path.read_text("utf-8", "surrogateescape").splitlines())
     titles = [title.partition(":") for title in header]
     classes = [unescape(name) for title, _, name in titles if title == "prediction"]
     if header[-1] == "class":
         i = header.index("target")
         rows = [[*row[:i], classes.index(unescape(row[i])), *row[i + 1 :]] for row in rows]
-    columns = {"group": np.array([unescape(row[1]) for row in rows]), "classes": np.array(classes)}
+    columns = {title: np.array([unescape(row[i]) for row in rows]) for i, title in enumerate(("id", "group"))}
+    columns["classes"] = np.array(classes)
     for name in ("target", "prediction"):
         chosen = [i for i, (title, _, _) in enumerate(titles) if title == name]
         values = np.array([[row[i] for i in chosen] for row in rows], dtype=np.float64)
@@ -97,24 +105,31 @@ def write_results(
 
     `tested` are the predictions of every seed's model for the test split, and `epochs` after how many it was the best.
     """
+    numbers, draws = measured(task, tested)
     content = {
         "about": origin(config, version),
         "splits": task.known.get("splits", {}),
         "best_epoch": epochs,
-        **measured(task, tested),
+        **numbers,
         "answer": task.known.get("answer"),
         "options": {**task.options},
         "config": vars(config),
     }
     write_file(path, json.dumps(plain(content), indent=1, allow_nan=False).encode())
+    with replacing(path.with_name(DRAWS)) as file:
+        np.savez(file, split=split_of(next(iter(tested.values()))), **draws)
     rows = [[cell(x) for x in row] for row in table(content)]
     widths = [2 + max(map(len, column)) for column in zip(*rows)]
     lines = [f"{name:18}" + "".join(f"{x:>{width}}" for x, width in zip(cells, widths[1:])) for name, *cells in rows]
-    return "\n".join([counted(content), *lines, f"results     {path}"])
+    why = [f"no interval {content['no_interval']}"] if content["no_interval"] else []
+    return "\n".join([counted(content), *lines, *why, f"results     {path}"])
 
 
-def measured(task: Task, tested: Mapping[int, Predictions]) -> dict:
-    """Every metric on the test split: of each seed, mean and std over seeds, the constant answer, the intervals."""
+def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[str, np.ndarray]]:
+    """Every metric on the test split: of each seed, mean and std over seeds, the constant answer, the intervals.
+
+    And the draws (draws,) of each metric, its mean over seeds.
+    """
     target, groups = next((x.target, x.groups) for x in tested.values())
     test = {str(seed): task.metrics(x.score, x.target, x.groups) for seed, x in tested.items()}
     names = list(next(iter(test.values())))
@@ -126,40 +141,68 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> dict:
         counts["positives"] = int(target.sum())
     if "accuracy" in names:
         counts["correct"] = {seed: round(metrics["accuracy"] * len(target)) for seed, metrics in test.items()}
-    mean, constant = redrawn(task, [x.score for x in tested.values()], answers, target, groups)
+    few = f"of {counts['structures']} structures, too few to draw again: it takes {FEWEST}"
+    enough = counts["structures"] >= FEWEST
+    mean, constant = redrawn(task, [x.score for x in tested.values()], answers, target, groups) if enough else ({}, {})
     values = {name: [metrics[name] for metrics in test.values()] for name in names}
-    return {
+    numbers = {
         "samples": len(target),
         "counts": counts,
         "test": test,
         "mean": {name: float(np.mean(x)) for name, x in values.items()},
         "std": {name: float(np.std(x, ddof=1)) if len(x) > 1 else None for name, x in values.items()},
-        "interval": {name: interval(mean[name]) for name in names},
+        "interval": {name: interval(mean[name]) if enough else None for name in names},
+        "no_interval": "" if enough else few,
         "constant": {name: task.metrics(x, target, groups)[name] for name, x in answers.items()}
         or dict.fromkeys(names),
-        "gain_interval": {name: interval(mean[name] - constant[name]) if answers else None for name in names},
+        "gain_interval": {name: interval(mean[name] - constant[name]) if constant else None for name in names},
     }
+    return numbers, mean
 
 
 def redrawn(task: Task, scores: list, answers: Mapping, target: np.ndarray, groups: list[str]) -> tuple[dict, dict]:
     """Every metric, its mean over seeds and that of the constant answer, on splits that are drawn again (draws,).
 
-    Whole structures are drawn, with replacement. All metrics, and all runs of one test split, see the same draws.
+    Whole structures are drawn, with replacement. All metrics, and all runs of one test split, see the same draws. There
+    are 1,000, or 300 or 100 if the first ones take longer than 0.01 or 0.1 s of CPU time each.
     """
     members, random = rows_of_groups(groups), np.random.default_rng(0)
     mean, constant = defaultdict(list), defaultdict(list)
     key_of = {name: answer.tobytes() for name, answer in answers.items()}
     distinct = dict(zip(key_of.values(), answers.values()))  # most metrics have the same answer: it is measured once
-    for _ in range(min(1000, max(100, ENTRIES // target.size)) * (len(members) > 1)):
-        chosen = [members[i] for i in random.integers(len(members), size=len(members))]
-        rows, copies = np.concatenate(chosen), np.repeat(np.arange(len(chosen)), [*map(len, chosen)])
-        of_seeds = [task.metrics(score[rows], target[rows], copies) for score in scores]
-        of_answers = {key: task.metrics(answer[rows], target[rows], copies) for key, answer in distinct.items()}
-        for name in of_seeds[0]:
-            mean[name].append(np.mean([metrics[name] for metrics in of_seeds]))
-        for name in answers:
-            constant[name].append(of_answers[key_of[name]][name])
-    return tuple(defaultdict(lambda: np.array([]), {k: np.array(x) for k, x in y.items()}) for y in (mean, constant))
+    start, draws = time.process_time(), MOST_DRAWS
+    with Ranks(torch.device("cpu")).bar(total=draws, unit="draw", desc="intervals") as bar:
+        while bar.n < draws:
+            chosen = [members[i] for i in random.integers(len(members), size=len(members))]
+            rows, copies = np.concatenate(chosen), np.repeat(np.arange(len(chosen)), [*map(len, chosen)])
+            of_seeds = [task.metrics(score[rows], target[rows], copies) for score in scores]
+            of_answers = {key: task.metrics(answer[rows], target[rows], copies) for key, answer in distinct.items()}
+            for name in of_seeds[0]:
+                mean[name].append(np.mean([metrics[name] for metrics in of_seeds]))
+            for name in answers:
+                constant[name].append(of_answers[key_of[name]][name])
+            bar.update()
+            if bar.n == 5:
+                seconds = (time.process_time() - start) / 5
+                bar.total = draws = min(draws, 1000 if seconds < 0.01 else 300 if seconds < 0.1 else 100)
+    return tuple({name: np.array(x) for name, x in y.items()} for y in (mean, constant))
+
+
+def split_of(predictions: Predictions) -> str:
+    """A hash of a test split: its samples, their structures, their targets."""
+    digest = hashlib.sha256("\0".join([*predictions.names, *predictions.groups]).encode("utf-8", "surrogateescape"))
+    return hashlib.sha256(digest.digest() + predictions.target.tobytes()).hexdigest()
+
+
+def less_is_better(measure: str) -> bool:
+    """Whether less of a measure is better."""
+    return measure in LESS_IS_BETTER or measure.endswith(("loss", "error"))
+
+
+def side(measure: str, gain: Sequence[float]) -> str:
+    """A difference in words, from its interval."""
+    low, high = (-gain[1], -gain[0]) if less_is_better(measure) else gain
+    return "better than" if low > 0 else "worse than" if high < 0 else "not told apart from"
 
 
 def interval(values: np.ndarray) -> list[float] | None:
@@ -212,6 +255,8 @@ def table(results: Mapping) -> list[list]:
     test = results["test"]
     names = {"mean": "mean", "std": "std", "interval": "95 % interval", "constant": "constant"}
     others = {title: results[name] for name, title in names.items() if results.get(name)}
+    gains = {name: side(name, gain) for name, gain in results.get("gain_interval", {}).items() if gain}
+    others |= {"": defaultdict(str, {name: f"{words} it" for name, words in gains.items()})} if gains else {}
     rows = [["metric", *(f"seed {seed}" for seed in test), *others]]
     for name in results["mean"]:
         rows.append([name, *(column[name] for column in (*test.values(), *others.values()))])
@@ -220,3 +265,50 @@ def table(results: Mapping) -> list[list]:
         if of_seed:
             rows.append([name, *(f"{of_seed.get(seed, math.nan):.4g}" for seed in test), *[""] * len(others)])
     return rows
+
+
+# ---- reading a run ---------------------------------------------------------------------------------------------------
+
+
+class Run(NamedTuple):
+    """The content of a run's folder."""
+
+    name: str
+    config: dict  # its options, if they are known
+    results: dict  # results.json, "draws" and "unfinished"; without one, the last numbers of what was held out
+    lines: dict[str, list[dict]]  # of the metrics.jsonl of every seed; of pre-training of ""
+    predictions: dict[str, dict[str, np.ndarray]]  # of every seed
+
+
+def read_run(path: Path, name: str) -> Run:
+    """Read the folder of a run. Raises SiamDiffError if it holds none, or a damaged file."""
+    lines, predictions, saved, content = {}, {}, None, defaultdict(dict)  # older versions wrote less
+    with structure_errors(path, "damaged, or not of a run"):
+        for folder in (path, *sorted(path.glob("seed-*"))):
+            seed = folder.name.removeprefix("seed-") if folder != path else ""
+            if (file := folder / "metrics.jsonl").exists():  # the last line may be only half there
+                lines[seed] = with_epochs([json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]])
+                saved = saved or checkpoint.latest(folder)
+            if (file := folder / "predictions.tsv").exists():
+                predictions[seed] = read_predictions(file)
+        if (file := path / "results.json").exists():
+            content |= json.loads(file.read_bytes())
+        elif not lines:
+            raise SiamDiffError(f"{path} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
+        if (file := path / DRAWS).exists():
+            content["draws"] = dict(np.load(file, allow_pickle=False))
+        config = content["config"] or (saved[1]["config"] if saved else {})
+        if config and not content["test"] and not (path / "encoder.pt").exists():
+            done, seed = max((x["epochs"], seed) for seed, of_seed in lines.items() for x in of_seed)
+            of_seed = f" of seed {seed}" if seed else ""
+            content["unfinished"] = f"not finished: {done:.3g} of {sum(config['epochs'])} epochs{of_seed}"
+        for line in [x for of_seed in lines.values() for x in of_seed if x["split"] == "valid"][-1:]:
+            for measure, value in [] if content["test"] else in_order(line):
+                content["mean"][measure], content["constant"][measure] = value or None, line.get(f"{measure}_constant")
+    return Run(name, config, content, lines, predictions)
+
+
+def with_epochs(lines: list[dict]) -> list[dict]:
+    """The lines, their `epochs` the number that is done. The last line of the first epoch tells how long each is."""
+    per_epoch = max((line["step"] for line in lines if line["epoch"] == lines[0]["epoch"]), default=1)
+    return [{**line, "epochs": line["step"] / per_epoch} for line in lines]

@@ -12,6 +12,12 @@ from siamdiff_min.downstream.tasks import TASKS, table_task
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.training import results
 
+
+@pytest.fixture(autouse=True)
+def _few_draws(monkeypatch):
+    monkeypatch.setattr(results, "MOST_DRAWS", 200)
+
+
 ENCODER = ENCODERS["gearnet"]("residue", "tiny")
 RNG = np.random.default_rng(0)
 
@@ -46,7 +52,7 @@ def test_a_model_that_is_worse_than_the_mean_stands_beside_it(tmp_path):
     low, high = found["gain_interval"]["rmse"]
     assert 0 < low < found["mean"]["rmse"] - constant["rmse"] < high  # above by more than chance: worse
     row = next(line.split() for line in found["said"].splitlines() if line.startswith("rmse"))
-    assert row[-1] == f"{constant['rmse']:.4f}" and row[-3] == "to"
+    assert row[-6:] == ["to", row[-5], f"{constant['rmse']:.4f}", "worse", "than", "it"]
 
 
 def test_the_interval_of_a_difference_is_of_the_same_draws(tmp_path):
@@ -85,8 +91,8 @@ def test_what_is_not_defined_is_none_and_not_nan(tmp_path):
 
 
 def test_a_model_of_the_last_version_has_no_constant(tmp_path):
-    task = table_task(ENCODER)
-    tested = {0: results.Predictions(["a", "b"], ["a", "b"], np.array([0.0, 1.0]), np.array([0.2, 0.9]))}
+    task, names = table_task(ENCODER), [*"abcdefgh"]
+    tested = {0: results.Predictions(names, names, np.arange(8.0), RNG.random(8))}
     assert "constant" in results.write_results(tmp_path / "r.json", Namespace(device="cpu"), task, tested, {}, "0.3")
     found = json.loads((tmp_path / "r.json").read_text())
     assert found["constant"]["rmse"] is None and found["gain_interval"]["rmse"] is None and found["interval"]["rmse"]
@@ -113,7 +119,32 @@ def test_targets_are_those_of_the_samples(tmp_path, task):
 
 
 def test_whole_structures_are_drawn(tmp_path):
-    """Of two structures one is predicted without an error, and in a quarter of the draws it comes twice."""
-    target, groups = RNG.normal(size=20), ["a"] * 10 + ["b"] * 10
-    found = written(tmp_path, table_task(ENCODER), [0.0], target, [target + np.repeat([0.0, 1.0], 10)], groups)
-    assert np.allclose(found["interval"]["rmse"], [0.0, 1.0]) and found["counts"]["structures"] == 2
+    """Of eight structures one has an error of 2 in all its samples: the draws have it 0, 1, 2, ... times."""
+    target, groups = RNG.normal(size=80), [f"{i // 10}" for i in range(80)]
+    found = written(tmp_path, table_task(ENCODER), [0.0], target, [target + np.repeat([2.0, 0.0], [10, 70])], groups)
+    low, high = found["interval"]["rmse"]
+    assert low == 0 and np.isclose(high, np.sqrt(3 / 8 * 4)) and found["counts"]["structures"] == 8
+    draws = np.load(tmp_path / "draws.npz")["rmse"]
+    assert set(np.round(2 * draws**2, 9) % 1) == {0.0} and len(draws) == 200
+
+
+@pytest.mark.parametrize("structures", [2, 7])
+def test_too_few_structures_have_no_interval(tmp_path, structures):
+    target = RNG.normal(size=2 * structures)
+    found = written(tmp_path, table_task(ENCODER), [0.0], target, [target], [str(i // 2) for i in range(len(target))])
+    assert not any((found["interval"] | found["gain_interval"]).values()) and found["mean"]["rmse"] == 0
+    reason = f"no interval of {structures} structures, too few to draw again: it takes 8"
+    assert reason in found["said"].splitlines()
+    row = next(line.split() for line in found["said"].splitlines() if line.startswith("rmse"))
+    assert row[4] == "-"
+
+
+@pytest.mark.parametrize(("seconds", "draws"), [(0.001, 1000), (0.02, 300), (0.2, 100)])
+def test_slow_draws_are_fewer(monkeypatch, seconds, draws):
+    clock = iter((0.0, 5 * seconds))
+    monkeypatch.setattr(results, "MOST_DRAWS", 1000)
+    monkeypatch.setattr(results.time, "process_time", lambda: next(clock))
+    task, target = table_task(ENCODER), np.arange(8.0)
+    monkeypatch.setattr(task, "metrics", lambda *_: {"rmse": 1.0})
+    mean, constant = results.redrawn(task, [target], {"rmse": target}, target, [*"abcdefgh"])
+    assert len(mean["rmse"]) == len(constant["rmse"]) == draws
