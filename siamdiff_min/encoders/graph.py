@@ -2,7 +2,8 @@
 line graph with its angle bins (Zhang et al. 2022, Sec. 3.2-3.3).
 
 A graph does not hold edge lengths or angles. SiamDiff builds it from the clean structure and reads it at noised
-coordinates (differences.md, row 5), so lengths and angles are noised too. Only score matching shows lengths of its own.
+coordinates (differences.md, row 5), so lengths and angles are noised too. Objectives that hide coordinates show the
+vectors of the edges instead, by `shown_vector` and `shown_length`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Graph:
     node_feature: Tensor  # (N, node_dim)   one-hots of element (atom level) and residue type
     num_relations: int
     shown_length: Tensor | None = None  # (E,) angstrom   in place of the lengths at the coordinates
+    shown_vector: Tensor | None = None  # (E, 3)   in place of pos[src] - pos[dst], if the coordinates are hidden
     is_sorted: bool = False  # True from a builder; the edges of other graphs are checked
 
     def __post_init__(self):
@@ -63,9 +65,9 @@ class Graph:
 
     def select_edges(self, keep: Tensor) -> Graph:
         """Keep the edges where `keep` (E,) is True. Nodes stay, even those that lose every edge."""
-        kept = keep.nonzero().squeeze(1)
-        edges = {name: getattr(self, name)[kept] for name in ("src", "dst", "relation", "edge_feature")}
-        return replace(self, **edges, shown_length=None if self.shown_length is None else self.shown_length[kept])
+        kept, names = keep.nonzero().squeeze(1), ("src", "dst", "relation", "edge_feature")
+        shown = [name for name in ("shown_vector", "shown_length") if getattr(self, name) is not None]
+        return replace(self, **{name: getattr(self, name)[kept] for name in (*names, *shown)})
 
 
 @dataclass(frozen=True)
@@ -188,11 +190,16 @@ def same_chain(protein: Protein, i: Tensor, j: Tensor) -> Tensor:
     return same_protein & (protein.chain[i] == protein.chain[j])
 
 
+def edge_vectors(graph: Graph, pos: Tensor) -> Tensor:
+    """pos[src] - pos[dst] (E, 3) at the coordinates pos (N, 3), angstrom, unless the graph has vectors of its own."""
+    if graph.shown_vector is not None:
+        return graph.shown_vector
+    return pos.index_select(0, graph.src) - pos.index_select(0, graph.dst)
+
+
 def edge_lengths(graph: Graph, pos: Tensor) -> Tensor:
-    """Lengths (E,) of the edges at the coordinates pos (N, 3), angstrom, unless the graph has lengths of its own."""
-    if graph.shown_length is not None:
-        return graph.shown_length
-    return length(pos.index_select(0, graph.src) - pos.index_select(0, graph.dst))
+    """Lengths (E,) of the edges, angstrom, unless the graph has lengths of its own."""
+    return length(edge_vectors(graph, pos)) if graph.shown_length is None else graph.shown_length
 
 
 def line_graph(graph: Graph, pos: Tensor, num_bins: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -203,7 +210,7 @@ def line_graph(graph: Graph, pos: Tensor, num_bins: int) -> tuple[Tensor, Tensor
     src, dst = graph.src, graph.dst
     start = torch.searchsorted(dst.contiguous(), torch.arange(graph.num_nodes + 1, device=dst.device))
     edge_out, edge_in = ranges(start[src], start[src + 1])  # edges that end where edge_out begins: one range each
-    direction = F.normalize(pos.index_select(0, dst) - pos.index_select(0, src), dim=-1, eps=1e-12)
+    direction = F.normalize(edge_vectors(graph, pos), dim=-1, eps=1e-12)
     # One coordinate at a time: a sum over rows of three numbers takes more than twice as long.
     x, y, z = (d.index_select(0, edge_in) * d.index_select(0, edge_out) for d in direction.unbind(-1))
     cosine = -(x + y + z)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS
 from ..protein.protein import Protein
 from .encoder import Encoder, Encoding
-from .graph import Graph, GraphBuilder, edge_lengths
+from .graph import Graph, GraphBuilder, edge_lengths, edge_vectors
 from .ops import Links, segment_mean
 
 Pair = tuple[Tensor, Tensor]  # scalars and vectors
@@ -154,7 +154,7 @@ class GVPGNN(Encoder):
         links = graph.links
         element, residue = graph.node_feature.split([NUM_ELEMENTS, NUM_RESIDUE_CHANNELS], dim=-1)
         node = element @ self.embedding.weight + self.residue_embedding(residue), None  # residue is 0 where masked
-        vector = (protein.pos[graph.src] - protein.pos[graph.dst])[:, :, None]  # (E, 3, 1), a unit vector after W_e[0]
+        vector = edge_vectors(graph, protein.pos)[:, :, None]  # (E, 3, 1), a unit vector after W_e[0]
         edge = radial_basis(edge_lengths(graph, protein.pos), self.longest, self.num_basis), vector
         for node_layer, edge_layer in zip(self.W_v, self.W_e):
             node, edge = node_layer(*node), edge_layer(*edge)

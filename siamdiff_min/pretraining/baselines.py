@@ -106,7 +106,7 @@ class SelfPrediction(Objective):
         graph = self.encoder.builder(left)
         if self.geometry is not None:
             graph, nodes = self.geometry.hide(left, graph, generator)
-        encoding = self.encoder(left, graph)
+        encoding = self.encoder(left, graph) if self.geometry is None else self.encode_edges(left, graph)
         loss, logs = 0.0, {}
         if self.types is not None:
             loss, logs = self.types.loss(protein.residue_type[chosen], encoding.residue[chosen])

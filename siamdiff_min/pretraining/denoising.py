@@ -2,8 +2,6 @@
 diffusion of side chains (App. G). In both the network sees the noised quantity and predicts the noise.
 """
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -33,7 +31,7 @@ class ScoreMatching(Objective):
     The score of d~ = d + sigma eps is -eps / sigma. The head predicts sigma times it, so that all sigmas weigh the same
     and predicting zero costs 1. There is one sigma per protein, which the network is not told. The graph comes from the
     clean structure and shows d~ instead of its lengths: the same for an edge, its reverse and its repetitions. Angles
-    (GearNet) and directions (GVP) stay clean.
+    (GearNet) and directions (GVP) stay clean; the coordinates are hidden.
     """
 
     def __init__(self, encoder: nn.Module):
@@ -51,7 +49,7 @@ class ScoreMatching(Objective):
         sigma = self.sigma.to(protein.pos)[drawn][protein.atom_protein[i]]  # (P,)
         noise = normal_like(sigma, generator).masked_fill(i == j, 0.0)  # a self edge has no length to be noised
         noised = edge_lengths(graph, protein.pos) + (sigma * noise)[edge_pair]  # (E,)
-        a = self.encoder(protein, replace(graph, shown_length=noised)).node
+        a = self.encode_edges(protein, graph, noised).node
         shown = torch.zeros_like(noise).index_copy_(0, edge_pair, noised)[:, None]  # (P, 1) edges of a pair agree
         predicted = self.mlp(torch.cat([a[i] * a[j], self.dist_mlp(shown)], dim=-1)).squeeze(-1).to(noise.dtype)
         loss, constant = (predicted + noise).square()[i != j], noise.square()[i != j]

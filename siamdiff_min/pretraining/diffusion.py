@@ -103,13 +103,14 @@ def add_gaussian_noise(pos: Tensor, alpha_bar: Tensor, generator: torch.Generato
 
 
 def hide_residues(protein: Protein, chosen: Tensor, backbone: int) -> Protein:
-    """Apply [MASK] to the residues `chosen` (M,): hide their types and discard their side chains (App. D).
+    """Apply [MASK] to the residues `chosen` (M,): erase their types and discard their side chains (App. D).
 
-    The atoms kept are the first `backbone` of N, CA, C, O.
+    The atoms kept are the first `backbone` of N, CA, C, O. An encoder must not find the answer: every type becomes 0.
     """
     masked = protein.masked.index_fill(0, chosen, True)
     keep = (protein.atom_name < backbone) | ~masked[protein.atom_residue]
-    return replace(protein, masked=masked).select_atoms(keep)
+    erased = protein.residue_type.masked_fill(masked, 0)
+    return replace(protein, masked=masked, residue_type=erased).select_atoms(keep)
 
 
 def edges_to_vectors(m: Tensor, pos: Tensor, src: Tensor, dst: Tensor) -> Tensor:

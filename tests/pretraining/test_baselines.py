@@ -127,20 +127,6 @@ def test_golden_residue_types(monkeypatch):
     assert logs["residue_type_accuracy"].sums.tolist() == [1.0, 18.0]  # 0.0556
 
 
-@pytest.mark.parametrize("level", ["atom", "residue"])
-def test_hidden_types_reach_no_bit_of_the_input(level):
-    objective, protein = build("residue-type", level).eval(), chains()
-    builder = objective.encoder.builder
-    left, chosen = objective.types.hide(builder.select_nodes(protein), generator(3))
-    assert 0.05 < len(chosen) / protein.num_residues < 0.3
-    types = protein.residue_type.clone()
-    types[chosen] = (types[chosen] + 7) % 20
-    other, same = objective.types.hide(builder.select_nodes(replace(protein, residue_type=types)), generator(3))
-    assert torch.equal(chosen, same) and torch.equal(left.pos, other.pos)
-    for a, b in zip(vars(builder(left)).values(), vars(builder(other)).values()):
-        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-
-
 # ---- walks and geometry ----------------------------------------------------------------------------------------------
 
 
@@ -276,14 +262,13 @@ def test_combinations_are_sums_over_one_pass():
 @pytest.mark.parametrize("kind", GEOMETRY)
 def test_combinations_measure_the_atoms_that_are_left(level, kind):
     """Side chains of masked residues are gone at atom level, so the rows of all atoms behind them move up."""
-    objective, shown, hidden, measured = build(f"residue-type+{kind}", level), [], [], []
-    objective.encoder.register_forward_pre_hook(lambda _, args: shown.append(args[0]))
+    objective, left, hidden, measured = build(f"residue-type+{kind}", level), [], [], []
     hide, target = objective.geometry.hide, objective.geometry.target
-    objective.geometry.hide = lambda *args: hidden.append(hide(*args)) or hidden[0]
+    objective.geometry.hide = lambda *args: left.append(args[0]) or hidden.append(hide(*args)) or hidden[0]
     objective.geometry.target = lambda points: measured.append(points) or target(points)
     objective(chains(), generator(1))
-    (left,), ((_, nodes),), (points,) = shown, hidden, measured
-    assert torch.equal(points, left.pos[nodes]) and len(nodes) > 100
+    ((_, nodes),), (points,) = hidden, measured
+    assert left[0].masked.any() and torch.equal(points, left[0].pos[nodes]) and len(nodes) > 100
 
 
 # ---- multiview contrast ----------------------------------------------------------------------------------------------
@@ -427,6 +412,11 @@ def test_sigmas_are_log_linear():
     assert torch.allclose(sigma, torch.tensor([0.01 * 1000 ** (k / 49) for k in range(50)]), rtol=1e-5)
 
 
+def noise_on(graph, clean: Protein) -> torch.Tensor:
+    """What score matching has added to the lengths (E,), angstrom."""
+    return graph.shown_length - edge_lengths(replace(graph, shown_length=None, shown_vector=None), clean.pos)
+
+
 @pytest.mark.parametrize("level", ["atom", "residue"])
 def test_score_matching_sees_noised_lengths_and_learns_the_noise(level):
     objective, protein, shown = build("score-matching", level), chains(), []
@@ -435,8 +425,7 @@ def test_score_matching_sees_noised_lengths_and_learns_the_noise(level):
     nn.init.zeros_(objective.mlp.layers[-1].bias)
     loss, _ = objective(protein, generator(4))
     ((view, graph),) = shown
-    true = edge_lengths(replace(graph, shown_length=None), view.pos)
-    difference = graph.shown_length - true
+    difference = noise_on(graph, objective.encoder.builder.select_nodes(protein))
     assert (difference[graph.src == graph.dst] == 0).all()
     of_pair: dict = {}
     for i, j, d in zip(graph.src.tolist(), graph.dst.tolist(), difference.tolist()):
@@ -462,7 +451,7 @@ def test_score_matching_predicts_minus_the_noise():
         nn.init.constant_(objective.mlp.layers[-1].bias, c)
         losses[c] = objective(protein, generator(4))[0].item()
     view, graph = shown[0]
-    difference = graph.shown_length - edge_lengths(replace(graph, shown_length=None), view.pos)
+    difference = noise_on(graph, chains().alpha_carbons())
     sigma = sigmas().double()[torch.randint(50, (2,), generator=generator(4))][view.atom_protein[graph.src]]
     _, first = np.unique(graph.pair.numpy(), return_index=True)
     first = first[(graph.src != graph.dst).numpy()[first]]
@@ -576,7 +565,7 @@ def test_score_matching_draws_sigma_and_noise_of_every_protein_anew():
     for seed in range(9):
         objective(protein, generator(seed))
         graph = shown[-1]
-        noise = graph.shown_length - edge_lengths(replace(graph, shown_length=None), protein.pos)
+        noise = noise_on(graph, protein)
         first, second = noise[graph.src != graph.dst].chunk(2)  # the same edges of both copies
         assert abs(np.corrcoef(first, second)[0, 1]) < 0.2
         ratios.append(float(first.std() / second.std()))

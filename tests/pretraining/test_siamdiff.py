@@ -147,7 +147,7 @@ def released_loss(objective: SiamDiff, views: list[Protein], t, chosen, noise, a
         error = (found - wanted).square().sum(-1)
         structure = structure + mean(error, left.atom_protein, left.num_proteins).mean() / len(views)
         cross = nn.functional.cross_entropy(
-            objective.seq_mlp(other.residue[chosen]), left.residue_type[chosen], reduction="none"
+            objective.seq_mlp(other.residue[chosen]), views[0].residue_type[chosen], reduction="none"
         )
         sequence = sequence + mean(cross, left.residue_protein[chosen], left.num_proteins).mean() / len(views)
     return gamma * structure + (1 - gamma) * sequence
