@@ -85,12 +85,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str):
         if choice := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            wrong, known = choice[1], choice[2].replace("'", "").split(", ")
+            wrong, known, sign = choice[1], choice[2].replace("'", "").split(", "), ""
         else:
-            wrong = "".join(re.findall(r"unrecognized arguments:.*?(--[^\s=]+)", message))
-            known = re.findall(r"--[\w-]+", self.format_help()) if wrong else []
-        near = difflib.get_close_matches(wrong, known, 1)
-        super().error(f"{message}. Did you mean {near[0]}?" if near else message)
+            wrong = "".join(re.findall(r"unrecognized arguments:.*?--([^\s=]+)", message))
+            known, sign = re.findall(r"--([\w-]+)", self.format_help()), "--"
+        near = difflib.get_close_matches(wrong, known, 1)  # without the dashes, which all options share
+        super().error(f"{message}. Did you mean {sign}{near[0]}?" if near else message)
 
 
 @contextlib.contextmanager

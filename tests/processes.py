@@ -1,15 +1,17 @@
 """Real processes, started in a tenth of a second, and harmed at a moment that a test chooses.
 
-Children come from a fork server that has imported torch already. What they run is one of PROGRAMS; what happens to
-them is read from the environment by `harm`, so that `torchrun processes.py PROGRAM ...` does the same.
+Children come from a fork server that has imported torch already. They run one of PROGRAMS, harmed as the environment
+says (`harm`), so that `torchrun processes.py PROGRAM ...` does the same. RUNS are commands whose results are compared.
 """
 
 import ctypes
 import errno
+import hashlib
 import json
 import multiprocessing
 import os
 import runpy
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,11 +19,14 @@ import sys
 import tempfile
 import time
 import warnings
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import standin
 import torch
+from standin import lines
 from torch.utils.data import Subset
 
 from siamdiff_min import embed
@@ -29,8 +34,8 @@ from siamdiff_min.data import ec
 from siamdiff_min.data import store as shards
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import weights
-from siamdiff_min.files import StoreError, console, write_file
-from siamdiff_min.training import evaluation, ranks
+from siamdiff_min.files import console, write_file
+from siamdiff_min.training import checkpoint, evaluation, loader, ranks
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 300  # seconds until what has not happened never will: busy machines are slow, collectives wait for 600
@@ -128,7 +133,7 @@ def end_as_an_interpreter() -> None:
 
 
 def harm(wanted) -> None:
-    """SLOW_SAVES, DISK, LIMIT, LOADER and DIE: see below."""
+    """SLOW_SAVES, DISK, LIMIT, START and DIE: see below; LOADER: see `standin.Dataset`."""
     if "SLOW_SAVES" in wanted:
         slow_saves(Path(wanted["SLOW_SAVES"]))
     if "DISK" in wanted:
@@ -138,8 +143,10 @@ def harm(wanted) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(wanted["LIMIT"]),) * 2)
-    if "LOADER" in wanted:
-        fail_to_load(*wanted["LOADER"].split(":"))
+    if "START" in wanted:
+        loader.START = wanted["START"]
+    if wanted.get("LOADER", "").startswith("hangs"):
+        loader.PATIENCE = 3
     if "DIE" in wanted:
         rank, place, how = wanted["DIE"].split(":")
         if os.environ.get("RANK", "0") == rank:
@@ -196,20 +203,6 @@ def at_disk_operation(action: str, number: int, below: str) -> None:
 
     os.fsync = synced
     sys.addaudithook(audit)
-
-
-def fail_to_load(how: str, index: str) -> None:
-    """Let the process that loads protein `index` raise a StoreError, or be `killed`, unless it is this one."""
-    ours, read = os.getpid(), standin.Dataset.__getitem__
-
-    def harmed(self, key):
-        if key[1] == int(index) and os.getpid() != ours:
-            if how == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise StoreError("the store was replaced while it was in use")
-        return read(self, key)
-
-    standin.Dataset.__getitem__ = harmed
 
 
 def die_in(place: str, how: str) -> None:
@@ -290,6 +283,28 @@ def kill(children: list) -> None:
         process.join()
 
 
+def until(happened, log: Path) -> None:
+    """Wait until `happened()`."""
+    end = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < end, log.read_text() if log.exists() else "nothing was said"
+        time.sleep(0.02)
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def descendants(pid: int | None = None) -> list[int]:
+    """The children of a process (ours), and theirs."""
+    place = f"/proc/{pid or os.getpid()}/task/{pid or os.getpid()}/children"
+    children = [int(child) for child in Path(place).read_text().split()] if os.path.exists(place) else []
+    return [*children, *(found for child in children for found in descendants(child))]
+
+
 def torchrun(world: int, *command, **environment) -> subprocess.Popen:
     """The same under torchrun, with its restarts and signals."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={world}"]
@@ -302,6 +317,162 @@ def torchrun(world: int, *command, **environment) -> subprocess.Popen:
         text=True,
         start_new_session=True,
     )
+
+
+# ---- commands whose results are compared -----------------------------------------------------------------------------
+
+UNDISTURBED: dict = {}
+
+
+@dataclass
+class Run:
+    """A command and what it writes; `data` are the enzymes, `folder` is for whatever is needed once."""
+
+    folder: Path
+    data: Path
+    seconds = 0.8  # that an undisturbed one takes to get to its middle, roughly
+    operations = 20  # on the disk, roughly
+
+    def undisturbed(self, world: int = 1):
+        """The result of a run that nothing happens to; one for all tests."""
+        if (type(self), world) not in UNDISTURBED:
+            place, log = self.folder / "undisturbed", self.folder / "log"
+            assert finish(start(log, world, *self.command(place))) == [0] * world, log.read_text()
+            UNDISTURBED[type(self), world] = self.result(place)
+        return UNDISTURBED[type(self), world]
+
+    def command(self, place: Path) -> list:
+        """What is run; everything it writes has a name that begins with `place`."""
+        raise NotImplementedError
+
+    def result(self, place: Path):
+        """What two runs must have in common, to the bit; with the names of all files, so that nothing is left over."""
+        raise NotImplementedError
+
+
+def files(place: Path) -> list[str]:
+    """All files whose path begins with `place`, named from there on; without checkpoints.
+
+    A run that is killed between its last save and the removal of the oldest checkpoint leaves one more of these.
+    """
+    found = [path for path in place.parent.rglob("*") if str(path).startswith(str(place)) and path.is_file()]
+    return sorted(str(path)[len(str(place)) :] for path in found if not path.match("checkpoint-*.pt"))
+
+
+def digest(content) -> str:
+    """SHA-256 of nested dicts, lists, tensors and plain values."""
+    if isinstance(content, torch.Tensor):
+        return hashlib.sha256(str(content.dtype).encode() + content.numpy().tobytes()).hexdigest()
+    if isinstance(content, dict):
+        content = {str(k): digest(v) for k, v in content.items()}
+    elif isinstance(content, list | tuple):
+        content = [digest(v) for v in content]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def trained(place: Path) -> dict:
+    """The newest checkpoint (but for `config`, which names the folder) and the metrics of a folder of a run."""
+    state = checkpoint.latest(place)[1]
+    del state["config"]
+    return {"metrics": lines(place)} | {name: digest(value) for name, value in state.items()}
+
+
+class Training(Run):
+    """The stand-in for an objective: 20 steps, two stages, every step saved."""
+
+    operations = 170
+
+    def command(self, place):
+        return "stand-in", place, "--epochs", "1", "--save-every", "1", "--log-every", "1"
+
+    def result(self, place):
+        last = {file.name: digest(torch.load(file)) for file in sorted(place.glob("weights-*.pt"))}
+        return files(place), trained(place), last
+
+
+class Pretraining(Run):
+    """train.py on eight small proteins, two steps."""
+
+    def command(self, place):
+        options = "--size tiny --level residue --batch-size 2 --max-length 20 --valid-fraction 0.2 --num-workers 0"
+        where = "--store", self.folder / "pretraining.store", "--out", place
+        more = ["--device", "cpu", "--threads", "1", "--max-steps", "2", "--save-every", "1", "--log-every", "1"]
+        return "train", "--data", self.data / "train", *where, *options.split(), *more
+
+    def result(self, place):
+        return files(place), trained(place), digest(weights.load_encoder_file(place / "encoder.pt")["state"])
+
+
+class Finetuning(Run):
+    """finetune.py on EC, two seeds, two epochs of two steps, every step saved."""
+
+    seconds, operations = 2.5, 90
+
+    def command(self, place):
+        options = "--size tiny --batch-size 2 --global-batch-size 4 --epochs 2 --lr 0.003 --num-workers 0 --device cpu"
+        more = ["--threads", "1", "--save-every", "1", "--log-every", "1", "--seeds", "3", "4"]
+        return "finetune", "--task", "ec", "--data", self.data, "--out", place, *options.split(), *more
+
+    def result(self, place):
+        seeds = {seed: trained(place / f"seed-{seed}") for seed in (3, 4)}
+        best = [digest(weights.read_weights(place / f"seed-{seed}" / "best.pt", weights.MODEL)) for seed in (3, 4)]
+        predicted = [(place / f"seed-{seed}" / "predictions.tsv").read_text() for seed in (3, 4)]
+        return files(place), seeds, best, predicted, json.loads((place / "results.json").read_text())["test"]
+
+
+class Conversion(Run):
+    """A folder of structures to a store, four structures to a shard."""
+
+    operations = 20
+
+    def command(self, place):
+        return "convert", self.data / "train", f"{place}.store"
+
+    def result(self, place):
+        store = Path(f"{place}.store")
+        return files(place), {file.name: digest(list(file.read_bytes())) for file in store.glob("*/*")}
+
+
+class LabelledConversion(Conversion):
+    """The training split of EC to a store."""
+
+    def command(self, place):
+        return "convert", self.data, f"{place}.store"
+
+
+class Reconversion(Conversion):
+    """There is a store of other data already."""
+
+    def command(self, place):
+        store = Path(f"{place}.store")
+        if not store.exists():
+            shutil.copytree(open_store(ec.ec_set(self.data).valid).path.parent, store)
+        return super().command(place)
+
+
+class Embedding(Run):
+    """`siamdiff embed` on three chains."""
+
+    operations = 3
+
+    def command(self, place):
+        where = "--checkpoint", "siamdiff-residue", "--out", f"{place}.npz"
+        return "embed", self.data / "valid", *where, "--device", "cpu", "--num-workers", "0"
+
+    def result(self, place):
+        with np.load(f"{place}.npz") as arrays:
+            return files(place), {name: arrays[name].tolist() for name in arrays}
+
+
+RUNS = {
+    "training": Training,
+    "pre-training": Pretraining,
+    "fine-tuning": Finetuning,
+    "conversion": Conversion,
+    "conversion with labels": LabelledConversion,
+    "conversion anew": Reconversion,
+    "embedding": Embedding,
+}
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ The objective has what makes the real ones hard to resume: noise from the genera
 """
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import torch
@@ -12,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import Subset
 
+from siamdiff_min.files import StoreError
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.statistics import Mean
 from siamdiff_min.training import engine, evaluation
@@ -57,13 +60,21 @@ class Objective(nn.Module):
 
 
 class Dataset(torch.utils.data.Dataset):
-    """One residue, one atom per protein; a pure function of (epoch, index). Protein `bad` is far away."""
+    """One residue, one atom per protein; a pure function of (epoch, index). Protein `bad` is far away.
+
+    LOADER=HOW:INDEX in the environment: the process that loads this protein `raises`, is `killed` or `hangs`.
+    """
 
     def __init__(self, num: int, bad: int | None = None, checksum: str = "0123456789abcdef"):
         self.num, self.bad, self.checksum = num, bad, checksum
 
     def __getitem__(self, key):
         epoch, index = key
+        how, _, which = os.environ.get("LOADER", "").partition(":")
+        if how and int(which) == index and torch.utils.data.get_worker_info():
+            if how == "raises":
+                raise StoreError("the store was replaced while it was in use")
+            os.kill(os.getpid(), signal.SIGKILL if how == "killed" else signal.SIGSTOP)
         g = torch.Generator().manual_seed(1000 * epoch + index)
         zero = torch.zeros(1, dtype=torch.long)
         pos = torch.randn(1, 3, generator=g) * (1e7 if index == self.bad else 1)

@@ -1,15 +1,29 @@
-"""`siamdiff COMMAND`: one name for all commands; old names stay."""
+"""`siamdiff COMMAND`: one name for all commands; their help; misspelt options; an old Python."""
 
+import ast
+import os
 import re
+import runpy
+import subprocess
 import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from siamdiff_min import cli
+from siamdiff_min import __version__, build, cli, embed, report
+from siamdiff_min.files import Parser
+from siamdiff_min.training.config import FINETUNE, OPTIONS, PRETRAIN, finetune_options, pretrain_options
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = ("siamdiff_min", "benchmarks", "studies")
+FILES = [*ROOT.glob("*.py"), *(path for name in FOLDERS for path in (ROOT / name).rglob("*.py"))]
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in FILES
+    if '\nif __name__ == "__main__"' in path.read_text()
+)
 
 
 @pytest.fixture
@@ -17,6 +31,7 @@ def siamdiff(monkeypatch, capsys):
     """Run a command line; its status, stdout and stderr."""
 
     def run(*argv):
+        monkeypatch.setenv("COLUMNS", "200")
         monkeypatch.setattr(sys, "argv", ["/bin/siamdiff", *argv])
         try:
             status = cli.main()
@@ -29,8 +44,34 @@ def siamdiff(monkeypatch, capsys):
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_every_command_has_help(command, siamdiff):
+    """And `train` and `finetune` every option, in a group, with defaults that are 0."""
     status, said, _ = siamdiff(command, "--help")
     assert status == 0 and said.startswith(f"usage: siamdiff {command} ")
+    if options := {"train": PRETRAIN, "finetune": FINETUNE}.get(command):
+        listed = re.findall(r"^(\w+):$|^  --([\w-]+)", said, re.M)
+        assert [group for group, _ in listed if group] == ["options", *OPTIONS]
+        assert sorted(name.replace("-", "_") for _, name in listed if name) == sorted(options)
+        assert "weight decay of Adam (default: 0.0)" in said and re.search(r"seed[^-]*\(default: 0\)", said)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_help_of_everything_that_can_be_run(module, monkeypatch, capsys):
+    """The scripts, `python -m siamdiff_min...`, benchmarks and studies."""
+    monkeypatch.syspath_prepend(ROOT)
+    monkeypatch.setattr(sys, "argv", [module, "--help"])
+    with warnings.catch_warnings(), pytest.raises(SystemExit) as end:
+        warnings.simplefilter("ignore", RuntimeWarning)  # other tests have imported it before
+        runpy.run_module(module, run_name="__main__")
+    assert end.value.code == 0
+    assert "usage: " in capsys.readouterr().out
+
+
+def test_the_package_is_a_command(monkeypatch, capsys):
+    assert {"train", "finetune", "siamdiff_min.embed", "siamdiff_min.report", "siamdiff_min.build"} <= {*MODULES}
+    monkeypatch.setattr(sys, "argv", ["siamdiff_min", "--version"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("siamdiff_min", run_name="__main__")
+    assert end.value.code == 0 and capsys.readouterr().out == f"siamdiff_min {__version__}\n"
 
 
 def test_the_list_of_commands(siamdiff):
@@ -58,3 +99,53 @@ def test_the_installed_names_lead_to_functions():
     for target in scripts.values():
         module, function = target.split(":")
         assert callable(getattr(import_module(module), function))
+
+
+@pytest.mark.parametrize(
+    "read, argv, said",
+    [
+        (pretrain_options, ["--metod", "siamdiff"], "unrecognized arguments: --metod siamdiff. Did you mean --method?"),
+        (pretrain_options, ["--max-step=3"], "Did you mean --max-steps?"),
+        (pretrain_options, ["--method", "simdiff"], "Did you mean siamdiff?"),
+        (finetune_options, ["--task", "psrr"], "Did you mean psr?"),
+        (finetune_options, ["--seed", "3"], "Did you mean --seeds?"),
+        (embed.main, ["x.pdb", "--check", "y"], "Did you mean --checkpoint?"),
+        (build.main, ["x", "--hel"], "Did you mean --help?"),
+        (report.main, ["x", "--hel"], "Did you mean --help?"),
+        (build.main, ["x", "--clip"], "error: unrecognized arguments: --clip"),  # --help is not near
+    ],
+)
+def test_a_misspelt_option_is_answered_with_the_nearest_if_any_is_near(read, argv, said, capsys):
+    """And a part of an option is not taken for it."""
+    with pytest.raises(SystemExit) as end:
+        read(argv)
+    assert end.value.code == 2 and capsys.readouterr().err.rstrip().endswith(said)
+
+
+@pytest.mark.parametrize("argv", [["--option", "far"], ["--zzz"], ["surplus"], ["--number", "x"]])
+def test_nothing_is_proposed_if_nothing_is_near(argv, capsys):
+    parser = Parser()
+    parser.add_argument("--option", choices=("one", "two"))
+    parser.add_argument("--number", type=int)
+    with pytest.raises(SystemExit):
+        parser.parse_args(argv)
+    assert "error: " in (said := capsys.readouterr().err) and "Did you mean" not in said
+
+
+def test_an_old_python_is_told_in_a_sentence():
+    """Before anything is imported that it lacks; it must be able to read as far as that."""
+    early = f"import sys; sys.version_info = (3, 9, 18); sys.path.insert(0, {str(ROOT)!r}); import siamdiff_min"
+    done = subprocess.run([sys.executable, "-c", early], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "error: siamdiff_min needs Python 3.10 or newer, and this is 3.9\n")
+    for file in ("siamdiff_min/__init__.py", "train.py", "finetune.py"):
+        ast.parse((ROOT / file).read_text(), feature_version=(3, 9))
+
+
+@pytest.mark.full
+def test_a_reader_who_leaves_early_is_no_error(tmp_path):
+    """`train.py --dry-run | head -1`"""
+    options = {"cwd": ROOT, "env": {**os.environ, "SIAMDIFF_CACHE": str(tmp_path)}, "stdout": -1, "stderr": -1}
+    with subprocess.Popen([sys.executable, "train.py", "--dry-run", "--size", "tiny"], **options) as process:
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert process.returncode == 128 + 13 and "Error" not in said and "Exception" not in said, said

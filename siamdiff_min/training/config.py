@@ -168,6 +168,7 @@ OPTIONS = {  # group of --help -> its options, in order
         both("lr", "learning rate of Adam (default: preset)", type=RATE),
         both("lr_decay", "none (the paper) keeps --lr; cosine lowers it to 0", "none", choices=("none", "cosine")),
         both("weight_decay", "weight decay of Adam", 0.0, type=DECAY),
+        both("clip", "largest norm of the gradient; a longer one is shortened (default: no limit)", type=RATE),
         train("seed", "seed of weights, crops, order and noise", 0, type=FROM_ZERO),
         tune(
             "seeds",

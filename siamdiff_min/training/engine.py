@@ -31,6 +31,7 @@ from ..statistics import Mean
 from . import checkpoint
 from .batches import seed_of, train_keys
 from .config import check_resumable, flag
+from .evaluation import out_of_memory
 from .loader import load_batches
 from .metrics_file import in_order, lines_before, of_constant
 from .ranks import Ranks, Record, catch_signals, means
@@ -42,7 +43,9 @@ class Step(NamedTuple):
     """The measurements of one step of the optimizer, on its device."""
 
     parts: list[tuple[list[str], Record]]  # the proteins of each of our parts of the global batch, and their logs
-    finite_if: Tensor  # () sum of the losses and the norm of the gradient: finite if all of them are
+    trained: list[str]  # the parameters that have a gradient
+    norms: Tensor  # (parameters,) of their gradients
+    finite_if: Tensor  # () sum of the losses and of the norms: finite if all of them are
 
 
 class Run:
@@ -103,13 +106,13 @@ class Run:
         self.bar = ranks.bar(total=self.last_step, initial=self.step, unit="step")
         self.start, self.cpu_start = time.perf_counter(), time.process_time()
 
-        self.model = self.objective
-        if ranks.world > 1:
+        self.model, self.alone = self.objective, ranks.world == 1
+        self.leaves_out = getattr(config, "ablation", "none") != "none"  # a loss: some parameters have no gradient
+        if not self.alone:
             # DDP reorders its buckets after step 1, unless find_unused_parameters is set. With three or more processes
             # that changes the last bit, and a resumed run would differ.
-            leaves_out = getattr(config, "ablation", "none") != "none"  # a loss, so some parameters have no gradient
             exact = ranks.device.type == "cpu" and ranks.world > 2
-            self.model = DistributedDataParallel(self.objective, find_unused_parameters=leaves_out or exact)
+            self.model = DistributedDataParallel(self.objective, find_unused_parameters=self.leaves_out or exact)
 
     def save(self) -> None:
         """Write a checkpoint; rank 0 does."""
@@ -170,6 +173,22 @@ class Run:
             factor = 0.5 + 0.5 * math.cos(math.pi * self.step / self.planned_steps)
             for group in self.optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * factor
+
+    def trained(self) -> dict[str, Tensor]:
+        """The gradients of a step, by the names of their parameters.
+
+        If a parameter has none, although it is to be trained, that is said once. With several processes, which wait for
+        each gradient, it is a ConfigError.
+        """
+        gradients = {name: p.grad for name, p in self.objective.named_parameters() if p.requires_grad}
+        missing = [name for name, gradient in gradients.items() if gradient is None]
+        if missing and not self.leaves_out:
+            problem = f"the loss gives no gradient to {', '.join(missing):.500}"
+            if not self.alone:
+                raise ConfigError(f"{problem}; with several processes it must, or they need requires_grad_(False)")
+            self.ranks.say(f"warning     {problem}: it stays as it is")
+            self.leaves_out = True
+        return {name: gradient for name, gradient in gradients.items() if gradient is not None}
 
     def end_epoch(self, measured: dict[str, float]) -> None:
         """At the end of a whole epoch, let the learning rate follow the measured values."""
@@ -232,14 +251,17 @@ def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
         batch, names = next(batches)
         generator.manual_seed(seed_of(config.seed, run.step, part))
         torch.manual_seed(seed_of(config.seed, run.step, part, 0, 1))  # dropout; with another seed than the noise has
-        with nullcontext() if part == parts[-1] or run.model is run.objective else run.model.no_sync():
+        with out_of_memory(names, batch), nullcontext() if part == parts[-1] or run.alone else run.model.no_sync():
             with torch.autocast(device.type, torch.bfloat16, enabled=config.amp == "bf16"):
                 loss, logs = run.model(batch.to(device, non_blocking=True), generator)
             (loss / len(parts)).backward()
         done.append((names, logs | {"loss": Mean.of(loss.double().expand(len(names)))}))
-    norm = nn.utils.get_total_norm([p.grad for p in run.objective.parameters() if p.grad is not None])
+    trained = run.trained()
+    norms = torch.stack(torch._foreach_norm([*trained.values()]))
+    if config.clip:
+        nn.utils.clip_grads_with_norm_(run.objective.parameters(), config.clip, norms.norm())
     run.optimizer.step()  # Alg. 1, line 12
-    return Step(done, norm + sum(logs["loss"].sums[0] for _, logs in done))
+    return Step(done, [*trained], norms, norms.sum() + sum(logs["loss"].sums[0] for _, logs in done))
 
 
 def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
@@ -300,12 +322,17 @@ def check_finite(steps: dict[int, Step], ranks: Ranks) -> None:
     """Raise SiamDiffError, on all ranks, that names the proteins of the first step that went wrong."""
     bad = ranks.gather([number for number, step in steps.items() if not math.isfinite(step.finite_if)])
     if bad:
-        parts = steps[min(bad)].parts
-        losses = ranks.gather([(names, float(logs["loss"].sums[0]) / len(names)) for names, logs in parts])
+        step = steps[min(bad)]
+        losses = ranks.gather([(names, float(logs["loss"].sums[0]) / len(names)) for names, logs in step.parts])
         losses = [loss for loss in losses if not math.isfinite(loss[1])] or losses
         listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in losses)
-        problem = f"step {min(bad)}: the loss or its gradient is not finite. Proteins: {listing}"
-        raise SiamDiffError(f"{problem}. Lower --lr, or leave them out")
+        infinite = [name for name, norm in zip(step.trained, step.norms.isfinite()) if not norm]
+        if all(math.isfinite(loss) for _, loss in losses):
+            problem = f"the loss is finite, but not the gradient of {', '.join(infinite):.500}"
+            mend = "Look for a square root, a norm, or a division at zero in what is new; or leave the proteins out"
+        else:
+            problem, mend = "the loss is not finite", "Lower --lr, or leave them out"
+        raise SiamDiffError(f"step {min(bad)}: {problem}. Proteins: {listing}. {mend}")
 
 
 def duration(seconds: float) -> str:

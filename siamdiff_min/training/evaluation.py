@@ -1,18 +1,33 @@
 """Held-out samples: each is measured exactly once, by any number of processes."""
 
 from argparse import Namespace
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import Subset
 
+from ..files import SiamDiffError, printable
 from ..statistics import Mean
 from .batches import seed_of, valid_keys
 from .loader import load_batches
 from .ranks import Ranks, Record, means
+
+
+@contextmanager
+def out_of_memory(names: Sequence[str], batch) -> Iterator[None]:
+    """Turn the error of torch, if memory runs out, into a SiamDiffError that names the proteins of a batch."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not isinstance(error, (torch.OutOfMemoryError, MemoryError)) and "can't allocate memory" not in str(error):
+            raise
+        size = getattr(batch, "protein", batch).num_residues
+        problem = f"memory ran out with {size:,} residues in a batch: {printable(', '.join(names)):.500}"
+        help = "Take a smaller --batch-size (--global-batch-size keeps the result), crops by --max-length"
+        raise SiamDiffError(f"{problem}. {help} or --max-residues, or leave it out") from error
 
 
 @torch.no_grad()
@@ -30,7 +45,8 @@ def held_out(model: nn.Module, data: Subset, config: Namespace, ranks: Ranks, me
     loaded = load_batches(data.dataset, [batches[b] for b in mine], config, ranks.device)
     with closing(loaded), ranks.bar(mine, desc="held out", leave=False) as bar:
         for b, (batch, names) in zip(bar, loaded):
-            with torch.autocast(ranks.device.type, torch.bfloat16, enabled=config.amp == "bf16"):
+            autocast = torch.autocast(ranks.device.type, torch.bfloat16, enabled=config.amp == "bf16")
+            with out_of_memory(names, batch), autocast:
                 results.append(measure(b, batch.to(ranks.device, non_blocking=True), names))
     model.train()
     return results

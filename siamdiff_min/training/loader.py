@@ -16,12 +16,15 @@ from ..data.sources import START
 from ..files import SiamDiffError
 from ..machine import cores
 
+PATIENCE = 60  # seconds to wait for a batch: a process that loads data may hang
+
 
 def load_batches(dataset: Dataset, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
     """Yield (batch, names) for each list of keys, in order. Close it (`contextlib.closing`) to end its processes.
 
     `dataset[key]` is an item, and `dataset.collate(items)` gives (batch, names).
-    Raises SiamDiffError if they cannot be started.
+    Raises SiamDiffError if the processes cannot be started, and as the data do. If one is killed or hangs, torch raises
+    RuntimeError, in whatever code runs just then; `launch` makes it a sentence.
     """
     number = min(config.num_workers, cores(), len(keys) if isinstance(keys, list) else config.num_workers)
     loader = DataLoader(
@@ -31,6 +34,7 @@ def load_batches(dataset: Dataset, keys: Iterable[list], config: Namespace, devi
         num_workers=number,
         pin_memory=device.type == "cuda",
         generator=torch.Generator(),  # or it would draw from the global one
+        timeout=PATIENCE if number else 0,
         multiprocessing_context=START if number else None,
         worker_init_fn=_send_arrays if number else None,
     )
@@ -54,6 +58,11 @@ def load_batches(dataset: Dataset, keys: Iterable[list], config: Namespace, devi
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
         yield from batches
+    except SiamDiffError as error:
+        if not number:
+            raise
+        # Of a worker it is a traceback, whose last line has the sentence.
+        raise SiamDiffError(str(error).rstrip().rpartition(f"{type(error).__name__}: ")[2]) from error
     finally:
         if number:
             batches._shutdown_workers()  # a traceback may keep them alive, and Python would wait for them at its end

@@ -94,10 +94,10 @@ def launch(
 ) -> Iterator[Ranks]:
     """The processes of this run, connected for as long as the context lasts.
 
-    Raises ConfigError without the GPU; SiamDiffError if another process has ended.
+    Raises ConfigError without the GPU; SiamDiffError if another process, or one that loads data, has ended or hangs.
     """
     world = world_size()
-    rank, local = int(os.environ.get("RANK", 0)), int(os.environ.get("LOCAL_RANK", 0))
+    rank, local = (int(os.environ.get(name, 0)) if world > 1 else 0 for name in ("RANK", "LOCAL_RANK"))
     if threads:
         torch.set_num_threads(threads)
     if deterministic:
@@ -114,21 +114,22 @@ def launch(
         keep_freed_memory()
         if amp == "bf16":
             keep_few_plans()
-    if world == 1:
-        yield Ranks(chosen)
-        return
     try:
-        dist.init_process_group(backend, timeout=PATIENCE)
+        if world > 1:
+            dist.init_process_group(backend, timeout=PATIENCE)
         yield Ranks(chosen, rank, world)
     except RuntimeError as error:
+        reason = re.sub(r"^\[\S+\] ", "", str(error).partition("\n")[0])
+        if reason.startswith(("DataLoader worker (pid", "DataLoader timed out")):
+            help = "Memory may have run out (fewer --num-workers need less), or the disk of the data does not answer"
+            raise SiamDiffError(f"{reason.rstrip(' .')}. {help}") from error
         if isinstance(error, dist.DistError) or "/gloo/" in str(error):
-            reason = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0])
             raise SiamDiffError(f"lost another process of this run, whose message tells why ({reason})") from error
         raise
-    # Not in a `finally`: on an error the other processes are not waited for.
-    dist.barrier()
-    gc.collect()  # DDP holds on to the group, whose threads have to end before the interpreter does
-    dist.destroy_process_group()
+    if world > 1:  # not in a `finally`: on an error the other processes are not waited for
+        dist.barrier()
+        gc.collect()  # DDP holds on to the group, whose threads have to end before the interpreter does
+        dist.destroy_process_group()
 
 
 @contextmanager

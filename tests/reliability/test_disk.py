@@ -12,8 +12,7 @@ import sys
 
 import processes
 import pytest
-from processes import ROOT, finish, start
-from runs import RUNS
+from processes import ROOT, RUNS, finish, start
 
 SOAK = pytest.mark.soak
 SCRIPTS = [name for name in RUNS if name != "training"]  # what a user starts, and therefore reads the messages of

@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from processes import finish, kill, start
-from runs import RUNS
+from processes import RUNS, finish, kill, start
 
 SOAK = pytest.mark.soak
 QUICK = ("training", "fine-tuning", "conversion anew")

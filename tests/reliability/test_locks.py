@@ -6,8 +6,7 @@ import os
 import time
 
 import pytest
-from processes import finish, start
-from runs import RUNS
+from processes import RUNS, finish, start
 
 from siamdiff_min import files
 from siamdiff_min.files import SiamDiffError, WriteError, lock

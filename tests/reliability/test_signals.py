@@ -10,8 +10,7 @@ from pathlib import Path
 
 import processes
 import pytest
-from processes import PATIENCE, finish, start, torchrun
-from runs import RUNS
+from processes import PATIENCE, RUNS, finish, start, torchrun
 from standin import lines
 
 from siamdiff_min.training import checkpoint

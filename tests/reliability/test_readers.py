@@ -1,0 +1,140 @@
+"""Processes that read structures: a file that kills its reader fails by name, a fault of the machine ends the build."""
+
+import contextlib
+import os
+import resource
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import processes
+import pytest
+import torch
+
+from siamdiff_min.data import sources, store
+from siamdiff_min.data.sources import Listing, Origin, Source, read_all
+from siamdiff_min.data.store import open_store
+from siamdiff_min.files import MACHINE, MachineError, StructureError
+from siamdiff_min.protein.parse import read_structure
+
+PDB = (Path(__file__).parents[1] / "protein" / "1LCD.pdb.gz").read_bytes()
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A source that does what its name says."""
+
+    name: str
+    path: str = "odd.pdb.gz"
+
+    def read(self):
+        if self.name.startswith("deadly"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.name.startswith("unlucky"):  # killed once, as the system does if memory runs out
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.path)
+                os.kill(os.getpid(), signal.SIGTERM)
+        if self.name.startswith("faulty"):
+            return [][0]
+        if self.name.startswith("machine"):
+            raise OSError(int(self.name.rpartition(" ")[2]), "of the machine")
+        return read_structure("odd.pdb.gz", PDB)
+
+
+def origin(tmp_path, names):
+    return Origin(tmp_path / "data", "x", lambda: Listing([Odd(name) for name in sorted(names)], []))
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_file_that_kills_its_reader_or_raises_anything_fails_with_its_reason(tmp_path, processes):
+    deadly = dict.fromkeys(["deadly", "deadly too"], "ended the process that read it")
+    reasons = deadly | {"faulty": "unreadable"}
+    built = open_store(origin(tmp_path, ["a", "b", "x", "y", *reasons]), tmp_path / "s", processes)
+    assert [*built.names] == ["a", "b", "x", "y"] and built.meta["seen"] == 7
+    rows = [line.split("\t") for line in (built.path / "failures.tsv").read_text().splitlines()[1:]]
+    assert {row[0]: row[2] for row in rows} == reasons and {row[3] for row in rows} == {"odd.pdb.gz"}
+    assert next(row[4] for row in rows if row[0] == "faulty").startswith("IndexError: ")
+
+
+def test_a_reader_that_is_killed_for_another_one_reads_its_file_again(tmp_path):
+    structure, _ = read_all([Odd("unlucky", str(tmp_path / "once")), Odd("good")])
+    assert structure.protein.num_residues > 0 and (tmp_path / "once").exists()
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("number", sorted(MACHINE))
+def test_a_fault_of_the_machine_ends_the_build_and_is_no_failure_of_a_file(tmp_path, number, monkeypatch):
+    """Shards that are built stay; the next build goes on."""
+    monkeypatch.setattr(store, "SHARD", 4)
+    names = ["a", "b", "c", "d", f"machine {number}", "z"]
+    with pytest.raises(MachineError, match=r"odd\.pdb\.gz: of the machine; that is a fault of the machine"):
+        open_store(origin(tmp_path, names), tmp_path / "s")
+    assert [path.name for path in tmp_path.glob("s/*/0*")] == ["00000.pt"]
+    monkeypatch.setattr(Odd, "read", lambda self: read_structure("odd.pdb.gz", PDB))
+    assert len(open_store(origin(tmp_path, names), tmp_path / "s")) == 6
+
+
+def test_too_many_open_files_are_no_fault_of_a_file(tmp_path):
+    (tmp_path / "a.pdb.gz").write_bytes(PDB)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limit[1]))
+    try:
+        with pytest.raises(MachineError, match=r"a\.pdb\.gz: Too many open files; that is a fault of the machine"):
+            read_structure(tmp_path / "a.pdb.gz")
+        with pytest.raises(OSError, match="Too many open files"):
+            next(read_all([Source("a", str(tmp_path / "a.pdb.gz"))]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert next(read_all([Source("a", str(tmp_path / "a.pdb.gz"))])).protein.num_residues > 0
+
+
+def test_a_structure_is_the_same_as_read_here_in_order_and_nobody_is_left(monkeypatch):
+    monkeypatch.setattr(sources, "WINDOW", 3)
+    names, expected, before = ["a", "faulty", "b", "c", "faulty", "d", "e"], Odd("good").read(), processes.descendants()
+    for number in (1, 2, 5):
+        found = [*read_all([Odd(name) for name in names], number)]
+        assert [isinstance(x, StructureError) for x in found] == [name == "faulty" for name in names]
+    for name, value in vars(expected.protein).items():
+        ours = getattr(found[0].protein, name)
+        assert type(ours) is type(value) and (ours == value if isinstance(value, int) else torch.equal(ours, value))
+    assert all(getattr(found[0], name) == getattr(expected, name) for name in ("chain_names", "dropped", "labels"))
+    reading = read_all([Odd(name) for name in "abcdefgh"], 2)
+    next(reading)
+    reading.close()
+    assert processes.descendants() == before and [*read_all([])] == []
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_readers_that_are_spawned(tmp_path, monkeypatch):
+    """As on systems on which forking is not safe."""
+    monkeypatch.setattr(sources, "START", "spawn")
+    (tmp_path / "a.pdb.gz").write_bytes(PDB)
+    (tmp_path / "b.pdb").write_bytes(b"<html>")
+    listed = [Source("a", str(tmp_path / "a.pdb.gz")), Source("b", str(tmp_path / "b.pdb"))]
+    structure, error = read_all(listed, 2)
+    assert structure.protein.num_residues > 0 and isinstance(error, StructureError)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("program", ["convert", "embed"])
+def test_readers_end_with_the_command_that_started_them(program, number, tmp_path, enzymes):
+    """Within 15 seconds after a kill -9 or TERM, a reader that waits for its file included."""
+    os.mkfifo(tmp_path / "pipe")
+    log = tmp_path / "log"
+    (tmp_path / "data").mkdir()
+    for i in range(40):
+        os.symlink(
+            tmp_path / "pipe" if i == 20 else next((enzymes / "train").glob("*.pdb")), tmp_path / f"data/{i}.pdb"
+        )
+    more = [tmp_path / "s", "2"] if program == "convert" else ["--out", tmp_path / "e.npz", "--num-workers", "2"]
+    (child,) = processes.start(log, 1, program, tmp_path / "data", *more)
+    processes.until(lambda: len(processes.descendants(child.pid)) >= 2 or not child.is_alive(), log)
+    readers = processes.descendants(child.pid)
+    os.kill(child.pid, number)
+    begin = time.monotonic()
+    processes.until(lambda: not any(map(processes.running, readers)), log)
+    assert time.monotonic() - begin < 15 and readers
+    assert processes.finish([child]) == [-number]
