@@ -27,6 +27,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 
 from benchmarks.families import families
+from benchmarks.kept import kept
 from benchmarks.ppis import interval
 from benchmarks.probe import Item, load, save, short, sides
 from siamdiff_min.data.sources import find_structures
@@ -203,26 +204,27 @@ def answers(name: str, train: list[Mutation], test: list[Mutation]) -> tuple[np.
     return (fitted(known, y, *best)(new) if test else held[best]), chosen
 
 
-def report(folder: Path, mutations: list[Mutation], published: tuple[str, ...]) -> None:
+def report(folder: Path, mutations: list[Mutation], published: tuple[str, ...]) -> list[str]:
     """Correlations with 95 % intervals over structures, and differences of Pearson's to what others predict."""
     names, place = np.unique([m.structure for m in mutations], return_inverse=True)
     y = np.array([m.ddg for m in mutations])
-    rows = {path.stem: np.load(path)["answer"] for path in sorted(folder.glob("*.npz"))}
+    rows = {name: row["answer"] for name, row in kept(folder)}
     rows |= {name: np.array([float(m.row[name]) for m in mutations]) for name in published}
     of = [np.flatnonzero(place == k) for k in range(len(names))]
     drawn = np.random.default_rng(0).integers(len(names), size=(DRAWS, len(names)))
     drawn = [np.arange(len(y)), *(np.concatenate([of[k] for k in draw]) for draw in drawn)]
     found = {name: [pearsonr(x[draw], y[draw]).statistic for draw in drawn] for name, x in rows.items()}
-    print("| | Pearson | Spearman |\n|---|---|---|")
+    lines = ["| | Pearson | Spearman |", "|---|---|---|"]
     for name, values in found.items():
         ranks = [spearmanr(rows[name][draw], y[draw]).statistic for draw in drawn]
-        print(f"| {name} | {values[0]:.3f} {interval(values[1:])} | {ranks[0]:.3f} {interval(ranks[1:])} |")
-    print("\n| Pearson | difference |\n|---|---|")
+        lines.append(f"| {name} | {values[0]:.3f} {interval(values[1:])} | {ranks[0]:.3f} {interval(ranks[1:])} |")
+    lines += ["", "| Pearson | difference |", "|---|---|"]
     own = [name for name in found if name not in published]
     for one in own:
         for two in [name for name in [*own, *published] if name != one]:
             gaps = np.subtract(found[one], found[two])
-            print(f"| {one} minus {two} | {gaps[0]:+.3f} {interval(gaps[1:])} |")
+            lines.append(f"| {one} minus {two} | {gaps[0]:+.3f} {interval(gaps[1:])} |")
+    return lines
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -244,7 +246,7 @@ def main(argv: list[str] | None = None) -> None:
         shown = f"Pearson {pearsonr(answer, y).statistic:.3f}  Spearman {spearmanr(answer, y).statistic:.3f}"
         print(f"{label:32}  {shown}  ({chosen})", flush=True)
     if args.report:
-        report(args.report, test or train, PUBLISHED if test else ())
+        print(*report(args.report, test or train, PUBLISHED if test else ()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from sklearn.model_selection import GroupKFold
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.families import families
+from benchmarks.kept import kept
 from benchmarks.probe import Item, load, save, short
 from siamdiff_min.data.sources import find_structures
 from siamdiff_min.files import console
@@ -162,19 +163,19 @@ def record(chains: list[Chain], chain: np.ndarray, answer: np.ndarray, **about) 
     return {"names": np.array(names), "answer": answer.astype(np.float16)} | {k: np.array(v) for k, v in about.items()}
 
 
-def with_labels(kept, chains: list[Chain]) -> dict[str, np.ndarray]:
+def with_labels(row, chains: list[Chain]) -> dict[str, np.ndarray]:
     """A row of `record` with the chain (a row of `names`) and the label of every answer."""
     label = {item.name: y[~np.isnan(y)] for item, y, _ in chains}
-    lengths = [len(label[name]) for name in kept["names"]]
-    y = np.concatenate([label[name] for name in kept["names"]])
-    return {**kept, "chain": np.repeat(np.arange(len(lengths)), lengths), "y": y > 0}
+    lengths = [len(label[name]) for name in row["names"]]
+    y = np.concatenate([label[name] for name in row["names"]])
+    return {**row, "chain": np.repeat(np.arange(len(lengths)), lengths), "y": y > 0}
 
 
-def scores(kept, weight: np.ndarray | None = None) -> dict[str, float]:
+def scores(run, weight: np.ndarray | None = None) -> dict[str, float]:
     """AUPRC, AUROC and MCC over all residues; `weight` (chains,) is how often every chain counts."""
-    y, answer = kept["y"], kept["answer"]
-    w = np.ones(len(y)) if weight is None else weight[kept["chain"]].astype(float)
-    called = answer >= kept["threshold"]
+    y, answer = run["y"], run["answer"]
+    w = np.ones(len(y)) if weight is None else weight[run["chain"]].astype(float)
+    called = answer >= run["threshold"]
     return {
         "AUPRC": average_precision_score(y, answer, sample_weight=w),
         "AUROC": roc_auc_score(y, answer, sample_weight=w),
@@ -186,36 +187,37 @@ def without(run: dict[str, np.ndarray], names: list[str]) -> dict[str, np.ndarra
     """A row of `with_labels` without some chains."""
     keep = ~np.isin(run["names"], names)
     of = keep[run["chain"]]
-    kept = {"names": run["names"][keep], "chain": (keep.cumsum() - 1)[run["chain"]][of]}
-    return run | kept | {name: run[name][of] for name in ("answer", "y")}
+    names = {"names": run["names"][keep], "chain": (keep.cumsum() - 1)[run["chain"]][of]}
+    return run | names | {name: run[name][of] for name in ("answer", "y")}
 
 
-def report(folder: Path, chains: list[Chain], left_out: list[str]) -> None:
+def report(folder: Path, chains: list[Chain], left_out: list[str]) -> list[str]:
     """Scores with 95 % intervals over chains, mean over seeds, and the differences of all rows with the same chains.
 
     A second interval of each difference draws the seeds of both rows too. `left_out` are chains that do not count.
     """
     rows = defaultdict(list)
-    for path in sorted(folder.glob("*.npz")):
-        with np.load(path, allow_pickle=False) as kept:
-            rows[re.sub(r"-\d+$", "", path.stem)].append(without(with_labels(kept, chains), left_out))
+    for name, row in kept(folder):
+        rows[re.sub(r"-\d+$", "", name)].append(without(with_labels(row, chains), left_out))
     found, seeds = {}, np.random.default_rng(1)
     for name, runs in rows.items():
         number = len(runs[0]["names"])
         drawn = np.random.default_rng(0).multinomial(number, np.full(number, 1 / number), DRAWS)
         found[name] = np.array([[[*scores(run, weight).values()] for run in runs] for weight in (None, *drawn)])
-    print("| | seeds | AUPRC | AUROC | MCC |\n|---|---|---|---|---|")
+    lines = ["| | seeds | AUPRC | AUROC | MCC |", "|---|---|---|---|---|"]
     for name, values in found.items():
         cells = [f"{x[0]:.3f} {interval(x[1:])}" for x in values.mean(1).T]
-        print(f"| {name} | {len(rows[name])} | {' | '.join(cells)} |")
-    print("\n| AUPRC | difference | seeds drawn too |\n|---|---|---|")
+        lines.append(f"| {name} | {len(rows[name])} | {' | '.join(cells)} |")
+    lines += ["", "| AUPRC | difference | seeds drawn too |", "|---|---|---|"]
     for one, two in combinations(found, 2):
         if len(rows[one][0]["names"]) != len(rows[two][0]["names"]):
             continue
         values = [found[name][..., 0] for name in (one, two)]  # (1 + DRAWS, seeds)
         gaps = np.subtract(*(x.mean(1) for x in values))
         picked = [np.take_along_axis(x[1:], seeds.integers(x.shape[1], size=x[1:].shape), 1).mean(1) for x in values]
-        print(f"| {one} minus {two} | {gaps[0]:+.3f} {interval(gaps[1:])} | {interval(np.subtract(*picked))} |")
+        drawn = f"{interval(gaps[1:])} | {interval(np.subtract(*picked))}"
+        lines.append(f"| {one} minus {two} | {gaps[0]:+.3f} {drawn} |")
+    return lines
 
 
 def interval(values) -> str:
@@ -246,7 +248,7 @@ def main(argv: list[str] | None = None) -> None:
         shown = "  ".join(f"{key} {value:.3f}" for key, value in scores(with_labels(found, chains)).items())
         print(f"{name:32}  {shown}  ({len(found['names'])} chains, {len(found['answer'])} residues)", flush=True)
     if args.report:
-        report(args.report, chains, args.without)
+        print(*report(args.report, chains, args.without), sep="\n")
 
 
 if __name__ == "__main__":

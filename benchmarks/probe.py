@@ -6,7 +6,7 @@ DATA/probe.tsv lists structures: file, split (train, val, test), family, cluster
 names of their chains). `benchmarks.probe_table` makes one. No family may be in two splits. An ENCODER is a file with
 the weights of one, or a floor: `random-NAME-LEVEL-SIZE-SEED` (as `random-gearnet-atom-tiny-0`; its batch norm has seen
 training chains, as finetune.py does for --freeze) or, without any network, `onehot`, `geometry`, `both`, `counts` or
-`neighbours`, or `proteinmpnn-...` of `benchmarks.proteinmpnn`. Names joined with + are features beside each other:
+`neighbours`. Names joined with + are features beside each other:
 `siamdiff-residue.pt+counts`.
 
 Ridge regression on standardised features: of the numbers, or of one-hot classes, of which the largest answer is taken.
@@ -39,7 +39,7 @@ import torch
 from torch.nn import functional as F
 from torch.optim.swa_utils import update_bn
 
-from benchmarks import proteinmpnn, residue_labels
+from benchmarks import residue_labels
 from benchmarks.residue_labels import atoms_of, labels_of
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.encoders.ops import segment_mean
@@ -210,8 +210,6 @@ def load(name: str, items: list[Item]):
         return lambda protein: torch.cat([part(protein) for part in parts], dim=1)
     if name in FLOORS:
         return FLOORS[name]
-    if name.startswith("proteinmpnn-"):
-        return proteinmpnn.load(name)
     if match := re.fullmatch(r"random-([\w-]+)-(atom|residue)-([a-z]+)-(\d+)", name):
         kind, level, size, seed = match.groups()
         torch.manual_seed(int(seed))

@@ -1,13 +1,15 @@
 """Tables, intervals and tests of what `benchmarks.probe` has kept, as studies/2026-11/study.md stated them before.
 
-    python -m benchmarks.probe_report FOLDER... [--against METHOD] [--figure gains.png]
+    python -m benchmarks.probe_report FOLDER... [--against METHOD]
 
-FOLDERs hold NAME.npz, name METHOD-LEVEL-SIZE-SEED, or random-gearnet-LEVEL-SIZE-SEED (scratch), or a floor.
+A FOLDER (or FOLDER.zip) has NAME.npz, name METHOD-LEVEL-SIZE-SEED, or random-gearnet-LEVEL-SIZE-SEED (scratch), or a
+floor.
 With +counts at its end it is a method of its own. Prints one part for every level and size.
 """
 
 import argparse
 import functools
+import itertools
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
+from benchmarks.kept import kept
 from benchmarks.probe import KIND, SHARES, score
 from siamdiff_min.files import ConfigError, console
 
@@ -70,33 +73,31 @@ class Result:
         return np.mean([self.skills[probe, share] for probe in probes], axis=0)
 
 
-def read(path: Path) -> Result:
-    """What `benchmarks.probe` wrote."""
-    with np.load(path, allow_pickle=False) as kept:
-        known, own = np.unique(kept["family"], return_inverse=True)
-        drawn = weights(tuple(known.tolist()))
-        scores, skills = {}, {}
-        for probe, kind in KIND.items():
-            for share in SHARES:
-                if f"{probe}/{share}/sums" in kept.files:
-                    of_family = np.zeros((len(known), kept[f"{probe}/{share}/sums"].shape[1]))
-                    np.add.at(of_family, own, kept[f"{probe}/{share}/sums"].astype(float))
-                    constant = float(kept[f"{probe}/{share}/constant"])
-                    scores[probe, share] = score(kind, drawn @ of_family)
-                    skills[probe, share] = (scores[probe, share] - constant) / (1 - constant)
+def result_of(row) -> Result:
+    """The scores of a row that `benchmarks.probe` wrote."""
+    known, own = np.unique(row["family"], return_inverse=True)
+    drawn = weights(tuple(known.tolist()))
+    scores, skills = {}, {}
+    for (probe, kind), share in itertools.product(KIND.items(), SHARES):
+        if f"{probe}/{share}/sums" in row:
+            sums, constant = row[f"{probe}/{share}/sums"], float(row[f"{probe}/{share}/constant"])
+            of_family = np.zeros((len(known), sums.shape[1]))
+            np.add.at(of_family, own, sums.astype(float))
+            scores[probe, share] = score(kind, drawn @ of_family)
+            skills[probe, share] = (scores[probe, share] - constant) / (1 - constant)
     return Result(scores, skills)
 
 
 def read_all(folders: list[Path]) -> dict[tuple[str, str], dict[str, dict[int, Result]]]:
     """(level, size) -> method -> seed -> Result; floors are methods of every level."""
     found, floors = defaultdict(lambda: defaultdict(dict)), {}
-    for path in sorted(path for folder in folders for path in folder.glob("*.npz")):
-        if path.stem in FLOORS:
-            floors[path.stem] = {0: read(path)}
-        elif match := re.fullmatch(r"(.+)-(atom|residue)-([a-z]+)-(\d+)(\+\w+)?", path.stem):
+    for name, row in kept(*folders):
+        if name in FLOORS:
+            floors[name] = {0: result_of(row)}
+        elif match := re.fullmatch(r"(.+)-(atom|residue)-([a-z]+)-(\d+)(\+\w+)?", name):
             method, level, size, seed, beside = match.groups()
             method = (SCRATCH if method == "random-gearnet" else method) + (beside or "")
-            found[level, size][method][int(seed)] = read(path)
+            found[level, size][method][int(seed)] = result_of(row)
     for methods in found.values():
         methods.update(floors)
     if not found:
@@ -180,8 +181,8 @@ def part(methods: dict[str, dict[int, Result]], level: str, size: str, against: 
     measures["without masked type"] = lambda run: run.skill([p for p in PROBES if p != "masked"])
     measures |= {name: (lambda run, name=name: run.scores[name, 100]) for name in KIND}
     every = [run.skills for runs in methods.values() for run in runs.values()]
-    kept = [share for share in SHARES[:-1] if all((PROBES[0], share) in skills for skills in every)]
-    measures |= {f"mean skill, {share} %": (lambda run, s=share: run.skill(share=s)) for share in kept}
+    shares = [share for share in SHARES[:-1] if all((PROBES[0], share) in skills for skills in every)]
+    measures |= {f"mean skill, {share} %": (lambda run, s=share: run.skill(share=s)) for share in shares}
     lines += [f"| | runs | {' | '.join(measures)} |", "|" + "---|" * (len(measures) + 2)]
     order = [name for name in PAPER[level] if name in methods]
     names = [*FLOORS, SCRATCH, *order, *sorted(methods)]
@@ -204,64 +205,13 @@ def part(methods: dict[str, dict[int, Result]], level: str, size: str, against: 
     return [*lines, ""]
 
 
-NAMES = {  # as a reader of the paper knows them
-    "siamdiff": "SiamDiff",
-    "diffpret": "DiffPreT",
-    "residue-type": "residue type prediction",
-    "distance": "distance prediction",
-    "angle": "angle prediction",
-    "dihedral": "dihedral prediction",
-    "multiview": "multiview contrast",
-    "score-matching": "score matching",
-    "torsional": "torsional diffusion",
-    "geometry": "no network: distances and counts",
-    "counts": "no network: neighbour counts",
-}
+def report(folders: list[Path], against: str = SCRATCH) -> list[str]:
+    """The parts of every level and size."""
+    found = read_all(folders)
+    return [line for (level, size), methods in sorted(found.items()) for line in part(methods, level, size, against)]
 
 
 PACKAGE = {"atom": ("paper", "diffpret-gpu"), "residue": ("medium", "clean-all")}  # size and run of its encoders
-
-
-def rows_of(found: dict, level: str) -> list[tuple[str, tuple[float, float, float], str]]:
-    """Rows of the figure from below: kind, (difference to random weights, ends of its interval), label.
-
-    Features without a network, tiny encoders, then the encoder in the package. Other runs are left out.
-    """
-    rows = []
-    size_of_package, package = PACKAGE[level]
-    for size, names in (("tiny", NAMES), (size_of_package, (package,))):
-        methods = {name: runs for name, runs in found.get((level, size), {}).items() if "+" not in name}
-        for name in names if SCRATCH in methods else ():
-            if name in methods:
-                label = f"siamdiff-{level}, in the package" if name == package else NAMES[name]
-                runs = len(methods[name])
-                label += "" if name in FLOORS else f" ({runs} run{'s' * (runs > 1)})"
-                kind = "package" if name == package else "floor" if name in FLOORS else "method"
-                rows.append((kind, difference(methods, name, SCRATCH, Result.skill)[:3], label))
-    return sorted(rows, key=lambda row: (("floor", "method", "package").index(row[0]), row[1][0]))
-
-
-def figure(path: Path, found: dict) -> None:
-    """What every method adds to random weights of its level and size, with the interval: a panel for each level."""
-    from matplotlib.figure import Figure
-
-    canvas = Figure(figsize=(8.2, 6.6), layout="constrained", facecolor="white")
-    panels = canvas.subplots(2, 1, sharex=True)
-    for axes, level in zip(panels, ("residue", "atom")):
-        rows = rows_of(found, level)
-        for place, (kind, (value, low, high), _) in enumerate(rows):
-            colour = {"package": "#c8541b", "method": "#1b6ca8", "floor": "#777777"}[kind]
-            axes.plot([low, high], [place, place], color=colour, linewidth=2)
-            axes.plot(value, place, "o", color=colour, markersize=6)
-        axes.axvline(0, color="#222222", linewidth=1)
-        axes.set_ylim(-0.6, len(rows) - 0.4)
-        axes.set_yticks(range(len(rows)), [label for *_, label in rows])
-        axes.set_title(f"{level} level", loc="left", fontsize=11, fontweight="bold")
-        axes.grid(axis="x", color="#dddddd")
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[-1].set_xlabel("mean skill of six probes, minus that of random weights")
-    canvas.savefig(path, dpi=110, metadata={"Software": None})
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -269,13 +219,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.probe_report", description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--against", default=SCRATCH, help="method that the others are compared with")
-    parser.add_argument("--figure", type=Path, help="draw it too (matplotlib)")
     args = parser.parse_args(argv)
-    found = read_all(args.folders)
-    for (level, size), methods in sorted(found.items()):
-        print("\n".join(part(methods, level, size, args.against)))
-    if args.figure:
-        figure(args.figure, found)
+    print(*report(args.folders, args.against), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Run docs/walkthrough.md and draw its four pictures: `python -m benchmarks.walkthrough [--out FOLDER] [--print]`."""
+"""Run docs/walkthrough.md: `python -m benchmarks.walkthrough [--notebook walkthrough.ipynb]`. Its four pictures."""
 
 import argparse
 import contextlib
 import io
+import json
 import re
 import runpy
 import tempfile
@@ -28,19 +29,39 @@ def run_page(page: Path = DOCS / "walkthrough.md") -> tuple[dict, str, str]:
     return found, printed.getvalue(), "".join(text for kind, text in blocks if kind == "text")
 
 
+def notebook(page: str) -> str:
+    """The notebook of a page: its Python blocks are cells, a block of text after one is what the cell prints."""
+    cells = []
+    for kind, block, text in re.findall(r"^```(python|text)\n(.*?)^```$|(.+?)(?=^```|\Z)", page, flags=re.M | re.S):
+        source = (block or text).strip("\n").splitlines(keepends=True)
+        if kind == "python":
+            cell = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": [], "source": source}
+            cells.append(cell)
+        elif kind == "text":
+            cells[-1]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": source}]
+        elif text.strip():
+            cells.append({"cell_type": "markdown", "metadata": {}, "source": source})
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    book = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 4}
+    return json.dumps(book, indent=1, ensure_ascii=False) + "\n"
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.walkthrough", description=__doc__)
-    parser.add_argument("--out", type=Path, default=DOCS, help="folder of the pictures")
+    parser.add_argument("--notebook", type=Path, help="write the page as a notebook instead")
     args = parser.parse_args(argv)
-    found, printed, said = run_page()
+    if args.notebook:
+        args.notebook.write_text(notebook((DOCS / "walkthrough.md").read_text()))
+        return
+    _, printed, said = run_page()
     print(printed, end="")
     if printed != said:
         print("This is not what the page says.")
-    draw(found, args.out)
 
 
-def draw(found: dict, folder: Path) -> None:
+def draw_walkthrough(folder: Path) -> None:
     """The four pictures, from the variables of the page."""
+    found, *_ = run_page()
     protein = found["protein"]
     middle = protein.pos.mean(0)
     plane = torch.linalg.svd(protein.pos - middle, full_matrices=False).Vh.T[:, :2]  # its two longest directions

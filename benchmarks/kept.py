@@ -1,0 +1,52 @@
+"""The answers that a study keeps: one file for every row, in a folder while it runs, in FOLDER.zip once it has ended.
+
+python -m benchmarks.kept FOLDER...  # pack them
+"""
+
+import argparse
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+
+def zip_of(folder: Path) -> Path:
+    """FOLDER.zip of FOLDER."""
+    return folder.with_name(folder.name + ".zip")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Name -> content of every file in a folder, or else in FOLDER.zip, by name."""
+    if folder.is_dir():
+        found = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    elif zip_of(folder).is_file():
+        with zipfile.ZipFile(zip_of(folder)) as archive:
+            found = {name: archive.read(name) for name in archive.namelist()}
+    else:
+        found = {}
+    return dict(sorted(found.items()))
+
+
+def kept(*folders: Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """(name, arrays) of every row, folder by folder."""
+    for folder in folders:
+        for name, content in files(folder).items():
+            if name.endswith(".npz"):
+                with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+                    yield name.removesuffix(".npz"), dict(arrays)
+
+
+def pack(folder: Path) -> None:
+    """Put the files of a folder into FOLDER.zip, the same bytes whoever does it."""
+    with zipfile.ZipFile(zip_of(folder), "w") as archive:
+        for name, content in files(folder).items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kept", description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    for folder in parser.parse_args().folders:
+        pack(folder)

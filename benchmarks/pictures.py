@@ -1,0 +1,285 @@
+"""The pictures of the pages: `python -m benchmarks.pictures [NAME...] [--out docs]`. Needs matplotlib."""
+
+import argparse
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.probe_report import FLOORS, PACKAGE, SCRATCH, Result, difference, mean_of, read_all
+from benchmarks.walkthrough import draw_walkthrough
+from siamdiff_min.data.sources import bundle_path, find_structures
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders.fast import Piecewise
+from siamdiff_min.pretraining import build_siamdiff
+
+ROOT = Path(__file__).parents[1]
+FIRST, SECOND, INK, HIDDEN, PAPER = "#1b6ca8", "#c8541b", "#222222", "#a8a8a8", "#ffffff"  # pages may be dark
+
+# ---- algorithm.svg ---------------------------------------------------------------------------------------------------
+
+T, MASK_EVERY = 36, 4  # step of the noise (0.4 angstrom), and which residues are masked
+NAME, START, LENGTH = "5PTI_A", 31, 11  # the protein of docs/walkthrough.md, a stretch that lies flat
+MASK = "#4a4a4a"
+PLACES = (0.0, 0.205, 0.41, 0.80)  # left ends of the drawings
+
+
+def draw_algorithm(out: Path) -> None:
+    """A structure, its two conformers, their noise and mask, the shared encoder, the crossed denoising."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.patches import FancyBboxPatch
+
+    source = next(source for source in find_structures(bundle_path()).sources if source.name == NAME)
+    protein = source.read().protein.crop(START, LENGTH)
+    generator = torch.Generator().manual_seed(1)
+    objective = build_siamdiff(ENCODERS["gearnet"]("atom", "tiny"), "atom")
+    views = [protein, objective.conformer(protein, generator)[0]]
+    chosen = torch.arange(1, protein.num_residues, MASK_EVERY)
+    noisy = [objective.add_noise(view, torch.tensor([T]), chosen, generator).protein for view in views]
+    clean = [view.select_atoms((view.atom_name < 4) | ~noisy[0].masked[view.atom_residue]) for view in views]
+    turned = (views[1].pos != views[0].pos).any(1)
+    plane = torch.linalg.svd(protein.pos - protein.pos.mean(0), full_matrices=False).Vh.T[:, :2]
+
+    figure = Figure(figsize=(11, 4.4), facecolor=PAPER)
+    whole = figure.add_axes((0, 0, 1, 1))
+    whole.set(xlim=(0, 1), ylim=(0, 1))
+    whole.axis("off")
+
+    def draw(left: float, bottom: float, shown, bonded, colour: str, bold=None) -> None:
+        """Bonds of `shown`, as they are in `bonded`; thick if an end is in `bold`, dark if the residue is masked."""
+        axes = figure.add_axes((left, bottom, 0.19, 0.36))
+        axes.axis("off")
+        xy = ((shown.pos - protein.pos.mean(0)) @ plane).numpy()
+        pairs = (torch.cdist(bonded.pos, bonded.pos) < 2).triu(1).nonzero().numpy()
+        hidden = shown.masked[shown.atom_residue].numpy()[pairs].all(1)
+        thick = np.zeros(len(pairs), bool) if bold is None else bold.numpy()[pairs].any(1)
+        for chosen, ink, width in (
+            (~hidden & ~thick, colour, 1.3),
+            (~hidden & thick, colour, 3.2),
+            (hidden, MASK, 2.6),
+        ):
+            x, y = np.insert(xy[pairs[chosen]], 2, np.nan, axis=1).reshape(-1, 2).T
+            axes.plot(x, y, color=ink, linewidth=width, solid_capstyle="round")
+        axes.set_aspect("equal")
+
+    def arrow(start, end, colour=INK, bend=0.0) -> None:
+        style = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.6, "connectionstyle": f"arc3,rad={bend}"}
+        whole.annotate("", end, start, arrowprops=style)
+
+    def write(x: float, y: float, text: str, colour=INK, size=11, **options) -> None:
+        whole.text(x, y, text, color=colour, fontsize=size, ha="center", va="center", **options)
+
+    draw(PLACES[0], 0.30, protein, protein, INK)
+    for row, (bottom, colour) in enumerate(zip((0.50, 0.09), (FIRST, SECOND))):
+        middle = bottom + 0.18
+        draw(PLACES[1], bottom, views[row], views[row], colour, turned)
+        draw(PLACES[2], bottom, noisy[row], clean[row], colour)
+        draw(PLACES[3], bottom, views[row], views[row], colour)
+        arrow((0.185, 0.48 + 0.06 * (1 - 2 * row)), (0.225, middle))
+        arrow((0.395, middle), (0.43, middle))
+        arrow((0.595, middle), (0.635, middle), colour)
+        other = 0.09 + 0.18 if row == 0 else 0.50 + 0.18
+        arrow((0.735, middle), (0.82, other), colour)
+        write(0.752, middle + (0.06 if row == 0 else -0.06), f"$h_{row + 1}$", colour, 13)
+        write(0.30, bottom - 0.01, f"$P_{row + 1}$", colour, 13)
+        write(0.51, bottom - 0.01, f"$P_{row + 1}^t$", colour, 13)
+        write(0.90, bottom - 0.01, f"noise, masked types: from $h_{2 - row}$", colour, 10)
+    box = {"boxstyle": "round,pad=0.008", "facecolor": "#eeeeee", "edgecolor": INK}
+    whole.add_patch(FancyBboxPatch((0.645, 0.2), 0.08, 0.56, **box))
+    write(0.685, 0.48, "encoder\nshared by both", rotation=90)
+    for x, title, lines in (
+        (0.10, "a protein", "line 1"),
+        (0.305, "two conformers:\nside chains turned (thick)", "lines 2-3"),
+        (0.51, "noise at one step t,\none mask (dark)", "lines 4-7"),
+        (0.685, "representations", "lines 8-9"),
+        (0.895, "each view is denoised\nfrom the other one", "lines 10-11"),
+    ):
+        write(x, 0.945, title)
+        write(x, 0.025, f"Alg. 1, {lines}", "#666666", 9)
+    with rc_context({"svg.hashsalt": "siamdiff", "svg.fonttype": "path"}):
+        figure.savefig(out, metadata={"Date": None})
+
+
+# ---- piecewise.png ---------------------------------------------------------------------------------------------------
+
+WIDTHS, SEED = (5, 3, 1), 28  # units of the two hidden layers, and the output; a seed with a few knots of each kind
+LONGEST = 5.0  # angstrom
+
+
+def network() -> list[nn.Linear]:
+    """Three small layers of one number, with random weights."""
+    torch.manual_seed(SEED)
+    return [nn.Linear(a, b) for a, b in zip((1, *WIDTHS), WIDTHS)]
+
+
+@torch.no_grad()
+def draw_piecewise(path: Path) -> None:
+    """The units of the second layer with the knots of the first one, and the output with the knots of both."""
+    from matplotlib.figure import Figure
+
+    first, second, third = network()
+    low, high = torch.tensor(0.0), torch.tensor(LONGEST)
+    hidden = Piecewise.line(first).relu_linear(second.weight, second.bias, low, high)
+    whole = hidden.relu_linear(third.weight, third.bias, low, high)
+    crossing, _, unit, _ = hidden.crossings(low, high)
+    x = torch.linspace(0, LONGEST, 1201)
+    figure = Figure(figsize=(7.6, 4.6), facecolor=PAPER, layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    for axis in (above, below):
+        for knot in hidden.knot:
+            axis.axvline(knot, color=FIRST, linewidth=1, linestyle=":")
+        for knot in crossing:
+            axis.axvline(knot, color=SECOND, linewidth=1, linestyle=":")
+        axis.spines[["top", "right"]].set_visible(False)
+    above.axhline(0, color=INK, linewidth=0.8)
+    above.plot(x, hidden(x), color=HIDDEN, linewidth=1.6)
+    above.plot(hidden.knot, hidden(hidden.knot), "o", color=FIRST, markersize=4)
+    above.plot(crossing, hidden(crossing)[torch.arange(len(unit)), unit], "o", color=SECOND, markersize=6)
+    above.set_title(
+        "three units of the second layer: they bend where a unit of the first layer turns on or off (blue);\n"
+        "they turn on or off themselves where they cross 0 (orange)",
+        fontsize=9.5,
+        loc="left",
+    )
+    below.plot(x, third(second(first(x[:, None]).relu()).relu()), color=HIDDEN, linewidth=5, label="the three layers")
+    below.plot(x, whole(x), color=INK, linewidth=1.4, label=f"the table: {len(whole.knot) + 1} pieces")
+    below.legend(frameon=False, fontsize=9)
+    below.set_title("the output bends at these places, and is a straight line between them", fontsize=9.5, loc="left")
+    below.set_xlabel("length of an edge, Å")
+    figure.savefig(path, dpi=120, metadata={"Software": None})
+
+
+# ---- gains.png and scale.png -----------------------------------------------------------------------------------------
+
+NAMES = {  # as a reader of the paper knows them
+    "siamdiff": "SiamDiff",
+    "diffpret": "DiffPreT",
+    "residue-type": "residue type prediction",
+    "distance": "distance prediction",
+    "angle": "angle prediction",
+    "dihedral": "dihedral prediction",
+    "multiview": "multiview contrast",
+    "score-matching": "score matching",
+    "torsional": "torsional diffusion",
+    "geometry": "no network: distances and counts",
+    "counts": "no network: neighbour counts",
+}
+
+
+PROBED = ("2026-11/results/probe", "2026-11-benchmarks/results/probe", "2026-12-scale/results/probe-test-old")
+
+
+def rows_of(found: dict, level: str) -> list[tuple[str, tuple[float, float, float], str]]:
+    """Rows of the figure from below: kind, (difference to random weights, ends of its interval), label.
+
+    Features without a network, tiny encoders, then the encoder in the package. Other runs are left out.
+    """
+    rows = []
+    size_of_package, package = PACKAGE[level]
+    for size, names in (("tiny", NAMES), (size_of_package, (package,))):
+        methods = {name: runs for name, runs in found.get((level, size), {}).items() if "+" not in name}
+        for name in names if SCRATCH in methods else ():
+            if name in methods:
+                label = f"siamdiff-{level}, in the package" if name == package else NAMES[name]
+                runs = len(methods[name])
+                label += "" if name in FLOORS else f" ({runs} run{'s' * (runs > 1)})"
+                kind = "package" if name == package else "floor" if name in FLOORS else "method"
+                rows.append((kind, difference(methods, name, SCRATCH, Result.skill)[:3], label))
+    return sorted(rows, key=lambda row: (("floor", "method", "package").index(row[0]), row[1][0]))
+
+
+def draw_gains(path: Path) -> None:
+    """What every method adds to random weights of its level and size, with the interval: a panel for each level."""
+    from matplotlib.figure import Figure
+
+    found = read_all([ROOT / "studies" / folder for folder in PROBED])
+    canvas = Figure(figsize=(8.2, 6.6), layout="constrained", facecolor="white")
+    panels = canvas.subplots(2, 1, sharex=True)
+    for axes, level in zip(panels, ("residue", "atom")):
+        rows = rows_of(found, level)
+        for place, (kind, (value, low, high), _) in enumerate(rows):
+            colour = {"package": SECOND, "method": FIRST, "floor": "#777777"}[kind]
+            axes.plot([low, high], [place, place], color=colour, linewidth=2)
+            axes.plot(value, place, "o", color=colour, markersize=6)
+        axes.axvline(0, color="#222222", linewidth=1)
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.set_yticks(range(len(rows)), [label for *_, label in rows])
+        axes.set_title(f"{level} level", loc="left", fontsize=11, fontweight="bold")
+        axes.grid(axis="x", color="#dddddd")
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel("mean skill of six probes, minus that of random weights")
+    canvas.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def draw_scale(path: Path) -> None:
+    """Mean skill (with its interval over families) and held-out sequence loss against the number of chains."""
+    from matplotlib.figure import Figure
+
+    study = importlib.import_module("studies.2026-12-scale.tables")
+    rows = read_all([study.RESULTS / "probe"])["atom", "small"]
+    losses = study.read_losses(study.RESULTS / "heldout.tsv")
+    canvas = Figure(figsize=(8.2, 3.4), layout="constrained", facecolor="white")
+    left, right = canvas.subplots(1, 2)
+    for shift, (method, colour) in zip((0.97, 1.03), (("diffpret", FIRST), ("siamdiff", SECOND))):
+        names = [name for name in study.ordered(rows) if re.fullmatch(rf"{method}-[^-]+", name) and name in losses]
+        x = np.array([study.CHAINS[name.split("-")[1]] for name in names]) * shift
+        draws = np.array([mean_of(rows[name], Result.skill) for name in names])
+        ends = np.quantile(draws[:, 1:], (0.025, 0.975), axis=1)
+        left.errorbar(x, draws[:, 0], abs(ends - draws[:, 0]), fmt="-", color=colour, capsize=3)
+        means = [np.mean([run[1] for run in losses[name].values()]) for name in names]
+        right.plot(x, means, "-", color=colour)
+        for at, name in zip(x, names):  # every run
+            left.plot([at] * len(rows[name]), [run.skill()[0] for run in rows[name].values()], "o", color=colour)
+            right.plot([at] * len(losses[name]), [run[1] for run in losses[name].values()], "o", color=colour)
+        left.plot([], [], "o-", color=colour, label=study.NAMES[method])
+    left.axhline(
+        mean_of(rows[SCRATCH], Result.skill)[0], color="#777777", linestyle="--", linewidth=1, label="random weights"
+    )
+    left.set_ylim(0.5, 0.66)
+    left.set_title("mean skill, 95 % over families", loc="left", fontsize=11, fontweight="bold")
+    right.set_ylim(2.5, 2.62)
+    right.set_title("held-out sequence loss", loc="left", fontsize=11, fontweight="bold")
+    for axes in (left, right):
+        axes.set_xscale("log")
+        axes.set_xlim(500, 7_000)
+        axes.set_xticks(list(study.CHAINS.values()), [f"{n:,}" for n in study.CHAINS.values()])
+        axes.minorticks_off()
+        axes.set_xlabel("chains of pre-training, equal steps")
+        axes.grid(axis="y", color="#dddddd")
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    left.legend(frameon=False, fontsize=9, loc="lower right")
+    canvas.savefig(path, dpi=100, metadata={"Software": None})
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------------
+
+
+PICTURES: dict[str, Callable[[Path], None]] = {
+    "algorithm.svg": draw_algorithm,
+    "piecewise.png": draw_piecewise,
+    "gains.png": draw_gains,
+    "scale.png": draw_scale,
+    "walkthrough": lambda path: draw_walkthrough(path.parent),  # four of them
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Draw the pictures of one command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pictures", description=__doc__)
+    parser.add_argument("names", nargs="*", default=list(PICTURES), help=f"of {', '.join(PICTURES)}; default: all")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs")
+    args = parser.parse_args(argv)
+    for name in args.names:
+        PICTURES[name](args.out / name)
+        print(args.out / name)
+
+
+if __name__ == "__main__":
+    main()
