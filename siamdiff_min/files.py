@@ -15,7 +15,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +26,11 @@ MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, 
 def printable(text: str) -> str:
     """The text on one line. Tabs, line ends, control characters and bytes beyond UTF-8 are escaped as in Python."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def first_three(names: Sequence[str]) -> str:
+    """The first of these names, for a message."""
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 class SiamDiffError(ValueError):

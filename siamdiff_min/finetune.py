@@ -21,7 +21,7 @@ from torch.optim.swa_utils import update_bn
 from torch.utils.data import Subset
 
 from . import __version__
-from .data.labelled import SPLITS
+from .data.labelled import SPLITS, remarks
 from .data.samples import Samples, Unlabelled
 from .data.sets import SETS
 from .data.store import open_store
@@ -112,9 +112,8 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
     ranks.say(f"labels      {data.about}")
     samples = ", ".join(f"{split} {x.num_targets}" for split, x in datasets.items()) or "not converted to a store yet"
     ranks.say(f"samples     {samples}")
-    for split, x in datasets.items():
-        if x.store.not_found:
-            ranks.say(f"warning     {split}, not found: {x.store.not_found}")
+    for remark in remarks(datasets):
+        ranks.say(f"warning     {remark}")
     return datasets, data.classes, options
 
 

@@ -53,6 +53,8 @@ def atom3d_set(root, task: str, needed: Sequence[str] = tuple(SPLITS)) -> Labell
 def list_items(folder: Path, task: str) -> Listing:
     """The items of an LMDB folder, in its order. Raises StructureError."""
     path = str(folder)
+    if not _environment(path).stat()["entries"]:
+        raise StructureError(path, "an empty LMDB", "nothing was written into it")
     written = _get(path, "serialization_format").decode("latin-1")
     if written != "json":
         advice = "nothing is unpickled; ATOM3D's make_lmdb_dataset(..., serialization_format='json') converts it"

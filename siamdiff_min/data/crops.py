@@ -4,7 +4,6 @@ A crop is a contiguous window of residues (App. D). It is a pure function of (se
 workers changes nothing, and a resumed run draws what the uninterrupted one would have drawn.
 """
 
-import hashlib
 from pathlib import PurePath
 
 import numpy as np
@@ -60,8 +59,8 @@ def split(store: ProteinStore, valid_fraction: float) -> tuple[list[int], list[i
     """Indices for training and for validation, both sorted.
 
     The bundled structures have a split of their own (by groups of 30 % sequence identity, complexes included; their
-    test entries are in neither). In other stores a hash of the name decides, so that a protein stays on its side when
-    others come or go; about `valid_fraction` of them are for validation.
+    test entries are in neither). In other stores a hash of the sequence decides, so that copies are on one side, and
+    stay there when others come or go; about `valid_fraction` of all sequences are for validation.
     """
     if not 0 <= valid_fraction < 1:
         raise ValueError(f"valid_fraction is {valid_fraction}, expected 0 <= valid_fraction < 1")
@@ -69,11 +68,5 @@ def split(store: ProteinStore, valid_fraction: float) -> tuple[list[int], list[i
     if side.keys() == {*store.names}:
         sides = [side[name] for name in store.names]
     else:
-        sides = ["valid" if _uniform(name) < valid_fraction else "train" for name in store.names]
+        sides = ["valid" if int(key, 16) < valid_fraction * 16 ** len(key) else "train" for key in store.sequences]
     return tuple([i for i, s in enumerate(sides) if s == which] for which in ("train", "valid"))
-
-
-def _uniform(name: str) -> float:
-    """A number in [0, 1) that depends on the name alone."""
-    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
-    return int.from_bytes(digest[:6], "big") / 2**48

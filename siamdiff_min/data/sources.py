@@ -279,7 +279,9 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
     for inside, source in files:
         ending = ending_of(inside)
         stem = os.path.normpath(f"/./{inside}")[1 : -len(ending or ".")]  # no name leads out of the data
-        if ending is not None and os.path.basename(inside).lower() != ending:
+        if os.path.basename(inside).startswith("._") or "__MACOSX" in inside.split("/"):
+            skipped.append((str(source), "a hidden file of macOS"))
+        elif ending is not None and os.path.basename(inside).lower() != ending:
             candidates.append((ENDINGS.index(ending), stem, source))
         else:
             packed = f"{os.path.basename(inside)} is a packed archive, unpack it first"
@@ -332,6 +334,10 @@ def _begin_reading() -> None:
 def _read(source: Source) -> Structure | StructureError:
     try:
         with structure_errors(source.path, "unreadable"):
-            return source.read()
+            structure = source.read()
+            if not isinstance(structure, Structure):
+                given = f'{type(structure).__name__}, not Structure(protein, chain_names=("A",))'
+                raise StructureError(source.path, "read() of its source gave no Structure", given)
+            return structure
     except StructureError as error:
         return error

@@ -29,21 +29,21 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
-from ..files import ConfigError, StoreError, StructureError, UnwantedError, escape, lock, write_file
+from ..files import ConfigError, StoreError, StructureError, UnwantedError, escape, first_three, lock, write_file
 from ..machine import cores, memory, read_nothing_ahead
 from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import Protein
 from ..protein.structure import Structure
 from .sources import ARCHIVES, ENDINGS, LOCK, Listing, Origin, read_all, structure_files
 
-FORMAT = "siamdiff_min store, version 9"
+FORMAT = "siamdiff_min store, version 10"
 SUFFIX, META, FAILURES = ".store", "meta.json", "failures.tsv"
 SHARD = 512  # sources; after a kill, a build reads at most so many again
 # The fields of a `Protein` that are kept, and their types on the disk; the other fields follow from them.
@@ -68,6 +68,7 @@ class ProteinStore(torch.utils.data.Dataset):
         names = [shard["names"] for shard in self.meta["shards"]]
         self.first = [0, *accumulate(map(len, names))]  # row of every shard's first protein
         self.names = [name for of_shard in names for name in of_shard]
+        self.sequences = [hashed for shard in self.meta["shards"] for hashed in shard["sequences"]]  # of every protein
         self.rows: Sequence[int] = range(len(self.names))  # the proteins that are handed out, see `with_labels`
         self.own_labels: list[dict] | None = None  # their labels, if these are not in the store
         self.not_found = ""  # structures and residues of these labels that the store lacks
@@ -121,8 +122,10 @@ class ProteinStore(torch.utils.data.Dataset):
                 }
         other = copy(self)
         other.rows, other.own_labels = [*made], [*made.values()]
-        other.names = [self.names[row] for row in other.rows]
-        left_out = {"structures": len(table) - len(other), "labels of residues that are not in theirs": missing}
+        other.names, other.sequences = ([of[row] for row in other.rows] for of in (self.names, self.sequences))
+        absent = sorted(table.keys() - other.names)
+        left_out = {f"structures ({first_three(absent)})": len(absent)}
+        left_out["labels of residues that are not in theirs"] = missing
         other.not_found = ", ".join(f"{count} {noun}" for noun, count in left_out.items() if count)
         return other
 
@@ -296,7 +299,8 @@ def _finish(folder: Path, data: Path, listing: Listing, count: int) -> None:
         shard = load_shard(shard_file(folder, number))
         rows += shard["failures"]
         dropped += shard["dropped"]
-        described.append({"names": shard["names"], "content": content_hash(shard)})
+        found = {"names": shard["names"], "sequences": sequence_hashes(shard), "content": content_hash(shard)}
+        described.append(found)
         sizes = {"residues": len(shard["residues"]) - 1, "atoms": len(shard["atoms"])}
         total.update(proteins=len(shard["names"]), bytes=shard_file(folder, number).stat().st_size, **sizes)
     rows += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
@@ -351,6 +355,16 @@ def content_hash(shard: dict) -> str:
     for name in TABLES:
         digest.update(shard[name].numpy())
     return digest.hexdigest()
+
+
+def sequence_hashes(shard: dict) -> list[str]:
+    """For every protein a hash of its sequence; of several chains, of all that differ. So it does not count copies."""
+    residues, hashes = shard["residues"].numpy().view(RESIDUE)[:, 0], []
+    for first, last in pairwise(shard["first_residue"].numpy().view("<i4")[:, 0].tolist()):
+        chain, types = (residues[name][first:last] for name in ("chain", "residue_type"))
+        chains = {part.tobytes() for part in np.split(types, np.flatnonzero(np.diff(chain)) + 1)}
+        hashes.append(hashlib.sha256(b"\xff".join(sorted(chains))).hexdigest()[:16])
+    return hashes
 
 
 def pack_shard(sources: Sequence, answers: Sequence[Structure | StructureError]) -> dict:

@@ -5,24 +5,23 @@
     2def    -1.5            1abc    A       52A     0.1
 
 The table is text with tabs, commas or semicolons; cells may be in quotes. A column `split` may say train, valid or
-test; without it a hash of the name decides. One store of the structures serves all tables: labels are added as it is
-opened.
+test; without it a hash of the sequence decides. One store of the structures serves all tables: labels are added as it
+is opened.
 """
 
-import hashlib
 import math
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Sequence, Set
 from pathlib import Path
 
-from ..files import StructureError, read_rows, structure_errors, unescape
+from ..files import StructureError, first_three, read_rows, structure_errors, unescape
 from .labelled import SPLITS, LabelledData
 from .sources import find_structures, structure_files, without_ending
 from .store import FAILURES, ProteinStore, finished_store
 
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
 SMALLEST, LARGEST = 1.2e-38, 3.4e38  # sizes of numbers in float32, in which targets are kept
-HELD_OUT = 10  # one structure in ten is for validation, one for test
 
 
 def table_set(table, data, kind: str | None = None, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:
@@ -44,17 +43,34 @@ def table_set(table, data, kind: str | None = None, needed: Sequence[str] = tupl
         listed.setdefault(row["name"], []).append(row | {"value": value})
     store = finished_store(Path(data))
     there = _names_in(store) if store else {source.name for source in find_structures(data).sources}
-    if missing := sorted(listed.keys() - there):
-        detail = f"{len(missing)} of {len(listed)}, e.g. {missing[0]}; {data} has {len(there)}, e.g. {[*there][:1]}"
-        raise StructureError(table, "names that match no structure", detail)
-    origin, split_of, labels = structure_files(data), _splits(table, listed, needed), {split: {} for split in SPLITS}
-    for name, lines in listed.items():
-        labels[split_of[name]][name] = [(line.get("chain"), line.get("number"), line["value"]) for line in lines]
+    _match(table, listed.keys(), data, there)
+    origin, split_of = structure_files(data), _splits(table, listed, needed)
+    labels = {
+        name: [(line.get("chain"), line.get("number"), line["value"]) for line in lines]
+        for name, lines in listed.items()
+    }
     count = f"{len(rows)} residues of {len(listed)}" if residues else f"{len(listed)}"
     about = f"{kind} on {count} structures, {table}" + (f"; {len(classes)} classes" if classes else "")
-    about += f"; {unlabelled} structures have no label" if (unlabelled := len(there - listed.keys())) else ""
+    if unlabelled := sorted(there - listed.keys()):
+        about += f"; {len(unlabelled)} structures have no label ({first_three(unlabelled)})"
     options = {"kind": kind, "residues": residues}
-    return LabelledData(origin, origin, origin, classes, about, options=options, labels=labels)
+    return LabelledData(origin, origin, origin, classes, about, options=options, labels=labels, split_of=split_of)
+
+
+def _match(table, names: Set[str], data, there: Set[str]) -> None:
+    """Raise StructureError if one of these names fits several structures of `there`, or none."""
+    fitting = defaultdict(list)  # a file in several folders
+    for name in sorted(there):
+        fitting[name.rpartition("/")[2]].append(name)
+    for name in sorted(names & fitting.keys()):
+        if len(fitting[name]) > 1 and not names >= {*fitting[name]}:
+            raise StructureError(table, "a name that fits several structures", f"{name}: {first_three(fitting[name])}")
+    if missing := sorted(names - there):
+        written = {name.casefold(): name for name in there}
+        others = [f"; {name} is {written[name.casefold()]} there" for name in missing if name.casefold() in written]
+        detail = f"{len(missing)} of {len(names)}: {first_three(missing)}; {data} has {len(there)}"
+        detail += f": {first_three(sorted(there))}{''.join(others[:1])}"
+        raise StructureError(table, "names that match no structure", detail)
 
 
 def _names_in(store: Path) -> set[str]:
@@ -133,17 +149,16 @@ def _looks_like(texts: Sequence[str]) -> str:
 
 
 def _splits(path, listed: dict[str, list[dict]], needed: Sequence[str]) -> dict[str, str]:
-    """The split of every structure. Raises StructureError if it has several, or a split that is `needed` has none."""
+    """The split of every structure; "" if its sequence decides, which is known when the structures are read.
+
+    Raises StructureError if a structure has several splits, or a split that is `needed` has none.
+    """
     splits = {}
     for name, rows in listed.items():
         splits[name], *others = {SPLIT_OF[row.get("split", "")] for row in rows}
         if others:
             raise StructureError(path, "malformed table", f"{name:.100} is in several splits")
-    rest = sorted((hashlib.sha256(name.encode()).digest(), name) for name in splits if not splits[name])
-    size = len(rest) // HELD_OUT or int(len(rest) == len(splits))  # one at least, if the table has no splits
-    for rank, (_, name) in enumerate(rest):
-        splits[name] = "test" if rank < size else "valid" if rank < 2 * size else "train"
-    if empty := set(needed) - set(splits.values()):
+    if "" not in splits.values() and (empty := set(needed) - set(splits.values())):
         detail = f"{len(listed)} structures leave none for {' and '.join(sorted(empty))}"
         raise StructureError(path, "a split without structures", detail)
     return splits

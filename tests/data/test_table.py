@@ -1,7 +1,6 @@
 """Labels of the user's own: tables that are read or refused, splits, residues that are found, samples, the recipe."""
 
 import csv
-import hashlib
 import io
 import pickle
 import re
@@ -185,7 +184,7 @@ def test_a_missing_value_is_no_class(folder):
 def test_a_table_of_the_test_split_alone_is_enough_to_score(folder):
     path = write(folder, *((name, i, "test") for i, name in enumerate(NAMES)))
     data = table_set(path, folder / "data", needed=["test"])
-    assert len(data.labels["test"]) == 6 and not data.labels["train"]
+    assert data.split_of == dict.fromkeys(NAMES, "test") and len(data.labels) == 6
     with pytest.raises(StructureError, match="6 structures leave none for train and valid"):
         table_set(path, folder / "data")
 
@@ -199,7 +198,7 @@ def test_numbers_are_classes_if_one_says_so(folder):
 
 def test_names_that_match_nothing_are_named(folder):
     path = write(folder, ("name", "value"), ("p0", 1), ("p9.pdb", 2), ("nothing", 3))
-    with pytest.raises(StructureError, match=r"labels\.tsv: names that match no structure \(2 of 3, e.g. nothing;"):
+    with pytest.raises(StructureError, match=r"labels\.tsv: names that match no structure \(2 of 3: nothing, p9;"):
         table_set(path, folder / "data")
 
 
@@ -239,7 +238,7 @@ def test_a_finished_store_takes_the_place_of_its_structures(folder):
             found = given.open(split, workers=1)
             assert (found.path, found.names, found.checksum) == (own.path, own.names, own.checksum)
             assert [found.labels(i) for i in range(len(found))] == [own.labels(i) for i in range(len(own))]
-    with pytest.raises(StructureError, match=r"names that match no structure \(1 of 7, e.g. p9"):
+    with pytest.raises(StructureError, match=r"names that match no structure \(1 of 7: p9;"):
         table_set(write(folder, *((name, 1) for name in [*NAMES, "p9"])), store)
 
 
@@ -248,7 +247,7 @@ def test_what_a_finished_store_could_not_read_is_counted_too(folder):
     store = open_store(folder / "data", workers=1).path
     path = write(folder, *((name, i, "train") for i, name in enumerate(NAMES)))
     found = table_set(path, store, needed=["train"]).open("train", workers=1)
-    assert found.names == NAMES[1:] and found.not_found == "1 structures"
+    assert found.names == NAMES[1:] and found.not_found == "1 structures (p0)"
 
 
 def test_structures_that_cannot_be_read_are_counted(folder):
@@ -257,38 +256,19 @@ def test_structures_that_cannot_be_read_are_counted(folder):
         write(folder, *((name, i, "train") for i, name in enumerate(NAMES))), folder / "data", needed=["train"]
     )
     store = data.open("train", workers=1)
-    assert len(store) == 5 and store.not_found == "1 structures"
+    assert len(store) == 5 and store.not_found == "1 structures (p0)"
 
 
 def test_splits_by_column(folder):
     lines = [(name, 1 + i, split) for i, (name, split) in enumerate(zip(NAMES, ["train", "val", "test"] * 2))]
     data = table_set(write(folder, *lines), folder / "data")
-    listed = [[*data.labels[split]] for split in ("train", "valid", "test")]
+    listed = [data.open(split, workers=1).names for split in ("train", "valid", "test")]
     assert listed == [["p0", "p3"], ["p1", "p4"], ["p2", "p5"]]
     with pytest.raises(StructureError, match="4 structures leave none for valid"):
         table_set(write(folder, *[line for line in lines if line[2] != "val"]), folder / "data")
     lines = [("p0", "A", 1, 0.5, "train"), ("p0", "A", 2, 0.5, "test")]
     with pytest.raises(StructureError, match="p0 is in several splits"):
         table_set(write(folder, *lines), folder / "data")
-
-
-def test_splits_by_hash_are_the_same_every_time_and_a_tenth_each():
-    listed = {f"x{i}": [{"value": 0}] for i in range(200)}
-    one, two = (table._splits("t", x, table.SPLITS) for x in (listed, dict(reversed(listed.items()))))
-    assert one == two and sorted(map(list(one.values()).count, ("train", "valid", "test"))) == [20, 20, 160]
-    by_hash = sorted(listed, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
-    assert {name for name, split in one.items() if split == "test"} == {*by_hash[:20]} != {*sorted(listed)[:20]}
-    assert {name for name, split in one.items() if split == "valid"} == {*by_hash[20:40]}
-
-
-def test_a_few_structures_without_a_split_are_for_training():
-    """One is held out of nine without any splits, none of nine beside splits that are named."""
-    nine = {f"x{i}": [{"value": 0}] for i in range(9)}
-    alone = [*table._splits("t", nine, table.SPLITS).values()]
-    assert [alone.count(split) for split in ("train", "valid", "test")] == [7, 1, 1]
-    named = {"a": [{"value": 0, "split": "val"}], "b": [{"value": 0, "split": "test"}]}
-    beside = table._splits("t", nine | named, table.SPLITS)
-    assert beside.pop("a") == "valid" and beside.pop("b") == "test" and set(beside.values()) == {"train"}
 
 
 @pytest.mark.parametrize("values, kind", [("0 0 0", "regression"), ("1 1", "regression"), ("0 1 1.0 0e0", "binary")])
@@ -343,16 +323,16 @@ def test_a_structure_without_its_labelled_residues_is_left_out(folder):
     numbers = [900, *[int(PROTEIN.residue_number[8])] * 5]
     lines = [(name, "A", number, i, "train") for i, (name, number) in enumerate(zip(NAMES, numbers))]
     store = table_set(write(folder, *lines), folder / "data", needed=["train"]).open("train", workers=1)
-    assert store.names == NAMES[1:] and store.not_found == "1 structures, 1 labels of residues that are not in theirs"
+    assert (
+        store.names == NAMES[1:] and store.not_found == "1 structures (p0), 1 labels of residues that are not in theirs"
+    )
 
 
 def test_a_split_in_which_no_label_meets_a_residue_is_a_sentence(folder):
     """Numbers or chains of another scheme: the store has its structures, but none of the labels."""
     lines = [(name, "A", 900 + i, i, "train") for i, name in enumerate(NAMES)]
     store = table_set(write(folder, *lines), folder / "data", needed=["train"]).open("train", workers=1)
-    reason = (
-        r"data\.store.*: a split without any sample \(not found: 6 structures, 6 labels of residues that are not in"
-    )
+    reason = r"data\.store.*: a split without any sample \(not found: 6 structures \(p0, p1, p2, \.\.\.\), 6 labels of"
     with pytest.raises(StoreError, match=reason):
         SAMPLES["table"](store)
 
