@@ -1,10 +1,12 @@
 """The splits of labelled sets: structures of one sequence stay together, and what a user is told about the splits."""
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from conftest import real_protein
 
 from benchmarks.pdb import write_pdb
@@ -14,6 +16,7 @@ from siamdiff_min.data.samples import ValueSamples
 from siamdiff_min.data.store import open_store
 from siamdiff_min.data.table import table_set
 from siamdiff_min.files import StoreError, StructureError
+from siamdiff_min.protein.protein import Protein
 
 
 @pytest.fixture
@@ -48,11 +51,9 @@ def test_copies_are_on_one_side_in_pre_training_and_in_tables(copies):
 def test_a_chain_and_its_dimer_have_one_sequence(copies):
     """And a chain with another one beside it has another."""
     chain = real_protein("1LCD_A").crop(0, 30)
-    both = chain.pack([chain, chain])
-    dimer = both.__class__(**{**vars(both), "chain": both.residue_protein, "num_proteins": 1})
-    dimer = type(both)(**{**vars(dimer), "residue_protein": both.residue_protein * 0, "pos": dimer.pos.clone()})
-    dimer.pos[both.atom_protein == 1] += 40
-    write_pdb(copies / "dimer.pdb", dimer, ("A", "B"))
+    both = Protein.pack([chain, replace(chain, pos=chain.pos + 40)])
+    one = {"chain": both.residue_protein, "residue_protein": torch.zeros_like(both.chain), "num_proteins": 1}
+    write_pdb(copies / "dimer.pdb", replace(both, **one), ("A", "B"))
     store = open_store(copies, workers=1)
     assert Counter(store.sequences)[store.sequences[store.names.index("dimer")]] == 3
 

@@ -323,9 +323,8 @@ def test_a_structure_without_its_labelled_residues_is_left_out(folder):
     numbers = [900, *[int(PROTEIN.residue_number[8])] * 5]
     lines = [(name, "A", number, i, "train") for i, (name, number) in enumerate(zip(NAMES, numbers))]
     store = table_set(write(folder, *lines), folder / "data", needed=["train"]).open("train", workers=1)
-    assert (
-        store.names == NAMES[1:] and store.not_found == "1 structures (p0), 1 labels of residues that are not in theirs"
-    )
+    assert store.names == NAMES[1:]
+    assert store.not_found == "1 structures (p0), 1 labels of residues that are not in theirs"
 
 
 def test_a_split_in_which_no_label_meets_a_residue_is_a_sentence(folder):
