@@ -72,8 +72,8 @@ def test_golden_loss_gradients_and_adam_step(level, variant, replay, near_zero_r
         replay(golden)
         results["loss"], results["logs"] = objective(protein, generator())
         results["loss"].backward()
-        grads = dict(objective.named_parameters())
-        return torch.cat([deviation(grads[n.replace("model.", "encoder.", 1)].grad, g) for n, g in expected.items()])
+        named = {name: objective.get_parameter(name.replace("model.", "encoder.", 1)) for name in expected}
+        return torch.cat([deviation(named[name].grad[::16], rows) for name, rows in expected.items()])
 
     error()  # the loss is the same whatever the subgradients
     assert results["loss"].item() == pytest.approx(golden["out32/loss"].item(), rel=1e-6)

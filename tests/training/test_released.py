@@ -207,8 +207,10 @@ def test_esm_gearnets_of_earlier_versions_are_refused(tmp_path, name):
         read_weights(whole)
 
 
-def test_outputs_are_the_golden_ones(tmp_path):
-    golden = load_golden("gearnet_atom_6x128")
+def test_outputs_are_the_golden_ones(tmp_path, monkeypatch):
+    """Of the released residue network with 32 in place of 512."""
+    monkeypatch.setitem(GEARNET_DIMS, "paper", {"residue": [32] * 6, "atom": [128] * 6})
+    golden = load_golden("gearnet_res_6x32")
     state = {f"model.{k}": v for k, v in golden.state().items()} | {"alphas": torch.zeros(3)}
     encoder = load_encoder(written(tmp_path, state, "module."))
     assert relative_error(encoder(*golden_graph(golden)).node[::16], golden["out32/eval/node_feature"]) < 1e-5
