@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"siamdiff_min {__version__}")
     parser.add_argument("command", choices=COMMANDS)
     command = parser.parse_args(argv[:1]).command
-    sys.argv[0] = f"siamdiff {command}"  # what its --help says
+    sys.argv = [f"siamdiff {command}", *argv[1:]]  # what its --help and options.json say
     with console():
         return import_module(COMMANDS[command][0]).main(argv[1:])
 

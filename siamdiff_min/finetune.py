@@ -31,6 +31,7 @@ from .files import ConfigError
 from .training import checkpoint, engine, results
 from .training.batches import epoch_batches
 from .training.config import finetune_options, for_seed, printed
+from .training.evaluation import evaluate
 from .training.loader import load_batches
 from .training.ranks import Ranks, launch, world_size
 
@@ -106,8 +107,9 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
     stores = ranks.first(lambda: [data.open(split, **how) for split in needed])
     datasets = {}
     if None not in stores:
-        given = data.classes, config.max_residues
-        datasets = {split: data.samples(store, *given) for split, store in zip(needed, stores)}
+        for split, store in zip(needed, stores):
+            cropped = split == "train" or config.task == "msp"  # other tasks see whole structures in evaluation
+            datasets[split] = data.samples(store, data.classes, config.max_residues if cropped else None)
     ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
     ranks.say(f"labels      {data.about}")
     samples = ", ".join(f"{split} {x.num_targets}" for split, x in datasets.items()) or "not converted to a store yet"
@@ -160,24 +162,23 @@ def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> 
 
 def train(config: Namespace, task: Task, datasets: dict[str, Samples], classes: tuple[str, ...], ranks: Ranks) -> int:
     """Minimise; OUT/best.pt is the epoch with the best validation metric. Returns the signal that ended it, or 0."""
-    metric = task.measures[0]
+    metric, mode = task.decides
 
     def score(epochs: float, values: dict[str, float]) -> float:
         """The score the next epoch must beat. Not counted: a nan metric, or an epoch cut short by --max-steps."""
-        value = values[metric] if task.best == "max" else -values[metric]
+        value = values[metric] if mode == "max" else -values[metric]
         return value if epochs == int(epochs) and np.isfinite(value) else -np.inf
 
     path = Path(config.out) / "best.pt"
     best, identity = -np.inf, {name: getattr(config, name) for name in ("task", *weights.IDENTITY)}
-    if path.exists() and checkpoint.checkpoints(path.parent) and config.resume != "never":
-        before = weights.read_weights(path, weights.MODEL)
-        best = score(before["epochs"], before["valid"])
 
     def validate(epochs: float) -> dict[str, float]:
         nonlocal best
         predictions = results.predict(task, datasets["valid"], config, ranks)
         values = task.metrics(predictions.score, predictions.target, predictions.groups)
         values = {"samples": len(predictions.names), **values}
+        if metric == "loss":
+            values["loss"] = evaluate(task, every(datasets["valid"]), config, ranks)["loss"]
         if score(epochs, values) > best or best == -np.inf:
             best = score(epochs, values)
             if ranks.rank == 0:
@@ -188,8 +189,19 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], classes: 
 
     if config.freeze and not config.init_from:
         calibrate(config, task, datasets["train"], ranks)
-    plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else (metric, task.best)
+    plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else task.decides
     bound_to = hashlib.sha256("\0".join([datasets["valid"].checksum, *classes]).encode()).hexdigest()
-    every = Subset(datasets["train"], range(len(datasets["train"])))
-    run = engine.Run(config, task, every, ranks, plateau, unit="samples", bound_to=bound_to)
-    return engine.train(run, validate)
+    run = engine.Run(config, task, every(datasets["train"]), ranks, plateau, unit="samples", bound_to=bound_to)
+    if run.step and path.exists():
+        before = weights.read_weights(path, weights.MODEL)
+        best = score(before["epochs"], before["valid"])
+    stopped = engine.train(run, validate)
+    if not stopped and best == -np.inf:
+        reason = f"{metric} could not be measured, or none was whole"
+        ranks.say(f"warning     no epoch could be compared ({reason}): best.pt is the last one")
+    return stopped
+
+
+def every(dataset: Samples) -> Subset:
+    """All samples of a data set."""
+    return Subset(dataset, range(len(dataset)))

@@ -59,13 +59,10 @@ def module(name: str, *argv: str) -> None:
 
 
 def convert(data: str, store: str, workers: str = "1") -> None:
-    """The store of a folder of structures, or of the training split of a folder in the layout of EC."""
+    """The store of a folder of structures."""
     shards.SHARD = 4
     with console():
-        if (Path(data) / ec.ANNOTATION[0]).exists():
-            open_store(ec.ec_set(data).train, store, int(workers))
-        else:
-            open_store(data, store, int(workers))
+        open_store(data, store, int(workers))
 
 
 def evaluate(out: str, *numbers: str) -> None:
@@ -81,16 +78,17 @@ def evaluate(out: str, *numbers: str) -> None:
     write_file(Path(out) / f"evaluated-{ours.rank}.json", json.dumps(result).encode())
 
 
-def framed(*argv) -> int:
+def framed(*argv, **about) -> int:
     """The stand-in in the frame of a command: an error is a sentence."""
     with console():
-        return standin.main(*argv)
+        return standin.main(*argv, **about)
 
 
 PROGRAMS = {
     "stand-in": standin.main,
     "framed": framed,
     "few": partial(standin.main, num=5, num_valid=1),  # fewer than three processes need for a batch each
+    "idle": lambda *argv: framed(*argv, build=standin.Idle),
     "train": partial(script, "train.py"),
     "finetune": partial(script, "finetune.py"),
     "module": module,
@@ -133,16 +131,12 @@ def end_as_an_interpreter() -> None:
 
 
 def harm(wanted) -> None:
-    """SLOW_SAVES, DISK, LIMIT, START and DIE: see below; LOADER: see `standin.Dataset`."""
+    """SLOW_SAVES, DISK, START and DIE: see below; LOADER: see `standin.Dataset`."""
     if "SLOW_SAVES" in wanted:
         slow_saves(Path(wanted["SLOW_SAVES"]))
     if "DISK" in wanted:
         action, number, below = wanted["DISK"].split(":", 2)
         at_disk_operation(action, int(number), below)
-    if "LIMIT" in wanted:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(wanted["LIMIT"]),) * 2)
     if "START" in wanted:
         loader.START = wanted["START"]
     if wanted.get("LOADER", "").startswith("hangs"):
@@ -158,6 +152,8 @@ def slow_saves(monitor: Path, pause: float = 0.05) -> None:
     fsync = os.fsync
 
     def slow(descriptor):
+        if ".json" in os.readlink(f"/proc/self/fd/{descriptor}"):  # of a line, or of what a run says at its start
+            return fsync(descriptor)
         monitor.touch()
         time.sleep(pause)
         fsync(descriptor)
@@ -433,13 +429,6 @@ class Conversion(Run):
         return files(place), {file.name: digest(list(file.read_bytes())) for file in store.glob("*/*")}
 
 
-class LabelledConversion(Conversion):
-    """The training split of EC to a store."""
-
-    def command(self, place):
-        return "convert", self.data, f"{place}.store"
-
-
 class Reconversion(Conversion):
     """There is a store of other data already."""
 
@@ -469,7 +458,6 @@ RUNS = {
     "pre-training": Pretraining,
     "fine-tuning": Finetuning,
     "conversion": Conversion,
-    "conversion with labels": LabelledConversion,
     "conversion anew": Reconversion,
     "embedding": Embedding,
 }

@@ -59,6 +59,14 @@ class Objective(nn.Module):
         return loss, logs
 
 
+class Idle(Objective):
+    """It has a layer that the loss does not see."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder.idle = nn.Linear(3, 3)
+
+
 class Dataset(torch.utils.data.Dataset):
     """One residue, one atom per protein; a pure function of (epoch, index). Protein `bad` is far away.
 
@@ -108,11 +116,11 @@ def train(config, objective=None, num=40, bad=None, ranks=None, num_valid=6, **a
     return objective, engine.train(engine.Run(config, objective, Subset(data, indices[:num]), ranks), validate)
 
 
-def main(*argv, num: int = 40, num_valid: int = 6) -> int:
+def main(*argv, num: int = 40, num_valid: int = 6, build=lambda: None) -> int:
     """One process of a run, `OUT [options]`; OUT/weights-RANK.pt are its last weights."""
     config = configure(*argv, world=world_size())
     with launch("cpu") as ranks:
-        objective, stopped = train(config, num=num, num_valid=num_valid, ranks=ranks)
+        objective, stopped = train(config, build(), num=num, num_valid=num_valid, ranks=ranks)
         if not stopped:
             torch.save(objective.state_dict(), Path(config.out) / f"weights-{ranks.rank}.pt")
     return 128 + stopped if stopped else 0

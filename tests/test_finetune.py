@@ -20,7 +20,6 @@ from siamdiff_min.data.samples import SAMPLES
 from siamdiff_min.data.store import open_store
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS, weights
-from siamdiff_min.files import CheckpointError
 from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import finetune_options, for_seed
 from siamdiff_min.training.ranks import Ranks
@@ -242,11 +241,6 @@ def test_a_run_is_not_resumed_with_other_classes_or_another_validation(labelled,
     said = finetune(*options, "--labels", other, status=1)
     assert "another validation split or other classes" in said and "Choose another --out" in said
     assert (out / "results.json").read_bytes() == kept
-    # what version 0.3 has written is resumed: it did not say what else decides
-    last = max((out / "seed-0").glob("checkpoint-*"))
-    content = weights.read_weights(last, weights.CHECKPOINT)
-    weights.write_weights(last, weights.CHECKPOINT, content | {"data": content["data"][:2]})
-    assert f"resumed from {last}" in finetune(*options, "--labels", other)
 
 
 def test_resume_takes_the_folder_of_all_seeds(labelled, tmp_path):
@@ -283,7 +277,7 @@ def test_labels_of_another_model_are_named(labelled, tmp_path):
 def minimised(tmp_path, monkeypatch):
     """Fine-tuning in which `engine.train` only validates; the k-th validation measures entry k of the split."""
 
-    def run(datasets: dict, *options, epochs=(1.0, 2.0, 3.0), measure="global_spearman", best="max"):
+    def run(datasets: dict, *options, epochs=(1.0, 2.0, 3.0), measure="global_spearman", best=None, losses=()):
         calls, started = iter(range(len(epochs))), []
         argv = ["--task", "psr", "--level", "residue", "--out", str(tmp_path), *options]
         config = for_seed(finetune_options(argv), 0)
@@ -292,16 +286,18 @@ def minimised(tmp_path, monkeypatch):
         def predict(task, data, *_):
             return Namespace(score=data[0], target=next(calls), groups=(), names=())
 
-        def train(plateau, validate):
-            started.append(plateau)
-            return [validate(epoch) for epoch in epochs]
+        def train(run, validate):
+            started.append(run.plateau)
+            for epoch in epochs:
+                validate(epoch)
 
         monkeypatch.setattr(script.results, "predict", predict)
-        monkeypatch.setattr(script.engine, "Run", lambda config, task, data, ranks, plateau, **_: plateau)
+        step = len(checkpoint.checkpoints(Path(config.out)))
+        monkeypatch.setattr(script.engine, "Run", lambda *_, **about: Namespace(step=step, plateau=_[4]))
         monkeypatch.setattr(script.engine, "train", train)
-        task = TASKS["psr"](ENCODERS["gearnet"]("residue", "tiny"))
-        monkeypatch.setattr(type(task), "best", best)
-        task.measures = (measure,)
+        monkeypatch.setattr(script, "evaluate", lambda *_: {"loss": losses[next(measured)]})
+        measured, task = iter(range(len(epochs))), TASKS["psr"](ENCODERS["gearnet"]("residue", "tiny"))
+        task.measures, task.best = (measure,), best
         task.metrics = lambda score, target, groups: {measure: score[target]}
         script.train(config, task, datasets, (), Ranks(torch.device("cpu")))
         return weights.read_weights(f"{config.out}/best.pt", weights.MODEL), started[0]
@@ -320,8 +316,23 @@ def test_the_best_epoch_is_that_of_the_validation_split(minimised):
 
 
 def test_the_best_epoch_of_an_error_is_the_smallest(minimised):
-    best, plateau = minimised(splits(2.0, 1.0, 3.0), measure="rmse", best="min")
+    best, plateau = minimised(splits(2.0, 1.0, 3.0), measure="rmse")
     assert best["epochs"] == 2.0 and plateau == ("rmse", "min")
+
+
+@pytest.mark.parametrize("direction, chosen", [("min", 2.0), ("max", 3.0), (None, 1.0)])
+def test_a_measure_of_your_own_has_the_direction_that_you_say_or_else_the_loss_decides(minimised, direction, chosen):
+    best, plateau = minimised(splits(2.0, 1.0, 3.0), measure="degrees", best=direction, losses=(0.1, 0.2, 0.3))
+    assert best["epochs"] == chosen and plateau == (("degrees", direction) if direction else ("loss", "min"))
+
+
+def test_it_is_said_if_no_epoch_could_be_compared(minimised, capsys):
+    best, _ = minimised(splits(np.nan, np.nan, np.nan))
+    assert best["epochs"] == 3.0
+    said = (
+        "warning     no epoch could be compared (global_spearman could not be measured, or none was whole): best.pt is"
+    )
+    assert said in capsys.readouterr().out
 
 
 def test_an_epoch_cut_short_or_without_a_number_is_never_the_best(minimised):
@@ -356,26 +367,8 @@ def test_a_saved_model_sees_as_many_residues_as_in_training(tmp_path):
         assert f"error: {' '.join(map(str, given))}, but {path} holds: {held}" in said
 
 
-def test_what_a_model_file_says_of_its_data_is_checked():
-    """Of version 0.2 it says nothing; forged, it is refused, whatever is wrong."""
-    config = for_seed(finetune_options(["--task", "ec"]), 0)
-    datasets = {"test": Split([[1.0, 0.0, 0.0]])}
-    task = script.build_task(config, datasets, ENZYMES, {}, Ranks(torch.device("cpu")))
-    test = {"samples": 1, "structures": 1}
-    assert script.known_of_data(task, {}) == {"splits": {"test": test}, "answer": None}
-    good = {"answer": {"mean": [0.5, 0.25, 0.25]}, "splits": {"train": {"samples": 4, "structures": 2}, "test": 3}}
-    assert script.known_of_data(task, good) == {
-        "answer": good["answer"],
-        "splits": {"train": good["splits"]["train"], "test": test},
-    }
-    wrong = [{"answer": {"mean": mean}} for mean in ("x", ["a"] * 3, [0.5], [[0.5] * 3], [0.5, 0.5, np.nan], None)]
-    for forged in (*wrong, {"answer": 3}, {"splits": {"train": 3}}, {"splits": 3}):
-        with pytest.raises(CheckpointError, match="is damaged"), weights.malformed("best.pt"):
-            script.known_of_data(task, forged)
-
-
 def test_what_cannot_be_is_said(tmp_path):
-    for argv in (("--cutoff", 50), ("--ids", tmp_path), ("--task", "ec", "--max-residues", 9)):
+    for argv in (("--cutoff", 50), ("--ids", tmp_path)):
         said = finetune(*argv, status=1)
         assert f"error: {argv[-2]} is for" in said and "Traceback" not in said
     assert "exists at residue level, not at atom level" in finetune("--task", "ec", "--level", "atom", status=1)

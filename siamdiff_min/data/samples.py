@@ -71,7 +71,8 @@ class Samples(torch.utils.data.Dataset):
     Args:
         store: entries with the labels of this task.
         classes: their names, in the order of the outputs (EC, tables).
-        max_residues: MSP: of each structure, only so many residues, those nearest to the mutation. None for all.
+        max_residues: of each structure, only so many residues: those nearest to the mutation (MSP), or a window that is
+            drawn anew in every epoch, with a residue that has a label (EC, PSR, tables). None for all.
 
     Raises StoreError if there is no sample: no structure has a label, or none of the residues that have one.
     """
@@ -115,9 +116,9 @@ class Samples(torch.utils.data.Dataset):
         """The two structures of an entry: its `first` residues, and the others."""
         return [self.store.read(index, 0, first), self.store.read(index, first)]
 
-    def whole(self, index: int, target: Tensor, group: str) -> Sample:
-        """A sample that is one whole structure."""
-        protein = self.store.read(index)
+    def whole(self, index: int, target: Tensor, group: str, *window: int) -> Sample:
+        """A sample that is one whole structure, or a `window` of it: first residue and length."""
+        protein = self.store.read(index, *window)
         focus = torch.ones(protein.num_residues, dtype=torch.bool)
         return Sample(protein, focus, target, (self.store.names[index],), (group,))
 
@@ -143,13 +144,28 @@ class ValueSamples(Samples):
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         labels, name = self.labels(key[1]), self.store.names[key[1]]  # one sample per entry
-        sample = self.whole(key[1], torch.tensor(self.target(labels).tolist()), labels.get("target", name))
+        target = torch.tensor(self.target(labels).tolist())
+        rows = torch.tensor(labels.get("rows", ()), dtype=torch.long)
+        start, length = window = self.window(*key, rows)
+        sample = self.whole(key[1], target, labels.get("target", name), *window)
         if "places" not in labels:
             return sample
+        inside = ((rows >= start) & (rows < start + length)).nonzero()[:, 0]
         focus = torch.zeros_like(sample.focus)
-        focus[labels["rows"]] = True
-        names = tuple(f"{name}:{residue}" for residue in labels["places"])
-        return replace(sample, focus=focus, names=names, groups=(name,) * len(names))
+        focus[rows[inside] - start] = True
+        names = tuple(f"{name}:{labels['places'][i]}" for i in inside.tolist())
+        return replace(sample, focus=focus, target=target[inside], names=names, groups=(name,) * len(names))
+
+    def window(self, epoch: int, index: int, rows: Tensor) -> tuple[int, int]:
+        """First residue and length of what is kept of an entry: at most `max_residues`, one of `rows` among them."""
+        size = self.store.num_residues(index)
+        if self.max_residues is None or size <= self.max_residues:
+            return 0, size
+        random, first, last = np.random.default_rng([0, epoch, index]), 0, size - self.max_residues
+        if len(rows):
+            row = int(rows[random.integers(len(rows))])
+            first, last = max(first, row - self.max_residues + 1), min(last, row)
+        return int(random.integers(first, last + 1)), self.max_residues
 
     def target(self, labels: dict) -> np.ndarray:
         """The values of an entry: (K,) numbers or indices of classes, (K, C) 0 or 1 for several classes at once."""

@@ -12,6 +12,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 NAN = float("nan")
 LESS_IS_BETTER = {"rmse", "mae"}
+MORE_IS_BETTER = {"fmax", "auprc", "auroc", "accuracy", "pearson", "spearman", "global_spearman", "mean_spearman"}
 
 
 def metric(compute: Callable) -> Callable:

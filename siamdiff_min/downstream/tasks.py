@@ -33,6 +33,7 @@ class Task(nn.Module):
     # each of the "residues".
     sees = "structure"
     measures: Sequence[str]  # functions of `downstream.metrics`; the first decides which epoch is the best
+    best: str | None = None  # "max" or "min", if the first measure is your own; without it the loss decides
     loss: Callable[[Tensor, Tensor], Tensor]  # (output of the head, target) -> loss of every sample (B,)
     constant: Callable[[Tensor], Statistic]  # (target) -> the loss of the best constant prediction
     score: Callable[[Tensor], Tensor]  # (output) -> probabilities, or values in the units of the target
@@ -86,9 +87,12 @@ class Task(nn.Module):
         return np.broadcast_to(mean, (count, *mean.shape))
 
     @property
-    def best(self) -> str:
-        """ "max" if more of the first measure is better, else "min"."""
-        return "min" if self.measures[0] in metrics.LESS_IS_BETTER else "max"
+    def decides(self) -> tuple[str, str]:
+        """The measure that decides which epoch is the best, and "max" or "min"."""
+        first = self.measures[0]
+        known = dict.fromkeys(metrics.LESS_IS_BETTER, "min") | dict.fromkeys(metrics.MORE_IS_BETTER, "max")
+        best = self.best or known.get(first)
+        return (first, best) if best else ("loss", "min")
 
     def train(self, mode: bool = True) -> Task:
         """Training mode. A frozen encoder stays in evaluation mode, and so does its batch norm."""
@@ -155,7 +159,7 @@ class Classes(Task):
 class Regression(Task):
     """A number: target (B,), standardised by the mean and std of the training split."""
 
-    measures = ("spearman", "pearson", "rmse", "mae")
+    measures = ("rmse", "mae", "spearman", "pearson")
 
     def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
         super().__init__(encoder, num_outputs)

@@ -1,4 +1,4 @@
-"""The options of train.py and finetune.py, and the paper's presets: Tables 5 and 6, and the numbers of epochs.
+"""The options of train.py and finetune.py; `presets.py` has the paper's values of them.
 
 `OPTIONS` describes every option once; the parser and its `--help` are made from it. An option that is not given is
 None until `settled` fills it in. The filled-in options say what a run did: --dry-run prints them, and every checkpoint
@@ -21,63 +21,19 @@ from ..encoders import ENCODERS, GEARNET_DIMS, ONE_LEVEL, weights
 from ..files import ConfigError, Parser
 from ..machine import cores
 from ..pretraining import ABLATIONS, OBJECTIVES, STAGED
+from .presets import (
+    EPOCHS,
+    MAX_RESIDUES,
+    OFFICIAL_EPOCHS,
+    OURS,
+    SMALL_TASK,
+    SMALLER,
+    TABLE_5,
+    TABLE_6,
+    USUAL,
+    Settings,  # noqa: F401  # for plugins
+)
 
-# ---- presets ---------------------------------------------------------------------------------------------------------
-
-
-class Settings(NamedTuple):
-    """One method at one level in Table 5."""
-
-    max_length: int | None  # residues kept of each protein, None: all
-    batch_size: int  # per process; the paper used four
-    lr: float
-
-
-class TaskSettings(NamedTuple):
-    """One task at one level in Table 6, and its number of epochs (Sec. 5.1)."""
-
-    batch_size: int  # per process
-    processes: int  # the paper's
-    epochs: int
-
-
-TABLE_5 = {  # method -> level -> settings; the optimizer is Adam throughout
-    "residue-type": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
-    "distance": {"residue": Settings(100, 128, 1e-3), "atom": Settings(100, 64, 1e-3)},
-    "angle": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
-    "dihedral": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
-    "multiview": {"residue": Settings(None, 96, 1e-3), "atom": Settings(None, 64, 1e-3)},
-    "score-matching": {"residue": Settings(200, 12, 1e-4), "atom": Settings(200, 12, 1e-4)},
-    "residue-type+distance": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},  # App. F: as above
-    "residue-type+angle": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
-    "residue-type+dihedral": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
-    "torsional": {"atom": Settings(100, 64, 1e-4)},  # App. G: as DiffPreT
-    "diffpret": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 64, 1e-4)},
-    "siamdiff": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 32, 1e-4)},
-}
-TABLE_6 = {  # task -> level -> settings; Adam with lr 1e-4 throughout
-    "ec": {"residue": TaskSettings(2, 4, 50)},
-    "pip": {"atom": TaskSettings(8, 1, 10)},
-    "msp": {"residue": TaskSettings(1, 4, 50), "atom": TaskSettings(8, 1, 50)},
-    "res": {"atom": TaskSettings(64, 4, 10)},
-    "psr": {"residue": TaskSettings(8, 4, 50), "atom": TaskSettings(8, 1, 50)},
-    "table": {"residue": TaskSettings(8, 1, 50), "atom": TaskSettings(8, 1, 50)},  # ours, as PSR
-}
-USUAL = {"task": "psr", "seeds": [0], "encoder": "gearnet", "preset": "paper"}
-EPOCHS = {"paper": [25, 25], "official": [25, 50]}  # of stages 1 and 2 (differences.md, row 2); without stages 50
-OFFICIAL_EPOCHS = {"res": {"epochs": [5]}}  # as the released code (differences.md, row 22)
-MAX_RESIDUES = {("msp", "atom"): 400}  # nearest to the mutation
-SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny" takes 5 to 7 minutes on 2 cores
-    ("tiny", "atom"): {"batch_size": 2, "epochs": [5, 6], "lr": 2e-3},
-    ("tiny", "residue"): {"batch_size": 4, "epochs": [12, 12], "lr": 2e-3},
-    ("medium", "atom"): {"batch_size": 4, "epochs": [25, 25], "lr": 1e-3},
-    ("medium", "residue"): {"batch_size": 8, "epochs": [25, 25], "lr": 1e-3},
-    ("small", "atom"): {"batch_size": 4, "epochs": [25, 25], "lr": 1e-3},
-    ("small", "residue"): {"batch_size": 8, "epochs": [25, 25], "lr": 1e-3},
-    ("tiny", "atom", "multiview"): {"batch_size": 8, "epochs": [6, 6]},  # it needs others to contrast with
-    ("tiny", "residue", "multiview"): {"batch_size": 8, "epochs": [20, 20]},
-}
-SMALL_TASK = {"lr": 1e-3, "epochs": [8], "batch_size": 8}  # for the small sizes; the paper's batch where smaller
 SIZES, LEVELS = tuple(GEARNET_DIMS), ("atom", "residue")
 
 # ---- options ---------------------------------------------------------------------------------------------------------
@@ -162,7 +118,7 @@ OPTIONS = {  # group of --help -> its options, in order
         both("batch_size", "samples per process and forward pass (default: preset)", type=COUNT),
         both("global_batch_size", "samples per step of the optimizer (default: processes x batch size)", type=COUNT),
         train("max_length", "residues kept of each protein (default: Table 5)", type=COUNT),
-        tune("max_residues", "residues kept, the nearest (default: 400 at atom level)", only=("msp",), type=COUNT),
+        tune("max_residues", "residues kept to train on; for MSP always, the nearest (default: 400 atoms)", type=COUNT),
     ],
     "run": [
         both("lr", "learning rate of Adam (default: preset)", type=RATE),
@@ -340,7 +296,8 @@ def presets(config: Namespace, subject: str) -> tuple[Mapping, ...]:
     small = SMALLER.get(size, {}) | SMALLER.get((*size, chosen), {})
     if small and not staged:
         small = small | {"epochs": [sum(small["epochs"])]}
-    return small, {"epochs": EPOCHS[config.preset] if staged else [50]}, paper
+    epochs = {"epochs": EPOCHS[config.preset] if staged else [50]}
+    return (small, epochs, paper) if chosen in OURS else (paper, small, epochs)  # a plugin means what it says
 
 
 def check_choices(config: Namespace, subject: str, source: Mapping) -> None:
@@ -355,20 +312,26 @@ def check_choices(config: Namespace, subject: str, source: Mapping) -> None:
             raise ConfigError(f"{flag(name, value)} of {file} is not known here. Does it come from a --plugin?")
     if source and config.encoder.startswith("esm-gearnet") and getattr(config, "esm", None):
         raise ConfigError(f"{flag('esm')}: {file} has an ESM-2 of its own. Leave out {flag('esm')}")
+    if chosen in ("pip", "res") and config.max_residues:
+        raise ConfigError(f"{flag('max_residues')}: {chosen} sees no more than the surroundings of a residue")
     for name, option in options.items():
         if option.only and chosen not in option.only and getattr(config, name) != option.arguments["default"]:
             raise ConfigError(f"{flag(name)} is for {' and '.join(option.only)}, not for {chosen}")
 
 
 def folder(config: Namespace) -> str:
-    """The folder of a run without --out. Runs with other data or another start have other folders."""
+    """The folder of a run without --out. It does not name the data of pre-training: they may have moved."""
     if getattr(config, "eval_only", None):
         return os.path.join(os.path.dirname(config.eval_only), "eval")
-    subject, start = (config.task, "scratch") if "task" in config else (config.method, "")
-    data, encoder = Path(config.data or "/").resolve().name, "" if config.encoder == "gearnet" else config.encoder
+    encoder = [] if config.encoder == "gearnet" else [config.encoder]
+    if "task" in config:
+        labels = [Path(config.labels).stem] if config.labels else []
+        subject, data, start = [config.task, *labels], [Path(config.data or "/").resolve().name], ["scratch"]
+    else:
+        subject, data, start = [config.method], [], []
     if config.init_from:
-        start = "-".join(["from", *Path("/", config.init_from).with_suffix("").parts[1:][-2:]])
-    return "runs/" + "-".join(filter(None, [subject, encoder, config.level, config.size, data, start]))
+        start = ["from", *Path("/", config.init_from).with_suffix("").parts[1:][-2:]]
+    return "runs/" + "-".join(filter(None, [*subject, *encoder, config.level, config.size, *data, *start]))
 
 
 def printed(config: Namespace) -> str:
@@ -380,9 +343,15 @@ def check_resumable(config: Namespace, before: Mapping, path: Path) -> None:
     """Raise ConfigError, and name the options, if some differ from the checkpoint's (`before`)."""
     free = {name for name, option in (PRETRAIN | FINETUNE).items() if option.free}
     now = {name: value for name, value in vars(config).items() if name not in free and before.get(name) != value}
+    *stage_1, last = before.get("epochs", [0])
+    longer = config.epochs[:-1] == stage_1 and config.epochs[-1] > last
+    if longer and config.lr_decay == "none":  # the run goes on from its end
+        now.pop("epochs")
     if now:
         changed = "; ".join(f"{flag(name)} was {before.get(name)!r}, is {value!r}" for name, value in now.items())
-        raise ConfigError(
-            f"cannot resume {path} with other options: {changed}. Choose another --out, or start from "
-            "its weights with --init-from"
-        )
+        help = [f"Choose another --out, or start from its weights with --init-from {path}"]
+        if "global_batch_size" in now:
+            help.append(f"{flag('global_batch_size', before['global_batch_size'])} keeps it, with other processes too")
+        if longer:
+            help.append("More epochs go on from the end only with --lr-decay none")
+        raise ConfigError(f"cannot resume {path} with other options: {changed}. {'. '.join(help)}")

@@ -10,7 +10,10 @@ normalise their parts together (SyncBatchNorm).
 import json
 import math
 import os
+import platform
+import shlex
 import signal
+import sys
 import time
 from argparse import Namespace
 from collections import deque
@@ -24,8 +27,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Subset
 
+from .. import __version__
 from ..encoders.weights import CHECKPOINT, load_weights, not_readable, read_weights
-from ..files import ConfigError, SiamDiffError, printable, write_file, writing
+from ..files import ConfigError, SiamDiffError, checksum, printable, write_file, writing
 from ..machine import peak_memory
 from ..statistics import Mean
 from . import checkpoint
@@ -80,7 +84,8 @@ class Run:
             problem = f"{flag(name)} is {getattr(config, name)!r:.50}, which no checkpoint can give back"
             raise ConfigError(f"{problem}: options must be numbers, words, or lists of them")
         self.config, self.ranks, self.unit = config, ranks, unit
-        self.data, self.trained_on = data, [len(data.indices), data.dataset.checksum, bound_to]
+        code = [checksum(Path(file)) for file in config.plugin or []]
+        self.data, self.trained_on = data, [len(data.indices), data.dataset.checksum, bound_to, code]
         self.per_epoch = max(1, len(data.indices) // config.global_batch_size)  # steps
         self.staged, self.stage_2_begins = len(config.epochs) > 1, config.epochs[0] * self.per_epoch
         self.planned_steps = sum(config.epochs) * self.per_epoch
@@ -98,6 +103,7 @@ class Run:
         self.step = 0  # the number of steps that are done
         self.stage = self.epoch = None  # of the current step
         self.epoch_loss = 0.0  # sum over the steps of this epoch
+        self.before = 0.0, 0.0  # seconds of the clock and of the CPU, before this process went on
         self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the stage's last steps
         self.restore()
         self.metrics = Path(config.out) / "metrics.jsonl"
@@ -105,6 +111,7 @@ class Run:
             write_file(self.metrics, lines_before(self.metrics, self.step))
         self.bar = ranks.bar(total=self.last_step, initial=self.step, unit="step")
         self.start, self.cpu_start = time.perf_counter(), time.process_time()
+        self.describe(finished=False)
 
         self.model, self.alone = self.objective, ranks.world == 1
         self.leaves_out = getattr(config, "ablation", "none") != "none"  # a loss: some parameters have no gradient
@@ -122,6 +129,7 @@ class Run:
                 "data": self.trained_on,
                 "step": self.step,
                 "epoch_loss": self.epoch_loss,
+                "seconds": self.seconds(),
                 "objective": self.objective.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "scheduler": self.scheduler and self.scheduler.state_dict(),
@@ -130,7 +138,7 @@ class Run:
 
     def restore(self) -> None:
         """Go on from the checkpoint that --resume asks for, if it exists."""
-        out, resume = Path(self.config.out), self.config.resume
+        config, out, resume = self.config, Path(self.config.out), self.config.resume
         saved = None
         own_folder = resume != "never" and Path(resume).is_dir() and Path(resume).resolve() == out.resolve()
         if resume == "auto" or own_folder:
@@ -144,22 +152,45 @@ class Run:
         if saved is None:
             return
         path, state = saved
-        check_resumable(self.config, state["config"], path)
+        check_resumable(config, state["config"], path)
         if state["data"] != self.trained_on:
-            both = state["data"], self.trained_on
-            was, now = (f"{num} samples of the data {digest[:12]}" for num, digest, _ in both)
-            if was == now:
-                was, now = f"{was} with another validation split or other classes", "those of today"
+            was, now = (f"{num} samples of the data {key[:12]}" for num, key, *_ in (state["data"], self.trained_on))
+            if state["data"][3:] != self.trained_on[3:]:
+                was, now = "with other code", f"{flag('plugin', config.plugin)} has changed"
+            elif was == now:
+                was, now = f"on {was} with another validation split or other classes", "there are those of today"
+            else:
+                was, now = f"on {was}", f"there are {now}"
             raise ConfigError(
-                f"{path} was trained on {was}, but now there are {now}. Choose another --out, or start from its "
-                "weights with --init-from"
+                f"{path} was trained {was}, but now {now}. Choose another --out, or start from its weights with "
+                f"--init-from {path}"
             )
         load_weights(self.objective, state["objective"], str(path))
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler:
             self.scheduler.load_state_dict(state["scheduler"])
-        self.step, self.epoch_loss = state["step"], state["epoch_loss"]
+        self.step, self.epoch_loss, self.before = state["step"], state["epoch_loss"], state["seconds"]
         self.ranks.say(f"resumed from {path} at step {self.step}")
+
+    def seconds(self) -> list[float]:
+        """Of the clock and of the CPU since the run began; the time between two processes does not count."""
+        now = time.perf_counter() - self.start, time.process_time() - self.cpu_start
+        return [before + since for before, since in zip(self.before, now)]
+
+    def describe(self, finished: bool) -> None:
+        """Write options.json, which says of the folder: by which command, from which data, how many steps."""
+        if self.ranks.rank == 0:
+            versions = {"siamdiff_min": __version__, "torch": torch.__version__, "python": platform.python_version()}
+            data = {"samples": self.trained_on[0], "fingerprint": self.trained_on[1]}
+            content = {
+                "command": f"{sys.argv[0]} {shlex.join(sys.argv[1:])}",
+                "options": vars(self.config),
+                "versions": versions,
+                "data": data,
+                "steps": self.last_step,
+                "finished": finished,
+            }
+            write_file(Path(self.config.out) / "options.json", json.dumps(content, indent=1).encode())
 
     def prepare(self) -> None:
         """Set epoch, stage and learning rate of the next step."""
@@ -216,14 +247,13 @@ class Run:
         """Write a line of metrics.jsonl; its `step` is the number of steps that are done. Print a validation."""
         if self.ranks.rank == 0 and values:
             line = {"step": self.step, "epoch": self.epoch, **({"stage": self.stage} if self.staged else {})}
-            times = time.perf_counter() - self.start, time.process_time() - self.cpu_start
-            line |= {"split": split, **values, "seconds": times[0], "cpu_seconds": times[1]}
+            line |= {"split": split, **values, **dict(zip(("seconds", "cpu_seconds"), self.seconds()))}
             with writing(self.metrics), open(self.metrics, "ab") as file:
                 file.write((json.dumps(line) + "\n").encode())
                 file.flush()
                 os.fsync(file.fileno())
         if split == "valid" and values:
-            at = f"step {self.step:>6}  epoch {self.epoch}" + f"  stage {self.stage}" * self.staged
+            at = f"step {self.step:>6}  epoch {self.step / self.per_epoch:.4g}" + f"  stage {self.stage}" * self.staged
             shown = (f"{name} {value:.4g}{of_constant(name, values)}" for name, value in in_order(values))
             self.ranks.say(f"{at}  valid, {values['samples']} {self.unit}: {'  '.join(shown)}")
 
@@ -312,6 +342,7 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
                 run.save()
         # A signal may have come since, during the validation or the save. All wait here for rank 0.
         stop = max(ranks.gather(caught or [stop]))
+    run.describe(finished=not stop)
     if stop:
         name = signal.Signals(stop).name
         ranks.say(f"stopped by {name} after step {run.step}; the same command continues from there")

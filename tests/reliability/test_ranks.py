@@ -85,6 +85,16 @@ def test_torchrun_without_restart_ends_with_the_traceback(tmp_path):
     assert process.returncode == 1 and "RuntimeError: dies on purpose" in said
 
 
+@pytest.mark.repeats
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_parameter_without_a_gradient_is_a_sentence_that_names_it(world, tmp_path):
+    log = tmp_path / "log"
+    codes = finish(start(log, world, "idle", tmp_path / "out", "--batch-size", "2", "--global-batch-size", "12"))
+    said = log.read_text()
+    assert "error: the loss gives no gradient to encoder.idle.weight, encoder.idle.bias; with several processes" in said
+    assert codes == [1] * world and "Traceback" not in said, said
+
+
 def test_ranks_share_the_work_of_one(tmp_path):
     """Parts of the global batch have their own seeds: two ranks do what one does by accumulation, batch norm included.
 

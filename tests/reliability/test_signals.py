@@ -10,7 +10,7 @@ from pathlib import Path
 
 import processes
 import pytest
-from processes import PATIENCE, RUNS, finish, start, torchrun
+from processes import PATIENCE, RUNS, finish, running, start, torchrun, until
 from standin import lines
 
 from siamdiff_min.training import checkpoint
@@ -18,17 +18,16 @@ from siamdiff_min.training import checkpoint
 SOAK = pytest.mark.soak
 
 
-def members(group: int) -> list[str]:
+def members(group: int) -> list[int]:
     """The processes of a group that are running."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (place / "stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields[2]) == group and fields[0] != "Z":
-            found.append(place.name)
-    return found
+    places = [int(place.name) for place in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in places if running(pid) and group_of(pid) == group]
+
+
+def group_of(pid: int) -> int:
+    with suppress(ProcessLookupError):
+        return os.getpgid(pid)
+    return -1
 
 
 def send_to_group(process, number: int) -> None:
@@ -70,12 +69,9 @@ def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzym
             for process in children:
                 send_to_group(process, number)
             monitor.unlink(missing_ok=True)
-            end = time.monotonic() + PATIENCE
             codes = finish(children)
             assert None not in codes, log.read_text()
-            while any(members(process.pid) for process in children):
-                assert time.monotonic() < end, log.read_text()
-                time.sleep(0.05)
+            until(lambda children=children: not any(members(process.pid) for process in children), log)
             if codes == [0] * world:
                 break
             sent += alive

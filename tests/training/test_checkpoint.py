@@ -6,7 +6,6 @@ Kills, and disks that fail under whole runs, are in tests/reliability/.
 import copy
 import errno
 import os
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -73,8 +72,8 @@ def test_files_of_the_user_stay(tmp_path):
     assert {(tmp_path / name).read_text() for name in mine} == {"mine"}
 
 
-def test_every_flipped_byte_and_truncation_is_detected(tmp_path):
-    """Or without effect: bytes between the members of the zip."""
+def test_flipped_bytes_and_truncation_are_detected_or_without_effect(tmp_path):
+    """There is none between the members of the zip."""
     path = checkpoint.save(tmp_path, 1, STATE)
     content, harmless = path.read_bytes(), 0
     for place in [*range(0, len(content), 97), len(content) - 1]:
@@ -176,160 +175,24 @@ def test_encoder_file(tmp_path):
         weights.load_encoder_file(tmp_path / "absent.pt")
 
 
-def test_the_gvp_of_version_0_2_is_refused_by_name(tmp_path):
-    """It had batch norm in place of layer norm."""
-    path = tmp_path / "encoder.pt"
-    state = {"layers.0.norm.0.scalar_norm.running_mean": torch.zeros(3)}
-    identity = dict(zip(weights.IDENTITY, ("gvp", "atom", "tiny", "paper")))
-    weights.write_weights(path, weights.ENCODER, {**identity, "state": state})
-    with pytest.raises(CheckpointError, match="holds the GVP of an earlier version"):
-        weights.load_encoder(path)
-
-
-def test_weights_that_do_not_fit_are_all_named():
+def test_weights_that_do_not_fit_are_named_and_nothing_is_kept_in_silence():
     encoder = standin.Encoder(True, 0.1)
-    before = {k: v.clone() for k, v in encoder.state_dict().items()}
-    state = {k: v + 1 for k, v in before.items()}
+    state = {k: v + 1 for k, v in encoder.state_dict().items()}
     del state["norm.weight"]
     state["linear.weight"] = torch.zeros(16, 4)
     state["extra"] = torch.zeros(2)
-    with pytest.raises(CheckpointError) as error:
+    with pytest.raises(CheckpointError, match=r"(?s)file\.pt do not fit: .*norm\.weight.*extra.*linear\.weight"):
         weights.load_weights(encoder, state, "file.pt")
-    message = str(error.value)
-    assert "file.pt" in message
-    assert "missing: norm.weight (16,)" in message
-    assert "unexpected: extra (2,)" in message
-    assert "shape of linear.weight: expected (16, 3), found (16, 4)" in message
-    assert all(torch.equal(v, before[k]) for k, v in encoder.state_dict().items())
 
 
-def change(name: str, value):
-    return lambda state: state | {name: value}
-
-
-@pytest.mark.parametrize(
-    "forge, said",
-    [
-        (lambda state: None, "no weights"),
-        (change("linear.bias", None), "no weights"),
-        (change("linear.bias", torch.zeros(16).to_sparse()), "found no plain tensor"),
-        (change("linear.bias", torch.zeros(16, device="meta")), "found no plain tensor"),
-        (change("linear.bias", torch.full((16,), torch.nan)), "not finite: linear.bias"),
-        (change("linear.bias", torch.full((16,), torch.inf)), "not finite: linear.bias"),
-        (
-            change("linear.bias", torch.zeros(16, dtype=torch.long)),
-            "kind of linear.bias: expected float, found torch.int64",
-        ),
-        (change("norm.num_batches_tracked", torch.tensor(True)), "num_batches_tracked: .* found torch.bool"),
-    ],
-)
-def test_forged_weights_are_refused_by_name(forge, said, tmp_path):
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_weights_that_are_not_finite_are_not_loaded(value, tmp_path):
     encoder = standin.Encoder(True, 0.1)
     content = {"format": weights.ENCODER, "encoder": "gearnet", "level": "atom", "size": "tiny", "preset": "paper"}
-    torch.save({**content, "state": forge(encoder.state_dict())}, tmp_path / "e.pt")
-    with pytest.raises(CheckpointError, match=said):
+    state = encoder.state_dict() | {"linear.bias": torch.full((16,), value)}
+    torch.save({**content, "state": state}, tmp_path / "e.pt")
+    with pytest.raises(CheckpointError, match=r"not finite: linear\.bias"):
         weights.load_weights(encoder, weights.load_encoder_file(tmp_path / "e.pt")["state"], "e.pt")
-
-
-def nested(depth: int, width: int = 1) -> list:
-    """Lists in lists; two of a kind in each of 60 have 2^60 numbers, which nothing may walk through."""
-    inner = [0]
-    for _ in range(depth):
-        inner = [inner] * width
-    return inner
-
-
-FORGED = {
-    "deep": lambda: nested(300),
-    "exponential": lambda: nested(60, 2),
-    "many": lambda: nested(3, 200),
-    "huge": lambda: 10**600,
-    "tensor": lambda: torch.zeros(2),
-    "set": lambda: {1},
-}
-
-
-@pytest.mark.parametrize("forged", FORGED)
-@pytest.mark.parametrize("kind", [weights.CHECKPOINT, weights.MODEL, weights.ENCODER])
-def test_forged_options_are_refused_at_once(kind, forged, tmp_path):
-    content = {"format": kind, "config": {"epochs": [1]}, "objective": {}, "state": {}}
-    about = content["config"] if kind == weights.CHECKPOINT else content
-    about["epochs"] = FORGED[forged]()
-    torch.save(content, tmp_path / "e.pt")
-    with pytest.raises(CheckpointError, match=r"e\.pt is damaged: its options are no plain numbers"):
-        weights.read_weights(tmp_path / "e.pt", kind)
-    about["epochs"] = [1, 2.5, "word", None, True, {"a": [3]}]
-    torch.save(content, tmp_path / "e.pt")
-    assert weights.read_weights(tmp_path / "e.pt", kind)
-
-
-@pytest.mark.parametrize("step", [-1, 10**9, 10**600, 1.0, "1", None, [1], torch.tensor(1)], ids=lambda x: repr(x)[:12])
-def test_a_forged_step_is_refused(step, tmp_path):
-    """Another would name a file that no run finds again, or be counted to for years."""
-    checkpoint.save(tmp_path, 1, STATE | {"step": step})
-    with pytest.raises(CheckpointError, match=r"000001\.pt is damaged: its step is not a number from 0 to 999999999"):
-        weights.read_weights(tmp_path / "checkpoint-000000001.pt")
-    for step in (0, 10**9 - 1):
-        assert weights.read_weights(checkpoint.save(tmp_path, 1, STATE | {"step": step}))["step"] == step
-
-
-@pytest.mark.parametrize("forged", [5, [5], {"a": 1, 2: 3}, True])
-def test_forged_names_of_what_is_not_loaded(forged, tmp_path):
-    source, path = standin.Objective(), tmp_path / "encoder.pt"
-    about = {"not_loaded": forged}
-    weights.save_encoder_file(path, source.encoder, "gearnet", "atom", "tiny", "paper", **about)
-    with pytest.raises(CheckpointError, match=r"encoder\.pt is damaged, or of another version"):
-        checkpoint.initialise(standin.Objective(), path, print)
-    weights.save_encoder_file(path, source.encoder, "gearnet", "atom", "tiny", "paper", not_loaded=["a\n\x1b", "b"])
-    said = []
-    checkpoint.initialise(standin.Objective(), path, said.append)
-    assert said[0] == "in that file, not loaded: a\\n\\x1b, b"
-
-
-def rewritten(path: Path, forge) -> None:
-    """The members of a file of torch, written anew; `forge(archive)` adds to them before the directory is written."""
-    with zipfile.ZipFile(path) as archive:
-        members = [(member, archive.read(member)) for member in archive.infolist()]
-    with zipfile.ZipFile(path, "w") as archive:
-        for member, content in members:
-            archive.writestr(member.filename, content, forge if isinstance(forge, int) else None)
-        if callable(forge):
-            forge(archive)
-
-
-def twin(name: str | None = None):
-    """Adds members that take no room: the data of the last one again, 2,000 times."""
-
-    def forge(archive: zipfile.ZipFile) -> None:
-        for i in range(2000):
-            archive.filelist.append(copy.copy(archive.filelist[-1]))
-            archive.filelist[-1].filename = f"{name}{i}" if name else archive.filelist[-1].filename
-
-    return forge
-
-
-def as_folder(archive: zipfile.ZipFile) -> None:
-    next(member for member in archive.filelist if "/data/" in member.filename).external_attr |= 16
-
-
-@pytest.mark.parametrize(
-    "forge, reason",
-    [
-        (zipfile.ZIP_DEFLATED, "is compressed"),
-        (zipfile.ZIP_BZIP2, "is compressed"),
-        (twin(), "is there twice"),
-        (twin("more"), "is within another member"),
-        (as_folder, "data/0 is marked as a folder"),
-    ],
-)
-def test_members_are_stored_as_torch_does(forge, reason, tmp_path):
-    """A small file of such members can hold terabytes; a folder would be what happens to be in memory."""
-    path = checkpoint.save(tmp_path, 1, STATE)
-    rewritten(path, None)
-    assert_same(weights.read_weights(path), STATE)
-    rewritten(path, forge)
-    with pytest.raises(CheckpointError, match=rf"000001\.pt cannot be read as a torch file, or is damaged: .*{reason}"):
-        weights.read_weights(path)
 
 
 def test_weights_that_are_not_finite_are_not_written(tmp_path):
@@ -341,15 +204,6 @@ def test_weights_that_are_not_finite_are_not_written(tmp_path):
     with pytest.raises(SiamDiffError, match="no longer finite"):
         checkpoint.save(tmp_path, 1, {"objective": objective.state_dict(), "config": {}})
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("command", ["embed", "checkpoint"])
-def test_a_fifo_does_not_hang(command, tmp_path):
-    os.mkfifo(tmp_path / "e.pt")
-    held = os.open(tmp_path / "e.pt", os.O_RDWR)  # if it were opened, that would fail, not wait
-    os.write(held, b"x")
-    with pytest.raises(CheckpointError, match=r"e\.pt: not a regular file"):
-        weights.load_encoder(tmp_path / "e.pt") if command == "embed" else weights.read_weights(tmp_path / "e.pt")
 
 
 def test_initialise_reports_every_tensor(tmp_path):

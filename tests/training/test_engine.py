@@ -1,12 +1,11 @@
 """The loop in one process: what a run is determined by, how it ends, and what it leaves behind."""
 
+import json
 import math
-import multiprocessing
 import os
 import re
 import signal
 import sys
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,7 +56,7 @@ def reference(tmp_path_factory, one_thread):
 def test_a_run_leaves_weights_metrics_and_a_summary(tmp_path, capsys):
     objective, stopped = train(configure(tmp_path))
     assert stopped == 0
-    kept = ["checkpoint-000000030.pt", "checkpoint-000000040.pt", "metrics.jsonl"]
+    kept = ["checkpoint-000000030.pt", "checkpoint-000000040.pt", "metrics.jsonl", "options.json"]
     assert sorted(os.listdir(tmp_path)) == kept
     assert_equal_weights(checkpoint.latest(tmp_path)[1]["objective"], objective)
     written = lines(tmp_path)
@@ -279,6 +278,91 @@ def test_lines_of_a_run_that_was_killed_are_cut(tmp_path):
         assert lines_before(path, 0) == b""
 
 
+def test_more_epochs_go_on_from_the_end_as_one_longer_run(tmp_path):
+    train(configure(tmp_path / "a", "--epochs", 2, 1))
+    train(configure(tmp_path / "a", "--epochs", 2, 3))
+    train(configure(tmp_path / "b", "--epochs", 2, 3))
+    a, b = (checkpoint.latest(tmp_path / name)[1] for name in "ab")
+    assert a["step"] == b["step"] == 50
+    assert_equal_weights(a["objective"], b["objective"])
+    assert lines(tmp_path / "a") == lines(tmp_path / "b")
+
+
+def test_the_folder_says_what_the_run_was_and_whether_it_has_come_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--data", "my folder"])
+    evaluate = evaluation.evaluate
+
+    def killed(*about):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluation, "evaluate", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(configure(tmp_path))
+    options = json.loads((tmp_path / "options.json").read_text())
+    assert (options["steps"], options["finished"]) == (40, False)
+    monkeypatch.setattr(evaluation, "evaluate", evaluate)
+    train(configure(tmp_path))
+    options = json.loads((tmp_path / "options.json").read_text())
+    assert options["finished"] and options["command"] == "train.py --data 'my folder'"
+    assert options["options"] == vars(configure(tmp_path))
+    assert options["versions"]["torch"] == torch.__version__
+    assert options["data"] == {"samples": 40, "fingerprint": "0123456789abcdef"}
+
+
+def test_seconds_go_on_when_a_run_is_resumed(tmp_path, monkeypatch):
+    clock = {"perf_counter": 1000.0, "process_time": 500.0}
+
+    def tick(name):
+        clock[name] += 1
+        return clock[name]
+
+    for name in clock:
+        monkeypatch.setattr(engine.time, name, lambda name=name: tick(name))
+    train(configure(tmp_path, "--max-steps", 20))
+    clock = dict.fromkeys(clock, 7.0)  # of another process, which began anew
+    train(configure(tmp_path))
+    written = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    for name in ("seconds", "cpu_seconds"):
+        seconds = [line[name] for line in written]
+        assert seconds == sorted(seconds) and seconds[0] > 0
+
+
+def test_a_parameter_without_a_gradient_is_a_warning_that_names_it_once(tmp_path, capsys):
+    train(configure(tmp_path), standin.Idle())
+    said = capsys.readouterr().out
+    assert said.count("warning     the loss gives no gradient to encoder.idle.weight, encoder.idle.bias: it stays") == 1
+    train(configure(tmp_path / "other"))
+    assert "no gradient" not in capsys.readouterr().out
+
+
+def test_clipping_bounds_the_norm_of_the_gradient(tmp_path, monkeypatch):
+    seen, step = [], torch.optim.Adam.step
+
+    def watched(self, *about):
+        gradients = [p.grad for group in self.param_groups for p in group["params"]]
+        seen.append(torch.cat([x.flatten() for x in gradients]).norm().item())
+        return step(self, *about)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", watched)
+    train(configure(tmp_path / "free", "--max-steps", 5))
+    train(configure(tmp_path / "clipped", "--max-steps", 5, "--clip", 0.25))
+    assert min(seen[:5]) > 0.3 and seen[5:] == pytest.approx([0.25] * 5, rel=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_memory_that_runs_out_names_the_proteins_and_what_helps(training, tmp_path, monkeypatch):
+    """The error is torch's own, for more bytes than any machine has."""
+    forward = standin.Objective.forward
+
+    def too_large(self, protein, generator):
+        return (torch.empty(2**60), {}) if self.training == training else forward(self, protein, generator)
+
+    monkeypatch.setattr(standin.Objective, "forward", too_large)
+    names = r"protein-\d+, protein-\d+, protein-\d+, protein-\d+"
+    with pytest.raises(SiamDiffError, match=rf"memory ran out with 4 residues in a batch: {names}\. Take"):
+        train(configure(tmp_path))
+
+
 def test_dropout_and_noise_are_drawn_from_different_seeds(tmp_path, monkeypatch):
     drawn, forward = [], standin.Objective.forward
 
@@ -311,20 +395,6 @@ def test_resuming_something_else_is_refused(tmp_path, monkeypatch):
         train(configure(tmp_path / "other", "--resume", tmp_path / "absent.pt"))
     with pytest.raises(ValueError, match="no proteins"):
         train(configure(tmp_path / "other"), num=0)
-
-
-class Signalled(list):
-    @staticmethod
-    def collate(batch: list) -> list:
-        os.kill(os.getpid(), signal.SIGTERM) if multiprocessing.parent_process() else None
-        return batch
-
-
-def test_a_signal_to_all_is_for_the_run():
-    """Batch systems send SIGTERM to the processes that load data too."""
-    data = Signalled(range(10))
-    assert list(engine.load_batches(data, [[3], [1]], Namespace(num_workers=2), ALONE.device)) == [[3], [1]]
-    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM, signal.SIGINT}
 
 
 def test_resuming_from_a_path(tmp_path, reference):
@@ -439,11 +509,3 @@ def test_lines_lead_with_loss_and_accuracy(tmp_path, capsys):
     run.write("valid", values)
     expected = "valid, 6 proteins: loss 3 (4)  sequence_accuracy 0.5  sequence_loss 1  clash_rate 0\n"
     assert expected in capsys.readouterr().out
-
-
-def test_a_bar_moves_on_a_terminal_and_says_little_elsewhere(capsys, monkeypatch):
-    for terminal, seconds in ((True, 0.1), (False, 30)):
-        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
-        with ALONE.bar(total=3) as bar:
-            assert bar.mininterval == bar.delay == seconds and not bar.disable
-    assert replace(ALONE, rank=1).bar(total=3).disable

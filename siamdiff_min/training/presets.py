@@ -1,0 +1,59 @@
+"""The paper's presets: Tables 5 and 6, and the numbers of epochs; and what smaller sizes change."""
+
+from typing import NamedTuple
+
+
+class Settings(NamedTuple):
+    """One method at one level in Table 5."""
+
+    max_length: int | None  # residues kept of each protein, None: all
+    batch_size: int  # per process; the paper used four
+    lr: float
+
+
+class TaskSettings(NamedTuple):
+    """One task at one level in Table 6, and its number of epochs (Sec. 5.1)."""
+
+    batch_size: int  # per process
+    processes: int  # the paper's
+    epochs: int
+
+
+TABLE_5 = {  # method -> level -> settings; the optimizer is Adam throughout
+    "residue-type": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
+    "distance": {"residue": Settings(100, 128, 1e-3), "atom": Settings(100, 64, 1e-3)},
+    "angle": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
+    "dihedral": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
+    "multiview": {"residue": Settings(None, 96, 1e-3), "atom": Settings(None, 64, 1e-3)},
+    "score-matching": {"residue": Settings(200, 12, 1e-4), "atom": Settings(200, 12, 1e-4)},
+    "residue-type+distance": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},  # App. F: as above
+    "residue-type+angle": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
+    "residue-type+dihedral": {"residue": Settings(100, 96, 1e-3), "atom": Settings(100, 64, 1e-3)},
+    "torsional": {"atom": Settings(100, 64, 1e-4)},  # App. G: as DiffPreT
+    "diffpret": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 64, 1e-4)},
+    "siamdiff": {"residue": Settings(150, 16, 1e-4), "atom": Settings(100, 32, 1e-4)},
+}
+OURS = frozenset(TABLE_5)
+TABLE_6 = {  # task -> level -> settings; Adam with lr 1e-4 throughout
+    "ec": {"residue": TaskSettings(2, 4, 50)},
+    "pip": {"atom": TaskSettings(8, 1, 10)},
+    "msp": {"residue": TaskSettings(1, 4, 50), "atom": TaskSettings(8, 1, 50)},
+    "res": {"atom": TaskSettings(64, 4, 10)},
+    "psr": {"residue": TaskSettings(8, 4, 50), "atom": TaskSettings(8, 1, 50)},
+    "table": {"residue": TaskSettings(8, 1, 50), "atom": TaskSettings(8, 1, 50)},  # ours, as PSR
+}
+USUAL = {"task": "psr", "seeds": [0], "encoder": "gearnet", "preset": "paper"}
+EPOCHS = {"paper": [25, 25], "official": [25, 50]}  # of stages 1 and 2 (differences.md, row 2); without stages 50
+OFFICIAL_EPOCHS = {"res": {"epochs": [5]}}  # as the released code (differences.md, row 22)
+MAX_RESIDUES = {("msp", "atom"): 400}  # nearest to the mutation
+SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny" takes 5 to 7 minutes on 2 cores
+    ("tiny", "atom"): {"batch_size": 2, "epochs": [5, 6], "lr": 2e-3},
+    ("tiny", "residue"): {"batch_size": 4, "epochs": [12, 12], "lr": 2e-3},
+    ("medium", "atom"): {"batch_size": 4, "epochs": [25, 25], "lr": 1e-3},
+    ("medium", "residue"): {"batch_size": 8, "epochs": [25, 25], "lr": 1e-3},
+    ("small", "atom"): {"batch_size": 4, "epochs": [25, 25], "lr": 1e-3},
+    ("small", "residue"): {"batch_size": 8, "epochs": [25, 25], "lr": 1e-3},
+    ("tiny", "atom", "multiview"): {"batch_size": 8, "epochs": [6, 6]},  # it needs others to contrast with
+    ("tiny", "residue", "multiview"): {"batch_size": 8, "epochs": [20, 20]},
+}
+SMALL_TASK = {"lr": 1e-3, "epochs": [8], "batch_size": 8}  # for the small sizes; the paper's batch where smaller
