@@ -48,15 +48,16 @@ def entries(task: str, num: int) -> list[Given]:
     """`num` samples of a task; for PIP and RES as many as there are in two entries."""
     if task == "ec":
         return [
-            Given(f"e{i}", structure(noise=i % 3, seed=i, kind="labels", values=[[CLASSES[i % 3]]])) for i in range(num)
+            Given(f"e{i}", structure(noise=i % 3 / 4, seed=i, kind="labels", values=[[CLASSES[i % 3]]]))
+            for i in range(num)
         ]
     if task == "psr":
         scores = [round(1 - 0.8 * i / max(num - 1, 1), 3) for i in range(num)]
         labels = [{"kind": "regression", "values": [s], "target": f"t{i % 2}"} for i, s in enumerate(scores)]
-        return [Given(f"m{i}", structure(noise=0.5 * i, seed=i, **found)) for i, found in enumerate(labels)]
+        return [Given(f"m{i}", structure(noise=0.5 * i / num, seed=i, **found)) for i, found in enumerate(labels)]
     if task == "table":
         labels = [{"kind": "regression", "values": [round(1 - 0.8 * i / num, 3)]} for i in range(num)]
-        return [Given(f"v{i}", structure(noise=0.5 * i, seed=i, **found)) for i, found in enumerate(labels)]
+        return [Given(f"v{i}", structure(noise=0.5 * i / num, seed=i, **found)) for i, found in enumerate(labels)]
     if task == "msp":
         made = []
         for i in range(num):

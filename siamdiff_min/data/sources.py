@@ -6,6 +6,7 @@ an archive it knows where the bytes lie.
 
 import gzip
 import hashlib
+import math
 import multiprocessing
 import os
 import shutil
@@ -27,7 +28,8 @@ from pathlib import Path
 import torch
 
 from ..files import MachineError, StructureError, UnwantedError, blame_machine, structure_errors
-from ..protein.parse import MAX_BYTES, mean_plddt, read_structure
+from ..protein.check import check_protein
+from ..protein.parse import read_structure
 from ..protein.structure import Structure
 from .bundled import bundle_path
 
@@ -61,10 +63,11 @@ class Source:
 
     def read(self) -> Structure:
         """Parse the structure and add its labels. Raises StructureError, UnwantedError by `min_plddt`."""
-        data = self._member()
-        structure = read_structure(str(self), data)
-        if self.min_plddt is not None and (plddt := mean_plddt(str(self), data)) is not None and plddt < self.min_plddt:
-            raise UnwantedError(self, f"mean pLDDT below {self.min_plddt:g}", f"{plddt:.1f}")
+        structure = read_structure(str(self), self._member())
+        if self.min_plddt is not None and structure.plddt is not None:
+            if structure.plddt < self.min_plddt:
+                raise UnwantedError(self, f"mean pLDDT below {self.min_plddt:g}", f"{structure.plddt:.1f}")
+            structure.dropped["files that name neither pLDDT nor an experiment (kept)"] += math.isnan(structure.plddt)
         return structure if self.label is None else self.label(structure)
 
     def _member(self) -> bytes | None:
@@ -73,8 +76,6 @@ class Source:
             if self.path.endswith(ARCHIVES):
                 _members(self.path)  # a damaged archive, see `find_structures`: this raises why
             return None
-        if self.size > MAX_BYTES:
-            raise StructureError(self, "too large", f"{self.size} bytes")
         with structure_errors(self, "damaged archive"):
             if self.path.endswith(".zip"):
                 data = _opened(self.path, os.stat(self.path).st_mtime_ns, os.getpid()).read(self.member)
@@ -338,6 +339,7 @@ def _read(source: Source) -> Structure | StructureError:
             if not isinstance(structure, Structure):
                 given = f'{type(structure).__name__}, not Structure(protein, chain_names=("A",))'
                 raise StructureError(source.path, "read() of its source gave no Structure", given)
+            check_protein(source.path, structure.protein, structure.chain_names)  # of a source of one's own too
             return structure
     except StructureError as error:
         return error

@@ -18,10 +18,11 @@ from torch import nn
 
 from ..data.sources import ARCHIVES, NOT_A_STRUCTURE, Listing, find_structures, without_ending
 from ..files import ConfigError, StructureError
+from ..protein.check import check_protein
 from ..protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
 from ..protein.parse import name_of, read_structure
 from ..protein.protein import Protein
-from ..protein.structure import Structure, check_coordinates
+from ..protein.structure import Structure
 
 INCLUDE = ("mean", "per_residue", "per_atom")
 SIDE_CHAIN = torch.tensor([len(RESIDUE_ATOMS[residue]) - len(BACKBONE) for residue in RESIDUES])  # atoms
@@ -82,8 +83,13 @@ class Embedder:
                 failed.append(result)
             return not isinstance(result, StructureError)
 
-        found = enumerate(structures_in(inputs, skipped))
-        named = [(str(i) if name is None else name, x) for i, (name, x) in found if passed(x)]
+        named = []
+        for i, (name, structure) in enumerate(structures_in(inputs, skipped)):
+            if name is None and isinstance(structure, Structure):  # from memory: files were checked when they were read
+                name, error = str(i), tried(check_protein, i, structure.protein, structure.chain_names)
+                structure = error or structure
+            if passed(structure):
+                named.append((name, structure))
         embedded = sorted(self.embed_group(named, include), key=itemgetter(0))
         results = [embedding for _, embedding in embedded if passed(embedding)]
         for reason in (*failed, *(f"{reason} {count}" for reason, count in sorted(skipped.items()))):
@@ -141,7 +147,6 @@ class Embedder:
             view = self.encoder.builder.select_nodes(protein)
         except ValueError as error:
             raise StructureError(name, str(error)) from error
-        check_coordinates(name, view.pos)
         return view
 
 

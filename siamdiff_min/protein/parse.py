@@ -7,14 +7,16 @@ a `Structure` or a `StructureError`.
 
 import gzip
 import io
+import math
 import re
 import sys
 import warnings
 import zlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import dropwhile, groupby, islice, takewhile
+from itertools import groupby, islice
 from operator import itemgetter
+from pathlib import Path
 
 import numpy as np
 from Bio.PDB.Entity import Entity
@@ -24,7 +26,7 @@ from ..files import StructureError, blame_machine, structure_errors
 from .constants import PARENT, UNMODIFIED
 from .structure import AtomRow, Structure, assemble
 
-MAX_BYTES = 512 * 2**20  # of decompressed text; the largest PDB entries are about half of it
+NO_NUMBER, OTHER_MODELS = "atoms without a residue number", "other models"
 # The residue number of an atom (hybrid-36; a fifth digit takes the insertion code's column), then its coordinates.
 _POINTS = r".{3}([- \d]{4}\.\d{3}){3}"
 _NUMBERS = re.compile(r".{22}([-\d]\d{4}|[- \d]{4}\D|[A-Z][\dA-Z]{3}\D|[a-z][\da-z]{3}\D)" + _POINTS, re.ASCII)
@@ -53,7 +55,7 @@ def read_structure(source, data: str | bytes | None = None, model: int = 0, chai
         models = _biopython_models(source)
     else:
         with structure_errors(path, "unreadable"):
-            data = source.read(MAX_BYTES + 1) if data is None and hasattr(source, "read") else data
+            data = source.read() if data is None and hasattr(source, "read") else data
         content = _content(path, data)
         models = _mmcif_models(path, content) if _is_mmcif(content) else _pdb_models(path, content)
     with warnings.catch_warnings(), np.errstate(all="ignore"), structure_errors(path, "unreadable"):
@@ -61,9 +63,10 @@ def read_structure(source, data: str | bytes | None = None, model: int = 0, chai
         models = list(islice(models, None if model < 0 else model + 1))  # later models are not looked at
     if models and not 0 <= model < len(models):
         raise StructureError(path, "no such model", f"{len(models)} models, asked for number {model}")
-    if not models or not any(models[model]):
+    rows, dropped, predicted = models[model] if models else ([], {}, None)
+    if not rows and not dropped.keys() - {OTHER_MODELS}:
         raise StructureError(path, "no atoms in it")
-    return assemble(path, *models[model], chain)
+    return assemble(path, rows, dropped, chain, predicted=predicted)
 
 
 def name_of(source) -> str:
@@ -73,9 +76,14 @@ def name_of(source) -> str:
     return str(getattr(source, "name", "open file") if hasattr(source, "read") else source)
 
 
-def _biopython_models(entity: Entity) -> Iterator[tuple[list[AtomRow], Counter]]:
-    """Rows of one model after the other. Biopython's parser has left out what it took for duplicates."""
-    for chains in {"S": list(entity), "M": [entity], "C": [[entity]]}.get(entity.level, []):
+# Its rows, counts of what is left out, and whether the file calls itself a prediction: None if it does not say.
+Model = tuple[list[AtomRow], Counter, bool | None]
+
+
+def _biopython_models(entity: Entity) -> Iterator[Model]:
+    """One model after the other. Biopython's parser has left out what it took for duplicates."""
+    models = {"S": list(entity), "M": [entity], "C": [[entity]]}.get(entity.level, [])
+    for chains in models:
         rows = []
         for chain in chains:
             for residue in chain.get_unpacked_list():
@@ -85,9 +93,9 @@ def _biopython_models(entity: Entity) -> Iterator[tuple[list[AtomRow], Counter]]
                 for atom in residue.get_unpacked_list():
                     occupancy = 1.0 if atom.occupancy is None else float(atom.occupancy)
                     xyz, element = tuple(atom.coord.tolist()), (atom.element or "").upper()
-                    of_atom = atom.name, atom.altloc, occupancy, xyz, element
+                    of_atom = atom.name, atom.altloc, occupancy, xyz, element, _b_factor(atom.bfactor)
                     rows.append(AtomRow(*of_residue, *of_atom, hetero != " ", marks))
-        yield rows, Counter()
+        yield rows, Counter({OTHER_MODELS: len(models) - 1}), None
 
 
 def _content(path: str, data: str | bytes | None) -> bytes:
@@ -95,19 +103,15 @@ def _content(path: str, data: str | bytes | None) -> bytes:
     if isinstance(data, str):
         data = data.removeprefix("\ufeff").encode("latin-1", "replace")  # a byte for each character keeps the columns
     try:
-        with open(path, "rb") if data is None else io.BytesIO(data) as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            content = (gzip.GzipFile(fileobj=raw) if packed else raw).read(MAX_BYTES + 1)
+        content = Path(path).read_bytes() if data is None else bytes(data)
+        if content.startswith(b"\x1f\x8b"):
+            content = gzip.decompress(content)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise StructureError(path, "damaged or truncated gzip data", str(error)) from error
     except OSError as error:
         blame_machine(path, error)
         raise StructureError(path, "cannot be opened", error.strerror or str(error)) from error
-    content = content.removeprefix(b"\xef\xbb\xbf")  # byte order mark
-    if len(content) > MAX_BYTES:
-        raise StructureError(path, "too large", f"more than {MAX_BYTES >> 20} MB")
-    content = content.rstrip(b"\0")  # some tools fill the last block of a file
+    content = content.removeprefix(b"\xef\xbb\xbf").rstrip(b"\0")  # byte order mark; a last block that a tool filled
     if not content or content.isspace():
         raise StructureError(path, "empty")
     if content[:1000].lstrip().startswith(b"<"):
@@ -128,10 +132,12 @@ def _is_mmcif(content: bytes) -> bool:
     return next(lines, "").lower().startswith("data_")
 
 
-def _pdb_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Counter]]:
-    """Rows of one model of a PDB file after the other; a later model is only read if it is asked for."""
+def _pdb_models(path: str, content: bytes) -> Iterator[Model]:
+    """One model of a PDB file after the other; a later model is only read if it is asked for."""
+    marks = re.finditer(rb"(?:\A|[\r\n])(?:(ATOM|HETATM)|(?:MODEL|ENDMDL|END)\b)", content)
+    others = sum(is_atom for is_atom, _ in groupby(bool(mark[1]) for mark in marks)) - 1
     rows: list[AtomRow] | None = None  # None between models
-    explicit, dropped = False, Counter()
+    explicit, dropped, predicted = False, Counter({OTHER_MODELS: others}), None
     ends, pairs = Counter(), set()  # TER records behind each chain; ids of two letters, in columns 21 and 22
     for number, line in enumerate(_lines(content), 1):
         record = line[:6].rstrip()
@@ -147,12 +153,14 @@ def _pdb_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Coun
                 pairs.add(row.chain)
         elif record == "TER" and rows:
             ends[rows[-1].chain] += 1
+        elif record == "EXPDTA" and "THEORETICAL" not in line:
+            predicted = False
         elif record == "MODEL" and explicit:
             break  # the model before it has no end
         elif record in ("MODEL", "ENDMDL", "END"):  # some programs separate models by END
             if rows is not None:
-                yield _named(rows, ends, pairs), dropped
-            explicit, dropped = record == "MODEL", Counter()
+                yield _named(rows, ends, pairs), dropped, predicted
+            explicit, dropped = record == "MODEL", Counter({OTHER_MODELS: others})
             ends, pairs = Counter(), set()
             rows = [] if explicit else None
         elif _STRAY.match(line):
@@ -160,7 +168,7 @@ def _pdb_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Coun
     if explicit:
         raise StructureError(path, "truncated", "MODEL without ENDMDL")
     if rows is not None:
-        yield _named(rows, ends, pairs), dropped
+        yield _named(rows, ends, pairs), dropped, predicted
 
 
 def _pdb_row(path: str, number: int, line: str, ends: Counter) -> AtomRow | None:
@@ -193,7 +201,16 @@ def _pdb_row(path: str, number: int, line: str, ends: Counter) -> AtomRow | None
     code, element, hetero = " " if five else line[26], line[76:78].strip().upper(), line.startswith("HETATM")
     segment = line[72:76].strip()
     marks = "" if "." in segment else segment, ends[chain]  # numbers with points are no names
-    return AtomRow(chain, residue_number, code, residue, atom, line[16], occupancy, xyz, element, hetero, marks)
+    of_atom = atom, line[16], occupancy, xyz, element, _b_factor(line[60:66])
+    return AtomRow(chain, residue_number, code, residue, *of_atom, hetero, marks)
+
+
+def _b_factor(text: str | float | None) -> float:
+    """The number; nan for "?", "******", an empty column and None."""
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def _integer(text: str) -> int:
@@ -216,7 +233,6 @@ def _named(rows: list[AtomRow], ends: Counter, pairs: set[str]) -> list[AtomRow]
     return named
 
 
-NO_NUMBER = "atoms without a residue number"
 COLUMNS = {  # of `_atom_site`: possible names, the first with a value counts; then the default of a missing column
     "model": ("pdbx_pdb_model_num", "1"),
     "chain": ("auth_asym_id", "label_asym_id", None),
@@ -232,6 +248,8 @@ COLUMNS = {  # of `_atom_site`: possible names, the first with a value counts; t
     "element": ("type_symbol", "?"),
     "group": ("group_pdb", "ATOM"),
     "label": ("label_asym_id", "."),
+    "label_number": ("label_seq_id", "."),
+    "b_factor": ("b_iso_or_equiv", "?"),
 }
 BLANK = {".": " ", "?": " "}  # how mmCIF writes that there is no value
 
@@ -251,36 +269,39 @@ class _Tables(MMCIF2Dict):
         return map(sys.intern, line.split())  # most values occur again and again: a third of the memory
 
 
-def _atom_site(path: str, content: bytes) -> dict[str, list[str]]:
-    """The columns of `_atom_site`, of equal length, from the first data block with rows. All blocks must be whole."""
+def _tables(path: str, content: bytes) -> dict[str, list[str]]:
+    """The columns of the first data block with atoms, whose `_atom_site` is complete. All blocks must be whole."""
     text, first = "".join(_lines(content)), {}
     starts = [match.start() for match in re.finditer("^data_", text, re.MULTILINE | re.IGNORECASE)]
     for start, end in zip(starts, [*starts[1:], len(text)]):
-        tables = _Tables(io.StringIO("data_" + text[start + 5 : end]))
-        columns = {name[11:].lower(): tables[name] for name in tables if name.lower().startswith("_atom_site.")}
+        block = _Tables(io.StringIO("data_" + text[start + 5 : end]))
+        tables = {name.lower(): column for name, column in block.items()}
+        columns = {name: column for name, column in tables.items() if name.startswith("_atom_site.")}
         sizes = sorted(map(len, columns.values()))
         if sizes and sizes[0] != sizes[-1]:
             raise StructureError(path, "truncated or damaged table", f"{sizes[0]} to {sizes[-1]} values in its columns")
-        others = (column for name, column in tables.items() if not name.lower().startswith(("_atom_site.", "data_")))
+        others = (column for name, column in block.items() if not name.lower().startswith(("_atom_site.", "data_")))
         if any("ATOM" in column or "HETATM" in column for column in others):
             raise ValueError("rows of atoms in a table of something else")
-        first = first or (columns if any(columns.values()) else {})
+        first = first or (tables if any(columns.values()) else {})
     return first
 
 
-def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Counter]]:
-    """Rows of one model of an mmCIF file after the other. Chain ids and residue numbers are the author's."""
-    table = _atom_site(path, content)
-    if not table:
+def _mmcif_models(path: str, content: bytes) -> Iterator[Model]:
+    """One model of an mmCIF file after the other. Chain ids and residue numbers are the author's."""
+    tables = _tables(path, content)
+    if not tables:
         return
+    size = next(len(column) for name, column in tables.items() if name.startswith("_atom_site."))
+    confidence, predicted = _confidence(tables)
 
     def column(*names, default):
-        columns = [table[name] for name in names if name in table]
+        columns = [tables[f"_atom_site.{name}"] for name in names if f"_atom_site.{name}" in tables]
         if not columns and default is None:
             raise StructureError(path, "unreadable", f"no column {names[0]}")
         if len(columns) == 2 and any(blank in columns[0] for blank in BLANK):
             return [second if first in BLANK else first for first, second in zip(*columns)]
-        return columns[0] if columns else [default] * len(next(iter(table.values())))
+        return columns[0] if columns else [default] * size
 
     models, *others = (column(*names, default=default) for *names, default in COLUMNS.values())
     order = {name: i for i, name in enumerate(dict.fromkeys(models))}
@@ -289,9 +310,9 @@ def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Co
     rows = zip(models, *others)
     if sum(1 for _ in groupby(models)) > len(order):  # the rows of a model are not together
         rows = sorted(rows, key=lambda row: order[row[0]])
-    for _, atoms in groupby(rows, key=itemgetter(0)):
-        kept, dropped = [], Counter()
-        for _, chain, number, code, residue, atom, altloc, occupancy, x, y, z, element, group, label in atoms:
+    for model, atoms in groupby(rows, key=itemgetter(0)):
+        kept, dropped = [], Counter({OTHER_MODELS: len(order) - 1})
+        for _, chain, number, code, residue, atom, altloc, occupancy, x, y, z, element, group, label, place, b in atoms:
             if number in BLANK:
                 dropped[f"amino acids: {NO_NUMBER}" if residue in PARENT else NO_NUMBER] += 1
                 continue
@@ -301,55 +322,30 @@ def _mmcif_models(path: str, content: bytes) -> Iterator[tuple[list[AtomRow], Co
             occupancy = 1.0 if occupancy in BLANK else float(occupancy)
             xyz, element, hetero = (float(x), float(y), float(z)), element.upper(), group.upper() == "HETATM"
             number, marks = int(number), ("" if label in BLANK else label,)
-            kept.append(AtomRow(chain, number, code, residue, atom, altloc, occupancy, xyz, element, hetero, marks))
-        yield kept, dropped
+            of_atom = atom, altloc, occupancy, xyz, element, _b_factor(confidence.get((model, label, place), b))
+            kept.append(AtomRow(chain, number, code, residue, *of_atom, hetero, marks))
+        yield kept, dropped, predicted
 
 
-# ---- predicted structures -------------------------------------------------------------------------------------------
+# Names of programs in `_software`, such as "AlphaFold2" and "Boltz-1".
+_PREDICTORS = re.compile(
+    "(alphafold|colabfold|esmfold|openfold|omegafold|helixfold|rosettafold|boltz|chai|protenix)(?![a-z])", re.IGNORECASE
+)
 
 
-def mean_plddt(source, data: str | bytes | None = None) -> float | None:
-    """The mean over residues of the pLDDT of a predicted model, 0 to 100; None for any other structure.
+def _confidence(tables: dict[str, list[str]]) -> tuple[dict[tuple, str], bool | None]:
+    """The pLDDT by model, `label_asym_id` and `label_seq_id`, and what the third part of a `Model` says."""
 
-    A predicted model is known by its B factors: equal within every residue, different between residues. If all are at
-    most 1, they are multiplied by 100. Only the first model of a file is looked at. `source` and `data` are a path and
-    its bytes, as in `read_structure`. Raises StructureError.
-    """
-    path = name_of(source)
-    content = _content(path, data)
-    with structure_errors(path, "unreadable"):
-        rows = _mmcif_rows(path, content) if _is_mmcif(content) else _pdb_rows(content)
-        b_factors = defaultdict(list)  # of every residue
-        for residue, b_factor in rows:
-            try:
-                b_factors[residue].append(float(b_factor))
-            except ValueError:  # "?" or "******"
-                return None
-    each = [set(values) for values in b_factors.values()]
-    different = set().union(*each)
-    if len(different) < 2 or max(map(len, each)) > 1 or max(map(len, b_factors.values())) == 1:
-        return None
-    mean = sum(min(values) for values in each) / len(each) * (100 if max(different) <= 1 else 1)
-    return mean if min(different) >= 0 and max(different) <= 100 else None
+    def rows(table: str, *names: str) -> Iterator[tuple[str, ...]]:
+        return zip(*(tables.get(f"_{table}.{name}", ()) for name in names))
 
-
-def _pdb_rows(content: bytes) -> list[tuple]:
-    """Residue and B factor of every atom of the first model."""
-    lines = dropwhile(lambda line: not line.startswith("ATOM"), _lines(content))
-    lines = takewhile(lambda line: line[:6].rstrip() not in ("MODEL", "ENDMDL", "END"), lines)
-    return [(line[20:27], line[60:66].strip() or "0") for line in lines if line.startswith("ATOM")]
-
-
-def _mmcif_rows(path: str, content: bytes) -> list[tuple]:
-    table = _atom_site(path, content)
-    chain, number = (next((x for x in COLUMNS[what][:2] if x in table), "") for what in ("chain", "number"))
-    names = chain, number, "pdbx_pdb_ins_code", "b_iso_or_equiv", "group_pdb", "pdbx_pdb_model_num"
-    if not table.keys() >= {chain, number, "b_iso_or_equiv"}:
-        return []
-    blank = ["?"] * len(table["b_iso_or_equiv"])
-    *rows, models = (table.get(name, blank) for name in names)
-    return [
-        ((chain, number, code), b_factor)
-        for chain, number, code, b_factor, group, model in zip(*rows, models)
-        if group != "HETATM" and model == models[0]
-    ]
+    metrics = {metric: f"{name} {kind}".lower() for metric, name, kind in rows("ma_qa_metric", "id", "name", "type")}
+    plddt = {metric for metric, words in metrics.items() if "plddt" in words}
+    local = rows("ma_qa_metric_local", "metric_id", "model_id", "label_asym_id", "label_seq_id", "metric_value")
+    found = {tuple(place): value for metric, *place, value in local if metric in plddt or not metrics}
+    if found or plddt:
+        return found, True
+    methods = tables.get("_exptl.method", ())
+    if any(method not in BLANK and "THEORETICAL" not in method.upper() for method in methods):
+        return {}, False
+    return {}, True if any(map(_PREDICTORS.search, tables.get("_software.name", ()))) else None

@@ -14,7 +14,9 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from ..files import ConfigError
 from . import arrays
+from .check import check_protein
 from .constants import CA
 from .neighbors import histogram
 
@@ -43,7 +45,7 @@ class Protein:
         `sequence` has letters, or indices into RESIDUES (R,). `chain` has a name or number for every residue (R,), by
         default there is one chain. Raises StructureError.
         """
-        return Protein(**arrays.from_ca(pos, sequence, chain))
+        return _checked(Protein(**arrays.from_ca(pos, sequence, chain)))
 
     @staticmethod
     def from_atom37(pos, mask, sequence, chain=None) -> Protein:
@@ -52,7 +54,7 @@ class Protein:
         `sequence` has letters, or the numbers (R,) called `aatype` there; `chain` is as in `from_ca`. Every residue
         needs its CA. Raises StructureError.
         """
-        return Protein(**arrays.from_atom37(pos, mask, sequence, chain))
+        return _checked(Protein(**arrays.from_atom37(pos, mask, sequence, chain)))
 
     def __repr__(self) -> str:
         return f"Protein(B={self.num_proteins}, R={self.num_residues}, N={self.num_atoms})"
@@ -118,7 +120,9 @@ class Protein:
 
     @staticmethod
     def pack(proteins: list[Protein]) -> Protein:
-        """Concatenate proteins (or batches) into one batch, in order."""
+        """Concatenate proteins (or batches) into one batch, in order. Raises ConfigError if there is none."""
+        if not proteins:
+            raise ConfigError("Protein.pack needs at least one protein; its list is empty")
         residues = count = 0
         shifted = []
         for p in proteins:
@@ -132,6 +136,11 @@ class Protein:
         """The inverse of `pack`: a list of B single proteins."""
         singles = [self.select_residues(self.residue_protein == b) for b in range(self.num_proteins)]
         return [replace(p, residue_protein=torch.zeros_like(p.residue_protein), num_proteins=1) for p in singles]
+
+
+def _checked(protein: Protein) -> Protein:
+    check_protein("pos", protein)
+    return protein
 
 
 TENSOR_FIELDS = tuple(f.name for f in fields(Protein) if f.name != "num_proteins")

@@ -6,10 +6,10 @@ number and insertion code, whatever the type of its records (ATOM, HETATM). No c
 
 import math
 import string
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -17,18 +17,12 @@ import numpy as np
 import torch
 
 from ..files import StructureError
+from .check import check_protein
 from .constants import ATOM_ELEMENT, ATOM_INDEX, CA, MODIFIED, PARENT, PARENT_ATOM, RESIDUE_ATOMS, RESIDUE_INDEX, C, N
-from .geometry import length
-from .neighbors import candidates, histogram, ranges
 from .protein import Protein
+from .repair import MAX_CA_STEP, repair
 
-MAX_COORDINATE = 1e5  # angstrom; float32 still resolves 0.01 angstrom there
-MAX_REACH = 12.0  # angstrom from an atom to the CA of its residue; 10.0 in 3,015 real chains
-MAX_DENSITY = ((4.5, 100, "atoms"), (10.0, 150, "CA atoms"))  # angstrom, others so near; 39 and 57 in these chains
-MAX_ALTERNATIVE = 1.0  # angstrom from CA to CA; beyond it is another residue, unless an altloc says otherwise
-MAX_PEPTIDE_BOND, MAX_CA_STEP = 2.5, 4.2  # angstrom, between neighbours in a chain: from C to N, from CA to CA
-MIN_CA_STEP, MAX_REAL_BOND = 2.6, 1.8  # angstrom, where alternatives must be told from neighbours: 2.9 (cis) and 1.33
-MAX_CHAIN_ID = 32  # characters; the longest of the PDB has four, a table of ids takes the width of the longest
+MAX_PEPTIDE_BOND = 2.5  # angstrom from C to the next N; beyond it is no neighbour in a chain
 _NUCLEOTIDES = [*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"]
 _NOT_A_RESIDUE = dict.fromkeys(["HOH", "WAT", "DOD", "H2O", "TIP", "TP3", "SOL", "SPC"], "waters")
 _NOT_A_RESIDUE |= dict.fromkeys(_NUCLEOTIDES, "nucleotides")
@@ -43,6 +37,8 @@ class Structure:
     # reason -> how many atoms or residues were left out or replaced
     dropped: Counter = field(default_factory=Counter)
     labels: dict = field(default_factory=dict)  # kept beside the protein in a store: plain values and tensors
+    # mean over residues of a predicted model, 0 to 100; None of an experiment, nan if it cannot be told
+    plddt: float | None = None
 
     @property
     def positions(self) -> list[tuple[str, int, str]]:
@@ -63,9 +59,10 @@ class AtomRow(NamedTuple):
     occupancy: float
     xyz: tuple
     element: str
+    b_factor: float = math.nan  # or the pLDDT that an mmCIF file has for the residue
     hetero: bool = False  # of a HETATM record
     marks: tuple = ()  # tell molecules of one chain id apart: segment, number of TER before; or the label column
-    lost_code: bool = False  # the code is not in the file: `_with_codes`
+    lost_code: bool = False  # the code is not in the file: `repair`
 
 
 def assemble(
@@ -74,40 +71,33 @@ def assemble(
     dropped: Mapping[str, int],
     chain: str | Sequence[str] | None = None,
     restore_codes: bool = True,
+    predicted: bool | None = False,
 ) -> Structure:
     """Apply the parsing policy. `dropped` counts what the reader left out; `path` is the file's name in errors.
 
     With `chain` only these chains: a name, or several as a list. A text that is no name stands for its letters. Lost
-    insertion codes are made anew, unless the caller finds residues by their codes.
+    insertion codes are made anew, unless the caller finds residues by their codes. `predicted` says if the file calls
+    itself a prediction, None if it says nothing.
     """
-    rows = list(rows)
-    if restore_codes and any(_again(rows, lambda row: row.chain)):
-        rows = _with_codes(rows)
-    rows = _tell_apart(path, rows, chain)
+    rows = repair(path, list(rows), chain, restore_codes)
     if chain is not None:
         names = dict.fromkeys(row.chain for row in rows)
         wanted = {chain} if isinstance(chain, str) and (chain in names or not chain) else set(chain)
         if missing := wanted - names.keys():
-            raise StructureError(
-                path, "no such chain", f"asked for {', '.join(sorted(missing))}, has {', '.join(names)}"
-            )
+            detail = f"asked for {', '.join(sorted(missing))}, has {', '.join(names)}"
+            raise StructureError(path, "no such chain", detail)
         rows = [row for row in rows if row.chain in wanted]
-    chains, left_out = _apply_policy(rows)
     counts = Counter(dropped)
-    counts.update(left_out)
     numbered_twice = sum(row.atom == "CA" and row.lost_code for row in rows)
     counts["numbers already taken (the residue is given an insertion code)"] += numbered_twice
-    for name, residues in chains.items():
-        chains[name], left_out = _in_chain(residues)
-        counts.update(left_out)
+    chains = {name: _in_chain(residues, counts) for name, residues in _apply_policy(rows, counts).items()}
     chains, counts = {name: residues for name, residues in chains.items() if residues}, +counts  # without zeros
     if not chains:
         reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
         raise StructureError(path, "no protein in it", f"skipped: {reasons}" if reasons else "")
-    longest = max(chains, key=len)
-    if len(longest) > MAX_CHAIN_ID:
-        raise StructureError(path, "chain id too long", f"{longest[:MAX_CHAIN_ID]}..., {len(longest)} characters")
-    return Structure(_protein(path, chains), tuple(chains), counts)
+    structure = Structure(_protein(path, chains), tuple(chains), counts, plddt=_mean_plddt(chains, predicted))
+    check_protein(path, structure.protein, structure.chain_names)
+    return structure
 
 
 def join(structures: list[Structure], **labels) -> Structure:
@@ -120,108 +110,18 @@ def join(structures: list[Structure], **labels) -> Structure:
     return Structure(protein, names, sum((structure.dropped for structure in structures), Counter()), labels)
 
 
-def _tell_apart(path: str, rows: list[AtomRow], chain: str | Sequence[str] | None) -> list[AtomRow]:
-    """The rows, with one molecule in each chain. If a chain has a residue twice, a mark of its rows splits it.
-
-    That is the first mark that tells all its residues apart, or else all marks together. Raises StructureError if no
-    mark does, but only for chains that are asked for.
-    """
-    twice: dict[str, AtomRow] = {}
-    for row in _again(rows, lambda row: row.chain):
-        twice.setdefault(row.chain, row)
-    parts: dict[str, list[AtomRow]] = defaultdict(list)
-    for row in rows if twice else ():
-        parts[row.chain].append(row)
-    taken, names = set(parts), {}
-    for mixed, (_, number, code, *_) in twice.items():
-        for k in [*range(len(parts[mixed][0].marks)), slice(None)]:
-            if not any(_again(parts[mixed], lambda row, k=k: row.marks[k])):
-                break
-        else:
-            if chain is None or mixed in [chain, *chain]:
-                raise StructureError(path, "the same residue twice", f"chain {mixed} {number}{code.strip()}")
-            continue
-        taken.remove(mixed)
-        name_of: dict = dict.fromkeys(row.marks[k] for row in parts[mixed])
-        for i, mark in enumerate(name_of, 1):
-            if isinstance(mark, str):  # a name: a segment's, or the label column's
-                name = mixed if mark in ("", mixed) else f"{mixed}_{mark}" if mixed else mark
-            else:
-                name = mixed if i == 1 else f"{mixed}_{i}"
-            while name in taken:
-                name += "_"
-            taken.add(name)
-            name_of[mark] = name
-        names |= {(mixed, row.marks): name_of[row.marks[k]] for row in parts[mixed]}
-    return [row._replace(chain=names.get((row.chain, row.marks), row.chain)) for row in rows] if names else rows
-
-
-def _with_codes(rows: list[AtomRow]) -> list[AtomRow]:
-    """The rows, with free codes for residues that share a number because their insertion codes were lost.
-
-    Programs that drop the codes write 27, 27A, 27B as 27, 27, 27 (5 of 204 structures of a published set).
-    """
-    blocks = [list(block) for _, block in groupby(rows, key=lambda row: (row[:3], row.marks))]
-    often = Counter((block[0][:3], block[0].marks) for block in blocks if any(row.residue in PARENT for row in block))
-    taken, found = {(row[:3], row.marks) for row in rows}, []
-    for block in blocks:
-        (chain, number, code, *_), marks = block[0], block[0].marks
-        alone = not code.strip() and often[block[0][:3], marks] == 1
-        first, *others = _bonded_parts(block) if alone else [block]
-        letters = [c for c in string.ascii_uppercase if ((chain, number, c), marks) not in taken]
-        if len(others) > len(letters):
-            first, others = block, []
-        found += first
-        for part, letter in zip(others, letters):
-            found += [row._replace(code=letter, lost_code=True) for row in part]
-    return found
-
-
-def _bonded_parts(block: list[AtomRow]) -> list[list[AtomRow]]:
-    """The residues of a block, each a whole one that begins with N and is bonded to the next; else the block alone."""
-    parts: list[list[AtomRow]] = []
-    for row in block:
-        again = parts and (row.residue != parts[-1][0].residue or row.atom == parts[-1][0].atom == "N")
-        if not parts or again:
-            parts.append([])
-        parts[-1].append(row)
-    backbones = [{row.atom: row for row in part if row.atom in ("N", "CA", "C")} for part in parts]
-    for part, backbone in zip(parts, backbones):
-        atoms = [(row.atom, row.altloc) for row in part]
-        whole = len(backbone) == 3 == sum(row.atom in backbone for row in part) and part[0].atom == "N"
-        plain = not any(row.altloc.strip() for row in backbone.values()) and part[0].residue in PARENT
-        if not (whole and plain and len(set(atoms)) == len(atoms)):
-            return [block]
-    for a, b in pairwise(backbones):
-        bond, step = math.dist(a["C"].xyz, b["N"].xyz), math.dist(a["CA"].xyz, b["CA"].xyz)
-        if not (bond < MAX_REAL_BOND and MIN_CA_STEP < step < MAX_CA_STEP):
-            return [block]
-    return parts
-
-
-def _again(rows: list[AtomRow], molecule: Callable[[AtomRow], object]) -> Iterator[AtomRow]:
-    """CA rows whose residue came before in the same molecule, at another place: not an alternative location."""
-    first: dict[tuple, tuple] = {}
-    for row in rows:
-        if row.atom == "CA" and row.residue in PARENT:
-            xyz = first.setdefault((molecule(row), row.number, row.code, row.altloc), row.xyz)
-            if xyz is not row.xyz and math.dist(xyz, row.xyz) > MAX_ALTERNATIVE:
-                yield row
-
-
 _ATOMS = {name: {a: ATOM_INDEX[a] for a in [*RESIDUE_ATOMS[parent], "OXT"]} for name, parent in PARENT.items()}
 for (_name, _atom), _parent_atom in PARENT_ATOM.items():
     _ATOMS[_name][_atom] = ATOM_INDEX[_parent_atom]
 Residue = dict[int, AtomRow]  # index into ATOM_NAMES -> atom; each atom has the residue's name and position
 
 
-def _apply_policy(rows: Iterable[AtomRow]) -> tuple[dict[str, list[Residue]], Counter]:
-    """The residues of every chain, in file order; and counts of what is left out.
+def _apply_policy(rows: Iterable[AtomRow], dropped: Counter) -> dict[str, list[Residue]]:
+    """The residues of every chain, in file order. `dropped` counts what is left out.
 
     All rows with the same chain, number and insertion code are one position, wherever they stand in the file and
     whatever their record type: alternative residues at one position cannot become two residues.
     """
-    dropped = Counter()
     positions: dict[tuple, dict[str, list[AtomRow]]] = {}  # chain, number, code -> name of the residue -> its rows
     for (*position, residue), group in groupby(rows, key=itemgetter(0, 1, 2, 3)):
         positions.setdefault(tuple(position), {}).setdefault(residue, []).extend(group)
@@ -244,15 +144,15 @@ def _apply_policy(rows: Iterable[AtomRow]) -> tuple[dict[str, list[Residue]], Co
         if with_ca:
             chains[chain].append(max(with_ca, key=lambda atoms: _number(atoms[CA].occupancy)))  # the first of equals
             dropped["alternative residues"] += len(with_ca) - 1
-    return chains, dropped
+    return chains
 
 
-def _in_chain(residues: list[Residue]) -> tuple[list[Residue], Counter]:
-    """The residues without free amino acids, and counts of what is left out or replaced.
+def _in_chain(residues: list[Residue], dropped: Counter) -> list[Residue]:
+    """The residues without free amino acids. `dropped` counts these, and modified residues.
 
     A HETATM or a modified residue must be bonded to a residue next to it, in the file or by number.
     """
-    by_number, kept, dropped = {residue[CA].number: residue for residue in residues}, [], Counter()
+    by_number, kept = {residue[CA].number: residue for residue in residues}, []
     for i, residue in enumerate(residues):
         number, name, hetero = residue[CA].number, residue[CA].residue, residue[CA].hetero
         beside = [*residues[max(i - 1, 0) : i + 2], by_number.get(number - 1), by_number.get(number + 1)]
@@ -261,7 +161,7 @@ def _in_chain(residues: list[Residue]) -> tuple[list[Residue], Counter]:
             kept.append(residue)
         else:
             dropped["free amino acids"] += 1
-    return kept, dropped
+    return kept
 
 
 def _bonded(a: Residue, b: Residue) -> bool:
@@ -307,33 +207,36 @@ def _number(occupancy: float) -> float:
     return occupancy if abs(occupancy) < 1e6 else 0.0
 
 
+def _mean_plddt(chains: dict[str, list[Residue]], predicted: bool | None) -> float | None:
+    """The mean over residues, 0 to 100; None of an experiment, nan if it cannot be told.
+
+    A file that does not say what it is holds a prediction if each residue has one B factor for its atoms, and not all
+    residues have the same. If no value is above 1, the scale was 0 to 1.
+    """
+    if predicted is False:
+        return None
+    residues = [[row.b_factor for row in residue.values()] for chain in chains.values() for residue in chain]
+    values = np.array([value for residue in residues for value in residue])
+    equal = all(len({*residue}) == 1 for residue in residues) and len(values) > len(residues)
+    if not (predicted or (equal and len({*values.tolist()}) > 1)) or not (values.min() >= 0 < values.max() <= 100):
+        return math.nan
+    scale = 100 if values.max() <= 1 else 1
+    return scale * math.fsum(sum(residue) / len(residue) for residue in residues) / len(residues)
+
+
 def _protein(path: str, chains: dict[str, list[Residue]]) -> Protein:
-    """All chains as one `Protein`. Raises StructureError if no real protein looks like that."""
+    """All chains as one `Protein`."""
     residues = [residue for chain in chains.values() for residue in chain]
     _, numbers, codes, names, *_ = zip(*(residue[CA] for residue in residues))
-    if max(map(abs, numbers)) >= 2**31:
-        raise StructureError(path, "residue number out of range", str(max(numbers, key=abs)))
     if any(len(code) != 1 or ord(code) > 126 for code in codes):
         raise StructureError(path, "unreadable", "insertion code of more than one ASCII character")
-    pos = np.array([row.xyz for residue in residues for row in residue.values()], dtype=np.float64)
-    check_coordinates(path, pos)
     name = np.array([index for residue in residues for index in residue])
-    atom_residue = np.repeat(np.arange(len(residues)), list(map(len, residues)))
-    alpha = pos[name == CA]
-    reach = np.linalg.norm(pos - alpha[atom_residue], axis=1)
-    if reach.max() > MAX_REACH:
-        chain, number, _, residue, *_ = residues[atom_residue[reach.argmax()]][CA]
-        detail = f"{residue} {number} of chain {chain!r}, {reach.max():.0f} angstrom from an atom to its CA"
-        raise StructureError(path, "torn residue", detail)
-    for points, (radius, most, what) in zip((pos, alpha), MAX_DENSITY):
-        if _crowded(torch.from_numpy(points), radius, most):
-            raise StructureError(path, "denser than matter", f"over {most} {what} within {radius} angstrom of one")
     lengths = [len(chain) for chain in chains.values()]
     return Protein(
-        pos=torch.from_numpy(pos.astype(np.float32)),
+        pos=torch.from_numpy(np.array([row.xyz for residue in residues for row in residue.values()], np.float32)),
         element=torch.from_numpy(np.array(ATOM_ELEMENT)[name]),
         atom_name=torch.from_numpy(name),
-        atom_residue=torch.from_numpy(atom_residue),
+        atom_residue=torch.from_numpy(np.repeat(np.arange(len(residues)), list(map(len, residues)))),
         residue_type=torch.tensor([RESIDUE_INDEX[PARENT[name]] for name in names]),
         masked=torch.zeros(len(residues), dtype=torch.bool),
         residue_number=torch.tensor(numbers),
@@ -342,26 +245,3 @@ def _protein(path: str, chains: dict[str, list[Residue]]) -> Protein:
         chain=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)),
         residue_protein=torch.zeros(len(residues), dtype=torch.long),
     )
-
-
-def check_coordinates(path: str, pos: np.ndarray | torch.Tensor) -> None:
-    """Raise StructureError unless all coordinates (N, 3), in angstrom, are finite and within MAX_COORDINATE."""
-    if not (abs(pos) <= MAX_COORDINATE).all():  # also False for nan
-        raise StructureError(path, "coordinates out of range", f"not finite or beyond {MAX_COORDINATE:.0f} angstrom")
-
-
-def _crowded(pos: torch.Tensor, radius: float, most: int) -> bool:
-    """Whether a point of pos (N, 3) has more than `most` others within `radius`. 500 points are compared at a time.
-
-    If no point has, `radius_pairs` compares at most 20 * most pairs for each point. That bounds its memory.
-    """
-    order, first, last = candidates(pos, torch.zeros(len(pos), dtype=torch.long), radius)
-    if (last - first).sum(1).max() > 20 * most:
-        return True
-    count = torch.zeros(len(pos), dtype=torch.long)
-    for rows in torch.arange(len(pos)).split(500):
-        k, j = ranges(first[rows].flatten(), last[rows].flatten())
-        i, j = order[rows[k // first.shape[1]]], order[j]
-        near = length(pos[i] - pos[j]) < radius
-        count += histogram(torch.cat([i[near], j[near]]), len(pos))
-    return bool(count.max() > most)

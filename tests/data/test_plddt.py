@@ -1,6 +1,7 @@
 """`siamdiff build --min-plddt`: predicted structures of low confidence are skipped and counted."""
 
 import gzip
+import math
 import tarfile
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from siamdiff_min.data import store as stores
 from siamdiff_min.data.bundled import bundle_path
 from siamdiff_min.data.store import open_store
-from siamdiff_min.protein.parse import mean_plddt
+from siamdiff_min.protein.parse import read_structure
 
 MMCIF = """data_x
 loop_
@@ -42,45 +43,57 @@ def as_mmcif(text: str) -> str:
 HALF = predicted(lambda number, atom: 50 if number % 2 else 90)  # 58 residues: 29 have 50, 29 have 90
 
 
+ATOMS = predicted(lambda number, atom: 40 + len(atom))  # a value for each atom, as of AlphaFold 3, Boltz and Chai
+MEAN = 41.7  # over residues, to a decimal
+METRIC = "loop_\n_ma_qa_metric.id\n_ma_qa_metric.name\n_ma_qa_metric.type\n1 global pLDDT\n2 local pLDDT\n"
+COLUMNS = "model_id label_asym_id label_seq_id metric_id metric_value"
+LOCAL = "loop_\n" + "".join(f"_ma_qa_metric_local.{name}\n" for name in COLUMNS.split())
+LOCAL += "".join(f"1 A {number} 2 {30 if number % 2 else 50}\n" for number in range(1, 59))
+
+
+def mean_plddt(text: str) -> float | None:
+    return read_structure("x", text).plddt
+
+
 @pytest.mark.parametrize("form", [str, as_mmcif])
 def test_the_mean_is_over_residues(form):
-    assert mean_plddt("x", form(HALF)) == pytest.approx(70)
-    assert mean_plddt("x", form(predicted(lambda number, atom: 0.5 if number % 2 else 0.9))) == pytest.approx(70)
-    models = form is str and f"MODEL 1\n{HALF}ENDMDL\nMODEL 2\n{predicted(lambda n, atom: n % 3)}ENDMDL\n"
-    assert not models or mean_plddt("x", models) == pytest.approx(70)
-    assert not models or mean_plddt("x", f"{HALF}END\n{predicted(lambda n, atom: n % 3)}END\n") == pytest.approx(70)
+    assert mean_plddt(form(HALF)) == pytest.approx(70)
+    assert mean_plddt(form(predicted(lambda number, atom: 0.5 if number % 2 else 0.9))) == pytest.approx(70)
+    if form is str:
+        other = predicted(lambda n, atom: n % 3)
+        assert mean_plddt(f"MODEL 1\n{HALF}ENDMDL\nMODEL 2\n{other}ENDMDL\n") == pytest.approx(70)
+        assert mean_plddt(f"{HALF}END\n{other}END\n") == pytest.approx(70)
 
 
 def test_a_table_with_label_columns_alone_has_it_too():
     text = as_mmcif(HALF).replace("auth_asym_id", "label_asym_id").replace("auth_seq_id", "label_seq_id")
-    assert mean_plddt("x", text) == pytest.approx(70)
+    assert mean_plddt(text) == pytest.approx(70)
 
 
-def test_a_value_that_is_no_number_is_of_no_prediction():
-    """What can be read without the limit can be read with it."""
-    for text, value in ((HALF, "******"), (as_mmcif(HALF), "?")):
-        wrong = (
-            text.replace(" 50.00 ", f" {value:>5} ", 1) if value == "******" else text.replace(" 50.00\n", " ?\n", 1)
-        )
-        assert wrong != text and mean_plddt("x", wrong) is None
-
-
-@pytest.mark.parametrize("form", [str, as_mmcif])
-@pytest.mark.parametrize(
-    "of",
-    [
-        lambda number, atom: 20 + len(atom),  # differs within a residue, as experiments do
-        lambda number, atom: 0,  # no values at all
-        lambda number, atom: 101 if number == 5 else 70,
-        lambda number, atom: -1 if number == 5 else 70,
-    ],
-)
-def test_other_structures_have_none(form, of):
-    assert mean_plddt("x", form(predicted(of))) is None
-
-
-def test_a_trace_of_ca_atoms_has_none():
-    assert mean_plddt("x", "".join(line + "\n" for line in HALF.splitlines() if line[12:16].strip() == "CA")) is None
+@pytest.mark.parametrize("text, expected", [
+    ("EXPDTA    THEORETICAL MODEL\n" + HALF, 70),
+    ("EXPDTA    X-RAY DIFFRACTION\n" + HALF, None),  # one B factor for each residue, as of a coarse experiment
+    ("EXPDTA    SOLUTION NMR\n" + ATOMS, None),
+    (as_mmcif(HALF) + "_exptl.method 'X-RAY DIFFRACTION'\n_software.name AlphaFold\n", None),
+    (as_mmcif(HALF) + "_exptl.method 'THEORETICAL MODEL'\n", 70),
+    (as_mmcif(ATOMS) + METRIC, MEAN),
+    (as_mmcif(ATOMS) + "_software.name AlphaFold-beta-20231127\n", MEAN),
+    (as_mmcif(ATOMS) + "_software.name 'Boltz-2'\n", MEAN),
+    (as_mmcif(ATOMS) + "_software.name CHAINSAW\n", math.nan),  # a program of crystallographers
+    (as_mmcif(ATOMS).replace("auth_", "label_") + METRIC + LOCAL, 40),
+    (as_mmcif(ATOMS).replace("auth_", "label_") + LOCAL, 40),
+    (as_mmcif(ATOMS) + METRIC.replace("pLDDT", "QMEAN"), math.nan),
+    (ATOMS, math.nan),
+    (HALF.replace(" 50.00 ", "****** ", 1), math.nan),
+    (as_mmcif(HALF).replace(" 50.00\n", " ?\n", 1), math.nan),
+    (predicted(lambda number, atom: 0), math.nan),
+    (predicted(lambda number, atom: 101 if number == 5 else 70), math.nan),
+    (predicted(lambda number, atom: -1 if number == 5 else 70), math.nan),
+    ("".join(line + "\n" for line in HALF.splitlines() if line[12:16].strip() == "CA"), math.nan),
+])  # fmt: skip
+def test_the_words_of_a_file_decide_then_its_b_factors(text, expected):
+    """None is of an experiment, nan of a file that says neither."""
+    assert mean_plddt(text) == pytest.approx(expected, abs=0.05, nan_ok=True)
 
 
 def test_low_confidence_is_skipped_and_counted(tmp_path, capsys):
@@ -88,15 +101,18 @@ def test_low_confidence_is_skipped_and_counted(tmp_path, capsys):
     data.mkdir()
     (data / "good.pdb").write_text(predicted(lambda number, atom: 80 + number % 2))
     (data / "low.pdb").write_text(HALF)
-    (data / "experiment.pdb").write_text(predicted(lambda number, atom: 20 + len(atom)))
+    (data / "experiment.pdb").write_text("EXPDTA    X-RAY DIFFRACTION\n" + ATOMS)
+    (data / "silent.pdb").write_text(ATOMS)
+    (data / "low3.cif").write_text(as_mmcif(ATOMS) + METRIC)
     assert stores.main([str(data), "--min-plddt", "75"]) == 0
     said = capsys.readouterr().out
-    assert "seen 3 = used 2 + skipped 1 (mean pLDDT below 75 1) + failed 0" in said
+    assert "seen 5 = used 3 + skipped 2 (mean pLDDT below 75 2) + failed 0" in said
+    assert "left out or replaced 1 (files that name neither pLDDT nor an experiment (kept) 1)" in said
     chosen = open_store(said.split(": seen")[0])
-    assert chosen.names == ["experiment", "good"]
+    assert chosen.names == ["experiment", "good", "silent"]
     assert "low\tskipped\tmean pLDDT below 75\t" in (chosen.path / "failures.tsv").read_text()
     assert stores.main([str(chosen.path)]) == 0 and "finished store" not in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="is a finished store, which cannot be asked for mean pLDDT from 90: give its"):
+    with pytest.raises(SystemExit, match="is a finished store: nothing is built from it, give its structures"):
         stores.main([str(chosen.path), "--min-plddt", "90"])
     everything = open_store(data)
-    assert everything.names == ["experiment", "good", "low"] and everything.path != chosen.path
+    assert everything.names == ["experiment", "good", "low", "low3", "silent"] and everything.path != chosen.path

@@ -137,13 +137,6 @@ def test_links_and_pipes_in_a_folder(tmp_path):
     assert [Path(file).name for file in data_files(tmp_path)] == ["a.pdb", "b.pdb", "d.pdb"]
 
 
-def test_a_member_that_claims_too_much_is_not_read(tmp_path, monkeypatch):
-    source = find_structures(write_tar(tmp_path / "x.tar", [("a.pdb", TEXT)])).sources[0]
-    monkeypatch.setattr("siamdiff_min.data.sources.MAX_BYTES", 100)
-    with pytest.raises(StructureError, match=r"x\.tar:a\.pdb: too large"):
-        source.read()
-
-
 def test_damaged_archives_are_an_error_that_names_them(tmp_path):
     whole = write_tar(tmp_path / "x.tar", [("a.pdb", TEXT), ("b.pdb", TEXT), ("c.pdb", TEXT)]).read_bytes()
     path = tmp_path / "y.tar"

@@ -37,10 +37,11 @@ from siamdiff_min.encoders.weights import (
     write_weights,
 )
 from siamdiff_min.files import CheckpointError, StoreError
+from siamdiff_min.protein.check import MAX_COORDINATE
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX, CA, RESIDUE_ATOMS, RESIDUES
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
-from siamdiff_min.protein.structure import MAX_COORDINATE, Structure, StructureError
+from siamdiff_min.protein.structure import Structure, StructureError
 from siamdiff_min.training import checkpoint
 
 INSIDE = "damaged inside "  # a file that is packed after it was damaged
