@@ -47,10 +47,8 @@ def surroundings(protein, centre: int) -> list[int]:
 def entries(task: str, num: int) -> list[Given]:
     """`num` samples of a task; for PIP and RES as many as there are in two entries."""
     if task == "ec":
-        return [
-            Given(f"e{i}", structure(noise=i % 3 / 4, seed=i, kind="labels", values=[[CLASSES[i % 3]]]))
-            for i in range(num)
-        ]
+        labels = [{"kind": "labels", "values": [[CLASSES[i % 3]]]} for i in range(num)]
+        return [Given(f"e{i}", structure(noise=i % 3 / 4, seed=i, **found)) for i, found in enumerate(labels)]
     if task == "psr":
         scores = [round(1 - 0.8 * i / max(num - 1, 1), 3) for i in range(num)]
         labels = [{"kind": "regression", "values": [s], "target": f"t{i % 2}"} for i, s in enumerate(scores)]

@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from siamdiff_min.data import store as stores
+from siamdiff_min import build
 from siamdiff_min.data.bundled import bundle_path
 from siamdiff_min.data.store import open_store
 from siamdiff_min.protein.parse import read_structure
@@ -104,15 +104,15 @@ def test_low_confidence_is_skipped_and_counted(tmp_path, capsys):
     (data / "experiment.pdb").write_text("EXPDTA    X-RAY DIFFRACTION\n" + ATOMS)
     (data / "silent.pdb").write_text(ATOMS)
     (data / "low3.cif").write_text(as_mmcif(ATOMS) + METRIC)
-    assert stores.main([str(data), "--min-plddt", "75"]) == 0
+    assert build.main([str(data), "--min-plddt", "75"]) == 0
     said = capsys.readouterr().out
     assert "seen 5 = used 3 + skipped 2 (mean pLDDT below 75 2) + failed 0" in said
     assert "left out or replaced 1 (files that name neither pLDDT nor an experiment (kept) 1)" in said
     chosen = open_store(said.split(": seen")[0])
     assert chosen.names == ["experiment", "good", "silent"]
     assert "low\tskipped\tmean pLDDT below 75\t" in (chosen.path / "failures.tsv").read_text()
-    assert stores.main([str(chosen.path)]) == 0 and "finished store" not in capsys.readouterr().err
+    assert build.main([str(chosen.path)]) == 0 and "finished store" not in capsys.readouterr().err
     with pytest.raises(SystemExit, match="is a finished store: nothing is built from it, give its structures"):
-        stores.main([str(chosen.path), "--min-plddt", "90"])
+        build.main([str(chosen.path), "--min-plddt", "90"])
     everything = open_store(data)
     assert everything.names == ["experiment", "good", "low", "low3", "silent"] and everything.path != chosen.path
