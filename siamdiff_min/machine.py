@@ -22,6 +22,12 @@ def choose_device(device: str = "auto") -> str:
     return device
 
 
+def versions() -> dict[str, str]:
+    """Of this package, of torch and of Python."""
+    package = sys.modules[__package__]
+    return {package.__name__: package.__version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
 def peak_memory(device: torch.device) -> float:
     """Most memory this process has used so far, in MB: of the GPU's tensors when on one."""
     if device.type == "cuda":

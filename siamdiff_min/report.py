@@ -104,7 +104,7 @@ def forest(axes, runs: Sequence[Run], measure: str) -> None:
             axes.text(1, y - 0.3, show(measure, r["mean"][measure]), transform=across, ha="right")
     axes.set_yticks([])
     axes.set(ylim=(len(runs) - 0.5, -0.6))
-    if not results.less_is_better(measure):
+    if not results.less_is_better(measure, runs[0].results["direction"]):
         axes.set_xlim(left=min(axes.get_xlim()[0], -0.02))
 
 
@@ -262,7 +262,7 @@ def verdict(run: Run, measure: str) -> str:
         return words
     gain = r["gain_interval"].get(measure)
     if gain or not r["test"]:
-        side = results.side(measure, gain or [value - constant] * 2)
+        side = results.side(measure, gain or [value - constant] * 2, r["direction"])
         return f"{words}<p class={side.split()[0]}>{side} the constant answer ({show(measure, constant)})</p>"
     return f"{words}<p class=not>the constant answer has {show(measure, constant)}</p>"
 
@@ -274,7 +274,8 @@ def difference(runs: Sequence[Run], measure: str) -> str:
         return ""
     count = min(len(x[measure]) for x in draws)
     low, high = results.interval(draws[1][measure][:count] - draws[0][measure][:count]) or (math.nan, math.nan)
-    side, gain = results.side(measure, [low, high]), runs[1].results["mean"][measure] - runs[0].results["mean"][measure]
+    side = results.side(measure, [low, high], runs[1].results["direction"])
+    gain = runs[1].results["mean"][measure] - runs[0].results["mean"][measure]
     words = f"{runs[1].name} {side} {runs[0].name}: {gain:+.3g}, 95 % interval {low:+.3g} to {high:+.3g}"
     return f"<p class={side.split()[0]}>{text(words)}</p>"
 

@@ -89,10 +89,14 @@ class Task(nn.Module):
     @property
     def decides(self) -> tuple[str, str]:
         """The measure that decides which epoch is the best, and "max" or "min"."""
-        first = self.measures[0]
-        known = dict.fromkeys(metrics.LESS_IS_BETTER, "min") | dict.fromkeys(metrics.MORE_IS_BETTER, "max")
-        best = self.best or known.get(first)
-        return (first, best) if best else ("loss", "min")
+        best = self.direction(self.measures[0])
+        return (self.measures[0], best) if best else ("loss", "min")
+
+    def direction(self, measure: str) -> str | None:
+        """ "max" or "min", which values of a measure are better; None if nobody says."""
+        if self.best and measure == self.measures[0]:
+            return self.best
+        return "min" if measure in metrics.LESS_IS_BETTER else "max" if measure in metrics.MORE_IS_BETTER else None
 
     def train(self, mode: bool = True) -> Task:
         """Training mode. A frozen encoder stays in evaluation mode, and so does its batch norm."""

@@ -10,7 +10,6 @@ normalise their parts together (SyncBatchNorm).
 import json
 import math
 import os
-import platform
 import shlex
 import signal
 import sys
@@ -27,10 +26,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Subset
 
-from .. import __version__
 from ..encoders.weights import CHECKPOINT, load_weights, not_readable, read_weights
 from ..files import ConfigError, SiamDiffError, checksum, printable, write_file, writing
-from ..machine import peak_memory
+from ..machine import peak_memory, versions
 from ..statistics import Mean
 from . import checkpoint
 from .batches import seed_of, train_keys
@@ -180,12 +178,11 @@ class Run:
     def describe(self, finished: bool) -> None:
         """Write options.json, which says of the folder: by which command, from which data, how many steps."""
         if self.ranks.rank == 0:
-            versions = {"siamdiff_min": __version__, "torch": torch.__version__, "python": platform.python_version()}
             data = {"samples": self.trained_on[0], "fingerprint": self.trained_on[1]}
             content = {
                 "command": f"{sys.argv[0]} {shlex.join(sys.argv[1:])}",
                 "options": vars(self.config),
-                "versions": versions,
+                "versions": versions(),
                 "data": data,
                 "steps": self.last_step,
                 "finished": finished,

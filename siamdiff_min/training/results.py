@@ -112,6 +112,7 @@ def write_results(
         "best_epoch": epochs,
         **numbers,
         "answer": task.known.get("answer"),
+        "direction": {name: task.direction(name) for name in numbers["mean"]},
         "options": {**task.options},
         "config": vars(config),
     }
@@ -194,14 +195,22 @@ def split_of(predictions: Predictions) -> str:
     return hashlib.sha256(digest.digest() + predictions.target.tobytes()).hexdigest()
 
 
-def less_is_better(measure: str) -> bool:
-    """Whether less of a measure is better."""
+def less_is_better(measure: str, direction: Mapping) -> bool | None:
+    """Whether less of a measure is better; None if nobody said so of a measure of a plugin.
+
+    `direction` is what results.json says; losses of pre-training are not in it.
+    """
+    if measure in direction:
+        return {"min": True, "max": False, None: None}[direction[measure]]
     return measure in LESS_IS_BETTER or measure.endswith(("loss", "error"))
 
 
-def side(measure: str, gain: Sequence[float]) -> str:
+def side(measure: str, gain: Sequence[float], direction: Mapping) -> str:
     """A difference in words, from its interval."""
-    low, high = (-gain[1], -gain[0]) if less_is_better(measure) else gain
+    less = less_is_better(measure, direction)
+    if less is None:
+        return "not told apart from" if gain[0] <= 0 <= gain[1] else "other than"
+    low, high = (-gain[1], -gain[0]) if less else gain
     return "better than" if low > 0 else "worse than" if high < 0 else "not told apart from"
 
 
@@ -255,7 +264,8 @@ def table(results: Mapping) -> list[list]:
     test = results["test"]
     names = {"mean": "mean", "std": "std", "interval": "95 % interval", "constant": "constant"}
     others = {title: results[name] for name, title in names.items() if results.get(name)}
-    gains = {name: side(name, gain) for name, gain in results.get("gain_interval", {}).items() if gain}
+    known = results.get("direction", {})
+    gains = {name: side(name, gain, known) for name, gain in results.get("gain_interval", {}).items() if gain}
     others |= {"": defaultdict(str, {name: f"{words} it" for name, words in gains.items()})} if gains else {}
     rows = [["metric", *(f"seed {seed}" for seed in test), *others]]
     for name in results["mean"]:
