@@ -331,7 +331,8 @@ def test_the_page_on_gearnets_weights_runs_and_prints_what_it_says(folder, monke
     blocks = re.findall(r"<!-- run -->\n```python\n(.*?)^```$", page, flags=re.M | re.S)
     (said,) = re.findall(r"^```text\n(.*?)^```$", page, flags=re.M | re.S)
     Path("gearnet.py").write_text("\n".join(blocks))
-    runpy.run_path("gearnet.py")
+    with pytest.warns(UserWarning, match="mc_gearnet_edge.pth names no preset"):
+        runpy.run_path("gearnet.py")
     printed = capsys.readouterr().out
     assert NUMBER.sub("#", printed) == NUMBER.sub("#", said) and len(said.splitlines()) == 12
     found, expected = ([float(x) for x in NUMBER.findall(text)] for text in (printed, said))
@@ -504,7 +505,7 @@ WORDS = {  # each page says what it has to say in about so many
     "docs/differences.md": 1300,
     "docs/usage.md": 1600,
     "docs/data.md": 1400,
-    "docs/extending.md": 1500,
+    "docs/extending.md": 1800,
     "docs/encoders.md": 640,
     "docs/results.md": 1630,
     "docs/performance.md": 1270,

@@ -80,6 +80,9 @@ class Builders(dict):
     def __setitem__(self, name: str, build: Callable) -> None:
         super().__setitem__(name, named(name, build))
 
+    def __missing__(self, name: str) -> Callable:
+        raise ConfigError(f"there is no encoder {name!r}; there are {', '.join(self)}")
+
 
 ENCODERS = Builders()
 ENCODERS["gearnet"], ENCODERS["gvp"], ENCODERS["esm-gearnet"] = build_gearnet, build_gvp, build_esm_gearnet

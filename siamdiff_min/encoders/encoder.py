@@ -63,7 +63,14 @@ class Encoder(nn.Module):
         save_encoder_file(Path(path), self, *self.identity, **values)
 
     def with_graph(self, protein: Protein, graph: Graph | None) -> tuple[Protein, Graph]:
-        """The protein and graph as given. Without a graph: the nodes of this level, and their graph."""
+        """The protein and graph as given. Without a graph: the nodes of this level, and their graph.
+
+        Raises ConfigError if the coordinates have another type than the weights.
+        """
+        own, given = next(self.parameters()).dtype, protein.pos.dtype
+        if own != given:
+            advice = "give both one, or for half the precision call it under torch.autocast"
+            raise ConfigError(f"the weights of the encoder are {own}, the coordinates {given}: {advice}")
         if graph is None:
             protein = self.builder.select_nodes(protein)
             graph = self.builder(protein)

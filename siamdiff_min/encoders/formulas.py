@@ -1,7 +1,8 @@
 """The formulas that cost most, as published. `fast.py` has the same numbers faster, and is what runs by default.
 
 SIAMDIFF_KERNELS=plain in the environment, or `formulas.form = "plain"` in Python, runs what is written here: every edge
-has a row of its own, and every message is stored.
+has a row of its own, and every message is stored. So does a layer that has to be called, because it has a hook, or
+because another module took its place (LoRA): the fast form reads its weights.
 """
 
 import os
@@ -19,11 +20,17 @@ FORMS = ("plain", "fast")
 form = os.environ.get("SIAMDIFF_KERNELS", "fast")
 
 
-def is_fast() -> bool:
-    """Whether the fast form is taken. Raises ConfigError for a form that does not exist."""
+def is_fast(*layers: nn.Module) -> bool:
+    """Whether these layers take the fast form. Raises ConfigError for a form that does not exist."""
     if form not in FORMS:
         raise ConfigError(f"SIAMDIFF_KERNELS is {form!r}; there are {' and '.join(FORMS)}")
-    return form == "fast"
+    return form == "fast" and not any(has_to_be_called(layer) for layer in layers)
+
+
+def has_to_be_called(layer: nn.Module) -> bool:
+    """Whether it does more than nn.Linear and MLP do."""
+    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
+    return any(hooks) or type(layer).forward not in (nn.Linear.forward, MLP.forward)
 
 
 def edge_scores(noisy: list, crossed: list[Encoding], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:
@@ -32,7 +39,7 @@ def edge_scores(noisy: list, crossed: list[Encoding], dist_mlp: MLP, struct_mlp:
     Edges and coordinates r are those of a noisy view (`Noisy` of siamdiff.py), a are the atoms of its `crossed`
     encoding, which is the other view's. Returns the scores (E,) of each noisy view.
     """
-    if is_fast():
+    if is_fast(dist_mlp, *dist_mlp.layers, struct_mlp, struct_mlp.layers[0]):
         return fast.edge_scores(noisy, crossed, dist_mlp, struct_mlp)
     scores = []
     for view, encoding in zip(noisy, crossed):
@@ -47,8 +54,8 @@ def aggregate(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
 
     x (num_sources, in) -> (num_targets, out).
     """
-    if is_fast():
+    if is_fast(linear):
         return fast.aggregate(x, links, linear)
     slot = links.target * links.num_relations + links.relation
     sums = segment_sum(x[links.source], slot, links.num_targets * links.num_relations)
-    return linear(sums.view(links.num_targets, linear.in_features))
+    return linear(sums.view(links.num_targets, links.num_relations * x.shape[1]))

@@ -9,10 +9,12 @@ import io
 import itertools
 import os
 import re
+import warnings
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from torch import Tensor, nn
@@ -42,14 +44,26 @@ def find_weights(name: str | Path) -> Path:
 def read_torch_file(path: str | Path, allow: tuple = ()):
     """The content of a file of `torch.save`, tensors on the CPU; `path` may be the name of an encoder of the package.
 
-    `allow` are the types it may hold besides tensors, strings, numbers, lists and dicts. Raises CheckpointError.
+    `allow` are the types it may hold besides tensors, strings, numbers, lists and dicts. With the package safetensors
+    also a file of that kind. Raises CheckpointError.
     """
     file = find_weights(path)
     try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(file)
         with zipfile.ZipFile(file) as archive, torch.serialization.safe_globals(list(allow)):
             if damaged := archive.testzip():
                 raise ValueError(f"the checksum of {damaged} differs")
             return torch.load(file, map_location="cpu", weights_only=True)
+    except ImportError as error:
+        raise CheckpointError(f"{path} needs the package safetensors: pip install safetensors") from error
+    except UnpicklingError as error:
+        advice = "write encoder.save(PATH), or torch.save(module.state_dict(), PATH)"
+        raise CheckpointError(
+            f"{path} holds a pickled module or other Python objects, which are not read: {advice}"
+        ) from error
     except Exception as error:  # torch raises half a dozen types on damaged input, some without a message
         reason = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0]  # then, advice to allow pickles
         raise CheckpointError(f"{path} cannot be read as a torch file, or is damaged: {reason}") from error
@@ -90,9 +104,7 @@ def read_weights(path: str | Path, file_format: str | None = None) -> dict:
     """
     content = read_torch_file(path)
     if not isinstance(content, dict) or content.get("format") not in FORMATS:
-        # torchdrug's engine saves its optimizer beside the weights.
-        state = content.get("model", content) if isinstance(content, dict) else {}
-        if not (state and all(isinstance(x, Tensor) for x in state.values())):
+        if not (state := _state(content)):
             raise CheckpointError(f"{path} is neither an encoder file nor a checkpoint nor a dict of tensors")
         content = {"format": ENCODER, **_released(state, path)}
     if file_format not in (None, content["format"]):
@@ -158,37 +170,51 @@ def _as_plain(value):
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-# A task (`model.`), a task in a task, DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`).
-_AROUND = r"(?:(?:model|module|_orig_mod)\.)*"
-_FIRST = re.compile(rf"({_AROUND})((?:structure_model\.)?)layers\.0\.self_loop\.weight")
-_NOT_IN_ESM = r".*rot_emb\.inv_freq|contact_head\..*|lm_head\..*"  # of fair-esm: constants, and heads
+_FIRST = re.compile(r"((?:.+?\.)??)((?:structure_model\.)?)layers\.0\.self_loop\.weight")  # in whatever it is
+_GEARNET = re.compile(r"((edge_)?layers|batch_norms)\.\d+\..*")
+_ESM_GEARNET = re.compile(r"(sequence|structure)_model\..*")
+_NOT_IN_ESM = r".*rot(ary)?_emb(eddings)?\.inv_freq|contact_head\..*|lm_head\..*"  # constants, and heads
+
+
+def _state(content) -> dict[str, Tensor]:
+    """The weights in a file of another program, beside which torchdrug, Lightning and others keep an optimizer."""
+    for name in ("model", "state_dict", "model_state_dict"):
+        if isinstance(content, dict) and isinstance(content.get(name), dict):
+            content = content[name]
+    named = isinstance(content, dict) and all(isinstance(k, str) and isinstance(x, Tensor) for k, x in content.items())
+    return content if named else {}
 
 
 def _released(state: dict[str, Tensor], path: str | Path) -> dict:
     """The encoder in the weights of torchdrug's GearNet or of ESM-GearNet, alone or inside something.
 
     Encoder, level and size are told from the shapes, never from the name of the file: two released links are swapped.
+    What is beside the encoder is not loaded, but named.
     """
-    match = next(filter(None, map(_FIRST.fullmatch, state)), None)
-    if not match:
-        names = ", ".join(list(state)[:3])
-        raise CheckpointError(f"{path} holds no GearNet: no layers.0.self_loop.weight, but {names}, ...")
-    prefix, gearnet = match.groups()
-    heads = {re.sub(_AROUND, "", name, count=1).split(".")[0] for name in state if not name.startswith(prefix)}
-    state = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
-    shapes = [x.shape for name, x in state.items() if re.fullmatch(rf"{gearnet}layers\.\d+\.self_loop\.weight", name)]
+    found = [match for match in map(_FIRST.fullmatch, state) if match]
+    if len(found) != 1:
+        names = ", ".join([match[0] for match in found] or list(state)[:3])
+        problem = "several GearNets" if found else "no GearNet: no layers.0.self_loop.weight, but"
+        raise CheckpointError(f"{path} holds {problem} {names}, ...")
+    prefix, gearnet = found[0].groups()
+    around = re.sub(r"[^.]+\.$", "", prefix)  # of the module that has the encoder in it
+    names = {name: name.removeprefix(prefix if name.startswith(prefix) else around) for name in state}
+    own = _ESM_GEARNET if gearnet else _GEARNET
+    loaded = {short: state[name] for name, short in names.items() if name == prefix + short and own.fullmatch(short)}
+    heads = {short.split(".")[0] for name, short in names.items() if short not in loaded}
+    shapes = [x.shape for name, x in loaded.items() if re.fullmatch(rf"{gearnet}layers\.\d+\.self_loop\.weight", name)]
     dims = [shapes[0][1], *(shape[0] for shape in shapes)]  # of the input, then of the layers
     if gearnet:
         esm = {f"esm-gearnet-{size}".removesuffix("-650M"): width for size, (_, width, _) in ESM_SIZES.items()}
         known = [(width, name, "residue", "paper") for name, width in esm.items()]
-        state = _esm_gearnet(state, path)
+        loaded = _esm_gearnet(loaded, path)
     else:
         nodes = {"atom": ATOM_GRAPH.node_dim, "residue": RESIDUE_GRAPH.node_dim}
         known = [(nodes[level], "gearnet", level, size) for level, size in itertools.product(nodes, GEARNET_DIMS)]
     for width, name, level, size in known:
         if dims == [width, *GEARNET_DIMS[size][level]]:
             identity = dict(zip(IDENTITY, (name, level, size, "official")))
-            return {**identity, "state": state, "not_loaded": sorted(heads)}
+            return {**identity, "state": loaded, "not_loaded": sorted(heads)}
     listed = "; ".join(f"{width} and {GEARNET_DIMS[size][level]}" for width, _, level, size in known)
     shape = f"input {dims[0]} and widths {dims[1:]}"
     raise CheckpointError(f"{path} holds a GearNet with {shape}; known are input and widths {listed}")
@@ -196,7 +222,7 @@ def _released(state: dict[str, Tensor], path: str | Path) -> dict:
 
 def _esm_gearnet(state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
     """torchdrug's weights by the names of `ESMGearNet`. Raises CheckpointError for another order of types."""
-    tokens = state.pop("sequence_model.mapping").tolist()[: len(RESIDUE_TOKEN)]  # of the residue types
+    tokens = state.pop("sequence_model.mapping", torch.zeros(0)).tolist()[: len(RESIDUE_TOKEN)]  # of the residue types
     if tokens != list(RESIDUE_TOKEN):
         raise CheckpointError(f"{path} has the residue types in another order, with ESM's tokens {tokens}")
     state = {re.sub(r"^sequence_model\.model\.", "esm.", name): x for name, x in state.items()}
@@ -243,18 +269,44 @@ def load_encoder(name: str | Path, device: str = "auto") -> Encoder:
             raise CheckpointError(f"{name} holds the encoder {architecture!r:.50}, which is not known here")
         encoder = named(architecture, ENCODERS[architecture])(*identity)
     load_weights(encoder, content["state"], str(name))
+    if "not_loaded" in content:
+        left = f"; not loaded: {', '.join(content['not_loaded'])}" if content["not_loaded"] else ""
+        warnings.warn(
+            f"{name} names no preset, so it is read as one of the released code (official){left}", stacklevel=2
+        )
     return encoder.to(device).eval()
 
 
+_HUGGING_FACE = {  # parts of the names of ESM-2 there -> those of fair-esm, in this order
+    "embeddings.word_embeddings.": "embed_tokens.",
+    "encoder.layer.": "layers.",
+    "encoder.emb_layer_norm_after.": "emb_layer_norm_after.",
+    **{f"attention.self.{name}.": f"self_attn.{name[0]}_proj." for name in ("query", "key", "value")},
+    "attention.output.dense.": "self_attn.out_proj.",
+    "attention.LayerNorm.": "self_attn_layer_norm.",
+    "intermediate.dense.": "fc1.",
+    "output.dense.": "fc2.",
+    "LayerNorm.": "final_layer_norm.",
+}
+
+
 def load_esm(esm: ESM2, path: str) -> str:
-    """Read a weight file of fair-esm (`esm2_t33_650M_UR50D.pt` and the like); returns what was read, in words.
+    """Read ESM-2 from a file of fair-esm (`esm2_t33_650M_UR50D.pt` and the like) or of Hugging Face
+    (`pytorch_model.bin`, `model.safetensors`); returns what was read, in words.
 
     Raises CheckpointError if the file is damaged, no ESM-2, or of another size.
     """
-    content = read_torch_file(path, allow=(Namespace,))  # beside the model the options of its training
-    if not isinstance(content, dict) or "model" not in content:
-        raise CheckpointError(f"{path} is not a weight file of fair-esm")
-    state = {re.sub(r"^encoder\.(sentence_encoder\.)?", "", name): x for name, x in content["model"].items()}
+    state = _state(read_torch_file(path, allow=(Namespace,)))  # fair-esm keeps options of its training beside it
+    if any(name.endswith("word_embeddings.weight") for name in state):
+        if "rotary" in " ".join(state):  # then a table of positions is a relic; in ESM-1 it is used
+            state = {name: x for name, x in state.items() if "embeddings.position_" not in name}
+        for theirs, ours in _HUGGING_FACE.items():
+            state = {name.replace(theirs, ours): x for name, x in state.items()}
+    first = [name for name in state if name.endswith("embed_tokens.weight")]
+    if len(first) != 1:
+        raise CheckpointError(f"{path} is not a weight file of ESM-2")
+    prefix = first[0].removesuffix("embed_tokens.weight")
+    state = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
     state = {name: x for name, x in state.items() if not re.fullmatch(_NOT_IN_ESM, name)}
     size = f"ESM-2 with {len(esm.layers)} layers of {esm.width}"
     load_weights(esm, state, f"{path}, as {size},")

@@ -90,7 +90,7 @@ OPTIONS = {  # group of --help -> its options, in order
         train("ablation", "leave out a part of the method (Sec. 5.3, App. G)", "none", STAGED, choices=ABLATIONS),
         train("head_dim", "width of the heads (default: the width of their input)", only=STAGED, type=COUNT),
         tune("freeze", "train the head only", **SWITCH),
-        both("esm", "esm-gearnet: weights of ESM-2, a file of fair-esm", **FREE),
+        both("esm", "esm-gearnet: weights of ESM-2, a file of fair-esm or of Hugging Face", **FREE),
         both("freeze_esm", "esm-gearnet: leave ESM-2 as it is; otherwise it learns at a tenth of --lr", **SWITCH),
         tune("kind", "kind of the labels (default: by their looks)", only=TABLE, choices=KINDS),
         tune("metric", "metric that decides which epoch is the best (default: by kind)", only=TABLE, choices=METRICS),

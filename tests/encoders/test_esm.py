@@ -1,6 +1,8 @@
 """ESM-2 against fair-esm, how a batch becomes tokens, the weight files, and what ESM-GearNet promises."""
 
 import argparse
+import importlib.util
+import itertools
 import os
 import re
 from dataclasses import replace
@@ -39,6 +41,7 @@ from siamdiff_min.encoders.esm import (
 )
 from siamdiff_min.encoders.graph import RESIDUE_GRAPH
 from siamdiff_min.encoders.weights import load_esm
+from siamdiff_min.files import CheckpointError
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
 from siamdiff_min.protein.protein import Protein
@@ -255,6 +258,48 @@ def test_names_and_shapes_of_fair_esm(size):
     assert {k: v.shape for k, v in ours.state_dict().items()} == expected
 
 
+HUGGING_FACE = {  # a layer there -> the same layer in fair-esm
+    "attention.self.query": "self_attn.q_proj",
+    "attention.self.key": "self_attn.k_proj",
+    "attention.self.value": "self_attn.v_proj",
+    "attention.output.dense": "self_attn.out_proj",
+    "attention.LayerNorm": "self_attn_layer_norm",
+    "intermediate.dense": "fc1",
+    "output.dense": "fc2",
+    "LayerNorm": "final_layer_norm",
+}
+
+
+@pytest.mark.parametrize("prefix", ["", "esm.", "model.esm."])
+def test_files_of_hugging_face(tmp_path, prefix):
+    """Names of `EsmModel`, alone or under a head, with what it keeps beside its weights."""
+    torch.manual_seed(0)
+    source = ESM2(2, 24, 3)
+    state = source.state_dict()
+    theirs = {f"{prefix}embeddings.word_embeddings.weight": state["embed_tokens.weight"]}
+    for x in ("weight", "bias"):
+        theirs[f"{prefix}encoder.emb_layer_norm_after.{x}"] = state[f"emb_layer_norm_after.{x}"]
+        for i, (their, ours) in itertools.product(range(2), HUGGING_FACE.items()):
+            theirs[f"{prefix}encoder.layer.{i}.{their}.{x}"] = state[f"layers.{i}.{ours}.{x}"]
+    assert len(theirs) == len(state)
+    relics = {"embeddings.position_ids": torch.zeros(1, 9), "embeddings.position_embeddings.weight": torch.ones(9, 24)}
+    rotary = {f"{prefix}encoder.layer.{i}.attention.self.rotary_embeddings.inv_freq": torch.ones(4) for i in (0, 1)}
+    heads = {f"{prefix}contact_head.regression.weight": torch.ones(1, 6), "lm_head.dense.weight": torch.ones(24, 24)}
+    relics = {prefix + name: x for name, x in relics.items()}
+    torch.save(theirs | relics | rotary | heads, tmp_path / "pytorch_model.bin")
+    files = [tmp_path / "pytorch_model.bin"]
+    if importlib.util.find_spec("safetensors"):
+        files.append(tmp_path / "model.safetensors")
+        importlib.import_module("safetensors.torch").save_file(theirs | relics | rotary | heads, files[1])
+    for file in files:
+        net = ESM2(2, 24, 3)
+        assert f"({len(state)} tensors)" in load_esm(net, str(file))
+        assert all(torch.equal(x, state[name]) for name, x in net.state_dict().items())
+    torch.save(theirs | relics, tmp_path / "esm1.bin")  # ESM-1 adds a table of positions to its tokens
+    with pytest.raises(CheckpointError, match="do not fit"):
+        load_esm(ESM2(2, 24, 3), str(tmp_path / "esm1.bin"))
+
+
 class Hostile:
     def __reduce__(self):
         return os.mkdir, ("hostile",)
@@ -284,7 +329,7 @@ def test_files_that_do_not_fit(tmp_path, monkeypatch):
     torch.save([1, 2], "list.pt")
     torch.save({"model": Hostile()}, "hostile.pt")
     for name, said in {
-        "short": "is damaged", "list": "is not a weight file of", "hostile": "cannot be read", "none": "No such"
+        "short": "is damaged", "list": "is not a weight file of", "hostile": "other Python objects", "none": "No such"
     }.items():  # fmt: skip
         with pytest.raises(ValueError, match=f"{name}.pt.*{said}"):
             load_esm(net, f"{name}.pt")

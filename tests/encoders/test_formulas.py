@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import generator
+from conftest import generator, real_protein
 
-from siamdiff_min.encoders import Encoding, formulas
+from siamdiff_min.encoders import ENCODERS, Encoding, formulas
 from siamdiff_min.encoders.ops import MLP, Links
 from siamdiff_min.files import ConfigError
+from siamdiff_min.pretraining import OBJECTIVES
 
 
 def test_the_form_chooses(monkeypatch):
@@ -20,7 +21,10 @@ def test_the_form_chooses(monkeypatch):
     links = Links(*torch.zeros(3, 0, dtype=torch.long), 0, 0, 1)
 
     def taken() -> set[str]:
-        found = formulas.edge_scores([], [], 2, 3), formulas.aggregate(torch.zeros(0, 4), links, torch.nn.Linear(4, 4))
+        found = (
+            formulas.edge_scores([], [], MLP(1, 1), MLP(1, 1)),
+            formulas.aggregate(torch.zeros(0, 4), links, torch.nn.Linear(4, 4)),
+        )
         return {"fast" if "fast" in list(x) else "plain" for x in found}
 
     for form in formulas.FORMS:
@@ -28,7 +32,7 @@ def test_the_form_chooses(monkeypatch):
         assert taken() == {form}
     monkeypatch.setattr(formulas, "form", "quick")
     with pytest.raises(ConfigError, match="SIAMDIFF_KERNELS is 'quick'; there are plain and fast"):
-        formulas.aggregate(torch.zeros(0), None, None)
+        formulas.aggregate(torch.zeros(0), None, torch.nn.Linear(1, 1))
 
 
 @pytest.mark.repeats
@@ -38,6 +42,61 @@ def test_the_environment_chooses(form):
     environment = {**os.environ, "SIAMDIFF_KERNELS": form}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == str(form == "fast")
+
+
+# ---- modules that behave ---------------------------------------------------------------------------------------------
+
+
+def objective(encoder: str):
+    torch.manual_seed(0)
+    return OBJECTIVES["siamdiff"](ENCODERS[encoder]("residue", "tiny"), "residue").double()
+
+
+@pytest.mark.parametrize("encoder", ["gearnet", "esm-gearnet-edge"])
+def test_hooks_on_every_module_fire(encoder):
+    siamdiff, protein, fired = objective(encoder), real_protein(), set()
+    expected, _ = siamdiff(protein, generator())
+    modules = {name: m for name, m in siamdiff.named_modules() if not isinstance(m, torch.nn.ModuleList)}
+    for name, module in modules.items():
+        module.register_forward_hook(lambda *_, name=name: fired.add(name))
+    found, _ = siamdiff(protein, generator())
+    assert fired == modules.keys() and torch.isclose(found, expected, rtol=1e-12)
+
+
+class LoRA(torch.nn.Module):
+    """W x + B A x in place of W x."""
+
+    def __init__(self, base: torch.nn.Linear):
+        super().__init__()
+        base.requires_grad_(False)
+        self.base = base
+        self.a = torch.nn.Parameter(torch.randn(2, base.in_features, generator=generator(1), dtype=torch.float64) / 4)
+        self.b = torch.nn.Parameter(torch.randn(base.out_features, 2, generator=generator(2), dtype=torch.float64) / 4)
+
+    def forward(self, x):
+        return self.base(x) + x @ self.a.T @ self.b.T
+
+
+def test_replaced_linear_layers_are_called():
+    lora, merged, protein = objective("gearnet"), objective("gearnet"), real_protein()
+    for name, layer in list(lora.named_modules()):
+        if isinstance(layer, torch.nn.Linear):
+            lora.set_submodule(name, added := LoRA(layer))
+            merged.get_submodule(name).weight.data += (added.b @ added.a).detach()
+    found, _ = lora(protein, generator())
+    found.backward()
+    assert torch.isclose(found, merged(protein, generator())[0], rtol=1e-10)
+    learning = {name for name, x in lora.named_parameters() if x.grad is not None and x.grad.any()}
+    assert {name for name, _ in lora.named_parameters() if name.endswith((".a", ".b"))} <= learning
+
+
+def test_misspelt_names_and_other_precisions_are_sentences():
+    with pytest.raises(ConfigError, match="there is no encoder 'gearNet'; there are gearnet, gvp, esm-gearnet"):
+        ENCODERS["gearNet"]
+    encoder, protein = ENCODERS["gearnet"]("residue", "tiny"), real_protein(dtype=torch.float32)
+    for wrong in (encoder.half(), encoder.double()):
+        with pytest.raises(ConfigError, match=r"weights of the encoder are torch.*the coordinates torch.float32: give"):
+            wrong(protein)
 
 
 # ---- under bf16 ------------------------------------------------------------------------------------------------------
