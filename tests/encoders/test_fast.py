@@ -7,7 +7,6 @@ import pytest
 import torch
 from conftest import generator, relative_error
 
-from benchmarks import piecewise
 from siamdiff_min.encoders import fast
 from siamdiff_min.encoders.fast import Piecewise, pair_linear, scalar_layers
 from siamdiff_min.encoders.gather import Gather
@@ -229,16 +228,6 @@ def test_scalar_layers_under_bf16_are_as_exact_as_the_layers():
         found = function(x)
     assert isinstance(function, Piecewise) and function.table.dtype == found.dtype == torch.float32
     assert relative_error(found, exact.detach()) < relative_error(plain.float(), exact.detach())
-
-
-def test_the_picture_of_a_table_is_drawn(tmp_path, capsys):
-    """It has knots of both kinds, and equals its layers."""
-    pytest.importorskip("matplotlib")
-    layers = piecewise.network()
-    assert_same(torch.linspace(0, piecewise.LONGEST, 50), layers, 1e-6)
-    assert len(tabulated(torch.linspace(0, piecewise.LONGEST, 50), *layers)[0].knot) == 5
-    piecewise.main(["--out", str(tmp_path / "piecewise.png")])
-    assert (tmp_path / "piecewise.png").stat().st_size > 10_000
 
 
 def test_heads_add_up_in_float32_under_bf16():
