@@ -2,125 +2,280 @@
 
 In Python, `siamdiff_min.load_encoder("siamdiff-atom").embed("1abc.cif.gz")`. An encoder is one of those that come with
 the package, or any file with the weights of one: encoder.pt, a checkpoint, a fine-tuned model, a released file.
-`encoders/embedding.py` computes; here are the command, its batches and its file.
+`encoders/embedding.py` computes; here are the command, its processes and its files.
 """
 
 import contextlib
+import csv
+import hashlib
+import io
+import os
 import sys
 import tempfile
 from argparse import Namespace
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 
-from .data.sources import find_structures, read_all
+from . import __version__
+from .data.sources import Source, read_all, read_source, structure_files
 from .encoders.embedding import INCLUDE, Embedder, Embedding, nothing_in
 from .encoders.weights import find_weights, load_encoder
-from .files import ConfigError, Parser, SiamDiffError, StructureError, console, printable, replacing, writing
-from .machine import keep_freed_memory
+from .files import (
+    ConfigError,
+    Parser,
+    SiamDiffError,
+    StructureError,
+    UnwantedError,
+    checksum,
+    console,
+    lock,
+    printable,
+    replacing,
+    write_file,
+)
+from .machine import choose_device, cores, keep_few_plans, keep_freed_memory
 from .training.ranks import Ranks
 
-GROUP = 256  # structures read before they are embedded, in batches of similar size
+GROUP = 128  # structures whose vectors are kept together: an interrupted command loses fewer than that
 
 
-class Table:
-    """Embeddings on their way into an .npz without pickles. Vectors wait in nameless files beside it, not in memory.
+@dataclass(frozen=True)
+class Job:
+    """What is done to every structure. It is sent to other processes, so the encoder is a file."""
+
+    weights: Path
+    device: str
+    batch_nodes: int | None
+    amp: str
+    include: tuple[str, ...]
+
+    def embed(self, structures: list) -> list[Embedding | StructureError]:
+        """The embeddings of (name, structure) pairs, in order."""
+        found = dict(
+            ready_encoder(self.weights, self.device, self.batch_nodes, self.amp).embed_group(structures, self.include)
+        )
+        return [found[i] for i in range(len(structures))]
+
+
+@lru_cache(maxsize=1)
+def ready_encoder(weights: Path, device: str, batch_nodes: int | None, amp: str) -> Embedder:
+    """The encoder of a job, ready for use. A forked process has that of its parent."""
+    return Embedder(load_encoder(weights, device), device, batch_nodes, amp)
+
+
+def embed_source(job: Job, source: Source) -> Embedding | StructureError:
+    """Read a structure and embed it; in a process of one thread."""
+    structure = read_source(source)
+    return structure if isinstance(structure, StructureError) else job.embed([(str(source), structure)])[0]
+
+
+def embed_sources(job: Job, sources: Sequence[Source], processes: int) -> Iterator[Embedding | StructureError]:
+    """The embeddings of all sources, in order.
+
+    On a CPU each process takes a structure at a time: a batch would leave the cache, and threads would wait for each
+    other at every small operation. A GPU takes batches of similar size, and the processes read.
+    """
+    if job.device == "cpu":
+        yield from read_all(sources, processes, partial(embed_source, job))
+        return
+    with contextlib.closing(read_all(sources, processes)) as structures:
+        for first in range(0, len(sources), GROUP):
+            group = sources[first : first + GROUP]
+            found = dict(zip(group, structures))
+            named = [(str(source), x) for source, x in found.items() if not isinstance(x, StructureError)]
+            embedded = iter(job.embed(named))
+            yield from (x if isinstance(x, StructureError) else next(embedded) for x in found.values())
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+class Parts:
+    """The vectors of a command so far: a file for each GROUP of its structures, in a folder beside OUT.
+
+    An interrupted command goes on after its last part. Parts of another command are removed. `command` tells them
+    apart: a hash of all that decides on the vectors.
+    """
+
+    def __init__(self, out: Path, command: str):
+        self.folder = out.with_name(f"{out.name}.siamdiff-parts")
+        self.command = command
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Keep other commands away, which get a SiamDiffError. A folder without parts goes again."""
+        mine = self.folder / "command"
+        with lock(self.folder / "lock", f"another siamdiff embed writes to {self.folder}: wait for its end"):
+            if not mine.exists() or mine.read_text() != self.command:
+                self.clear()
+                write_file(mine, self.command.encode())
+            try:
+                yield
+            finally:
+                if not self.files():
+                    mine.unlink()
+                    (self.folder / "lock").unlink()
+                    with contextlib.suppress(OSError):  # it holds a file that is not ours
+                        self.folder.rmdir()
+
+    def files(self) -> list[Path]:
+        """The parts that are whole."""
+        return sorted(self.folder.glob("[0-9]" * 8 + ".npz"))
+
+    def add(self, embedded: Sequence[Embedding | StructureError], include: Sequence[str]) -> None:
+        """Write the next part. Raises WriteError."""
+        columns, errors = defaultdict(list), [x for x in embedded if isinstance(x, StructureError)]
+        for e in [x for x in embedded if isinstance(x, Embedding)]:
+            rows = {"id": [e.id], "incomplete": [e.incomplete]}
+            rows |= {name: e.mean[None] if name == "mean" else getattr(e, name) for name in include}
+            if {"per_residue", "per_atom"} & {*include}:
+                rows |= {"residue_chain": e.chain, "residue_number": e.residue_number, "residue_type": list(e.sequence)}
+                rows |= {"residue_insertion_code": e.insertion_code, "residue_offset": [len(e.sequence)]}
+            if "per_atom" in include:
+                rows |= {"atom_name": e.atom_name, "atom_residue": e.atom_residue, "atom_offset": [len(e.atom_name)]}
+            for name, values in rows.items():
+                columns[name].append(np.array(values))
+        arrays = {name: np.concatenate(parts) for name, parts in columns.items()}
+        arrays["failed"] = np.array([error.path for error in errors], dtype=str)
+        arrays["failed_reason"] = np.array([error.reason for error in errors], dtype=str)
+        arrays["failed_detail"] = np.array([error.detail for error in errors], dtype=str)
+        arrays["unwanted"] = np.array([isinstance(error, UnwantedError) for error in errors], dtype=bool)
+        with replacing(self.folder / f"{len(self.files()):08d}.npz") as file:
+            np.savez(file, **arrays)
+
+    def clear(self) -> None:
+        """Remove all parts."""
+        for file in self.files():
+            file.unlink()
+
+
+def merged(parts: Sequence[Path], files: contextlib.ExitStack) -> dict[str, np.ndarray]:
+    """The columns of all parts. Vectors lie in nameless files, which `files` closes, and not in memory.
 
     Structure i has the rows `residue_offset[i]` to `residue_offset[i + 1]` of `per_residue`, and so on for `per_atom`.
     """
+    columns, vectors, width = {name: [np.array([], dtype=str)] for name in ("id", "incomplete")}, {}, 0
+    for part in parts:
+        with np.load(part, allow_pickle=False) as kept:
+            for name in kept.files:
+                if name not in INCLUDE:
+                    columns.setdefault(name, []).append(kept[name])
+                    continue
+                if name not in vectors:
+                    vectors[name] = files.enter_context(tempfile.TemporaryFile(dir=part.parent))  # noqa: SIM115
+                width = kept[name].shape[1]
+                vectors[name].write(kept[name].tobytes())
+    arrays = {name: np.concatenate(values) for name, values in columns.items()}
+    arrays |= {name: np.append(0, x.cumsum()) for name, x in arrays.items() if name.endswith("_offset")}
+    for name, file in vectors.items():
+        file.flush()
+        arrays[name] = np.memmap(file, np.float32, "r").reshape(-1, width)
+    return arrays
 
-    def __init__(self, path: Path, include: Sequence[str], width: int):
-        self.path, self.width, self.columns = path, width, defaultdict(list)  # of the .npz -> a part per structure
-        self.files = contextlib.ExitStack()  # the maker of the table closes them
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            files = [self.files.enter_context(tempfile.TemporaryFile(dir=path.parent)) for _ in include]  # noqa: SIM115
-        self.vectors = dict(zip(include, files))
 
-    def add(self, e: Embedding) -> None:
-        """Add a structure. Raises WriteError."""
-        with writing(self.path):
-            for name, file in self.vectors.items():
-                file.write(getattr(e, name).tobytes())
-        columns = {"id": [e.id], "incomplete": [e.incomplete]}
-        if self.vectors.keys() & {"per_residue", "per_atom"}:
-            columns |= {"residue_chain": e.chain, "residue_number": e.residue_number, "residue_type": list(e.sequence)}
-            columns |= {"residue_insertion_code": e.insertion_code, "residue_offset": [len(e.sequence)]}
-        if "per_atom" in self.vectors:
-            columns |= {"atom_name": e.atom_name, "atom_residue": e.atom_residue, "atom_offset": [len(e.atom_name)]}
-        for name, values in columns.items():
-            self.columns[name].append(np.array(values))
+def write_table(out: Path, arrays: Mapping[str, np.ndarray], include: Sequence[str]) -> None:
+    """Write an .npz without pickles, or the means as a .csv. Raises WriteError; an older file is then unchanged."""
+    with replacing(out) as file:
+        if out.suffix == ".npz":
+            np.savez(file, **{name: x for name, x in arrays.items() if name in include or name not in INCLUDE})
+        else:
+            text = io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="")
+            table = csv.writer(text)
+            table.writerow(["name", *(f"v{k + 1}" for k in range(arrays["mean"].shape[1]))])
+            table.writerows([name, *vector] for name, vector in zip(arrays["id"], arrays["mean"]))
+            text.detach()
 
-    def write(self, failures: Sequence[StructureError]) -> None:
-        """Write the .npz; it needs a structure. Raises WriteError; an older file is then unchanged."""
-        arrays = {name: np.concatenate(parts) for name, parts in self.columns.items()}
-        arrays |= {name: np.append(0, x.cumsum()) for name, x in arrays.items() if name.endswith("_offset")}
-        arrays["failed"] = np.array([error.path for error in failures], dtype=str)
-        arrays["failed_reason"] = np.array([error.reason for error in failures], dtype=str)
-        with replacing(self.path) as file:
-            for name, vectors in self.vectors.items():
-                vectors.flush()
-                arrays[name] = np.memmap(vectors, np.float32, "r").reshape(-1, self.width)
-            np.savez(file, **arrays)
+
+def check_out(out: Path, include: Sequence[str]) -> None:
+    """Raises ConfigError for another ending, and for a file that holds no vectors of ours: it is never replaced."""
+    if out.suffix not in (".npz", ".csv") or out.is_dir():
+        raise ConfigError(f"--out {out} is not the name of an .npz or .csv file")
+    if out.suffix == ".csv" and [*include] != ["mean"]:
+        raise ConfigError(f"--out {out}: a .csv holds the mean of every structure. For other vectors take an .npz")
+    if out.exists():
+        with contextlib.suppress(Exception):
+            with open(out, "rb") as file:
+                if out.suffix == ".csv" and file.readline().startswith(b"name,v1,"):
+                    return
+            if out.suffix == ".npz":
+                with np.load(out, allow_pickle=False) as arrays:
+                    if {"id", "failed", "failed_reason"} <= {*arrays.files}:
+                        return
+        raise ConfigError(f"--out {out} exists and holds no vectors of siamdiff embed, so it is not replaced")
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
 
 
 def embed_structures(args: Namespace) -> int:
     """Embed the structures of a command line; returns 1 if one of its paths gave no embedding."""
-    if args.out.suffix != ".npz" or args.out.is_dir():
-        raise ConfigError(f"--out {args.out} is not the name of an .npz file")
+    check_out(args.out, args.include)
     keep_freed_memory()
+    if args.amp == "bf16":
+        keep_few_plans()
     weights = find_weights(args.checkpoint)
-    encoder = load_encoder(weights, args.device)
-    embedder = Embedder(encoder, encoder.device, args.batch_nodes)
-    listings = [find_structures(path) for path in args.structures]
+    job = Job(weights, choose_device(args.device), args.batch_nodes, args.amp, tuple(args.include))
+    embedder = ready_encoder(weights, job.device, job.batch_nodes, job.amp)
+    listings = [structure_files(path, args.min_plddt).listing() for path in args.structures]
     sources = list(dict.fromkeys(source for listing in listings for source in listing.sources))
     count = Counter(source.name for source in sources)
     names = {s: s.name if count[s.name] == 1 else f"{s.path}:{s.name}" for s in sources}  # no two are the same
-    group, failures, embedded, table = [], [], [], Table(args.out, args.include, encoder.out_dim)
     print(f"encoder {printable(str(weights))}", flush=True)
-    with (
-        table.files,
-        contextlib.closing(read_all(sources, max(args.num_workers, 1))) as results,
-        Ranks(embedder.device).bar(total=len(sources), unit="protein") as bar,
-    ):
-        for number, (source, result) in enumerate(zip(sources, results), 1):
-            if isinstance(result, StructureError):
-                failures.append(result)
+    parts = Parts(args.out, fingerprint(job, sources))
+    with parts.open(), contextlib.ExitStack() as files:
+        done, group = min(GROUP * len(parts.files()), len(sources)), []
+        if done:
+            print(f"going on after {done} of {len(sources)} structures", flush=True)
+        with (
+            contextlib.closing(embed_sources(job, sources[done:], args.num_workers or 1)) as results,
+            Ranks(embedder.device).bar(total=len(sources), initial=done, unit="protein") as bar,
+        ):
+            for source, result in zip(sources[done:], results):
+                if isinstance(result, StructureError) and args.fail_fast:
+                    raise result
+                group.append(replace(result, id=names[source]) if isinstance(result, Embedding) else result)
                 bar.update()
-            else:
-                group.append((names[source], result))
-            if len(group) == GROUP or number == len(sources):
-                found = {}
-                for i, embedding in embedder.embed_group(group, args.include):
-                    found[i] = embedding
-                    bar.update()
-                for _, embedding in sorted(found.items()):
-                    if isinstance(embedding, StructureError):
-                        failures.append(embedding)
-                    else:
-                        table.add(embedding)
-                        embedded.append((embedding.id, embedding.incomplete))
-                group = []
-            if failures and args.fail_fast:
-                raise failures[0]
+                if len(group) == GROUP or source is sources[-1]:
+                    parts.add(group, args.include)
+                    group = []
+        arrays = merged(parts.files(), files)
+        errors = [arrays.pop(name).tolist() for name in ("unwanted", "failed", "failed_reason", "failed_detail")]
+        embedded = dict(zip(arrays["id"].tolist(), arrays["incomplete"].tolist()))
+        failures = [StructureError(*rest) for unwanted, *rest in zip(*errors) if not unwanted]
+        arrays["failed"] = np.array([error.path for error in failures], dtype=str)
+        arrays["failed_reason"] = np.array([error.reason for error in failures], dtype=str)
         if embedded:
-            table.write(failures)
+            write_table(args.out, arrays, args.include)
+        parts.clear()
 
     skipped = Counter(reason for listing in listings for _, reason in listing.skipped)
-    said = [f"warning: {printable(name)}: {reason}" for name, reason in embedded if reason]
+    skipped.update(reason for unwanted, _, reason, _ in zip(*errors) if unwanted)
+    said = [f"warning: {printable(name)}: {reason}" for name, reason in embedded.items() if reason]
     said += [f"failed: {error}" for error in failures]
     said += [f"skipped: {reason} {count}" for reason, count in sorted(skipped.items())]
     empty = [nothing_in(path, listing) for path, listing in zip(args.structures, listings) if not listing.sources]
     sys.stderr.writelines(f"{line}\n" for line in [*said, *(f"skipped: {error}" for error in empty)])
-    seen = len(sources) + skipped.total()
+    seen = len(sources) + sum(len(listing.skipped) for listing in listings)
     print(f"seen {seen} = embedded {len(embedded)} + skipped {skipped.total()} + failed {len(failures)}")
     if not embedded:
         raise SiamDiffError("no structure could be read")
-    print(printable(f"{args.out}: {', '.join(args.include)}, {table.width} numbers each"))
-    done = {name for name, _ in embedded}
-    return int(not all(any(names[source] in done for source in listing.sources) for listing in listings))
+    print(printable(f"{args.out}: {', '.join(args.include)}, {embedder.encoder.out_dim} numbers each"))
+    return int(not all(any(names[source] in embedded for source in listing.sources) for listing in listings))
+
+
+def fingerprint(job: Job, sources: Sequence[Source]) -> str:
+    """A hash of all that decides on the vectors: version, encoder, options, the files with their sizes and times."""
+    status = {path: os.stat(path) for path in dict.fromkeys(source.path for source in sources)}
+    files = [
+        (*asdict(source).values(), status[source.path].st_size, status[source.path].st_mtime_ns) for source in sources
+    ]
+    what = (__version__, checksum(job.weights), job.device, job.amp, job.include, GROUP)
+    return hashlib.sha256(repr((what, files)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -129,18 +284,25 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("structures", nargs="+", help="files, folders and archives of PDB or mmCIF files, also .gz")
     text = "siamdiff-residue, or a file: encoder.pt, checkpoint, fine-tuned model, released (default: siamdiff-atom)"
     parser.add_argument("--checkpoint", default="siamdiff-atom", help=text)
-    parser.add_argument("--out", type=Path, default="embeddings.npz", help="file to write (default: embeddings.npz)")
+    text = "file to write, .npz or .csv (default: embeddings.npz). A file that holds no vectors of ours is not replaced"
+    parser.add_argument("--out", type=Path, default="embeddings.npz", help=text)
     parser.add_argument("--include", nargs="+", choices=INCLUDE, default=["mean"], help="vectors (default: mean)")
-    parser.add_argument("--batch-nodes", type=int, default=8000, help="atoms (or residues) per batch (default: 8000)")
-    parser.add_argument("--num-workers", type=int, default=1, help="processes that read structures (default: 1)")
+    parser.add_argument("--min-plddt", type=float, help="leave out predicted structures with a lower mean pLDDT")
+    text = "atoms (or residues) per batch (default: 8000 on a GPU; a CPU takes one structure at a time)"
+    parser.add_argument("--batch-nodes", type=int, help=text)
+    text = "processes, of one thread each; on a GPU they read (default: cores of this machine that are ours)"
+    parser.add_argument("--num-workers", type=int, default=cores(), help=text)
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
+    parser.add_argument("--amp", default="off", choices=("off", "bf16"), help="autocast to bfloat16 (default: off)")
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first structure that fails")
     args = parser.parse_args(argv)
     try:
         with console():
             return embed_structures(args)
     except KeyboardInterrupt:
-        print(f"stopped: {args.out} is not written", file=sys.stderr)
+        kept = GROUP * len(Parts(args.out, "").files())
+        more = f"; {kept} structures are kept, and the same command goes on" if kept else ""
+        print(f"stopped: {args.out} is not written{more}", file=sys.stderr)
         return 130
 
 

@@ -71,6 +71,11 @@ def cores() -> int:
         return own
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a computation ended because there was no memory left, of the machine or of its GPU."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+
+
 def memory() -> int:
     """Bytes of memory that this machine has."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

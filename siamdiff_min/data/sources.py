@@ -299,18 +299,18 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_all(sources: Sequence[Source], processes: int = 1) -> Iterator[Structure | StructureError]:
-    """`source.read()` of all sources, in order, in other processes. One that cannot be read gives its error instead.
+def read_all(sources: Sequence[Source], processes: int = 1, work: Callable | None = None) -> Iterator:
+    """`read_source` of all sources, or `work`, in order, in other processes of one thread each.
 
     If the system kills a process (no memory left, a fault in a library), the next sources are read by one process
     alone. If that one ends too, the source that it was reading fails.
     """
-    done, alone = 0, False
+    done, alone, chunk = 0, False, 4 if work is None else 1
     while done < len(sources):
         pool = ProcessPoolExecutor(1 if alone else processes, multiprocessing.get_context(START), _begin_reading)
         try:
             for first in [done] if alone else range(done, len(sources), WINDOW):
-                for answer in pool.map(_read, sources[first : first + WINDOW], chunksize=1 if alone else 4):
+                for answer in pool.map(work or read_source, sources[first : first + WINDOW], chunksize=chunk):
                     yield answer
                     done += 1
             alone = False
@@ -319,6 +319,10 @@ def read_all(sources: Sequence[Source], processes: int = 1) -> Iterator[Structur
                 yield StructureError(sources[done].path, "ended the process that read it", "no memory left, or a fault")
                 done += 1
             alone = not alone
+        except (GeneratorExit, KeyboardInterrupt):
+            for process in pool._processes.values():  # a large structure takes a while
+                process.kill()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -332,7 +336,8 @@ def _begin_reading() -> None:
     ForkingPickler.register(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))
 
 
-def _read(source: Source) -> Structure | StructureError:
+def read_source(source: Source) -> Structure | StructureError:
+    """The structure, or why it cannot be read."""
     try:
         with structure_errors(source.path, "unreadable"):
             structure = source.read()

@@ -121,7 +121,7 @@ class Binary(Task):
         return Entropy(torch.stack([len(target) - ones, ones], dim=-1))
 
     def score(self, output: Tensor) -> Tensor:
-        return output.sigmoid().squeeze(-1)
+        return output.double().sigmoid().squeeze(-1)
 
 
 class MultiLabel(Binary):
@@ -137,7 +137,7 @@ class MultiLabel(Binary):
                 self.head.layers[-1].bias.copy_(frequency.logit())
 
     def score(self, output: Tensor) -> Tensor:
-        return output.sigmoid()
+        return output.double().sigmoid()
 
 
 class Classes(Task):
@@ -152,7 +152,7 @@ class Classes(Task):
         return Entropy.of(target, self.head.layers[-1].out_features)
 
     def score(self, output: Tensor) -> Tensor:
-        return output.softmax(-1)
+        return output.double().softmax(-1)
 
     def answer(self, targets: np.ndarray) -> dict:
         """The shares of the classes; the commonest is chosen."""

@@ -18,6 +18,7 @@ from torch import nn
 
 from ..data.sources import ARCHIVES, NOT_A_STRUCTURE, Listing, find_structures, without_ending
 from ..files import ConfigError, StructureError
+from ..machine import out_of_memory
 from ..protein.check import check_protein
 from ..protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
 from ..protein.parse import name_of, read_structure
@@ -53,11 +54,14 @@ class Embedder:
     """An encoder of `ENCODERS` ready for use: in evaluation mode, on `device`.
 
     A batch has at most `batch_nodes` nodes (atoms, or residues at residue level), and memory grows with it; a larger
-    structure goes alone. For atoms call `encoder(protein).node`: the layers side by side, `encoder.layer_dims` wide.
+    structure goes alone. By default a GPU takes 8,000, and on a CPU each structure goes alone, as a batch leaves the
+    cache. `amp` "bf16" is autocast to bfloat16. For atoms call `encoder(protein).node`: the layers side by side,
+    `encoder.layer_dims` wide.
     """
 
-    def __init__(self, encoder: nn.Module, device="cpu", batch_nodes: int = 8000):
-        self.encoder, self.device, self.batch_nodes = encoder.to(device).eval(), torch.device(device), batch_nodes
+    def __init__(self, encoder: nn.Module, device="cpu", batch_nodes: int | None = None, amp: str = "off"):
+        self.encoder, self.device, self.amp = encoder.to(device).eval(), torch.device(device), amp
+        self.batch_nodes = batch_nodes or (1 if self.device.type == "cpu" else 8000)
 
     def embed(
         self, *inputs, include: Sequence[str] = INCLUDE[:2], errors: str = "raise"
@@ -101,8 +105,8 @@ class Embedder:
     ) -> Iterator[tuple[int, Embedding | StructureError]]:
         """Yield (index, embedding) for each (id, structure), in batches of similar size, the largest structures first.
 
-        If a structure has no nodes of this level, or coordinates or representations that are not finite, its embedding
-        is a StructureError.
+        If a structure has no nodes of this level, coordinates or representations that are not finite, or if the memory
+        is too small for it alone, its embedding is a StructureError.
         """
         views = [tried(self._view, name, structure.protein) for name, structure in structures]
         yield from ((i, view) for i, view in enumerate(views) if isinstance(view, StructureError))
@@ -114,9 +118,22 @@ class Embedder:
                 room = self.batch_nodes
             batches[-1].append(i)
             room -= views[i].num_atoms
-        for batch in batches:
-            with torch.inference_mode():
-                encoding = self.encoder(Protein.pack([views[i] for i in batch]).to(self.device))
+        while batches:
+            batch = batches.pop(0)
+            try:
+                with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, self.amp == "bf16"):
+                    encoding = self.encoder(Protein.pack([views[i] for i in batch]).to(self.device))
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+                halves = batch[: len(batch) // 2], batch[len(batch) // 2 :]
+                batches[:0] = halves if len(batch) > 1 else []
+                for i in batch if len(batch) == 1 else ():
+                    yield (
+                        i,
+                        StructureError(structures[i][0], "no memory left for it", f"{views[i].num_residues} residues"),
+                    )
+                continue
             residues = encoding.residue.float().cpu().split([views[i].num_residues for i in batch])
             atoms = [torch.zeros(0, self.encoder.out_dim)] * len(batch)
             if "per_atom" in include:

@@ -38,7 +38,7 @@ class Encoder(nn.Module):
         """Where its weights are."""
         return next(self.parameters()).device
 
-    def embed(self, *structures, batch_nodes: int = 8000, **options):
+    def embed(self, *structures, batch_nodes: int | None = None, **options):
         """Embeddings of structures, in evaluation mode: see `siamdiff_min.encoders.embedding.Embedder`."""
         from .embedding import Embedder
 
