@@ -111,16 +111,16 @@ class Parts:
         """Keep other commands away, which get a SiamDiffError. A folder without parts goes again."""
         mine = self.folder / "command"
         with lock(self.folder / "lock", f"another siamdiff embed writes to {self.folder}: wait for its end"):
-            if not mine.exists() or mine.read_text() != self.command:
-                self.clear()
-                write_file(mine, self.command.encode())
             try:
+                if not mine.exists() or mine.read_text() != self.command:
+                    self.clear()
+                    write_file(mine, self.command.encode())
                 yield
             finally:
                 if not self.files():
-                    mine.unlink()
-                    (self.folder / "lock").unlink()
-                    with contextlib.suppress(OSError):  # it holds a file that is not ours
+                    with contextlib.suppress(OSError):  # the folder holds a file that is not ours
+                        mine.unlink(missing_ok=True)
+                        (self.folder / "lock").unlink()
                         self.folder.rmdir()
 
     def files(self) -> list[Path]:
@@ -192,20 +192,19 @@ def write_table(out: Path, arrays: Mapping[str, np.ndarray], include: Sequence[s
 
 
 def check_out(out: Path, include: Sequence[str]) -> None:
-    """Raises ConfigError for another ending, and for a file that holds no vectors of ours: it is never replaced."""
+    """Raises ConfigError for another ending, and for a file that this command did not write: it is never replaced."""
     if out.suffix not in (".npz", ".csv") or out.is_dir():
         raise ConfigError(f"--out {out} is not the name of an .npz or .csv file")
     if out.suffix == ".csv" and [*include] != ["mean"]:
         raise ConfigError(f"--out {out}: a .csv holds the mean of every structure. For other vectors take an .npz")
-    if out.exists():
-        with contextlib.suppress(Exception):
-            with open(out, "rb") as file:
-                if out.suffix == ".csv" and file.readline().startswith(b"name,v1,"):
-                    return
-            if out.suffix == ".npz":
-                with np.load(out, allow_pickle=False) as arrays:
-                    if {"id", "failed", "failed_reason"} <= {*arrays.files}:
-                        return
+    ours = not out.exists()
+    with contextlib.suppress(Exception):  # what another program wrote may be anything
+        if out.suffix == ".csv":
+            ours = ours or out.read_bytes().startswith(b"name,v1,")
+        else:
+            with np.load(out, allow_pickle=False) as arrays:
+                ours = {"id", "failed", "failed_reason"} <= {*arrays.files}
+    if not ours:
         raise ConfigError(f"--out {out} exists and holds no vectors of siamdiff embed, so it is not replaced")
 
 

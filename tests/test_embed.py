@@ -1,12 +1,12 @@
 """Embeddings depend on the structure alone; files of any kind and quality end in a table or in the list of failures."""
 
+import csv
 import gzip
 import io
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tarfile
 from collections import Counter
@@ -392,47 +392,166 @@ def test_a_name_that_is_not_utf_8_or_not_printable(weights, tmp_path, files, mon
         assert arrays["id"].tolist() == ["\udcfe\tx"]
 
 
-def test_groups_make_no_difference(weights, tmp_path, files, monkeypatch):
+def columns(path: Path) -> dict[str, list]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: array.tolist() for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("include", [["mean"], ["per_atom", "mean", "per_residue"]])
+def test_what_is_embedded_before_an_interruption_is_kept(weights, tmp_path, files, monkeypatch, capsys, include):
+    """The same command goes on after the last part, and writes the same vectors. Another command begins anew."""
     (tmp_path / "bad.pdb").write_text("nothing")
     given = [*files[:4], tmp_path / "bad.pdb", *files[4:9]]
-    found = []
-    for group in (3, 256):
-        monkeypatch.setattr(embed, "GROUP", group)
-        options = ["--checkpoint", weights, "--include", "mean", "per_residue", "--out", tmp_path / "e.npz"]
-        assert embed_here(*given, *options) == 1
-        with np.load(tmp_path / "e.npz") as arrays:
-            found.append(dict(arrays))
-    assert os.listdir(tmp_path) == ["bad.pdb", "e.npz"] or os.listdir(tmp_path) == ["e.npz", "bad.pdb"]
-    assert found[0].keys() == found[1].keys() and found[0]["id"].tolist() == [stem(file) for file in files[:9]]
-    for name, array in found[0].items():
-        assert (
-            np.allclose(array, found[1][name], rtol=1e-5, atol=1e-6)
-            if array.dtype.kind == "f"
-            else (array.tolist() == found[1][name].tolist())
-        )
+    options = ["--checkpoint", weights, "--include", *include, "--out"]
+    assert embed_here(*given, *options, tmp_path / "whole.npz") == 1
+    monkeypatch.setattr(embed, "GROUP", 3)
+    add, done = embed.Parts.add, []
+
+    def interrupted(self, *arguments):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(add(self, *arguments))
+
+    monkeypatch.setattr(embed.Parts, "add", interrupted)
+    capsys.readouterr()
+    assert embed_here(*given, *options, tmp_path / "e.npz") == 130
+    assert "e.npz is not written; 6 structures are kept, and the same command goes on" in capsys.readouterr().err
+    assert not (tmp_path / "e.npz").exists()
+    monkeypatch.setattr(embed.Parts, "add", add)
+    assert embed_here(*given, *options, tmp_path / "e.npz") == 1
+    assert "going on after 6 of 10 structures" in capsys.readouterr().out
+    assert columns(tmp_path / "e.npz") == columns(tmp_path / "whole.npz")
+    monkeypatch.setattr(embed.Parts, "add", interrupted)
+    assert embed_here(*given, *options, tmp_path / "e.npz") == 130  # `done` is full: at once
+    done.clear()
+    assert embed_here(*given, *options, tmp_path / "e.npz") == 130
+    monkeypatch.setattr(embed.Parts, "add", add)
+    assert embed_here(*given[1:], *options, tmp_path / "e.npz") == 1
+    assert "going on" not in "".join(capsys.readouterr()) and len(columns(tmp_path / "e.npz")["id"]) == 8
+    assert sorted(os.listdir(tmp_path)) == ["bad.pdb", "e.npz", "whole.npz"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals there are others")
-def test_ctrl_c_ends_with_one_line(weights, tmp_path, files):
+def test_two_commands_that_write_one_file(weights, tmp_path, files, capsys):
+    """One is told to wait. If the other were killed, its lock would be gone."""
+    out = tmp_path / "e.npz"
+    with embed.Parts(out, "another").open():
+        said = run(files[0], "--checkpoint", weights, "--out", out, status=1)
+        assert "error: another siamdiff embed writes to " in said
+    assert embed_here(files[0], "--checkpoint", weights, "--out", out) == 0
+    assert os.listdir(tmp_path) == ["e.npz"]
+
+
+@pytest.mark.parametrize("content", [b"my notes", b"PK, and then text", "zip", b"name,x,y\n"])
+def test_what_holds_no_vectors_of_ours_is_never_replaced(weights, tmp_path, files, content):
+    for name in ("mine.npz", "mine.csv"):
+        out = tmp_path / name
+        if content == "zip":
+            with open(out, "wb") as file:
+                np.savez(file, x=np.zeros(3), id=np.zeros(2))
+        else:
+            out.write_bytes(content)
+        before = out.read_bytes()
+        with pytest.raises(SystemExit, match="exists and holds no vectors of siamdiff embed, so it is not replaced"):
+            embed_here(files[0], "--checkpoint", weights, "--out", out)
+        assert out.read_bytes() == before and os.listdir(tmp_path) == [name]
+        out.unlink()
+
+
+def test_a_csv_has_a_row_for_every_structure(weights, tmp_path, files):
+    shutil.copy(files[1], tmp_path / "with, comma.pdb.gz")
+    given = [files[0], tmp_path / "with, comma.pdb.gz"]
+    for _ in range(2):  # the second replaces the first
+        assert embed_here(*given, "--checkpoint", weights, "--out", tmp_path / "e.csv") == 0
+    head, *rows = csv.reader((tmp_path / "e.csv").read_text().splitlines())
+    embed_here(*given, "--checkpoint", weights, "--out", tmp_path / "e.npz")
+    found = columns(tmp_path / "e.npz")
+    assert head[:3] == ["name", "v1", "v2"] and [row[0] for row in rows] == found["id"] == [
+        stem(files[0]),
+        "with, comma",
+    ]
+    assert np.array_equal(np.array([row[1:] for row in rows], dtype=np.float32), np.array(found["mean"], np.float32))
+    with pytest.raises(SystemExit, match=r"a \.csv holds the mean of every structure"):
+        embed_here(*given, "--checkpoint", weights, "--out", tmp_path / "e.csv", "--include", "per_residue")
+
+
+def test_models_of_low_confidence_are_left_out_if_asked(weights, tmp_path, capsys):
+    real = gzip.decompress((Path(__file__).parent / "protein/1LCD.pdb.gz").read_bytes()).decode().splitlines()
+    chain = [line for line in real if line.startswith("ATOM") and line[21] == "A"][:100]
+    for name, plddt in (("good", 90.0), ("bad", 40.0)):
+        text = "".join(f"{line[:60]}{plddt + int(line[25]):6.2f}{line[66:]}\n" for line in chain)
+        (tmp_path / f"{name}.pdb").write_text(text)
+    options = "--checkpoint", weights, "--out", tmp_path / "e.npz", "--min-plddt", 70
+    assert embed_here(tmp_path, *options) == 0
+    said = "".join(capsys.readouterr())
+    assert "skipped: mean pLDDT below 70 1" in said and "seen 2 = embedded 1 + skipped 1 + failed 0" in said
+    found = columns(tmp_path / "e.npz")
+    assert found["id"] == ["good"] and found["failed"] == []
+
+
+def test_where_memory_runs_out_the_batch_is_halved_and_one_structure_fails(weights, files, monkeypatch):
+    """As in a graph of one large complex: the others keep their vectors."""
+    encoder = siamdiff_min.load_encoder(weights, "cpu")
+    found = [encoder.embed(file) for file in files[:6]]
+    largest = max(len(e.sequence) for e in found)
+    encode, sizes = encoder.forward, []
+
+    def forward(protein):
+        sizes.append(protein.num_residues)
+        if protein.num_residues >= largest:
+            raise RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory"
+            )
+        return encode(protein)
+
+    monkeypatch.setattr(encoder, "forward", forward)
+    with pytest.warns(UserWarning, match=rf"no memory left for it \({largest} residues\)"):
+        rest = encoder.embed(*files[:6], errors="skip", batch_nodes=10**6)
+    assert sizes[0] == sum(len(e.sequence) for e in found) and len(sizes) > 3
+    expected = {e.id: e.mean for e in found if len(e.sequence) < largest}
+    assert {e.id for e in rest} == expected.keys() and len(rest) == 5
+    assert all(np.allclose(e.mean, expected[e.id], rtol=1e-5, atol=1e-6) for e in rest)
+
+    def broken(protein):
+        raise RuntimeError("shapes cannot be multiplied")
+
+    monkeypatch.setattr(encoder, "forward", broken)
+    with pytest.raises(RuntimeError, match="shapes"):
+        encoder.embed(files[0])
+
+
+def test_bfloat16_changes_vectors_by_little(checkpoint, files, tmp_path):
+    found = {}
+    for amp in ("off", "bf16"):
+        options = "--checkpoint", checkpoint, "--out", tmp_path / f"{amp}.npz", "--amp", amp
+        assert embed_here(*files[:3], *options) == 0
+        found[amp] = np.array(columns(tmp_path / f"{amp}.npz")["mean"])
+    difference = np.linalg.norm(found["bf16"] - found["off"], axis=1) / np.linalg.norm(found["off"], axis=1)
+    assert 0 < difference.max() < 0.02
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_command_that_is_stopped_ends_at_once_and_goes_on_later(number, weights, tmp_path, files):
     (tmp_path / "many").mkdir()
-    for i in range(600):
+    for i in range(160):
         os.link(files[0], tmp_path / "many" / f"{i}.pdb.gz")
-    command = [sys.executable, "-m", "siamdiff_min.embed", "many", "--checkpoint", weights, "--out", "out.npz"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    options = {"cwd": tmp_path, "env": environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a shell switches it off for what it starts with &
-    process = subprocess.Popen([*map(str, command), "--device", "cpu"], **options)
-    signal.signal(signal.SIGINT, before)
-    with process:
-        assert process.stdout.readline().startswith("encoder ")  # it has begun
-        process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=600)[1]
-    assert process.returncode == 130 and "Traceback" not in said, said
-    *_, last = said.splitlines()
-    assert re.fullmatch(r"stopped after \d+ of 600 structures: out\.npz is not written", last), said
-    assert os.listdir(tmp_path) == ["many"]
+    log, out = tmp_path / "log", tmp_path / "e.npz"
+    command = [tmp_path / "many", "--checkpoint", weights, "--out", out, "--device", "cpu", "--num-workers", "2"]
+    (child,) = processes.start(log, 1, "embed", *command)
+    parts = tmp_path / "e.npz.siamdiff-parts"
+    processes.until(lambda: [*parts.glob("0*.npz")] or not child.is_alive(), log)
+    workers = processes.descendants(child.pid)
+    os.kill(child.pid, number)
+    assert processes.finish([child]) == [130 if number == signal.SIGINT else -number] and not out.exists()
+    processes.until(lambda: not any(map(processes.running, workers)), log)
+    assert "Traceback" not in log.read_text()
+    if number == signal.SIGINT:
+        last = log.read_text().splitlines()[-1]
+        assert re.fullmatch(r"stopped: .*e\.npz is not written; \d+ structures are kept, and the same .*", last)
+    (child,) = processes.start(log, 1, "embed", *command)
+    assert processes.finish([child]) == [0] and "going on after " in log.read_text()
+    found = columns(out)
+    assert len(found["id"]) == 160 and len({tuple(vector) for vector in found["mean"]}) == 1
+    assert sorted(os.listdir(tmp_path)) == ["e.npz", "log", "many"]
 
 
 def test_a_bar_moves_with_every_batch(weights, files, tmp_path, monkeypatch):
@@ -478,23 +597,24 @@ def test_incomplete_structures_are_named(encoders, files, tmp_path, capsys):
         assert siamdiff_min.load_encoder(encoders[level], "cpu").embed(trace).incomplete == found.get("trace", "")
 
 
-def test_numbers_that_are_not_finite_are_never_handed_out(weights, files, tmp_path, monkeypatch, capsys):
-    encoder, real = siamdiff_min.load_encoder(weights, "cpu"), Embedder.embed_group
-    embedder, encode = Embedder(encoder), encoder.forward
+def test_numbers_that_are_not_finite_are_never_handed_out(encoders, files, tmp_path, monkeypatch, capsys):
+    encoder = siamdiff_min.load_encoder(encoders["residue"], "cpu")
+    encode, large = encoder.forward, len(encoder.embed(files[1]).sequence)
 
     def overflow(protein):
         encoding = encode(protein)
-        encoding.residue[protein.residue_protein == 0] = torch.inf
+        encoding.residue[protein.residue_protein == 0] *= torch.inf if protein.num_residues == large else 1
         return encoding
 
     monkeypatch.setattr(encoder, "forward", overflow)
     with pytest.raises(StructureError, match="0: no finite representation"):
-        embedder.embed(read_structure(files[0]))
-    monkeypatch.setattr(Embedder, "embed_group", lambda self, *args: real(embedder, *args))
-    assert embed_here(*files[:2], "--checkpoint", weights, "--out", tmp_path / "e.npz") == 1
-    assert "embedded 1 + skipped 0 + failed 1" in capsys.readouterr().out
-    with np.load(tmp_path / "e.npz") as arrays:
-        assert len(arrays["id"]) == 1 and np.isfinite(arrays["mean"]).all() and len(arrays["failed"]) == 1
+        encoder.embed(read_structure(files[1]))
+    monkeypatch.setattr(embed, "ready_encoder", lambda *_: Embedder(encoder))
+    assert embed_here(*files[:2], "--checkpoint", encoders["residue"], "--out", tmp_path / "e.npz") == 1
+    said = capsys.readouterr()
+    assert "embedded 1 + skipped 0 + failed 1" in said.out and f"failed: {files[1]}: no finite" in said.err
+    found = columns(tmp_path / "e.npz")
+    assert found["id"] == [stem(files[0])] and np.isfinite(found["mean"]).all() and found["failed"] == [str(files[1])]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker does not inherit what a test changes")
@@ -524,10 +644,10 @@ def test_errors_are_clear(weights, tmp_path):
         ([x, "--checkpoint", x], f"{x} cannot be read as a torch file"),
         (
             [x, *options[:3], tmp_path / "d.npz"],
-            f"--out {tmp_path / 'd.npz'} is not the name of an .npz file",
+            f"--out {tmp_path / 'd.npz'} is not the name of an .npz or .csv file",
         ),
         ([x, *options, "--fail-fast"], f"{x}: no atoms in it"),
-        ([x, *options[:3], tmp_path / "emb.txt"], "emb.txt is not the name of an .npz file"),
+        ([x, *options[:3], tmp_path / "emb.txt"], "emb.txt is not the name of an .npz or .csv file"),
     ):
         with pytest.raises(SystemExit, match=f"^error: .*{re.escape(said)}"):
             embed_here(*argv)
