@@ -132,6 +132,10 @@ def test_a_run_that_is_not_finished_says_so_in_big_letters(tmp_path):
     assert said in report.write_page([tmp_path]).read_text()
     (tmp_path / "encoder.pt").write_bytes(b"the result")
     assert "not finished" not in report.write_page([tmp_path]).read_text()
+    for finished in (False, True):  # it goes on with more epochs
+        described = {"options": {**vars(config), "epochs": [8, 9]}, "finished": finished}
+        (tmp_path / "options.json").write_text(json.dumps(described))
+        assert ("not finished: 2.75 of 17 epochs" in report.write_page([tmp_path]).read_text()) is not finished
 
 
 # ---- fine-tuning -----------------------------------------------------------------------------------------------------

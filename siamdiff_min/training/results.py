@@ -292,13 +292,13 @@ class Run(NamedTuple):
 
 def read_run(path: Path, name: str) -> Run:
     """Read the folder of a run. Raises SiamDiffError if it holds none, or a damaged file."""
-    lines, predictions, saved, content = {}, {}, None, defaultdict(dict)  # older versions wrote less
+    lines, predictions, described, content = {}, {}, {}, defaultdict(dict)  # older versions wrote less
     with structure_errors(path, "damaged, or not of a run"):
         for folder in (path, *sorted(path.glob("seed-*"))):
             seed = folder.name.removeprefix("seed-") if folder != path else ""
             if (file := folder / "metrics.jsonl").exists():  # the last line may be only half there
                 lines[seed] = with_epochs([json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]])
-                saved = saved or checkpoint.latest(folder)
+                described = described or description(folder)
             if (file := folder / "predictions.tsv").exists():
                 predictions[seed] = read_predictions(file)
         if (file := path / "results.json").exists():
@@ -307,8 +307,8 @@ def read_run(path: Path, name: str) -> Run:
             raise SiamDiffError(f"{path} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
         if (file := path / DRAWS).exists():
             content["draws"] = dict(np.load(file, allow_pickle=False))
-        config = content["config"] or (saved[1]["config"] if saved else {})
-        if config and not content["test"] and not (path / "encoder.pt").exists():
+        config = content["config"] or described.get("options", {})
+        if config and not content["test"] and not described.get("finished"):
             done, seed = max((x["epochs"], seed) for seed, of_seed in lines.items() for x in of_seed)
             of_seed = f" of seed {seed}" if seed else ""
             content["unfinished"] = f"not finished: {done:.3g} of {sum(config['epochs'])} epochs{of_seed}"
@@ -316,6 +316,14 @@ def read_run(path: Path, name: str) -> Run:
             for measure, value in [] if content["test"] else in_order(line):
                 content["mean"][measure], content["constant"][measure] = value or None, line.get(f"{measure}_constant")
     return Run(name, config, content, lines, predictions)
+
+
+def description(folder: Path) -> dict:
+    """The options.json of a run. Version 0.3 wrote none: the options of its checkpoint, and whether it has ended."""
+    if (file := folder / "options.json").exists():
+        return json.loads(file.read_bytes())
+    saved = checkpoint.latest(folder)
+    return {"options": saved[1]["config"], "finished": (folder / "encoder.pt").exists()} if saved else {}
 
 
 def with_epochs(lines: list[dict]) -> list[dict]:
