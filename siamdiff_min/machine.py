@@ -71,7 +71,7 @@ def cores() -> int:
         return own
 
 
-def out_of_memory(error: BaseException) -> bool:
+def no_memory_left(error: BaseException) -> bool:
     """Whether a computation ended because there was no memory left, of the machine or of its GPU."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from ..data.sources import ARCHIVES, NOT_A_STRUCTURE, Listing, find_structures, without_ending
 from ..files import ConfigError, StructureError
-from ..machine import out_of_memory
+from ..machine import no_memory_left
 from ..protein.check import check_protein
 from ..protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
 from ..protein.parse import name_of, read_structure
@@ -124,7 +124,7 @@ class Embedder:
                 with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, self.amp == "bf16"):
                     encoding = self.encoder(Protein.pack([views[i] for i in batch]).to(self.device))
             except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error):
+                if not no_memory_left(error):
                     raise
                 halves = batch[: len(batch) // 2], batch[len(batch) // 2 :]
                 batches[:0] = halves if len(batch) > 1 else []

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import Subset
 
-from .. import machine
 from ..files import SiamDiffError, printable
+from ..machine import no_memory_left
 from ..statistics import Mean
 from .batches import seed_of, valid_keys
 from .loader import load_batches
@@ -23,7 +23,7 @@ def out_of_memory(names: Sequence[str], batch) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not machine.out_of_memory(error):
+        if not no_memory_left(error):
             raise
         size = getattr(batch, "protein", batch).num_residues
         problem = f"memory ran out with {size:,} residues in a batch: {printable(', '.join(names)):.500}"
