@@ -1,25 +1,22 @@
 """Time and memory of one full pre-training step: both views forward, all heads, backward, Adam.
 
-    python -m benchmarks.speed step [--method all] [--level atom residue] [--size paper small tiny] [--amp off bf16]
+    python -m benchmarks.speed step [--method siamdiff] [--level atom residue] [--size paper tiny] [--amp off bf16]
                                     [--device cpu] [--preset official] [--against plain] [--part all|encoder]
 
-The batches are real: four 100-residue chains (atom level) or four 150-residue chains (residue level), in
-`benchmarks/batches/`. Every step draws its noise levels and masks from its number, so that all configurations see the
-same. Prints one line per configuration: median and range of the step in seconds, proteins per second, the matrix
-products in it against the rate of the large ones measured in the same run, and the parts of the step. What is timed is
-interleaved, so that a shared machine slows all of it alike. `--against plain` also runs the formulas as they are
-published (`encoders/formulas.py`). `--part encoder` times the encoder alone, one view, forward and backward.
+The batches are real: four chains of 100 residues (atom level) or of 150 (residue level), in `benchmarks/batches/`.
+Noise levels and masks of a step follow from its number, so all configurations see the same. Prints for each median and
+range in seconds, the rate of its matrix products beside that of large ones, its parts, and its memory. `--against
+plain` takes steps with the formulas as published (`encoders/formulas.py`) in turn with these. `--part encoder` is the
+encoder alone, one view, forward and backward.
 """
 
 import argparse
 import itertools
-import platform
 import statistics
 import time
 from collections import defaultdict
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
-from unittest import mock
 from unittest.mock import patch
 
 import numpy as np
@@ -33,9 +30,11 @@ from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import SIZES
 
+LISTS = ("method", "level", "encoder", "size", "amp")  # options with several values
+
 
 def timed(work, device: str = "cpu"):
-    """What `work()` returns, and its seconds, until the GPU has done its part where there is one."""
+    """What `work()` returns, and its seconds, until the GPU has done its part."""
     started = time.perf_counter()
     result = work()
     if device == "cuda":
@@ -47,133 +46,97 @@ def load_batch(level: str) -> Protein:
     """The benchmark batch of a level, as float32 on the CPU."""
     with np.load(Path(__file__).parent / "batches" / f"{level}.npz", allow_pickle=False) as arrays:
         a = {name: torch.from_numpy(x) for name, x in arrays.items()}
-    sizes = a["num_residues"]
+    sizes, residues = a["num_residues"], len(a["residue_type"])
     return Protein(
         pos=a["pos"],
         element=torch.tensor(ATOM_ELEMENT)[a["atom_name"].long()],
         atom_name=a["atom_name"].long(),
         atom_residue=a["atom_residue"].long(),
         residue_type=a["residue_type"].long(),
-        masked=torch.zeros(len(a["residue_type"]), dtype=torch.bool),
+        masked=torch.zeros(residues, dtype=torch.bool),
         residue_number=a["residue_number"].long(),
-        insertion_code=torch.full((len(a["residue_type"]),), ord(" ")),
+        insertion_code=torch.full((residues,), ord(" ")),
         residue_index=torch.cat([torch.arange(n) for n in sizes.tolist()]),
-        chain=torch.zeros(len(a["residue_type"]), dtype=torch.long),
+        chain=torch.zeros(residues, dtype=torch.long),
         residue_protein=torch.arange(len(sizes)).repeat_interleave(sizes),
         num_proteins=len(sizes),
     )
 
 
-class Clock:
-    """Seconds spent in each part of a step; a part inside of another one is not counted twice."""
-
-    def __init__(self, device: str):
-        self.device, self.seconds, self.stack, self.since = device, defaultdict(float), [], 0.0
-
-    def lap(self) -> None:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-        now = time.perf_counter()
-        if self.stack:
-            self.seconds[self.stack[-1]] += now - self.since
-        self.since = now
-
-    @contextmanager
-    def part(self, name: str):
-        self.lap()
-        self.stack.append(name)
-        yield
-        self.lap()
-        self.stack.pop()
-
-    def wrap(self, name: str, function):
-        def timed(*args, **kwargs):
-            with self.part(name):
-                return function(*args, **kwargs)
-
-        return timed
-
-
 class Step:
-    """One configuration, ready to be stepped and timed."""
+    """One configuration, ready to be stepped."""
 
-    def __init__(self, setting: tuple, preset: str, part: str, copies: int, device: str):
-        method, level, encoder, size, amp, form = setting
-        self.name = " ".join([method, level, encoder, size, preset, f"amp={amp}", form])
+    def __init__(self, setting: tuple[str, ...], args: argparse.Namespace, form: str = "fast"):
+        method, level, encoder, size, self.amp = setting
+        self.name, self.args, self.form = " ".join([*setting, args.preset, form]), args, form
         torch.manual_seed(0)
-        self.objective = OBJECTIVES[method](ENCODERS[encoder](level, size, preset), level, preset).to(device)
+        network = ENCODERS[encoder](level, size, args.preset)
+        self.objective = OBJECTIVES[method](network, level, args.preset).to(args.device)
         self.adam = torch.optim.Adam(self.objective.parameters(), lr=1e-4, fused=True)
-        self.batch = Protein.pack([load_batch(level)] * copies).to(device)
-        self.amp, self.device, self.part, self.form = amp, device, part, form
-        self.seconds, self.flop, self.clock = [], [], Clock(device)
+        self.batch = Protein.pack([load_batch(level)] * args.copies).to(args.device)
+        self.seconds, self.parts = [], defaultdict(float)
 
-    def run(self, number: int, count: bool = False) -> None:
-        """One step; with `count` its matrix products are counted instead of its time."""
-        generator = torch.Generator(self.device).manual_seed(number)
-        clock, counter = self.clock, FlopCounterMode(display=False) if count else nullcontext()
+    def update(self, number: int) -> torch.Tensor:
+        """One step, and its loss."""
         self.adam.zero_grad()
-        started = time.perf_counter()
-        with patch.object(formulas, "form", self.form), counter:
-            with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.amp == "bf16"), self.timed_parts():
-                if self.part == "encoder":
-                    loss = self.objective.encoder(self.batch).node.square().mean()
-                else:
-                    loss, _ = self.objective(self.batch, generator)
-            with clock.part("backward"):
-                loss.backward()
-            with clock.part("optimizer"):
-                if self.part == "all":
-                    self.adam.step()
-        if count:
-            self.flop.append(counter.get_total_flops())
-        else:
-            self.seconds.append(time.perf_counter() - started)
-
-    @contextmanager
-    def timed_parts(self):
-        """The forward pass by parts; what has no name of its own is the objective: noise, heads and losses."""
-        wrap, encoder = self.clock.wrap, self.objective.encoder
+        generator = torch.Generator(self.args.device).manual_seed(number)
         with (
-            mock.patch.object(GraphBuilder, "__call__", wrap("graph", GraphBuilder.__call__)),
-            mock.patch.object(gearnet, "line_graph", wrap("line graph", gearnet.line_graph)),
-            mock.patch.object(fast, "prepare", wrap("sums prepared", fast.prepare)),
-            mock.patch.object(encoder, "forward", wrap("encoder", encoder.forward)),
-            self.clock.part("heads and noise"),
+            patch.object(formulas, "form", self.form),
+            torch.autocast(self.args.device, torch.bfloat16, enabled=self.amp == "bf16"),
         ):
-            if getattr(self.objective, "conformer", None) is None:
-                yield
+            if self.args.part == "encoder":
+                loss = self.objective.encoder(self.batch).node.square().mean()
             else:
-                timed = wrap("conformer", self.objective.conformer)
-                with mock.patch.object(self.objective, "conformer", timed):
-                    yield
+                loss, _ = self.objective(self.batch, generator)
+        loss.backward()
+        if self.args.part == "all":
+            self.adam.step()
+        return loss.detach()
+
+    def run(self, number: int) -> None:
+        """One step, timed as a whole and by parts; a part inside of another one is not counted twice."""
+        stack, since = [], time.perf_counter()
+
+        def lap() -> None:
+            nonlocal since
+            if self.args.device == "cuda":
+                torch.cuda.synchronize()
+            now = time.perf_counter()
+            self.parts[stack[-1] if stack else "heads, noise"] += now - since
+            since = now
+
+        def wrap(name: str, function):
+            def measured(*args, **kwargs):
+                lap()
+                stack.append(name)
+                result = function(*args, **kwargs)
+                lap()
+                stack.pop()
+                return result
+
+            return measured
+
+        places = {"graph": (GraphBuilder, "__call__"), "line graph": (gearnet, "line_graph")}
+        places |= {"sums prepared": (fast, "prepare"), "encoder": (self.objective.encoder, "forward")}
+        places |= {"backward": (torch.Tensor, "backward"), "optimizer": (self.adam, "step")}
+        if getattr(self.objective, "conformer", None):
+            places["conformer"] = self.objective, "conformer"
+        with ExitStack() as patched:
+            for name, (owner, attribute) in places.items():
+                patched.enter_context(patch.object(owner, attribute, wrap(name, getattr(owner, attribute))))
+            self.seconds.append(timed(lambda: self.update(number), self.args.device)[1])
+            lap()
 
 
-def matmul_rate(device: str, amp: str, width: int) -> float:
+def product_rate(device: str, amp: str, width: int) -> float:
     """FLOP/s of a product of 16,384 rows with a square matrix of the width of the heads."""
     kind = torch.bfloat16 if amp == "bf16" else torch.float32
     x, w = torch.randn(16384, width, device=device, dtype=kind), torch.randn(width, width, device=device, dtype=kind)
-    out = x @ w
-    times = [timed(lambda: torch.mm(x, w, out=out), device)[1] for _ in range(8)]
-    return 2 * x.numel() * width / statistics.median(times)
-
-
-def report(step: Step, rates: list[float], plain_step: Step | None) -> None:
-    """What was measured of one configuration."""
-    median, rate = statistics.median(step.seconds), statistics.median(rates)
-    print(f"{step.name}: {median:.3f} s ({min(step.seconds):.3f} .. {max(step.seconds):.3f}), ", end="")
-    print(f"{step.batch.num_proteins / median:.1f} proteins/s", flush=True)
-    flop = statistics.mean(step.flop) * len(step.seconds) / sum(step.seconds)
-    print(f"    products {statistics.mean(step.flop) / 1e12:.2f} TFLOP per step, {flop / 1e9:.0f} GFLOP/s; ", end="")
-    print(f"large products {rate / 1e9:.0f} GFLOP/s: {flop / rate:.0%}")
-    parts = {name: seconds / sum(step.clock.seconds.values()) for name, seconds in step.clock.seconds.items()}
-    print("    " + ", ".join(f"{name} {share:.1%}" for name, share in parts.items() if share >= 5e-4))
-    if plain_step:
-        ratios = [a / b for a, b in zip(plain_step.seconds, step.seconds)]
-        print(f"    {statistics.median(ratios):.2f} x as fast as plain ({min(ratios):.2f} .. {max(ratios):.2f})")
+    return 2 * x.numel() * width / statistics.median(timed(lambda: x @ w, device)[1] for _ in range(8))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--method", nargs="+", default=["siamdiff"], choices=["all", *OBJECTIVES])
+    parser.add_argument("--method", nargs="+", default=["siamdiff"], choices=list(OBJECTIVES))
     parser.add_argument("--encoder", nargs="+", default=["gearnet"], choices=list(ENCODERS))
     parser.add_argument("--level", nargs="+", default=["atom", "residue"], choices=["atom", "residue"])
     parser.add_argument("--size", nargs="+", default=["paper"], choices=SIZES)
@@ -191,30 +154,26 @@ def measure(args: argparse.Namespace) -> None:
         keep_freed_memory()
         if "bf16" in args.amp:
             keep_few_plans()
-
-    name = torch.cuda.get_device_name() if args.device == "cuda" else f"{torch.get_num_threads()} threads"
-    print(f"torch {torch.__version__}, {args.device} ({name}), {platform.machine()}")
-    forms = ["fast", args.against] if args.against else ["fast"]
-    before = peak_memory(torch.device(args.device)) / 1e3  # GB
-    for method in list(OBJECTIVES) if "all" in args.method else args.method:  # one at a time: some weigh 1.4 GB
-        for setting in itertools.product([method], args.level, args.encoder, args.size, args.amp):
-            try:
-                steps = [Step((*setting, form), args.preset, args.part, args.copies, args.device) for form in forms]
-            except ValueError as error:  # there is no such thing at this level
-                print(f"{' '.join(setting)}: {error}")
-                continue
-            rates, width = [], min(steps[0].objective.encoder.out_dim, 3072)
-            for number in range(2):
-                steps[0].run(number)  # warms up, and takes what memory steps alone take
-            memory = peak_memory(torch.device(args.device)) / 1e3
+    print(f"torch {torch.__version__}, {args.device}, {torch.get_num_threads()} threads")
+    for setting in itertools.product(*(getattr(args, name) for name in LISTS)):
+        steps = [Step(setting, args, form) for form in (["fast", "plain"] if args.against else ["fast"])]
+        for step in steps:
+            step.run(0)
+            step.seconds, step.parts = [], defaultdict(float)
+        memory, rates = peak_memory(torch.device(args.device)) / 1e3, []
+        for number in range(1, args.repeats + 1):
             for step in steps:
-                step.run(0)
-                step.seconds, step.clock = [], Clock(args.device)
-            for number in range(1, args.repeats + 1):
-                for step in steps:
-                    step.run(number)
-                rates.append(matmul_rate(args.device, setting[-1], width))
-            for number in range(1, args.repeats + 1):
-                steps[0].run(number, count=True)
-            report(steps[0], rates, steps[1] if args.against else None)
-            print(f"    peak memory so far {memory:.2f} GB, {before:.2f} GB of it before the first step")
+                step.run(number)
+            rates.append(product_rate(args.device, setting[-1], min(steps[0].objective.encoder.out_dim, 3072)))
+        first, *plain = steps
+        with FlopCounterMode(display=False) as counter:
+            first.update(1)
+        flop, median, rate = counter.get_total_flops(), statistics.median(first.seconds), statistics.median(rates)
+        print(f"{first.name}: {median:.3f} s ({min(first.seconds):.3f} .. {max(first.seconds):.3f}), ", end="")
+        print(f"{first.batch.num_proteins / median:.1f} proteins/s, peak memory so far {memory:.2f} GB")
+        print(f"    products {flop / 1e12:.2f} TFLOP, {flop / median / rate:.0%} of the rate of large products")
+        shares = {name: seconds / sum(first.parts.values()) for name, seconds in first.parts.items()}
+        print("    " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share >= 5e-4), flush=True)
+        for step in plain:
+            ratios = [a / b for a, b in zip(step.seconds, first.seconds)]
+            print(f"    {statistics.median(ratios):.2f} x as fast as plain ({min(ratios):.2f} .. {max(ratios):.2f})")
