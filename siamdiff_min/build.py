@@ -17,11 +17,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--store", type=Path, help="folder of the stores (default: PATH.store)")
     text = "skip predicted structures whose mean pLDDT is below; the store's folder, which is printed, is --data then"
     parser.add_argument("--min-plddt", type=float, help=text)
+    text = "an entry for every chain, NAME_A; a store of its own, as with --min-plddt"
+    parser.add_argument("--each-chain", action="store_true", help=text)
     args = parser.parse_args(argv)
     torch.set_num_threads(1)  # other processes read, and this one only writes
     with console():
         for path in args.path:
-            store = open_store(path if args.min_plddt is None else structure_files(path, args.min_plddt), args.store)
+            plain = args.min_plddt is None and not args.each_chain
+            origin = path if plain else structure_files(path, args.min_plddt, args.each_chain)
+            store = open_store(origin, args.store)
             store.verify()
             print(f"{store.path}: {store.report_counts()}; all checksums are right")
     return 0

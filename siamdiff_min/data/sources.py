@@ -1,4 +1,4 @@
-"""Finding structure files: in a folder, in a `.tar`, `.tar.gz` or `.zip` (read in place), or a single file.
+"""Finding structure files: in a folder, an archive or a Foldcomp database (read in place), or a single file.
 
 The result is a list of `Source`, which is cheap to send to another process and can be read on its own: of a member of
 an archive it knows where the bytes lie.
@@ -27,7 +27,7 @@ from pathlib import Path
 
 import torch
 
-from ..files import MachineError, StructureError, UnwantedError, blame_machine, structure_errors
+from ..files import MachineError, StructureError, UnwantedError, blame_machine, read_rows, structure_errors
 from ..protein.check import check_protein
 from ..protein.parse import read_structure
 from ..protein.structure import Structure
@@ -35,7 +35,8 @@ from .bundled import bundle_path
 
 # If a structure has several files, the first of these endings is taken.
 _PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1")
-ENDINGS = (*_PLAIN, *(f"{ending}.gz" for ending in _PLAIN))
+FOLDCOMP, LOOKUP = ".fcz", ".lookup"  # a file of Foldcomp; the table of names beside a database of such files
+ENDINGS = (*_PLAIN, *(f"{ending}.gz" for ending in _PLAIN), FOLDCOMP)
 GZIPPED = (".tar.gz", ".tgz")
 ARCHIVES = (".tar", ".zip", *GZIPPED)
 NOT_A_STRUCTURE = "not a structure file"  # why a file is skipped
@@ -48,12 +49,12 @@ WINDOW = 1024  # sources that are read ahead
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One structure file, on its own or inside an archive. In a labelled set it also has a function for its labels."""
+    """One structure file, alone, in an archive or database. In a labelled set it also has a function for its labels."""
 
     name: str  # of the protein: the file name without its ending; with its folder if several have this name
-    path: str  # the file, or the archive
+    path: str  # the file, archive or database
     member: str | None = None  # name inside the archive
-    offset: int = 0  # of the member's first byte in a tar
+    offset: int = 0  # of the member's first byte in a tar or database
     size: int = 0  # of the member, bytes
     label: Callable[[Structure], Structure] | None = None  # adds the labels; can be pickled
     min_plddt: float | None = None  # a predicted structure with a lower mean is not wanted
@@ -73,9 +74,9 @@ class Source:
     def _member(self) -> bytes | None:
         """The bytes of a member of an archive; None for a file, which the parser opens itself."""
         if self.member is None:
-            if self.path.endswith(ARCHIVES):
+            if self.path.endswith((*ARCHIVES, LOOKUP)):
                 _members(self.path)  # a damaged archive, see `find_structures`: this raises why
-            return None
+            return _decompressed(self.path, Path(self.path).read_bytes()) if self.path.endswith(FOLDCOMP) else None
         with structure_errors(self, "damaged archive"):
             if self.path.endswith(".zip"):
                 data = _opened(self.path, os.stat(self.path).st_mtime_ns, os.getpid()).read(self.member)
@@ -87,7 +88,17 @@ class Source:
                     data = archive.read(self.size)
         if len(data) < self.size:
             raise StructureError(self, "truncated", f"{len(data)} of {self.size} bytes")
-        return data
+        return _decompressed(str(self), data) if self.member.endswith(FOLDCOMP) else data
+
+
+def _decompressed(path: str, data: bytes) -> bytes:
+    """PDB text from the bytes of a `.fcz` file. Raises MachineError without the package for it."""
+    try:
+        import foldcomp
+    except ImportError as error:
+        raise MachineError(f"{path} needs the package foldcomp: pip install foldcomp") from error
+    with structure_errors(path, "damaged Foldcomp data"):
+        return foldcomp.decompress(data)[1].encode()
 
 
 @lru_cache(maxsize=64)  # listing takes a while; with `process`, as forked processes would share a position in the file
@@ -130,6 +141,7 @@ class Origin:
     data: Path | None = None  # the file or folder whose names, sizes and times decide on the store
     files: InitVar[object] = None  # plugins for version 0.3 give it; it is not used
     in_cache: bool = False  # the store never goes beside the data
+    each_chain: bool = False  # an entry for every chain, NAME_A, in place of one for every source
 
     def fingerprint(self, format: str) -> str:
         """A name for the store: a hash of its format, and of all names, sizes and times of the files."""
@@ -139,11 +151,12 @@ class Origin:
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def structure_files(path=None, min_plddt: float | None = None) -> Origin:
-    """The structures under `path`, or those bundled with the package; see `Source` for `min_plddt`."""
+def structure_files(path=None, min_plddt: float | None = None, each_chain: bool = False) -> Origin:
+    """The structures under `path`, or those bundled with the package; see `Source` and `Origin` for the others."""
     root = bundle_path() if path is None else Path(path)
     listing, key = partial(_listing, root, min_plddt), "" if min_plddt is None else f"mean pLDDT from {min_plddt:g}"
-    return Origin(root, key, listing, data=root, in_cache=path is None)
+    key += " each chain" if each_chain else ""
+    return Origin(root, key, listing, data=root, in_cache=path is None, each_chain=each_chain)
 
 
 def _listing(root: Path, min_plddt: float | None) -> Listing:
@@ -152,15 +165,15 @@ def _listing(root: Path, min_plddt: float | None) -> Listing:
 
 
 def data_files(path) -> dict[str, tuple[int, int]]:
-    """Size (bytes) and mtime (ns) of every structure file, archive and LMDB under `path`.
+    """Size (bytes) and mtime (ns) of every structure file, archive, database and LMDB under `path`.
 
     No file is opened, so it is cheap for a large archive. Raises StructureError if nothing is at `path`.
     """
     files = {}
     for file in list_files(path):
-        if ending_of(file) is not None or file.endswith(ARCHIVES) or os.path.basename(file) == LMDB:
+        if ending_of(file) or file.endswith((*ARCHIVES, LOOKUP)) or os.path.basename(file) == LMDB:
             try:
-                status = os.stat(file)
+                status = os.stat(file.removesuffix(LOOKUP))
             except OSError as error:  # a link to nowhere, or in a folder that cannot be entered
                 blame_machine(file, error)
             else:
@@ -171,10 +184,11 @@ def data_files(path) -> dict[str, tuple[int, int]]:
 def list_files(path) -> list[str]:
     """Every file under a folder, or the one file that `path` is; sorted. Raises StructureError if nothing is there.
 
-    A folder that is a link, or cannot be opened, is not entered: it is in the list itself. Stores are left out.
+    A folder that is a link, or cannot be opened, is not entered: it is in the list itself. Stores are left out. For a
+    Foldcomp database its table of names is there.
     """
     if os.path.isfile(path):
-        return [str(path)]
+        return [f"{path}{LOOKUP}" if os.path.isfile(f"{path}{LOOKUP}") else str(path)]
     if not os.path.isdir(path):
         raise StructureError(path, "cannot be opened", "no such file or folder")
     files, folders = [], [str(path)]
@@ -208,7 +222,7 @@ def find_structures(path) -> Listing:
         inside = os.path.basename(file) if alone else os.path.relpath(file, path)
         if not os.path.isfile(file):
             skipped.append((file, "folder that is not entered" if os.path.isdir(file) else "not a regular file"))
-        elif not file.endswith(ARCHIVES):
+        elif not file.endswith((*ARCHIVES, LOOKUP)):
             files.append((inside, Source("", file)))
         else:
             try:
@@ -218,9 +232,9 @@ def find_structures(path) -> Listing:
                     raise
                 damaged.append(Source("/".join(Path(inside).parts), file))
             else:
-                ending = next(ending for ending in ARCHIVES if inside.endswith(ending))
-                folder = "" if alone else inside.removesuffix(ending)
-                files += ((os.path.join(folder, name), Source("", file, name, *where)) for name, *where in members)
+                ending = next(ending for ending in (*ARCHIVES, LOOKUP) if inside.endswith(ending))
+                folder, data = "" if alone else inside.removesuffix(ending), file.removesuffix(LOOKUP)
+                files += ((os.path.join(folder, name), Source("", data, name, *where)) for name, *where in members)
                 skipped += left_out
     sources, left_out = _named(files)
     return Listing(sorted([*sources, *damaged], key=lambda source: source.name), skipped + left_out)
@@ -232,6 +246,10 @@ def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str
     The offset is 0 in a zip. Of a member that is there twice the last counts. Raises StructureError.
     """
     with structure_errors(file, "damaged archive"):
+        if file.endswith(LOOKUP):
+            names, places = (read_rows(file.removesuffix(LOOKUP) + ending) for ending in (LOOKUP, ".index"))
+            place_of = {key: (int(offset), int(size)) for key, offset, size in places}
+            return [(without_ending(name) + FOLDCOMP, *place_of[key]) for key, name, *_ in names], []
         if file.endswith(".zip"):
             with zipfile.ZipFile(file) as archive:
                 members = [(info.filename, 0, info.file_size) for info in archive.infolist()]

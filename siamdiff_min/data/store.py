@@ -41,7 +41,7 @@ from ..machine import cores, memory, read_nothing_ahead
 from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import Protein
 from ..protein.structure import Structure
-from .sources import ARCHIVES, ENDINGS, LOCK, Listing, Origin, read_all, structure_files
+from .sources import ARCHIVES, ENDINGS, LOCK, Listing, Origin, ending_of, read_all, structure_files
 
 FORMAT = "siamdiff_min store, version 10"
 SUFFIX, META, FAILURES = ".store", "meta.json", "failures.tsv"
@@ -254,7 +254,7 @@ def _homes(origin: Origin) -> list[Path]:
     cache = Path(os.environ.get("SIAMDIFF_CACHE") or Path.home() / ".cache" / "siamdiff_min")
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
     homes = [path.with_name(path.name + SUFFIX), cache / f"{path.name}-{digest}{SUFFIX}"]
-    return homes[1:] if path.is_file() and not path.name.endswith(ARCHIVES) else homes
+    return homes[1:] if path.is_file() and ending_of(path.name) else homes
 
 
 def _writable(folder: Path) -> bool:
@@ -286,7 +286,7 @@ def _build(folder: Path, origin: Origin, workers: int | None) -> None:
     with contextlib.closing(structures), tqdm(total=len(wanted), unit="protein", disable=None) as bar:
         for file, part in todo:
             content = io.BytesIO()  # torch itself does not say that a disk is full
-            torch.save(pack_shard(part, list(islice(structures, len(part)))), content)
+            torch.save(pack_shard(part, list(islice(structures, len(part))), origin.each_chain), content)
             write_file(file, content.getbuffer())
             bar.update(len(part))
     _finish(folder, origin.path, listing, len(parts))
@@ -367,9 +367,11 @@ def sequence_hashes(shard: dict) -> list[str]:
     return hashes
 
 
-def pack_shard(sources: Sequence, answers: Sequence[Structure | StructureError]) -> dict:
+def pack_shard(sources: Sequence, answers: Sequence[Structure | StructureError], each_chain: bool = False) -> dict:
     """The shard of sources that became structures, or could not be read."""
     named = [(source.name, x) for source, x in zip(sources, answers, strict=True) if isinstance(x, Structure)]
+    if each_chain:
+        named = [(f"{name}_{chain}", part) for name, x in named for chain, part in x.chains().items()]
     failures = [
         (source.name, "skipped" if isinstance(x, UnwantedError) else "failed", x.reason, x.path, x.detail)
         for source, x in zip(sources, answers)

@@ -40,18 +40,21 @@ def table_set(table, data, kind: str | None = None, needed: Sequence[str] = tupl
         classes, values = _values([row["value"] for row in rows], kind)
     residues, listed = "number" in rows[0], {}
     for row, value in zip(rows, values, strict=True):
-        listed.setdefault(row["name"], []).append(row | {"value": value})
+        name = f"{row['name']}_{row['chain']}" if "chain" in row and not residues else row["name"]
+        listed.setdefault(name, []).append(row | {"value": value})
     store = finished_store(Path(data))
     there = _names_in(store) if store else {source.name for source in find_structures(data).sources}
-    _match(table, listed.keys(), data, there)
-    origin, split_of = structure_files(data), _splits(table, listed, needed)
+    files = {name.rpartition("_")[0] for name in listed}
+    each_chain = not store and not residues and files <= there and not listed.keys() & there
+    _match(table, files if each_chain else listed.keys(), data, there)
+    origin, split_of = structure_files(data, each_chain=each_chain), _splits(table, listed, needed)
     labels = {
         name: [(line.get("chain"), line.get("number"), line["value"]) for line in lines]
         for name, lines in listed.items()
     }
     count = f"{len(rows)} residues of {len(listed)}" if residues else f"{len(listed)}"
     about = f"{kind} on {count} structures, {table}" + (f"; {len(classes)} classes" if classes else "")
-    if unlabelled := sorted(there - listed.keys()):
+    if unlabelled := sorted(there - listed.keys() - (files if each_chain else set())):
         about += f"; {len(unlabelled)} structures have no label ({first_three(unlabelled)})"
     options = {"kind": kind, "residues": residues}
     return LabelledData(origin, origin, origin, classes, about, options=options, labels=labels, split_of=split_of)
@@ -83,7 +86,7 @@ def read_table(path) -> list[dict[str, str]]:
     """The rows of a table of labels as text, by column; names without extensions. Raises StructureError."""
     header, *lines = read_rows(path, "\t,;") or [[]]
     with structure_errors(path, "malformed table"):
-        columns = {"name", "value"}, {"name", "chain", "number", "value"}
+        columns = {"name", "value"}, {"name", "chain", "value"}, {"name", "chain", "number", "value"}
         if set(header) - {"split"} not in columns or len(header) != len(set(header)):
             raise ValueError(f"columns {header!r:.100}, expected name, value; of residues name, chain, number, value")
         rows, seen = [], set()

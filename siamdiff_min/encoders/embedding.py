@@ -16,7 +16,7 @@ import torch
 from Bio.PDB.Entity import Entity
 from torch import nn
 
-from ..data.sources import ARCHIVES, NOT_A_STRUCTURE, Listing, find_structures, without_ending
+from ..data.sources import ARCHIVES, LOOKUP, NOT_A_STRUCTURE, Listing, find_structures, without_ending
 from ..files import ConfigError, StructureError
 from ..machine import no_memory_left
 from ..protein.check import check_protein
@@ -206,7 +206,7 @@ def id_of(source) -> str | None:
 def is_many(source) -> bool:
     """Whether this input may hold several structures."""
     if isinstance(source, (str, os.PathLike)):
-        return os.path.isdir(source) or os.fspath(source).endswith(ARCHIVES)
+        return os.path.isdir(source) or os.fspath(source).endswith(ARCHIVES) or os.path.isfile(f"{source}{LOOKUP}")
     if isinstance(source, Protein):
         return source.num_proteins != 1
     return not (isinstance(source, (Structure, Entity)) or hasattr(source, "read"))

@@ -46,6 +46,15 @@ class Structure:
         chains = [self.chain_names[chain] for chain in self.protein.chain.tolist()]
         return list(zip(chains, self.protein.residue_number.tolist(), map(chr, self.protein.insertion_code.tolist())))
 
+    def chains(self) -> dict[str, "Structure"]:
+        """Every chain as a structure of its own, by its id. What was left out is counted with the first."""
+        found, dropped = {}, self.dropped
+        for number, name in enumerate(self.chain_names):
+            protein = self.protein.select_residues(self.protein.chain == number)
+            found[name] = Structure(replace(protein, chain=torch.zeros_like(protein.chain)), (name,), dropped)
+            dropped = Counter()
+        return found
+
 
 class AtomRow(NamedTuple):
     """One atom of a file, as it stands there."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import real_protein
+from processes import run
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data.crops import split
@@ -56,6 +57,40 @@ def test_a_chain_and_its_dimer_have_one_sequence(copies):
     write_pdb(copies / "dimer.pdb", replace(both, **one), ("A", "B"))
     store = open_store(copies, workers=1)
     assert Counter(store.sequences)[store.sequences[store.names.index("dimer")]] == 3
+
+
+def test_a_table_may_name_chains_of_files_that_have_several(tmp_path):
+    """As NAME_A or in a column `chain`; both read one store, with an entry for every chain."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    five = real_protein("2BEG")
+    five = replace(five, chain=five.chain.unique(return_inverse=True)[1])
+    for i in range(2):
+        write_pdb(folder / f"f{i}.pdb", replace(five, pos=five.pos + 100 * i), tuple("ABCDE"))
+    rows = [(f"f{i}", chain, 10 * i + k) for i in range(2) for k, chain in enumerate("ABCDE")]
+    found = []
+    for header, lines in (
+        ("name,value,split", [f"{name}_{chain},{value}" for name, chain, value in rows]),
+        ("name,chain,value,split", [f"{name}.pdb,{chain},{value}" for name, chain, value in rows]),
+    ):
+        table = tmp_path / "labels.csv"
+        table.write_text("\n".join([header, *(f"{line},train" for line in lines)]))
+        store = table_set(table, folder, needed=["train"]).open("train", workers=1)
+        assert len({*store.sequences}) == 1
+        labels = [(store.labels(i)["values"], store.positions(i)[0][0]) for i in range(10)]
+        found.append([(name, *of) for name, of in zip(store.names, labels)])
+        for i in range(10):
+            expected = five.select_residues(five.chain == i % 5)
+            assert torch.allclose(store[i].pos, (expected.pos + 100 * (i // 5)).float(), atol=1e-3)
+            assert torch.equal(store[i].residue_type, expected.residue_type) and not store[i].chain.any()
+    assert found[0] == found[1] == [(f"{name}_{chain}", [float(value)], chain) for name, chain, value in rows]
+    built = run("module", "siamdiff_min", "build", folder, "--each-chain")
+    assert built.startswith(f"{store.path}: seen 10 = used 10 ")
+    table.write_text("name,value,split\nf0_A,1,train\nf1_Q,2,train")
+    assert table_set(table, folder, needed=["train"]).open("train").not_found == "1 structures (f1_Q)"
+    table.write_text("name,value,split\nf0_A,1,train\nf1,2,train")
+    with pytest.raises(StructureError, match=r"match no structure \(1 of 2: f0_A;"):
+        table_set(table, folder, needed=["train"])
 
 
 def of_sequences(**sequences):
