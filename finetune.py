@@ -8,9 +8,12 @@ import os
 import sys
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep
+from siamdiff_min.data.labels import check_table
 from siamdiff_min.files import console
-from siamdiff_min.finetune import main
 
 if __name__ == "__main__":
     with console():
+        check_table(sys.argv[1:])
+        from siamdiff_min.finetune import main  # loads torch
+
         sys.exit(main())

@@ -8,8 +8,6 @@ import sys
 
 if sys.version_info < (3, 10):  # noqa: UP036  # a clone asks nobody; only pip reads what pyproject.toml needs
     sys.exit("error: siamdiff_min needs Python 3.10 or newer, and this is %d.%d" % sys.version_info[:2])  # noqa: UP031
-from .encoders import ENCODERS, GVPGNN, Encoder, Encoding, ESMGearNet, GearNet
-from .encoders.weights import list_encoders, load_encoder
 from .files import (
     CheckpointError,
     ConfigError,
@@ -20,44 +18,33 @@ from .files import (
     UnwantedError,
     WriteError,
 )
-from .pretraining import OBJECTIVES, SCHEDULES, Schedule, SiamDiff
-from .protein.parse import read_structure
-from .protein.protein import Protein
-from .protein.structure import Structure
 
 __version__ = "0.3.0"
-ON_DEMAND = dict.fromkeys(("Embedder", "Embedding"), ".encoders.embedding")
-ON_DEMAND |= dict.fromkeys(("TASKS", "Task"), ".downstream.tasks") | {"bundled": ".data.bundled"}
+ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slowly, and a wrong command needs neither
+    **dict.fromkeys(("ENCODERS", "GVPGNN", "ESMGearNet", "Encoder", "Encoding", "GearNet"), ".encoders"),
+    **dict.fromkeys(("list_encoders", "load_encoder"), ".encoders.weights"),
+    **dict.fromkeys(("Embedder", "Embedding"), ".encoders.embedding"),
+    **dict.fromkeys(("OBJECTIVES", "SCHEDULES", "Schedule", "SiamDiff"), ".pretraining"),
+    **dict.fromkeys(("TASKS", "Task"), ".downstream.tasks"),
+    "bundled": ".data.bundled",
+    "read_structure": ".protein.parse",
+    "Protein": ".protein.protein",
+    "Structure": ".protein.structure",
+}
 __all__ = [
-    "ENCODERS",
-    "GVPGNN",
-    "OBJECTIVES",
-    "SCHEDULES",
     "CheckpointError",
     "ConfigError",
-    "ESMGearNet",
-    "Encoder",
-    "Encoding",
-    "GearNet",
     "MachineError",
-    "Protein",
-    "Schedule",
-    "SiamDiff",
     "SiamDiffError",
     "StoreError",
-    "Structure",
     "StructureError",
     "UnwantedError",
     "WriteError",
-    "list_encoders",
-    "load_encoder",
-    "read_structure",
     *ON_DEMAND,
 ]
 
 
 def __getattr__(name: str):
-    """On demand: scikit-learn loads slowly, and few need to embed or to fine-tune."""
     if name not in ON_DEMAND:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(ON_DEMAND[name], __name__), name)

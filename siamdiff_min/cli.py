@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 
 from . import __version__
+from .data.labels import check_table
 from .files import Parser, console
 
 COMMANDS = {  # name -> module, and what it does
@@ -31,6 +32,8 @@ def main(argv: list[str] | None = None) -> int:
     command = parser.parse_args(argv[:1]).command
     sys.argv = [f"siamdiff {command}", *argv[1:]]  # what its --help and options.json say
     with console():
+        if command == "finetune":
+            check_table(argv[1:])
         return import_module(COMMANDS[command][0]).main(argv[1:])
 
 

@@ -5,6 +5,7 @@ that a user can cause is a `SiamDiffError` whose text is one sentence; the comma
 """
 
 import argparse
+import codecs
 import contextlib
 import csv
 import difflib
@@ -147,20 +148,33 @@ def unescape(cell: str) -> str:
     return cell.encode("latin-1", "backslashreplace").decode("unicode_escape")
 
 
-def read_rows(path, separators: str = "\t") -> list[list[str]]:
-    """The cells of a table of text, row by row, without blank rows. Raises StructureError.
+def read_rows(path, separators: str = "\t") -> dict[int, list[str]]:
+    """The cells of a table of text, by the number of the row in a spreadsheet, without blank rows.
 
     The first of `separators` that line 1 contains stands between the cells. A cell may be in quotes, as Excel and
-    pandas write it. White space around a cell is removed.
+    pandas write it. White space around a cell is removed. Raises StructureError.
     """
     with structure_errors(path, "cannot be opened"):
-        text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
-    first = text.strip().partition("\n")[0]
+        data = Path(path).read_bytes()
+    if data.startswith((b"PK\3\4", b"\xd0\xcf\x11\xe0")):
+        raise StructureError(path, "a workbook, not text", "save it as CSV")
+    text = _decoded(data)
+    first = next(iter(text.strip().splitlines()), "")
     separator = next(filter(first.__contains__, separators), separators[0])
     with structure_errors(path, "malformed table"):
-        rows = csv.reader(io.StringIO(text), delimiter=separator, skipinitialspace=True, strict=True)
-        cells = ([cell.strip() for cell in row] for row in rows)
-        return [row for row in cells if any(row)]
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
+        cells = {number: [cell.strip() for cell in row] for number, row in enumerate(rows, 1)}
+    return {number: row for number, row in cells.items() if any(row)}
+
+
+def _decoded(data: bytes) -> str:
+    """Text in UTF-8, or as Excel may write it: UTF-16, or the code page of Western Windows."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16", errors="replace")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("cp1252", errors="replace")
 
 
 def checksum(path: Path) -> str:

@@ -3,6 +3,7 @@
     siamdiff finetune --task psr                                           # a laptop, a demo set
     siamdiff finetune --task psr --data FOLDER --init-from ENCODER.pt --seeds 0 1 2
     siamdiff finetune --task table --labels labels.tsv --data FOLDER       # labels of your own
+    ... --freeze --folds 10 --init-from siamdiff-residue                   # for a hundred of them: in seconds
     siamdiff finetune --eval-only OUT/seed-0/best.pt --data FOLDER         # score a model
     siamdiff finetune --eval-only OUT/seed-0/best.pt --predict STRUCTURES  # apply it
 
@@ -13,6 +14,8 @@ best.pt and predictions.tsv; siamdiff report OUT draws them.
 import hashlib
 from argparse import Namespace
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +28,7 @@ from .data.labelled import SPLITS, remarks
 from .data.samples import Samples, Unlabelled
 from .data.sets import SETS
 from .data.store import open_store
+from .downstream import linear
 from .downstream.tasks import TASKS, Classes, Task
 from .encoders import weights
 from .files import ConfigError
@@ -60,14 +64,18 @@ def run_seeds(config: Namespace, datasets: dict[str, Samples], classes: tuple, o
     for seed in config.seeds:
         of_seed = for_seed(config, seed)
         task = build_task(of_seed, datasets, classes, options, ranks)
-        if not config.eval_only and (stopped := train(of_seed, task, datasets, classes, ranks)):
+        if options.get("linear") and not config.eval_only:
+            tested[seed] = fit_head(of_seed, task, datasets, classes, ranks)
+        elif not config.eval_only and (stopped := train(of_seed, task, datasets, classes, ranks)):
             return 128 + stopped
         best = config.eval_only or f"{of_seed.out}/best.pt"
         model = weights.read_weights(best, weights.MODEL)
         weights.load_weights(task, model["state"], best)
         if datasets:
-            epochs[str(seed)], task.known = float(model["epochs"]), known_of_data(task, model)
-            tested[seed] = results.predict(task, datasets["test"], of_seed, ranks)
+            task.known = known_of_data(task, model)
+            if seed not in tested:
+                epochs[str(seed)] = float(model["epochs"])
+                tested[seed] = results.predict(task, datasets["test"], of_seed, ranks)
             if ranks.rank == 0:
                 path = Path(of_seed.out) / "predictions.tsv"
                 results.write_predictions(path, tested[seed], classes or task.names, isinstance(task, Classes))
@@ -94,12 +102,13 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
     """
     if model and config.predict and not config.data:
         return {}, tuple(model["labels"]), model["options"]  # files of models keep the classes as "labels"
-    needed = ("test",) if model else tuple(SPLITS)  # a model is scored on the test split
+    needed = ("test",) if model or config.folds else tuple(SPLITS)  # all that is scored is in the test split
     data = SETS[config.task](config, needed)
-    options = {**data.options, "metric": config.metric} if data.options else {}
+    options = {**data.options, "metric": config.metric, "linear": config.freeze} if data.options else {}
     if model:
         options = model["options"]
-        if data.classes != tuple(model["labels"]) or not data.options.items() <= options.items():
+        own = data.options.keys() - {"column"}  # its title may differ
+        if data.classes != tuple(model["labels"]) or any(options.get(name) != data.options[name] for name in own):
             other = ", ".join(sorted({*data.classes} ^ {*model["labels"]})[:3])
             source = f"{config.labels or config.data or 'the demo'}{other and f'; of one alone: {other}'}"
             raise ConfigError(f"{config.eval_only} was trained on other labels than those of {source}")
@@ -111,7 +120,7 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
             cropped = split == "train" or config.task == "msp"  # other tasks see whole structures in evaluation
             datasets[split] = data.samples(store, data.classes, config.max_residues if cropped else None)
     ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
-    ranks.say(f"labels      {data.about}")
+    ranks.say("\n".join([f"labels      {data.about}", *(f"            {note}" for note in data.notes)]))
     samples = ", ".join(f"{split} {x.num_targets}" for split, x in datasets.items()) or "not converted to a store yet"
     ranks.say(f"samples     {samples}")
     for remark in remarks(datasets):
@@ -130,8 +139,8 @@ def build_task(config: Namespace, datasets: dict[str, Samples], classes: tuple, 
         encoder.requires_grad_(False)
     sizes = {split: {"samples": x.num_targets, "structures": len(set(x.entry))} for split, x in datasets.items()}
     task.known = {"splits": sizes}
-    if "train" in datasets:
-        targets = datasets["train"].targets()
+    if (split := "test" if config.folds else "train") in datasets:
+        targets = datasets[split].targets()
         task.fit(targets, config.size)
         task.known["answer"] = task.answer(targets) if len(targets) else None
     trained = sum(p.numel() for p in task.parameters() if p.requires_grad)
@@ -160,6 +169,50 @@ def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> 
         update_bn(map(task.encoder.builder.select_nodes, proteins), task.encoder)
 
 
+def fit_head(config: Namespace, task: Task, datasets: dict, classes: tuple, ranks: Ranks) -> results.Predictions:
+    """Embed the structures with the frozen encoder, then fit the linear head in closed form; write OUT/best.pt.
+
+    Returns predictions for the test split. Without --folds the head is that of the two other splits. With --folds it is
+    that of all structures, but each structure is predicted by a head of those in other folds, never by one that has
+    seen its sequence. Raises ConfigError if there are too few structures.
+    """
+    if checkpoint.checkpoints(Path(config.out)):
+        raise ConfigError(f"{config.out} holds checkpoints of another run: choose another --out")
+    learnt = [datasets["test"]] if config.folds else [datasets["train"], datasets["valid"]]
+    if not config.init_from:
+        calibrate(config, task, learnt[0], ranks)
+    parts = [results.predict(task, dataset, config, ranks, task.represent) for dataset in learnt]
+    sequence = {name: key for x in learnt for name, key in zip(x.store.names, x.store.sequences, strict=True)}
+    groups = np.array([sequence[name] for part in parts for name in part.groups])
+    x, y = (np.concatenate([getattr(part, field) for part in parts]) for field in ("score", "target"))
+    fit = partial(linear.fit, kind=task.options["kind"], num_classes=len(classes))
+    y = task.standardise(torch.from_numpy(y).to(ranks.device)).cpu().numpy()
+    try:
+        head = fit(x, y, groups)
+        outputs = config.folds and linear.out_of_fold(fit, x, y, groups, config.folds)
+    except ValueError as error:
+        raise ConfigError(f"--freeze: {error}") from error
+    layer = task.head.layers[-1]
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(head.weight))
+        layer.bias.copy_(torch.from_numpy(head.bias))
+    penalties = ", ".join(f"{penalty:g}" for penalty in sorted({*head.penalty}))
+    ranks.say(f"head        linear, of {len(y)} samples, penalty {penalties}")
+    if ranks.rank == 0:
+        write_model(config, task, classes, 0.0, {})
+    if not config.folds:
+        return results.predict(task, datasets["test"], config, ranks)
+    score = task.score(torch.from_numpy(outputs).to(ranks.device)).double().cpu().numpy()
+    return replace(parts[0], score=score)
+
+
+def write_model(config: Namespace, task: Task, classes: tuple, epochs: float, valid: dict) -> None:
+    """Write OUT/best.pt: the model after so many epochs, with its metrics on the validation split."""
+    content = {name: getattr(config, name) for name in ("task", *weights.IDENTITY, "seed", "max_residues", "folds")}
+    content |= {"epochs": epochs, "valid": valid, "labels": list(classes), "options": task.options, **task.known}
+    weights.write_weights(f"{config.out}/best.pt", weights.MODEL, {**content, "state": task.state_dict()})
+
+
 def train(config: Namespace, task: Task, datasets: dict[str, Samples], classes: tuple[str, ...], ranks: Ranks) -> int:
     """Minimise; OUT/best.pt is the epoch with the best validation metric. Returns the signal that ended it, or 0."""
     metric, mode = task.decides
@@ -170,7 +223,7 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], classes: 
         return value if epochs == int(epochs) and np.isfinite(value) else -np.inf
 
     path = Path(config.out) / "best.pt"
-    best, identity = -np.inf, {name: getattr(config, name) for name in ("task", *weights.IDENTITY)}
+    best = -np.inf
 
     def validate(epochs: float) -> dict[str, float]:
         nonlocal best
@@ -182,9 +235,7 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], classes: 
         if score(epochs, values) > best or best == -np.inf:
             best = score(epochs, values)
             if ranks.rank == 0:
-                content = {"seed": config.seed, "epochs": epochs, "valid": values, "max_residues": config.max_residues}
-                content |= {"labels": list(classes), "options": task.options, **task.known}
-                weights.write_weights(path, weights.MODEL, {**identity, **content, "state": task.state_dict()})
+                write_model(config, task, classes, epochs, values)
         return values
 
     if config.freeze and not config.init_from:

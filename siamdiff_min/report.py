@@ -12,7 +12,7 @@ import math
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -185,29 +185,45 @@ def confusion(axes, seeds: Sequence[tuple]) -> str:
     return "darker: a larger share of the true class; in brackets: its samples"
 
 
+def properties(run: Run) -> Iterator[tuple[str, dict, float | None]]:
+    """Each property that a run predicts: its name, "" of a single one; the predictions of every seed; the mean."""
+    names, mean = run.results["options"].get("properties"), (run.results["answer"] or {}).get("mean")
+    if not names:
+        yield "", run.predictions, mean
+    for i, name in enumerate(names or []):
+        of_seed = {}
+        for seed, table in run.predictions.items():
+            there = ~np.isnan(table["target"][:, i])  # where it was measured
+            own = {column: table[column][there, i] for column in ("target", "prediction")}
+            of_seed[seed] = table | own | {"id": table["id"][there], "group": table["group"][there]}
+        yield name, of_seed, mean and mean[i]
+
+
 def prediction_cards(runs: Sequence[Run]) -> list[str]:
     """The figures that suit the predictions: of yes or no all runs in one, of numbers and classes one for each run."""
-    cards, together, scatters, ends = [], defaultdict(list), [], []
-    for run in runs:
-        tables = [(colour, run.predictions[x]) for x, colour in colours(runs, run).items() if x in run.predictions]
+    cards, together, scatters, ends = [], defaultdict(list), [], defaultdict(list)
+    drawn = [(run, *of) for run in runs for of in properties(run)]
+    for run, name, predictions, mean in drawn:
+        tables = [(colour, predictions[x]) for x, colour in colours(runs, run).items() if x in predictions]
         found = [(colour, table["target"], table["prediction"], table) for colour, table in tables]
         for _, y, p, _ in found[:1]:
-            count = f"N = {len(y)}" + f" for each of {len(found)} seeds" * (len(found) > 1)
+            count = f"{name}, N = {len(y)}".removeprefix(", ") + f" for each of {len(found)} seeds" * (len(found) > 1)
             count += f", {run.name}" * (len(runs) > 1)
             if p.ndim > y.ndim:
                 cards.append(card(f"Confusion matrix, {count}", confusion, found, height=4.4))
             elif np.isin(y, (0, 1)).all():
-                together[y.tobytes()] += found
+                together[name, y.tobytes()] += found
             else:
-                scatters.append((f"Predicted against true, {count}", found, (run.results["answer"] or {}).get("mean")))
-                ends += [end(x) for _, *both, _ in found for x in both for end in (np.min, np.max)]
-    room = 0.04 * (max(ends) - min(ends)) if ends else 0
-    for title, found, answer in scatters:  # on the same axes, so that they can be compared
-        cards.append(card(title, against_true, found, (min(ends) - room, max(ends) + room), answer, height=4.4))
-    for found in [found for found in together.values() if len(np.unique(found[0][1])) == 2]:
-        y = found[0][1]
+                scatters.append((name, f"Predicted against true, {count}", found, mean))
+                ends[name] += [end(x) for _, *both, _ in found for x in both for end in (np.min, np.max)]
+    for name, title, found, mean in scatters:  # of one property on the same axes, so that they can be compared
+        room = 0.04 * (max(ends[name]) - min(ends[name]))
+        limits = min(ends[name]) - room, max(ends[name]) + room
+        cards.append(card(title, against_true, found, limits, mean, height=4.4))
+    for (name, _), found in [(key, found) for key, found in together.items() if len(np.unique(found[0][1])) == 2]:
+        y, of = found[0][1], f" of {name}" * bool(name)
         for title, draw in [("ROC curve", roc)] * (y.ndim == 1) + [("Precision and recall", precision_recall)]:
-            cards.append(card(f"{title}, {y.sum():.0f} positives of {y.size}", draw, found, height=4.4))
+            cards.append(card(f"{title}{of}, {y.sum():.0f} positives of {y.size}", draw, found, height=4.4))
     return cards
 
 

@@ -13,7 +13,7 @@ def bundle_path() -> Path:
 
 def bundle_index() -> list[dict[str, str]]:
     """Rows of the bundle's index.tsv as text: `file`, `pdb_id`, `chains`, `n_residues`, `ec`, `split` and more."""
-    header, *rows = read_rows(bundle_path() / "index.tsv")
+    header, *rows = read_rows(bundle_path() / "index.tsv").values()
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 

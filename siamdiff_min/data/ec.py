@@ -93,7 +93,7 @@ def _by_chain(rows: Iterable[Sequence[str]]) -> dict[str, list[str]]:
 
 def _read_annotation(path: Path) -> tuple[tuple[str, ...], dict[str, list[str]]]:
     """The names of all classes in order, and those of every chain."""
-    rows = read_rows(path)
+    rows = read_rows(path).values()
     with structure_errors(path, "malformed table"):
         (first, *_), classes, (second, *_), *chains = rows
         if not first.startswith("### EC-numbers") or not second.startswith("### PDB-chain"):
@@ -113,7 +113,7 @@ def _read_annotation(path: Path) -> tuple[tuple[str, ...], dict[str, list[str]]]
 
 def _read_cutoffs(path: Path, cutoff: int) -> set[str]:
     """The chains of the test split whose identity to training is below `cutoff` percent."""
-    rows = read_rows(path, ",")
+    rows = read_rows(path, ",").values()
     with structure_errors(path, "malformed table"):
         (_, *header), *chains = rows
         percent = [int(re.fullmatch(r"\s*<?([0-9]{1,3})%?\s*", name)[1]) for name in header]  # "<30%"
@@ -127,7 +127,7 @@ def _read_cutoffs(path: Path, cutoff: int) -> set[str]:
 
 def _read_ids(path) -> set[str]:
     """The chains named in a text file, one or more in a line."""
-    cells = " ".join(cell for row in read_rows(path) for cell in row)
+    cells = " ".join(cell for row in read_rows(path).values() for cell in row)
     names = {text: chain_id(text) for text in re.split(r"[\s,]+", cells) if text}
     wrong = [text for text, name in names.items() if name is None]
     if wrong or not names:

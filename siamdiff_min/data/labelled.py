@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from ..files import StoreError, StructureError, first_three
+from .labels import SPLITS as SPLITS
 from .samples import Samples, ValueSamples
 from .sources import Origin
 from .store import ProteinStore, open_store
 
-SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # split -> its names in data sets
 HELD_OUT = 10  # of a table without splits, one structure in ten is for validation, one for test
 
 
@@ -25,6 +25,7 @@ class LabelledData:
     test: Origin | None = None
     classes: tuple[str, ...] = ()  # their names, in the order of the outputs; empty for tasks without classes
     about: str = ""  # where the labels come from, for the user
+    notes: Sequence[str] = ()  # what else to say of them
     samples: type[Samples] = ValueSamples  # from a store, the classes and --max-residues
     options: Mapping = field(default_factory=dict)  # arguments of the task (table)
     labels: Mapping = field(default_factory=dict)  # name -> its labels, see `ProteinStore.with_labels` (table)

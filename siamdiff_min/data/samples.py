@@ -5,7 +5,8 @@ residues, or atoms, of the entry from 0:
 
     ec      kind "labels" (several classes at once); values: the classes of the protein as a list, in a list
     psr     kind "regression"; values: GDT_TS in [0, 1], in a list; target: the protein that this is a model of
-    table   kind and values: one of the structure; or of some residues, then also rows, and places: chain and number
+    table   kind and values: one of the structure; or of some residues, then also rows, and places: chain and number.
+            Of several properties each value is a list, with nan for those that were not measured
     msp     first: number of residues of the wild type, which come before those of the mutant; mutated: rows of the
             mutated residues, [wild type, mutant]; label: 1 if the mutation stabilises the complex, else 0
     pip     first: number of residues of the first protein; pairs (K, 2): rows of the positive pairs; ambiguous: rows of

@@ -28,7 +28,8 @@ def _atom3d(task: str, config: Namespace, needed: Sequence[str]) -> LabelledData
 def _table(config: Namespace, needed: Sequence[str]) -> LabelledData:
     if not config.labels or not config.data:
         raise ConfigError("--task table needs --labels, a file, and --data, the structures that it names")
-    return table_set(config.labels, config.data, config.kind, needed)
+    columns = {name: getattr(config, name) for name in ("name_column", "value_column", "missing")}
+    return table_set(config.labels, config.data, config.kind, needed, bool(config.folds), **columns)
 
 
 def Set(data: Callable, samples: type[Samples]) -> Callable:

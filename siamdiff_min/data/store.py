@@ -38,9 +38,10 @@ from tqdm import tqdm
 
 from ..files import ConfigError, StoreError, StructureError, UnwantedError, escape, first_three, lock, write_file
 from ..machine import cores, memory, read_nothing_ahead
-from ..protein.constants import ATOM_ELEMENT
+from ..protein.constants import ATOM_ELEMENT, ONE_LETTER
 from ..protein.protein import Protein
 from ..protein.structure import Structure
+from .labels import Row, residue_labels
 from .sources import ARCHIVES, ENDINGS, LOCK, Listing, Origin, ending_of, read_all, structure_files
 
 FORMAT = "siamdiff_min store, version 10"
@@ -97,29 +98,21 @@ class ProteinStore(torch.utils.data.Dataset):
         shard, row = self._find(index)
         return shard["labels"][row] if shard["labels"] else {}
 
-    def with_labels(self, kind: str, table: Mapping[str, list[tuple]]) -> "ProteinStore":
-        """The same store with the proteins of a table only, and with its labels: name -> (chain, number, value)s.
+    def with_labels(self, kind: str, table: Mapping[str, Sequence[Row]]) -> "ProteinStore":
+        """The same store with the proteins of a table only, and with its labels: name -> the rows of the table.
 
-        The chain and number of a residue are texts, "52A" with its insertion code. A whole protein has one row, in
-        which both are None. Proteins that the store lacks, and those without any label, are left out; `not_found` says
-        how many. `samples.py` lists what labels are made of.
+        Proteins that the store lacks, and those without any label, are left out; `not_found` says how many.
+        `samples.py` lists what labels are made of. Raises StructureError if a residue is of another type in the table.
         """
-        row_of, made, missing = {name: row for row, name in enumerate(self.names)}, {}, 0
+        row_of, made, missing, from_one = {name: row for row, name in enumerate(self.names)}, {}, 0, 0
         for name in sorted(table.keys() & row_of.keys()):
-            lines, row = table[name], row_of[name]
-            if lines[0][1] is None:
-                made[row] = {"kind": kind, "values": [lines[0][2]]}
-                continue
-            places = {(chain, f"{n}{code}".strip()): i for i, (chain, n, code) in enumerate(self.positions(row))}
-            found = sorted((places[line[:2]], line) for line in lines if line[:2] in places)
-            missing += len(lines) - len(found)
-            if found:
-                made[row] = {
-                    "kind": kind,
-                    "values": [value for _, (_, _, value) in found],
-                    "rows": [residue for residue, _ in found],
-                    "places": [f"{chain}:{number}" for _, (chain, number, _) in found],
-                }
+            lines, row, labels = table[name], row_of[name], {"values": [table[name][0].value]}
+            if lines[0].place:
+                labels = residue_labels(name, lines, self.positions(row), self.letters(row))
+                missing += len(lines) - len(labels["values"])
+                from_one += any(x.place == "1" and f"{x.chain}:1" not in labels["places"] for x in lines)
+            if labels["values"]:
+                made[row] = {"kind": kind, **labels}
         other = copy(self)
         other.rows, other.own_labels = [*made], [*made.values()]
         other.names, other.sequences = ([of[row] for row in other.rows] for of in (self.names, self.sequences))
@@ -127,7 +120,15 @@ class ProteinStore(torch.utils.data.Dataset):
         left_out = {f"structures ({first_three(absent)})": len(absent)}
         left_out["labels of residues that are not in theirs"] = missing
         other.not_found = ", ".join(f"{count} {noun}" for noun, count in left_out.items() if count)
+        if from_one:
+            other.not_found += f". {from_one} structures have no residue 1, but the table has: are its numbers theirs?"
         return other
+
+    def letters(self, index: int) -> str:
+        """The residues of a protein, one letter each."""
+        shard, row = self._find(index)
+        types = shard["residues"]["residue_type"][slice(*shard["first_residue"][row : row + 2])]
+        return "".join(ONE_LETTER[t] for t in types)
 
     def positions(self, index: int) -> list[tuple[str, int, str]]:
         """The author's chain, number and insertion code of every residue."""

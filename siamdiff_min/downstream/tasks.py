@@ -28,6 +28,7 @@ class Task(nn.Module):
     predicts = ""  # in words, for the title of a report
     num_outputs = 1  # of the paper's task
     names: Sequence[str] = ()  # of the outputs, if the data set does not have them
+    properties: Sequence[str] = ()  # if each output is a property of its own; the target is nan if it was not measured
     structures = 1  # per sample; the representations of two are concatenated
     # What the head reads: the whole "structure"; or, of the residues in focus, the mean over their "CA" or "atoms", or
     # each of the "residues".
@@ -73,18 +74,29 @@ class Task(nn.Module):
     def fit(self, targets: np.ndarray, size: str) -> None:
         """Prepare for the targets of the training split; `size` is the size of the encoder. By default nothing."""
 
+    def standardise(self, target: Tensor) -> Tensor:
+        """The target in the units of the outputs."""
+        return target
+
     def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        """The metrics over a whole split."""
-        return {name: getattr(metrics, name)(score, target) for name in self.measures}
+        """The metrics over a whole split. Of several properties: of each, and for every metric their mean."""
+        if not self.properties:
+            return {name: getattr(metrics, name)(score, target) for name in self.measures}
+        values, there = {}, ~np.isnan(target)
+        for name in self.measures:
+            own = [getattr(metrics, name)(s[m], t[m]) for s, t, m in zip(score.T, target.T, there.T)]
+            values[name] = float(np.mean([x for x in own if np.isfinite(x)] or [np.nan]))
+            values |= {f"{name}:{of}": x for of, x in zip(self.properties, own)}
+        return values
 
     def answer(self, targets: np.ndarray) -> dict:
         """The best answer that looks at nothing, from the targets of the training split (K, ...): their mean."""
-        return {"mean": targets.mean(0).tolist()}
+        return {"mean": np.nanmean(targets, 0).tolist()}
 
     def constant_scores(self, answer: Mapping, metric: str, count: int) -> np.ndarray:
         """This answer as the scores of `count` samples."""
-        mean = np.array(answer["mean"])
-        return np.broadcast_to(mean, (count, *mean.shape))
+        values = np.array(answer.get("median" if metric.startswith("mae") else "mean"))
+        return np.broadcast_to(values, (count, *values.shape))
 
     @property
     def decides(self) -> tuple[str, str]:
@@ -114,11 +126,14 @@ class Binary(Task):
     measures = ("auroc", "auprc", "accuracy")
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(output, target.view(output.shape), reduction="none").mean(-1)
+        target = target.view(output.shape)
+        known = target.nan_to_num(0.0) if self.properties else target
+        loss = F.binary_cross_entropy_with_logits(output, known, reduction="none")
+        return over_measured(loss, target) if self.properties else loss.mean(-1)
 
     def constant(self, target: Tensor) -> Entropy:
-        ones = target.view(len(target), -1).sum(0)
-        return Entropy(torch.stack([len(target) - ones, ones], dim=-1))
+        target = target.view(len(target), -1)
+        return Entropy(torch.stack([(target == 0).sum(0), (target == 1).sum(0)], dim=-1).to(target.dtype))
 
     def score(self, output: Tensor) -> Tensor:
         return output.double().sigmoid().squeeze(-1)
@@ -167,29 +182,38 @@ class Regression(Task):
 
     def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
         super().__init__(encoder, num_outputs)
-        self.register_buffer("mean", torch.zeros(()))
-        self.register_buffer("std", torch.ones(()))
+        self.register_buffer("mean", torch.zeros(num_outputs or ()))
+        self.register_buffer("std", torch.ones(num_outputs or ()))
 
     def fit(self, targets: np.ndarray, size: str) -> None:
-        mean, std = float(targets.mean()), float(targets.std())
-        self.mean.fill_(mean)
-        self.std.fill_(std if std > 1e-6 * abs(mean) else 1.0)  # 1.0: all values are the same
+        mean, std = np.nanmean(targets, 0), np.nanstd(targets, 0)
+        self.mean.copy_(torch.as_tensor(mean))
+        self.std.copy_(torch.as_tensor(np.where(std > 1e-6 * np.abs(mean), std, 1.0)))  # 1.0: all values are the same
+
+    def standardise(self, target: Tensor) -> Tensor:
+        return (target - self.mean) / self.std
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return (output.squeeze(-1) - (target - self.mean) / self.std).square()
+        known = target.nan_to_num(0.0) if self.properties else target
+        error = (output.view(target.shape) - self.standardise(known)).square()
+        return over_measured(error, target) if self.properties else error
 
     def constant(self, target: Tensor) -> Variance:
-        return Variance.of((target - self.mean) / self.std)
+        standardised = self.standardise(target)
+        return Variance.of(standardised[~standardised.isnan()])
 
     def score(self, output: Tensor) -> Tensor:
-        return output.squeeze(-1) * self.std + self.mean
+        return (output if self.properties else output.squeeze(-1)) * self.std + self.mean
 
     def answer(self, targets: np.ndarray) -> dict:
         """The mean; the mean absolute error of the median is smaller."""
-        return {"mean": float(targets.mean()), "median": float(np.median(targets))}
+        return {**super().answer(targets), "median": np.nanmedian(targets, 0).tolist()}
 
-    def constant_scores(self, answer: Mapping, metric: str, count: int) -> np.ndarray:
-        return np.full(count, answer["median" if metric == "mae" else "mean"])
+
+def over_measured(losses: Tensor, target: Tensor) -> Tensor:
+    """Losses (B,) of samples with several properties (B, C); their mean is that over all values that were measured."""
+    there = ~target.isnan()
+    return (losses * there).sum(-1) * (len(target) / there.sum())
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
@@ -236,10 +260,21 @@ class StructureRanking(Regression):
 KINDS = {"regression": Regression, "binary": Binary, "classes": Classes, "labels": MultiLabel}
 
 
-def table_task(encoder, num_outputs=None, kind: str = "regression", residues: bool = False, metric=None) -> Task:
+def table_task(
+    encoder: nn.Module,
+    num_outputs: int | None = None,
+    kind: str = "regression",
+    residues: bool = False,
+    metric: str | None = None,
+    linear: bool = False,
+    properties: Sequence[str] = (),
+    column: str = "",
+) -> Task:
     """Values of the user's own (docs/extending.md), of structures or of their residues.
 
-    `metric` decides which epoch is the best, by default the first of the kind. Raises ConfigError for another one.
+    `metric` decides which epoch is the best, by default the first of the kind. A `linear` head is one layer. With
+    several `properties` there is an output for each. `column` is the title of the values, for a report. Raises
+    ConfigError for a metric of another kind.
     """
     if kind not in KINDS:
         raise ConfigError(f"labels of the kind {kind!r:.50} are not known here. Do they come from a --plugin?")
@@ -247,8 +282,11 @@ def table_task(encoder, num_outputs=None, kind: str = "regression", residues: bo
     task.sees, metric = "residues" if residues else "structure", metric or task.measures[0]
     if metric not in task.measures:
         raise ConfigError(f"--metric {metric} is not for {kind}, which has {', '.join(task.measures)}")
-    task.measures = sorted(task.measures, key=lambda name: name != metric)
-    task.options = {"kind": kind, "residues": residues, "metric": metric}
+    task.measures, task.properties = sorted(task.measures, key=lambda name: name != metric), tuple(properties)
+    if linear:
+        task.head = MLP(encoder.out_dim, task.head.layers[-1].out_features)
+    task.options = {"kind": kind, "residues": residues, "metric": metric, "linear": linear, "column": column}
+    task.options |= {"properties": list(properties)} if properties else {}
     return task
 
 

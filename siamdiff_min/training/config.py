@@ -89,7 +89,7 @@ OPTIONS = {  # group of --help -> its options, in order
         both("init_from", "start from siamdiff-atom, siamdiff-residue, an encoder.pt or a checkpoint"),
         train("ablation", "leave out a part of the method (Sec. 5.3, App. G)", "none", STAGED, choices=ABLATIONS),
         train("head_dim", "width of the heads (default: the width of their input)", only=STAGED, type=COUNT),
-        tune("freeze", "train the head only", **SWITCH),
+        tune("freeze", "train the head only; of table a linear one, in closed form", **SWITCH),
         both("esm", "esm-gearnet: weights of ESM-2, a file of fair-esm or of Hugging Face", **FREE),
         both("freeze_esm", "esm-gearnet: leave ESM-2 as it is; otherwise it learns at a tenth of --lr", **SWITCH),
         tune("kind", "kind of the labels (default: by their looks)", only=TABLE, choices=KINDS),
@@ -103,6 +103,10 @@ OPTIONS = {  # group of --help -> its options, in order
         tune("data", "folder of the ATOM3D or EC set, or structures (default: a demo set from the bundle)", **FREE),
         train("store", "where to build the store of --data (default: beside it)", **FREE),
         tune("labels", "file of labels for the structures of --data", only=TABLE, **FREE),
+        tune("name_column", "column of the names (default: name, or the first)", only=TABLE, **FREE),
+        tune("value_column", "columns of the values (default: value)", only=TABLE, nargs="+", **FREE),
+        tune("missing", "further words for a value that was not measured, such as n.d.", only=TABLE, nargs="+", **FREE),
+        tune("folds", "with --freeze: score every structure, by heads of other folds", only=TABLE, type=at_least(2)),
         tune("ids", "text file with the ids to use", only=("ec",)),
         tune("cutoff", "the test split's largest identity to training, in %", 95, ("ec",), type=int, choices=CUTOFFS),
         train("valid_fraction", "share held out; the demo set has a split of its own", 0.05, type=SHARE),
@@ -224,10 +228,13 @@ def finetune_options(argv: list[str] | None = None, description: str = "", world
         raise ConfigError(f"--seeds must be different, got {shown(seeds)}")
     if config.eval_only:
         source = weights.read_weights(config.eval_only, weights.MODEL)
-        own = {"seeds": [int(source["seed"])], "kind": {**source["options"]}.get("kind")}
+        options = source["options"]
+        own = {"seeds": [int(source["seed"])], "kind": options.get("kind"), "value_column": options.get("properties")}
         source, names = source | own, (*names, *own, "max_residues")
     elif config.init_from:
         source = weights.load_encoder_file(for_seed(config, seeds[0]).init_from)
+    if config.folds and (config.eval_only or not config.freeze):
+        raise ConfigError(f"{flag('folds', config.folds)} needs --freeze: one linear head for every fold")
     return settled(config, "task", {name: source[name] for name in names if name in source}, world)
 
 
@@ -331,6 +338,7 @@ def folder(config: Namespace) -> str:
         subject, data, start = [config.method], [], []
     if config.init_from:
         start = ["from", *Path("/", config.init_from).with_suffix("").parts[1:][-2:]]
+    start += ["frozen"] if getattr(config, "freeze", False) else []
     return "runs/" + "-".join(filter(None, [*subject, *encoder, config.level, config.size, *data, *start]))
 
 

@@ -14,7 +14,7 @@ import platform
 import time
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import chain
@@ -47,11 +47,13 @@ class Predictions:
     score: np.ndarray  # (K,) or (K, C) float64
 
 
-def predict(task: Task, dataset: Dataset, config: Namespace, ranks: Ranks) -> Predictions:
-    """Scores of all samples of `dataset`; the same on all ranks."""
+def predict(
+    task: Task, dataset: Dataset, config: Namespace, ranks: Ranks, compute: Callable | None = None
+) -> Predictions:
+    """Scores of all samples of `dataset`, or what `compute` makes of each sample; the same on all ranks."""
 
     def measure(b: int, sample, names: list[str]) -> tuple:
-        score = task.score(task.predict(sample))
+        score = compute(sample) if compute else task.score(task.predict(sample))
         return b, names, sample.groups, sample.target.cpu().numpy(), score.double().cpu().numpy()
 
     parts = ranks.gather(evaluation.held_out(task, Subset(dataset, range(len(dataset))), config, ranks, measure))
@@ -139,8 +141,8 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
         answers = {name: task.constant_scores(answer, name, len(target)) for name in names}
     counts = {"samples": len(target), "structures": len(set(groups))}
     if isinstance(task, Binary):
-        counts["positives"] = int(target.sum())
-    if "accuracy" in names:
+        counts["positives"] = int(np.nansum(target))
+    if "accuracy" in names and not task.properties:
         counts["correct"] = {seed: round(metrics["accuracy"] * len(target)) for seed, metrics in test.items()}
     few = f"of {counts['structures']} structures, too few to draw again: it takes {FEWEST}"
     enough = counts["structures"] >= FEWEST
@@ -202,7 +204,7 @@ def less_is_better(measure: str, direction: Mapping) -> bool | None:
     """
     if measure in direction:
         return {"min": True, "max": False, None: None}[direction[measure]]
-    return measure in LESS_IS_BETTER or measure.endswith(("loss", "error"))
+    return measure.partition(":")[0] in LESS_IS_BETTER or measure.endswith(("loss", "error"))
 
 
 def side(measure: str, gain: Sequence[float], direction: Mapping) -> str:
@@ -248,7 +250,8 @@ def cell(value) -> str:
 def counted(results: Mapping) -> str:
     """The sizes of the splits in words."""
     counts, others = {"samples": "?", **results, **results.get("counts", {})}, []
-    words = f"test split  {counts['samples']} samples"
+    folds = results.get("config", {}).get("folds")
+    words = f"{f'{folds} folds' if folds else 'test split':12}{counts['samples']} samples"
     if counts.get("structures", counts["samples"]) != counts["samples"]:
         words += f" of {counts['structures']} structures"
     if "positives" in counts:

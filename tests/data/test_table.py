@@ -1,7 +1,5 @@
 """Labels of the user's own: tables that are read or refused, splits, residues that are found, samples, the recipe."""
 
-import csv
-import io
 import pickle
 import re
 import runpy
@@ -14,10 +12,9 @@ from conftest import needs_filters, real_protein
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min import finetune
-from siamdiff_min.data import table
 from siamdiff_min.data.samples import SAMPLES, pack_samples
 from siamdiff_min.data.store import open_store
-from siamdiff_min.data.table import read_table, table_set
+from siamdiff_min.data.table import table_set
 from siamdiff_min.downstream.tasks import KINDS as TARGETS
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
@@ -64,53 +61,6 @@ def labelled(folder, values, **options):
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def test_columns_by_name_or_by_number(tmp_path):
-    expected = [{"name": "a", "value": "1"}, {"name": "b c", "value": "x"}]
-    for text in ("name\tvalue\na\t1\nb c\tx\n", "\ufeffvalue\tname\r\n1\ta\r\n\r\nx\tb c\r\n"):
-        (tmp_path / "t").write_text(text, encoding="utf-8")
-        assert read_table(tmp_path / "t") == expected
-    (tmp_path / "t").write_text("name\tchain\tnumber\tvalue\tsplit\na\tA\t52A\t1\ttest\n")
-    assert read_table(tmp_path / "t") == [{"name": "a", "chain": "A", "number": "52A", "value": "1", "split": "test"}]
-
-
-@pytest.mark.parametrize("text, reason", [
-    ("", "expected name, value"), ("name\tvalue\n", "no rows"), ("name\tlabel\na\t1", "expected name, value"),
-    ("name\tchain\tvalue\na\tA\t1", "of residues name, chain, number, value"), ("a\n", "expected name, value"),
-    ("name\tvalue\na\t1\t2", "row 1 has 3 columns of 2"),
-    ("name\tvalue\na\t1\na\t2", "row 2 is a second one of its name"),
-    ("name\tchain\tnumber\tvalue\na\tA\t5\t1\na.pdb\tA\t5\t2", "row 2 is a second one"),
-    ("name\tchain\tnumber\tvalue\na\tA\tfive\t1", "row 1 is without a residue number"),
-    ("name\tvalue\tsplit\na\t1\ttraining", "row 1 is of no split, expected train"),
-    ("name\tvalue\tvalue\na\t1\t2", "columns .*'value', 'value'"), ("name,name,value\na,b,2", "expected name, value"),
-    ("name,value\na,1,5", "row 1 has 3 columns of 2"), ("name;value\na,1", "row 1 has 1 columns of 2"),
-    ('name\tvalue\na\t"1\nb\t2', "unexpected end of data"), ('name,value\na,"1"2', "expected after"),
-    ("name,value\na,'" + "x" * 200_000 + "'", "field larger than field limit"),
-])  # fmt: skip
-def test_malformed_tables(tmp_path, text, reason):
-    (tmp_path / "t.tsv").write_text(text)
-    with pytest.raises(StructureError, match=rf"t\.tsv: malformed table \(.*{reason}"):
-        read_table(tmp_path / "t.tsv")
-    with pytest.raises(StructureError, match=r"cannot be opened .*No such file"):
-        read_table(tmp_path / "nothing")
-
-
-@pytest.mark.parametrize("separator", "\t,;")
-@pytest.mark.parametrize("quotes", ["none", "all", "Excel's"])
-def test_every_table_that_excel_or_pandas_writes_is_read_alike(tmp_path, separator, quotes):
-    """Also with spaces around cells, rows without content, line ends of Windows, and a byte order mark."""
-    cells = [["name", "value", "split"], ["p 1.pdb", "a, b", "train"], ['p"2', "b", "val"], ["p3", "", "test"]]
-    style = {"none": csv.QUOTE_MINIMAL, "all": csv.QUOTE_ALL, "Excel's": csv.QUOTE_NONNUMERIC}[quotes]
-    text = io.StringIO(newline="")
-    csv.writer(text, delimiter=separator, quoting=style).writerows([*cells, ["", "", ""]])
-    text = text.getvalue()
-    expected = [dict(zip(cells[0], row)) for row in cells[1:]]
-    expected[0]["name"] = "p 1"
-    spaced = re.sub(f"{separator}(?! )", f"{separator} ", text).replace("\r\n", " \r\n").replace('" \r', '"\r')
-    for given in (text, "\ufeff" + text, text.replace("\r\n", "\n"), spaced):
-        (tmp_path / "t").write_text(given, encoding="utf-8", newline="")
-        assert read_table(tmp_path / "t") == expected
-
-
 @pytest.mark.parametrize("separator", "\t,;")
 def test_labels_are_the_same_with_and_without_spaces(folder, separator):
     made = []
@@ -154,31 +104,6 @@ def test_kinds(folder, kind):
             assert names[found[name]] == text
         else:
             assert [n for n, there in zip(names, found[name]) if there] == [t for t in text.split(",") if t]
-
-
-@pytest.mark.parametrize("values, kind, reason", [
-    ("1 2 3 4 5 6", "binary", "row 2: '2' is no value for binary"), ("1 2 3 nan 5 6", None, "row 4: 'nan' is no value"),
-    ("a b c d e f", "regression", "row 1: 'a' is no value for regression"), ("a a a a a a", None, "one class only"),
-    ("1 2 NA 4 5 6", None, "row 3: 'NA' is no number, and other values look like numbers; names need --kind"),
-    ("1 NA NA NA NA 6", None, "row 2: 'NA' is no number"), ("1 2 1_000 4 5 6", None, "row 3: '1_000' is no number"),
-    ("1_0 2_0 1_000 4_0 5_0 6_0", None, "row 1: '1_0' is no number"),
-    ("1 2 3 4 5 6_0", "regression", "row 6: '6_0' is no value"),
-    ("1,5 2,5 3,5 4,5 5,5 6,5", None, "row 1: '1,5' is no number"),
-    ("1 2 3.5e38 4 5 6", None, "row 3: float32 cannot hold '3.5e38'"), ("1 2 3 4 5 1e400", None, "row 6: '1e400' is"),
-    ("1 -1e39 3 4 5 6", "regression", "row 2: float32 cannot hold"), ("1 2 3 1e-40 5 6", None, "row 4: float32 can"),
-])  # fmt: skip
-def test_values_of_another_kind(folder, values, kind, reason):
-    with pytest.raises(StructureError, match=reason):
-        labelled(folder, values.split(), kind=kind)
-
-
-def test_a_missing_value_is_no_class(folder):
-    lines = [(name, value) for name, value in zip(NAMES, ["a", "b", "", "a", "b", "a"])]
-    with pytest.raises(StructureError, match="row 3 is without a value"):
-        table_set(write(folder, *lines), folder / "data")
-    lines = [(name, value) for name, value in zip(NAMES, ["1", "", "", "", "3", ""])]
-    with pytest.raises(StructureError, match="row 2: '' is no number, and other values look like numbers"):
-        table_set(write(folder, *lines), folder / "data")
 
 
 def test_a_table_of_the_test_split_alone_is_enough_to_score(folder):
@@ -233,7 +158,7 @@ def test_a_finished_store_takes_the_place_of_its_structures(folder):
     expected, store = [data.open(split, workers=1) for split in ("train", "valid", "test")], None
     for store in (expected[0].path, folder / "data.store"):
         given = table_set(path, store)
-        assert given.about == data.about and "; 1 structures have no label" in given.about
+        assert given.about == data.about and given.notes == data.notes == ["1 structures have no label: other"]
         for split, own in zip(("train", "valid", "test"), expected):
             found = given.open(split, workers=1)
             assert (found.path, found.names, found.checksum) == (own.path, own.names, own.checksum)
@@ -269,11 +194,6 @@ def test_splits_by_column(folder):
     lines = [("p0", "A", 1, 0.5, "train"), ("p0", "A", 2, 0.5, "test")]
     with pytest.raises(StructureError, match="p0 is in several splits"):
         table_set(write(folder, *lines), folder / "data")
-
-
-@pytest.mark.parametrize("values, kind", [("0 0 0", "regression"), ("1 1", "regression"), ("0 1 1.0 0e0", "binary")])
-def test_values_are_binary_if_both_occur(values, kind):
-    assert table._looks_like(values.split()) == kind
 
 
 def test_residues_are_found_by_chain_number_and_insertion_code(folder):
