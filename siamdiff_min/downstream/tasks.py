@@ -85,9 +85,14 @@ class Task(nn.Module):
         values, there = {}, ~np.isnan(target)
         for name in self.measures:
             own = [getattr(metrics, name)(s[m], t[m]) for s, t, m in zip(score.T, target.T, there.T)]
-            values[name] = float(np.mean([x for x in own if np.isfinite(x)] or [np.nan]))
+            comparable = np.array(own) / self.unit(name)
+            values[name] = float(comparable[np.isfinite(comparable)].mean()) if np.isfinite(own).any() else np.nan
             values |= {f"{name}:{of}": x for of, x in zip(self.properties, own)}
         return values
+
+    def unit(self, measure: str) -> np.ndarray | float:
+        """What a measure of each property is divided by before the mean over properties is taken."""
+        return 1.0
 
     def answer(self, targets: np.ndarray) -> dict:
         """The best answer that looks at nothing, from the targets of the training split (K, ...): their mean."""
@@ -192,6 +197,9 @@ class Regression(Task):
 
     def standardise(self, target: Tensor) -> Tensor:
         return (target - self.mean) / self.std
+
+    def unit(self, measure: str) -> np.ndarray | float:
+        return self.std.cpu().numpy() if measure in metrics.LESS_IS_BETTER else 1.0
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         known = target.nan_to_num(0.0) if self.properties else target
