@@ -111,8 +111,7 @@ class ProteinStore(torch.utils.data.Dataset):
                 labels = residue_labels(name, lines, self.positions(row), self.letters(row))
                 missing += len(lines) - len(labels["values"])
                 from_one += any(x.place == "1" and f"{x.chain}:1" not in labels["places"] for x in lines)
-            if labels["values"]:
-                made[row] = {"kind": kind, **labels}
+            made |= {row: {"kind": kind, **labels}} if labels["values"] else {}
         other = copy(self)
         other.rows, other.own_labels = [*made], [*made.values()]
         other.names, other.sequences = ([of[row] for row in other.rows] for of in (self.names, self.sequences))

@@ -113,7 +113,8 @@ class Task(nn.Module):
         """ "max" or "min", which values of a measure are better; None if nobody says."""
         if self.best and measure == self.measures[0]:
             return self.best
-        return "min" if measure in metrics.LESS_IS_BETTER else "max" if measure in metrics.MORE_IS_BETTER else None
+        name = measure.partition(":")[0]  # of several properties it is NAME:PROPERTY
+        return "min" if name in metrics.LESS_IS_BETTER else "max" if name in metrics.MORE_IS_BETTER else None
 
     def train(self, mode: bool = True) -> Task:
         """Training mode. A frozen encoder stays in evaluation mode, and so does its batch norm."""
