@@ -43,22 +43,23 @@ ENDED = {"2026-11", "2026-11-benchmarks", "2026-12-scale"}  # studies, whose pag
 CURRENT = [page for page in PAGES if page.name not in PAST and not ENDED & {*page.parts}]
 TEXT = (ROOT / "docs" / "extending.md").read_text()
 README = (ROOT / "README.md").read_text()
-FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", TEXT, flags=re.M | re.S))
+EXAMPLES = ROOT / "examples"
 BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TEXT, flags=re.M | re.S)
 COMMANDS = [line for block in BLOCKS for line in block.splitlines() if "--plugin" in line]
 
 
-def test_every_recipe_has_a_command():
-    assert len(FILES) >= 3 and len(COMMANDS) >= 5
-    assert all(any(f"--plugin {name}" in command for command in COMMANDS) for name in FILES)
+def test_every_example_stands_on_a_page():
+    assert len(COMMANDS) >= 5
+    for path in EXAMPLES.glob("*.py"):
+        assert f"examples/{path.name}" in TEXT + README, path
+        assert path.name[:3] != "my_" or path.stem == "my_source" or any(f"/{path.name} " in x for x in COMMANDS), path
 
 
 @pytest.mark.repeats
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_recipe_runs_as_printed(command, tmp_path):
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
+    (tmp_path / "examples").symlink_to(EXAMPLES)
     with tarfile.open(bundle_path() / "structures.tar") as bundle:
         few = sorted(bundle.getmembers(), key=lambda m: m.size)[:10]
         for member in few:
@@ -81,9 +82,9 @@ def test_a_recipe_runs_as_printed(command, tmp_path):
 
 
 def recipe(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """Run a script of docs/extending.md as it is printed."""
-    (text,) = re.findall(rf"<!-- run: {name} -->\n```python\n(.*?)^```$", TEXT, flags=re.M | re.S)
-    (folder / name).write_text(text)
+    """Run a script of docs/extending.md as it is printed, or one of the examples."""
+    printed = re.findall(rf"<!-- run: {name} -->\n```python\n(.*?)^```$", TEXT, flags=re.M | re.S)
+    (folder / name).write_text(printed[0] if printed else (EXAMPLES / name).read_text())
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
     run = [sys.executable, name, *arguments]
     return subprocess.run(run, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
@@ -422,7 +423,7 @@ def source_of(words: list[str]) -> str | None:
         assert spec, f"python -m {name}"
         return Path(spec.origin).read_text()
     script = next((word for word in words[1:] if word.endswith(".py")), None)
-    return None if script in (None, "own.py", "mutations.py", "nearest.py") else (ROOT / script).read_text()
+    return None if script in (None, "mutations.py", "nearest.py") else (ROOT / script).read_text()
 
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS_OF_PAGES, ids=[c for _, c in COMMANDS_OF_PAGES])
@@ -434,7 +435,12 @@ def test_commands_and_their_options_exist(page, command):
     if script:
         options = options[script]
         known = {flag(name) for name in options} | {"--help"}
-        known |= {flag(name) for name in re.findall(r'^PRETRAIN\["(\w+)"\] = option', TEXT, flags=re.M)}  # of a recipe
+        known |= {
+            flag(name)
+            for name in re.findall(
+                r'^PRETRAIN\["(\w+)"\] = option', (EXAMPLES / "my_objective.py").read_text(), flags=re.M
+            )
+        }  # of a recipe
         assert given - {"--nproc_per_node", "--nnodes", "--rdzv_backend", "--rdzv_endpoint"} <= known, page
         for name in ("method", "task", "encoder", "size", "level", "ablation"):
             if flag(name) in words and name in options and "--plugin" not in words:
