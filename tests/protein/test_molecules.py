@@ -7,7 +7,7 @@ import torch
 from helpers import assert_equal
 from rows import as_mmcif, as_pdb, atom, residue
 
-from siamdiff_min.protein.constants import ATOM_NAMES, RESIDUES
+from siamdiff_min.protein.constants import RESIDUES
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.structure import StructureError
 
@@ -23,68 +23,7 @@ def names_of(structure):
     return [RESIDUES[t] for t in structure.protein.residue_type]
 
 
-def assert_both(structure, names):
-    """Both molecules are there, whole, in chains of these names."""
-    assert names_of(structure) == [*ONE, *TWO] and structure.chain_names == tuple(names) and not structure.dropped
-    assert structure.protein.chain.tolist() == [0] * len(ONE) + [1] * len(TWO)
-    assert structure.protein.residue_index.tolist() == [*range(len(ONE)), *range(len(TWO))]
-    x = [row["x"] for row in molecule(ONE, 0.0) + molecule(TWO, 50.0)]
-    assert structure.protein.pos[:, 0].tolist() == x
-
-
 # ---- two molecules under one chain id --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("waters", [False, True])
-def test_ter_tells_two_molecules_of_one_id_apart(waters):
-    text = as_pdb(molecule(ONE, 0.0)).replace("END\n", "TER\n") + as_pdb(molecule(TWO, 50.0)).replace("END\n", "TER\n")
-    text += as_pdb(residue("HOH", 1, ("O",), het=True, x=9.0)) if waters else ""
-    structure = read_structure("x", text.encode())
-    waters = structure.dropped.pop("waters", 0)
-    assert_both(structure, ["A", "A_2"])
-
-
-@pytest.mark.parametrize("chain, segments, names", [
-    ("A", ("PROA", "PROB"), ("A_PROA", "A_PROB")), (" ", ("PROA", "PROB"), ("PROA", "PROB")),
-    (" ", ("", "B"), ("", "B")), ("A", ("A", "B"), ("A", "A_B")), ("A", ("", "A"), ("A", "A_")),
-])  # fmt: skip
-def test_segments_tell_two_molecules_of_one_id_apart(chain, segments, names):
-    """CHARMM, XPLOR: columns 73 to 76."""
-    one, two = (dict(chain=chain, segment=segment) for segment in segments)
-    assert_both(read_structure("x", as_pdb(molecule(ONE, 0.0, **one) + molecule(TWO, 50.0, **two)).encode()), names)
-
-
-def test_segments_count_before_ter():
-    """TER also stands where residues are missing; segments do not part the first molecule."""
-    rows = molecule(ONE, 0.0, segment="PROA"), molecule(TWO, 50.0, segment="PROB")
-    text = (
-        as_pdb(rows[0][:8]).replace("END\n", "TER\n") + as_pdb(rows[0][8:]).replace("END\n", "TER\n") + as_pdb(rows[1])
-    )
-    assert_both(read_structure("x", text.encode()), ("A_PROA", "A_PROB"))
-
-
-def test_segments_and_ter_together():
-    """Neither alone is enough: two dimers, each with a segment; TER ends the first molecule of each dimer."""
-    parts = [as_pdb(molecule(ONE, 50.0 * i, segment=f"P{i // 2}")).replace("END\n", "") for i in range(4)]
-    structure = read_structure("x", "TER\n".join([parts[0], parts[1] + parts[2], parts[3]]).encode())
-    assert names_of(structure) == [*ONE] * 4 and structure.chain_names == ("A", "A_2", "A_3", "A_4")
-
-
-@pytest.mark.parametrize("chains", [("AA", "BA"), ("AA", "AB"), ("A", "BA"), ("1 ", "2 ")])
-def test_chain_ids_of_two_letters_in_columns_21_and_22(chains):
-    """With or without residues of the same number; modified residues belong to such a chain too."""
-    one, two = chains
-    assert_both(
-        read_structure("x", as_pdb(molecule(ONE, 0.0, chain=one) + molecule(TWO, 50.0, chain=two)).encode()),
-        map(str.strip, chains),
-    )
-    rows = (
-        molecule(ONE, 0.0, chain=one)
-        + residue("SEP", 7, chain=two, x=8.0, het=True)
-        + residue("ALA", 8, chain=two, x=9.0)
-    )
-    structure = read_structure("x", as_pdb(rows).encode())
-    assert names_of(structure) == [*ONE, "SER", "ALA"] and structure.protein.chain.tolist() == [0, 0, 0, 1, 1]
 
 
 def test_a_name_of_a_chain_is_never_given_twice():
@@ -93,32 +32,6 @@ def test_a_name_of_a_chain_is_never_given_twice():
     rows = molecule(("VAL",), 99.0, chain="A_2", label="Z")
     rows += molecule(ONE, 0.0, label="2") + molecule(TWO, 50.0, label="3")
     assert read_structure("x", as_mmcif(rows).encode()).chain_names == ("A_2", "A_2_", "A_3")
-
-
-@pytest.mark.parametrize(
-    "auth, names", [("A", ("A_P", "A_Q")), (".", ("P", "Q")), ("?", ("P", "Q")), ("P", ("P", "P_Q"))]
-)
-def test_label_asym_id_tells_two_molecules_of_one_author_id_apart(auth, names):
-    rows = molecule(ONE, 0.0, chain=auth, label="P") + molecule(TWO, 50.0, chain=auth, label="Q")
-    assert_both(read_structure("x", as_mmcif(rows).encode()), names)
-
-
-def test_blank_values_of_mmcif_are_taken_from_the_other_column_of_that_row():
-    fields = [f"{who}_{what}_id" for what in ("atom", "comp", "asym", "seq") for who in ("label", "auth")]
-    head = "data_x\nloop_\n" + "".join(f"_atom_site.{field}\n" for field in [*fields, "Cartn_x", "Cartn_y", "Cartn_z"])
-    rows = [
-        "CA CX GLY XXX P A 8 1 1 1 1",
-        "? CA ALA XXX P A 8 2 4 1 1",
-        "CA ? ? SER P A 8 3 8 1 1",
-        "CA . VAL . Q . 8 . 12 1 1",
-    ]
-    structure = read_structure("x", (head + "\n".join([*rows, ""])).encode())
-    assert names_of(structure) == ["GLY", "ALA", "SER", "VAL"] and not structure.dropped
-    assert structure.positions == [("A", 1, " "), ("A", 2, " "), ("A", 3, " "), ("Q", 8, " ")]
-    lost = read_structure(
-        "x", (head + "\n".join([*rows, "CA . LEU . Q . . ? 16 1 1", "O O HOH HOH W W . . 20 1 1", ""])).encode()
-    )
-    assert lost.dropped == {"amino acids: atoms without a residue number": 1, "atoms without a residue number": 1}
 
 
 @pytest.mark.parametrize("write", [as_pdb, as_mmcif])
@@ -228,82 +141,7 @@ def test_molecules_are_told_apart_without_comparing_all_chains():
 PLAIN = molecule(ONE, 25.0) + residue("ZN", 9, ("ZN",), het=True)
 
 
-@pytest.mark.parametrize("row", [0, 5, 12])
-@pytest.mark.parametrize("at", range(6))
-def test_a_letter_of_the_record_deleted_or_inserted_is_refused(row, at):
-    """The atom was passed over, and uncounted."""
-    lines = as_pdb(PLAIN).splitlines()
-    line = lines[row]
-    for changed in [
-        line[:at] + line[at + 1 :],
-        *(line[:at] + letter + line[at:] for letter in "A7 #"),
-        line[:at] + "x" + line[at + 1 :],
-    ]:
-        if not changed.startswith(("ATOM", "HETATM")) or changed[26:54] != line[26:54]:
-            with pytest.raises(StructureError, match=f"line {row + 1}"):
-                read_structure("x", "\n".join([*lines[:row], changed, *lines[row + 1 :], ""]).encode())
-
-
-SCORES = """\
-#BEGIN_POSE_ENERGIES_TABLE relaxed.pdb
-ALA_2 -2.315 0.11231 0.537 1.152 -0.220 1.512 -3.400 0.000 0.000 0.000 0.000 -12.345
-LEU_1000 7.68917 1.07538 2.59486 0.60384 0.01634 0.12345 1.54321 2.71828
-SER:CtermProteinFull_3 -12.345 0.11231 0.537 11.152 -10.220 1.512 -3.400 0.000
-"""
-
-
-def test_score_tables_of_rosetta_are_passed_over():
-    """Short columns of numbers with three decimals looked like coordinates."""
-    wide = "".join(
-        f"{name:<29}" + "".join(f" {x:.3f}" for x in (0.1 * i, -2.5, 0, 12.25, 0)) + "\n"
-        for i, name in enumerate(("GLY_1", "ALA_2"))
-    )
-    text = as_pdb(PLAIN).replace("END\n", "TER\n")
-    expected = read_structure("x", text.encode())
-    for table in (SCORES, wide):
-        assert_equal(read_structure("x", (text + table).encode()).protein, expected.protein)
-
-
 # ---- names of force fields -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("write", [as_pdb, as_mmcif])
-def test_four_letter_names(write):
-    """NLYS and CMET were cut to NLY and CME, which are modified GLY and CYS."""
-    names = {
-        "NLYS": "LYS",
-        "ALA": "ALA",
-        "CYX": "CYS",
-        "HISB": "HIS",
-        "ASPH": "ASP",
-        "CHID": "HIS",
-        "CMET": "MET",
-        "NASN": "ASN",
-    }
-    structure = read_structure("x", write(molecule(names, 0.0)).encode())
-    assert names_of(structure) == list(names.values()) and not structure.dropped
-    assert structure.chain_names == ("A",)
-    structure = read_structure("x", write(molecule(names, 0.0, chain=" " if write is as_pdb else "Z")).encode())
-    assert names_of(structure) == list(names.values())
-
-
-@pytest.mark.parametrize("write", [as_pdb, as_mmcif])
-@pytest.mark.parametrize("name", ["DPPC", "POPE", "NLIG", "CSEP", "XALA"])
-def test_other_four_letter_names_are_unknown(write, name):
-    """DPP alone would be a modified ALA."""
-    structure = read_structure("x", write(molecule([*ONE, name], 0.0)).encode())
-    assert names_of(structure) == [*ONE] and structure.dropped == {f"residues of unknown parent ({name})": 1}
-
-
-@pytest.mark.parametrize("write", [as_pdb, as_mmcif])
-def test_atoms_that_force_fields_name_otherwise(write):
-    ile = ("N", "CA", "C", "O", "CB", "CG1", "CG2", "CD")
-    for first, last in (("OT1", "OT2"), ("OC1", "OC2")):
-        rows = residue("ILE", 1, ile) + residue("NILE", 2, ile) + residue("HSD", 3, ("N", "CA", "C", first, last))
-        structure = read_structure("x", write(rows).encode())
-        found = [ATOM_NAMES[a] for a in structure.protein.atom_name]
-        assert found == [*ile[:-1], "CD1"] * 2 + ["N", "CA", "C", "O", "OXT"] and not structure.dropped
-    assert read_structure("x", write(residue("LYS", 1, ("CA", "CD"))).encode()).protein.num_atoms == 2
 
 
 # ---- residue numbers -------------------------------------------------------------------------------------------------
@@ -317,33 +155,6 @@ def test_what_is_no_amino_acid_needs_no_number(number, name):
     structure = read_structure("x", as_pdb(rows).encode())
     assert_equal(structure.protein, read_structure("x", as_pdb(PLAIN).encode()).protein)
     assert structure.dropped.total() >= 2  # these and the ion
-
-
-@pytest.mark.parametrize(
-    "number, value",
-    [
-        ("9999", 9999),
-        ("A000", 10_000),
-        ("A001", 10_001),
-        ("AZZZ", 56_655),
-        ("B000", 56_656),
-        ("ZZZZ", 1_223_055),
-        ("a000", 1_223_056),
-        ("zzzz", 2_436_111),
-    ],
-)
-@pytest.mark.parametrize("code", [" ", "C"])
-def test_hybrid_36(number, value, code):
-    """Values as in the definition: https://cci.lbl.gov/hybrid_36/."""
-    structure = read_structure("x", as_pdb(residue("GLY", number, code=code, x=1.0)).encode())
-    assert structure.positions == [("A", value, code)]
-
-
-@pytest.mark.parametrize("number", ["****", "270F", "A_00", "Aa00", "    ", "A00 ", "-A00"])
-@pytest.mark.parametrize("name", ["GLY", "NGLY", "MSE"])
-def test_an_amino_acid_needs_a_number(number, name):
-    with pytest.raises(StructureError, match="the atom in line 14"):
-        read_structure("x", as_pdb([*PLAIN, *residue(name, number, x=1.0)]).encode())
 
 
 # ---- atoms in one place ----------------------------------------------------------------------------------------------

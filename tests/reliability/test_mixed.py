@@ -7,11 +7,13 @@ import tarfile
 from collections import Counter
 
 import pytest
-from fuzz_files import real_mmcif, real_pdb
+from rows import as_mmcif, as_pdb, residue
 
 from siamdiff_min.data.sources import bundle_path, data_files, find_structures
 from siamdiff_min.data.store import open_store
 
+ROWS = residue("GLY", 1) + residue("SER", 2) + residue("VAL", 3, chain="B")
+PDB, MMCIF = as_pdb(ROWS).encode(), as_mmcif(ROWS).encode()
 WATER = b"HETATM    1  O   HOH A   1       1.000   2.000   3.000  1.00  0.00           O\nEND\n"
 DNA = b"".join(
     b"ATOM  %5d  P    DA A%4d    %8.3f   2.000   3.000  1.00  0.00           P\n" % (i, i, i) for i in range(1, 9)
@@ -45,13 +47,13 @@ def mixed(tmp_path):
     files = {f"real/{name}.pdb.gz": (data, "used") for name, data in entries.items()}
     files |= {
         "x.pdb/inside a folder called x.pdb.ent": (plain, "used"),
-        "SMALL.CIF.GZ": (gzip.compress(real_mmcif(real_pdb())), "used"),
+        "SMALL.CIF.GZ": (gzip.compress(MMCIF), "used"),
         "crlf.pdb": (plain.replace(b"\n", b"\r\n"), "used"),
         "no extension on the disk": (plain, "not a structure file"),
         "README.txt": (b"where from", "not a structure file"),
         ".pdb": (plain, "not a structure file"),
-        "small.pdb": (real_pdb(), "used"),
-        "small.cif": (real_mmcif(real_pdb()), "another file of the same structure"),
+        "small.pdb": (PDB, "used"),
+        "small.cif": (MMCIF, "another file of the same structure"),
         "water.pdb": (WATER, "no protein in it"),
         "dna.pdb": (DNA, "no protein in it"),
         "404.pdb": (b"<!DOCTYPE html><html>Not found</html>", "an HTML or XML page, not a PDB or mmCIF file"),
@@ -62,8 +64,8 @@ def mixed(tmp_path):
         "cut.pdb.gz.ent.gz": (second[:-100], "damaged or truncated gzip data"),
         "flipped.pdb.gz": (third[:500] + bytes([third[500] ^ 8]) + third[501:], "damaged or truncated gzip data"),
         "stars.pdb": (plain.replace(plain[30:38], b"********"), "used"),  # of the header, not of an atom
-        "nan.pdb": (real_pdb().replace(b"  21.251", b"     nan"), "unreadable"),
-        "more stars.pdb": (real_pdb().replace(b"  21.251", b"********"), "unreadable"),
+        "nan.pdb": (PDB.replace(b"   1.000", b"     nan"), "unreadable"),
+        "more stars.pdb": (PDB.replace(b"   1.000", b"********"), "unreadable"),
         "picture.ent": (bytes(range(256)) * 20, "not a text file"),
     }
     inside = {
@@ -111,7 +113,7 @@ def test_every_file_of_a_mixed_folder_is_accounted_for(mixed, tmp_path, capsys):
 
 def test_a_folder_that_cannot_be_listed_is_not_passed_over_in_silence(tmp_path, monkeypatch):
     (tmp_path / "locked.pdb").mkdir()
-    (tmp_path / "a.pdb").write_bytes(real_pdb())
+    (tmp_path / "a.pdb").write_bytes(PDB)
     scandir = os.scandir
 
     def refuse(path):  # not by chmod: the tests may run as root
