@@ -1,7 +1,7 @@
 """Representations of a user's own structures: `siamdiff embed STRUCTURES...`.
 
-In Python, `siamdiff_min.load_encoder("siamdiff-atom").embed("1abc.cif.gz")`. An encoder is one of those that come with
-the package, or any file with the weights of one: encoder.pt, a checkpoint, a fine-tuned model, a released file.
+In Python, `siamdiff_min.load_encoder("siamdiff-residue").embed("1abc.cif.gz")`. An encoder is one of those of the
+package, or any file with the weights of one: encoder.pt, a checkpoint, a fine-tuned model, a released file.
 `encoders/embedding.py` computes; here are the command, its processes and its files.
 """
 
@@ -281,8 +281,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns 1 if one of its paths gave no embedding, 130 after Ctrl-C."""
     parser = Parser(prog="siamdiff embed", description=__doc__.splitlines()[0])
     parser.add_argument("structures", nargs="+", help="files, folders and archives of PDB or mmCIF files, also .gz")
-    text = "siamdiff-residue, or a file: encoder.pt, checkpoint, fine-tuned model, released (default: siamdiff-atom)"
-    parser.add_argument("--checkpoint", default="siamdiff-atom", help=text)
+    text = "siamdiff-atom, or a file: encoder.pt, checkpoint, fine-tuned model, released (default: siamdiff-residue)"
+    parser.add_argument("--checkpoint", default="siamdiff-residue", help=text)
     text = "file to write, .npz or .csv (default: embeddings.npz). A file that holds no vectors of ours is not replaced"
     parser.add_argument("--out", type=Path, default="embeddings.npz", help=text)
     parser.add_argument("--include", nargs="+", choices=INCLUDE, default=["mean"], help="vectors (default: mean)")

@@ -131,11 +131,16 @@ def test_mutations_of_what_is_not_there_are_a_sentence(weights, reason, tmp_path
 
 
 def test_neighbours_run_as_printed(tmp_path):
-    """Of two copies of a chain each finds the other first."""
-    x = np.random.default_rng(0).normal(size=(6, 4))
-    np.savez(tmp_path / "e.npz", id=np.array(list("abcdef")), mean=np.concatenate([x[:5], x[:1]]))
-    said = recipe("nearest.py", tmp_path, "e.npz", "a").stdout.splitlines()
-    assert said[0] == "+1.00 f" and len(said) == 6
+    """A structure that is not in the file finds a copy of it first, whatever that is called."""
+    with tarfile.open(bundle_path() / "structures.tar") as archive:
+        members = sorted((m for m in archive if m.name.endswith(".gz")), key=lambda m: m.size)[:5]
+        for name, member in zip("abcde", members):
+            (tmp_path / f"{name}.pdb.gz").write_bytes(archive.extractfile(member).read())
+    found = siamdiff_min.load_encoder("siamdiff-residue", "cpu").embed(*sorted(tmp_path.glob("*.gz")))
+    np.savez(tmp_path / "e.npz", id=[e.id for e in found], mean=[e.mean for e in found])
+    (tmp_path / "b.pdb.gz").rename(tmp_path / "new.pdb.gz")
+    said = recipe("nearest.py", tmp_path, "e.npz", "new.pdb.gz").stdout.splitlines()
+    assert said[0] == "+1.00 b" and len(said) == 5
 
 
 def test_a_source_of_ones_own_is_a_store_to_train_on(tmp_path):
