@@ -9,6 +9,7 @@ import contextlib
 import csv
 import hashlib
 import io
+import math
 import os
 import sys
 import tempfile
@@ -17,6 +18,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +42,7 @@ from .files import (
     write_file,
 )
 from .machine import choose_device, cores, keep_few_plans, keep_freed_memory
+from .protein.structure import Structure
 from .training.ranks import Ranks
 
 GROUP = 128  # structures whose vectors are kept together: an interrupted command loses fewer than that
@@ -53,13 +57,24 @@ class Job:
     batch_nodes: int | None
     amp: str
     include: tuple[str, ...]
+    each_chain: bool
 
-    def embed(self, structures: list) -> list[Embedding | StructureError]:
-        """The embeddings of (name, structure) pairs, in order."""
-        found = dict(
-            ready_encoder(self.weights, self.device, self.batch_nodes, self.amp).embed_group(structures, self.include)
-        )
-        return [found[i] for i in range(len(structures))]
+    def embed(self, sources: Sequence[Source], structures: Sequence) -> list[list[Embedding | StructureError]]:
+        """For every source what its structure gives: an embedding, or with `each_chain` one for every chain.
+
+        They are called by source and chain, as errors are. Instead of a structure there may be its error.
+        """
+        pieces, owner = [], []
+        found = [[x] if isinstance(x, StructureError) else [] for x in structures]
+        for k, (source, x) in enumerate(zip(sources, structures)):
+            if isinstance(x, Structure):
+                chains = x.chains().items() if self.each_chain else ()
+                pieces += [(f"{source}_{chain}", part) for chain, part in chains] or [(str(source), x)]
+                owner += [k] * (len(pieces) - len(owner))
+        embedder = ready_encoder(self.weights, self.device, self.batch_nodes, self.amp)
+        for i, embedding in sorted(embedder.embed_group(pieces, self.include), key=itemgetter(0)):
+            found[owner[i]].append(embedding)
+        return found
 
 
 @lru_cache(maxsize=1)
@@ -68,13 +83,12 @@ def ready_encoder(weights: Path, device: str, batch_nodes: int | None, amp: str)
     return Embedder(load_encoder(weights, device), device, batch_nodes, amp)
 
 
-def embed_source(job: Job, source: Source) -> Embedding | StructureError:
+def embed_source(job: Job, source: Source) -> list[Embedding | StructureError]:
     """Read a structure and embed it; in a process of one thread."""
-    structure = read_source(source)
-    return structure if isinstance(structure, StructureError) else job.embed([(str(source), structure)])[0]
+    return job.embed([source], [read_source(source)])[0]
 
 
-def embed_sources(job: Job, sources: Sequence[Source], processes: int) -> Iterator[Embedding | StructureError]:
+def embed_sources(job: Job, sources: Sequence[Source], processes: int) -> Iterator[list[Embedding | StructureError]]:
     """The embeddings of all sources, in order.
 
     On a CPU each process takes a structure at a time: a batch would leave the cache, and threads would wait for each
@@ -86,10 +100,7 @@ def embed_sources(job: Job, sources: Sequence[Source], processes: int) -> Iterat
     with contextlib.closing(read_all(sources, processes)) as structures:
         for first in range(0, len(sources), GROUP):
             group = sources[first : first + GROUP]
-            found = dict(zip(group, structures))
-            named = [(str(source), x) for source, x in found.items() if not isinstance(x, StructureError)]
-            embedded = iter(job.embed(named))
-            yield from (x if isinstance(x, StructureError) else next(embedded) for x in found.values())
+            yield from job.embed(group, [*islice(structures, len(group))])
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -131,7 +142,7 @@ class Parts:
         """Write the next part. Raises WriteError."""
         columns, errors = defaultdict(list), [x for x in embedded if isinstance(x, StructureError)]
         for e in [x for x in embedded if isinstance(x, Embedding)]:
-            rows = {"id": [e.id], "incomplete": [e.incomplete]}
+            rows = {"id": [e.id], "incomplete": [e.incomplete], "untold": [e.plddt is not None and math.isnan(e.plddt)]}
             rows |= {name: e.mean[None] if name == "mean" else getattr(e, name) for name in include}
             if {"per_residue", "per_atom"} & {*include}:
                 rows |= {"residue_chain": e.chain, "residue_number": e.residue_number, "residue_type": list(e.sequence)}
@@ -218,7 +229,7 @@ def embed_structures(args: Namespace) -> int:
     if args.amp == "bf16":
         keep_few_plans()
     weights = find_weights(args.checkpoint)
-    job = Job(weights, choose_device(args.device), args.batch_nodes, args.amp, tuple(args.include))
+    job = Job(weights, choose_device(args.device), args.batch_nodes, args.amp, tuple(args.include), args.each_chain)
     embedder = ready_encoder(weights, job.device, job.batch_nodes, job.amp)
     listings = [structure_files(path, args.min_plddt).listing() for path in args.structures]
     sources = list(dict.fromkeys(source for listing in listings for source in listing.sources))
@@ -234,16 +245,19 @@ def embed_structures(args: Namespace) -> int:
             contextlib.closing(embed_sources(job, sources[done:], args.num_workers or 1)) as results,
             Ranks(embedder.device).bar(total=len(sources), initial=done, unit="protein") as bar,
         ):
-            for source, result in zip(sources[done:], results):
-                if isinstance(result, StructureError) and args.fail_fast:
-                    raise result
-                group.append(replace(result, id=names[source]) if isinstance(result, Embedding) else result)
+            for number, (source, found) in enumerate(zip(sources[done:], results), done + 1):
+                failed = [x for x in found if isinstance(x, StructureError)]
+                if failed and args.fail_fast:
+                    raise failed[0]
+                whole = [replace(x, id=names[source] + x.id[len(str(source)) :]) for x in found if x not in failed]
+                group += whole + failed
                 bar.update()
-                if len(group) == GROUP or source is sources[-1]:
+                if number % GROUP == 0 or number == len(sources):
                     parts.add(group, args.include)
                     group = []
         arrays = merged(parts.files(), files)
         errors = [arrays.pop(name).tolist() for name in ("unwanted", "failed", "failed_reason", "failed_detail")]
+        untold = int(arrays.pop("untold", np.zeros(0)).sum())
         embedded = dict(zip(arrays["id"].tolist(), arrays["incomplete"].tolist()))
         failures = [StructureError(*rest) for unwanted, *rest in zip(*errors) if not unwanted]
         arrays["failed"] = np.array([error.path for error in failures], dtype=str)
@@ -257,14 +271,17 @@ def embed_structures(args: Namespace) -> int:
     said = [f"warning: {printable(name)}: {reason}" for name, reason in embedded.items() if reason]
     said += [f"failed: {error}" for error in failures]
     said += [f"skipped: {reason} {count}" for reason, count in sorted(skipped.items())]
+    if untold and args.min_plddt is not None:
+        said.append(f"kept: files that name neither pLDDT nor an experiment {untold}")
     empty = [nothing_in(path, listing) for path, listing in zip(args.structures, listings) if not listing.sources]
     sys.stderr.writelines(f"{line}\n" for line in [*said, *(f"skipped: {error}" for error in empty)])
-    seen = len(sources) + sum(len(listing.skipped) for listing in listings)
-    print(f"seen {seen} = embedded {len(embedded)} + skipped {skipped.total()} + failed {len(failures)}")
+    counts = {"embedded": len(embedded), "skipped": skipped.total(), "failed": len(failures)}
+    print(f"seen {sum(counts.values())} = " + " + ".join(f"{word} {count}" for word, count in counts.items()))
     if not embedded:
         raise SiamDiffError("no structure could be read")
     print(printable(f"{args.out}: {', '.join(args.include)}, {embedder.encoder.out_dim} numbers each"))
-    return int(not all(any(names[source] in embedded for source in listing.sources) for listing in listings))
+    done = {*embedded, *(name.rpartition("_")[0] for name in embedded if args.each_chain)}
+    return int(not all(any(names[source] in done for source in listing.sources) for listing in listings))
 
 
 def fingerprint(job: Job, sources: Sequence[Source]) -> str:
@@ -273,7 +290,7 @@ def fingerprint(job: Job, sources: Sequence[Source]) -> str:
     files = [
         (*asdict(source).values(), status[source.path].st_size, status[source.path].st_mtime_ns) for source in sources
     ]
-    what = (__version__, checksum(job.weights), job.device, job.amp, job.include, GROUP)
+    what = (__version__, checksum(job.weights), job.device, job.amp, job.include, job.each_chain, GROUP)
     return hashlib.sha256(repr((what, files)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -286,6 +303,7 @@ def main(argv: list[str] | None = None) -> int:
     text = "file to write, .npz or .csv (default: embeddings.npz). A file that holds no vectors of ours is not replaced"
     parser.add_argument("--out", type=Path, default="embeddings.npz", help=text)
     parser.add_argument("--include", nargs="+", choices=INCLUDE, default=["mean"], help="vectors (default: mean)")
+    parser.add_argument("--each-chain", action="store_true", help="vectors of every chain alone, called NAME_A")
     parser.add_argument("--min-plddt", type=float, help="leave out predicted structures with a lower mean pLDDT")
     text = "atoms (or residues) per batch (default: 8000 on a GPU; a CPU takes one structure at a time)"
     parser.add_argument("--batch-nodes", type=int, help=text)

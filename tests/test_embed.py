@@ -488,6 +488,24 @@ def test_models_of_low_confidence_are_left_out_if_asked(weights, tmp_path, capsy
     assert found["id"] == ["good"] and found["failed"] == []
 
 
+def test_every_chain_alone(weights, tmp_path, capsys):
+    text = gzip.decompress((Path(__file__).parent / "protein/1LCD.pdb.gz").read_bytes()).decode()
+    real = text.partition("ENDMDL")[0].splitlines()
+    chain = [line for line in real if line.startswith("ATOM") and line[21] == "A"]
+    moved = [f"{line[:21]}B{line[22:30]}{float(line[30:38]) + 60:8.3f}{line[38:]}" for line in chain[:200]]
+    (tmp_path / "two.pdb").write_text("\n".join([*chain, *moved]) + "\n")
+    (tmp_path / "bad.pdb").write_text("nothing")
+    options = "--checkpoint", weights, "--include", "mean", "per_residue", "--out", tmp_path / "e.npz", "--each-chain"
+    assert embed_here(tmp_path, *options) == 0
+    assert "seen 3 = embedded 2 + skipped 0 + failed 1" in capsys.readouterr().out
+    found, encoder = columns(tmp_path / "e.npz"), siamdiff_min.load_encoder(weights, "cpu")
+    assert found["id"] == ["two_A", "two_B"]
+    for k, part in enumerate(read_structure(tmp_path / "two.pdb").chains().values()):
+        assert np.array_equal(np.array(found["mean"][k], np.float32), encoder.embed(part).mean)
+    assert set(found["residue_chain"]) == {"A", "B"}
+    assert embed_here(tmp_path / "two.pdb", tmp_path / "bad.pdb", *options) == 1
+
+
 def test_where_memory_runs_out_the_batch_is_halved_and_one_structure_fails(weights, files, monkeypatch):
     """As in a graph of one large complex: the others keep their vectors."""
     encoder = siamdiff_min.load_encoder(weights, "cpu")

@@ -45,6 +45,7 @@ class Embedding:
     per_atom: np.ndarray  # (N, d), or no rows; of the CA atoms at residue level
     atom_name: list[str]  # (N,)
     atom_residue: np.ndarray  # (N,) int   row of the atom's residue
+    plddt: float | None  # mean pLDDT of a predicted structure, None for others, nan if that cannot be told
 
     def __repr__(self) -> str:
         return f"Embedding({self.id!r}, R={len(self.sequence)}, d={len(self.mean)})"
@@ -152,6 +153,7 @@ class Embedder:
                     per_atom=nodes.clone().numpy(),
                     atom_name=[ATOM_NAMES[name] for name in view.atom_name.tolist()],
                     atom_residue=view.atom_residue.clone().numpy(),
+                    plddt=structure.plddt,
                 )
                 overflow = StructureError(name, "no finite representation", "numbers overflow in this encoder")
                 yield i, embedding if np.isfinite(embedding.mean).all() else overflow
