@@ -125,6 +125,8 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
     ranks.say(f"samples     {samples}")
     for remark in remarks(datasets):
         ranks.say(f"warning     {remark}")
+    if model and model.get("folds"):
+        ranks.say(f"warning     {config.eval_only} was fitted to all structures of its table: score it on others")
     return datasets, data.classes, options
 
 

@@ -1,17 +1,22 @@
 """Labels of the user's own: tables that are read or refused, splits, residues that are found, samples, the recipe."""
 
+import gzip
+import json
 import pickle
 import re
 import runpy
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from Bio.PDB import PDBParser
+from Bio.PDB.mmcifio import MMCIFIO
 from conftest import needs_filters, real_protein
 
 from benchmarks.pdb import write_pdb
-from siamdiff_min import finetune
+from siamdiff_min import finetune, report
 from siamdiff_min.data.samples import SAMPLES, pack_samples
 from siamdiff_min.data.store import open_store
 from siamdiff_min.data.table import table_set
@@ -19,6 +24,8 @@ from siamdiff_min.downstream.tasks import KINDS as TARGETS
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError, StoreError, StructureError
+from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
+from siamdiff_min.training.results import read_predictions
 
 ROOT = Path(__file__).parents[2]
 NAMES = [f"p{i}" for i in range(6)]
@@ -299,6 +306,124 @@ def test_a_metric_of_another_kind_is_refused():
         TASKS["table"](encoder, kind="binary", metric="rmse")
     assert TASKS["table"](encoder, metric="mae").decides == ("mae", "min")
     assert TASKS["table"](encoder, metric="spearman").decides == ("spearman", "max")
+
+
+def test_a_residue_of_another_type_is_refused_and_numbers_from_one_are_pointed_out(folder):
+    """The table of p2 counts from 1, its file does not: labels would lie on other residues."""
+    numbers, letters = PROTEIN.residue_number.tolist(), [ONE_LETTER[t] for t in PROTEIN.residue_type]
+    assert 1 not in numbers[2:14]
+    columns = ("name", "chain", "number", "residue", "value", "split")
+    right = [("p2", "A", numbers[2 + i], RESIDUES[ONE_LETTER.index(letters[2 + i])], i, "train") for i in range(12)]
+    store = table_set(write(folder, columns, *right), folder / "data", needed=["train"]).open("train", workers=1)
+    assert store.labels(0)["values"] == [*range(12)] and not store.not_found
+    shifted = [("p2", "A", 1 + i, letters[2 + i], i, "train") for i in range(12)]
+    with pytest.raises(StructureError, match=r"p2: residues are numbered differently \(A:\d+ is \w, but \w in row \d+"):
+        table_set(write(folder, columns, *shifted), folder / "data", needed=["train"]).open("train", workers=1)
+    unchecked = [(*line[:3], *line[4:]) for line in shifted]
+    store = table_set(write(folder, *unchecked), folder / "data", needed=["train"]).open("train", workers=1)
+    assert "1 structures have no residue 1, but the table has: are its numbers theirs?" in store.not_found
+
+
+# ---- several properties ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["regression", "binary"])
+def test_a_gap_changes_neither_loss_nor_gradient(kind):
+    task = TASKS["table"](ENCODERS["gearnet"]("residue", "tiny"), 2, kind=kind, properties=("x", "y"))
+    target = torch.tensor([[1.0, 0.0], [0.0, torch.nan], [torch.nan, 1.0]])
+    output = torch.randn(3, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    loss = task.loss(output, target).mean()
+    there = ~target.isnan()
+    alone = TASKS["table"](ENCODERS["gearnet"]("residue", "tiny"), kind=kind)
+    expected = alone.loss(output[there][:, None], target[there]).mean()
+    assert torch.allclose(loss, expected) and loss.isfinite()
+    (gradient,), (other,) = torch.autograd.grad(loss, output), torch.autograd.grad(expected, output)
+    assert torch.allclose(gradient, other) and not gradient[~there].any()
+
+
+def test_metrics_of_each_property_and_their_mean():
+    task = TASKS["table"](ENCODERS["gearnet"]("residue", "tiny"), 2, properties=("x", "y"))
+    target = np.array([[1.0, 100], [2, np.nan], [3, 300], [np.nan, 600]])
+    task.fit(target, "tiny")
+    score = np.nan_to_num(target) + np.array([1, 10])
+    values = task.metrics(score, target, ["a"] * 4)
+    assert values["rmse:x"] == 1 and np.isclose(values["rmse:y"], 10) and values["spearman"] == 1
+    assert np.isclose(values["rmse"], (1 / target[:3, 0].std() + 10 / target[[0, 2, 3], 1].std()) / 2)
+    answer = task.answer(target)
+    assert answer == {"mean": [2, 1000 / 3], "median": [2, 300]}
+    assert task.constant_scores(answer, "mae:y", 4).tolist() == [[2, 300]] * 4
+
+
+# ---- a table of a lab, from its files to a page and to predictions ---------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory) -> Path:
+    """Twelve structures in four formats, and the table that a German Excel makes of two properties of them."""
+    folder = tmp_path_factory.mktemp("lab")
+    (folder / "files").mkdir()
+    rows = ["\ufeffProtein;Datum;Länge;halb;Bemerkung"]
+    for i in range(12):
+        path = folder / "files" / f"p{i}{('.pdb', '.pdb.gz', '.cif', '.cif.gz')[i % 4]}"
+        write_pdb(folder / "one.pdb", PROTEIN.crop(i, 10 + 4 * i))
+        text = (folder / "one.pdb").read_text()
+        if ".cif" in path.name:
+            written = MMCIFIO()
+            written.set_structure(PDBParser(QUIET=True).get_structure("p", folder / "one.pdb"))
+            written.save(str(folder / "one.cif"))
+            text = (folder / "one.cif").read_text()
+        path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+        long, half = f"{10 + 4 * i},50", "n. d." if i == 3 else "" if i % 4 == 1 else f"{5 + 2 * i}"
+        rows.append(f'p{i};1.2.24;{long};{half};"gut; aber"')
+    (folder / "lab.csv").write_bytes("\r\n".join(rows).encode())
+    return folder
+
+
+QUICK = ["--num-workers", "0", "--device", "cpu", "--threads", "1"]
+
+
+@pytest.mark.parametrize("columns", [["Länge"], ["Länge", "halb"]])
+def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypatch, capsys):
+    """Without training: a linear head in closed form, every structure scored by a head that has not seen it."""
+    monkeypatch.chdir(lab)
+    out = Path("-".join(columns))
+    data = ["--labels", "lab.csv", "--data", "files", "--value-column", *columns, "--missing", "n.d."]
+    frozen = ["--task", "table", *data, "--freeze", "--folds", "4", "--init-from", "siamdiff-residue"]
+    assert finetune.main([*frozen, *QUICK, "--out", str(out), "--predict", "files/p3.cif.gz"]) == 0
+    said = capsys.readouterr().out
+    assert "decimal commas" in said and "columns that are not read: Datum" in said and "4 folds     12 samples" in said
+    assert ("halb: 4 of 12 rows were not measured" in said) == (len(columns) == 2)
+    results = json.loads((out / "results.json").read_text())
+    scored = read_predictions(out / "seed-0" / "predictions.tsv")
+    assert sorted(scored["id"]) == sorted(f"p{i}" for i in range(12)) and scored["target"].shape[0] == 12
+    name = "spearman:Länge" if len(columns) == 2 else "spearman"
+    assert results["mean"][name] > 0.8 and results["interval"][name] and results["options"]["linear"]
+    predicted = read_predictions(next(out.glob("predicted-p3-*.tsv")))
+    assert abs(np.ravel(predicted["prediction"])[0] - 22.5) < 5
+    page = report.write_page([out]).read_text()
+    assert f"<h1>{', '.join(columns)}: regression of structures" in page and page.count("Predicted against true") >= 1
+    model = ["--eval-only", str(out / "seed-0" / "best.pt"), "--labels", "lab.csv", "--data", "files"]
+    named = ["--missing", "n.d."] + (["--value-column", *columns] if len(columns) == 1 else [])
+    assert finetune.main([*model, *named, *QUICK]) == 0
+    assert "was fitted to all structures of its table" in capsys.readouterr().out
+
+
+def test_several_properties_are_learned_together(lab, monkeypatch):
+    monkeypatch.chdir(lab)
+    data = ["--labels", "lab.csv", "--data", "files", "--value-column", "Länge", "halb", "--missing", "n.d."]
+    small = ["--level", "residue", "--size", "tiny", "--max-steps", "2", "--batch-size", "4", *QUICK]
+    assert finetune.main(["--task", "table", *data, *small, "--out", "trained"]) == 0
+    results = json.loads(Path("trained/results.json").read_text())
+    assert {"rmse", "rmse:Länge", "rmse:halb"} <= results["mean"].keys() and results["answer"]["mean"][0] > 10
+
+
+def test_folds_need_a_frozen_encoder_and_enough_structures(lab, monkeypatch):
+    monkeypatch.chdir(lab)
+    data = ["--task", "table", "--labels", "lab.csv", "--data", "files", "--value-column", "Länge", *QUICK]
+    with pytest.raises(ConfigError, match="--folds 4 needs --freeze"):
+        finetune.main([*data, "--folds", "4"])
+    with pytest.raises(ConfigError, match=r"--freeze: 13 folds need as many different structures .* there are 12"):
+        finetune.main([*data, "--freeze", "--folds", "13", "--size", "tiny", "--level", "residue", "--out", "many"])
 
 
 # ---- the recipe, as printed ------------------------------------------------------------------------------------------
