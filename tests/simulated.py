@@ -1,17 +1,10 @@
-"""A GPU that is not there: what a training step asks of one, and how fast it could be. Needs no GPU.
-
-    python -m tests.simulated [--level atom residue] [--size paper] [--amp off bf16]
+"""A GPU that is not there: what a training step asks of one. Needs no GPU.
 
 `Simulation` runs a step on a device that exists in name only (torch's backend for devices written in Python); the
-numbers are computed on the CPU. It refuses what fails on a GPU, and counts what is slow there: operations, waits of the
-host for the device, tensors made on the CPU, results in float64, bytes moved, the arithmetic of matrix products.
-Printed are these counts of one step, and the proteins per second they allow on an H200. That is an estimate:
-an operation takes 8 microseconds, or as long as its bytes and products take; a wait takes 25. A real one was up to 3.3
-times slower.
+numbers are computed on the CPU. It refuses what fails on a GPU, and counts what is slow there: waits of the host for
+the device, tensors made on the CPU, results in float64, the arithmetic of matrix products.
 """
 
-import argparse
-import itertools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -20,10 +13,6 @@ from torch.utils import backend_registration as backends
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
-
-from benchmarks.step import load_batch
-from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.pretraining import OBJECTIVES
 
 POSSIBLE = hasattr(backends, "_setup_privateuseone_for_python_backend")
 WAITS = {  # their results have a size that only the device knows, or are numbers for the host
@@ -37,11 +26,7 @@ WAITS = {  # their results have a size that only the device knows, or are number
     "masked_select",
     "bincount",
 }
-ROWS = {"index_select", "index", "gather", "_embedding_bag", "index_add_", "index_add", "index_put_", "scatter_add_"}
 FEW = 256  # numbers: the constants of schedules and bins
-LAUNCH, WAIT = 8e-6, 25e-6  # seconds
-BANDWIDTH = 3.4e12  # bytes/s of an H200; half of it where rows are gathered
-RATES = {torch.bfloat16: 425e12, torch.float32: 50e12}  # FLOP/s of large products
 
 
 class Backend(getattr(backends, "_DummyBackendModule", object)):
@@ -124,7 +109,6 @@ class Operation:
     """One call of a kernel."""
 
     name: str
-    bytes: int  # read and written
     flop: int  # of a matrix product
     dtype: torch.dtype
 
@@ -187,33 +171,14 @@ class Simulation(TorchDispatchMode):
         returns = func._schema.returns
         if returns and returns[0].alias_info and not returns[0].alias_info.is_write:
             return
-        read = [x for x in tree_leaves(args) if isinstance(x, torch.Tensor)]
         written = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
         for x in written:
             if x.dtype == torch.float64 and x.numel() > FEW:
                 self.float64[name] += 1
-        moved = sum(x.nbytes for x in written)
-        if name == "_embedding_bag":
-            moved += args[1].numel() * (args[0].shape[1] * args[0].element_size() + args[1].element_size())
-        elif name in ("index_add_", "index_add"):
-            moved = 3 * args[3].nbytes
-        elif name in ROWS:
-            moved *= 2
-        elif not name.startswith(("empty", "new_empty")):
-            moved += sum(x.nbytes for x in read)
         flop = 0
         if func.overloadpacket in flop_registry:
             flop = flop_registry[func.overloadpacket](*args, **kwargs, out_val=result)
-        self.operations.append(Operation(name, moved, flop, written[0].dtype if written else torch.float32))
-
-    def seconds(self, copies: int = 1, tf32: bool = False) -> float:
-        """Of the step that was counted on an H200, if everything but its operations and waits grew `copies` times."""
-        total = WAIT * self.waits.total()
-        for op in self.operations:
-            bandwidth = BANDWIDTH / 2 if op.name in ROWS else BANDWIDTH
-            rate = 225e12 if tf32 and op.dtype == torch.float32 else RATES.get(op.dtype, RATES[torch.float32])
-            total += max(LAUNCH, copies * max(op.bytes / bandwidth, op.flop / rate))
-        return total
+        self.operations.append(Operation(name, flop, written[0].dtype if written else torch.float32))
 
 
 def to_simulation(module: torch.nn.Module) -> torch.nn.Module:
@@ -251,36 +216,6 @@ def simulate(objective: torch.nn.Module, batch, amp: str = "off") -> Simulation:
         )
         loss.backward()
         grads = [p.grad for p in objective.parameters() if p.grad is not None]
-        assert torch.nn.utils.get_total_norm(grads).device == DEVICE
+        assert torch.stack(torch._foreach_norm(grads)).device == DEVICE
         adam.step()
     return simulation
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--level", nargs="+", default=["atom", "residue"], choices=["atom", "residue"])
-    parser.add_argument("--size", default="paper", choices=["paper", "medium", "small", "tiny"])
-    parser.add_argument("--amp", nargs="+", default=["off", "bf16"], choices=["off", "bf16"])
-    args = parser.parse_args()
-    print(
-        f"torch {torch.__version__}, siamdiff, gearnet, {args.size} size, 4 proteins; proteins/s on an H200: estimates"
-    )
-    print("| level | numbers | waits | operations | products, GFLOP | other bytes, GB | proteins/s at 4 | 16 | 64 |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for level, amp in itertools.product(args.level, args.amp):
-        torch.manual_seed(0)
-        objective = OBJECTIVES["siamdiff"](ENCODERS["gearnet"](level, args.size), level)
-        batch = load_batch(level)
-        found = simulate(objective, batch, amp)
-        flop = sum(op.flop for op in found.operations) / 1e9
-        moved = sum(op.bytes for op in found.operations if not op.flop) / 1e9
-        for tf32 in (False, True) if amp == "off" else (False,):
-            rates = [batch.num_proteins * copies / found.seconds(copies, tf32) for copies in (1, 4, 16)]
-            kind = {"bf16": "bf16", "off": "TF32" if tf32 else "float32"}[amp]
-            counted = f"{found.waits.total()} | {len(found.operations)} | {flop:.0f} | {moved:.1f}"
-            print(f"| {level} | {kind} | {counted} | {' | '.join(f'{rate:.0f}' for rate in rates)} |", flush=True)
-        print(f"waits, {level}, amp {amp}: {dict(found.waits)}")
-
-
-if __name__ == "__main__":
-    main()
