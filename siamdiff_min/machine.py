@@ -2,10 +2,13 @@
 
 import ctypes
 import mmap
+import multiprocessing
 import os
 import platform
 import resource
 import sys
+import threading
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import torch
@@ -74,6 +77,15 @@ def cores() -> int:
 def no_memory_left(error: BaseException) -> bool:
     """Whether a computation ended because there was no memory left, of the machine or of its GPU."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+
+
+def begin_worker(number: int = 0) -> None:
+    """In a process that works for another one: end with it, however it ends, and send it tensors as arrays.
+
+    torch would put each tensor into a file in /dev/shm, which is often small.
+    """
+    threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)), daemon=True).start()
+    ForkingPickler.register(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))
 
 
 def memory() -> int:

@@ -131,7 +131,7 @@ def end_as_an_interpreter() -> None:
 
 
 def harm(wanted) -> None:
-    """SLOW_SAVES, DISK, START and DIE: see below; LOADER: see `standin.Dataset`."""
+    """SLOW_SAVES, DISK and DIE: see below; LOADER: see `standin.Dataset`; START and SLOW_FORKS: of loader processes."""
     if "SLOW_SAVES" in wanted:
         slow_saves(Path(wanted["SLOW_SAVES"]))
     if "DISK" in wanted:
@@ -139,6 +139,8 @@ def harm(wanted) -> None:
         at_disk_operation(action, int(number), below)
     if "START" in wanted:
         loader.START = wanted["START"]
+    if "SLOW_FORKS" in wanted:
+        os.register_at_fork(after_in_child=lambda: time.sleep(float(wanted["SLOW_FORKS"])))
     if wanted.get("LOADER", "").startswith("hangs"):
         loader.PATIENCE = 3
     if "DIE" in wanted:
@@ -367,9 +369,9 @@ def digest(content) -> str:
 
 
 def trained(place: Path) -> dict:
-    """The newest checkpoint (but for `config`, which names the folder) and the metrics of a folder of a run."""
+    """The newest checkpoint (without the name of the folder and the time) and the metrics of a folder of a run."""
     state = checkpoint.latest(place)[1]
-    del state["config"]
+    del state["config"], state["seconds"]
     return {"metrics": lines(place)} | {name: digest(value) for name, value in state.items()}
 
 

@@ -14,7 +14,6 @@ import signal
 import sys
 import tarfile
 import tempfile
-import threading
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +21,12 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import InitVar, dataclass, replace
 from functools import lru_cache, partial
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import torch
 
 from ..files import MachineError, StructureError, UnwantedError, blame_machine, read_rows, structure_errors
+from ..machine import begin_worker
 from ..protein.check import check_protein
 from ..protein.parse import read_structure
 from ..protein.structure import Structure
@@ -347,11 +346,8 @@ def read_all(sources: Sequence[Source], processes: int = 1, work: Callable | Non
 
 def _begin_reading() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the one that started us ends us
-    # If that one is killed, we end too. A process of a pool would wait for work for ever.
-    threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)), daemon=True).start()
+    begin_worker()
     torch.set_num_threads(1)
-    # Tensors are sent as arrays: torch would put each into a file in shared memory.
-    ForkingPickler.register(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))
 
 
 def read_source(source: Source) -> Structure | StructureError:

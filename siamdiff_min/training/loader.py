@@ -6,7 +6,6 @@ import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from multiprocessing import resource_tracker
-from multiprocessing.reduction import ForkingPickler
 
 import torch
 import torch.distributed as dist
@@ -14,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..data.sources import START
 from ..files import SiamDiffError
-from ..machine import cores
+from ..machine import begin_worker, cores
 
 PATIENCE = 60  # seconds to wait for a batch: a process that loads data may hang
 
@@ -36,7 +35,7 @@ def load_batches(dataset: Dataset, keys: Iterable[list], config: Namespace, devi
         generator=torch.Generator(),  # or it would draw from the global one
         timeout=PATIENCE if number else 0,
         multiprocessing_context=START if number else None,
-        worker_init_fn=_send_arrays if number else None,
+        worker_init_fn=begin_worker if number else None,
     )
     if number and dist.is_available() and dist.is_initialized():
         # gloo's threads may still be letting go of tensors. Up to Python 3.11 a worker that is forked meanwhile can
@@ -68,8 +67,3 @@ def load_batches(dataset: Dataset, keys: Iterable[list], config: Namespace, devi
             batches._shutdown_workers()  # a traceback may keep them alive, and Python would wait for them at its end
             for process in batches._workers:  # those that hang: torch sends them SIGTERM only, which is blocked
                 process.kill()
-
-
-def _send_arrays(number: int) -> None:
-    """In a worker: send tensors through a pipe. torch would take a file in /dev/shm for each, which is often small."""
-    ForkingPickler.register(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))
