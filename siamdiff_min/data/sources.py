@@ -322,8 +322,9 @@ def read_all(sources: Sequence[Source], processes: int = 1, work: Callable | Non
     If the system kills a process (no memory left, a fault in a library), the next sources are read by one process
     alone. If that one ends too, the source that it was reading fails.
     """
-    done, alone, chunk = 0, False, 4 if work is None else 1
+    done, alone = 0, False
     while done < len(sources):
+        chunk = 1 if alone or work else 4  # alone, so that only one source is blamed
         pool = ProcessPoolExecutor(1 if alone else processes, multiprocessing.get_context(START), _begin_reading)
         try:
             for first in [done] if alone else range(done, len(sources), WINDOW):
