@@ -34,7 +34,7 @@ from .encoders import weights
 from .files import ConfigError
 from .training import checkpoint, engine, results
 from .training.batches import epoch_batches
-from .training.config import finetune_options, for_seed, printed
+from .training.config import FINETUNE, finetune_options, for_seed, printed
 from .training.evaluation import evaluate
 from .training.loader import load_batches
 from .training.ranks import Ranks, launch, world_size
@@ -91,6 +91,8 @@ def run_seeds(config: Namespace, datasets: dict[str, Samples], classes: tuple, o
         if ranks.rank == 0:
             results.write_predictions(path, predictions, classes or task.names, isinstance(task, Classes))
         ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
+    elif config.task in FINETUNE["predict"].only:
+        ranks.say(f"new files   siamdiff finetune --eval-only {best} --predict STRUCTURES")
     return 0
 
 
