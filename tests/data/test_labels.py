@@ -31,6 +31,7 @@ READ = {  # a table, options, the kind, and the values by name
     "a binary property beside a number": (
         "name\tx\ty\na\t1\t2\nb\t0\t5", {"value_column": ["x", "y"]}, "regression", {"a": [1, 2], "b": [0, 5]}),
     "NA may be sodium": ("name,value\na,NA\nb,MG\nc,\nd,NA", {}, "classes", {"a": "NA", "b": "MG", "d": "NA"}),
+    "spaces": ('name , value\n a,"x ,  y, "\nb , y ', {}, "labels", {"a": ["x", "y"], "b": ["y"]}),
     "no class of several": ('name,value\na,"x, y"\nb,\nc,y', {}, "labels", {"a": ["x", "y"], "b": [], "c": ["y"]}),
     "numbers as names": ("name,value\na,1\nb,2\nc,1", {"kind": "classes"}, "classes", {"a": "1", "b": "2", "c": "1"}),
     "lists of numbers as names": (

@@ -17,6 +17,7 @@ from conftest import needs_filters, real_protein
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min import finetune, report
+from siamdiff_min.data.labels import SPLITS
 from siamdiff_min.data.samples import SAMPLES, pack_samples
 from siamdiff_min.data.store import open_store
 from siamdiff_min.data.table import table_set
@@ -58,29 +59,12 @@ def write(folder, *lines):
     return path
 
 
-def labelled(folder, values, **options):
-    path = write(folder, ("name", "value"), *zip(NAMES, values))
-    data = table_set(path, folder / "data", **options)
-    stores = [data.open(split, workers=1) for split in ("train", "valid", "test")]
-    return data, [SAMPLES["table"](store, classes=data.classes) for store in stores]
+def opened(folder, *lines):
+    """The store of the training split, with the labels of a table."""
+    return table_set(write(folder, *lines), folder / "data", needed=["train"]).open("train", workers=1)
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("separator", "\t,;")
-def test_labels_are_the_same_with_and_without_spaces(folder, separator):
-    made = []
-    for comma in (",", ", ", " ,  "):
-        values = ["b", f"a{comma}b", "", "c", "a", f"b{comma}c{comma}"]
-        lines = [separator.join(["name", "value", "split"])]
-        lines += [separator.join([name, f'"{value}"', "train"]) for name, value in zip(NAMES, values)]
-        (folder / "labels").write_text("\n".join(lines))
-        data = table_set(folder / "labels", folder / "data", needed=["train"])
-        store = data.open("train", workers=1)
-        made.append((data.classes, [store.labels(i) for i in range(6)]))
-    assert made[0] == made[1] == made[2] and made[0][0] == ("a", "b", "c")
-    assert made[0][1][1]["values"] == [["a", "b"]]
+# ---- structures ------------------------------------------------------------------------------------------------------
 
 
 KINDS = {  # values, kind that they look like, names, targets
@@ -94,23 +78,19 @@ KINDS = {  # values, kind that they look like, names, targets
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds(folder, kind):
     values, names, dtype = KINDS[kind]
-    data, sets = labelled(folder, values)
+    data = table_set(write(folder, *zip(NAMES, values)), folder / "data")
     assert data.options == {"kind": kind, "residues": False} and data.classes == names
     assert data.about.startswith(f"{kind} on 6 structures")
-    found = {}
-    for samples in sets:
-        for i in range(len(samples)):
-            sample = samples[0, i]
-            assert sample.target.dtype == dtype and sample.focus.all() and len(sample.names) == 1
-            found[sample.names[0]] = sample.target[0]
-    assert sorted(found) == NAMES and [len(samples) for samples in sets] == [4, 1, 1]
-    for name, text in zip(NAMES, values):
-        if kind in ("regression", "binary"):
-            assert found[name] == float(text)
-        elif kind == "classes":
-            assert names[found[name]] == text
-        else:
-            assert [n for n, there in zip(names, found[name]) if there] == [t for t in text.split(",") if t]
+    sets, found = [SAMPLES["table"](data.open(split, workers=1), data.classes) for split in SPLITS], {}
+    for sample in (samples[0, i] for samples in sets for i in range(len(samples))):
+        assert sample.target.dtype == dtype and sample.focus.all() and len(sample.names) == 1
+        found[sample.names[0]] = sample.target[0]
+    assert [len(samples) for samples in sets] == [4, 1, 1] and sorted(found) == NAMES
+    expected = [float(text) if dtype == torch.float32 and not names else text for text in values]
+    if kind == "labels":
+        found = {name: ",".join(n for n, there in zip(names, x) if there) for name, x in found.items()}
+        expected = [text.strip(",") for text in values]
+    assert [names[found[name]] if kind == "classes" else found[name] for name in NAMES] == expected
 
 
 def test_a_table_of_the_test_split_alone_is_enough_to_score(folder):
@@ -119,13 +99,6 @@ def test_a_table_of_the_test_split_alone_is_enough_to_score(folder):
     assert data.split_of == dict.fromkeys(NAMES, "test") and len(data.labels) == 6
     with pytest.raises(StructureError, match="6 structures leave none for train and valid"):
         table_set(path, folder / "data")
-
-
-def test_numbers_are_classes_if_one_says_so(folder):
-    assert labelled(folder, ["1", "2", "3", "1", "2", "3"], kind="classes")[0].classes == ("1", "2", "3")
-
-
-# ---- structures ------------------------------------------------------------------------------------------------------
 
 
 def test_names_that_match_nothing_are_named(folder):
@@ -138,22 +111,15 @@ def test_one_store_for_all_tables_and_nothing_beside_the_data(folder):
     """It is that of the structures alone; a checksum tells apart what is seen of it."""
     path = write(folder, ("name", "value"), *((f"{name}.pdb", i) for i, name in enumerate(NAMES)))
     plain, checksums = open_store(folder / "data"), set()
-    for text in (
-        path.read_text(),
-        path.read_text().replace("\t", ","),
-        path.read_text().replace("p5.pdb\t5", "p5.pdb\t6"),
-    ):
-        path.write_text(text)
+    text = path.read_text()
+    for other in (text, text.replace("\t", ","), text.replace("p5.pdb\t5", "p5.pdb\t6")):
+        path.write_text(other)
         data = table_set(path, folder / "data")
-        stores = [data.open(split, workers=1) for split in ("train", "valid", "test")]
+        stores = [data.open(split, workers=1) for split in SPLITS]
         assert {store.path for store in stores} == {plain.path}
         assert sorted(name for store in stores for name in store.names) == NAMES and len(plain) == 7
         checksums |= {store.checksum for store in stores}
-    assert len(checksums) == 4 and sorted(x.name for x in folder.iterdir()) == [
-        "data",
-        "data.store",
-        "labels.tsv",
-    ]
+    assert len(checksums) == 4 and {x.name for x in folder.iterdir()} == {"data", "data.store", "labels.tsv"}
     passed = pickle.loads(pickle.dumps(stores[0]))
     assert passed.names == stores[0].names and passed.labels(0) == stores[0].labels(0)
 
@@ -162,11 +128,11 @@ def test_a_finished_store_takes_the_place_of_its_structures(folder):
     """As for pre-training: of a folder, or as `siamdiff build --min-plddt` prints it."""
     path = write(folder, *((name, i) for i, name in enumerate(NAMES)))
     data = table_set(path, folder / "data")
-    expected, store = [data.open(split, workers=1) for split in ("train", "valid", "test")], None
+    expected, store = [data.open(split, workers=1) for split in SPLITS], None
     for store in (expected[0].path, folder / "data.store"):
         given = table_set(path, store)
         assert given.about == data.about and given.notes == data.notes == ["1 structures have no label: other"]
-        for split, own in zip(("train", "valid", "test"), expected):
+        for split, own in zip(SPLITS, expected):
             found = given.open(split, workers=1)
             assert (found.path, found.names, found.checksum) == (own.path, own.names, own.checksum)
             assert [found.labels(i) for i in range(len(found))] == [own.labels(i) for i in range(len(own))]
@@ -174,27 +140,19 @@ def test_a_finished_store_takes_the_place_of_its_structures(folder):
         table_set(write(folder, *((name, 1) for name in [*NAMES, "p9"])), store)
 
 
-def test_what_a_finished_store_could_not_read_is_counted_too(folder):
-    (folder / "data" / "p0.pdb").write_text("<html>")
-    store = open_store(folder / "data", workers=1).path
-    path = write(folder, *((name, i, "train") for i, name in enumerate(NAMES)))
-    found = table_set(path, store, needed=["train"]).open("train", workers=1)
-    assert found.names == NAMES[1:] and found.not_found == "1 structures (p0)"
-
-
 def test_structures_that_cannot_be_read_are_counted(folder):
     (folder / "data" / "p0.pdb").write_text("<html>")
-    data = table_set(
-        write(folder, *((name, i, "train") for i, name in enumerate(NAMES))), folder / "data", needed=["train"]
-    )
-    store = data.open("train", workers=1)
-    assert len(store) == 5 and store.not_found == "1 structures (p0)"
+    lines = [(name, i, "train") for i, name in enumerate(NAMES)]
+    store = opened(folder, *lines)
+    finished = table_set(folder / "labels.tsv", store.path, needed=["train"]).open("train", workers=1)
+    assert store.names == finished.names == NAMES[1:]
+    assert store.not_found == finished.not_found == "1 structures (p0)"
 
 
 def test_splits_by_column(folder):
     lines = [(name, 1 + i, split) for i, (name, split) in enumerate(zip(NAMES, ["train", "val", "test"] * 2))]
     data = table_set(write(folder, *lines), folder / "data")
-    listed = [data.open(split, workers=1).names for split in ("train", "valid", "test")]
+    listed = [data.open(split, workers=1).names for split in SPLITS]
     assert listed == [["p0", "p3"], ["p1", "p4"], ["p2", "p5"]]
     with pytest.raises(StructureError, match="4 structures leave none for valid"):
         table_set(write(folder, *[line for line in lines if line[2] != "val"]), folder / "data")
@@ -215,9 +173,8 @@ def test_residues_are_found_by_chain_number_and_insertion_code(folder):
     store = data.open("train", workers=1)
     samples = SAMPLES["table"](store)
     sample = samples[0, 0]
-    assert sample.focus.nonzero().flatten().tolist() == [2, 7] and torch.allclose(
-        sample.target, torch.tensor([0.2, 0.7])
-    )
+    assert sample.focus.nonzero().flatten().tolist() == [2, 7]
+    assert torch.allclose(sample.target, torch.tensor([0.2, 0.7]))
     name = store.names[0]
     first = numbers[NAMES.index(name) + 2]
     assert sample.names[0] == f"{name}:A:{first}" and sample.groups == (name, name)
@@ -235,32 +192,26 @@ def test_residues_of_one_number_are_told_apart_by_chain_and_insertion_code(folde
     write_pdb(folder / "data" / "two.pdb", protein, ("L", "H"))
     places = [(chain, number) for number in ("5A", "-7", "5", "6", "5B") for chain in "HL"]
     lines = [("two", *place, row, "train") for row, place in enumerate(places)]
-    store = table_set(write(folder, *lines), folder / "data", needed=["train"]).open("train", workers=1)
+    store = opened(folder, *lines)
     sample = SAMPLES["table"](store)[0, 0]
     in_file = [(chain, number) for chain in "LH" for number in ("5", "5A", "5B", "6", "-7")]
     assert sample.names == tuple(f"two:{chain}:{number}" for chain, number in in_file) and not store.not_found
     assert sample.target.tolist() == [places.index(place) for place in in_file] and sample.focus.all()
     lines = [("two", "H", "5A", 1, "train"), ("two", "H", "5C", 2, "train"), ("two", "A", "5", 3, "train")]
-    store = table_set(write(folder, *lines), folder / "data", needed=["train"]).open("train", workers=1)
+    store = opened(folder, *lines)
     assert SAMPLES["table"](store)[0, 0].focus.nonzero().flatten().tolist() == [6]
     assert store.not_found == "2 labels of residues that are not in theirs"
 
 
-def test_a_structure_without_its_labelled_residues_is_left_out(folder):
+def test_structures_without_their_labelled_residues_are_left_out(folder):
+    """Numbers or chains of another scheme: the store has its structures, but none of the labels."""
     numbers = [900, *[int(PROTEIN.residue_number[8])] * 5]
-    lines = [(name, "A", number, i, "train") for i, (name, number) in enumerate(zip(NAMES, numbers))]
-    store = table_set(write(folder, *lines), folder / "data", needed=["train"]).open("train", workers=1)
+    store = opened(folder, *((name, "A", number, 1, "train") for name, number in zip(NAMES, numbers)))
     assert store.names == NAMES[1:]
     assert store.not_found == "1 structures (p0), 1 labels of residues that are not in theirs"
-
-
-def test_a_split_in_which_no_label_meets_a_residue_is_a_sentence(folder):
-    """Numbers or chains of another scheme: the store has its structures, but none of the labels."""
-    lines = [(name, "A", 900 + i, i, "train") for i, name in enumerate(NAMES)]
-    store = table_set(write(folder, *lines), folder / "data", needed=["train"]).open("train", workers=1)
     reason = r"data\.store.*: a split without any sample \(not found: 6 structures \(p0, p1, p2, \.\.\.\), 6 labels of"
     with pytest.raises(StoreError, match=reason):
-        SAMPLES["table"](store)
+        SAMPLES["table"](opened(folder, *((name, "A", 900, 1, "train") for name in NAMES)))
 
 
 # ---- the task --------------------------------------------------------------------------------------------------------
@@ -314,13 +265,13 @@ def test_a_residue_of_another_type_is_refused_and_numbers_from_one_are_pointed_o
     assert 1 not in numbers[2:14]
     columns = ("name", "chain", "number", "residue", "value", "split")
     right = [("p2", "A", numbers[2 + i], RESIDUES[ONE_LETTER.index(letters[2 + i])], i, "train") for i in range(12)]
-    store = table_set(write(folder, columns, *right), folder / "data", needed=["train"]).open("train", workers=1)
+    store = opened(folder, columns, *right)
     assert store.labels(0)["values"] == [*range(12)] and not store.not_found
     shifted = [("p2", "A", 1 + i, letters[2 + i], i, "train") for i in range(12)]
     with pytest.raises(StructureError, match=r"p2: residues are numbered differently \(A:\d+ is \w, but \w in row \d+"):
-        table_set(write(folder, columns, *shifted), folder / "data", needed=["train"]).open("train", workers=1)
+        opened(folder, columns, *shifted)
     unchecked = [(*line[:3], *line[4:]) for line in shifted]
-    store = table_set(write(folder, *unchecked), folder / "data", needed=["train"]).open("train", workers=1)
+    store = opened(folder, *unchecked)
     assert "1 structures have no residue 1, but the table has: are its numbers theirs?" in store.not_found
 
 
