@@ -30,7 +30,7 @@ from siamdiff_min.cli import COMMANDS as INSTALLED
 from siamdiff_min.data.sources import bundle_path
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import GEARNET_DIMS
-from siamdiff_min.protein.constants import ONE_LETTER
+from siamdiff_min.protein.constants import ATOM_NAMES, ONE_LETTER
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import FINETUNE, PRETRAIN, flag
@@ -249,6 +249,27 @@ class Writer(list):
         self.append(value)
 
 
+def stand_in_mdtraj(protein) -> types.ModuleType:
+    """The topology and the frames of MDTraj, which is no dependency, for a protein and a calcium ion."""
+    ion = types.SimpleNamespace(code=None, chain=types.SimpleNamespace(index=9), atoms=[])
+    chains = [types.SimpleNamespace(index=i) for i in range(int(protein.chain.max()) + 1)]
+    residues = [
+        types.SimpleNamespace(code=ONE_LETTER[kind], chain=chains[chain], atoms=[])
+        for kind, chain in zip(protein.residue_type.tolist(), protein.chain.tolist())
+    ]
+    owners = [
+        (residues[r], ATOM_NAMES[name]) for r, name in zip(protein.atom_residue.tolist(), protein.atom_name.tolist())
+    ]
+    for i, (residue, name) in enumerate([(ion, "CA"), *owners]):
+        residue.atoms.append(types.SimpleNamespace(name=name, index=i, residue=residue))
+    topology = types.SimpleNamespace(atoms=[atom for residue in [ion, *residues] for atom in residue.atoms])
+    xyz = torch.cat([torch.zeros(1, 3), protein.pos]).expand(2, -1, -1).numpy() / 10
+    module = types.ModuleType("mdtraj")
+    module.load_topology = lambda path: topology
+    module.iterload = lambda path, top, chunk: [types.SimpleNamespace(xyz=xyz[:1]), types.SimpleNamespace(xyz=xyz[1:])]
+    return module
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     """A folder with the files that the recipes name, where they run."""
@@ -276,7 +297,15 @@ def run_recipe(name: str) -> dict:
 
 def test_recipes_in_python_run_as_printed(folder, monkeypatch, capsys):
     """All but torch.compile's, with stand-ins for what is not installed."""
-    assert sorted(RECIPES) == ["board.py", "chains.py", "compiled.py", "frames.py", "hub.py", "loop.py"]
+    assert sorted(RECIPES) == [
+        "board.py",
+        "chains.py",
+        "compiled.py",
+        "frames.py",
+        "hub.py",
+        "loop.py",
+        "mdtraj_frames.py",
+    ]
     run_recipe("loop.py")
     mine, start = siamdiff_min.load_encoder("mine.pt", "cpu"), siamdiff_min.load_encoder("siamdiff-residue", "cpu")
     assert mine.identity == start.identity and mine.state_dict().keys() == start.state_dict().keys()
@@ -286,6 +315,11 @@ def test_recipes_in_python_run_as_printed(folder, monkeypatch, capsys):
     with torch.inference_mode():
         alone = made["encoder"](replace(made["protein"], pos=made["frames"][3])).residue
     assert made["per_frame"].shape == (10, *alone.shape) and torch.allclose(made["per_frame"][3], alone, atol=1e-4)
+
+    protein = siamdiff_min.bundled("1FFW").protein
+    monkeypatch.setitem(sys.modules, "mdtraj", stand_in_mdtraj(protein))
+    vectors = run_recipe("mdtraj_frames.py")["vectors"]
+    assert np.allclose(vectors, start.embed(protein).per_residue, atol=1e-3)  # nanometres in float32 round
 
     write_pdb(Path("complex.pdb"), real_protein("2BEG", torch.float32))
     run_recipe("chains.py")
@@ -522,7 +556,7 @@ WORDS = {  # each page says what it has to say in about so many
     "docs/performance.md": 1270,
     "docs/reliability.md": 800,
     "docs/gearnet.md": 750,
-    "docs/python.md": 650,
+    "docs/python.md": 680,
 }
 
 

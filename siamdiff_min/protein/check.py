@@ -1,4 +1,4 @@
-"""Whether coordinates can be those of a protein: one check for files, for arrays and for a `Protein` of one's own."""
+"""Does this look like a protein? One check for files, for arrays and for a `Protein` of one's own."""
 
 from __future__ import annotations
 

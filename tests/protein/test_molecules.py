@@ -136,12 +136,7 @@ def test_molecules_are_told_apart_without_comparing_all_chains():
     assert structure.protein.num_residues == len(set(structure.chain_names)) == 10_000
 
 
-# ---- one letter of the record, and score tables ----------------------------------------------------------------------
-
 PLAIN = molecule(ONE, 25.0) + residue("ZN", 9, ("ZN",), het=True)
-
-
-# ---- names of force fields -------------------------------------------------------------------------------------------
 
 
 # ---- residue numbers -------------------------------------------------------------------------------------------------
