@@ -12,7 +12,7 @@ from given import CLASSES, dataset, encoder
 
 from siamdiff_min.data.samples import pack_samples
 from siamdiff_min.data.sets import SETS
-from siamdiff_min.downstream.tasks import TASKS
+from siamdiff_min.downstream.tasks import TASKS, table_task
 from siamdiff_min.encoders import ENCODERS, GEARNET_DIMS
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.files import ConfigError
@@ -218,3 +218,11 @@ def test_ec_of_the_small_sizes_begins_at_the_frequencies_of_its_classes():
 def test_readout_at_residue_level(size):
     """The sum of App. D in the paper's network alone."""
     assert ENCODERS["gearnet"]("residue", size).readout is (segment_sum if size == "paper" else segment_mean)
+
+
+@pytest.mark.parametrize(("kind", "outputs"), [("binary", 1), ("labels", 2), ("classes", 2)])
+def test_large_logits_are_no_ties(kind, outputs):
+    """In float32 the sigmoid of 17 and of 30 is 1."""
+    task = table_task(ENCODERS["gearnet"]("residue", "tiny"), outputs, kind)
+    score = task.score(torch.tensor([18.0, 25.0, 30.0])[:, None] * torch.tensor([1.0, -1.0])[:outputs])
+    assert len(score.unique()) == score.numel()
