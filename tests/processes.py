@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,13 +48,6 @@ def script(name: str, *argv: str) -> None:
     """A script of the repository, as `python NAME ...` runs it."""
     sys.argv = [name, *argv]
     runpy.run_path(str(ROOT / name), run_name="__main__")
-
-
-def module(name: str, *argv: str) -> None:
-    """A module, as `python -m NAME ...` runs it."""
-    sys.argv = [name, *argv]
-    warnings.simplefilter("ignore", RuntimeWarning)  # it has been imported before
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
 def convert(data: str, store: str, workers: str = "1") -> None:
@@ -91,7 +83,6 @@ PROGRAMS = {
     "idle": lambda *argv: framed(*argv, build=standin.Idle),
     "train": partial(script, "train.py"),
     "finetune": partial(script, "finetune.py"),
-    "module": module,
     "convert": convert,
     "evaluate": evaluate,
     "embed": lambda *argv: embed.main(list(argv)),

@@ -23,6 +23,14 @@ def test_the_second_run_in_a_folder_is_refused(name, world, tmp_path, enzymes):
     assert os.listdir(place) == ["lock"] and (world > 1 or "Traceback" not in said)
 
 
+def test_two_commands_that_embed_into_one_file_leave_a_whole_one(tmp_path, enzymes):
+    run, log, place = RUNS["embedding"](tmp_path, enzymes), tmp_path / "log", tmp_path / "out"
+    expected = run.undisturbed()
+    codes = finish([child for _ in range(2) for child in start(log, 1, *run.command(place))])
+    said = log.read_text()
+    assert 0 in codes and {*codes} <= {0, 1} and "Traceback" not in said and run.result(place) == expected, said
+
+
 def test_a_disk_without_locks_is_said(tmp_path, monkeypatch):
     """As NFS without its daemon."""
 

@@ -78,13 +78,6 @@ def test_torchrun_starts_all_again_after_a_death(place, how, rounds, tmp_path, r
     record_property("deaths under torchrun, restarted and bit-equal", rounds)
 
 
-@pytest.mark.full
-def test_torchrun_without_restart_ends_with_the_traceback(tmp_path):
-    process = torchrun(2, processes.__file__, "stand-in", tmp_path, DIE="1:step:raises")
-    said, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1 and "RuntimeError: dies on purpose" in said
-
-
 @pytest.mark.repeats
 @pytest.mark.parametrize("world", [2, 3])
 def test_a_parameter_without_a_gradient_is_a_sentence_that_names_it(world, tmp_path):

@@ -31,12 +31,29 @@ def group_of(pid: int) -> int:
 
 
 def send_to_group(process, number: int) -> None:
-    """Unless the process has ended by itself. On a busy machine it may not be a group yet: without a signal it would
-    wait for days for another rank that had one."""
+    """Unless the process has ended by itself. On a busy machine it may not be a group yet."""
     while process.is_alive():
         with suppress(ProcessLookupError):
             return os.killpg(process.pid, number)
         time.sleep(0.01)
+
+
+def stopped(run, place: Path, world: int, number: int, in_a_save: bool, log: Path, more: list) -> tuple[list, bool]:
+    """The exit codes of a run whose groups got a signal, and whether it got it before it had ended by itself."""
+    monitor = place.with_name("saving")
+    log.write_text("")
+    children = start(log, world, *run.command(place), *more, SLOW_SAVES=monitor)
+    while in_a_save and not monitor.exists() and all(process.is_alive() for process in children):
+        time.sleep(0.01)
+    time.sleep(random.uniform(0, 0.05 if in_a_save else 2 * run.seconds * world))
+    alive = all(process.is_alive() for process in children)
+    for process in children:
+        send_to_group(process, number)
+    monitor.unlink(missing_ok=True)
+    codes = finish(children)
+    until(lambda: not any(members(process.pid) for process in children), log)
+    assert None not in codes, log.read_text()
+    return codes, alive
 
 
 @pytest.mark.repeats
@@ -47,43 +64,26 @@ def send_to_group(process, number: int) -> None:
 ])  # fmt: skip
 def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzymes, record_property):
     """To whole groups, as `timeout`, a terminal and batch systems send them: processes that load data get them too."""
-    run = RUNS[name](tmp_path, enzymes)
+    run, log = RUNS[name](tmp_path, enzymes), tmp_path / "log"
     random.seed(number)
-    expected, sent, saved, log = run.undisturbed(world), 0, 0, tmp_path / "log"
-    parallel = ["2"] if name == "conversion" else ["--num-workers", "2"]
-    monitor, attempt = tmp_path / "saving", 0
+    expected, more = run.undisturbed(world), ["2"] if name == "conversion" else ["--num-workers", "2"]
+    sent = saved = attempt = 0
     while sent < signals:
+        attempt += 1
+        assert attempt < 20 * signals + 20, "the runs end before their signals arrive"
         place = tmp_path / f"run-{attempt}"
-        while True:
-            log.write_text("")
-            children = start(log, world, *run.command(place), *parallel, SLOW_SAVES=monitor)
-            attempt += 1
-            assert attempt < 20 * signals + 20, "the runs end before their signals arrive"
-            if sent >= signals:
-                assert finish(children) == [0] * world, log.read_text()
-                break
-            while attempt % 2 and not monitor.exists() and all(process.is_alive() for process in children):
-                time.sleep(0.01)
-            time.sleep(random.uniform(0, 0.05 if attempt % 2 else 2 * run.seconds * world))
-            alive = all(process.is_alive() for process in children)
-            for process in children:
-                send_to_group(process, number)
-            monitor.unlink(missing_ok=True)
-            codes = finish(children)
-            assert None not in codes, log.read_text()
-            until(lambda children=children: not any(members(process.pid) for process in children), log)
-            if codes == [0] * world:
-                break
-            sent += alive
-            said = log.read_text()
-            if 128 + number in codes:  # in the loop: after a checkpoint
-                step = int(re.search(r"stopped by \w+ after step (\d+)", said)[1])
-                folder = max(place.rglob("metrics.jsonl"), key=lambda file: file.stat().st_mtime).parent
-                assert codes == [128 + number] * world and checkpoint.latest(folder)[1]["step"] == step
-                saved += 1
-            else:  # where there is nothing to save: as any other program ends
-                assert set(codes) <= {-number, 1}, (codes, said)
-                assert "Traceback" not in said or "KeyboardInterrupt" in said, said
+        codes, alive = stopped(run, place, world, number, attempt % 2 == 1, log, more)
+        said = log.read_text()
+        if 128 + number in codes:  # in the loop: after a checkpoint
+            step = int(re.search(r"stopped by \w+ after step (\d+)", said)[1])
+            folder = max(place.rglob("metrics.jsonl"), key=lambda file: file.stat().st_mtime).parent
+            assert codes == [128 + number] * world and checkpoint.latest(folder)[1]["step"] == step
+            saved += 1
+        elif codes != [0] * world:  # where there is nothing to save: as any other program ends
+            assert set(codes) <= {-number, 1}, (codes, said)
+            assert "Traceback" not in said or "KeyboardInterrupt" in said, said
+        sent += alive
+        assert finish(start(log, world, *run.command(place), *more)) == [0] * world, log.read_text()
         assert run.result(place) == expected
     assert saved >= signals // 3 or name == "conversion"
     record_property(f"times {signal.Signals(number).name}, each resumed bit-equal", sent)
@@ -102,7 +102,6 @@ def test_a_signal_is_never_forgotten(below, numbers, tmp_path, enzymes, record_p
     expected = run.undisturbed()
     for number in numbers:
         place = tmp_path / str(number)
-        log.write_text("")
         codes = finish(start(log, 1, *run.command(place), DISK=f"terminate:{number}:{place}{below}"))
         assert codes[0] in (128 + signal.SIGTERM, -signal.SIGTERM), log.read_text()
         assert finish(start(log, 1, *run.command(place))) == [0]
@@ -112,37 +111,22 @@ def test_a_signal_is_never_forgotten(below, numbers, tmp_path, enzymes, record_p
 
 @pytest.mark.full
 def test_sigterm_to_one_rank_ends_both_after_a_checkpoint(tmp_path):
-    children = start(
-        tmp_path / "log", 2, "stand-in", tmp_path / "out", "--save-every", "1", SLOW_SAVES=tmp_path / "saving"
-    )
-    while not checkpoint.checkpoints(tmp_path / "out"):
-        assert all(child.is_alive() for child in children)
-        time.sleep(0.01)
+    out, log = tmp_path / "out", tmp_path / "log"
+    children = start(log, 2, "stand-in", out, "--save-every", "1", SLOW_SAVES=tmp_path / "saving")
+    until(lambda: checkpoint.checkpoints(out), log)
     children[1].terminate()
     assert finish(children) == [128 + signal.SIGTERM] * 2
-    step = checkpoint.latest(tmp_path / "out")[1]["step"]
-    assert 1 <= step < 20 and lines(tmp_path / "out")[-1]["step"] == step
+    step = checkpoint.latest(out)[1]["step"]
+    assert 1 <= step < 20 and lines(out)[-1]["step"] == step
 
 
 @pytest.mark.full
-@pytest.mark.repeats
-@pytest.mark.parametrize(
-    "number, group",
-    [
-        (signal.SIGTERM, False),
-        (signal.SIGINT, True),
-        pytest.param(signal.SIGTERM, True, marks=SOAK),
-        pytest.param(signal.SIGINT, False, marks=SOAK),
-    ],
-)
+@pytest.mark.parametrize("number, group", [(signal.SIGTERM, False), (signal.SIGINT, True)])
 def test_signals_to_torchrun(number, group, tmp_path):
     """To torchrun alone, or to everything that a terminal's Ctrl-C reaches."""
-    out = tmp_path / "out"
-    settings = {"SLOW_SAVES": str(tmp_path / "saving")}
+    out, settings = tmp_path / "out", {"SLOW_SAVES": str(tmp_path / "saving")}
     process = torchrun(2, processes.__file__, "stand-in", out, "--save-every", "1", **settings)
-    while not checkpoint.checkpoints(out):
-        assert process.poll() is None
-        time.sleep(0.05)
+    until(lambda: checkpoint.checkpoints(out), tmp_path / "log")
     os.killpg(process.pid, number) if group else process.send_signal(number)
     said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode and f"stopped by {number.name} after step" in said, said
