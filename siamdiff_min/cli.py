@@ -3,6 +3,7 @@
 `train.py` and `finetune.py` of a clone are the first two, for torchrun.
 """
 
+import os
 import sys
 from importlib import import_module
 
@@ -31,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("command", choices=COMMANDS)
     command = parser.parse_args(argv[:1]).command
     sys.argv = [f"siamdiff {command}", *argv[1:]]  # what its --help and options.json say
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep
     with console():
         if command == "finetune":
             check_table(argv[1:])

@@ -26,6 +26,18 @@ MODULES = sorted(
 )
 
 
+def test_threads_of_commands_do_not_spin_for_long():
+    """torch reads the setting when it is loaded, so the command has not loaded it yet."""
+    script = """import os, sys
+from siamdiff_min import cli
+assert "torch" not in sys.modules
+cli.import_module = lambda name: sys.exit(os.environ["GOMP_SPINCOUNT"])
+cli.main(["embed", "x"])"""
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert result.stderr == "10000\n", result.stderr
+
+
 @pytest.fixture
 def siamdiff(monkeypatch, capsys):
     """Run a command line; its status, stdout and stderr."""
