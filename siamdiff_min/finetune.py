@@ -204,6 +204,7 @@ def fit_head(config: Namespace, task: Task, datasets: dict, classes: tuple, rank
     ranks.say(f"head        linear, of {len(y)} samples, penalty {penalties}")
     if ranks.rank == 0:
         write_model(config, task, classes, 0.0, {})
+    ranks.gather([])  # the others wait until it is there
     if not config.folds:
         return results.predict(task, datasets["test"], config, ranks)
     score = task.score(torch.from_numpy(outputs).to(ranks.device)).double().cpu().numpy()

@@ -80,7 +80,7 @@ def read_table(
         cells = {column: {number: line[column] for number, line in lines.items()} for column in columns}
         words = {_squeezed(word) for word in missing or ()}
         kind = kind or _kind_of(cells, words)
-        if kind in ("regression", "binary"):
+        if kind not in ("classes", "labels"):
             values, about, notes = _numbers(cells, kind, words)
             classes = tuple(columns) if len(columns) > 1 else ()
         elif len(columns) > 1:
@@ -103,13 +103,13 @@ def read_table(
 def check_table(argv: Sequence[str]) -> None:
     """Read the table of a command line, if it has one, so that a mistake in it is named at once."""
     parser = Parser(add_help=False)
-    parser.add_argument("--labels")
-    for name in ("--kind", "--name-column"):
+    for name in ("--labels", "--eval-only", "--kind", "--name-column"):
         parser.add_argument(name)
     for name in ("--value-column", "--missing"):
         parser.add_argument(name, nargs="+")
     options = vars(parser.parse_known_args(argv)[0])
-    if path := options.pop("labels"):
+    path, model = options.pop("labels"), options.pop("eval_only")  # a model knows its columns
+    if path and not model:
         read_table(path, **options)
 
 

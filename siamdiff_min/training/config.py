@@ -228,8 +228,9 @@ def finetune_options(argv: list[str] | None = None, description: str = "", world
         raise ConfigError(f"--seeds must be different, got {shown(seeds)}")
     if config.eval_only:
         source = weights.read_weights(config.eval_only, weights.MODEL)
-        options = source["options"]
-        own = {"seeds": [int(source["seed"])], "kind": options.get("kind"), "value_column": options.get("properties")}
+        options, column = source["options"], source["options"].get("column")
+        columns = options.get("properties") or ([column] if column else None)
+        own = {"seeds": [int(source["seed"])], "kind": options.get("kind"), "value_column": columns}
         source, names = source | own, (*names, *own, "max_residues")
     elif config.init_from:
         source = weights.load_encoder_file(for_seed(config, seeds[0]).init_from)

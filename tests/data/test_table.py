@@ -16,7 +16,7 @@ from Bio.PDB.mmcifio import MMCIFIO
 from conftest import needs_filters, real_protein
 
 from benchmarks.pdb import write_pdb
-from siamdiff_min import finetune, report
+from siamdiff_min import cli, finetune, report
 from siamdiff_min.data.labels import SPLITS
 from siamdiff_min.data.samples import SAMPLES, pack_samples
 from siamdiff_min.data.store import open_store
@@ -354,8 +354,7 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     page = report.write_page([out]).read_text()
     assert f"<h1>{', '.join(columns)}: regression of structures" in page and page.count("Predicted against true") >= 1
     model = ["--eval-only", str(out / "seed-0" / "best.pt"), "--labels", "lab.csv", "--data", "files"]
-    named = ["--missing", "n.d."] + (["--value-column", *columns] if len(columns) == 1 else [])
-    assert finetune.main([*model, *named, *QUICK]) == 0
+    assert cli.main(["finetune", *model, "--missing", "n.d.", *QUICK]) == 0
     assert "was fitted to all structures of its table" in capsys.readouterr().out
 
 
