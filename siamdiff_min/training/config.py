@@ -122,7 +122,7 @@ OPTIONS = {  # group of --help -> its options, in order
         both("batch_size", "samples per process and forward pass (default: preset)", type=COUNT),
         both("global_batch_size", "samples per step of the optimizer (default: processes x batch size)", type=COUNT),
         train("max_length", "residues kept of each protein (default: Table 5)", type=COUNT),
-        tune("max_residues", "residues kept to train on; for MSP always, the nearest (default: 400 atoms)", type=COUNT),
+        tune("max_residues", "crop to train on, residues; msp: the nearest (default: 400 at atom level)", type=COUNT),
     ],
     "run": [
         both("lr", "learning rate of Adam (default: preset)", type=RATE),

@@ -42,6 +42,28 @@ def test_a_plain_store_has_no_labels(tmp_path):
     assert sample.target.isnan().all() and sample.protein.num_residues == 51 and sample.names == ("a",)
 
 
+def test_crops_to_train_on_are_windows_drawn_anew_that_keep_a_label(tmp_path):
+    """Values stay at their residues: here each is the number of its row."""
+    rows = [0, 1, 30, 49, 50]
+    labels = {"kind": "regression", "values": [float(row) for row in rows], "rows": rows, "places": [*map(str, rows)]}
+    origin = Origin(tmp_path, "x", lambda: Listing([Given("a", structure(**labels))], []))
+    store, starts = open_store(origin, store=tmp_path / "s"), set()
+    for epoch in range(60):
+        sample = SAMPLES["table"](store, max_residues=10)[epoch, 0]
+        assert_equal_samples(sample, SAMPLES["table"](store, max_residues=10)[epoch, 0])
+        start = int(sample.target[0]) - int(sample.focus.nonzero()[0])
+        window = range(start, start + 10)
+        assert sample.target.tolist() == [row for row in rows if row in window] and 0 <= start <= 41
+        assert (sample.focus.nonzero()[:, 0] + start).tolist() == sample.target.tolist()
+        assert torch.equal(sample.protein.pos, store.read(0, start, 10).pos)
+        assert sample.names == tuple(f"a:{int(row)}" for row in sample.target.tolist())
+        starts.add(start)
+    assert len(starts) > 10  # of 14
+    assert SAMPLES["table"](store)[0, 0].protein.num_residues == 51
+    whole = dataset("psr", tmp_path, max_residues=20)[3, 1]
+    assert whole.protein.num_residues == 20 and whole.focus.all() and whole.target.shape == (1,)
+
+
 def test_ec_labels(tmp_path):
     data = dataset("ec", tmp_path, 5)
     assert [data[0, i].target.argmax().item() for i in range(5)] == [0, 1, 2, 0, 1]
