@@ -316,8 +316,6 @@ def _mmcif_models(path: str, content: bytes) -> Iterator[Model]:
             if number in BLANK:
                 dropped[f"amino acids: {NO_NUMBER}" if residue in PARENT else NO_NUMBER] += 1
                 continue
-            if "_" in f"{number}{x}{y}{z}{occupancy}":  # Python would read 1_2 as twelve
-                raise StructureError(path, "unreadable", f"a number with _ in residue {residue} {number}")
             code, altloc = BLANK.get(code, code), BLANK.get(altloc, altloc)
             occupancy = 1.0 if occupancy in BLANK else float(occupancy)
             xyz, element, hetero = (float(x), float(y), float(z)), element.upper(), group.upper() == "HETATM"
@@ -337,7 +335,8 @@ def _confidence(tables: dict[str, list[str]]) -> tuple[dict[tuple, str], bool | 
     """The pLDDT by model, `label_asym_id` and `label_seq_id`, and what the third part of a `Model` says."""
 
     def rows(table: str, *names: str) -> Iterator[tuple[str, ...]]:
-        return zip(*(tables.get(f"_{table}.{name}", ()) for name in names))
+        columns = [tables.get(f"_{table}.{name}", []) for name in names]
+        return zip(*(column or [""] * len(columns[0]) for column in columns))
 
     metrics = {metric: f"{name} {kind}".lower() for metric, name, kind in rows("ma_qa_metric", "id", "name", "type")}
     plddt = {metric for metric, words in metrics.items() if "plddt" in words}
