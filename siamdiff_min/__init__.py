@@ -19,7 +19,7 @@ from .files import (
     WriteError,
 )
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slowly, and a wrong command needs neither
     **dict.fromkeys(("ENCODERS", "GVPGNN", "ESMGearNet", "Encoder", "Encoding", "GearNet"), ".encoders"),
     **dict.fromkeys(("list_encoders", "load_encoder"), ".encoders.weights"),

@@ -1,9 +1,6 @@
 """`benchmarks.ppis`, `benchmarks.ddg`, nearly clean structures: against scikit-learn and by hand."""
 
-import csv
 import importlib
-import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +14,6 @@ from benchmarks.pdb import write_pdb
 from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.encoders.ops import MLP
-from siamdiff_min.files import StructureError
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ONE_LETTER
 from siamdiff_min.protein.protein import Protein
@@ -118,18 +114,6 @@ def sites(tmp_path_factory, chains):
     return folder
 
 
-def test_sites_without_the_test_split(sites, tmp_path, capsys):
-    """Held-out folds of training and validation; what types tell is found."""
-    ppis.main([str(sites), "floor", "--out", str(tmp_path), "--table", str(tmp_path / "t.tsv")])
-    assert "(6 chains" in capsys.readouterr().out
-    found = ppis.with_labels(dict(np.load(tmp_path / "floor.npz")), ppis.read_chains(sites, False))
-    assert ppis.scores(found)["AUROC"] > 0.9
-    with open(tmp_path / "t.tsv") as file:
-        split = {row["name"]: row["split"] for row in csv.DictReader(file, delimiter="\t")}
-    assert sorted(split.values()) == ["test", *["train"] * 4, "valid"]
-    assert not set(split) & {item.name for item, *_ in ppis.read_chains(sites, True) if item.split == "test"}
-
-
 def test_scores_are_those_of_scikit_learn(sites, tmp_path, capsys):
     """On the test split, and with chains drawn twice or not at all."""
     ppis.main([str(sites), "floor", "--test", "--out", str(tmp_path)])
@@ -154,43 +138,6 @@ def test_the_best_threshold_calls_equal_answers_together():
     for answer, y in cases:
         reached = {t: matthews_corrcoef(y, answer >= t) for t in np.unique(answer)}
         assert reached[ppis.best_threshold(answer, y)] == pytest.approx(max(reached.values()))
-
-
-def test_predictions_of_a_model_and_the_report(sites, tmp_path, capsys, monkeypatch):
-    """Seeds are averaged; a row minus itself is 0."""
-    monkeypatch.setattr(ppis, "DRAWS", 20)
-    lines = ["id\tgroup\tprediction"]
-    for item, label, places in ppis.read_chains(sites, True):
-        if item.split == "train":
-            continue  # nobody asks for it
-        lines += [f"{item.name}:0:{n}\t{item.name}\t{0.5 if y != y else y}" for (_, n), y in zip(places, label)]
-    (tmp_path / "p.tsv").write_text("\n".join(lines) + "\n")
-    one, out = tmp_path / "p.tsv", tmp_path / "out"
-    (tmp_path / "q.tsv").write_text("\n".join([lines[0], *(line[: line.rindex("\t")] + "\t-1" for line in lines[1:])]))
-    pairs = [f"tuned-0={one}", f"tuned-1={one}", f"same={one}", f"mean={one},{tmp_path / 'q.tsv'}"]
-    ppis.main([str(sites), "--predicted", *pairs, "--out", str(out), "--report", str(out)])
-    same, mean = (np.load(out / f"{name}.npz")["answer"] for name in ("same", "mean"))
-    assert mean == pytest.approx((same - 1) / 2)
-    printed = capsys.readouterr().out
-    assert "(2 chains" in printed and "| tuned | 2 | 1.000" in printed
-    assert "| same minus tuned | +0.000 (0.000 to 0.000) | (0.000 to 0.000) |" in printed
-    flipped = [f"{a}\t{1 - float(b)}" for a, b in (line.rsplit("\t", 1) for line in lines[1:])]
-    (tmp_path / "r.tsv").write_text("\n".join([lines[0], *flipped]) + "\n")
-    pairs = [f"good-0={one}", f"mixed-0={one}", f"mixed-1={tmp_path / 'r.tsv'}"]
-    ppis.main([str(sites), "--predicted", *pairs, "--out", str(tmp_path / "two"), "--report", str(tmp_path / "two")])
-    line = next(line for line in capsys.readouterr().out.splitlines() if "good minus mixed" in line)
-    gap, low, high, low_too, high_too = map(float, re.findall(r"[-+]?\d\.\d{3}", line))
-    assert low <= gap <= high and low_too == 0 and high_too > high  # with both seeds equal, 0 or twice the gap
-
-
-def test_a_report_without_some_chains(sites, tmp_path):
-    """As if the chain had never been there."""
-    ppis.main([str(sites), "floor", "--test", "--out", str(tmp_path)])
-    found = ppis.with_labels(dict(np.load(tmp_path / "floor.npz")), ppis.read_chains(sites, True))
-    alone = ppis.without(found, [str(found["names"][0])])
-    assert alone["names"].tolist() == found["names"][1:].tolist() and set(alone["chain"]) == {0}
-    assert ppis.scores(alone) == ppis.scores(found, np.array([0, 1])) != ppis.scores(found)
-    assert ppis.scores(ppis.without(found, ["another"])) == ppis.scores(found)
 
 
 # ---- ddg -------------------------------------------------------------------------------------------------------------
@@ -219,48 +166,6 @@ def stability(tmp_path_factory, chains):
     return folder
 
 
-@pytest.fixture
-def few_models(monkeypatch):
-    monkeypatch.setattr(ddg, "MODELS", {name: ddg.MODELS[name] for name in ("ridge 30", "svr 1")})
-    monkeypatch.setattr(ddg, "COMPONENTS", (4,))
-    monkeypatch.setattr(ddg, "FOLDS", 3)
-    monkeypatch.setattr(ddg, "DRAWS", 20)
-
-
-@pytest.mark.full
-def test_stability_is_learned_across_families(stability, encoder_file, tmp_path, few_models, capsys):
-    """The floor finds what changes of volume; features and log-odds stand beside it; the report has all rows."""
-    names = ["floor", encoder_file, f"odds:{encoder_file}", "random-gearnet-residue-tiny-0"]
-    ddg.main([str(stability), *names, "--test", "--out", str(tmp_path), "--report", str(tmp_path)])
-    printed = capsys.readouterr().out
-    assert float(printed.split("Pearson")[1].split()[0]) > 0.8
-    assert "| FoldX | 1.000" in printed and "floor minus FoldX" in printed
-    own = Path(encoder_file).parent.name
-    stems = {path.stem for path in tmp_path.glob("*.npz")}
-    assert stems == {"floor", own, f"odds-{own}", "random-gearnet-residue-tiny-0"}
-
-
-def test_without_test_the_other_table_is_not_opened(stability, tmp_path, few_models, capsys, monkeypatch):
-    opened, real = [], ddg.read_mutations
-    monkeypatch.setattr(ddg, "read_mutations", lambda data, table, **more: (opened.append(table), real(data, table))[1])
-    ddg.main([str(stability), "floor", "--out", str(tmp_path)])
-    assert opened == ["train.tsv"] and len(np.load(tmp_path / "floor.npz")["answer"]) == 120
-    capsys.readouterr()
-
-
-def test_structures_that_are_refused_are_left_out_of_training_alone(stability, tmp_path, capsys):
-    shutil.copytree(stability, tmp_path / "all")
-    first, *_ = sorted((tmp_path / "all" / "structures").iterdir())
-    first.write_text("<html>")
-    whole = ddg.read_mutations(stability, "train.tsv")
-    found = ddg.read_mutations(tmp_path / "all", "train.tsv", required=False)
-    assert f"left out: {first}" in capsys.readouterr().out
-    assert [m.row for m in found] == [m.row for m in whole if m.structure != first.name.split(".")[0]]
-    assert len(found) < len(whole)
-    with pytest.raises(StructureError, match=first.name):
-        ddg.read_mutations(tmp_path / "all", "train.tsv")
-
-
 def test_log_odds_by_hand(stability, encoder_file):
     """Of the head on the features of the masked residue; they do not depend on the wild type that is hidden."""
     mutation = ddg.read_mutations(stability, "train.tsv")[0]
@@ -272,16 +177,6 @@ def test_log_odds_by_hand(stability, encoder_file):
         p = head(probe.load(encoder_file, [])(hidden)[mutation.residue]).softmax(-1).log()
         found = ddg.log_odds(encoder_file, [mutation])[0]
     assert found[0] == pytest.approx(float(p[mutation.mutant] - p[mutation.wild]), abs=1e-5)
-
-
-def test_a_wrong_wild_type_is_an_error(stability, tmp_path, chains):
-    write_structures(tmp_path / "structures", chains)
-    text = (stability / "train.tsv").read_text().splitlines()
-    cells = text[1].split("\t")
-    cells[2] = "A" if cells[2] != "A" else "G"
-    (tmp_path / "train.tsv").write_text("\n".join([text[0], "\t".join(cells)]) + "\n")
-    with pytest.raises(ddg.ConfigError, match="not what the structure has"):
-        ddg.read_mutations(tmp_path, "train.tsv")
 
 
 # ---- nearly clean structures -----------------------------------------------------------------------------------------

@@ -9,14 +9,12 @@ import torch
 from sklearn.linear_model import Ridge
 from sklearn.metrics import r2_score, roc_auc_score
 
-from benchmarks import probe, probe_table
+from benchmarks import probe
 from benchmarks.pdb import write_pdb
 from benchmarks.probe import Rows
 from benchmarks.residue_labels import exposure, labels_of, secondary_structure
 from siamdiff_min.data.bundled import bundle_index, bundle_path
 from siamdiff_min.data.sources import find_structures
-from siamdiff_min.encoders import ENCODERS, weights
-from siamdiff_min.files import ConfigError, SiamDiffError
 
 KINDS = ["class", "number", "yes or no"]
 
@@ -147,42 +145,6 @@ def data(tmp_path_factory, bundled):
     return folder
 
 
-@pytest.mark.full
-def test_the_command(data, tmp_path, capsys):
-    """A random encoder, one in a file and a floor; the same again from the cache of labels."""
-    torch.manual_seed(0)
-    (tmp_path / "run").mkdir()
-    path = tmp_path / "run" / "encoder.pt"
-    weights.save_encoder_file(path, ENCODERS["gearnet"]("residue", "tiny"), "gearnet", "residue", "tiny", "paper")
-    names = ["random-gearnet-residue-tiny-0", str(path), "both"]
-    probe.main([str(data), *names, "--out", str(tmp_path)])
-    printed = capsys.readouterr().out
-    first = dict(np.load(tmp_path / "run.npz"))
-    probe.main([str(data), str(path), "--out", str(tmp_path)])
-    again = dict(np.load(tmp_path / "run.npz"))
-    assert all(np.array_equal(first[name], again[name]) for name in first)
-    assert [line.split()[0] for line in printed.splitlines()] == ["random-gearnet-residue-tiny-0", "run", "both"]
-    for name in set(probe.KIND) - {"retrieval"}:
-        assert first[f"{name}/100/sums"].shape[0] == len(first["family"]) == 4  # two chains, two sides
-    assert first["masked/100/sums"][:, 1].tolist()[2:] == [0, 0]  # none in a complex
-    assert first["interface/100/sums"][:2].sum() == 0
-    probe.main([str(data), str(path), "--valid", "--out", str(tmp_path / "valid")])
-    valid = dict(np.load(tmp_path / "valid" / "run.npz"))
-    assert {item.split for item in probe.read_items(data / "probe.tsv") if item.name in valid["item"]} == {"val"}
-    assert valid["contacts/100/val"] == first["contacts/100/val"] and " skill " in capsys.readouterr().out
-
-
-def test_batch_norm_of_a_random_encoder_has_seen_data(data):
-    items = probe.read_items(data / "probe.tsv")
-    with torch.inference_mode():
-        features = torch.cat([probe.load("random-gearnet-residue-tiny-0", items)(item.protein) for item in items[:2]])
-    torch.manual_seed(0)
-    raw = ENCODERS["gearnet"]("residue", "tiny").eval()
-    with torch.inference_mode():
-        uncalibrated = torch.cat([raw(item.protein.alpha_carbons()).residue for item in items[:2]])
-    assert features.std() < 3 < uncalibrated.std()
-
-
 def test_a_masked_residue_shows_nothing_of_its_type(data):
     """What the probe of types reads is the same whatever the type of the masked residues was."""
     items = probe.read_items(data / "probe.tsv")
@@ -195,18 +157,6 @@ def test_a_masked_residue_shows_nothing_of_its_type(data):
             assert torch.equal(features(hidden), features(replace(hidden, residue_type=kinds)))
 
 
-def test_no_family_on_two_sides(tmp_path, bundled):
-    names = [n for n in bundled if "_" in n][:3]
-    write_data(tmp_path, bundled, list(zip(names, ("train", "val", "test"), ("a", "b", "a"))))
-    with pytest.raises(ConfigError, match="family a is in train and test"):
-        probe.read_items(tmp_path / "probe.tsv")
-    write_data(tmp_path, bundled, list(zip(names, ("train", "val", "val"), "abc")))
-    with pytest.raises(ConfigError, match="no structure of test"):
-        probe.read_items(tmp_path / "probe.tsv")
-    with pytest.raises(SiamDiffError, match=r"nothing\.pt"):
-        probe.load("nothing.pt", [])
-
-
 def test_retrieval_by_hand():
     """Three of four chains have a relative; of these, two find it first."""
     means = np.array([[1.0, 0], [1, 0.1], [0.9, 0.12], [-3, 1]])
@@ -214,32 +164,3 @@ def test_retrieval_by_hand():
     assert counts[:, 1].tolist() == [1, 1, 1, 1]
     alone = probe.retrieve(means, ["a", "a", "b", "c"])
     assert alone[:, 1].tolist() == [1, 1, 0, 0] and (alone[:, 0] <= alone[:, 1]).all()
-
-
-def test_the_table_of_structures(tmp_path):
-    """One chain per family, a second of its cluster in testing; predicted and long ones are left out."""
-    chains = tmp_path / "chains"
-    header = "id\tsplit\tcluster\tgroup\tlength\n"
-    entries = [("a", "train", "f1", "g1", 60), ("b", "train", "f1", "g1", 60), ("c", "val", "f2", "g2", 60)]
-    entries += [(x, "test", "f3", "g3", 60) for x in "def"] + [
-        ("g", "test", "f4", "g4", 251),
-        ("h", "test", "f5", "g5", 60),
-    ]
-    for name, split, *_ in entries:
-        (chains / split).mkdir(parents=True, exist_ok=True)
-        (chains / split / f"{name}.pdb").write_text("")
-    (tmp_path / "t.tsv").write_text(header + "".join("\t".join(map(str, e)) + "\n" for e in entries))
-    (tmp_path / "kinds.tsv").write_text("id\tkind\nh\tpredicted_esmfold\n")
-    (tmp_path / "pairs" / "test").mkdir(parents=True)
-    (tmp_path / "pairs" / "test" / "1ABC.pdb").write_text("")
-    (tmp_path / "p.tsv").write_text(
-        "id\tsplit\treceptor\tligand\tn_res_receptor\tn_res_ligand\tclusters_receptor\n1ABC\ttest\tA\tB\t300\t90\tf3\n"
-    )
-    out = tmp_path / "probe.tsv"
-    tables = [str(tmp_path / name) for name in ("t.tsv", "kinds.tsv")]
-    probe_table.main(
-        [str(out), "--chains", str(chains), *tables, "--complexes", str(tmp_path / "pairs"), tables[0][:-5] + "p.tsv"]
-    )
-    rows = probe_table.rows_of(out)
-    assert [row["family"] for row in rows] == ["g1", "g2", "g3", "g3", "g3"]
-    assert rows[-1]["partners"] == "A:B" and rows[-1]["file"] == "pairs/test/1ABC.pdb"

@@ -6,7 +6,6 @@ from scipy import stats
 
 from benchmarks import probe_report
 from benchmarks.probe_report import PAPER, SCRATCH, difference, holm, page, read_all, result_of
-from siamdiff_min.files import ConfigError
 
 FAMILIES = 40
 
@@ -88,16 +87,3 @@ def test_trend_and_correlations(folder):
     assert "8 methods in 3 replicates, without angle" in page(methods, "atom", probe_report.Result.skill)
     said = probe_report.correlations(methods, "atom", probe_report.Result.skill)
     assert "(8 methods): mean rank +1.00" in said
-
-
-def test_the_report(folder, capsys, tmp_path):
-    probe_report.main([str(folder)])
-    printed = capsys.readouterr().out
-    assert (
-        "### atom level, tiny" in printed
-        and "| siamdiff | 3 | " in printed
-        and "SiamDiff minus DiffPreT: +0.0" in printed
-    )
-    assert "| onehot | 1 |" in printed and "| mean skill | minus scratch | 95 % interval | p (Holm) |" in printed
-    with pytest.raises(ConfigError, match=r"nothing that benchmarks\.probe has written"):
-        read_all([folder / "nowhere"])
