@@ -26,6 +26,7 @@ ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slo
     **dict.fromkeys(("Embedder", "Embedding"), ".encoders.embedding"),
     **dict.fromkeys(("OBJECTIVES", "SCHEDULES", "Schedule", "SiamDiff"), ".pretraining"),
     **dict.fromkeys(("TASKS", "Task"), ".downstream.tasks"),
+    **dict.fromkeys(("Ranking", "rank_mutants"), ".mutants"),
     "bundled": ".data.bundled",
     "read_structure": ".protein.parse",
     "Protein": ".protein.protein",

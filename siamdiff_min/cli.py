@@ -1,4 +1,4 @@
-"""`siamdiff train | finetune | embed | report | build`: every command of the package by one name.
+"""`siamdiff train | finetune | embed | mutants | report | build`: every command of the package by one name.
 
 `train.py` and `finetune.py` of a clone are the first two, for torchrun.
 """
@@ -15,6 +15,7 @@ COMMANDS = {  # name -> module, and what it does
     "train": ("siamdiff_min.pretrain", "pre-train an encoder: DiffPreT, SiamDiff, and what they are compared with"),
     "finetune": ("siamdiff_min.finetune", "fine-tune an encoder on a task, score or apply the model"),
     "embed": ("siamdiff_min.embed", "representations of your own structures, as embeddings.npz"),
+    "mutants": ("siamdiff_min.mutants", "which mutants to make next, from a structure and a few measured ones"),
     "report": ("siamdiff_min.report", "a page that shows a run, or compares several"),
     "build": ("siamdiff_min.build", "convert structures to a store, and check it"),
 }

@@ -361,6 +361,12 @@ def section(runs: Sequence[Run]) -> str:
     return f"{body}<div class=tables>{''.join(tables)}{as_html('Options', options_of(runs))}</div>"
 
 
+def as_page(title: str, body: str) -> bytes:
+    """The file of a page."""
+    head = '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
+    return f"{head}<title>{text(title)}</title><style>{CSS}</style>{body}".encode()
+
+
 def write_page(paths: Sequence[Path], out: Path | None = None) -> Path:
     """Draw runs of train.py and finetune.py; returns the page. Raises SiamDiffError."""
     names = [path.resolve().name for path in paths]
@@ -375,9 +381,8 @@ def write_page(paths: Sequence[Path], out: Path | None = None) -> Path:
             key = f'<i style="border-color:{COLOURS[k % len(COLOURS)]}"></i><b>{text(run.name)}</b> ' * (len(runs) > 1)
             body += f"<p>{key}{about(run)}"
         body += section(runs)
-    head = '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
     out = out or (paths[0] / "report.html" if len(paths) == 1 else Path("comparison.html"))
-    write_file(out, f"{head}<title>{text(', '.join(groups))}</title><style>{CSS}</style>{body}".encode())
+    write_file(out, as_page(", ".join(groups), body))
     return out
 
 
