@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from . import report
-from .data.labels import read_table
+from .data.table import read_table
 from .downstream.mutations import ENCODERS, Effects, Mutant, Sites, Trust, log_odds, positions, sites_of, trust
 from .encoders.weights import find_weights, load_encoder
 from .files import ConfigError, Parser, checksum, console, printable, replacing, write_file
@@ -199,12 +199,12 @@ def known_sites(structure: Structure, rows: list[int], kept: Path | None) -> Sit
         with np.load(kept, allow_pickle=False) as file:
             if str(file["key"]) == key:
                 return sites_of(structure, rows, file["features"], file["odds"])
-    features = [load_encoder(name, "cpu").embed(structure).per_residue[rows] for name in ENCODERS]
+    features = np.stack([load_encoder(name, "cpu").embed(structure).per_residue[rows] for name in ENCODERS])
     with Ranks(torch.device("cpu")).bar(total=len(ENCODERS) * len(rows), unit="residue") as bar:
         odds = np.stack([log_odds(name, p, rows, bar.update) for name in ENCODERS])
     if kept:
         with replacing(kept) as file:
-            np.savez(file, key=np.array(key), features=np.stack(features), odds=odds)
+            np.savez(file, key=np.array(key), features=features, odds=odds)
     return sites_of(structure, rows, features, odds)
 
 
@@ -218,7 +218,7 @@ def table_of(
     score, half = model.predict(singles) if model else np.full((2, len(singles)), np.nan)
     ca = structure.protein.alpha_carbons().pos[places.rows]
     touched = sorted({i for mutant in measured for i in positions(mutant)})
-    distance = torch.cdist(ca, ca[touched]) if touched else torch.full((len(ca), 1), float("nan"))
+    distance = (ca[:, None] - ca[touched]).norm(dim=-1) if touched else torch.full((len(ca), 1), float("nan"))
     rows = []
     for mutant, value, width, rank in zip(singles, score, half, ranking):
         (i,) = positions(mutant)

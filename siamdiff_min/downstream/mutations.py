@@ -289,10 +289,9 @@ class Trust:
 def trust(model: Effects, y: np.ndarray) -> Trust:
     """Compare the model with others on positions left out. Intervals are over draws of sets of positions."""
     sites, mutants = model.sites, model.mutants
-    floor = Effects(sites, mutants, y, floor=True)
-    matrix = np.array([[BLOSUM62[a][b] for b in ONE_LETTER] for a in ONE_LETTER])[sites.wild].ravel()
+    floor, blosum = Effects(sites, mutants, y, floor=True), substitutions(sites)
     scores = {"the model": model.held_out, "types and burial": floor.held_out, "no measurements": model.ranks(mutants)}
-    scores |= {"BLOSUM62": np.array([matrix[list(m)].sum() for m in mutants]), "the mean": np.zeros(len(y))}
+    scores |= {"BLOSUM62": np.array([blosum[list(m)].sum() for m in mutants]), "the mean": np.zeros(len(y))}
     values = dict(list(scores.items())[:2])  # in the units of y; a score takes the line that fits best
     for name in [name for name in scores if name not in values]:
         x = np.stack([scores[name], np.ones(len(y))], axis=1)
@@ -310,6 +309,11 @@ def trust(model: Effects, y: np.ndarray) -> Trust:
     enough = len(set(mutants)) >= FEWEST[0] and len({x for m in mutants for x in positions(m)}) >= FEWEST[1]
     found = ({name: with_interval(x) for name, x in of.items()} for of in (rho, error, gain))
     return Trust(*found, covered=float(np.mean(covered or [0])), enough=enough)
+
+
+def substitutions(sites: Sites) -> np.ndarray:
+    """The entry of BLOSUM62 for every mutation (R * 20,)."""
+    return np.array([[BLOSUM62[a][b] for b in ONE_LETTER] for a in ONE_LETTER])[sites.wild].ravel()
 
 
 def reach(ratio: np.ndarray) -> float:
