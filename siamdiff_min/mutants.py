@@ -130,7 +130,7 @@ class Ranking:
     @property
     def verdict(self) -> str:
         """Whether to believe the predictions, in a few words."""
-        return self.trust.verdict if self.trust else "not measured: ranked by log-odds and burial alone"
+        return self.trust.verdict if self.trust else "nothing measured: ranked by log-odds and burial"
 
     def predict(self, *mutants: str) -> list[tuple[float, float, float]]:
         """Value and 90 % interval of mutants such as A52G/L60V. Raises ConfigError."""
@@ -294,7 +294,7 @@ def page(title: str, ranking: Ranking) -> bytes:
     if ranking.trust and ranking.trust.enough:
         side = "better" if ranking.trust.rho["the model"][1] > 0 else "worse"
     body = f"<h1>{text(title)}</h1><p class='big {side}'>{text(ranking.verdict)}</p>"
-    body += "".join(f"<p>{text(line)}</p>" for line in said(ranking))
+    body += "".join(f"<p>{text(line)}</p>" for line in said(ranking)[1:])
     cards = []
     if ranking.trust:
         cards.append(report.card(f"Held out, N = {len(ranking.measured)}", draw_held_out, ranking, height=4.4))
@@ -310,15 +310,9 @@ def page(title: str, ranking: Ranking) -> bytes:
 
 
 def said(ranking: Ranking) -> list[str]:
-    """What there is to say about the measurements and the model, a sentence each."""
-    lines = [f"{len(ranking.measured)} mutants measured", *ranking.notes]
-    if belief := ranking.trust:
-        for name, scores in {"rho": belief.rho, "root mean squared error": belief.rmse}.items():
-            value, low, high = scores["the model"]
-            lines.append(f"at positions left out: {name} {value:.2f} ({low:.2f} to {high:.2f})")
-        lines += belief.sentences
-        lines.append(f"{belief.covered:.0%} of the values left out lie in their 90 % intervals")
-    return lines
+    """The verdict, and what there is to say about the measurements and the model, a sentence each."""
+    known = ranking.trust.sentences if ranking.trust and ranking.trust.enough else []
+    return [ranking.verdict, f"{len(ranking.measured)} mutants measured", *ranking.notes, *known]
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -346,8 +340,8 @@ def rank(args: Namespace) -> None:
         if ranking.model:
             write_model(folder / "model.npz", ranking)
         write_file(folder / "report.html", page(f"{name or 'mutants'} of {args.structure.name}", ranking))
-        print("\n".join(printable(line) for line in ([f"{name}:"] if name else []) + said(ranking)))
-        print(printable(f"{ranking.verdict}\n{folder / 'report.html'}, next.tsv, mutants.tsv").replace("\\n", "\n"))
+        files = f"{folder / 'report.html'}, next.tsv ({len(ranking.next)} mutants), mutants.tsv ({len(ranking.rows)})"
+        print(*map(printable, [*([name] if name else []), *said(ranking), files]), sep="\n")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -34,7 +34,7 @@ BURIAL = 0.5  # weight of the number of neighbours in the ranking without measur
 RANKING = 0.2  # slope of the effects along this ranking before anything is measured, both standardised
 NOISE = 10.0 ** np.arange(-1.5, 2.1, 0.5)  # variances of the noise to choose from; that of the measured values is 1
 COVERAGE = 0.9  # of the intervals of predictions
-DRAWS = 1000
+DRAWS = 500  # of positions, for intervals
 FEWEST = 24, 8  # mutants and positions for a verdict
 BLOSUM62 = substitution_matrices.load("BLOSUM62")
 VOLUME = (  # cubic angstrom, in the order of ONE_LETTER: Zamyatnin (1972)
@@ -49,12 +49,6 @@ Mutant = tuple[int, ...]  # its mutations, increasing; none in the wild type
 
 
 # ---- what is known of every residue ----------------------------------------------------------------------------------
-
-
-@torch.inference_mode()
-def features(name: str, structure: Structure, rows: Sequence[int]) -> np.ndarray:
-    """The encoder's features of the residues `rows` in the whole structure: (len(rows), d)."""
-    return load_encoder(name, "cpu").embed(structure).per_residue[rows]
 
 
 def log_odds(name: str, protein: Protein, rows: Sequence[int], done: Callable[[int], object] = int) -> np.ndarray:
@@ -212,7 +206,8 @@ class Effects:
         """The values of mutants, and half the widths of their 90 % intervals: (n,), (n,)."""
         near = self.covariance(mutants, self.mutants)
         value = self.expected(mutants) + near @ self.weights
-        prior = np.array([self.covariance([m], [m])[0, 0] for m in mutants])
+        parts = [mutants[start : start + 64] for start in range(0, len(mutants), 64)]
+        prior = np.concatenate([np.diag(self.covariance(part, part)) for part in parts])
         variance = np.maximum(prior - ((near @ self.inverse) * near).sum(1), 0) + self.noise
         return self.centre + self.scale * value, self.reach * self.scale * np.sqrt(variance)
 
@@ -237,7 +232,7 @@ def blocks(mutants: Sequence[Mutant]) -> list[tuple[np.ndarray, np.ndarray]]:
     found = []
     for own in dict.fromkeys(sets):
         rows = np.flatnonzero([x == own for x in sets])
-        found.append((rows, np.flatnonzero([x == own or bool(x & own) for x in sets])))
+        found.append((rows, np.flatnonzero([x == own or not own.isdisjoint(x) for x in sets])))
     shared = sum(len(rows) for rows, leaving in found if len(mutants) - len(leaving) < 8) > len(mutants) / 2
     return [(np.array([i]), np.array([i])) for i in range(len(mutants))] if shared else found
 
@@ -274,15 +269,23 @@ class Trust:
         """The answer, in a few words."""
         if not self.enough:
             return f"too few to say: it takes {FEWEST[0]} mutants at {FEWEST[1]} positions"
-        return "worth using at new positions" if self.rho["the model"][1] > 0 else "do not use it at new positions"
+        if self.rho["the model"][1] > 0:
+            return "better than chance: worth using at new positions"
+        return "not told apart from chance: do not use it at new positions"
 
     @property
     def sentences(self) -> list[str]:
-        """What the model is better than, a sentence each."""
-        found = []
+        """How good the model is, and what it is better than, a sentence each."""
+        found = [f"positions left out: rho {between(*self.rho['the model'])}"]
+        found.append(f"positions left out: root mean squared error {between(*self.rmse['the model'])}")
         for name, (gain, low, high) in self.gain.items():
             side = "better than" if low > 0 else "worse than" if high < 0 else "not told apart from"
             found.append(f"{side} {name}: rho {gain:+.2f} ({low:+.2f} to {high:+.2f})")
+        found.append(f"{self.covered:.0%} of the values left out lie in their 90 % intervals")
+        if self.rho["no measurements"][2] < 0:
+            found.append(
+                "the values fall where encoders expect them to rise: if lower is better, say --lower-is-better"
+            )
         return found
 
 
@@ -319,6 +322,11 @@ def substitutions(sites: Sites) -> np.ndarray:
 def reach(ratio: np.ndarray) -> float:
     """How many spreads hold 90 % of the errors `ratio` (n,), with the correction of split conformal prediction."""
     return float(np.sort(ratio)[min(int(np.ceil((len(ratio) + 1) * COVERAGE)), len(ratio)) - 1])
+
+
+def between(value: float, low: float, high: float) -> str:
+    """A value and its interval, for a reader."""
+    return f"{value:.2f} ({low:.2f} to {high:.2f})"
 
 
 def with_interval(values: np.ndarray) -> tuple[float, float, float]:

@@ -15,10 +15,10 @@ from siamdiff_min.downstream import mutations
 from siamdiff_min.downstream.metrics import rmse, spearman
 from siamdiff_min.downstream.mutations import Effects, Sites, positions, trust
 
-SIZES, DRAWS, FEWEST = (8, 24, 48, 96, 192), 20, 8
+SIZES, DRAWS, FEWEST, MOST = (8, 24, 48, 96, 192), 20, 8, 2000  # mutants to predict: from FEWEST to MOST
 COLUMNS = ["random", "size", "draw", "tested", "model", "floor", "ranking", "odds", "blosum", "error", "error_mean"]
 COLUMNS += ["covered", "width", "said_rho", "said_low", "said_floor", "said_ranking", "said_covered"]
-mutations.DRAWS = 200  # of each verdict: 1,000 in the command
+mutations.DRAWS = 200  # of each verdict: 500 in the command
 
 
 def drawn(mutants: list, size: int, draw: int, random: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -28,9 +28,10 @@ def drawn(mutants: list, size: int, draw: int, random: bool) -> tuple[np.ndarray
     new = {*rng.choice(every, max(1, len(every) // 3), replace=False).tolist()}
     order = rng.permutation(len(mutants))
     if random:
-        return order[:size], order[size:]
+        return order[:size], order[size:][:MOST]
     known = [i for i in order if not positions(mutants[i]) & new]
-    return np.array(known[:size], dtype=int), np.array([i for i in order if positions(mutants[i]) <= new], dtype=int)
+    rest = [i for i in order if positions(mutants[i]) <= new]
+    return np.array(known[:size], dtype=int), np.array(rest[:MOST], dtype=int)
 
 
 def measure(sites: Sites, mutants: list, y: np.ndarray) -> np.ndarray:
