@@ -1,0 +1,127 @@
+"""The tables of this study's page from its kept answers; `python -m studies 2026-12-mutants` prints them.
+
+`results/NAME.npz` has a row of scores for every draw (`measure.py`), `results/s461.npz` the scores of every mutant of
+S461. Intervals are over 10,000 draws of proteins.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.kept import kept
+from siamdiff_min.downstream.metrics import spearman
+
+from .measure import COLUMNS, SIZES
+
+RESULTS = Path(__file__).parent / "results"
+CHOSEN = ("1PGA", "1STN", "1BNI", "2LZM")
+ASSAYS = ("GB1-double", "HA", "Env")
+ROWS = {"model": "the model", "floor": "types and burial", "ranking": "no measurements", "odds": "log-odds alone"}
+ROWS |= {"blosum": "BLOSUM62"}
+
+
+def read() -> dict[str, np.ndarray]:
+    """Assay -> scores of its draws (D, COLUMNS)."""
+    return {name: arrays["rows"] for name, arrays in kept(RESULTS) if "rows" in arrays}
+
+
+def of(rows: np.ndarray, column: str, size: int, random: bool = False) -> np.ndarray:
+    """A column of the draws with `size` measured mutants."""
+    return rows[(rows[:, 0] == random) & (rows[:, 1] == size), COLUMNS.index(column)].astype(float)
+
+
+def mean(values: np.ndarray) -> float:
+    return float(np.mean(values)) if len(values) else np.nan
+
+
+def interval(values: np.ndarray) -> str:
+    """Mean over proteins and its 95 % interval."""
+    values = np.asarray(values)[~np.isnan(values)]
+    drawn = values[np.random.default_rng(0).integers(len(values), size=(10000, len(values)))].mean(1)
+    return "{:+.2f} ({:+.2f} to {:+.2f}), {} proteins".format(values.mean(), *np.quantile(drawn, [0.025, 0.975]), len(values))
+
+
+def groups(data: dict) -> dict[str, list[str]]:
+    return {
+        "the four that choices were made on": [x for x in CHOSEN if x in data],
+        "proteins looked at once": sorted(x for x in data if x not in CHOSEN and x != "GB1-double"),
+    }
+
+
+def curves() -> list[str]:
+    """Mean rho at new positions over proteins."""
+    data, lines = read(), []
+    for title, names in groups(data).items():
+        for random in (False, True):
+            lines += [f"### {title}, {'random mutants' if random else 'new positions'}", ""]
+            lines += [f"| | {' | '.join(map(str, SIZES))} |", "|---" * (len(SIZES) + 1) + "|"]
+            for column, name in ROWS.items():
+                found = [[mean(of(data[x], column, size, random)) for x in names] for size in SIZES]
+                lines.append(f"| {name} | {' | '.join(f'{np.nanmean(x):.2f}' for x in found)} |")
+            count = [sum(len(of(data[x], "model", size, random)) > 0 for x in names) for size in SIZES]
+            lines += [f"| proteins | {' | '.join(map(str, count))} |", ""]
+    return lines
+
+
+def gains() -> list[str]:
+    """The model minus others at new positions, over proteins."""
+    data, lines = read(), []
+    for title, names in groups(data).items():
+        lines += [f"### {title}", "", "| measured | minus | rho |", "|---|---|---|"]
+        for size in SIZES:
+            for other in ("floor", "ranking", "odds", "blosum"):
+                gap = [mean(of(data[x], "model", size) - of(data[x], other, size)) for x in names]
+                if not np.isnan(gap).all():
+                    lines.append(f"| {size} | {ROWS[other]} | {interval(np.array(gap))} |")
+        lines.append("")
+    return lines
+
+
+def proteins() -> list[str]:
+    """Every assay: rho at new positions without measurements, and with 24 and 48."""
+    lines = ["| assay | no measurements | log-odds | BLOSUM62 | 24: model, floor | 48: model, floor | 192: model, floor |"]
+    lines.append("|---" * 7 + "|")
+    for name, rows in read().items():
+        cells = [f"{mean(of(rows, x, 8)):.2f}" for x in ("ranking", "odds", "blosum")]
+        for size in (24, 48, 192):
+            pair = [mean(of(rows, x, size)) for x in ("model", "floor")]
+            cells.append("" if np.isnan(pair[0]) else "{:.2f}, {:.2f}".format(*pair))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def verdicts() -> list[str]:
+    """How often the command was right about itself, and how many values its intervals hold."""
+    data, lines = read(), []
+    for title, names in groups(data).items():
+        rows = np.concatenate([data[x] for x in names])
+        rows = rows[(rows[:, 0] == 0) & (rows[:, 1] >= 24)]
+        get = {name: rows[:, k] for k, name in enumerate(COLUMNS)}
+        yes, gain = get["said_low"] > 0, get["model"] - get["floor"]
+        better = get["said_floor"] > 0
+        lines += [f"### {title}, {len(rows)} draws with 24 measured or more", "", "| said | draws | and was |", "|---|---|---|"]
+        lines.append(f"| better than chance | {yes.sum()} | rho .1 or more in {np.mean(get['model'][yes] >= 0.1):.0%} |")
+        lines.append(f"| not told apart from chance | {(~yes).sum()} | rho below .3 in {np.mean(get['model'][~yes] < 0.3):.0%} |")
+        lines.append(f"| better than types and burial | {better.sum()} | better in {np.mean(gain[better] > 0):.0%} |")
+        lines.append(f"| not better than types and burial | {(~better).sum()} | not better in {np.mean(gain[~better] <= 0):.0%} |")
+        lines.append(f"| rho at positions left out | {len(rows)} | off by {np.mean(get['said_rho'] - get['model']):+.2f} on average |")
+        by = [np.mean(of(data[x], "covered", s)) for x in names for s in SIZES[1:] if len(of(data[x], "covered", s))]
+        lines.append(f"| 90 % intervals hold {get['said_covered'].mean():.1%} | {len(rows)} | {get['covered'].mean():.1%} of new values; {np.mean(by):.1%} with assays and sizes alike |")
+        lines.append("")
+    return lines
+
+
+def zero_shot() -> list[str]:
+    """S461 without measurements: rho within proteins of 8 mutants or more, and over all mutants."""
+    arrays = dict(kept(RESULTS))["s461"]
+    odds = (arrays["residue"] / arrays["residue"].std() + arrays["atom"] / arrays["atom"].std()) / 2
+    near = (arrays["neighbours"] - arrays["neighbours"].mean()) / arrays["neighbours"].std()
+    scores = {"log-odds and burial": odds / odds.std() - near / 2, "log-odds alone": odds, "BLOSUM62": arrays["blosum"]}
+    names, count = np.unique(arrays["protein"], return_counts=True)
+    large = [arrays["protein"] == name for name in names[count >= 8]]
+    found = {k: np.array([spearman(x[r], arrays["y"][r]) for r in large]) for k, x in scores.items()}
+    lines = ["| | rho within proteins | over all mutants |", "|---|---|---|"]
+    for name, values in found.items():
+        lines.append(f"| {name} | {interval(values)} | {spearman(scores[name], arrays['y']):.2f} |")
+    lines.append(f"| log-odds alone minus BLOSUM62 | {interval(found['log-odds alone'] - found['BLOSUM62'])} | |")
+    return lines
