@@ -63,7 +63,17 @@ def of_2026_12_scale(args: argparse.Namespace) -> Iterator[Part]:
     yield "docs/results.md: all encoders, old test families", lambda: probe_report.report(folders)
 
 
+def of_2026_12_mutants(args: argparse.Namespace) -> Iterator[Part]:
+    tables = importlib.import_module("studies.2026-12-mutants.tables")
+    yield "results.md: learning curves", tables.curves
+    yield "results.md: the model minus others", tables.gains
+    yield "results.md: every assay", tables.proteins
+    yield "results.md: verdicts and intervals", tables.verdicts
+    yield "results.md: S461 without measurements", tables.zero_shot
+
+
 STUDIES = {"2026-11": of_2026_11, "2026-11-benchmarks": of_2026_11_benchmarks, "2026-12-scale": of_2026_12_scale}
+STUDIES |= {"2026-12-mutants": of_2026_12_mutants}
 
 
 def main(argv: list[str] | None = None) -> None:

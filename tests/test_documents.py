@@ -2,7 +2,6 @@
 exist.
 """
 
-import gzip
 import importlib.util
 import json
 import os
@@ -89,46 +88,6 @@ def recipe(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProc
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
     run = [sys.executable, name, *arguments]
     return subprocess.run(run, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-
-
-@pytest.mark.slow
-def test_mutations_run_as_printed(tmp_path):
-    """Every mutation of a chain whose residues 10 to 12 are called 9A, 9B and 9C; most are worse than the wild type."""
-    with tarfile.open(bundle_path() / "structures.tar") as archive:
-        text = gzip.decompress(archive.extractfile("5PTI_A.pdb.gz").read()).decode()
-    for number, code in ((10, "A"), (11, "B"), (12, "C")):
-        text = re.sub(rf"(?m)^((?:ATOM  |HETATM).{{15}}A){number:4d} ", rf"\g<1>   9{code}", text)
-    (tmp_path / "x.pdb").write_text(text)
-    structure = read_structure("x", text.encode())
-    result = recipe("mutations.py", tmp_path, "siamdiff-residue", "x.pdb")
-    assert result.returncode == 0, result.stderr[-2000:]
-    header, *rows = (line.split("\t") for line in (tmp_path / "mutations.tsv").read_text().splitlines())
-    assert header == ["chain", "number", "insertion_code", "wild_type", "mutant", "score"]
-    wild = [ONE_LETTER[kind] for kind in structure.protein.residue_type.tolist()]
-    places = [(chain, str(n), code.strip()) for chain, n, code in structure.positions]
-    assert {("A", "9", ""), ("A", "9", "A"), ("A", "9", "C")} < {*places}
-    expected = [[*place, own, other] for place, own in zip(places, wild) for other in ONE_LETTER if other != own]
-    assert [row[:5] for row in rows] == expected
-    assert np.mean([float(row[5]) for row in rows]) < -0.5
-    assert (tmp_path / "mutations.png").stat().st_size > 1000
-
-
-@pytest.mark.full
-@pytest.mark.repeats
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("weights", "reason"),
-    [
-        ("plain.pt", "plain.pt has no head for residue types: the encoder.pt of SiamDiff and DiffPreT has one"),
-        ("siamdiff-atmo", "could not read siamdiff-atmo: No such file; encoders of the package are "),
-        ("siamdiff-residue", "x.pdb: cannot be opened"),
-    ],
-)
-def test_mutations_of_what_is_not_there_are_a_sentence(weights, reason, tmp_path):
-    encoder = ENCODERS["gearnet"]("residue", "tiny")
-    encoder.save(tmp_path / "plain.pt")
-    result = recipe("mutations.py", tmp_path, weights, "x.pdb")
-    assert result.returncode == 1 and result.stderr.startswith(f"error: {reason}") and result.stderr.count("\n") == 1
 
 
 def test_neighbours_run_as_printed(tmp_path):
