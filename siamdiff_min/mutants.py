@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from . import report
-from .data.table import read_table
+from .data.labels import read_table
 from .downstream.mutations import ENCODERS, Effects, Mutant, Sites, Trust, log_odds, positions, sites_of, trust
 from .encoders.weights import find_weights, load_encoder
 from .files import ConfigError, Parser, checksum, console, printable, replacing, write_file
@@ -326,7 +326,7 @@ def rank(args: Namespace) -> None:
     if args.measured:
         table = read_table(args.measured, "regression", args.name_column, args.value_column, args.missing)
         sys.stderr.writelines(f"note: {printable(note)}\n" for note in table.notes)
-        columns = {name: [row.value[k] for row in table.rows] for k, name in enumerate(table.properties)}
+        columns = {name: [row.value[k] for row in table.rows] for k, name in enumerate(table.classes)}
         columns = columns or {"": [row.value for row in table.rows]}
         texts = [row.name for row in table.rows]
         tables = {name: [(t, x) for t, x in zip(texts, values) if x == x] for name, values in columns.items()}
