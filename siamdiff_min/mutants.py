@@ -227,7 +227,7 @@ def table_of(
         row = {"mutation": places.name(mutant), "predicted": sign * value, "low": ends[0], "high": ends[1]}
         row |= {
             "ranking": rank,
-            "log_odds": sites.odds[:, i, mutant[0] % 20].mean(),
+            "log_odds": float(sites.odds[:, i, mutant[0] % 20].mean()),
             "neighbours": int(sites.neighbours[i, 1]),
         }
         row["nearest_measured"] = places.numbers[touched[nearest]] if touched else ""
