@@ -33,10 +33,8 @@ STYLE |= dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.spines.lef
 STYLE |= {"svg.fonttype": "none", "text.parse_math": False, "xtick.bottom": False, "ytick.left": False}
 NO_MATPLOTLIB = 'the pictures are missing, they need matplotlib: pip install "siamdiff-min[plots]"'
 NAMES = {"spearman": "Spearman's rho", "pearson": "Pearson's r", "auroc": "AUROC", "auprc": "AUPR", "fmax": "Fmax"}
-NAMES |= {
-    "global_spearman": "Spearman's rho over all models",
-    "mean_spearman": "Spearman's rho within a protein (mean)",
-}
+NAMES |= {"global_spearman": "Spearman's rho over all models"}
+NAMES |= {"mean_spearman": "Spearman's rho within a protein (mean)"}
 NAMES |= {"rmse": "root mean squared error (units of the label)", "mae": "mean absolute error (units of the label)"}
 NAMES |= {"structure_loss": "structure loss (squared error of the noise, sigma²)"}
 NAMES |= {"distance_squared_error": "distance, squared error (Å²)"}

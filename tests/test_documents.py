@@ -399,7 +399,7 @@ def source_of(words: list[str]) -> str | None:
         assert spec, f"python -m {name}"
         return Path(spec.origin).read_text()
     script = next((word for word in words[1:] if word.endswith(".py")), None)
-    return None if script in (None, "mutations.py", "nearest.py") else (ROOT / script).read_text()
+    return None if script in (None, "nearest.py") else (ROOT / script).read_text()
 
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS_OF_PAGES, ids=[c for _, c in COMMANDS_OF_PAGES])
