@@ -17,8 +17,9 @@ from helpers import assert_equal
 from siamdiff_min.data import atom3d
 from siamdiff_min.data.atom3d import atom3d_set
 from siamdiff_min.data.samples import SAMPLES
+from siamdiff_min.data.sources import Origin
 from siamdiff_min.data.store import open_store
-from siamdiff_min.files import StructureError
+from siamdiff_min.files import StoreError, StructureError
 from siamdiff_min.protein.constants import (
     ATOM_ELEMENT,
     ATOM_NAMES,
@@ -266,20 +267,13 @@ def test_folders_that_are_no_lmdb_or_cut_short(tmp_path):
     assert len(atom3d.list_items(folder, "psr").sources) == 20
 
 
-def test_ids_that_take_no_end_of_memory(tmp_path):
-    """Python's parser runs out of memory at 100,000 minus signs; in the process that starts all others."""
-    write(tmp_path, [psr()], ids={"-" * 100_000 + "1": 0})
-    with pytest.raises(StructureError, match=r"malformed set|too large"):
-        atom3d.list_items(tmp_path, "psr")
-
-
-def test_a_pipe_in_place_of_the_data(tmp_path):
-    """Opening it would wait without end."""
-    folder = tmp_path / "train"
-    folder.mkdir()
-    os.mkfifo(folder / "data.mdb")
-    with pytest.raises(StructureError, match=r"data\.mdb is not a regular file"):
+def test_a_set_without_items(tmp_path):
+    with lmdb.open(str(tmp_path / "train")):
+        pass
+    with pytest.raises(StructureError, match="train: an empty LMDB"):
         atom3d_set(tmp_path, "psr", needed=["train"]).train.listing()
+    with pytest.raises(StoreError, match=r"no protein that can be read in .*x \(it is empty\)"):
+        open_store(Origin(tmp_path / "x", "", lambda: listing(tmp_path, "psr", [])))
 
 
 def test_without_the_package_the_error_says_what_to_install(tmp_path, monkeypatch):
@@ -380,11 +374,7 @@ def test_a_column_that_is_missing(tmp_path, column):
         ({"scores": {"gdt_ts": 50.0}}, "not between 0 and 1"),
         ({"id": "T0/d"}, "id is|malformed node|invalid syntax|unhashable|too many nested|\\("),
         ({"id": "__import__('os').getcwd()"}, "id is|malformed node|invalid syntax|unhashable|too many nested|\\("),
-        ({"id": "('a', 'b', 'c')"}, "id is|malformed node|invalid syntax|unhashable|too many nested|\\("),
-        ({"id": "{[]}"}, "id is|malformed node|invalid syntax|unhashable|too many nested|\\("),
-        ({"id": "(" * 900}, "id is|malformed node|invalid syntax|unhashable|too many nested|\\("),
-        ({"id": "-" * 999}, "id is|malformed node|invalid syntax|unhashable|too many nested|\\("),
-        ({"id": "('\\d', 1)"}, "id is|malformed node|invalid syntax|unhashable|too many nested|\\("),
+        ({"id": "('a', 'b', 'c')"}, "id is"),
         ({"id": 5}, "id is|malformed node|invalid syntax|unhashable|too many nested|\\("),
     ],
 )
@@ -425,58 +415,6 @@ def test_an_item_that_is_not_there(tmp_path):
     assert len(sources) == 3
     with pytest.raises(StructureError, match="no such item"):
         sources[2].read()
-
-
-@pytest.mark.parametrize("count", ["4", "1000000000000", "-1", "1.0", "", "9" * 5000])
-def test_a_number_of_items_that_cannot_be_there(tmp_path, count):
-    """One item and two other keys: a name for each of 10^12 items would not end."""
-    with pytest.raises(StructureError, match="malformed set") as caught:
-        listing(tmp_path, "psr", [psr()], count=count, ids=False)
-    assert not count.isdigit() or len(count) > 20 or f"num_examples is {count}, there are 3" in str(caught.value)
-
-
-@pytest.mark.parametrize("task", atom3d.ATOM3D)
-def test_fuzzing(tmp_path, task):
-    """Cuts, flips and splices of the compressed and of the plain bytes: a structure or the one exception."""
-    small = PROTEIN.crop(0, 6)
-    sides = {s: rows(small, "A", s) for s in ("p", "q")}
-    number = small.residue_number.tolist()
-    item = {
-        "psr": lambda: psr(0, rows(small)),
-        "msp": lambda: msp(f"{ONE_LETTER[small.residue_type[2]]}A{number[2]}W", small, mutant(small, 2, "TRP")),
-        "pip": lambda: pip([(("p", "A", number[0]), ("q", "A", number[1]))], sides),
-        "res": lambda: res([1, 3], small),
-    }[task]()
-    plain = json.dumps(item).encode()
-    draw = random.Random(task)
-
-    def damaged(data):
-        data, place = bytearray(data), draw.randrange(len(data))
-        kind = draw.randrange(4)
-        if kind == 0:
-            return bytes(data[:place])
-        if kind == 1:
-            data[place] ^= 1 << draw.randrange(8)
-        elif kind == 2:
-            data[place:place] = data[draw.randrange(len(data)) :][: draw.randrange(40)]
-        else:
-            data[place : place + 1] = draw.choice([b"NaN", b"1e400", b"null", b"-", b"9" * 30, b'"', b"[]", b"\\ud800"])
-        return bytes(data)
-
-    items = [damaged(gzip.compress(plain)) for _ in range(100)]
-    items += [gzip.compress(damaged(plain), 1) for _ in range(300)]
-    sources = listing(tmp_path, task, [item, *items], ids=False).sources
-    whole = sources[0].read()
-    outcomes = Counter()
-    for source in sources[1:]:
-        try:
-            structure = source.read()
-        except StructureError as error:
-            outcomes[error.reason] += 1
-        else:
-            outcomes["read"] += 1
-            assert structure.protein.num_atoms <= 2 * whole.protein.num_atoms and structure.labels
-    assert outcomes["damaged or truncated gzip data"] >= 90 and outcomes["not JSON"] > 50 and outcomes["read"] > 20
 
 
 # ---- MSP -------------------------------------------------------------------------------------------------------------

@@ -2,11 +2,8 @@
 
 import gzip
 import io
-import random
-import stat
 import struct
 import zipfile
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -316,48 +313,12 @@ def test_malformed_tables_of_identity(tmp_path, identity):
     assert caught.value.path.endswith("test.csv")
 
 
-def test_runs_with_other_cutoffs_or_ids_do_not_share_a_store(tmp_path):
-    """Unless they choose the same chains: so they may go on at the same time."""
-    root = layout(tmp_path / "s")
-    (tmp_path / "ids").write_text("4JKL-A 5MNO-7")
-    choices = [{}, {"cutoff": 30}, {"cutoff": 40}, {"ids": tmp_path / "ids"}]
-    stores = [open_store(ec_set(root, **choice).test, workers=1) for choice in choices]
-    assert len({store.path for store in stores}) == len({tuple(store.names) for store in stores}) == 2
-    assert {store.path.parent for store in stores} == {root / "test.store"}
-    assert len({store.path.name[:16] for store in stores}) == 1  # the files are the same
-
-
 def test_a_cutoff_that_the_table_does_not_have(tmp_path):
     with pytest.raises(StructureError, match=r"no such cutoff .60, there are \[30, 40, 50, 70, 95\]"):
         ec_set(layout(tmp_path / "s"), cutoff=60)
 
 
 # ---- zips ------------------------------------------------------------------------------------------------------------
-
-
-def member(name, mode=stat.S_IFREG | 0o644):
-    info = zipfile.ZipInfo(name)
-    info.external_attr = mode << 16
-    return info
-
-
-def test_hostile_members_are_skipped_and_nothing_is_written(tmp_path):
-    outside = ["../1ABC-A.pdb", "/1ABC-A.pdb", "a/../../1ABC-A.pdb", "..\\1ABC-A.pdb"]
-    special = [member(f"1ABC-{i}.pdb", kind) for i, kind in enumerate((stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO))]
-    members = [*outside, *special, "readme.md", ".pdb", "__MACOSX/._1ABC-A.pdb", "empty/", "x/1ABC-A.pdb"]
-    path = pack(tmp_path / "a.zip", [(name, TEXT) for name in members])
-    before = sorted(tmp_path.parent.iterdir())
-    listing = find_structures(path)
-    assert reasons(listing)["not a structure file"] == 2
-    assert all(source.read().protein.num_residues == 5 for source in listing.sources)
-    assert sorted(tmp_path.parent.iterdir()) == before
-
-
-def test_one_kind_of_file_is_taken_of_each_chain(tmp_path):
-    files = {**FILES, "train": ["1ABC-A.cif.gz", "1ABC-A.pdb.gz", "1ABC-A.pdb", "1ABC-A.ent"]}
-    listing = ec_set(layout(tmp_path / "s", files, zipped=("train",))).train.listing()
-    assert [source.member for source in listing.sources] == ["train/1ABC-A.pdb"]
-    assert reasons(listing) == {"another file of the same structure": 3}
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -384,45 +345,6 @@ def test_encrypted_and_unknown_compression(tmp_path):
     for source, reason in zip(find_structures(path).sources, ("encrypted", "compression"), strict=True):
         with pytest.raises(StructureError, match=f"damaged archive .*{reason}"):
             source.read()
-
-
-def test_a_member_without_a_name(tmp_path):
-    """Zipfile itself fails to say whether that is a folder."""
-    path = pack(tmp_path / "a.zip", [("x.pdb", TEXT), ("1ABC-A.pdb", TEXT)])
-    path.write_bytes(path.read_bytes().replace(b"x.pdb", b"\0.pdb"))
-    listing = find_structures(path)
-    assert [file.name for file in listing.sources] == ["1ABC-A"] and reasons(listing) == {"not a structure file": 1}
-
-
-def test_every_damage_to_a_zip_is_noticed(tmp_path, monkeypatch):
-    """Cuts, flips and splices: the same structure, a member that is skipped, or the one exception."""
-    path = pack(tmp_path / "a.zip", [(f"1ABC-{chain}.pdb", pdb(3)) for chain in "AB"])
-    whole, draw, outcomes = path.read_bytes(), random.Random(0), Counter()
-    expected = find_structures(path).sources[0].read().protein
-    for trial in range(600):
-        data, place = bytearray(whole), draw.randrange(len(whole))
-        if trial % 3 == 0:
-            del data[place:]
-        elif trial % 3 == 1:
-            data[draw.choice([place, draw.randrange(data.index(b"PK\1\2"), len(data))])] ^= 1 << draw.randrange(8)
-        else:
-            data[place:place] = data[draw.randrange(len(data)) :][: draw.randrange(40)]
-        path.write_bytes(data)
-        try:
-            sources = find_structures(path).sources
-        except StructureError as error:
-            assert error.reason == "damaged archive"
-            outcomes["archive"] += 1
-            continue
-        for file in sources:
-            try:
-                protein = file.read().protein
-            except StructureError as error:
-                outcomes[error.reason] += 1
-            else:
-                outcomes["read"] += 1
-                assert torch.equal(protein.pos, expected.pos)
-    assert outcomes["archive"] >= 200 and outcomes["damaged archive"] > 50 and outcomes["read"] > 50
 
 
 def test_a_zip_that_is_none(tmp_path):

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from rows import as_mmcif, as_pdb, residue
 
-from siamdiff_min.data.sources import bundle_path, data_files, find_structures
+from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.data.store import open_store
 
 ROWS = residue("GLY", 1) + residue("SER", 2) + residue("VAL", 3, chain="B")
@@ -109,20 +109,3 @@ def test_every_file_of_a_mixed_folder_is_accounted_for(mixed, tmp_path, capsys):
     new = {path for path in tmp_path.rglob("*") if tmp_path / "s" not in path.parents} - set(before)
     assert {path.name for path in new} == {"s"}  # nothing of the archives was written anywhere
     print(store.report_counts())  # pytest -rP
-
-
-def test_a_folder_that_cannot_be_listed_is_not_passed_over_in_silence(tmp_path, monkeypatch):
-    (tmp_path / "locked.pdb").mkdir()
-    (tmp_path / "a.pdb").write_bytes(PDB)
-    scandir = os.scandir
-
-    def refuse(path):  # not by chmod: the tests may run as root
-        if os.fspath(path).endswith("locked.pdb"):
-            raise PermissionError(13, "Permission denied", os.fspath(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    listing = find_structures(tmp_path)
-    assert [source.name for source in listing.sources] == ["a"]
-    assert listing.skipped == [(str(tmp_path / "locked.pdb"), "folder that is not entered")]
-    assert data_files(tmp_path) == data_files(tmp_path)
