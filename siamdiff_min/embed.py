@@ -25,7 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from . import __version__
-from .data.sources import Source, read_all, read_source, structure_files
+from .data.readers import read_all, read_source
+from .data.sources import Source, structure_files
 from .encoders.embedding import INCLUDE, Embedder, Embedding, nothing_in
 from .encoders.weights import find_weights, load_encoder
 from .files import (

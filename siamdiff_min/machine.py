@@ -15,6 +15,9 @@ import torch
 
 from .files import ConfigError
 
+# How worker processes begin. A fork is ready at once, but only Linux survives it.
+START = "fork" if sys.platform == "linux" else "spawn"
+
 
 def choose_device(device: str = "auto") -> str:
     """`device`; "auto" is a GPU if there is any. Raises ConfigError if the GPU is missing."""

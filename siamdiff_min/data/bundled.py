@@ -1,14 +1,9 @@
 """The structures that come with the package: 180 single chains and 37 two-sided complexes of the PDB."""
 
-from pathlib import Path
-
 from ..files import ConfigError, read_rows
 from ..protein.structure import Structure
-
-
-def bundle_path() -> Path:
-    """Folder with the bundled structures, see its README."""
-    return Path(__file__).parent / "bundle"
+from .sources import bundle_path as bundle_path
+from .sources import find_structures
 
 
 def bundle_index() -> list[dict[str, str]]:
@@ -19,8 +14,6 @@ def bundle_index() -> list[dict[str, str]]:
 
 def bundled(name: str = "5PTI_A") -> Structure:
     """A chain or complex of the bundle by its name: the PDB id, an underscore, its chains. Raises ConfigError."""
-    from .sources import find_structures
-
     sources = {source.name: source for source in find_structures(bundle_path()).sources}
     if name not in sources:
         raise ConfigError(f"{name} is not in the bundle, which has {', '.join(list(sources)[:3])}, ...")

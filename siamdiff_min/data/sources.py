@@ -7,30 +7,20 @@ an archive it knows where the bytes lie.
 import gzip
 import hashlib
 import math
-import multiprocessing
 import os
 import shutil
-import signal
-import sys
 import tarfile
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable
 from dataclasses import InitVar, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-import torch
-
 from ..files import MachineError, StructureError, UnwantedError, blame_machine, read_rows, structure_errors
-from ..machine import begin_worker
-from ..protein.check import check_protein
 from ..protein.parse import read_structure
 from ..protein.structure import Structure
-from .bundled import bundle_path
 
 # If a structure has several files, the first of these endings is taken.
 _PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1")
@@ -42,8 +32,6 @@ NOT_A_STRUCTURE = "not a structure file"  # why a file is skipped
 PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
 LMDB = "data.mdb"
 LOCK = "siamdiff-lock"  # a folder with this file in it holds stores, and no data
-START = "fork" if sys.platform == "linux" else "spawn"  # a fork is ready at once, but only Linux survives it
-WINDOW = 1024  # sources that are read ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +136,11 @@ class Origin:
         names = [f"{file[len(root) :] or Path(file).name} {state}" for file, state in files.items()]
         text = "\n".join([format, self.key, *names])
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def bundle_path() -> Path:
+    """Folder with the structures that come with the package, see its README."""
+    return Path(__file__).parent / "bundle"
 
 
 def structure_files(path=None, min_plddt: float | None = None, each_chain: bool = False) -> Origin:
@@ -311,55 +304,3 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
     count = Counter(map(os.path.basename, chosen))
     names = {stem: name if count[name := os.path.basename(stem)] == 1 else stem for stem in chosen}
     return [replace(source, name="/".join(Path(names[stem]).parts)) for stem, source in chosen.items()], skipped
-
-
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
-
-def read_all(sources: Sequence[Source], processes: int = 1, work: Callable | None = None) -> Iterator:
-    """`read_source` of all sources, or `work`, in order, in other processes of one thread each.
-
-    If the system kills a process (no memory left, a fault in a library), the next sources are read by one process
-    alone. If that one ends too, the source that it was reading fails.
-    """
-    done, alone = 0, False
-    while done < len(sources):
-        chunk = 1 if alone or work else 4  # alone, so that only one source is blamed
-        pool = ProcessPoolExecutor(1 if alone else processes, multiprocessing.get_context(START), _begin_reading)
-        try:
-            for first in [done] if alone else range(done, len(sources), WINDOW):
-                for answer in pool.map(work or read_source, sources[first : first + WINDOW], chunksize=chunk):
-                    yield answer
-                    done += 1
-            alone = False
-        except BrokenProcessPool:
-            if alone:
-                yield StructureError(sources[done].path, "ended the process that read it", "no memory left, or a fault")
-                done += 1
-            alone = not alone
-        except (GeneratorExit, KeyboardInterrupt):
-            for process in pool._processes.values():  # a large structure takes a while
-                process.kill()
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _begin_reading() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the one that started us ends us
-    begin_worker()
-    torch.set_num_threads(1)
-
-
-def read_source(source: Source) -> Structure | StructureError:
-    """The structure, or why it cannot be read."""
-    try:
-        with structure_errors(source.path, "unreadable"):
-            structure = source.read()
-            if not isinstance(structure, Structure):
-                given = f'{type(structure).__name__}, not Structure(protein, chain_names=("A",))'
-                raise StructureError(source.path, "read() of its source gave no Structure", given)
-            check_protein(source.path, structure.protein, structure.chain_names)  # of a source of one's own too
-            return structure
-    except StructureError as error:
-        return error

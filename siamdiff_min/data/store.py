@@ -42,7 +42,8 @@ from ..protein.constants import ATOM_ELEMENT, ONE_LETTER
 from ..protein.protein import Protein
 from ..protein.structure import Structure
 from .labels import Row, residue_labels
-from .sources import ARCHIVES, ENDINGS, LOCK, Listing, Origin, ending_of, read_all, structure_files
+from .readers import read_all
+from .sources import ARCHIVES, ENDINGS, LOCK, Listing, Origin, ending_of, structure_files
 
 FORMAT = "siamdiff_min store, version 10"
 SUFFIX, META, FAILURES = ".store", "meta.json", "failures.tsv"

@@ -11,9 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
-from ..data.sources import START
 from ..files import SiamDiffError
-from ..machine import begin_worker, cores
+from ..machine import START, begin_worker, cores
 
 PATIENCE = 60  # seconds to wait for a batch: a process that loads data may hang
 

@@ -14,7 +14,8 @@ import torch
 from helpers import reasons, special, tar
 
 from siamdiff_min.data.bundled import bundle_index, bundle_path
-from siamdiff_min.data.sources import LOCK, Source, data_files, find_structures, read_all
+from siamdiff_min.data.readers import read_all
+from siamdiff_min.data.sources import LOCK, Source, data_files, find_structures
 from siamdiff_min.files import MachineError, StructureError
 
 TEXT = b"".join(

@@ -9,7 +9,8 @@ from conftest import generator, real_protein
 from given import Given
 
 from siamdiff_min import ENCODERS, Protein, Structure, StructureError
-from siamdiff_min.data.sources import bundle_path, find_structures, read_all
+from siamdiff_min.data.readers import read_all
+from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.protein.check import check_protein
 
 WHOLE = real_protein("1LCD_A", torch.float32)

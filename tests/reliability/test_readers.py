@@ -12,8 +12,9 @@ import processes
 import pytest
 import torch
 
-from siamdiff_min.data import sources, store
-from siamdiff_min.data.sources import Listing, Origin, Source, read_all
+from siamdiff_min.data import readers, store
+from siamdiff_min.data.readers import read_all
+from siamdiff_min.data.sources import Listing, Origin, Source
 from siamdiff_min.data.store import open_store
 from siamdiff_min.files import MACHINE, MachineError, StructureError
 from siamdiff_min.protein.parse import read_structure
@@ -90,7 +91,7 @@ def test_too_many_open_files_are_no_fault_of_a_file(tmp_path):
 
 
 def test_a_structure_is_the_same_as_read_here_in_order_and_nobody_is_left(monkeypatch):
-    monkeypatch.setattr(sources, "WINDOW", 3)
+    monkeypatch.setattr(readers, "WINDOW", 3)
     names, expected, before = ["a", "faulty", "b", "c", "faulty", "d", "e"], Odd("good").read(), processes.descendants()
     for number in (1, 2, 5):
         found = [*read_all([Odd(name) for name in names], number)]
@@ -109,7 +110,7 @@ def test_a_structure_is_the_same_as_read_here_in_order_and_nobody_is_left(monkey
 @pytest.mark.slow
 def test_readers_that_are_spawned(tmp_path, monkeypatch):
     """As on systems on which forking is not safe."""
-    monkeypatch.setattr(sources, "START", "spawn")
+    monkeypatch.setattr(readers, "START", "spawn")
     (tmp_path / "a.pdb.gz").write_bytes(PDB)
     (tmp_path / "b.pdb").write_bytes(b"<html>")
     listed = [Source("a", str(tmp_path / "a.pdb.gz")), Source("b", str(tmp_path / "b.pdb"))]
