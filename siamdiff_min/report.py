@@ -12,7 +12,7 @@ import math
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -183,24 +183,10 @@ def confusion(axes, seeds: Sequence[tuple]) -> str:
     return "darker: a larger share of the true class; in brackets: its samples"
 
 
-def properties(run: Run) -> Iterator[tuple[str, dict, float | None]]:
-    """Each property that a run predicts: its name, "" of a single one; the predictions of every seed; the mean."""
-    names, mean = run.results["options"].get("properties"), (run.results["answer"] or {}).get("mean")
-    if not names:
-        yield "", run.predictions, mean
-    for i, name in enumerate(names or []):
-        of_seed = {}
-        for seed, table in run.predictions.items():
-            there = ~np.isnan(table["target"][:, i])  # where it was measured
-            own = {column: table[column][there, i] for column in ("target", "prediction")}
-            of_seed[seed] = table | own | {"id": table["id"][there], "group": table["group"][there]}
-        yield name, of_seed, mean and mean[i]
-
-
 def prediction_cards(runs: Sequence[Run]) -> list[str]:
     """The figures that suit the predictions: of yes or no all runs in one, of numbers and classes one for each run."""
     cards, together, scatters, ends = [], defaultdict(list), [], defaultdict(list)
-    drawn = [(run, *of) for run in runs for of in properties(run)]
+    drawn = [(run, *of) for run in runs for of in results.properties(run)]
     for run, name, predictions, mean in drawn:
         tables = [(colour, predictions[x]) for x, colour in colours(runs, run).items() if x in predictions]
         found = [(colour, table["target"], table["prediction"], table) for colour, table in tables]
@@ -235,12 +221,22 @@ def text(value) -> str:
 
 def show(measure: str, value: float) -> str:
     """A value for a reader."""
-    return f"{100 * value:.1f} %" if measure.endswith("accuracy") else f"{value:#.3g}".rstrip(".") if value else "0"
+    return (
+        f"{100 * value:.1f} %"
+        if measure.startswith("accuracy") or measure.endswith("accuracy")
+        else f"{value:#.3g}".rstrip(".")
+        if value
+        else "0"
+    )
 
 
-def title_of(measure: str) -> str:
-    """The name of a measure for a reader, with its unit."""
-    return NAMES.get(measure, measure.replace("_", " ") + (" (nats)" if measure in NATS else ""))
+def title_of(measure: str, others: Iterable[str] = ()) -> str:
+    """The name of a measure for a reader, with its unit; of several properties (NAME:PROPERTY) with the property."""
+    name, _, of = measure.partition(":")
+    title = NAMES.get(name, name.replace("_", " ") + (" (nats)" if name in NATS else ""))
+    if any(other.startswith(f"{measure}:") for other in others):
+        title, of = title.partition(" (")[0], "mean" + " in standard deviations" * (name in ("rmse", "mae"))
+    return f"{title}, {of}" if of else title
 
 
 def predicted(run: Run) -> str:
@@ -342,9 +338,9 @@ def section(runs: Sequence[Run]) -> str:
         if scored := [run for run in runs if run.results["mean"].get(name) is not None]:
             words = verdict(runs[0], name) if len(runs) == 1 else difference(runs, name)
             height = 0.55 + (0.5 if len(runs) > 1 else 0.25) * len(scored)
-            scores.append(card(title_of(name), forest, scored, name, height=height, words=words))
+            scores.append(card(title_of(name, names), forest, scored, name, height=height, words=words))
         if len({line.get(name) for line in lines} - {None}) > 1:
-            curves.append(card(title_of(name), curve, runs, name))
+            curves.append(card(title_of(name, names), curve, runs, name))
     tested = [run.results for run in runs if run.results["test"]]
     note = f"{' / '.join({results.counted(x): 0 for x in tested})}. Bars: 95 % intervals over draws of structures"
     note += "".join({f" (none {x['no_interval']})": 0 for x in tested if x.get("no_interval")}) + "; dots: seeds"

@@ -14,7 +14,7 @@ import platform
 import time
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import chain
@@ -259,6 +259,7 @@ def counted(results: Mapping) -> str:
     for name in ("train", "valid"):
         if name in results.get("splits", {}):
             others.append(f"{name} {results['splits'][name]['samples']}")
+    words += ", each scored by a head that has not seen its sequence" if folds else ""
     return f"{words} ({', '.join(others)})" if others else words
 
 
@@ -333,3 +334,17 @@ def with_epochs(lines: list[dict]) -> list[dict]:
     """The lines, their `epochs` the number that is done. The last line of the first epoch tells how long each is."""
     per_epoch = max((line["step"] for line in lines if line["epoch"] == lines[0]["epoch"]), default=1)
     return [{**line, "epochs": line["step"] / per_epoch} for line in lines]
+
+
+def properties(run: Run) -> Iterator[tuple[str, dict, float | None]]:
+    """Each property that a run predicts: its name, "" of a single one; the predictions of every seed; the mean."""
+    names, mean = run.results["options"].get("properties"), (run.results["answer"] or {}).get("mean")
+    if not names:
+        yield "", run.predictions, mean
+    for i, name in enumerate(names or []):
+        of_seed = {}
+        for seed, table in run.predictions.items():
+            there = ~np.isnan(table["target"][:, i])  # where it was measured
+            own = {column: table[column][there, i] for column in ("target", "prediction")}
+            of_seed[seed] = table | own | {"id": table["id"][there], "group": table["group"][there]}
+        yield name, of_seed, mean and mean[i]
