@@ -9,7 +9,6 @@ import shutil
 import signal
 import sys
 import tarfile
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import processes
 import pytest
 import torch
 from Bio.PDB import MMCIFIO, PDBParser
-from conftest import move, real_protein
+from conftest import real_protein
 
 import siamdiff_min
 from siamdiff_min import embed
@@ -29,7 +28,6 @@ from siamdiff_min.encoders.weights import save_encoder_file
 from siamdiff_min.files import ConfigError, StructureError
 from siamdiff_min.protein.constants import ATOM_NAMES
 from siamdiff_min.protein.parse import read_structure
-from siamdiff_min.protein.structure import Structure
 from siamdiff_min.training.ranks import Ranks
 
 
@@ -97,28 +95,6 @@ def test_embeddings_are_those_of_the_encoder_and_named_after_the_file(checkpoint
     )
     assert set(embedding.chain) == set(structure.chain_names)
     assert embedding.residue_number.tolist() == structure.protein.residue_number.tolist()
-
-
-def test_pdb_and_mmcif_give_the_same(checkpoint, tmp_path, files):
-    (tmp_path / "a.pdb").write_bytes(gzip.decompress(files[1].read_bytes()))
-    writer = MMCIFIO()
-    writer.set_structure(PDBParser(QUIET=True).get_structure("a", tmp_path / "a.pdb"))
-    writer.save(str(tmp_path / "b.cif"))
-    a, b = siamdiff_min.load_encoder(checkpoint, "cpu").embed(tmp_path / "a.pdb", tmp_path / "b.cif")
-    assert (
-        np.array_equal(a.per_residue, b.per_residue)
-        and a.chain == b.chain
-        and np.array_equal(a.residue_number, b.residue_number)
-    )
-
-
-def test_embeddings_do_not_depend_on_the_pose(checkpoint):
-    protein = real_protein("2BEG")
-    protein = replace(protein, chain=protein.chain.unique(return_inverse=True)[1])
-    encoder = siamdiff_min.load_encoder(checkpoint, "cpu").double()
-    a, b = encoder.embed(*(Structure(p, tuple("ABCDE"), Counter()) for p in (protein, move(protein, 3))))
-    assert np.allclose(a.per_residue, b.per_residue, atol=1e-5)
-    assert sorted(set(a.chain)) == ["A", "B", "C", "D", "E"]
 
 
 def embed_here(*argv) -> int:

@@ -220,9 +220,9 @@ def test_readout_at_residue_level(size):
     assert ENCODERS["gearnet"]("residue", size).readout is (segment_sum if size == "paper" else segment_mean)
 
 
-@pytest.mark.parametrize(("kind", "outputs"), [("binary", 1), ("labels", 2), ("classes", 2)])
-def test_large_logits_are_no_ties(kind, outputs):
+@pytest.mark.parametrize(("kind", "outputs", "logit"), [("binary", 1, 18.0), ("labels", 2, 18.0), ("classes", 2, 9.0)])
+def test_large_logits_are_no_ties(kind, outputs, logit):
     """In float32 the sigmoid of 17 and of 30 is 1."""
     task = table_task(ENCODERS["gearnet"]("residue", "tiny"), outputs, kind)
-    score = task.score(torch.tensor([18.0, 25.0, 30.0])[:, None] * torch.tensor([1.0, -1.0])[:outputs])
-    assert len(score.unique()) == score.numel()
+    logits = torch.tensor([logit, 1.3 * logit, 1.6 * logit])[:, None] * torch.tensor([1.0, -1.0])[:outputs]
+    assert len(task.score(logits).unique()) == logits.numel()
