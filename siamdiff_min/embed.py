@@ -132,7 +132,7 @@ class Parts:
                 if not self.files():
                     with contextlib.suppress(OSError):  # the folder holds a file that is not ours
                         mine.unlink(missing_ok=True)
-                        (self.folder / "lock").unlink()
+                        (self.folder / "lock").unlink(missing_ok=True)
                         self.folder.rmdir()
 
     def files(self) -> list[Path]:
