@@ -137,6 +137,7 @@ def test_the_walkthrough_prints_what_it_says(page):
     assert found == pytest.approx(expected, rel=0.01, abs=0.011)
 
 
+@pytest.mark.full
 def test_the_pictures_of_the_pages_are_drawn(tmp_path):
     """All that docs/ shows; the figure of Algorithm 1 with the words of the published one; no internal run."""
     pytest.importorskip("matplotlib")
@@ -479,27 +480,10 @@ def test_names_in_differences_exist():
         assert re.search(rf"\b{name.split('.')[-1]}\b", text), name
 
 
-WORDS = {  # each page says what it has to say in about so many
-    "README.md": 1100,
-    "CONTRIBUTING.md": 400,
-    "docs/walkthrough.md": 1500,
-    "docs/architecture.md": 900,
-    "docs/differences.md": 1300,
-    "docs/usage.md": 1600,
-    "docs/data.md": 1400,
-    "docs/extending.md": 1800,
-    "docs/encoders.md": 640,
-    "docs/results.md": 1630,
-    "docs/performance.md": 1270,
-    "docs/reliability.md": 800,
-    "docs/gearnet.md": 750,
-    "docs/python.md": 680,
-}
-
-
-@pytest.mark.parametrize("name", WORDS)
-def test_pages_stay_short(name):
-    assert len((ROOT / name).read_text().split()) <= 1.1 * WORDS[name]
+def test_pages_stay_short():
+    """All that a user may read, tables and code included."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    assert sum(len(page.read_text().split()) for page in pages) <= 16_000
 
 
 LONG = r"(\|.*)|!?\[[^\]]*\]\(\S*\)[.,;:]?|`[^`]*`[.,;:]?"  # a table row, or one image, link or piece of code
