@@ -28,7 +28,7 @@ import torch
 from standin import lines
 from torch.utils.data import Subset
 
-from siamdiff_min import embed
+from siamdiff_min import build, embed
 from siamdiff_min.data import ec
 from siamdiff_min.data import store as shards
 from siamdiff_min.data.store import open_store
@@ -86,6 +86,7 @@ PROGRAMS = {
     "convert": convert,
     "evaluate": evaluate,
     "embed": lambda *argv: embed.main(list(argv)),
+    "build": lambda *argv: build.main(list(argv)),
 }
 
 

@@ -84,7 +84,7 @@ def test_a_table_may_name_chains_of_files_that_have_several(tmp_path):
             assert torch.allclose(store[i].pos, (expected.pos + 100 * (i // 5)).float(), atol=1e-3)
             assert torch.equal(store[i].residue_type, expected.residue_type) and not store[i].chain.any()
     assert found[0] == found[1] == [(f"{name}_{chain}", [float(value)], chain) for name, chain, value in rows]
-    built = run("module", "siamdiff_min", "build", folder, "--each-chain")
+    built = run("build", folder, "--each-chain")
     assert built.startswith(f"{store.path}: seen 10 = used 10 ")
     table.write_text("name,value,split\nf0_A,1,train\nf1_Q,2,train")
     assert table_set(table, folder, needed=["train"]).open("train").not_found == "1 structures (f1_Q)"

@@ -458,13 +458,13 @@ def assert_same(path, file, data):
 
 
 def test_the_build_command_builds_and_checks(folder):
-    said = run("module", "siamdiff_min", "build", folder).splitlines()[-1]
+    said = run("build", folder).splitlines()[-1]
     (file,) = Path(f"{folder}.store").glob("*/00000.pt")
     assert said.startswith(f"{file.parent}: seen 14 = used 10 + ") and "all checksums are right" in said
-    assert run("module", "siamdiff_min", "build", file.parent).splitlines() == [said]  # nothing is read again
+    assert run("build", file.parent).splitlines() == [said]  # nothing is read again
     file.write_bytes(bytes(len(file.read_bytes())))
     for place in (folder, file.parent, f"{folder}.store"):
-        said = run("module", "siamdiff_min", "build", place, status=1)
+        said = run("build", place, status=1)
         assert said.startswith(f"error: {file} is damaged (") and f"remove {file.parent}, and it is built again" in said
     (file.parent / META).write_text("{")
     with pytest.raises(StoreError, match=r"not a finished store \(meta\.json: Expecting property name"):
