@@ -41,6 +41,7 @@ from .files import (
     printable,
     replacing,
     write_file,
+    writing,
 )
 from .machine import choose_device, cores, keep_few_plans, keep_freed_memory
 from .protein.structure import Structure
@@ -161,9 +162,10 @@ class Parts:
             np.savez(file, **arrays)
 
     def clear(self) -> None:
-        """Remove all parts."""
-        for file in self.files():
-            file.unlink()
+        """Remove all parts. Raises WriteError."""
+        with writing(self.folder):
+            for file in self.files():
+                file.unlink()
 
 
 def merged(parts: Sequence[Path], files: contextlib.ExitStack) -> dict[str, np.ndarray]:
@@ -256,7 +258,8 @@ def embed_structures(args: Namespace) -> int:
                 if number % GROUP == 0 or number == len(sources):
                     parts.add(group, args.include)
                     group = []
-        arrays = merged(parts.files(), files)
+        with writing(args.out):
+            arrays = merged(parts.files(), files)
         errors = [arrays.pop(name).tolist() for name in ("unwanted", "failed", "failed_reason", "failed_detail")]
         untold = int(arrays.pop("untold", np.zeros(0)).sum())
         embedded = dict(zip(arrays["id"].tolist(), arrays["incomplete"].tolist()))

@@ -513,6 +513,24 @@ def test_where_memory_runs_out_the_batch_is_halved_and_one_structure_fails(weigh
         encoder.embed(files[0])
 
 
+def test_a_gpu_takes_batches_and_gives_the_same_in_order(weights, files, tmp_path, monkeypatch):
+    """The processes read, and a structure that fails keeps its place."""
+    (tmp_path / "bad.pdb").write_text("nothing")
+    given = [*files[:3], tmp_path / "bad.pdb", *files[3:5]]
+    sources = [Source("", str(path)) for path in given]
+    encoder, sizes = siamdiff_min.load_encoder(weights, "cpu"), []
+    monkeypatch.setattr(embed, "ready_encoder", lambda *_: Embedder(encoder, batch_nodes=10**6))
+    monkeypatch.setattr(embed, "GROUP", 4)
+    encode = encoder.forward
+    monkeypatch.setattr(encoder, "forward", lambda x: (sizes.append(x.num_proteins), encode(x))[1])
+    job = embed.Job(weights, "cuda", None, "off", ("mean",), False)
+    found = [*embed.embed_sources(job, sources, 2)]
+    assert sizes == [3, 2] and isinstance(found[3][0], StructureError)
+    for path, (x,) in zip(given, found):
+        if path != given[3]:
+            assert x.id == str(path) and np.allclose(x.mean, encoder.embed(path).mean, rtol=1e-5, atol=1e-6)
+
+
 def test_bfloat16_changes_vectors_by_little(checkpoint, files, tmp_path):
     found = {}
     for amp in ("off", "bf16"):
