@@ -12,8 +12,10 @@ from processes import run
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data.crops import split
-from siamdiff_min.data.labelled import SPLITS, remarks, split_by_sequence
-from siamdiff_min.data.samples import ValueSamples
+from siamdiff_min.data.labelled import SPLITS, LabelledData, remarks, split_by_sequence
+from siamdiff_min.data.samples import MutationSamples, ValueSamples
+from siamdiff_min.data.sets import Set
+from siamdiff_min.data.sources import Origin, find_structures
 from siamdiff_min.data.store import open_store
 from siamdiff_min.data.table import table_set
 from siamdiff_min.files import StoreError, StructureError
@@ -91,6 +93,14 @@ def test_a_table_may_name_chains_of_files_that_have_several(tmp_path):
     table.write_text("name,value,split\nf0_A,1,train\nf1,2,train")
     with pytest.raises(StructureError, match=r"match no structure \(1 of 2: f0_A;"):
         table_set(table, folder, needed=["train"])
+
+
+def test_plugins_for_version_0_3_still_work(copies):
+    def gyration_set(config, needed):
+        return LabelledData(Origin(copies, "key", lambda: find_structures(copies), copies, {"a": (1, 2)}))
+
+    data = Set(gyration_set, MutationSamples)(None, ["train"])
+    assert data.samples is MutationSamples and not data.train.in_cache and data.open("train", workers=1).names
 
 
 def of_sequences(**sequences):

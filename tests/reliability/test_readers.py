@@ -38,6 +38,8 @@ class Odd:
                 os.kill(os.getpid(), signal.SIGTERM)
         if self.name.startswith("faulty"):
             return [][0]
+        if self.name.startswith("bare"):
+            return read_structure("odd.pdb.gz", PDB).protein
         if self.name.startswith("machine"):
             raise OSError(int(self.name.rpartition(" ")[2]), "of the machine")
         return read_structure("odd.pdb.gz", PDB)
@@ -50,12 +52,14 @@ def origin(tmp_path, names):
 @pytest.mark.parametrize("processes", [1, 3])
 def test_a_file_that_kills_its_reader_or_raises_anything_fails_with_its_reason(tmp_path, processes):
     deadly = dict.fromkeys(["deadly", "deadly too"], "ended the process that read it")
-    reasons = deadly | {"faulty": "unreadable"}
+    reasons = deadly | {"faulty": "unreadable", "bare": "read() of its source gave no Structure"}
     built = open_store(origin(tmp_path, ["a", "b", "x", "y", *reasons]), tmp_path / "s", processes)
-    assert [*built.names] == ["a", "b", "x", "y"] and built.meta["seen"] == 7
+    assert [*built.names] == ["a", "b", "x", "y"] and built.meta["seen"] == 8
     rows = [line.split("\t") for line in (built.path / "failures.tsv").read_text().splitlines()[1:]]
     assert {row[0]: row[2] for row in rows} == reasons and {row[3] for row in rows} == {"odd.pdb.gz"}
-    assert next(row[4] for row in rows if row[0] == "faulty").startswith("IndexError: ")
+    detail = {row[0]: row[4] for row in rows}
+    assert detail["faulty"].startswith("IndexError: ")
+    assert detail["bare"] == 'Protein, not Structure(protein, chain_names=("A",))'
 
 
 def test_a_reader_that_is_killed_for_another_one_reads_its_file_again(tmp_path):
