@@ -1,37 +1,17 @@
-"""Write the sets of structures and labels that are made here, not published.
+"""Write the small sets of the five downstream tasks, which `siamdiff_min/data/demo.py` reads.
 
-    python -m benchmarks.make_sets demo [--out siamdiff_min/data/demo_sets]
-    python -m benchmarks.make_sets decoys DATA OUT [--each 8]
-    python -m benchmarks.make_sets environments DATA OUT [--each 24 8 48]
+    python -m benchmarks.make_sets [--out siamdiff_min/data/demo_sets]
 
-demo: the small sets of the five downstream tasks, which `siamdiff_min/data/demo.py` reads. Their structures are those
-bundled with the package, their labels follow from the structures themselves (EC: from the headers of the entries).
-They are split by protein, as the bundle is. Everything drawn depends on the name of an entry alone. A file has what the
-labels are, then one line for each entry: what is to be done with which bundled structure. In the bundled complexes the
-second side follows the first, so rows count both.
-
-decoys and environments: sets in ATOM3D's layout, for `finetune.py --data OUT`; they need the package lmdb.
-DATA/probe.tsv lists the chains (`benchmarks.probe_table`); one of every family is taken, so that no target has more
-samples than another. OUT/index.tsv has the family of every chain.
-
-decoys (PSR): bent chains with their true GDT_TS. A decoy is the chain after turns about backbone bonds, with every
-coordinate shaken alike (0.2 angstrom), so that roughness tells nothing. The first is only shaken. Each of the others
-may have more and larger turns than the one before; half of the turns are followed by their opposite at the next residue
-(a crankshaft), which leaves the chain compact. GDT_TS is that of `benchmarks.superpose` for all CA against the chain.
-
-environments (RES): the atoms around residues, and the types of these residues. Residues are drawn at random, from those
-that have a CA and share their number with no other, so each type is as frequent as in proteins. Around a residue are
-the atoms within 10 sqrt(3) angstrom of its CA, without its own side chain.
+Their structures are those bundled with the package, their labels follow from the structures themselves (EC: from the
+headers of the entries). They are split by protein, as the bundle is. Everything drawn depends on the name of an entry
+alone. A file has what the labels are, then one line for each entry: what is to be done with which bundled structure. In
+the bundled complexes the second side follows the first, so rows count both.
 """
 
 import argparse
-import gzip
 import hashlib
 import itertools
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
 from math import sqrt
 from pathlib import Path, PurePath
 
@@ -39,21 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.probe import SPLITS as PROBE_SPLITS
-from benchmarks.probe import Item, read_items, sides
+from benchmarks.probe import sides
 from benchmarks.superpose import gdt_ts
 from siamdiff_min.data.bundled import bundle_index, bundle_path
-from siamdiff_min.data.demo import FOLDER, SHAKE, bend, model
+from siamdiff_min.data.demo import FOLDER, SHAKE, model
 from siamdiff_min.data.sources import Source, find_structures
-from siamdiff_min.files import ConfigError, console, write_file
+from siamdiff_min.files import console, write_file
 from siamdiff_min.protein.constants import (
     ATOM_INDEX,
-    ATOM_NAMES,
     CA,
-    ELEMENTS,
     ONE_LETTER,
     RESIDUE_INDEX,
-    RESIDUES,
     C,
     N,
     O,
@@ -270,153 +246,13 @@ def _msp(source: Source, row: dict) -> list[dict]:
 _MAKERS = {"ec": _ec, "psr": _psr, "res": _res, "pip": _pip, "msp": _msp}
 
 
-# ---- sets in the layout of ATOM3D ------------------------------------------------------------------------------------
-
-COLUMNS = [
-    *("ensemble", "subunit", "structure", "model", "chain", "hetero", "insertion_code", "residue", "segid", "resname"),
-    *("altloc", "occupancy", "bfactor", "x", "y", "z", "element", "name", "fullname", "serial_number"),
-]
-
-
-def frame(protein: Protein) -> dict:
-    """A chain as ATOM3D's table of atoms."""
-    rows = []
-    for k, residue in enumerate(protein.atom_residue.tolist()):
-        name, code = ATOM_NAMES[protein.atom_name[k]], chr(protein.insertion_code[residue])
-        number, kind = int(protein.residue_number[residue]), RESIDUES[protein.residue_type[residue]]
-        place = ["decoy", 0, "decoy", 0, "A", " ", code, number, "    ", kind, " ", 1.0, 0.0]
-        pos = [round(x, 3) for x in protein.pos[k].tolist()]
-        rows.append([*place, *pos, ELEMENTS[protein.element[k]], name, f" {name}", k + 1])
-    return {"columns": COLUMNS, "index": list(range(len(rows))), "data": rows}
-
-
-def write_split(folder: Path, samples: Iterator[dict]) -> int:
-    """Write an LMDB folder as ATOM3D does; returns the number of samples."""
-    import lmdb
-
-    folder.mkdir(parents=True, exist_ok=True)
-    ids = {}
-    with lmdb.open(str(folder), map_size=2**34) as environment:
-        for i, sample in enumerate(samples):
-            with environment.begin(write=True) as transaction:
-                transaction.put(str(i).encode(), gzip.compress(json.dumps(sample).encode(), 6))
-            ids[sample["id"]] = i
-        with environment.begin(write=True) as transaction:
-            transaction.put(b"num_examples", str(len(ids)).encode())
-            transaction.put(b"serialization_format", b"json")
-            transaction.put(b"id_to_idx", json.dumps(ids).encode())
-    return len(ids)
-
-
-def one_of_each_family(items: list[Item]) -> list[Item]:
-    """The first chain of every family, in the order of the names."""
-    first = {item.family: item for item in reversed(items)}
-    return sorted(first.values(), key=lambda item: item.name)
-
-
-def write_set(data: Path, out: Path, samples: Callable[[list[Item], str], Iterator[dict]], column: str) -> None:
-    """Write the three splits, and index.tsv with the name of every chain (`column`) and its family (component)."""
-    torch.set_num_threads(1)
-    chains = [item for item in read_items(data / "probe.tsv") if item.partner is None]
-    for split in PROBE_SPLITS:
-        if (out / split).exists():
-            raise ConfigError(f"{out / split} is there already; remove it to write it anew")
-        of_split = [item for item in chains if item.split == split]
-        number = write_split(out / split, samples(of_split, split))
-        print(f"{split}: {number} items of {len(one_of_each_family(of_split))} families", flush=True)
-    rows = dict.fromkeys(f"{item.name}\t{item.family}" for item in chains)
-    (out / "index.tsv").write_text("\n".join([f"{column}\tcomponent", *rows]) + "\n")
-
-
-# ---- decoys ----------------------------------------------------------------------------------------------------------
-
-
-def decoy(item: Item, number: int) -> tuple[Protein, float]:
-    """Decoy `number` of a chain, always the same, and its GDT_TS."""
-    protein, turns = item.protein, []
-    _, random = generator_of(f"{item.name}/{number}")
-    if number:
-        scale = np.radians(3.0 * 1.7**number)  # 5 to 120 degrees
-        hinges = random.choice(protein.num_residues - 1, size=int(random.integers(1, 3 + 2 * number)), replace=False)
-        for residue in hinges.tolist():
-            angle = scale * random.standard_normal()
-            turns.append(turn_of(protein, residue, "psi", angle))
-            if random.random() < 0.5:
-                turns.append(turn_of(protein, residue + 1, "phi", -angle))
-    pos = bend(protein.pos, [turn for turn in turns if turn])
-    pos = pos + SHAKE * torch.from_numpy(random.standard_normal(pos.shape))
-    ca = protein.atom_name == CA
-    return Protein(**{**vars(protein), "pos": pos.float()}), round(gdt_ts(pos[ca], protein.pos[ca]), 4)
-
-
-def decoys_of(items: list[Item], split: str, each: int) -> Iterator[dict]:
-    """The decoys of one chain of every family, as items of ATOM3D."""
-    for item in one_of_each_family(items):
-        for number in range(each):
-            protein, score = decoy(item, number)
-            name = str((item.name, f"decoy{number}"))
-            yield {"atoms": frame(protein), "id": name, "scores": {"gdt_ts": score}, "types": {"atoms": "DataFrame"}}
-
-
-# ---- environments ----------------------------------------------------------------------------------------------------
-
-RADIUS = 10 * 3**0.5  # angstrom, the corner of a cube of 20
-
-
-def environments(item: Item, number: int) -> tuple[list[int], list[list[int]]]:
-    """Residues of a chain, always the same `number` of them or all there are, and the rows of the atoms around each."""
-    protein = item.protein
-    numbers = protein.residue_number.tolist()
-    often, ca = Counter(numbers), {}
-    for atom in (protein.atom_name == CA).nonzero().flatten().tolist():
-        residue = int(protein.atom_residue[atom])
-        if often[numbers[residue]] == 1:  # names of environments know no insertion codes
-            ca[residue] = atom
-    _, random = generator_of(f"{item.name}/environments")
-    chosen = sorted(random.permutation(np.array(list(ca)))[:number].tolist())
-    around = []
-    for residue in chosen:
-        near = (protein.pos - protein.pos[ca[residue]]).norm(dim=1) <= RADIUS
-        near &= (protein.atom_residue != residue) | (protein.atom_name <= O)
-        around.append(near.nonzero().flatten().tolist())
-    return chosen, around
-
-
-def environments_of(items: list[Item], split: str, each: dict[str, int]) -> Iterator[dict]:
-    """One item of ATOM3D for one chain of every family."""
-    for item in one_of_each_family(items):
-        chosen, around = environments(item, each[split])
-        kinds, numbers = item.protein.residue_type[chosen].tolist(), item.protein.residue_number[chosen].tolist()
-        rows = [[f"A_{number}_{RESIDUES[kind]}", kind] for number, kind in zip(numbers, kinds)]
-        labels = {"columns": ["subunit", "label"], "index": list(range(len(rows))), "data": rows}
-        types = {"atoms": "DataFrame", "labels": "DataFrame"}
-        sample = {"atoms": frame(item.protein), "labels": labels, "subunit_indices": around}
-        yield sample | {"id": item.name, "types": types}
-
-
 def main(argv: list[str] | None = None) -> None:
-    """Write the sets of one command line."""
+    """Write the sets of the package."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    demo = commands.add_parser("demo", help="the demo sets of the package")
-    demo.add_argument("--out", type=Path, default=FOLDER)
-    decoys = commands.add_parser("decoys", help="a PSR set of bent chains")
-    decoys.add_argument("--each", type=int, default=8, help="decoys of every chain (default: 8)")
-    environments = commands.add_parser("environments", help="a RES set of the surroundings of residues")
-    about = "residues of every chain in training, validation and testing (default: 24 8 48)"
-    environments.add_argument("--each", type=int, nargs=3, default=[24, 8, 48], help=about)
-    for command in decoys, environments:
-        command.add_argument("data", type=Path, help="folder with probe.tsv")
-        command.add_argument("out", type=Path)
+    parser.add_argument("--out", type=Path, default=FOLDER)
     args = parser.parse_args(argv)
-    if args.command == "demo":
-        for task in _MAKERS:
-            write_file(args.out / f"{task}.json", text_of(make(task)).encode())
-    elif args.command == "decoys":
-        write_set(args.data, args.out, partial(decoys_of, each=args.each), "target")
-    else:
-        each = dict(zip(PROBE_SPLITS, args.each))
-        write_set(args.data, args.out, partial(environments_of, each=each), "id")
+    for task in _MAKERS:
+        write_file(args.out / f"{task}.json", text_of(make(task)).encode())
 
 
 if __name__ == "__main__":
