@@ -9,7 +9,6 @@ normalise their parts together (SyncBatchNorm).
 
 import json
 import math
-import os
 import shlex
 import signal
 import sys
@@ -27,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Subset
 
 from ..encoders.weights import CHECKPOINT, load_weights, not_readable, read_weights
-from ..files import ConfigError, SiamDiffError, checksum, printable, write_file, writing
+from ..files import ConfigError, SiamDiffError, checksum, printable, write_file
 from ..machine import peak_memory, versions
 from ..statistics import Mean
 from . import checkpoint
@@ -35,7 +34,7 @@ from .batches import seed_of, train_keys
 from .config import check_resumable, flag
 from .evaluation import out_of_memory
 from .loader import load_batches
-from .metrics_file import in_order, lines_before, of_constant
+from .metrics_file import lines_before, write
 from .ranks import Ranks, Record, catch_signals, means
 
 # ---- the state of a run ----------------------------------------------------------------------------------------------
@@ -109,7 +108,7 @@ class Run:
             write_file(self.metrics, lines_before(self.metrics, self.step))
         self.bar = ranks.bar(total=self.last_step, initial=self.step, unit="step")
         self.start, self.cpu_start = time.perf_counter(), time.process_time()
-        self.describe(finished=False)
+        self.describe()
 
         self.model, self.alone = self.objective, ranks.world == 1
         self.leaves_out = getattr(config, "ablation", "none") != "none"  # a loss: some parameters have no gradient
@@ -175,7 +174,7 @@ class Run:
         now = time.perf_counter() - self.start, time.process_time() - self.cpu_start
         return [before + since for before, since in zip(self.before, now)]
 
-    def describe(self, finished: bool) -> None:
+    def describe(self) -> None:
         """Write options.json, which says of the folder: by which command, from which data, how many steps."""
         if self.ranks.rank == 0:
             data = {"samples": self.trained_on[0], "fingerprint": self.trained_on[1]}
@@ -185,7 +184,6 @@ class Run:
                 "versions": versions(),
                 "data": data,
                 "steps": self.last_step,
-                "finished": finished,
             }
             write_file(Path(self.config.out) / "options.json", json.dumps(content, indent=1).encode())
 
@@ -230,29 +228,16 @@ class Run:
 
         `steps` are those after the line before; they began at `since`. Here the host waits for the device.
         """
+        memory = peak_memory(self.ranks.device)
         new = [[record for _, record in step.parts] for step in steps.values()]
         self.window.extend(new)
         values = means([record for records in self.window for record in records], self.ranks)
         loss = means([{"loss": record["loss"]} for records in new for record in records], self.ranks)["loss"]
         rate = len(steps) * self.config.global_batch_size / (time.perf_counter() - since)
         speed = {"lr": self.optimizer.param_groups[-1]["lr"], f"{self.unit}_per_second": rate}
-        self.write("train", values | speed | {"peak_memory_mb": peak_memory(self.ranks.device)})
+        write(self, "train", values | speed | {"peak_memory_mb": memory})
         self.epoch_loss += loss * len(steps)
         self.bar.set_postfix_str(f"loss {values['loss']:.4g}, {rate:.3g} {self.unit}/s", refresh=False)
-
-    def write(self, split: str, values: dict[str, float]) -> None:
-        """Write a line of metrics.jsonl; its `step` is the number of steps that are done. Print a validation."""
-        if self.ranks.rank == 0 and values:
-            line = {"step": self.step, "epoch": self.epoch, **({"stage": self.stage} if self.staged else {})}
-            line |= {"split": split, **values, **dict(zip(("seconds", "cpu_seconds"), self.seconds()))}
-            with writing(self.metrics), open(self.metrics, "ab") as file:
-                file.write((json.dumps(line) + "\n").encode())
-                file.flush()
-                os.fsync(file.fileno())
-        if split == "valid" and values:
-            at = f"step {self.step:>6}  epoch {self.step / self.per_epoch:.4g}" + f"  stage {self.stage}" * self.staged
-            shown = (f"{name} {value:.4g}{of_constant(name, values)}" for name, value in in_order(values))
-            self.ranks.say(f"{at}  valid, {values['samples']} {self.unit}: {'  '.join(shown)}")
 
 
 def groups(objective: nn.Module, lr: float) -> list[dict]:
@@ -329,17 +314,16 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
                 steps = {}
             if ends:
                 measured = validate(run.step / run.per_epoch)
-                run.write("valid", measured)
                 if whole_epoch:
                     run.end_epoch(measured)
+                write(run, "valid", measured)
             if run.step == run.stage_2_begins < run.planned_steps:  # validated at once, with the batch norm of stage 1
                 run.prepare()
-                run.write("valid", validate(run.step / run.per_epoch))
+                write(run, "valid", validate(run.step / run.per_epoch))
             if saving:
                 run.save()
         # A signal may have come since, during the validation or the save. All wait here for rank 0.
         stop = max(ranks.gather(caught or [stop]))
-    run.describe(finished=not stop)
     if stop:
         name = signal.Signals(stop).name
         ranks.say(f"stopped by {name} after step {run.step}; the same command continues from there")

@@ -23,10 +23,9 @@ from siamdiff_min.files import ConfigError, SiamDiffError
 from siamdiff_min.pretraining import SCHEDULES, SiamDiff
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.statistics import Entropy, Variance
-from siamdiff_min.training import checkpoint, engine, evaluation, ranks
+from siamdiff_min.training import checkpoint, engine, evaluation, metrics_file, ranks
 from siamdiff_min.training.batches import valid_keys
 from siamdiff_min.training.engine import Run
-from siamdiff_min.training.metrics_file import lines_before
 from siamdiff_min.training.ranks import Ranks
 
 ALONE = Ranks(torch.device("cpu"))
@@ -266,9 +265,9 @@ def test_lines_of_a_run_that_was_killed_are_cut(tmp_path):
     whole = path.read_bytes()
     for cut in range(len(whole) - 1):
         path.write_bytes(whole[:cut])
-        kept = lines_before(path, 3)
+        kept = metrics_file.lines_before(path, 3)
         assert whole.startswith(kept) and cut - 400 < len(kept) <= cut
-        assert lines_before(path, 0) == b""
+        assert metrics_file.lines_before(path, 0) == b""
 
 
 def test_more_epochs_go_on_from_the_end_as_one_longer_run(tmp_path):
@@ -281,23 +280,12 @@ def test_more_epochs_go_on_from_the_end_as_one_longer_run(tmp_path):
     assert lines(tmp_path / "a") == lines(tmp_path / "b")
 
 
-def test_the_folder_says_what_the_run_was_and_whether_it_has_come_to_its_end(tmp_path, monkeypatch):
+def test_the_folder_says_what_the_run_was(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", "--data", "my folder"])
-    evaluate = evaluation.evaluate
-
-    def killed(*about):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(evaluation, "evaluate", killed)
-    with pytest.raises(KeyboardInterrupt):
-        train(configure(tmp_path))
+    train(configure(tmp_path, "--max-steps", 3))
     options = json.loads((tmp_path / "options.json").read_text())
-    assert (options["steps"], options["finished"]) == (40, False)
-    monkeypatch.setattr(evaluation, "evaluate", evaluate)
-    train(configure(tmp_path))
-    options = json.loads((tmp_path / "options.json").read_text())
-    assert options["finished"] and options["command"] == "train.py --data 'my folder'"
-    assert options["options"] == vars(configure(tmp_path))
+    assert options["command"] == "train.py --data 'my folder'" and options["steps"] == 3
+    assert options["options"] == vars(configure(tmp_path, "--max-steps", 3))
     assert options["versions"]["torch"] == torch.__version__
     assert options["data"] == {"samples": 40, "fingerprint": "0123456789abcdef"}
 
@@ -492,7 +480,7 @@ def test_lines_lead_with_loss_and_accuracy(tmp_path, capsys):
     }
     run = Run(configure(tmp_path), standin.Objective(), DATA, ALONE)
     run.prepare()
-    run.write("valid", values)
+    metrics_file.write(run, "valid", values)
     expected = "valid, 6 proteins: loss 3 (4)  sequence_accuracy 0.5  sequence_loss 1  clash_rate 0\n"
     assert expected in capsys.readouterr().out
 
