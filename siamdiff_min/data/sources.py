@@ -239,7 +239,7 @@ def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str
     """
     with structure_errors(file, "damaged archive"):
         if file.endswith(LOOKUP):
-            names, places = (read_rows(file.removesuffix(LOOKUP) + ending) for ending in (LOOKUP, ".index"))
+            names, places = (read_rows(file.removesuffix(LOOKUP) + ending).values() for ending in (LOOKUP, ".index"))
             place_of = {key: (int(offset), int(size)) for key, offset, size in places}
             return [(without_ending(name) + FOLDCOMP, *place_of[key]) for key, name, *_ in names], []
         if file.endswith(".zip"):
