@@ -97,7 +97,8 @@ def embed_sources(job: Job, sources: Sequence[Source], processes: int) -> Iterat
     other at every small operation. A GPU takes batches of similar size, and the processes read.
     """
     if job.device == "cpu":
-        yield from read_all(sources, processes, partial(embed_source, job))
+        with contextlib.closing(read_all(sources, processes, partial(embed_source, job))) as results:
+            yield from (x if isinstance(x, list) else [x] for x in results)  # a source that kills its process
         return
     with contextlib.closing(read_all(sources, processes)) as structures:
         for first in range(0, len(sources), GROUP):
@@ -173,7 +174,11 @@ def merged(parts: Sequence[Path], files: contextlib.ExitStack) -> dict[str, np.n
 
     Structure i has the rows `residue_offset[i]` to `residue_offset[i + 1]` of `per_residue`, and so on for `per_atom`.
     """
-    columns, vectors, width = {name: [np.array([], dtype=str)] for name in ("id", "incomplete")}, {}, 0
+    texts = ("id", "incomplete", "failed", "failed_reason", "failed_detail")
+    columns = {name: [np.zeros(0, str)] for name in texts} | {
+        name: [np.zeros(0, bool)] for name in ("unwanted", "untold")
+    }
+    vectors, width = {}, 0
     for part in parts:
         with np.load(part, allow_pickle=False) as kept:
             for name in kept.files:
@@ -214,7 +219,8 @@ def check_out(out: Path, include: Sequence[str]) -> None:
     ours = not out.exists()
     with contextlib.suppress(Exception):  # what another program wrote may be anything
         if out.suffix == ".csv":
-            ours = ours or out.read_bytes().startswith(b"name,v1,")
+            with open(out, "rb") as file:
+                ours = file.read(8) == b"name,v1,"
         else:
             with np.load(out, allow_pickle=False) as arrays:
                 ours = {"id", "failed", "failed_reason"} <= {*arrays.files}
@@ -261,7 +267,7 @@ def embed_structures(args: Namespace) -> int:
         with writing(args.out):
             arrays = merged(parts.files(), files)
         errors = [arrays.pop(name).tolist() for name in ("unwanted", "failed", "failed_reason", "failed_detail")]
-        untold = int(arrays.pop("untold", np.zeros(0)).sum())
+        untold = arrays.pop("untold").sum()
         embedded = dict(zip(arrays["id"].tolist(), arrays["incomplete"].tolist()))
         failures = [StructureError(*rest) for unwanted, *rest in zip(*errors) if not unwanted]
         arrays["failed"] = np.array([error.path for error in failures], dtype=str)

@@ -655,9 +655,11 @@ def test_a_file_that_kills_its_reader_is_a_failure_like_any_other(weights, tmp_p
 def test_errors_are_clear(weights, tmp_path):
     (tmp_path / "x.pdb").write_text("nothing")
     (tmp_path / "d.npz").mkdir()
+    (tmp_path / "empty").mkdir()
     x, options = tmp_path / "x.pdb", ["--checkpoint", weights, "--out", tmp_path / "e.npz"]
     for argv, said in (
         ([x, *options], "no structure could be read"),
+        ([tmp_path / "empty", *options], "no structure could be read"),
         ([tmp_path / "absent", *options], "absent: cannot be opened (no such file or folder)"),
         ([x, "--checkpoint", x], f"{x} cannot be read as a torch file"),
         (
