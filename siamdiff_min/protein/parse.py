@@ -7,7 +7,6 @@ a `Structure` or a `StructureError`.
 
 import gzip
 import io
-import math
 import re
 import sys
 import warnings
@@ -93,7 +92,7 @@ def _biopython_models(entity: Entity) -> Iterator[Model]:
                 for atom in residue.get_unpacked_list():
                     occupancy = 1.0 if atom.occupancy is None else float(atom.occupancy)
                     xyz, element = tuple(atom.coord.tolist()), (atom.element or "").upper()
-                    of_atom = atom.name, atom.altloc, occupancy, xyz, element, _b_factor(atom.bfactor)
+                    of_atom = atom.name, atom.altloc, occupancy, xyz, element, atom.bfactor
                     rows.append(AtomRow(*of_residue, *of_atom, hetero != " ", marks))
         yield rows, Counter({OTHER_MODELS: len(models) - 1}), None
 
@@ -134,8 +133,8 @@ def _is_mmcif(content: bytes) -> bool:
 
 def _pdb_models(path: str, content: bytes) -> Iterator[Model]:
     """One model of a PDB file after the other; a later model is only read if it is asked for."""
-    marks = re.finditer(rb"(?:\A|[\r\n])(?:(ATOM|HETATM)|(?:MODEL|ENDMDL|END)\b)", content)
-    others = sum(is_atom for is_atom, _ in groupby(bool(mark[1]) for mark in marks)) - 1
+    parts = re.split(rb"\n(?:MODEL|ENDMDL|END)\b", b"\n" + content)
+    others = sum(b"\nATOM" in part or b"\nHETATM" in part for part in parts) - 1
     rows: list[AtomRow] | None = None  # None between models
     explicit, dropped, predicted = False, Counter({OTHER_MODELS: others}), None
     ends, pairs = Counter(), set()  # TER records behind each chain; ids of two letters, in columns 21 and 22
@@ -201,16 +200,8 @@ def _pdb_row(path: str, number: int, line: str, ends: Counter) -> AtomRow | None
     code, element, hetero = " " if five else line[26], line[76:78].strip().upper(), line.startswith("HETATM")
     segment = line[72:76].strip()
     marks = "" if "." in segment else segment, ends[chain]  # numbers with points are no names
-    of_atom = atom, line[16], occupancy, xyz, element, _b_factor(line[60:66])
+    of_atom = atom, line[16], occupancy, xyz, element, line[60:66]
     return AtomRow(chain, residue_number, code, residue, *of_atom, hetero, marks)
-
-
-def _b_factor(text: str | float | None) -> float:
-    """The number; nan for "?", "******", an empty column and None."""
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        return math.nan
 
 
 def _integer(text: str) -> int:
@@ -320,7 +311,7 @@ def _mmcif_models(path: str, content: bytes) -> Iterator[Model]:
             occupancy = 1.0 if occupancy in BLANK else float(occupancy)
             xyz, element, hetero = (float(x), float(y), float(z)), element.upper(), group.upper() == "HETATM"
             number, marks = int(number), ("" if label in BLANK else label,)
-            of_atom = atom, altloc, occupancy, xyz, element, _b_factor(confidence.get((model, label, place), b))
+            of_atom = atom, altloc, occupancy, xyz, element, confidence.get((model, label, place), b)
             kept.append(AtomRow(chain, number, code, residue, *of_atom, hetero, marks))
         yield kept, dropped, predicted
 

@@ -68,7 +68,7 @@ class AtomRow(NamedTuple):
     occupancy: float
     xyz: tuple
     element: str
-    b_factor: float = math.nan  # or the pLDDT that an mmCIF file has for the residue
+    b_factor: str | float | None = None  # or the pLDDT that an mmCIF file has for the residue
     hetero: bool = False  # of a HETATM record
     marks: tuple = ()  # tell molecules of one chain id apart: segment, number of TER before; or the label column
     lost_code: bool = False  # the code is not in the file: `repair`
@@ -225,12 +225,16 @@ def _mean_plddt(chains: dict[str, list[Residue]], predicted: bool | None) -> flo
     if predicted is False:
         return None
     residues = [[row.b_factor for row in residue.values()] for chain in chains.values() for residue in chain]
-    values = np.array([value for residue in residues for value in residue])
-    equal = all(len({*residue}) == 1 for residue in residues) and len(values) > len(residues)
-    if not (predicted or (equal and len({*values.tolist()}) > 1)) or not (values.min() >= 0 < values.max() <= 100):
+    alike = all(len({*residue}) == 1 for residue in residues) and max(map(len, residues)) > 1
+    if not predicted and not (alike and len({residue[0] for residue in residues}) > 1):
         return math.nan
-    scale = 100 if values.max() <= 1 else 1
-    return scale * math.fsum(sum(residue) / len(residue) for residue in residues) / len(residues)
+    try:
+        values = [[float(value) for value in residue] for residue in residues]
+    except (TypeError, ValueError):  # None, "?", "******"
+        return math.nan
+    lowest, highest = min(map(min, values)), max(map(max, values))
+    mean = math.fsum(sum(residue) / len(residue) for residue in values) / len(values)
+    return mean * (100 if highest <= 1 else 1) if 0 <= lowest <= highest <= 100 and highest else math.nan
 
 
 def _protein(path: str, chains: dict[str, list[Residue]]) -> Protein:
