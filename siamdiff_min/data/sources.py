@@ -85,6 +85,8 @@ def _decompressed(path: str, data: bytes) -> bytes:
     except ImportError as error:
         raise MachineError(f"{path} needs the package foldcomp: pip install foldcomp") from error
     with structure_errors(path, "damaged Foldcomp data"):
+        if not data.startswith(b"FCMP"):  # the package would end this process
+            raise ValueError(f"it begins with {data[:4]!r}, not with b'FCMP'")
         return foldcomp.decompress(data)[1].encode()
 
 
@@ -214,7 +216,7 @@ def find_structures(path) -> Listing:
         inside = os.path.basename(file) if alone else os.path.relpath(file, path)
         if not os.path.isfile(file):
             skipped.append((file, "folder that is not entered" if os.path.isdir(file) else "not a regular file"))
-        elif not file.endswith((*ARCHIVES, LOOKUP)):
+        elif not file.endswith(ARCHIVES) and not _is_database(file):
             files.append((inside, Source("", file)))
         else:
             try:
@@ -230,6 +232,10 @@ def find_structures(path) -> Listing:
                 skipped += left_out
     sources, left_out = _named(files)
     return Listing(sorted([*sources, *damaged], key=lambda source: source.name), skipped + left_out)
+
+
+def _is_database(file: str) -> bool:
+    return file.endswith(LOOKUP) and os.path.isfile(f"{file.removesuffix(LOOKUP)}.index")
 
 
 def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:

@@ -12,7 +12,7 @@ from siamdiff_min.data.bundled import bundle_path
 from siamdiff_min.data.sources import data_files, find_structures
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders.embedding import structures_in
-from siamdiff_min.files import MachineError
+from siamdiff_min.files import MachineError, StructureError
 from siamdiff_min.protein.parse import read_structure
 
 foldcomp = pytest.importorskip("foldcomp")
@@ -75,8 +75,13 @@ def test_what_is_damaged_fails_by_name(packed):
     (base / "set").write_bytes((base / "set").read_bytes()[:-10])
     store = open_store(base, workers=1)
     assert len(store) == 2 and store.meta["failed"] == {"truncated": 1}
+    (base / "set").write_bytes(bytes(99_999))
+    with pytest.raises(StructureError, match=r"damaged Foldcomp data \(it begins with"):
+        find_structures(base).sources[0].read()
     (base / "set.index").write_text("0\tx\t1\n")
     assert [source.path for source in find_structures(base).sources] == [str(base / "set.lookup")]
+    (base / "set.index").unlink()  # a file of another program that happens to be called so
+    assert not find_structures(base).sources and len(find_structures(base).skipped) == 3
 
 
 def test_without_the_package_it_is_named(packed, monkeypatch):
