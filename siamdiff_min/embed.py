@@ -132,9 +132,10 @@ class Parts:
                 yield
             finally:
                 if not self.files():
-                    with contextlib.suppress(OSError):  # the folder holds a file that is not ours
+                    with writing(self.folder):
                         mine.unlink(missing_ok=True)
                         (self.folder / "lock").unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):  # it holds a file that is not ours
                         self.folder.rmdir()
 
     def files(self) -> list[Path]:
