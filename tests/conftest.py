@@ -165,14 +165,6 @@ class _Relu:
         return x * on
 
 
-def assert_packing_equals_encoding_singly(net) -> None:
-    """An encoder in double precision gives a batch what it gives every protein alone."""
-    proteins = [real_protein("1LCD_A"), real_protein("2BEG"), real_protein("1LCD_A").crop(5, 20)]
-    together, apart = net(Protein.pack(proteins)), [net(p) for p in proteins]
-    for name in ("node", "residue", "protein"):
-        assert relative_error(getattr(together, name), torch.cat([getattr(e, name) for e in apart]).detach()) < 1e-12
-
-
 @pytest.fixture(params=formulas.FORMS)
 def kernel_form(request):
     """The costly formulas as published, then fast: a test that uses this runs in both forms."""

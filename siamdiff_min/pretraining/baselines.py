@@ -16,6 +16,7 @@ from ..protein.geometry import angle, dihedral, length
 from ..protein.protein import Protein
 from ..statistics import Entropy, Mean, Variance
 from .diffusion import hide_residues, random_mask
+from .hidden import encode_edges, without
 from .objective import LossAndLogs, Objective, mean_or_zero
 from .walks import sample_walks, walk_nodes
 
@@ -101,24 +102,16 @@ class SelfPrediction(Objective):
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
         protein = left = self.encoder.builder.select_nodes(protein)
-        if self.types is not None:
+        if self.types is not None:  # draw and hide
             left, chosen = self.types.hide(protein, generator)
         graph = self.encoder.builder(left)
         if self.geometry is not None:
             graph, nodes = self.geometry.hide(left, graph, generator)
-        encoding = self.encoder(left, graph) if self.geometry is None else self.encode_edges(left, graph)
+        encoding = self.encoder(left, graph) if self.geometry is None else encode_edges(self.encoder, left, graph)
         loss, logs = 0.0, {}
-        if self.types is not None:
+        if self.types is not None:  # predict and compare
             loss, logs = self.types.loss(protein.residue_type[chosen], encoding.residue[chosen])
         if self.geometry is not None:
-            target = self.geometry.target(left.pos[nodes])
-            geometry_loss, geometry_logs = self.geometry.loss(target, encoding.node[nodes])
-            loss, logs = loss + geometry_loss, logs | geometry_logs
+            more, more_logs = self.geometry.loss(self.geometry.target(left.pos[nodes]), encoding.node[nodes])
+            loss, logs = loss + more, logs | more_logs
         return loss, logs
-
-
-def without(graph: Graph, edge: Tensor, repetitions: bool = True) -> Graph:
-    """The graph without some edges (K,), and without all others between their ends too if `repetitions`."""
-    pair = graph.pair
-    gone = torch.isin(pair, pair[edge]) if repetitions else torch.zeros_like(pair).index_fill(0, edge, 1).bool()
-    return graph.select_edges(~gone)

@@ -71,9 +71,10 @@ class MultiviewContrast(Objective):
         """One protein alone has nothing to contrast."""
         ca = protein.alpha_carbons().pos
         protein = self.encoder.builder.select_nodes(protein)
-        crops = [self.draw(protein, ca, generator) for _ in range(2)]
-        z = (self.mlp(self.encoder(*crop).protein) for crop in crops)
-        loss, correct = info_nce(*z, self.all_crops)
+        crops = [self.draw(protein, ca, generator) for _ in range(2)]  # draw and hide: (Protein, Graph) of each
+        h = [self.encoder(*crop).protein for crop in crops]  # encode
+        z = [self.mlp(x) for x in h]  # predict
+        loss, correct = info_nce(*z, self.all_crops)  # compare
         seen = slice(None if protein.num_proteins > 1 else 0)  # alone it finds itself
         candidates = 2 * protein.num_proteins - 1 if self.all_crops else protein.num_proteins
         return loss.mean(), {

@@ -14,6 +14,7 @@ from ..protein.geometry import normal_like
 from ..protein.protein import Protein
 from ..statistics import Mean
 from .diffusion import Schedule
+from .hidden import encode_edges
 from .objective import LossAndLogs, Objective, mean_or_zero
 
 NUM_SIGMAS = 50
@@ -45,14 +46,14 @@ class ScoreMatching(Objective):
         graph, n = self.encoder.builder(protein), protein.num_atoms
         pair, edge_pair = torch.unique(graph.pair, return_inverse=True)
         i, j = pair // n, pair % n
-        drawn = torch.randint(NUM_SIGMAS, (protein.num_proteins,), generator=generator, device=pair.device)
+        drawn = torch.randint(NUM_SIGMAS, (protein.num_proteins,), generator=generator, device=pair.device)  # draw
         sigma = self.sigma.to(protein.pos)[drawn][protein.atom_protein[i]]  # (P,)
         noise = normal_like(sigma, generator).masked_fill(i == j, 0.0)  # a self edge has no length to be noised
-        noised = edge_lengths(graph, protein.pos) + (sigma * noise)[edge_pair]  # (E,)
-        a = self.encode_edges(protein, graph, noised).node
+        noised = edge_lengths(graph, protein.pos) + (sigma * noise)[edge_pair]  # noise (E,)
+        a = encode_edges(self.encoder, protein, graph, noised).node  # encode
         shown = torch.zeros_like(noise).index_copy_(0, edge_pair, noised)[:, None]  # (P, 1) edges of a pair agree
         predicted = self.mlp(torch.cat([a[i] * a[j], self.dist_mlp(shown)], dim=-1)).squeeze(-1).to(noise.dtype)
-        loss, constant = (predicted + noise).square()[i != j], noise.square()[i != j]
+        loss, constant = (predicted + noise).square()[i != j], noise.square()[i != j]  # compare
         return mean_or_zero(loss), {
             "score_matching_loss": Mean.of(loss),
             "score_matching_loss_constant": Mean.of(constant),
@@ -75,7 +76,7 @@ class TorsionalDiffusion(Objective):
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
         graph = self.encoder.builder(protein)
-        t = self.schedule.draw_t(protein.num_proteins, generator)
+        t = self.schedule.draw_t(protein.num_proteins, generator)  # draw
         abar = self.alpha_bar.to(protein.pos)[t - 1][protein.residue_protein]
         std = ((1 - abar) / abar).sqrt()  # (R,) radian
         atoms, defined = chi_atoms(protein)  # (R, 4, 4), (R, 4)
@@ -84,12 +85,12 @@ class TorsionalDiffusion(Objective):
         chi = u.masked_fill(~defined, -1.0).argmax(1)  # (R,) one of the defined, all equally likely
         turned = std * normal_like(std, generator)
         turned = torch.pi - torch.remainder(torch.pi - turned, 2 * torch.pi)  # (-pi, pi]
-        angles = turned[:, None] * F.one_hot(chi, MAX_CHI) * defined
-        a = self.encoder(rotate_side_chains(protein, angles), graph).node
+        noised = rotate_side_chains(protein, turned[:, None] * F.one_hot(chi, MAX_CHI) * defined)  # noise
+        a = self.encoder(noised, graph).node  # encode
         turns, row = defined.any(1), torch.arange(len(chi), device=chi.device)
-        four_atoms = a[atoms[row, chi][turns]].flatten(1)  # (M, 4 d)
+        predicted = self.mlp(a[atoms[row, chi][turns]].flatten(1)).squeeze(-1).to(abar.dtype)  # (M,) of four atoms each
         noise = (turned / std)[turns]  # (M,)
-        loss = (self.mlp(four_atoms).squeeze(-1).to(abar.dtype) - noise).square()
+        loss = (predicted - noise).square()  # compare
         return mean_or_zero(loss), {
             "torsion_loss": Mean.of(loss),
             "torsion_loss_constant": Mean.of(noise.square()),

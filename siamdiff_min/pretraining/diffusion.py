@@ -23,11 +23,6 @@ def sigmoid_betas(steps: int, low: float, high: float, dtype: torch.dtype = torc
     return torch.linspace(-6, 6, steps, dtype=dtype).sigmoid() * (high - low) + low
 
 
-def linear_betas(steps: int, low: float, high: float, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Variances beta_1 .. beta_T (T,) in equal steps from low to high."""
-    return torch.linspace(low, high, steps, dtype=dtype)
-
-
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """One stage of pre-training: the noise steps t it draws from, and how its losses are weighed."""
@@ -72,7 +67,7 @@ SCHEDULES = {  # preset -> stage -> schedule (differences.md, rows 1, 2, 11)
     },
     "official": {
         1: Schedule(sigmoid_betas(100, 1e-3, 0.1, torch.float32), (1, 100), 0.5, 0.5),
-        2: Schedule(linear_betas(5, 1e-4, 1e-4, torch.float32), (1, 5), 0.2, 0.8),
+        2: Schedule(torch.full((5,), 1e-4), (1, 5), 0.2, 0.8),
     },
 }
 

@@ -10,19 +10,14 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import (
-    assert_packing_equals_encoding_singly,
     generator,
     golden_graph,
     load_golden,
-    move,
     real_protein,
     relative_error,
 )
-from given import CLASSES, dataset
 
 from siamdiff_min.conventions import OFFICIAL
-from siamdiff_min.data.samples import pack_samples
-from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.esm import (
     CLS,
@@ -42,10 +37,8 @@ from siamdiff_min.encoders.esm import (
 from siamdiff_min.encoders.graph import RESIDUE_GRAPH
 from siamdiff_min.encoders.weights import load_esm
 from siamdiff_min.files import CheckpointError
-from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.training.config import TABLE_6
 
 LEFT_OUT = re.compile(r"inv_freq|lm_head|regression")  # of fair-esm's tensors: constants and heads
 
@@ -399,65 +392,6 @@ def test_golden_order_and_network():
     assert torch.equal(encoding.residue[:, :21], golden["in_node_feature"])
     assert relative_error(encoding.node[:, -24:], golden["node_feature"]) < 1e-5  # the last layer alone is in the file
     assert relative_error(encoding.protein[:, -24:], golden["node_feature"].sum(0, keepdim=True)) < 1e-5
-
-
-def test_invariance():
-    net, protein = small_net(), real_protein("1LCD_A")
-    here, there = net(protein), net(move(protein, 1))
-    for name in ("node", "residue", "protein"):
-        assert relative_error(getattr(there, name), getattr(here, name).detach()) < 1e-9
-
-
-def test_packing_equals_encoding_singly():
-    assert_packing_equals_encoding_singly(small_net())
-
-
-@pytest.mark.parametrize("preset", ["paper", "official"])
-def test_the_type_of_a_masked_residue_changes_nothing(preset):
-    net, protein = small_net(preset), real_protein("1LCD_A")
-    protein = replace(protein, masked=torch.arange(51) % 2 == 0)
-    other = torch.where(protein.masked, (protein.residue_type + 3) % 20, protein.residue_type)
-    assert torch.equal(net(protein).node, net(replace(protein, residue_type=other)).node)
-    shown = replace(protein, masked=torch.zeros_like(protein.masked))
-    assert not torch.equal(net(protein).node, net(shown).node)
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_pre_training_reaches_every_weight(frozen):
-    """Data-parallel training waits for a gradient of every parameter that is trained."""
-    torch.manual_seed(0)
-    encoder = ENCODERS["esm-gearnet"]("residue", "tiny")
-    if frozen:
-        encoder.esm.requires_grad_(False)
-    objective = OBJECTIVES["siamdiff"](encoder, "residue")
-    protein = Protein.pack([real_protein("1LCD_A", torch.float32).crop(k, 25) for k in (0, 20)])
-    loss, _ = objective(protein, generator(0))
-    loss.backward()
-    without = {name for name, p in objective.named_parameters() if p.grad is None}
-    assert without == ({f"encoder.esm.{name}" for name, _ in encoder.esm.named_parameters()} if frozen else set())
-    assert all(p.grad.isfinite().all() for p in objective.parameters() if p.grad is not None)
-
-
-@pytest.mark.parametrize("task", [task for task, levels in TABLE_6.items() if "residue" in levels])
-def test_fine_tuning_reaches_every_weight(task, tmp_path):
-    data = dataset(task, tmp_path)
-    torch.manual_seed(0)
-    more = {"num_outputs": len(CLASSES)} if task == "ec" else {}
-    model = TASKS[task](ENCODERS["esm-gearnet"]("residue", "tiny"), **more)
-    loss, _ = model(pack_samples([data[0, i] for i in range(2)])[0])
-    loss.backward()
-    assert [name for name, p in model.named_parameters() if p.grad is None] == []
-    assert loss.isfinite() and all(p.grad.isfinite().all() for p in model.parameters())
-
-
-def test_autocast_stays_near_single_precision():
-    net, protein = small_net().float(), real_protein("2BEG", torch.float32)
-    single = net(protein)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = net(protein)
-    for name in ("node", "residue", "protein"):
-        assert getattr(half, name).dtype == torch.float32
-        assert 1e-6 < relative_error(getattr(half, name), getattr(single, name).detach()) < 0.05
 
 
 def test_learning_rates():

@@ -1,19 +1,15 @@
 """GearNet-Edge: the official code's numbers, sizes, and what an encoder promises."""
 
 import ast
-from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
 import torch
 from conftest import (
-    assert_packing_equals_encoding_singly,
     deviation,
     generator,
     golden_graph,
     load_golden,
-    move,
-    real_protein,
     relative_error,
 )
 from helpers import wave
@@ -121,43 +117,3 @@ def test_relational_sums_equal_the_plain_formula_and_a_double_loop(monkeypatch, 
     results = [(y, *torch.autograd.grad(wave(y), [x, linear.weight, linear.bias])) for y in results]
     for found in results[1:]:
         assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(found, results[0]))
-
-
-def small_net(level: str) -> GearNet:
-    torch.manual_seed(0)
-    net = ENCODERS["gearnet"](level, "tiny").double()
-    for norm in (m for m in net.modules() if isinstance(m, torch.nn.BatchNorm1d)):
-        norm.running_mean.uniform_(-1, 1)
-        norm.running_var.uniform_(0.5, 2)
-    return net.eval()
-
-
-@pytest.mark.parametrize("level", ["atom", "residue"])
-def test_invariance(level):
-    net, protein = small_net(level), real_protein("1LCD_A")
-    here, there = net(protein), net(move(protein, 1))
-    for name in ("node", "residue", "protein"):
-        assert relative_error(getattr(there, name), getattr(here, name).detach()) < 1e-9
-
-
-@pytest.mark.parametrize("level", ["atom", "residue"])
-def test_packing_equals_encoding_singly(level):
-    assert_packing_equals_encoding_singly(small_net(level))
-
-
-@pytest.mark.parametrize("level", ["atom", "residue"])
-def test_the_type_of_a_masked_residue_changes_nothing(level):
-    net, protein = small_net(level), real_protein("1LCD_A")
-    protein = replace(protein, masked=torch.arange(51) % 2 == 0)
-    protein = protein.select_atoms((protein.atom_name < 4) | ~protein.masked[protein.atom_residue])
-    other = torch.where(protein.masked, (protein.residue_type + 3) % 20, protein.residue_type)
-    assert torch.equal(net(protein).node, net(replace(protein, residue_type=other)).node)
-    shown = replace(protein, masked=torch.zeros_like(protein.masked))
-    assert not torch.equal(net(protein).node, net(shown).node)
-
-
-@pytest.mark.parametrize("level", ["atom", "residue"])
-def test_a_single_residue_and_a_protein_without_edges(level):
-    net = small_net(level)
-    alone = real_protein("1LCD_A").crop(0, 1).alpha_carbons()
-    assert net(alone).protein.isfinite().all()

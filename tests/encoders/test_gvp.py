@@ -7,20 +7,15 @@ import pytest
 import torch
 from conftest import (
     Golden,
-    assert_packing_equals_encoding_singly,
     generator,
     load_golden,
-    move,
     real_protein,
     relative_error,
     rigid_motion,
 )
-from given import dataset
 from helpers import wave
 
 from siamdiff_min.conventions import CONVENTIONS
-from siamdiff_min.data.samples import pack_samples
-from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS, formulas
 from siamdiff_min.encoders.graph import ATOM_GRAPH, Graph, one_hot, sort_key
 from siamdiff_min.encoders.gvp import (
@@ -33,9 +28,7 @@ from siamdiff_min.encoders.gvp import (
     radial_basis,
 )
 from siamdiff_min.encoders.ops import Links
-from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.training.config import TABLE_6
 
 LAYERS = {  # fixture -> the layer it was made with
     "gvp_gate_relu_none": lambda: GVP((10, 4), (8, 3)),
@@ -227,13 +220,6 @@ def test_the_scalars_of_the_last_layer_are_handed_out():
     assert torch.equal(node, hidden[0]) and node.shape[1] == 32
 
 
-def test_invariance():
-    net, protein = small_net(), real_protein("1LCD_A")
-    here, there = net(protein), net(move(protein, 1))
-    for name in ("node", "residue", "protein"):
-        assert relative_error(getattr(there, name), getattr(here, name).detach()) < 1e-9
-
-
 def test_vectors_inside_the_network_turn_with_the_protein():
     net, protein = small_net(), real_protein("1LCD_A")
     seen = []
@@ -243,76 +229,3 @@ def test_vectors_inside_the_network_turn_with_the_protein():
     net(replace(protein, pos=protein.pos @ rotation.T + shift))
     assert relative_error(seen[1], rotation @ seen[0].detach()) < 1e-9
     assert (seen[0].norm(dim=-2) > 0.01).any()
-
-
-def test_packing_equals_encoding_singly():
-    assert_packing_equals_encoding_singly(small_net())
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_the_type_of_a_masked_residue_changes_nothing(preset):
-    net, protein = small_net(preset), real_protein("1LCD_A")
-    protein = replace(protein, masked=torch.arange(51) % 2 == 0)
-    protein = protein.select_atoms((protein.atom_name < 4) | ~protein.masked[protein.atom_residue])
-    other = torch.where(protein.masked, (protein.residue_type + 3) % 20, protein.residue_type)
-    assert torch.equal(net(protein).node, net(replace(protein, residue_type=other)).node)
-    shown = replace(protein, masked=torch.zeros_like(protein.masked))
-    assert not torch.equal(net(protein).node, net(shown).node)
-
-
-def test_lengths_are_those_at_hand_and_edges_those_of_the_graph():
-    net, protein = small_net(), real_protein("1LCD_A")
-    graph = net.builder(protein)
-    noise = torch.randn(protein.pos.shape, dtype=torch.float64, generator=generator(1))
-    noisy = replace(protein, pos=protein.pos + noise)
-    given = net(noisy, graph).node
-    assert not torch.allclose(given, net(protein, graph).node) and not torch.allclose(given, net(noisy).node)
-    keep = torch.arange(graph.num_edges) % 3 > 0
-    fewer = replace(
-        graph,
-        src=graph.src[keep],
-        dst=graph.dst[keep],
-        relation=graph.relation[keep],
-        edge_feature=graph.edge_feature[keep],
-    )
-    assert not torch.allclose(net(protein, fewer).node, net(protein, graph).node)
-
-
-def test_atoms_without_neighbours():
-    net = small_net()
-    alone = real_protein("1LCD_A").crop(0, 1).alpha_carbons()
-    apart = net(replace(real_protein("1LCD_A"), pos=real_protein("1LCD_A").pos * 1000))
-    assert net(alone).protein.isfinite().all() and apart.protein.isfinite().all()
-
-
-def test_autocast_stays_near_single_precision():
-    net, protein = small_net().float(), real_protein("2BEG", torch.float32)
-    single = net(protein)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = net(protein)
-    for name in ("node", "residue", "protein"):
-        assert getattr(half, name).dtype == torch.float32
-        assert 1e-6 < relative_error(getattr(half, name), getattr(single, name).detach()) < 0.05
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_pre_training_reaches_every_weight(preset):
-    """Data-parallel training waits for a gradient of every parameter."""
-    torch.manual_seed(0)
-    objective = OBJECTIVES["siamdiff"](ENCODERS["gvp"]("atom", "tiny", preset), "atom", preset)
-    protein = Protein.pack([real_protein("1LCD_A", torch.float32).crop(k, 15) for k in (0, 20)])
-    loss, _ = objective(protein, generator(0))
-    loss.backward()
-    assert [name for name, p in objective.named_parameters() if p.grad is None] == []
-    assert all(p.grad.isfinite().all() for p in objective.parameters())
-
-
-@pytest.mark.parametrize("task", [task for task, levels in TABLE_6.items() if "atom" in levels])
-def test_fine_tuning_reaches_every_weight(task, tmp_path):
-    data = dataset(task, tmp_path)
-    torch.manual_seed(0)
-    model = TASKS[task](ENCODERS["gvp"]("atom", "tiny"))
-    loss, _ = model(pack_samples([data[0, i] for i in range(2)])[0])
-    loss.backward()
-    assert [name for name, p in model.named_parameters() if p.grad is None] == []
-    assert loss.isfinite() and all(p.grad.isfinite().all() for p in model.parameters())

@@ -1,5 +1,6 @@
 """Sums against double loops."""
 
+import pytest
 import torch
 from conftest import generator
 
@@ -14,6 +15,16 @@ def test_segments_equal_loops():
         total = sum(rows, torch.zeros(3, dtype=torch.float64))
         assert torch.allclose(segment_sum(x, index, 8)[k], total, atol=1e-14)
         assert torch.allclose(segment_mean(x, index, 8)[k], total / max(len(rows), 1), atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_segments_are_summed_and_counted_in_float32(kind):
+    index = torch.arange(3).repeat_interleave(1000)
+    x = torch.rand(3000, 4, generator=generator()).to(kind)
+    expected = x.double().view(3, 1000, 4)
+    for function, by_hand in ((segment_sum, expected.sum(1)), (segment_mean, expected.mean(1))):
+        found = function(x, index, 3)
+        assert found.dtype == torch.float32 and torch.allclose(found.double(), by_hand, rtol=1e-5)
 
 
 def test_mlp_has_no_activation_at_the_end():

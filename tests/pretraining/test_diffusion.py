@@ -15,7 +15,6 @@ from siamdiff_min.pretraining.diffusion import (
     add_gaussian_noise,
     edges_to_vectors,
     hide_residues,
-    linear_betas,
     random_mask,
     sigmoid_betas,
 )
@@ -29,11 +28,6 @@ def test_sigmoid_betas_closed_form():
         x = -6 + 12 * k / 99
         assert betas[k] == pytest.approx(1e-4 + (0.1 - 1e-4) / (1 + math.exp(-x)), rel=1e-12)
     assert betas[0] == pytest.approx(3.47e-4, rel=1e-3)  # differences.md, row 1
-
-
-def test_linear_betas_closed_form():
-    assert torch.allclose(linear_betas(5, 0.1, 0.5), torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5], dtype=torch.float64))
-    assert linear_betas(5, 1e-4, 1e-4).tolist() == [1e-4] * 5
 
 
 def test_alpha_bar_is_the_running_product():
@@ -69,7 +63,7 @@ def test_levels_of_the_stages(preset, stage, first, last):
 
 
 def test_a_schedule_of_other_variances():
-    schedule = Schedule(linear_betas(4, 0.1, 0.4), t_range=(2, 3))
+    schedule = Schedule(torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64), t_range=(2, 3))
     assert schedule.steps == 4 and schedule.draw_t(40, generator()).unique().tolist() == [2, 3]
     assert torch.allclose(schedule.alpha_bar, torch.tensor([0.9, 0.72, 0.504, 0.3024], dtype=torch.float64))
     assert schedule.mask_rate(torch.tensor([4])).item() == pytest.approx(1.0)

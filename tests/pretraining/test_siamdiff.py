@@ -374,22 +374,6 @@ def test_views_share_mask_and_noise_level(level):
     assert not torch.equal(first.pos, second.pos)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_types_of_masked_residues_do_not_leak(level):
-    """Another type at a masked residue changes the target, and no input bit: h stays identical."""
-    objective = tiny("siamdiff", level).eval()
-    outputs = []
-    objective.encoder.register_forward_hook(lambda _, args, out: outputs.append((args[0].masked, out.node)))
-    protein = batch()
-    if level == "atom":  # same atoms for every type, or the conformer would differ
-        protein = protein.select_atoms(protein.atom_name < 4)
-    objective(protein, generator())
-    masked = outputs[0][0]
-    other = torch.where(masked, (protein.residue_type + 5) % 20, protein.residue_type)
-    objective(replace(protein, residue_type=other), generator())
-    assert masked.any() and torch.equal(outputs[0][1], outputs[2][1]) and torch.equal(outputs[1][1], outputs[3][1])
-
-
 def test_pair_scores_equal_the_plain_formula():
     """Two views of which the second is turned, so that both have pairs and scores of their own."""
     objective = tiny("diffpret", "residue")

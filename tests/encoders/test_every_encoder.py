@@ -1,0 +1,167 @@
+"""What every encoder promises: pose, packing, hidden types, precision, and gradients for all of its weights."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import generator, move, real_protein, relative_error
+from given import CLASSES, dataset
+
+from siamdiff_min.data.samples import Sample, pack_samples
+from siamdiff_min.downstream.tasks import TASKS
+from siamdiff_min.encoders import ENCODERS, Encoder
+from siamdiff_min.pretraining import OBJECTIVES
+from siamdiff_min.protein.protein import Protein
+from siamdiff_min.training.config import TABLE_6
+
+CASES = [("gearnet", "atom"), ("gearnet", "residue"), ("gvp", "atom"), ("esm-gearnet", "residue")]
+every_encoder = pytest.mark.parametrize("name, level", CASES)
+OUTPUTS = ("node", "residue", "protein")
+
+
+def small_net(name: str, level: str, preset: str = "paper") -> Encoder:
+    """In double precision, with running statistics as after some training."""
+    torch.manual_seed(0)
+    net = ENCODERS[name](level, "tiny", preset).double()
+    for norm in (m for m in net.modules() if isinstance(m, torch.nn.BatchNorm1d)):
+        norm.running_mean.uniform_(-1, 1)
+        norm.running_var.uniform_(0.5, 2)
+    return net.eval()
+
+
+@every_encoder
+def test_invariance(name, level):
+    net, protein = small_net(name, level), real_protein("1LCD_A")
+    here, there = net(protein), net(move(protein, 1))
+    assert all(relative_error(getattr(there, x), getattr(here, x).detach()) < 1e-9 for x in OUTPUTS)
+
+
+@every_encoder
+def test_packing_equals_encoding_singly(name, level):
+    net = small_net(name, level)
+    proteins = [real_protein("1LCD_A"), real_protein("2BEG"), real_protein("1LCD_A").crop(5, 20)]
+    together, apart = net(Protein.pack(proteins)), [net(p) for p in proteins]
+    for x in OUTPUTS:
+        assert relative_error(getattr(together, x), torch.cat([getattr(e, x) for e in apart]).detach()) < 1e-12
+
+
+@pytest.mark.parametrize("preset", ["paper", "official"])
+@every_encoder
+def test_the_type_of_a_masked_residue_changes_nothing(name, level, preset):
+    net, protein = small_net(name, level, preset), real_protein("1LCD_A")
+    protein = replace(protein, masked=torch.arange(51) % 2 == 0)
+    protein = protein.select_atoms((protein.atom_name < 4) | ~protein.masked[protein.atom_residue])
+    other = torch.where(protein.masked, (protein.residue_type + 3) % 20, protein.residue_type)
+    assert torch.equal(net(protein).node, net(replace(protein, residue_type=other)).node)
+    shown = replace(protein, masked=torch.zeros_like(protein.masked))
+    assert not torch.equal(net(protein).node, net(shown).node)
+
+
+@every_encoder
+def test_lengths_are_those_at_hand_and_edges_those_of_the_graph(name, level):
+    net = small_net("esm-gearnet-edge" if name == "esm-gearnet" else name, level)  # the published one reads no length
+    protein = net.builder.select_nodes(real_protein("1LCD_A"))
+    graph, noise = net.builder(protein), torch.randn(protein.pos.shape, dtype=torch.float64, generator=generator(1))
+    noisy = replace(protein, pos=protein.pos + noise)
+    given = net(noisy, graph).node
+    assert not torch.allclose(given, net(protein, graph).node) and not torch.allclose(given, net(noisy).node)
+    fewer = graph.select_edges(torch.arange(graph.num_edges) % 3 > 0)
+    assert not torch.allclose(net(protein, fewer).node, net(protein, graph).node)
+
+
+@every_encoder
+def test_residues_without_neighbours(name, level):
+    net, protein = small_net(name, level), real_protein("1LCD_A")
+    for far in (protein.crop(0, 1).alpha_carbons(), replace(protein, pos=protein.pos * 1000)):
+        assert net(far).protein.isfinite().all()
+
+
+@pytest.mark.parametrize("name, level", CASES[2:])
+def test_autocast_stays_near_single_precision(name, level):
+    net, protein = small_net(name, level).float(), real_protein("2BEG", torch.float32)
+    single = net(protein)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = net(protein)
+    for x in OUTPUTS:
+        assert getattr(half, x).dtype == torch.float32
+        assert 1e-6 < relative_error(getattr(half, x), getattr(single, x).detach()) < 0.05
+
+
+# ---- means and sums over 1,000 rows and more under bfloat16, which counts to 256 ------------------------------------
+
+
+def large(level: str) -> Protein:
+    """One protein of more than 1,000 nodes: copies of five chains, far from each other."""
+    part = real_protein("2BEG", torch.float32)
+    part = part.alpha_carbons() if level == "residue" else part
+    protein = Protein.pack([replace(part, pos=part.pos + 200 * k) for k in range(2 if level == "atom" else 8)])
+    assert protein.num_atoms > 1000
+    return replace(protein, residue_protein=torch.zeros_like(protein.residue_protein), num_proteins=1)
+
+
+@every_encoder
+def test_readouts_under_autocast(name, level):
+    torch.manual_seed(0)
+    net, protein = ENCODERS[name](level, "tiny").eval(), large(level)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        encoding = net(protein)
+    node, found = encoding.node.double(), encoding.protein[0].double()
+    mean, sums = node.mean(0), node.sum(0)
+    either = torch.minimum((found - mean).abs() / mean.abs().max(), (found - sums).abs() / sums.abs().max())
+    assert either.max() < 1e-3, either.max()  # every channel is the mean or the sum of the nodes
+    per_residue = torch.stack([node[protein.atom_residue == r].mean(0) for r in (0, 7)])
+    assert torch.allclose(encoding.residue[[0, 7]].double(), per_residue, rtol=1e-2, atol=1e-3)
+
+
+def test_the_mean_over_the_atoms_in_focus_under_autocast():
+    torch.manual_seed(0)
+    net, protein = ENCODERS["gearnet"]("atom", "tiny").eval(), large("atom")
+    everywhere = torch.ones(protein.num_residues, dtype=torch.bool)
+    sample = Sample(protein, everywhere, torch.zeros(1), ("x",), ("x",))
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        encoding, task = net(protein), TASKS["msp"](net)
+        found = task.represent(sample)[0]
+    expected = encoding.node.double().mean(0)
+    assert (found - expected).abs().max() < 1e-3 * expected.abs().max()
+
+
+# ---- data-parallel training waits for a gradient of every weight -----------------------------------------------------
+
+
+def without_gradient(module: torch.nn.Module) -> list[str]:
+    return [n for n, p in module.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+
+
+@pytest.mark.parametrize("name, level", [pytest.param(*x, marks=pytest.mark.full if "gvp" in x else ()) for x in CASES])
+@pytest.mark.parametrize("method", OBJECTIVES)
+def test_pre_training_reaches_every_weight_under_bf16_too(method, name, level):
+    if (method, level) == ("torsional", "residue"):
+        return
+    torch.manual_seed(0)
+    objective = OBJECTIVES[method](ENCODERS[name](level, "tiny"), level)
+    proteins = [real_protein("1LCD_A", torch.float32), real_protein("2BEG", torch.float32).crop(0, 60)]
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = objective(Protein.pack(proteins), generator(1))
+    loss.backward()
+    assert loss.isfinite() and without_gradient(objective) == []
+
+
+def test_a_frozen_esm_is_left_alone():
+    encoder = ENCODERS["esm-gearnet"]("residue", "tiny")
+    encoder.esm.requires_grad_(False)
+    objective = OBJECTIVES["siamdiff"](encoder, "residue")
+    objective(real_protein("1LCD_A", torch.float32).crop(0, 25), generator())[0].backward()
+    assert set(without_gradient(objective)) == {f"encoder.esm.{name}" for name, _ in encoder.esm.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    "task, name, level", [(t, *x) for t, levels in TABLE_6.items() for x in CASES[2:] if x[1] in levels]
+)
+def test_fine_tuning_reaches_every_weight(task, name, level, tmp_path):
+    data = dataset(task, tmp_path)
+    torch.manual_seed(0)
+    more = {"num_outputs": len(CLASSES)} if task == "ec" else {}
+    model = TASKS[task](ENCODERS[name](level, "tiny"), **more)
+    loss, _ = model(pack_samples([data[0, i] for i in range(2)])[0])
+    loss.backward()
+    assert loss.isfinite() and without_gradient(model) == []
