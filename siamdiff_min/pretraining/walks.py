@@ -11,8 +11,7 @@ def sample_walks(graph: Graph, node_protein: Tensor, num: int, edges: int, gener
     """Walks of `edges` steps from one node to another, no node twice: edge ids (M, edges).
 
     `num` per protein are drawn with replacement, all walks of that many steps being equally likely. Those that come
-    back to one of their nodes are then left out, so M is a little less than num * B for more than one step. A protein
-    without such a walk has none.
+    back to one of their nodes are then left out, so M is a little less than num * B for more than one step.
     node_protein (N,) is the protein of every node.
 
     A batch of atom graphs has 14 million walks, too many to list. So count the walks that begin with each edge, step by
