@@ -30,6 +30,7 @@ from siamdiff_min.cli import COMMANDS as INSTALLED
 from siamdiff_min.data.sources import bundle_path
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import GEARNET_DIMS
+from siamdiff_min.pretraining import SCHEDULES
 from siamdiff_min.protein.constants import ATOM_NAMES, ONE_LETTER
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
@@ -79,6 +80,19 @@ def test_a_recipe_runs_as_printed(command, tmp_path):
     result = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr[-2000:]
     assert list((tmp_path / "run").rglob("metrics.jsonl"))
+
+
+def test_a_gearnet_of_another_size_saves_and_loads(tmp_path, monkeypatch):
+    monkeypatch.setitem(SCHEDULES["paper"], 1, SCHEDULES["paper"][1])
+    try:
+        runpy.run_path(str(EXAMPLES / "my_gearnet.py"))
+        encoder, protein = ENCODERS["wide"]("residue").eval(), real_protein("2BEG", torch.float32)
+        encoder.save(tmp_path / "wide.pt")
+        again = siamdiff_min.load_encoder(tmp_path / "wide.pt", "cpu")
+    finally:
+        ENCODERS.pop("wide", None)
+    assert torch.equal(again(protein).node, encoder(protein).node) and again.layer_dims == [192] * 4
+    assert (again.builder.radius, again.builder.num_neighbors) == (8.0, 20) and SCHEDULES["paper"][1].steps == 500
 
 
 def recipe(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
