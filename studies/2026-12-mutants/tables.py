@@ -55,12 +55,13 @@ def curves() -> list[str]:
     for title, names in groups(data).items():
         for random in (False, True):
             lines += [f"### {title}, {'random mutants' if random else 'new positions'}", ""]
-            lines += [f"| | {' | '.join(map(str, SIZES))} |", "|---" * (len(SIZES) + 1) + "|"]
-            for column, name in ROWS.items():
-                found = [[mean(of(data[x], column, size, random)) for x in names] for size in SIZES]
-                lines.append(f"| {name} | {' | '.join(f'{np.nanmean(x):.2f}' for x in found)} |")
             count = [sum(len(of(data[x], "model", size, random)) > 0 for x in names) for size in SIZES]
-            lines += [f"| proteins | {' | '.join(map(str, count))} |", ""]
+            sizes = [size for size, any_ in zip(SIZES, count) if any_]
+            lines += [f"| | {' | '.join(map(str, sizes))} |", "|---" * (len(sizes) + 1) + "|"]
+            for column, name in ROWS.items():
+                found = [[mean(of(data[x], column, size, random)) for x in names] for size in sizes]
+                lines.append(f"| {name} | {' | '.join(f'{np.nanmean(x):.2f}' for x in found)} |")
+            lines += [f"| proteins | {' | '.join(str(x) for x in count if x)} |", ""]
     return lines
 
 
@@ -72,7 +73,7 @@ def gains() -> list[str]:
         for size in SIZES:
             for other in ("floor", "ranking", "odds", "blosum"):
                 gap = [mean(of(data[x], "model", size) - of(data[x], other, size)) for x in names]
-                if not np.isnan(gap).all():
+                if np.isfinite(gap).sum() > 1:
                     lines.append(f"| {size} | {ROWS[other]} | {interval(np.array(gap))} |")
         lines.append("")
     return lines
@@ -83,7 +84,7 @@ def proteins() -> list[str]:
     pairs = " | ".join(f"{size}: model, floor" for size in (24, 48, 192))
     lines = [f"| assay | no measurements | log-odds | BLOSUM62 | {pairs} |"]
     lines.append("|---" * 7 + "|")
-    for name, rows in read().items():
+    for name, rows in [x for x in read().items() if len(of(x[1], "model", 8))]:
         cells = [f"{mean(of(rows, x, 8)):.2f}" for x in ("ranking", "odds", "blosum")]
         for size in (24, 48, 192):
             pair = [mean(of(rows, x, size)) for x in ("model", "floor")]
