@@ -3,6 +3,7 @@ as the page prints it.
 """
 
 import csv
+import importlib
 import re
 import shutil
 from pathlib import Path
@@ -272,3 +273,11 @@ def test_errors_are_one_sentence(tmp_path, capsys):
     assert str(exit_.value) == "error: 1 mutations do not fit the structure: W1A (the structure has M)"
     with pytest.raises(SystemExit, match="there is no chain B, but A"):
         main(["mutants", str(EXAMPLE), "--chain", "B"])
+
+
+def test_the_tables_of_the_study_are_those_of_its_answers():
+    page = (ROOT / "studies" / "2026-12-mutants" / "results.md").read_text()
+    tables = importlib.import_module("studies.2026-12-mutants.tables")
+    printed = [line for part in (tables.curves, tables.gains, tables.proteins, tables.verdicts) for line in part()]
+    rows = [line for line in [*printed, *tables.zero_shot()] if line.startswith("| ")]
+    assert len(rows) > 60 and not [row for row in rows if row not in page]
