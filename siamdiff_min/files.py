@@ -151,8 +151,8 @@ def unescape(cell: str) -> str:
 def read_rows(path, separators: str = "\t") -> dict[int, list[str]]:
     """The cells of a table of text, by the number of the row in a spreadsheet, without blank rows.
 
-    The first of `separators` that line 1 contains stands between the cells. A cell may be in quotes, as Excel and
-    pandas write it. White space around a cell is removed. Raises StructureError.
+    Between the cells stands the first of `separators`, or if line 1 has none, the one that it has most of. A cell may
+    be in quotes, as Excel and pandas write it. White space around a cell is removed. Raises StructureError.
     """
     with structure_errors(path, "cannot be opened"):
         data = Path(path).read_bytes()
@@ -160,7 +160,7 @@ def read_rows(path, separators: str = "\t") -> dict[int, list[str]]:
         raise StructureError(path, "a workbook, not text", "save it as CSV")
     text = _decoded(data)
     first = next(iter(text.strip().splitlines()), "")
-    separator = next(filter(first.__contains__, separators), separators[0])
+    separator = separators[0] if separators[0] in first else max(separators, key=first.count)
     with structure_errors(path, "malformed table"):
         rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
         cells = {number: [cell.strip() for cell in row] for number, row in enumerate(rows, 1)}

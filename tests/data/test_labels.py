@@ -39,6 +39,7 @@ READ = {  # a table, options, the kind, and the values by name
     "EC numbers": ("name\tvalue\na\t3.4.1.1, 1.1.1.1\nb\t3.4.1.1", {}, "labels",
         {"a": ["3.4.1.1", "1.1.1.1"], "b": ["3.4.1.1"]}),
     "a title with a comma": ("name;value;T, in K\na;1;5\nb;3;6", {}, "regression", {"a": 1, "b": 3}),
+    "a title with a semicolon": ('name,value,"T; in K"\na,1,5\nb,3,6', {}, "regression", {"a": 1, "b": 3}),
     "Excel's empty cells at the end": ("name,value\na,1,,\nb,3\n", {}, "regression", {"a": 1, "b": 3}),
     "an index of pandas": (",name,value\n0,a,1\n1,b,3\n", {}, "regression", {"a": 1, "b": 3}),
     "a column `number` of whole structures": ("name,number,value\na,1,1\nb,2,3\n", {}, "regression", {"a": 1, "b": 3}),
