@@ -130,7 +130,7 @@ def harm(wanted) -> None:
         action, number, below = wanted["DISK"].split(":", 2)
         at_disk_operation(action, int(number), below)
     if "START" in wanted:
-        loader.START = wanted["START"]
+        loader.START, loader.PATIENCE = wanted["START"], 300
     if "SLOW_FORKS" in wanted:
         os.register_at_fork(after_in_child=lambda: time.sleep(float(wanted["SLOW_FORKS"])))
     if wanted.get("LOADER", "").startswith("hangs"):

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from ..files import SiamDiffError
 from ..machine import START, begin_worker, cores
 
-PATIENCE = 60  # seconds to wait for a batch: a process that loads data may hang
+PATIENCE = 60 if START == "fork" else 300  # seconds to wait for a batch: a process may hang. Others import torch first
 
 
 def load_batches(dataset: Dataset, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:

@@ -119,10 +119,10 @@ def launch(
             dist.init_process_group(backend, timeout=PATIENCE)
         yield Ranks(chosen, rank, world)
     except RuntimeError as error:
-        reason = re.sub(r"^\[\S+\] ", "", str(error).partition("\n")[0])
+        reason = re.sub(r"^\[\S+\] ", "", str(error).partition("\n")[0]).partition(". ")[0]
         if reason.startswith(("DataLoader worker (pid", "DataLoader timed out")):
             help = "Memory may have run out (fewer --num-workers need less), or the disk of the data does not answer"
-            raise SiamDiffError(f"{reason.rstrip(' .')}. {help}") from error
+            raise SiamDiffError(f"{reason}. {help}") from error
         if isinstance(error, dist.DistError) or "/gloo/" in str(error):
             raise SiamDiffError(f"lost another process of this run, whose message tells why ({reason})") from error
         raise
