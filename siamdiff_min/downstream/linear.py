@@ -43,8 +43,10 @@ def fit(x: np.ndarray, y: np.ndarray, groups: Sequence, kind: str, num_classes: 
             "classes", the number of the class (K,), below `num_classes`.
         groups: of every row (K,).
 
-    Raises ValueError if an output was measured in fewer than two groups.
+    Raises ValueError if an output was measured in fewer than two groups, or for a kind of a plugin.
     """
+    if kind not in LOSSES:
+        raise ValueError(f"there is no linear head for labels of the kind {kind}")
     x, y, groups = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64), np.asarray(groups)
     heads = []
     for column in y.reshape(len(y), -1).T:
@@ -72,8 +74,8 @@ def folds_of(y: np.ndarray, groups: np.ndarray, folds: int) -> np.ndarray:
         raise ValueError(f"{folds} folds need as many different structures with a value, there are {len(first)}")
     value, random = y.reshape(len(y), -1)[first, 0], np.random.default_rng(0)
     order = np.lexsort((random.random(len(first)), value))  # by value, equal ones by chance
-    # Of each so many groups of similar value every fold gets one, by chance. If all folds had them in one order, the
-    # lowest would always be in the first: a head that says the mean of the others would look worse than chance.
+    # Every fold gets one of each `folds` groups of similar value, by chance. If the lowest of them were always in one
+    # fold, a head that says the mean of the others would look worse than chance.
     order = order[np.lexsort((random.random(len(first)), np.arange(len(first)) // folds))]
     return (order.argsort() % folds)[group]
 
