@@ -25,7 +25,7 @@ SOON = 60  # seconds from the sentence to the end
 TRAINED, HELD_OUT = 7, 43  # proteins of the stand-in
 SENTENCES = {
     "raises": "error: the store was replaced while it was in use\n",
-    "killed": "is killed by signal: Killed. Memory may have run out (fewer --num-workers need less), or the disk",
+    "killed": "error: DataLoader worker (pid",  # "is killed by signal", or if it is spawned "exited unexpectedly"
     "hangs": "error: DataLoader timed out after 3 seconds. Memory may have run out",
 }
 
