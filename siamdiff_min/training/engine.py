@@ -185,7 +185,7 @@ class Run:
                 "data": data,
                 "steps": self.last_step,
             }
-            write_file(Path(self.config.out) / "options.json", json.dumps(content, indent=1).encode())
+            write_file(Path(self.config.out) / "options.json", json.dumps(content, indent=1, default=str).encode())
 
     def prepare(self) -> None:
         """Set epoch, stage and learning rate of the next step."""
