@@ -114,9 +114,12 @@ def launch(
         keep_freed_memory()
         if amp == "bf16":
             keep_few_plans()
-    try:
-        if world > 1:
+    if world > 1:
+        try:
             dist.init_process_group(backend, timeout=PATIENCE)
+        except RuntimeError as error:
+            raise SiamDiffError(f"the processes of this run cannot meet: {error!s:.300}") from error
+    try:
         yield Ranks(chosen, rank, world)
     except RuntimeError as error:
         reason = re.sub(r"^\[\S+\] ", "", str(error).partition("\n")[0]).partition(". ")[0]
