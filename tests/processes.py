@@ -83,6 +83,7 @@ PROGRAMS = {
     "idle": lambda *argv: framed(*argv, build=standin.Idle),
     "train": partial(script, "train.py"),
     "finetune": partial(script, "finetune.py"),
+    "one_file": partial(script, "examples/one_file.py"),
     "convert": convert,
     "evaluate": evaluate,
     "embed": lambda *argv: embed.main(list(argv)),

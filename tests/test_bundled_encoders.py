@@ -72,7 +72,7 @@ def test_a_bundled_encoder_says_where_it_comes_from(bundled):
 def test_embeddings_without_a_checkpoint(bundled, tmp_path, capsys):
     file = tmp_path / "mine.pdb"
     write_pdb(file, bundle_encoder.smallest().read().protein)
-    for argv, name in (([], "siamdiff-atom"), (["--checkpoint", "siamdiff-residue"], "siamdiff-residue")):
+    for argv, name in (([], "siamdiff-residue"), (["--checkpoint", "siamdiff-atom"], "siamdiff-atom")):
         assert main([str(file), *argv, "--out", f"{name}.npz", "--device", "cpu"]) == 0
         assert f"encoder {bundled[name]}" in capsys.readouterr().out
         with np.load(f"{name}.npz") as arrays:

@@ -299,7 +299,7 @@ def test_two_processes_write_an_encoder_that_the_package_reads(level, launched, 
     if launched:
         cold("examples/one_file.py", *options, launcher=TWO_RANKS)
     else:  # as torchrun starts them
-        run("module", "examples.one_file", *options, world=2)
+        run("one_file", *options, world=2)
     theirs = siamdiff_min.load_encoder(tmp_path / "encoder.pt", "cpu")
     found = one_file.GearNetEdge(level, "tiny").eval()
     found.load_state_dict(theirs.state_dict())

@@ -144,8 +144,8 @@ def test_values_beside_an_encoder_are_read_again_or_refused(tmp_path):
     siamdiff_min.load_encoder(file, "cpu")
     before = file.read_bytes()
     for name, value in {
-        "where": Path("x"), "names": ["a"] * 200_000, "nested": {"head": torch.nn.Linear(1, 1)}, "size": "paper",
-        "format": "v1", "step": -1, "z": 1j, "kind": Kind.A, "keys": {(1, 2): 3}, "of": {Kind.A: 1}, "big": 2**63,
+        "where": Path("x"), "nested": {"head": torch.nn.Linear(1, 1)}, "size": "paper",
+        "format": "v1", "kind": Kind.A, "of": {Kind.A: 1},
     }.items():  # fmt: skip
         with pytest.raises(ConfigError, match=f"mine.pt is not written: .*{name}"):
             encoder.save(file, **{name: value})

@@ -209,7 +209,7 @@ class Regression(Task):
 
     def constant(self, target: Tensor) -> Variance:
         standardised = self.standardise(target)
-        return Variance.of(standardised[~standardised.isnan()])
+        return Variance.of(standardised[~standardised.isnan()] if self.properties else standardised)
 
     def score(self, output: Tensor) -> Tensor:
         return (output if self.properties else output.squeeze(-1)) * self.std + self.mean
