@@ -31,6 +31,7 @@ from benchmarks.kept import kept
 from benchmarks.ppis import interval
 from benchmarks.probe import Item, load, save, short, sides
 from siamdiff_min.data.sources import find_structures
+from siamdiff_min.downstream.mutations import HYDROPATHY, VOLUME
 from siamdiff_min.encoders import weights
 from siamdiff_min.encoders.ops import MLP
 from siamdiff_min.files import ConfigError, StructureError, console
@@ -49,15 +50,6 @@ MODELS |= {
 }
 COMPONENTS = (8, 32)  # main directions of an encoder's features that the regression sees
 PUBLISHED = ("FoldX", "EvoEF", "DynaMut2", "ThermoNet", "KORPM", "CartesianDDG", "ACDCNN", "PoPMuSiC", "DDGun3D")
-LETTERS = "ARNDCQEGHILKMFPSTWYV"  # the order of the next two
-VOLUME = (  # cubic angstrom, Zamyatnin (1972)
-    *(88.6, 173.4, 114.1, 111.1, 108.5, 143.8, 138.4, 60.1, 153.2, 166.7),
-    *(166.7, 168.6, 162.9, 189.9, 112.7, 89.0, 116.1, 227.8, 193.6, 140.0),
-)
-HYDROPATHY = (  # Kyte and Doolittle (1982)
-    *(1.8, -4.5, -3.5, -3.5, 2.5, -3.5, -3.5, -0.4, -3.2, 4.5),
-    *(3.8, -3.9, 1.9, 2.8, -1.6, -0.8, -0.7, -0.9, -1.3, 4.2),
-)
 
 
 @dataclass(frozen=True)
@@ -113,7 +105,7 @@ def read_mutations(data: Path, table: str, required: bool = True) -> list[Mutati
 def of_types(m: Mutation) -> list[float]:
     """Both types, what changes of volume and hydropathy, and by how much (45,)."""
     both = np.eye(NUM_RESIDUE_TYPES)[[m.wild, m.mutant]].ravel()
-    a, b = (LETTERS.index(ONE_LETTER[kind]) for kind in (m.wild, m.mutant))
+    a, b = m.wild, m.mutant
     volume, water = (VOLUME[b] - VOLUME[a]) / 50, (HYDROPATHY[b] - HYDROPATHY[a]) / 3
     return [*both, volume, abs(volume), water, abs(water), HYDROPATHY[a] / 3]
 

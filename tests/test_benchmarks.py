@@ -158,7 +158,7 @@ def stability(tmp_path_factory, chains):
             for i in random.permutation(len(kinds))[:20]:
                 chain, number, code = structure.positions[i]
                 mutant = ONE_LETTER[(kinds[i] + 1 + random.integers(18)) % 20]
-                volume = [ddg.VOLUME[ddg.LETTERS.index(x)] for x in (ONE_LETTER[kinds[i]], mutant)]
+                volume = [ddg.VOLUME[ONE_LETTER.index(x)] for x in (ONE_LETTER[kinds[i]], mutant)]
                 value = f"{(volume[1] - volume[0]) / 50 + 0.1 * random.normal():.3f}"
                 row = [name, chain, ONE_LETTER[kinds[i]], f"{number}{code}".strip(), mutant, value]
                 lines.append("\t".join([*row, *[value] * len(ddg.PUBLISHED)]))
