@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 from tqdm import tqdm
 
 from ..files import ConfigError, SiamDiffError, lock
@@ -116,7 +117,10 @@ def launch(
             keep_few_plans()
     if world > 1:
         try:
-            dist.init_process_group(backend, timeout=PATIENCE)
+            store, *_ = next(rendezvous("env://", rank, world, timeout=PATIENCE))
+            # torchrun may keep this store through its restarts, with the stale addresses of those before.
+            store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
         except RuntimeError as error:
             raise SiamDiffError(f"the processes of this run cannot meet: {error!s:.300}") from error
     try:

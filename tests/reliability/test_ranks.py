@@ -29,7 +29,7 @@ PLACES = ("step", "validation", "save", "data", "start")
 @pytest.mark.parametrize("place", PLACES[:3])
 def test_a_dying_rank_ends_the_others(place, world, rounds, tmp_path, record_property):
     """They end by themselves, and in vain; the traceback is printed; what was saved is resumed, all bit-equal."""
-    options = "--epochs", "1", "--save-every", "2"
+    options = "--epochs", "1", "--save-every", "2", "--log-every", "1"  # means over more steps begin anew
     reference, log, slowest, deaths = tmp_path / "reference", tmp_path / "log", 0.0, 0
     assert finish(start(log, world, "stand-in", reference, *options)) == [0] * world
     dying = ["0"] if place == "save" else ["0", "1"]  # the first one saves; a third one has nothing held out
