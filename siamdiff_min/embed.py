@@ -5,10 +5,12 @@ package, or any file with the weights of one: encoder.pt, a checkpoint, a fine-t
 `encoders/embedding.py` computes; here are the command, its processes and its files.
 """
 
+import base64
 import contextlib
 import csv
 import hashlib
 import io
+import json
 import math
 import os
 import sys
@@ -19,7 +21,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
-from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -40,14 +41,13 @@ from .files import (
     lock,
     printable,
     replacing,
-    write_file,
     writing,
 )
 from .machine import choose_device, cores, keep_few_plans, keep_freed_memory
 from .protein.structure import Structure
 from .training.ranks import Ranks
 
-GROUP = 128  # structures whose vectors are kept together: an interrupted command loses fewer than that
+GROUP = 128  # structures that a GPU sorts into batches
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Job:
                 pieces += [(f"{source}_{chain}", part) for chain, part in chains] or [(str(source), x)]
                 owner += [k] * (len(pieces) - len(owner))
         embedder = ready_encoder(self.weights, self.device, self.batch_nodes, self.amp)
-        for i, embedding in sorted(embedder.embed_group(pieces, self.include), key=itemgetter(0)):
-            found[owner[i]].append(embedding)
+        for k, embedding in zip(owner, embedder.embed_group(pieces, self.include)):
+            found[k].append(embedding)
         return found
 
 
@@ -109,100 +109,91 @@ def embed_sources(job: Job, sources: Sequence[Source], processes: int) -> Iterat
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-class Parts:
-    """The vectors of a command so far: a file for each GROUP of its structures, in a folder beside OUT.
+class Kept:
+    """What a command has embedded so far: a file beside OUT, with a line of JSON for each of its structures.
 
-    An interrupted command goes on after its last part. Parts of another command are removed. `command` tells them
-    apart: a hash of all that decides on the vectors.
+    An interrupted command goes on after the last whole line. The first line tells commands apart: it is a hash of all
+    that decides on the vectors.
     """
 
-    def __init__(self, out: Path, command: str):
-        self.folder = out.with_name(f"{out.name}.siamdiff-parts")
-        self.command = command
+    def __init__(self, out: Path):
+        self.path = out.with_name(f"{out.name}.siamdiff-part")
+        self.done = 0  # structures
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[None]:
-        """Keep other commands away, which get a SiamDiffError. A folder without parts goes again."""
-        mine = self.folder / "command"
-        with lock(self.folder / "lock", f"another siamdiff embed writes to {self.folder}: wait for its end"):
+    def open(self, command: str) -> Iterator[None]:
+        """Keep other commands away, which get a SiamDiffError. Lines of another command are removed."""
+        with lock(self.path, f"another siamdiff embed writes to {self.path}: wait for its end") as self.file:
             try:
-                if not mine.exists() or mine.read_text() != self.command:
-                    self.clear()
-                    write_file(mine, self.command.encode())
+                with writing(self.path):
+                    first = f"{command}\n".encode()
+                    self.file.seek(0)
+                    ours = self.file.readline() == first
+                    whole = [len(line) for line in self.file if line.endswith(b"\n")] if ours else []
+                    self.file.truncate(len(first) + sum(whole) if ours else 0)
+                    if not ours:
+                        self.file.write(first)
+                    self.done = len(whole)
                 yield
             finally:
-                if not self.files():
-                    with writing(self.folder):
-                        mine.unlink(missing_ok=True)
-                        (self.folder / "lock").unlink(missing_ok=True)
-                    with contextlib.suppress(OSError):  # it holds a file that is not ours
-                        self.folder.rmdir()
+                if not self.done:
+                    self.path.unlink(missing_ok=True)
 
-    def files(self) -> list[Path]:
-        """The parts that are whole."""
-        return sorted(self.folder.glob("[0-9]" * 8 + ".npz"))
-
-    def add(self, embedded: Sequence[Embedding | StructureError], include: Sequence[str]) -> None:
-        """Write the next part. Raises WriteError."""
-        columns, errors = defaultdict(list), [x for x in embedded if isinstance(x, StructureError)]
-        for e in [x for x in embedded if isinstance(x, Embedding)]:
-            rows = {"id": [e.id], "incomplete": [e.incomplete], "untold": [e.plddt is not None and math.isnan(e.plddt)]}
-            rows |= {name: e.mean[None] if name == "mean" else getattr(e, name) for name in include}
+    def add(self, found: Sequence[Embedding | StructureError], include: Sequence[str]) -> None:
+        """Write the line of a structure, from all it gave. Raises WriteError."""
+        line = []
+        for e in found:
+            if isinstance(e, StructureError):
+                line.append({"error": e.args, "unwanted": isinstance(e, UnwantedError)})
+                continue
+            row = {"id": [e.id], "incomplete": [e.incomplete], "untold": [e.plddt is not None and math.isnan(e.plddt)]}
             if {"per_residue", "per_atom"} & {*include}:
-                rows |= {"residue_chain": e.chain, "residue_number": e.residue_number, "residue_type": list(e.sequence)}
-                rows |= {"residue_insertion_code": e.insertion_code, "residue_offset": [len(e.sequence)]}
+                row |= {"residue_chain": e.chain, "residue_number": e.residue_number.tolist()}
+                row |= {"residue_type": [*e.sequence], "residue_insertion_code": e.insertion_code}
+                row["residue_offset"] = [len(e.sequence)]
             if "per_atom" in include:
-                rows |= {"atom_name": e.atom_name, "atom_residue": e.atom_residue, "atom_offset": [len(e.atom_name)]}
-            for name, values in rows.items():
-                columns[name].append(np.array(values))
-        arrays = {name: np.concatenate(parts) for name, parts in columns.items()}
-        arrays["failed"] = np.array([error.path for error in errors], dtype=str)
-        arrays["failed_reason"] = np.array([error.reason for error in errors], dtype=str)
-        arrays["failed_detail"] = np.array([error.detail for error in errors], dtype=str)
-        arrays["unwanted"] = np.array([isinstance(error, UnwantedError) for error in errors], dtype=bool)
-        with replacing(self.folder / f"{len(self.files()):08d}.npz") as file:
-            np.savez(file, **arrays)
+                row |= {"atom_name": e.atom_name, "atom_residue": e.atom_residue.tolist()}
+                row["atom_offset"] = [len(e.atom_name)]
+            line.append(row | {name: base64.b64encode(getattr(e, name)).decode() for name in include})
+        with writing(self.path):
+            self.file.write(json.dumps(line).encode() + b"\n")
+            self.file.flush()
+        self.done += 1
 
-    def clear(self) -> None:
-        """Remove all parts. Raises WriteError."""
-        with writing(self.folder):
-            for file in self.files():
-                file.unlink()
+    def read(self, include: Sequence[str], width: int, files: contextlib.ExitStack) -> tuple[dict, list]:
+        """All columns, and all errors. Vectors lie in nameless files, which `files` closes, and not in memory.
 
-
-def merged(parts: Sequence[Path], files: contextlib.ExitStack) -> dict[str, np.ndarray]:
-    """The columns of all parts. Vectors lie in nameless files, which `files` closes, and not in memory.
-
-    Structure i has the rows `residue_offset[i]` to `residue_offset[i + 1]` of `per_residue`, and so on for `per_atom`.
-    """
-    texts = ("id", "incomplete", "failed", "failed_reason", "failed_detail")
-    columns = {name: [np.zeros(0, str)] for name in texts} | {
-        name: [np.zeros(0, bool)] for name in ("unwanted", "untold")
-    }
-    vectors, width = {}, 0
-    for part in parts:
-        with np.load(part, allow_pickle=False) as kept:
-            for name in kept.files:
-                if name not in INCLUDE:
-                    columns.setdefault(name, []).append(kept[name])
+        Structure i has the rows `residue_offset[i]` to `residue_offset[i + 1]` of `per_residue`, and so on for
+        `per_atom`. Raises WriteError.
+        """
+        columns, errors = defaultdict(list), []
+        with writing(self.path):
+            nameless = partial(tempfile.TemporaryFile, dir=self.path.parent)
+            vectors = {name: files.enter_context(nameless()) for name in include}
+            self.file.seek(0)
+            next(self.file)
+            for row in (row for line in self.file for row in json.loads(line)):
+                if "error" in row:
+                    errors.append((UnwantedError if row["unwanted"] else StructureError)(*row["error"]))
                     continue
-                if name not in vectors:
-                    vectors[name] = files.enter_context(tempfile.TemporaryFile(dir=part.parent))  # noqa: SIM115
-                width = kept[name].shape[1]
-                vectors[name].write(kept[name].tobytes())
-    arrays = {name: np.concatenate(values) for name, values in columns.items()}
-    arrays |= {name: np.append(0, x.cumsum()) for name, x in arrays.items() if name.endswith("_offset")}
-    for name, file in vectors.items():
-        file.flush()
-        arrays[name] = np.memmap(file, np.float32, "r").reshape(-1, width)
-    return arrays
+                for name, values in row.items():
+                    if name in vectors:
+                        vectors[name].write(base64.b64decode(values))
+                    else:
+                        columns[name].append(np.array(values))
+            arrays = {name: np.concatenate(values) for name, values in columns.items()}
+            arrays |= {name: np.append(0, x.cumsum()) for name, x in arrays.items() if name.endswith("_offset")}
+            for name, file in vectors.items() if arrays else ():
+                file.flush()
+                arrays[name] = np.memmap(file, np.float32, "r").reshape(-1, width)
+        return arrays, errors
 
 
-def write_table(out: Path, arrays: Mapping[str, np.ndarray], include: Sequence[str]) -> None:
+def write_table(out: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write an .npz without pickles, or the means as a .csv. Raises WriteError; an older file is then unchanged."""
     with replacing(out) as file:
         if out.suffix == ".npz":
-            np.savez(file, **{name: x for name, x in arrays.items() if name in include or name not in INCLUDE})
+            np.savez(file, **arrays)
         else:
             text = io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="")
             table = csv.writer(text)
@@ -232,7 +223,7 @@ def check_out(out: Path, include: Sequence[str]) -> None:
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def embed_structures(args: Namespace) -> int:
+def embed_structures(args: Namespace, kept: Kept) -> int:
     """Embed the structures of a command line; returns 1 if one of its paths gave no embedding."""
     check_out(args.out, args.include)
     keep_freed_memory()
@@ -246,39 +237,33 @@ def embed_structures(args: Namespace) -> int:
     count = Counter(source.name for source in sources)
     names = {s: s.name if count[s.name] == 1 else f"{s.path}:{s.name}" for s in sources}  # no two are the same
     print(f"encoder {printable(str(weights))}", flush=True)
-    parts = Parts(args.out, fingerprint(job, sources))
-    with parts.open(), contextlib.ExitStack() as files:
-        done, group = min(GROUP * len(parts.files()), len(sources)), []
+    with kept.open(fingerprint(job, sources)), contextlib.ExitStack() as files:
+        done = kept.done
         if done:
             print(f"going on after {done} of {len(sources)} structures", flush=True)
         with (
             contextlib.closing(embed_sources(job, sources[done:], args.num_workers or 1)) as results,
             Ranks(embedder.device).bar(total=len(sources), initial=done, unit="protein") as bar,
         ):
-            for number, (source, found) in enumerate(zip(sources[done:], results), done + 1):
+            for source, found in zip(sources[done:], results):
                 failed = [x for x in found if isinstance(x, StructureError)]
                 if failed and args.fail_fast:
                     raise failed[0]
                 whole = [replace(x, id=names[source] + x.id[len(str(source)) :]) for x in found if x not in failed]
-                group += whole + failed
+                kept.add(whole + failed, args.include)
                 bar.update()
-                if number % GROUP == 0 or number == len(sources):
-                    parts.add(group, args.include)
-                    group = []
-        with writing(args.out):
-            arrays = merged(parts.files(), files)
-        errors = [arrays.pop(name).tolist() for name in ("unwanted", "failed", "failed_reason", "failed_detail")]
-        untold = arrays.pop("untold").sum()
-        embedded = dict(zip(arrays["id"].tolist(), arrays["incomplete"].tolist()))
-        failures = [StructureError(*rest) for unwanted, *rest in zip(*errors) if not unwanted]
-        arrays["failed"] = np.array([error.path for error in failures], dtype=str)
-        arrays["failed_reason"] = np.array([error.reason for error in failures], dtype=str)
+        arrays, errors = kept.read(args.include, embedder.encoder.out_dim, files)
+        failures = [error for error in errors if not isinstance(error, UnwantedError)]
+        embedded = dict(zip(arrays.get("id", ()), arrays.get("incomplete", ())))
+        untold = arrays.pop("untold", np.zeros(0)).sum()
         if embedded:
-            write_table(args.out, arrays, args.include)
-        parts.clear()
+            arrays["failed"] = np.array([error.path for error in failures], dtype=str)
+            arrays["failed_reason"] = np.array([error.reason for error in failures], dtype=str)
+            write_table(args.out, arrays)
+        kept.done = 0  # nothing to go on with
 
     skipped = Counter(reason for listing in listings for _, reason in listing.skipped)
-    skipped.update(reason for unwanted, _, reason, _ in zip(*errors) if unwanted)
+    skipped.update(error.reason for error in errors if error not in failures)
     said = [f"warning: {printable(name)}: {reason}" for name, reason in embedded.items() if reason]
     said += [f"failed: {error}" for error in failures]
     said += [f"skipped: {reason} {count}" for reason, count in sorted(skipped.items())]
@@ -301,7 +286,7 @@ def fingerprint(job: Job, sources: Sequence[Source]) -> str:
     files = [
         (*asdict(source).values(), status[source.path].st_size, status[source.path].st_mtime_ns) for source in sources
     ]
-    what = (__version__, checksum(job.weights), job.device, job.amp, job.include, job.each_chain, GROUP)
+    what = (__version__, checksum(job.weights), job.device, job.amp, job.include, job.each_chain)
     return hashlib.sha256(repr((what, files)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -324,12 +309,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--amp", default="off", choices=("off", "bf16"), help="autocast to bfloat16 (default: off)")
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first structure that fails")
     args = parser.parse_args(argv)
+    kept = Kept(args.out)
     try:
         with console():
-            return embed_structures(args)
+            return embed_structures(args, kept)
     except KeyboardInterrupt:
-        kept = GROUP * len(Parts(args.out, "").files())
-        more = f"; {kept} structures are kept, and the same command goes on" if kept else ""
+        more = f"; {kept.done} structures are kept, and the same command goes on" if kept.done else ""
         print(f"stopped: {args.out} is not written{more}", file=sys.stderr)
         return 130
 

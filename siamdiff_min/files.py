@@ -231,18 +231,19 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def lock(path: Path, busy: str = "") -> Iterator[None]:
-    """Hold the lock file `path`; the system frees it when the process ends, however it ends. Children do not hold it.
+def lock(path: Path, busy: str = "") -> Iterator[IO[bytes]]:
+    """Hold the lock of the file `path`; the system frees it when the process ends, however it ends. Children hold none.
 
-    If another process holds it, wait, or with `busy` raise SiamDiffError with that text. Raises WriteError.
+    If another process holds it, wait, or with `busy` raise SiamDiffError with that text. Opening and closing the file
+    again would free the lock. Raises WriteError.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "ab")  # noqa: SIM115
+        file = open(path, "a+b")  # noqa: SIM115
     with file:
         with writing(path):  # a network disk may know no locks
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
             except (BlockingIOError, PermissionError) as error:
                 raise SiamDiffError(busy) from error
-        yield
+        yield file

@@ -381,37 +381,33 @@ def test_what_is_embedded_before_an_interruption_is_kept(weights, tmp_path, file
     given = [*files[:4], tmp_path / "bad.pdb", *files[4:9]]
     options = ["--checkpoint", weights, "--include", *include, "--out"]
     assert embed_here(*given, *options, tmp_path / "whole.npz") == 1
-    monkeypatch.setattr(embed, "GROUP", 3)
-    add, done = embed.Parts.add, []
+    add, calls = embed.Kept.add, []
 
     def interrupted(self, *arguments):
-        if len(done) == 2:
+        calls.append(add(self, *arguments))
+        if len(calls) == 6:
+            self.file.write(b"half a li")
             raise KeyboardInterrupt
-        done.append(add(self, *arguments))
 
-    monkeypatch.setattr(embed.Parts, "add", interrupted)
+    monkeypatch.setattr(embed.Kept, "add", interrupted)
     capsys.readouterr()
     assert embed_here(*given, *options, tmp_path / "e.npz") == 130
     assert "e.npz is not written; 6 structures are kept, and the same command goes on" in capsys.readouterr().err
     assert not (tmp_path / "e.npz").exists()
-    monkeypatch.setattr(embed.Parts, "add", add)
     assert embed_here(*given, *options, tmp_path / "e.npz") == 1
     assert "going on after 6 of 10 structures" in capsys.readouterr().out
     assert columns(tmp_path / "e.npz") == columns(tmp_path / "whole.npz")
-    monkeypatch.setattr(embed.Parts, "add", interrupted)
-    assert embed_here(*given, *options, tmp_path / "e.npz") == 130  # `done` is full: at once
-    done.clear()
+    calls.clear()
     assert embed_here(*given, *options, tmp_path / "e.npz") == 130
-    monkeypatch.setattr(embed.Parts, "add", add)
     assert embed_here(*given[1:], *options, tmp_path / "e.npz") == 1
-    assert "going on" not in "".join(capsys.readouterr()) and len(columns(tmp_path / "e.npz")["id"]) == 8
+    assert "going on" not in capsys.readouterr().out and len(columns(tmp_path / "e.npz")["id"]) == 8
     assert sorted(os.listdir(tmp_path)) == ["bad.pdb", "e.npz", "whole.npz"]
 
 
 def test_two_commands_that_write_one_file(weights, tmp_path, files, capsys):
     """One is told to wait. If the other were killed, its lock would be gone."""
     out = tmp_path / "e.npz"
-    with embed.Parts(out, "another").open():
+    with embed.Kept(out).open("another"):
         said = run(files[0], "--checkpoint", weights, "--out", out, status=1)
         assert "error: another siamdiff embed writes to " in said
     assert embed_here(files[0], "--checkpoint", weights, "--out", out) == 0
@@ -550,13 +546,13 @@ def test_bfloat16_changes_vectors_by_little(checkpoint, files, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_command_that_is_stopped_ends_at_once_and_goes_on_later(number, weights, tmp_path, files):
     (tmp_path / "many").mkdir()
-    for i in range(160):
+    for i in range(60):
         os.link(files[0], tmp_path / "many" / f"{i}.pdb.gz")
     log, out = tmp_path / "log", tmp_path / "e.npz"
     command = [tmp_path / "many", "--checkpoint", weights, "--out", out, "--device", "cpu", "--num-workers", "2"]
     (child,) = processes.start(log, 1, "embed", *command)
-    parts = tmp_path / "e.npz.siamdiff-parts"
-    processes.until(lambda: [*parts.glob("0*.npz")] or not child.is_alive(), log)
+    part = tmp_path / "e.npz.siamdiff-part"
+    processes.until(lambda: (part.exists() and part.stat().st_size > 1000) or not child.is_alive(), log)
     workers = processes.descendants(child.pid)
     os.kill(child.pid, number)
     assert processes.finish([child]) == [130 if number == signal.SIGINT else -number] and not out.exists()
@@ -568,7 +564,7 @@ def test_a_command_that_is_stopped_ends_at_once_and_goes_on_later(number, weight
     (child,) = processes.start(log, 1, "embed", *command)
     assert processes.finish([child]) == [0] and "going on after " in log.read_text()
     found = columns(out)
-    assert len(found["id"]) == 160 and len({tuple(vector) for vector in found["mean"]}) == 1
+    assert len(found["id"]) == 60 and len({tuple(vector) for vector in found["mean"]}) == 1
     assert sorted(os.listdir(tmp_path)) == ["e.npz", "log", "many"]
 
 

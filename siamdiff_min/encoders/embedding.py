@@ -9,7 +9,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 
 import numpy as np
 import torch
@@ -95,24 +94,22 @@ class Embedder:
                 structure = error or structure
             if passed(structure):
                 named.append((name, structure))
-        embedded = sorted(self.embed_group(named, include), key=itemgetter(0))
-        results = [embedding for _, embedding in embedded if passed(embedding)]
+        results = [embedding for embedding in self.embed_group(named, include) if passed(embedding)]
         for reason in (*failed, *(f"{reason} {count}" for reason, count in sorted(skipped.items()))):
             warnings.warn(f"left out: {reason}", stacklevel=3)  # where `encoder.embed` is called
         return results if len(inputs) != 1 or is_many(inputs[0]) else next(iter(results), None)
 
     def embed_group(
         self, structures: list[tuple[str, Structure]], include: Sequence[str]
-    ) -> Iterator[tuple[int, Embedding | StructureError]]:
-        """Yield (index, embedding) for each (id, structure), in batches of similar size, the largest structures first.
+    ) -> list[Embedding | StructureError]:
+        """The embedding of each (id, structure). They are computed in batches of similar size, the largest ones first.
 
         If a structure has no nodes of this level, coordinates or representations that are not finite, or if the memory
         is too small for it alone, its embedding is a StructureError.
         """
         views = [tried(self._view, name, structure.protein) for name, structure in structures]
-        yield from ((i, view) for i, view in enumerate(views) if isinstance(view, StructureError))
+        found, batches, room = [*views], [], 0
         usable = [i for i, view in enumerate(views) if isinstance(view, Protein)]
-        batches, room = [], 0
         for i in sorted(usable, key=lambda i: -views[i].num_atoms):
             if views[i].num_atoms > room:
                 batches.append([])
@@ -127,13 +124,11 @@ class Embedder:
             except (RuntimeError, MemoryError) as error:
                 if not no_memory_left(error):
                     raise
-                halves = batch[: len(batch) // 2], batch[len(batch) // 2 :]
-                batches[:0] = halves if len(batch) > 1 else []
-                for i in batch if len(batch) == 1 else ():
-                    yield (
-                        i,
-                        StructureError(structures[i][0], "no memory left for it", f"{views[i].num_residues} residues"),
-                    )
+                if len(batch) > 1:
+                    batches[:0] = batch[: len(batch) // 2], batch[len(batch) // 2 :]
+                else:
+                    size = f"{views[batch[0]].num_residues} residues"
+                    found[batch[0]] = StructureError(structures[batch[0]][0], "no memory left for it", size)
                 continue
             residues = encoding.residue.float().cpu().split([views[i].num_residues for i in batch])
             atoms = [torch.zeros(0, self.encoder.out_dim)] * len(batch)
@@ -141,7 +136,7 @@ class Embedder:
                 atoms = encoding.node.float().cpu().split([views[i].num_atoms for i in batch])
             for i, vectors, nodes in zip(batch, residues, atoms):
                 (name, structure), view = structures[i], views[i]
-                embedding = Embedding(
+                found[i] = Embedding(
                     id=name,
                     mean=vectors.mean(0).numpy(),
                     per_residue=(vectors if "per_residue" in include else vectors[:0]).clone().numpy(),
@@ -155,8 +150,9 @@ class Embedder:
                     atom_residue=view.atom_residue.clone().numpy(),
                     plddt=structure.plddt,
                 )
-                overflow = StructureError(name, "no finite representation", "numbers overflow in this encoder")
-                yield i, embedding if np.isfinite(embedding.mean).all() else overflow
+                if not np.isfinite(found[i].mean).all():
+                    found[i] = StructureError(name, "no finite representation", "numbers overflow in this encoder")
+        return found
 
     def _view(self, name: str, protein: Protein) -> Protein:
         """The nodes of this level. Raises StructureError: in a batch a coordinate of nan would spoil the others."""
