@@ -53,16 +53,12 @@ def atom3d_set(root, task: str, needed: Sequence[str] = tuple(SPLITS)) -> Labell
 def list_items(folder: Path, task: str) -> Listing:
     """The items of an LMDB folder, in its order. Raises StructureError."""
     path = str(folder)
-    if not _environment(path).stat()["entries"]:
-        raise StructureError(path, "an empty LMDB", "nothing was written into it")
     written = _get(path, "serialization_format").decode("latin-1")
     if written != "json":
         advice = "nothing is unpickled; ATOM3D's make_lmdb_dataset(..., serialization_format='json') converts it"
         raise StructureError(path, "not JSON", f"serialization_format {written[:20]!r}; {advice}")
     with structure_errors(path, "malformed set"):
-        count, entries = int(_get(path, "num_examples")), _environment(path).stat()["entries"]
-        if not 0 <= count <= entries:
-            raise ValueError(f"num_examples is {count}, there are {entries} entries")
+        count = int(_get(path, "num_examples"))
         if (other := _task_of(path)) not in (task, None):
             raise StructureError(path, "a set of another task", f"its items are those of {other}: --task {other}")
         ids = json.loads(_get(path, "id_to_idx", b"{}"))
@@ -112,13 +108,11 @@ def _environment(path: str):
         import lmdb
     except ImportError as error:
         raise StructureError(path, "cannot be opened", "it needs the package lmdb: pip install lmdb") from error
-    if not (Path(path) / "data.mdb").is_file():
-        raise StructureError(path, "cannot be opened", "data.mdb is not a regular file")
     with structure_errors(path, "cannot be opened"):
         environment = lmdb.open(path, readonly=True, lock=False, create=False)
     # LMDB maps the file into memory, and would crash the process beyond its end.
     expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-    size = (Path(path) / "data.mdb").stat().st_size
+    size = Path(path, LMDB).stat().st_size
     if size < expected:
         environment.close()
         raise StructureError(path, "truncated", f"{size} of {expected} bytes")
@@ -285,10 +279,7 @@ def _read_res(path: str, item: dict) -> Structure:
     numbered = _rows_of(position[:2] for position in positions)
     environments, dropped = {}, Counter()
     for name, indices in zip(names, lists, strict=True):
-        rows = np.fromiter(map(operator.index, indices), np.int64)
-        if rows.min(initial=0) < 0:
-            raise ValueError("negative subunit_indices")
-        near = np.unique(atom_of[rows])
+        near = np.unique(atom_of[np.fromiter(map(operator.index, indices), np.int64)])
         centre, reason = _centre(name, numbered, protein)
         if reason or centre in environments:
             dropped[f"environments {reason or 'listed before'}"] += 1

@@ -99,8 +99,6 @@ def _read_annotation(path: Path) -> tuple[tuple[str, ...], dict[str, list[str]]]
         if not first.startswith("### EC-numbers") or not second.startswith("### PDB-chain"):
             raise ValueError("no lines '### EC-numbers' and '### PDB-chain'")
         classes = tuple("\t".join(classes).rstrip("\t").split("\t"))  # as Excel leaves it
-        if wrong := [name for name in classes if not name or classes.count(name) > 1]:
-            raise ValueError(f"{wrong[0]!r:.100} among the labels is {'twice there' if wrong[0] else 'no name'}")
         cells = _by_chain(chains)
         if wrong := [name for name, row in cells.items() if not row or any(row[1:])]:
             raise ValueError(f"{len(cells[wrong[0]])} cells of labels for {wrong[0]}")
@@ -117,8 +115,6 @@ def _read_cutoffs(path: Path, cutoff: int) -> set[str]:
     with structure_errors(path, "malformed table"):
         (_, *header), *chains = rows
         percent = [int(re.fullmatch(r"\s*<?([0-9]{1,3})%?\s*", name)[1]) for name in header]  # "<30%"
-        if len(set(percent)) < len(percent):
-            raise ValueError(f"a cutoff twice: {percent}")
         if cutoff not in percent:
             raise StructureError(path, "no such cutoff", f"{cutoff}, there are {percent}")
         column = percent.index(cutoff)

@@ -20,7 +20,7 @@ from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # split -> its names in data sets
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
 NOT_MEASURED = {"", "na", "n/a", "#n/a", "nan"}  # among numbers, in any case. Among classes, NA may be sodium
-SMALLEST, LARGEST = 1.2e-38, 3.4e38  # sizes of numbers in float32, in which targets are kept
+LARGEST = 3.4e38  # in float32, in which targets are kept
 FEW, SHOWN = 10, 12  # whole numbers that may be names of classes; classes to list
 
 
@@ -69,11 +69,7 @@ def read_table(
     """
     rows = read_rows(path, "\t;,")
     with structure_errors(path, "malformed table"):
-        first, *others = rows or [0]
-        titles = _titles(rows.get(first, []))
-        lines = {number: _by_title(number, titles, rows[number]) for number in others}
-        if not lines:
-            raise ValueError("no rows below the titles")
+        titles, lines = _by_title(rows)
         title_of = {title.lower(): title for title in reversed(titles) if title}
         names = _found(name_column, titles) if name_column else title_of.get("name", titles[0])
         columns = [_found(title, titles) for title in value_column or [title_of.get("value", "value")]]
@@ -90,9 +86,7 @@ def read_table(
         used = {key: title_of[key] for key in ("chain", "number", "residue", "split") if key in title_of}
         if not {"chain", "number"} <= {*used}:  # of whole structures: a column `number` counts something else
             used = {key: title for key, title in used.items() if key not in ("number", "residue")}
-        labelled = [
-            _row(number, line, names, used, values[number]) for number, line in lines.items() if number in values
-        ]
+        labelled = [_row(number, lines[number], names, used, value) for number, value in values.items()]
     if unread := [title for title in titles if title and title not in (names, *columns, *used.values())]:
         notes.insert(0, f"columns that are not read: {', '.join(unread)}")
     options = {"column": ", ".join(columns)} if value_column else {}
@@ -113,17 +107,15 @@ def check_table(argv: Sequence[str]) -> None:
         read_table(path, **options)
 
 
-def _titles(cells: Sequence[str]) -> list[str]:
-    if not any(cells):
-        raise ValueError("it is empty, expected columns name and value")
-    return [*cells]
-
-
-def _by_title(number: int, titles: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
-    """The cells of a row. Excel may write empty ones at its end."""
-    if len(cells) < len(titles) or any(cells[len(titles) :]):
-        raise ValueError(f"row {number} has {len(cells)} columns of {len(titles)}: {cells!r:.100}")
-    return dict(zip(titles, cells))
+def _by_title(rows: Mapping[int, Sequence[str]]) -> tuple[list[str], dict[int, dict[str, str]]]:
+    """The titles, and the cells of every other row by them. Excel may write empty cells at the end of a row."""
+    if len(rows) < 2:
+        raise ValueError("no rows below the titles, of which two should be name and value")
+    (_, titles), *others = rows.items()
+    for number, cells in others:
+        if len(cells) < len(titles) or any(cells[len(titles) :]):
+            raise ValueError(f"row {number} has {len(cells)} columns of {len(titles)}: {cells!r:.100}")
+    return list(titles), {number: dict(zip(titles, cells)) for number, cells in others}
 
 
 def _found(title: str, titles: Sequence[str]) -> str:
@@ -152,18 +144,18 @@ def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, st
     return Row(number, name, chain, place, letter, SPLIT_OF[split], value)
 
 
-def residue_labels(name: str, rows: Sequence[Row], positions: Sequence[tuple], letters: str) -> dict[str, list]:
+def residue_labels(name: str, rows: Sequence[Row], positions: Sequence[tuple], types: Sequence[str]) -> dict[str, list]:
     """The labels of a structure's residues in file order, see `samples.py`; without rows for residues that it lacks.
 
-    `positions` are the chain, number and insertion code of every residue, `letters` the types. Raises StructureError if
+    `positions` are the chain, number and insertion code of every residue, `types` their letters. Raises StructureError if
     the table has another type.
     """
     residue_of = {(chain, f"{number}{code}".strip()): i for i, (chain, number, code) in enumerate(positions)}
     found = {residue_of[key]: row for row in rows if (key := (row.chain, row.place)) in residue_of}
     found = dict(sorted(found.items()))
     for i, row in found.items():
-        if row.residue not in ("", letters[i]):
-            reason = f"{row.chain}:{row.place} is {letters[i]}, but {row.residue} in row {row.number} of the table"
+        if row.residue not in ("", types[i]):
+            reason = f"{row.chain}:{row.place} is {types[i]}, but {row.residue} in row {row.number} of the table"
             raise StructureError(name, "residues are numbered differently", reason)
     places = [f"{row.chain}:{row.place}" for row in found.values()]
     return {"values": [row.value for row in found.values()], "rows": [*found], "places": places}
@@ -205,36 +197,34 @@ def _kind_of(cells: Mapping[str, Mapping[int, str]], words: Collection[str]) -> 
 
 def _numbers(cells: Mapping[str, Mapping[int, str]], kind: str, words: Collection[str]) -> tuple[dict, str, list[str]]:
     """Values by row, of several columns as lists with nan in the gaps; the values in words; notes."""
-    columns, about, notes = [], [], []
-    for title, column in cells.items():
-        values, commas = {}, [text for text in column.values() if "," in text and _number(text) is not None]
+    values, about, notes = {}, [], []
+    for i, (title, column) in enumerate(cells.items()):
+        commas = [text for text in column.values() if "," in text and _number(text) is not None]
+        known = []
         for number, text in column.items():
-            value = math.nan if _squeezed(text) in NOT_MEASURED | words else _number(text)
-            measured = value is None or not math.isnan(value)
-            if measured and (value is None or not math.isfinite(value) or (kind == "binary" and value not in (0, 1))):
+            if _squeezed(text) in NOT_MEASURED | words:
+                continue
+            value = _number(text)
+            if value is None or not abs(value) <= LARGEST or (kind == "binary" and value not in (0, 1)):
                 raise ValueError(f"row {number}: {text!r:.50} is no value for {kind}")
-            if measured and value and not SMALLEST <= abs(value) <= LARGEST:
-                raise ValueError(f"row {number}: float32 cannot hold {text!r:.50}; rescale the values")
-            if commas and "." in text and measured:
-                raise ValueError(
-                    f"row {number}: {text!r:.50} has a decimal point, but {commas[0]!r:.50} a decimal comma"
-                )
-            values[number] = value
-        columns.append(values)
+            if commas and "." in text:
+                mixed = f"{text!r:.50} has a decimal point, but {commas[0]!r:.50} a decimal comma"
+                raise ValueError(f"row {number}: {mixed}")
+            values.setdefault(number, [math.nan] * len(cells))[i] = value
+            known.append(value)
         of = f"{title}: " if len(cells) > 1 else ""
-        known = [value for value in values.values() if not math.isnan(value)]
         if not known:
             raise ValueError(f"column {title} has no value")
-        about.append(f"{of}{min(known):g} to {max(known):g}")
-        if kind == "binary":
-            about[-1] = f"{of}{known.count(1)} of {len(known)} are 1"
+        ones, different = known.count(1), len({*known})
+        about.append(
+            of + (f"{ones} of {len(known)} are 1" if kind == "binary" else f"{min(known):g} to {max(known):g}")
+        )
         notes += [f"{of}decimal commas, {commas[0]} is read as {_number(commas[0]):g}"] if commas else []
-        notes += [f"{of}{gaps} of {len(values)} rows were not measured"] if (gaps := len(values) - len(known)) else []
-        if kind == "regression" and 2 < len({*known}) <= FEW < len(known) and all(x == int(x) for x in known):
-            notes.append(f"{of}only {len({*known})} different whole numbers: --kind classes if they are names")
-    joined = {number: [values[number] for values in columns] for number in columns[0]}
-    joined = {number: row for number, row in joined.items() if not all(map(math.isnan, row))}
-    return {n: row if len(row) > 1 else row[0] for n, row in joined.items()}, ", ".join(about), notes
+        notes += [f"{of}{gaps} of {len(column)} rows were not measured"] if (gaps := len(column) - len(known)) else []
+        if kind == "regression" and 2 < different <= FEW < len(known) and all(x == int(x) for x in known):
+            notes.append(f"{of}only {different} different whole numbers: --kind classes if they are names")
+    values = {number: row if len(row) > 1 else row[0] for number, row in sorted(values.items())}
+    return values, ", ".join(about), notes
 
 
 def _classes(

@@ -90,7 +90,7 @@ def _decompressed(path: str, data: bytes) -> bytes:
         return foldcomp.decompress(data)[1].encode()
 
 
-@lru_cache(maxsize=64)  # listing takes a while; with `process`, as forked processes would share a position in the file
+@lru_cache(maxsize=64)  # as opening lists it, which takes a while. Forked processes would share the file's position
 def _opened(path: str, changed: int, process: int) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
@@ -224,7 +224,7 @@ def find_structures(path) -> Listing:
             except StructureError:
                 if alone:
                     raise
-                damaged.append(Source("/".join(Path(inside).parts), file))
+                damaged.append(Source(inside, file))
             else:
                 ending = next(ending for ending in (*ARCHIVES, LOOKUP) if inside.endswith(ending))
                 folder, data = "" if alone else inside.removesuffix(ending), file.removesuffix(LOOKUP)
@@ -275,8 +275,7 @@ def _newest(file: str, members: list[tuple[str, int, int]]) -> tuple[list[tuple[
     """The last member of every name, as programs unpack it (`tar -r` adds a new one); and those that are skipped."""
     last = {member[0]: member for member in members}
     older = [member[0] for member in members if last[member[0]] is not member]
-    reason = {name: "an older member of the same name" if ending_of(name) else NOT_A_STRUCTURE for name in older}
-    return [*last.values()], [(f"{file}:{name}", reason[name]) for name in older]
+    return [*last.values()], [(f"{file}:{name}", "an older member of the same name") for name in older]
 
 
 def ending_of(file: str) -> str | None:
@@ -309,4 +308,4 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
             skipped.append((str(source), "another file of the same structure"))
     count = Counter(map(os.path.basename, chosen))
     names = {stem: name if count[name := os.path.basename(stem)] == 1 else stem for stem in chosen}
-    return [replace(source, name="/".join(Path(names[stem]).parts)) for stem, source in chosen.items()], skipped
+    return [replace(source, name=names[stem]) for stem, source in chosen.items()], skipped

@@ -90,7 +90,8 @@ class ProteinStore(torch.utils.data.Dataset):
         for name in sorted(table.keys() & row_of.keys()):
             lines, row, labels = table[name], row_of[name], {"values": [table[name][0].value]}
             if lines[0].place:
-                labels = residue_labels(name, lines, self.positions(row), self.letters(row))
+                types = [ONE_LETTER[index] for index in self.read(row).residue_type.tolist()]
+                labels = residue_labels(name, lines, self.positions(row), types)
                 missing += len(lines) - len(labels["values"])
                 from_one += any(x.place == "1" and f"{x.chain}:1" not in labels["places"] for x in lines)
             made |= {row: {"kind": kind, **labels}} if labels["values"] else {}
@@ -104,12 +105,6 @@ class ProteinStore(torch.utils.data.Dataset):
         if from_one:
             other.not_found += f". {from_one} structures have no residue 1, but the table has: are its numbers theirs?"
         return other
-
-    def letters(self, index: int) -> str:
-        """The residues of a protein, one letter each."""
-        shard, row = self._find(index)
-        types = shard["residues"]["residue_type"][slice(*shard["first_residue"][row : row + 2])]
-        return "".join(ONE_LETTER[t] for t in types)
 
     def positions(self, index: int) -> list[tuple[str, int, str]]:
         """The author's chain, number and insertion code of every residue."""

@@ -151,7 +151,7 @@ def _apply_policy(rows: Iterable[AtomRow], dropped: Counter) -> dict[str, list[R
         with_ca = [atoms for atoms in options if CA in atoms]
         dropped["residues without CA"] += len(options) - len(with_ca)
         if with_ca:
-            chains[chain].append(max(with_ca, key=lambda atoms: _number(atoms[CA].occupancy)))  # the first of equals
+            chains[chain].append(max(with_ca, key=lambda atoms: atoms[CA].occupancy))  # the first of equals
             dropped["alternative residues"] += len(with_ca) - 1
     return chains
 
@@ -202,18 +202,13 @@ def _one_conformation(group: list[AtomRow], known: dict[str, int]) -> tuple[dict
         if len(rows) > 1:
             reasons += ["alternative locations"] * (len(rows) - 1)
             for altloc, row in rows.items():
-                occupancies.setdefault(altloc, []).append(_number(row.occupancy))
+                occupancies.setdefault(altloc, []).append(row.occupancy)
     best = max(occupancies, key=lambda a: round(sum(occupancies[a]) / len(occupancies[a]), 6), default="")
     chosen = {
-        index: rows[best] if best in rows else max(rows.values(), key=lambda row: _number(row.occupancy))
+        index: rows[best] if best in rows else max(rows.values(), key=lambda row: row.occupancy)
         for index, rows in options.items()
     }
     return chosen, reasons
-
-
-def _number(occupancy: float) -> float:
-    """Occupancies that cannot be compared or rounded count as zero."""
-    return occupancy if abs(occupancy) < 1e6 else 0.0
 
 
 def _mean_plddt(chains: dict[str, list[Residue]], predicted: bool | None) -> float | None:

@@ -48,7 +48,7 @@ READ = {  # a table, options, the kind, and the values by name
 }  # fmt: skip
 NUMBERS = "other values look like numbers"
 REFUSED = {  # a table, its kind, the message
-    "": (None, "it is empty, expected columns name and value"),
+    "": (None, "no rows below the titles, of which two should be name and value"),
     "name\tvalue\n": (None, "no rows below the titles"),
     "name\tlabel\na\t1": (None, "no column is called 'value', there are name, label; see --value-column"),
     "a,1\nb,2": (None, "no column is called 'value'"),
@@ -76,9 +76,7 @@ REFUSED = {  # a table, its kind, the message
     "name,value\na,1\nb,1_000": (None, f"row 3: '1_000' is no number, and {NUMBERS}"),
     "name,value\na,1_0\nb,1_000": (None, "row 2: '1_0' is no number"),
     "name,value\na,1\nb,>100": (None, "row 3: '>100' is no number"),
-    "name,value\na,1\nb,3.5e38": (None, "row 3: float32 cannot hold '3.5e38'"),
-    "name,value\na,1\nb,1e-40": (None, "row 3: float32 cannot hold"),
-    "name,value\na,1\nb,1e400": (None, "row 3: '1e400' is no value"),
+    "name,value\na,1\nb,3.5e38": (None, "row 3: '3.5e38' is no value"),
 }
 
 

@@ -296,8 +296,8 @@ def test_of_a_member_that_is_there_twice_the_last_counts(tmp_path, ending, newer
         path.write_bytes(tar(members) if ending == ".tar" else gzip.compress(tar(members)))
     listing = find_structures(path)
     assert names(listing) == ["x", "y"] and reasons(listing) == {
-        "an older member of the same name": 1,
-        "not a structure file": 2,
+        "an older member of the same name": 2,
+        "not a structure file": 1,
     }
     assert listing.sources[0].size == len(newer) == len(listing.sources[0]._member())
 
