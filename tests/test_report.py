@@ -16,7 +16,6 @@ from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError, StructureError, escape, unescape
 from siamdiff_min.protein.constants import RESIDUES
-from siamdiff_min.training.checkpoint import save
 from siamdiff_min.training.config import finetune_options, pretrain_options
 from siamdiff_min.training.results import Predictions, read_predictions, write_predictions, write_results
 
@@ -113,10 +112,14 @@ def test_held_out_losses_stand_beside_a_constant(tmp_path, drawn):
     assert [y for _, _, y in drawn["x loss, curve"]] == [[2.0, 2.0], [2.0, 1.75], [2.5, 2.5], []]
 
 
-def test_the_options_are_those_of_the_checkpoint(tmp_path):
+def describe(folder: Path, config) -> None:
+    (folder / "options.json").write_text(json.dumps({"command": "train.py", "options": vars(config)}))
+
+
+def test_the_options_that_are_not_the_default(tmp_path):
     config = pretrain_options(["--method", "diffpret", "--size", "tiny", "--lr", "0.5", "--data", "x/proteins"])
     write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0}])
-    save(tmp_path, 1, {"config": vars(config), "data": [173, "a5"], "objective": {}})
+    describe(tmp_path, config)
     page = report.write_page([tmp_path]).read_text()
     assert "<td>method<td>diffpret" in page and "<td>lr<td>0.5<" in page
     shown = {"method", "preset", "encoder", "level", "data", "size", "epochs", "batch_size", "global_batch_size", "lr"}
@@ -125,17 +128,15 @@ def test_the_options_are_those_of_the_checkpoint(tmp_path):
 
 
 def test_a_run_that_is_not_finished_says_so_in_big_letters(tmp_path):
-    config = pretrain_options(["--method", "diffpret", "--epochs", "8"])
-    write_lines(tmp_path, [{"step": s, "epoch": (s - 1) // 4, "split": "train", "loss": 1.0 / s} for s in range(1, 12)])
-    save(tmp_path, 11, {"config": vars(config), "data": [173, "a5"], "objective": {}})
+    steps = [{"step": s, "epoch": (s - 1) // 4, "split": "train", "loss": 1.0 / s} for s in range(1, 65)]
+    describe(tmp_path, pretrain_options(["--method", "diffpret", "--epochs", "8"]))
+    write_lines(tmp_path, steps[:11])
     said = "<p class='big worse'>not finished: 2.75 of 16 epochs"
     assert said in report.write_page([tmp_path]).read_text()
-    (tmp_path / "encoder.pt").write_bytes(b"the result")
+    write_lines(tmp_path, steps)
     assert "not finished" not in report.write_page([tmp_path]).read_text()
-    for finished in (False, True):  # it goes on with more epochs
-        described = {"options": {**vars(config), "epochs": [8, 9]}, "finished": finished}
-        (tmp_path / "options.json").write_text(json.dumps(described))
-        assert ("not finished: 2.75 of 17 epochs" in report.write_page([tmp_path]).read_text()) is not finished
+    describe(tmp_path, pretrain_options(["--method", "diffpret", "--epochs", "8", "9"]))  # it goes on with more
+    assert "not finished: 16 of 17 epochs" in report.write_page([tmp_path]).read_text()
 
 
 # ---- fine-tuning -----------------------------------------------------------------------------------------------------
@@ -196,7 +197,7 @@ def test_losses_are_compared_where_they_are_the_same_sums(tmp_path, monkeypatch)
         lines = [{"step": s, "epoch": s - 1, "split": split, "loss": 2.0 / s, "sequence_loss": 1.0 / s}
                  for s in (1, 2) for split in ("train", "valid")]  # fmt: skip
         write_lines(tmp_path / name, lines)
-        save(tmp_path / name, 2, {"config": vars(config), "data": [1, "a5"], "objective": {}})
+        describe(tmp_path / name, config)
     monkeypatch.chdir(tmp_path)
     for other, names in {"b": ["loss"], "no-structure": []}.items():
         assert report.main(["a", other]) == 0

@@ -4,6 +4,7 @@ import re
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from torch import nn
@@ -27,10 +28,8 @@ def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
     kept = [path, *(old for old in before if old.name < path.name)][:keep]
     write_weights(path, CHECKPOINT, state)
     for old in set(before) - set(kept):
-        try:
-            old.unlink(missing_ok=True)
-        except OSError as error:  # no reason to end a run
-            print(f"could not remove {old}: {error.strerror or error}")
+        with suppress(OSError):  # no reason to end a run
+            old.unlink()
     return path
 
 

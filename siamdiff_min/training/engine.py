@@ -9,6 +9,7 @@ normalise their parts together (SyncBatchNorm).
 
 import json
 import math
+import os
 import shlex
 import signal
 import sys
@@ -26,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Subset
 
 from ..encoders.weights import CHECKPOINT, load_weights, not_readable, read_weights
-from ..files import ConfigError, SiamDiffError, checksum, printable, write_file
+from ..files import ConfigError, SiamDiffError, checksum, printable, write_file, writing
 from ..machine import peak_memory, versions
 from ..statistics import Mean
 from . import checkpoint
@@ -34,7 +35,7 @@ from .batches import seed_of, train_keys
 from .config import check_resumable, flag
 from .evaluation import out_of_memory
 from .loader import load_batches
-from .metrics_file import lines_before, write
+from .metrics_file import lines_before, shown
 from .ranks import Ranks, Record, catch_signals, means
 
 # ---- the state of a run ----------------------------------------------------------------------------------------------
@@ -81,8 +82,9 @@ class Run:
             problem = f"{flag(name)} is {getattr(config, name)!r:.50}, which no checkpoint can give back"
             raise ConfigError(f"{problem}: options must be numbers, words, or lists of them")
         self.config, self.ranks, self.unit = config, ranks, unit
-        code = [checksum(Path(file)) for file in config.plugin or []]
-        self.data, self.trained_on = data, [len(data.indices), data.dataset.checksum, bound_to, code]
+        self.data, self.trained_on = data, {"samples": len(data.indices), "fingerprint": data.dataset.checksum}
+        self.trained_on["validation split or classes"] = bound_to
+        self.trained_on["code of --plugin"] = ", ".join(checksum(Path(file)) for file in config.plugin or [])
         self.per_epoch = max(1, len(data.indices) // config.global_batch_size)  # steps
         self.staged, self.stage_2_begins = len(config.epochs) > 1, config.epochs[0] * self.per_epoch
         self.planned_steps = sum(config.epochs) * self.per_epoch
@@ -104,11 +106,12 @@ class Run:
         self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the stage's last steps
         self.restore()
         self.metrics = Path(config.out) / "metrics.jsonl"
-        if ranks.rank == 0:  # without the lines that were written after the checkpoint
-            write_file(self.metrics, lines_before(self.metrics, self.step))
+        if ranks.rank == 0:
+            written = lines_before(self.metrics, self.step)  # without the lines after the checkpoint
+            self.describe()
+            write_file(self.metrics, written)
         self.bar = ranks.bar(total=self.last_step, initial=self.step, unit="step")
         self.start, self.cpu_start = time.perf_counter(), time.process_time()
-        self.describe()
 
         self.model, self.alone = self.objective, ranks.world == 1
         self.leaves_out = getattr(config, "ablation", "none") != "none"  # a loss: some parameters have no gradient
@@ -123,7 +126,7 @@ class Run:
         if self.ranks.rank == 0:
             state = {
                 "config": vars(self.config),
-                "data": self.trained_on,
+                "data": [*self.trained_on.values()],
                 "step": self.step,
                 "epoch_loss": self.epoch_loss,
                 "seconds": self.seconds(),
@@ -135,33 +138,27 @@ class Run:
 
     def restore(self) -> None:
         """Go on from the checkpoint that --resume asks for, if it exists."""
-        config, out, resume = self.config, Path(self.config.out), self.config.resume
-        saved = None
-        own_folder = resume != "never" and Path(resume).is_dir() and Path(resume).resolve() == out.resolve()
-        if resume == "auto" or own_folder:
+        out, resume = Path(self.config.out), self.config.resume
+        if resume not in ("auto", "never") and Path(resume).resolve() == out.resolve():
+            resume = "auto"
+        if resume == "auto":
             saved = checkpoint.latest(out, self.ranks.say)
         elif checkpoint.checkpoints(out) and (resume == "never" or Path(resume).resolve().parent != out.resolve()):
             raise ConfigError(f"{out} holds checkpoints: choose another --out, remove them, or take --resume auto")
-        elif resume != "never":
-            saved = Path(resume), read_weights(resume, CHECKPOINT)
+        else:
+            saved = None if resume == "never" else (Path(resume), read_weights(resume, CHECKPOINT))
         if len(set(self.ranks.gather([saved and saved[0].name]))) > 1:
             raise ConfigError(f"not all processes see the same checkpoints in {out}: it must lie on a shared disk")
         if saved is None:
             return
         path, state = saved
-        check_resumable(config, state["config"], path)
-        if state["data"] != self.trained_on:
-            was, now = (f"{num} samples of the data {key[:12]}" for num, key, *_ in (state["data"], self.trained_on))
-            if state["data"][3:] != self.trained_on[3:]:
-                was, now = "with other code", f"{flag('plugin', config.plugin)} has changed"
-            elif was == now:
-                was, now = f"on {was} with another validation split or other classes", "there are those of today"
-            else:
-                was, now = f"on {was}", f"there are {now}"
-            raise ConfigError(
-                f"{path} was trained {was}, but now {now}. Choose another --out, or start from its weights with "
-                f"--init-from {path}"
-            )
+        check_resumable(self.config, state["config"], path)
+        before = dict(zip(self.trained_on, state["data"]))
+        changed = [name for name, now in self.trained_on.items() if before[name] != now]
+        if changed:
+            words = "; ".join(f"{name} was {before[name]!s:.12}, is {self.trained_on[name]!s:.12}" for name in changed)
+            help = f"Choose another --out, or start from its weights with --init-from {path}"
+            raise ConfigError(f"cannot resume {path} with other data: {words}. {help}")
         load_weights(self.objective, state["objective"], str(path))
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler:
@@ -176,16 +173,17 @@ class Run:
 
     def describe(self) -> None:
         """Write options.json, which says of the folder: by which command, from which data, how many steps."""
-        if self.ranks.rank == 0:
-            data = {"samples": self.trained_on[0], "fingerprint": self.trained_on[1]}
-            content = {
-                "command": f"{sys.argv[0]} {shlex.join(sys.argv[1:])}",
-                "options": vars(self.config),
-                "versions": versions(),
-                "data": data,
-                "steps": self.last_step,
-            }
-            write_file(Path(self.config.out) / "options.json", json.dumps(content, indent=1, default=str).encode())
+        path = Path(self.config.out) / "options.json"
+        if path.exists() and b'"command": ' not in path.read_bytes()[:20]:
+            raise ConfigError(f"{path} was not written by a run: choose another --out, or remove it")
+        content = {
+            "command": f"{sys.argv[0]} {shlex.join(sys.argv[1:])}",
+            "options": vars(self.config),
+            "versions": versions(),
+            "data": {name: self.trained_on[name] for name in ("samples", "fingerprint")},
+            "steps": self.last_step,
+        }
+        write_file(path, json.dumps(content, indent=1, default=str).encode())
 
     def prepare(self) -> None:
         """Set epoch, stage and learning rate of the next step."""
@@ -235,9 +233,28 @@ class Run:
         loss = means([{"loss": record["loss"]} for records in new for record in records], self.ranks)["loss"]
         rate = len(steps) * self.config.global_batch_size / (time.perf_counter() - since)
         speed = {"lr": self.optimizer.param_groups[-1]["lr"], f"{self.unit}_per_second": rate}
-        write(self, "train", values | speed | {"peak_memory_mb": memory})
+        self.log("train", values | speed | {"peak_memory_mb": memory})
         self.epoch_loss += loss * len(steps)
         self.bar.set_postfix_str(f"loss {values['loss']:.4g}, {rate:.3g} {self.unit}/s", refresh=False)
+
+    def log(self, split: str, values: dict[str, float]) -> None:
+        """Print the values of a validation, and write a line of metrics.jsonl; its `step` is the number that is done.
+
+        Nothing is written if there are no values. Raises WriteError.
+        """
+        if not values:
+            return
+        if split == "valid":
+            at = f"step {self.step:>6}  epoch {self.step / self.per_epoch:.4g}" + f"  stage {self.stage}" * self.staged
+            self.ranks.say(f"{at}  valid, {values['samples']} {self.unit}: {shown(values)}")
+        if self.ranks.rank == 0:
+            stage = {"stage": self.stage} if self.staged else {}
+            line = {"step": self.step, "epoch": self.epoch, **stage, "split": split, **values}
+            line |= dict(zip(("seconds", "cpu_seconds"), self.seconds()))
+            with writing(self.metrics), open(self.metrics, "ab") as file:
+                file.write((json.dumps(line) + "\n").encode())
+                file.flush()
+                os.fsync(file.fileno())
 
 
 def groups(objective: nn.Module, lr: float) -> list[dict]:
@@ -301,7 +318,8 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
             stop = max(ranks.gather(caught or [0]))
             seconds, left = time.perf_counter() - run.start, run.last_step - run.step
             if run.step - first == 10 and left:  # validations and checkpoints are not in it
-                ranks.say(f"estimate    {duration(seconds / 10 * left)} for the {left:,} steps that are left")
+                estimate = run.bar.format_interval(seconds / 10 * left)
+                ranks.say(f"estimate    {estimate} for the {left:,} steps that are left")
             if config.max_minutes and max(ranks.gather([seconds])) > 60 * config.max_minutes:
                 run.last_step = run.step
             whole_epoch = run.step % run.per_epoch == 0
@@ -316,10 +334,10 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
                 measured = validate(run.step / run.per_epoch)
                 if whole_epoch:
                     run.end_epoch(measured)
-                write(run, "valid", measured)
+                run.log("valid", measured)
             if run.step == run.stage_2_begins < run.planned_steps:  # validated at once, with the batch norm of stage 1
                 run.prepare()
-                write(run, "valid", validate(run.step / run.per_epoch))
+                run.log("valid", validate(run.step / run.per_epoch))
             if saving:
                 run.save()
         # A signal may have come since, during the validation or the save. All wait here for rank 0.
@@ -345,11 +363,3 @@ def check_finite(steps: dict[int, Step], ranks: Ranks) -> None:
         else:
             problem, mend = "the loss is not finite", "Lower --lr, or leave them out"
         raise SiamDiffError(f"step {min(bad)}: {problem}. Proteins: {listing}. {mend}")
-
-
-def duration(seconds: float) -> str:
-    """A time in words, with two digits that count: "48 s", "12 min", "3.4 h"."""
-    for size, unit in ((3600, "h"), (60, "min")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.1f} {unit}" if seconds < 9.95 * size else f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.0f} s"

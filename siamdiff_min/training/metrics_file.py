@@ -1,10 +1,9 @@
 """metrics.jsonl: its lines, the order in which a reader wants their measures, and a summary."""
 
 import json
-import os
 from pathlib import Path
 
-from ..files import ConfigError, writing
+from ..files import ConfigError
 
 NO_MEASURE = {"step", "epoch", "epochs", "stage", "split", "samples", "seconds", "cpu_seconds", "lr", "peak_memory_mb"}
 
@@ -25,31 +24,15 @@ def lines_before(path: Path, step: int) -> bytes:
         raise ConfigError(foreign) from error
 
 
-def write(run, split: str, values: dict[str, float]) -> None:
-    """Print the values of a validation, and write a line; its `step` is the number of steps that `run` has done.
-
-    Nothing is written if there are no values. Raises WriteError.
-    """
-    if not values:
-        return
-    if split == "valid":
-        at = f"step {run.step:>6}  epoch {run.step / run.per_epoch:.4g}" + f"  stage {run.stage}" * run.staged
-        shown = "  ".join(f"{name} {value:.4g}{of_constant(name, values)}" for name, value in in_order(values))
-        run.ranks.say(f"{at}  valid, {values['samples']} {run.unit}: {shown}")
-    if run.ranks.rank == 0:
-        stage = {"stage": run.stage} if run.staged else {}
-        line = {"step": run.step, "epoch": run.epoch, **stage, "split": split, **values}
-        line |= dict(zip(("seconds", "cpu_seconds"), run.seconds()))
-        with writing(run.metrics), open(run.metrics, "ab") as file:
-            file.write((json.dumps(line) + "\n").encode())
-            file.flush()
-            os.fsync(file.fileno())
-
-
 def in_order(values: dict[str, float]) -> list[tuple[str, float]]:
     """Measures as a reader wants them: loss, accuracies, other losses, the rest; without the constant predictors."""
     names = sorted(values, key=lambda name: (name != "loss", "accuracy" not in name, not name.endswith("_loss")))
     return [(name, values[name]) for name in names if not (name in NO_MEASURE or name.endswith("_constant"))]
+
+
+def shown(values: dict[str, float]) -> str:
+    """Measures on a line, as a reader wants them."""
+    return "  ".join(f"{name} {value:.4g}{of_constant(name, values)}" for name, value in in_order(values))
 
 
 def of_constant(name: str, values: dict[str, float]) -> str:

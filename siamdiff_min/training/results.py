@@ -28,7 +28,7 @@ from torch.utils.data import Dataset, Subset
 from ..downstream.metrics import LESS_IS_BETTER, rows_of_groups
 from ..downstream.tasks import Binary, Task
 from ..files import SiamDiffError, escape, replacing, structure_errors, unescape, write_file
-from . import checkpoint, evaluation
+from . import evaluation
 from .metrics_file import in_order
 from .ranks import Ranks
 
@@ -296,13 +296,14 @@ class Run(NamedTuple):
 
 def read_run(path: Path, name: str) -> Run:
     """Read the folder of a run. Raises SiamDiffError if it holds none, or a damaged file."""
-    lines, predictions, described, content = {}, {}, {}, defaultdict(dict)  # older versions wrote less
+    lines, predictions, config, content = {}, {}, {}, defaultdict(dict)  # older versions wrote less
     with structure_errors(path, "damaged, or not of a run"):
         for folder in (path, *sorted(path.glob("seed-*"))):
             seed = folder.name.removeprefix("seed-") if folder != path else ""
             if (file := folder / "metrics.jsonl").exists():  # the last line may be only half there
                 lines[seed] = with_epochs([json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]])
-                described = described or description(folder)
+                if (file := folder / "options.json").exists():
+                    config = json.loads(file.read_bytes())["options"]
             if (file := folder / "predictions.tsv").exists():
                 predictions[seed] = read_predictions(file)
         if (file := path / "results.json").exists():
@@ -311,23 +312,16 @@ def read_run(path: Path, name: str) -> Run:
             raise SiamDiffError(f"{path} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
         if (file := path / DRAWS).exists():
             content["draws"] = dict(np.load(file, allow_pickle=False))
-        config = content["config"] or described.get("options", {})
-        if config and not content["test"] and not described.get("finished"):
+        config = content["config"] or config
+        if config and not content["test"]:
             done, seed = max((x["epochs"], seed) for seed, of_seed in lines.items() for x in of_seed)
-            of_seed = f" of seed {seed}" if seed else ""
-            content["unfinished"] = f"not finished: {done:.3g} of {sum(config['epochs'])} epochs{of_seed}"
+            if seed or done < sum(config["epochs"]):  # after the last seed there is a results.json
+                of_seed = f" of seed {seed}" if seed else ""
+                content["unfinished"] = f"not finished: {done:.3g} of {sum(config['epochs'])} epochs{of_seed}"
         for line in [x for of_seed in lines.values() for x in of_seed if x["split"] == "valid"][-1:]:
             for measure, value in [] if content["test"] else in_order(line):
                 content["mean"][measure], content["constant"][measure] = value or None, line.get(f"{measure}_constant")
     return Run(name, config, content, lines, predictions)
-
-
-def description(folder: Path) -> dict:
-    """The options.json of a run. Version 0.3 wrote none: the options of its checkpoint, and whether it has ended."""
-    if (file := folder / "options.json").exists():
-        return json.loads(file.read_bytes())
-    saved = checkpoint.latest(folder)
-    return {"options": saved[1]["config"], "finished": (folder / "encoder.pt").exists()} if saved else {}
 
 
 def with_epochs(lines: list[dict]) -> list[dict]:
