@@ -47,7 +47,13 @@ CONTEXT.set_forkserver_preload(PRELOADED)
 def script(name: str, *argv: str) -> None:
     """A script of the repository, as `python NAME ...` runs it."""
     sys.argv = [name, *argv]
-    runpy.run_path(str(ROOT / name), run_name="__main__")
+    runpy.run_path(str(ROOT / name if (ROOT / name).exists() else name), run_name="__main__")
+
+
+def script_in(folder: str, name: str, *argv: str) -> None:
+    """A script where a user keeps it, with what it needs beside it."""
+    os.chdir(folder)
+    script(name, *argv)
 
 
 def convert(data: str, store: str, workers: str = "1") -> None:
@@ -84,6 +90,7 @@ PROGRAMS = {
     "train": partial(script, "train.py"),
     "finetune": partial(script, "finetune.py"),
     "one_file": partial(script, "examples/one_file.py"),
+    "script in": script_in,
     "convert": convert,
     "evaluate": evaluate,
     "embed": lambda *argv: embed.main(list(argv)),

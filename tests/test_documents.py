@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import real_protein
+from processes import run
 
 import siamdiff_min
 from benchmarks import pictures, walkthrough
@@ -76,10 +77,7 @@ def test_a_recipe_runs_as_printed(command, tmp_path):
     options += ["--max-steps", "2", "--num-workers", "0", "--device", "cpu", "--threads", "1", "--out", "run"]
     if script == "train.py":
         options += ["--data", "structures", "--batch-size", "2", "--valid-fraction", "0"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SIAMDIFF_CACHE": str(tmp_path / "cache")}
-    run = [sys.executable, str(ROOT / script), *options]
-    result = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
-    assert result.returncode == 0, result.stderr[-2000:]
+    run("script in", tmp_path, script, *options, SIAMDIFF_CACHE=tmp_path / "cache")
     assert list((tmp_path / "run").rglob("metrics.jsonl"))
 
 
@@ -96,13 +94,11 @@ def test_a_gearnet_of_another_size_saves_and_loads(tmp_path, monkeypatch):
     assert (again.builder.radius, again.builder.num_neighbors) == (8.0, 20) and SCHEDULES["paper"][1].steps == 500
 
 
-def recipe(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """Run a script of docs/extending.md as it is printed, or one of the examples."""
+def recipe(name: str, folder: Path, *arguments) -> str:
+    """What a script of docs/extending.md as it is printed, or one of the examples, prints."""
     printed = re.findall(rf"<!-- run: {name} -->\n```python\n(.*?)^```$", TEXT, flags=re.M | re.S)
     (folder / name).write_text(printed[0] if printed else (EXAMPLES / name).read_text())
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
-    run = [sys.executable, name, *arguments]
-    return subprocess.run(run, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    return run("script in", folder, name, *arguments)
 
 
 def test_neighbours_run_as_printed(tmp_path):
@@ -114,7 +110,7 @@ def test_neighbours_run_as_printed(tmp_path):
     found = siamdiff_min.load_encoder("siamdiff-residue", "cpu").embed(*sorted(tmp_path.glob("*.gz")))
     np.savez(tmp_path / "e.npz", id=[e.id for e in found], mean=[e.mean for e in found])
     (tmp_path / "b.pdb.gz").rename(tmp_path / "new.pdb.gz")
-    said = recipe("nearest.py", tmp_path, "e.npz", "new.pdb.gz").stdout.splitlines()
+    said = recipe("nearest.py", tmp_path, "e.npz", "new.pdb.gz").splitlines()
     assert said[0] == "+1.00 b" and len(said) == 5
 
 
@@ -123,13 +119,11 @@ def test_a_source_of_ones_own_is_a_store_to_train_on(tmp_path):
         ca = np.random.default_rng(k).normal(size=(size, 3)).cumsum(0) * 3
         np.savez(tmp_path / f"p{k}.npz", ca=ca, sequence="AG" * (size // 2))
     (tmp_path / "bad.npz").write_text("no numbers")
-    done = recipe("my_source.py", tmp_path, str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    store = open_store(done.stdout.splitlines()[-1])
+    store = open_store(recipe("my_source.py", tmp_path, tmp_path).splitlines()[-1])
     assert store.names == ["p0", "p1"] and [store[i].num_residues for i in (0, 1)] == [12, 30]
     assert store.positions(0)[0] == ("A", 1, " ")
     np.savez(tmp_path / "p0.npz", ca=ca[:8], sequence="AG" * 4)  # as many files, another content
-    again = open_store(recipe("my_source.py", tmp_path, str(tmp_path)).stdout.splitlines()[-1])
+    again = open_store(recipe("my_source.py", tmp_path, tmp_path).splitlines()[-1])
     assert again.path != store.path and [again[i].num_residues for i in (0, 1)] == [8, 30]
 
 
@@ -177,12 +171,10 @@ def test_the_pictures_of_the_pages_are_drawn(tmp_path):
 
 @pytest.mark.parametrize("block", re.findall(r"<!-- run -->\n```python\n(.*?)^```$", README, flags=re.M | re.S))
 def test_python_of_the_readme_runs_as_printed(block, tmp_path):
-    """In a folder of its own, as a notebook would."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    run = [sys.executable, "-c", block + "print(len(embedding.sequence) if 'embedding' in globals() else float(loss))"]
-    result = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr[-2000:]
-    assert 1 < float(result.stdout) < 100  # a loss, or the residues of a chain
+    """In a folder of its own."""
+    block += "print(len(embedding.sequence) if 'embedding' in globals() else loss.item())"
+    (tmp_path / "block.py").write_text(block)
+    assert 1 < float(run("script in", tmp_path, "block.py")) < 100  # a loss, or the residues of a chain
 
 
 # ---- pages of recipes ------------------------------------------------------------------------------------------------

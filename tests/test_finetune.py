@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ENZYMES, real_protein
-from processes import cold, run
+from processes import run
 from standin import lines
 
 from benchmarks.pdb import write_pdb
@@ -42,7 +42,7 @@ def table(path: Path) -> list[dict]:
 def trained(enzymes, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("trained")
     options = ["--task", "ec", "--data", enzymes, *SMALL, "--seeds", 3, 4, "--out", out]
-    said = cold("finetune.py", *options, "--predict", enzymes / "test")
+    said = finetune(*options, "--predict", enzymes / "test")
     assert "samples     train 8, valid 3, test 5" in said and "from scratch" in said and "16 chains with labels" in said
     assert "95 % interval  constant" in said and str(out / "results.json") in said
     assert "test split  5 samples, 5 positive (train 8, valid 3)" in said

@@ -23,15 +23,9 @@ def train_cold(*argv, **how) -> str:
     return cold("train.py", *SMALL.split(), *argv, **how)
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """The store of the bundled structures, built by the first test that needs it."""
-    return tmp_path_factory.mktemp("store") / "demo"
-
-
 @pytest.mark.slow
-def test_interrupted_and_resumed_as_documented(tmp_path, store):
-    common = ["--method", "siamdiff", "--level", "residue", "--store", store]
+def test_interrupted_and_resumed_as_documented(tmp_path, bundle_store):
+    common = ["--method", "siamdiff", "--level", "residue", "--store", bundle_store]
     said = train_cold(*common, "--max-steps", 2, "--out", tmp_path / "a")
     assert "demo set" in said and "encoder.pt" in said
     assert re.search(r"^1      valid  sequence_loss  +[\d.]+  +[\d.]+ \([\d.]+\)$", said, re.M)  # the summary
@@ -67,20 +61,24 @@ def test_a_sequence_head_that_has_learned_nothing_is_not_in_the_file(ablation, t
 @pytest.mark.repeats
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "method, level, more",
-    [("diffpret", "atom", ["--ablation", "no-structure"]), ("siamdiff", "atom", ["--preset", "official"])],
+    "how, options",
+    [
+        ({"world": 2}, "--method diffpret --level residue --ablation no-structure"),
+        ({"launcher": TWO_RANKS}, "--method siamdiff --level atom --preset official"),
+    ],
 )
-def test_two_ranks_stay_in_step(tmp_path, store, method, level, more):
-    options = ["--method", method, "--level", level, "--store", store, "--out", tmp_path, "--save-every", 1, *more]
-    said = train_cold(*options, "--max-steps", 1, launcher=TWO_RANKS)
+def test_two_ranks_stay_in_step(tmp_path, bundle_store, how, options):
+    options = *options.split(), "--store", bundle_store, "--out", tmp_path, "--save-every", 1
+    start = train_cold if "launcher" in how else train
+    said = start(*options, "--max-steps", 1, **how)
     assert "on 2 x cpu" in said and said.count("demo set") == 1
     assert "at step 1" in train(*options, "--max-steps", 2, world=2)
     assert [line["step"] for line in lines(tmp_path) if line["split"] == "train"] == [1, 2]
 
 
 @pytest.mark.slow
-def test_stage_2_from_an_encoder_file(tmp_path, store):
-    options = ["--method", "diffpret", "--store", store, "--max-steps", 1]
+def test_stage_2_from_an_encoder_file(tmp_path, bundle_store):
+    options = ["--method", "diffpret", "--store", bundle_store, "--max-steps", 1]
     train(*options, "--epochs", 5, 0, "--out", tmp_path / "1")
     source = tmp_path / "1" / "encoder.pt"
     said = train(*options, "--epochs", 0, 6, "--init-from", source, "--out", tmp_path / "2")
@@ -90,11 +88,11 @@ def test_stage_2_from_an_encoder_file(tmp_path, store):
     assert f"--preset official, but {source} holds: paper" in said
 
 
-def test_dry_run_and_errors(tmp_path, store):
-    said = train("--dry-run", "--store", store, "--out", tmp_path / "none", "--lr", 0.25)
+def test_dry_run_and_errors(tmp_path, bundle_store):
+    said = train("--dry-run", "--store", bundle_store, "--out", tmp_path / "none", "--lr", 0.25)
     assert "parameters" in said and "per epoch" in said and not (tmp_path / "none").exists()
     assert any(line.split() == ["lr", "0.25"] for line in said.splitlines())
-    said = train("--dry-run", "--store", store, "--encoder", "esm-gearnet")
+    said = train("--dry-run", "--store", bundle_store, "--encoder", "esm-gearnet")
     assert ["level", "residue"] in [line.split() for line in said.splitlines()]
     assert "is not a multiple" in train("--global-batch-size", 3, status=1)
     assert "invalid choice: 'x'" in train("--method", "x", status=2)
@@ -107,10 +105,11 @@ def test_dry_run_and_errors(tmp_path, store):
         (("--device", "cuda"), "error: --device cuda, but this torch sees no GPU"),
     ):
         if "cuda" not in argv or not torch.cuda.is_available():
-            said = train(*argv, "--store", store, status=1)
+            said = train(*argv, "--store", bundle_store, status=1)
             assert message in said and "Traceback" not in said
-    train("--max-steps", 1, "--method", "diffpret", "--store", store, "--out", tmp_path / "used")
-    said = train("--max-steps", 1, "--method", "residue-type", "--store", store, "--out", tmp_path / "used", status=1)
+    used = "--max-steps", 1, "--store", bundle_store, "--out", tmp_path / "used"
+    train("--method", "diffpret", *used)
+    said = train("--method", "residue-type", *used, status=1)
     assert "--method was 'diffpret', is 'residue-type'" in said and "Traceback" not in said
 
 
@@ -139,9 +138,9 @@ def test_nothing_held_out_is_a_warning(enzymes, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_a_loss_that_is_not_finite_ends_the_run_and_its_loaders(tmp_path, store):
+def test_a_loss_that_is_not_finite_ends_the_run_and_its_loaders(tmp_path, bundle_store):
     """`train` fails after ten minutes: Python waits at its exit for processes that nobody ended."""
-    options = ["--method", "diffpret", "--store", store, "--lr", 1e30, "--max-steps", 9, "--num-workers", 2]
+    options = ["--method", "diffpret", "--store", bundle_store, "--lr", 1e30, "--max-steps", 9, "--num-workers", 2]
     said = train_cold(*options, "--out", tmp_path, status=1)
     assert "the loss is not finite. Proteins: loss" in said
     assert "error: step " in said and "Traceback" not in said

@@ -86,10 +86,9 @@ def read_only(monkeypatch):
     monkeypatch.setattr(stores.os, "access", lambda path, mode: False)
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    """The bundled structures as a store; built once for this module."""
-    return open_store(bundle_path(), tmp_path_factory.mktemp("bundle") / "bundle.store")
+@pytest.fixture
+def bundle(bundle_store):
+    return open_store(bundle_path(), bundle_store)
 
 
 def digest(store) -> dict[str, str]:

@@ -39,7 +39,7 @@ def test_invariance(name, level):
 @every_encoder
 def test_packing_equals_encoding_singly(name, level):
     net = small_net(name, level)
-    proteins = [real_protein("1LCD_A"), real_protein("2BEG"), real_protein("1LCD_A").crop(5, 20)]
+    proteins = [real_protein("1LCD_A"), real_protein("2BEG").crop(16, 40), real_protein("1LCD_A").crop(5, 20)]
     together, apart = net(Protein.pack(proteins)), [net(p) for p in proteins]
     for x in OUTPUTS:
         assert relative_error(getattr(together, x), torch.cat([getattr(e, x) for e in apart]).detach()) < 1e-12
@@ -133,13 +133,13 @@ def without_gradient(module: torch.nn.Module) -> list[str]:
 
 
 @pytest.mark.parametrize("name, level", [pytest.param(*x, marks=pytest.mark.full if "gvp" in x else ()) for x in CASES])
-@pytest.mark.parametrize("method", OBJECTIVES)
+@pytest.mark.parametrize("method", [x for x in OBJECTIVES if x not in ("residue-type+distance", "residue-type+angle")])
 def test_pre_training_reaches_every_weight_under_bf16_too(method, name, level):
     if (method, level) == ("torsional", "residue"):
         return
     torch.manual_seed(0)
     objective = OBJECTIVES[method](ENCODERS[name](level, "tiny"), level)
-    proteins = [real_protein("1LCD_A", torch.float32), real_protein("2BEG", torch.float32).crop(0, 60)]
+    proteins = [real_protein("1LCD_A", torch.float32).crop(0, 25), real_protein("2BEG", torch.float32).crop(10, 30)]
     with torch.autocast("cpu", torch.bfloat16):
         loss, _ = objective(Protein.pack(proteins), generator(1))
     loss.backward()
@@ -155,7 +155,13 @@ def test_a_frozen_esm_is_left_alone():
 
 
 @pytest.mark.parametrize(
-    "task, name, level", [(t, *x) for t, levels in TABLE_6.items() for x in CASES[2:] if x[1] in levels]
+    "task, name, level",
+    [
+        pytest.param(t, *x, marks=() if t in ("ec", "pip", "psr") else pytest.mark.full)
+        for t, levels in TABLE_6.items()
+        for x in CASES[2:]
+        if x[1] in levels
+    ],
 )
 def test_fine_tuning_reaches_every_weight(task, name, level, tmp_path):
     data = dataset(task, tmp_path)

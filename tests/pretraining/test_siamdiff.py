@@ -55,9 +55,18 @@ def replay(monkeypatch):
     return start
 
 
+ONE_LOSS = [pytest.mark.full]  # at atom level, where both losses together are compared in every run
+
+
 @pytest.mark.usefixtures("kernel_form")
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "level, variant",
+    [
+        pytest.param(level, name, marks=ONE_LOSS if level == "atom" and name.endswith("only") else ())
+        for level in LEVELS
+        for name in VARIANTS
+    ],
+)
 def test_golden_loss_gradients_and_adam_step(level, variant, replay, near_zero_relus):
     golden = load_golden(f"siamdiff_{level}_{variant}")
     inputs = load_golden(f"siamdiff_{level}_siamdiff_s1")
@@ -154,7 +163,7 @@ def released_loss(objective: SiamDiff, views: list[Protein], t, chosen, noise, a
 
 
 @pytest.mark.usefixtures("kernel_form")
-@pytest.mark.parametrize("variant", ["siamdiff_s1", "diffpret_s1"])
+@pytest.mark.parametrize("variant", ["siamdiff_s1", pytest.param("diffpret_s1", marks=pytest.mark.full)])
 @pytest.mark.parametrize("level", LEVELS)
 def test_stage_2_of_the_released_code(level, variant, near_zero_relus):
     """Its loss, written down above, is that of the fixtures at stage 1; at stage 2 it is ours, and so are gradients.
@@ -244,7 +253,8 @@ def tiny(method: str, level: str, preset: str = "paper", ablation: str = "none",
 
 
 def batch() -> Protein:
-    return Protein.pack([real_protein("1LCD_A"), real_protein("2BEG").crop(10, 40)])
+    """A chain of 24 residues, and parts of two chains."""
+    return Protein.pack([real_protein("1LCD_A").crop(5, 24), real_protein("2BEG").crop(16, 20)])
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS)
@@ -305,9 +315,9 @@ def test_no_clash_check_keeps_every_side_chain_that_was_drawn():
 @pytest.mark.parametrize("level", [pytest.param("atom", marks=pytest.mark.full), "residue"])
 def test_training_lowers_both_losses_on_one_batch(level, method):
     objective, protein = tiny(method, level).float(), replace(batch(), pos=batch().pos.float())
-    adam = torch.optim.Adam(objective.parameters(), lr=2e-3)
+    adam = torch.optim.Adam(objective.parameters(), lr=4e-3)
     history = []
-    for step in range(60):
+    for step in range(36):
         loss, logs = objective(protein, generator(step))
         adam.zero_grad()
         loss.backward()
@@ -449,7 +459,7 @@ def test_the_generator_decides_everything():
     assert first == again != other
 
 
-@pytest.mark.parametrize("method", OBJECTIVES)
+@pytest.mark.parametrize("method", [name for name in OBJECTIVES if not name.endswith(("+distance", "+angle"))])
 def test_nothing_is_drawn_without_a_generator(monkeypatch, method):
     for name in ("rand", "randn", "randint", "randperm"):
         draw = getattr(torch, name)

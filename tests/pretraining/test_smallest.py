@@ -30,12 +30,10 @@ def one_node() -> Protein:
     return protein.select_atoms(protein.atom_name == CA)
 
 
-CASES = [
-    (method, level, encoder)
-    for method in OBJECTIVES
-    for level, encoder in (("atom", "gearnet"), ("atom", "gvp"), ("residue", "gearnet"), ("residue", "esm-gearnet"))
-    if (method, level) != ("torsional", "residue")
-]
+ALL = [name for name in OBJECTIVES if name not in ("residue-type+distance", "residue-type+angle")]
+FEW = ["siamdiff", "residue-type+dihedral", "multiview", "score-matching"]
+OF = {("atom", "gearnet"): ALL, ("residue", "gearnet"): ALL, ("atom", "gvp"): FEW, ("residue", "esm-gearnet"): FEW}
+CASES = [(method, *of) for of in OF for method in OF[of] if (method, of[0]) != ("torsional", "residue")]
 
 
 @pytest.mark.parametrize("batch", [lonely, dipeptides, one_node])
