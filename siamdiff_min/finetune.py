@@ -16,16 +16,17 @@ from argparse import Namespace
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch.optim.swa_utils import update_bn
-from torch.utils.data import Subset
+from torch.utils.data import Dataset, Subset
 
 from . import __version__
 from .data.labelled import SPLITS, remarks
-from .data.samples import Samples, Unlabelled
+from .data.samples import Sample, Samples, Unlabelled
 from .data.sets import SETS
 from .data.store import open_store
 from .downstream import linear
@@ -173,6 +174,32 @@ def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> 
         update_bn(map(task.encoder.builder.select_nodes, proteins), task.encoder)
 
 
+class Embedded(Dataset):
+    """Samples with the input of the head in place of the structure. The processes that load them compute it."""
+
+    def __init__(self, samples: Samples, task: Task, amp: str):
+        self.samples, self.task, self.amp = samples, task, amp
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        return self.samples[key]
+
+    def collate(self, items: list[Sample]) -> tuple[Sample, list[str]]:
+        sample, names = self.samples.collate(items)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=self.amp == "bf16"):
+            return replace(sample, protein=self.task.represent(sample)), names
+
+
+def embed(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> results.Predictions:
+    """The input of the head for every sample, as its score. On a CPU each sample goes alone, as in `siamdiff embed`."""
+    if ranks.device.type != "cpu":
+        return results.predict(task, dataset, config, ranks, task.represent)
+    alone = Namespace(**{**vars(config), "batch_size": 1})
+    return results.predict(task, Embedded(dataset, task, config.amp), alone, ranks, attrgetter("protein"))
+
+
 def fit_head(config: Namespace, task: Task, datasets: dict, classes: tuple, ranks: Ranks) -> results.Predictions:
     """Embed the structures with the frozen encoder, then fit the linear head in closed form; write OUT/best.pt.
 
@@ -185,7 +212,7 @@ def fit_head(config: Namespace, task: Task, datasets: dict, classes: tuple, rank
     learnt = [datasets["test"]] if config.folds else [datasets["train"], datasets["valid"]]
     if not config.init_from:
         calibrate(config, task, learnt[0], ranks)
-    parts = [results.predict(task, dataset, config, ranks, task.represent) for dataset in learnt]
+    parts = [embed(config, task, dataset, ranks) for dataset in learnt]
     sequence = {name: key for x in learnt for name, key in zip(x.store.names, x.store.sequences, strict=True)}
     groups = np.array([sequence[name] for part in parts for name in part.groups])
     x, y = (np.concatenate([getattr(part, field) for part in parts]) for field in ("score", "target"))
