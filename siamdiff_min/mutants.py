@@ -8,17 +8,19 @@ import hashlib
 import re
 import sys
 from argparse import Namespace
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from . import report
 from .data.labels import read_table
-from .downstream.mutations import ENCODERS, Effects, Mutant, Sites, Trust, log_odds, positions, sites_of, trust
+from .downstream import mutations
+from .downstream.mutations import AROUND, MODEL, Effects, Mutant, Sites, Trust, between, positions
 from .encoders.weights import find_weights, load_encoder
 from .files import ConfigError, Parser, checksum, console, printable, replacing, write_file
 from .protein.constants import ONE_LETTER
@@ -26,86 +28,80 @@ from .protein.parse import read_structure
 from .protein.structure import Structure
 from .training.ranks import Ranks
 
-MUTATION = re.compile(r"(?:(\w+):)?([A-Z])(-?\d+)([A-Za-z]?)([A-Z])")  # chain, type, number, insertion code, new type
+MUTATION = re.compile(rf"(?:(\w+):)?([A-Z])(-?\d+)([A-Za-z]?)([{ONE_LETTER}])")  # chain, type, number, code, new type
 WILD_TYPE = {"wt", "wildtype", "wild-type", "wild type"}
 MAX_SHIFT = 2000
 SHOWN = 5  # misfits in an error
 MAP_WIDTH = 60  # residues in a map
 LOG_ODDS = "log-odds.npz"  # kept in OUT
-COLUMNS = "mutation predicted low high ranking log_odds neighbours nearest_measured distance".split()  # noqa: SIM905
+VERDICTS = {  # is the model better than chance at new positions?
+    True: "better than chance: worth using at new positions",
+    False: "not told apart from chance: do not use it at new positions",
+    None: f"too few to say: it takes {mutations.FEWEST[0]} mutants at {mutations.FEWEST[1]} positions",
+}
 
 
 # ---- mutations as text -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Places:
-    """The residues of a structure that may be mutated."""
+class Places(NamedTuple):
+    """The R residues of a structure that may be mutated."""
 
-    rows: list[int]  # of the structure
-    chains: list[str]
-    numbers: list[str]  # with insertion code
-    wild: str
+    rows: Sequence[int]  # of the structure
+    chains: Sequence[str]
+    numbers: Sequence[str]  # with insertion code
+    wild: Sequence[str]
 
     @staticmethod
     def of(structure: Structure, chains: Sequence[str] | None) -> "Places":
         """The residues of these chains, by default of the first. Raises ConfigError."""
-        if unknown := set(chains or ()) - {*structure.chain_names}:
+        if unknown := {*(chains or ())} - {*structure.chain_names}:
             raise ConfigError(f"there is no chain {', '.join(sorted(unknown))}, but {', '.join(structure.chain_names)}")
-        wanted = chains or structure.chain_names[:1]
-        found = [(i, c, f"{n}{code}".strip()) for i, (c, n, code) in enumerate(structure.positions) if c in wanted]
-        found.sort(key=lambda x: [*wanted].index(x[1]))
-        rows, names, numbers = (list(x) for x in zip(*found))
-        types = structure.protein.residue_type
-        return Places(rows, names, numbers, "".join(ONE_LETTER[types[i]] for i in rows))
+        letters = [ONE_LETTER[i] for i in structure.protein.residue_type.tolist()]
+        every = [(i, c, f"{n}{code}".strip(), letters[i]) for i, (c, n, code) in enumerate(structure.positions)]
+        return Places(*zip(*(x for chain in chains or structure.chain_names[:1] for x in every if x[1] == chain)))
+
+    def label(self, i: int, own: str = "", new: str = "") -> str:
+        """A residue as text, such as 52 or A52G; with its chain if there are several."""
+        chain = f"{self.chains[i]}:" if len({*self.chains}) > 1 else ""
+        return f"{chain}{own}{self.numbers[i]}{new}"
 
     def name(self, mutant: Mutant) -> str:
-        """A mutant as text, such as A52G/L60V; with chains if there are several."""
-        several = len({*self.chains}) > 1
-        words = []
-        for i, new in (divmod(mutation, len(ONE_LETTER)) for mutation in mutant):
-            chain = f"{self.chains[i]}:" if several else ""
-            words.append(f"{chain}{self.wild[i]}{self.numbers[i]}{ONE_LETTER[new]}")
-        return "/".join(words) or "WT"
+        """A mutant as text, such as A52G/L60V."""
+        changes = [divmod(mutation, len(ONE_LETTER)) for mutation in mutant]
+        return "/".join(self.label(i, self.wild[i], ONE_LETTER[new]) for i, new in changes) or "WT"
 
     def read(self, texts: Iterable[str], shift: int = 0) -> list[Mutant]:
         """The mutants that texts stand for. Raises ConfigError, with all that do not fit in one sentence."""
-        index, mutants, wrong = {key: i for i, key in enumerate(zip(self.chains, self.numbers))}, [], {}
-        listed = []  # (chain, type, number, insertion code) of every mutation
+        index = {key: i for i, key in enumerate(zip(self.chains, self.numbers))}
+        mutants, wrong, listed = [], {}, {}
         for text in texts:
-            words = [] if text.strip().lower() in WILD_TYPE else re.split(r"[/+,;\s]+", text.strip())
-            mutant, seen = set(), set()
-            for word in words:
-                match = MUTATION.fullmatch(word)
-                if not match or match[5] not in ONE_LETTER:
+            mutant = {}  # residue -> new type
+            for word in [] if text.strip().lower() in WILD_TYPE else re.split(r"[/+,;\s]+", text.strip()):
+                if not (match := MUTATION.fullmatch(word)):
                     wrong[word] = "is no mutation like A52G"
                     continue
-                chain, own, number, code, new = match.groups()
-                key = chain or self.chains[0], f"{int(number) + shift}{code}"
-                listed.append((key[0], own, int(number) + shift, code))
-                if (i := index.get(key)) is None or self.wild[i] != own:
+                chain, own, number, code, new = match.groups(self.chains[0])
+                listed[chain, int(number) + shift, code] = own
+                i = index.get((chain, f"{int(number) + shift}{code}"))
+                if i is None or self.wild[i] != own:
                     wrong[word] = "no such residue" if i is None else f"the structure has {self.wild[i]}"
-                elif i in seen:
+                elif i in mutant:
                     wrong[word] = f"a second mutation there in {text}"
-                elif new != own:
-                    mutant.add(i * len(ONE_LETTER) + ONE_LETTER.index(new))
-                seen.add(i)
-            mutants.append(tuple(sorted(mutant)))
+                mutant[i] = new
+            if not wrong:
+                changes = (20 * i + ONE_LETTER.index(new) for i, new in mutant.items() if new != self.wild[i])
+                mutants.append(tuple(sorted(changes)))
         if wrong:
             some = ", ".join(f"{word} ({reason})" for word, reason in [*wrong.items()][:SHOWN])
-            more = f" and {len(wrong) - SHOWN} more" * (len(wrong) > SHOWN)
-            advice = self._advice(listed, index)
-            raise ConfigError(f"{len(wrong)} mutations do not fit the structure: {some}{more}{advice}")
+            some += f" and {len(wrong) - SHOWN} more" * (len(wrong) > SHOWN)
+            for more in sorted(range(-MAX_SHIFT, MAX_SHIFT + 1), key=abs) if len(listed) > 2 else ():
+                found = [index.get((chain, f"{number + more}{code}")) for chain, number, code in listed]
+                if None not in found and [self.wild[i] for i in found] == [*listed.values()]:
+                    some += f"; all fit if {more} is added to the numbers (--shift {more + shift})"
+                    break
+            raise ConfigError(f"{len(wrong)} mutations do not fit the structure: {some}")
         return mutants
-
-    def _advice(self, listed: list[tuple], index: Mapping) -> str:
-        """The shift of the numbers with which all would fit, if there is one that is no chance."""
-        places = {(chain, number, code): own for chain, own, number, code in listed}
-        for shift in sorted(range(-MAX_SHIFT, MAX_SHIFT + 1), key=abs) if len(places) > 2 else ():
-            keys = [(chain, f"{number + shift}{code}") for chain, number, code in places]
-            if all(key in index and self.wild[index[key]] == own for key, own in zip(keys, places.values())):
-                return f"; all fit if {shift} is added to the numbers (--shift {shift})"
-        return ""
 
 
 # ---- the ranking -----------------------------------------------------------------------------------------------------
@@ -116,11 +112,12 @@ class Ranking:
     """All single mutants of a structure, the best first, and how far to trust them."""
 
     places: Places
+    effects: np.ndarray  # (R, 20) of every mutation on the value; without measurements, its score
     rows: list[dict]  # every single mutant that has not been measured
     next: list[dict]  # the rows to make next
     measured: dict[str, float]  # mean over repeats
     model: Effects | None  # None without measurements
-    trust: Trust | None
+    trust: Trust | None  # None if they are too few
     notes: list[str]
     sign: int  # -1 if lower is better
 
@@ -130,14 +127,25 @@ class Ranking:
     @property
     def verdict(self) -> str:
         """Whether to believe the predictions, in a few words."""
-        return self.trust.verdict if self.trust else "nothing measured: ranked by log-odds and burial"
+        return VERDICTS[self.better] if self.measured else "nothing measured: ranked by log-odds and burial"
+
+    @property
+    def better(self) -> bool | None:
+        """Whether the model is better than chance at new positions; None if too few were measured to say."""
+        return self.trust and self.trust.rho[MODEL][1] > 0
+
+    @property
+    def sentences(self) -> list[str]:
+        """The verdict, and what there is to say about the measurements and the model."""
+        known = self.trust.sentences if self.trust else []
+        return [self.verdict, f"{len(self.measured)} mutants measured", *self.notes, *known]
 
     def predict(self, *mutants: str) -> list[tuple[float, float, float]]:
         """Value and 90 % interval of mutants such as A52G/L60V. Raises ConfigError."""
         if self.model is None:
             raise ConfigError("nothing was measured, so no value can be predicted")
         value, half = self.model.predict(self.places.read(mutants))
-        return [(self.sign * v, *sorted((self.sign * (v - h), self.sign * (v + h)))) for v, h in zip(value, half)]
+        return [(v, v - h, v + h) for v, h in zip((self.sign * value).tolist(), half.tolist())]
 
 
 def rank_mutants(
@@ -165,117 +173,100 @@ def rank_mutants(
     Raises StructureError, and ConfigError for mutations that do not fit the structure.
     """
     structure = structure if isinstance(structure, Structure) else read_structure(structure)
-    places = Places.of(structure, chain)
+    places, values, notes = Places.of(structure, chain), defaultdict(list), []
     pairs = [*(measured.items() if isinstance(measured, Mapping) else measured)]
-    values = defaultdict(list)
-    for mutant, (_, value) in zip(places.read((text for text, _ in pairs), shift), pairs):
-        values[mutant].append(float(value))
-    sites, notes, sign = known_sites(structure, places.rows, kept), [], -1 if lower_is_better else 1
+    for mutant, (_, value) in zip(places.read([text for text, _ in pairs], shift), pairs):
+        if not np.isnan(value):
+            values[mutant].append(value)
     if repeats := [x for x in values.values() if len(x) > 1]:
         scatter = np.sqrt(np.mean([np.var(x, ddof=1) for x in repeats]))
         notes.append(f"{len(repeats)} mutants were measured more than once, with a scatter of {scatter:.3g}")
-    mean, model, belief = {mutant: float(np.mean(x)) for mutant, x in values.items()}, None, None
+    mean = {mutant: float(np.mean(x)) for mutant, x in values.items()}
+
+    sites, model, belief, sign = known_sites(structure, places.rows, kept), None, None, -1 if lower_is_better else 1
+    score = effects = sites.ranking
     if len(mean) > 1:
         y = sign * np.array([*mean.values()])
         model = Effects(sites, [*mean], y)
-        belief = trust(model, y)
-    rows = table_of(structure, places, sites, model, [*mean], sign)
-    rows.sort(key=lambda row: -row["score"] - explore * row["half"])
-    chosen, taken = [], defaultdict(int)
-    for row in rows:
-        taken[row["place"] // 20] += 1
-        chosen += [row] if taken[row["place"] // 20] <= per_position else []
-    measured = {places.name(mutant): value for mutant, value in mean.items()}
-    return Ranking(places, rows, chosen[:batch], measured, model, belief, notes, sign)
+        belief = mutations.trust(model, y)
+        (wild_type,), _ = model.predict([()])
+        value, half = model.predict([(x,) for x in range(len(score))])
+        score, effects, value = value + explore * half, sign * (value - wild_type), sign * value
+    rows, chosen, taken, odds = [], [], Counter(), sites.odds.mean(0).ravel()
+    touched = sorted({i for mutant in mean for i in positions(mutant)})
+    ca = structure.protein.alpha_carbons().pos[[*places.rows]]
+    for x in np.argsort(-score, kind="stable").tolist():
+        (i, new), row = divmod(x, 20), {"mutation": places.name((x,))}
+        if new == sites.wild[i] or (x,) in mean:
+            continue
+        if model:
+            row |= {"predicted": float(value[x]), "low": float(value[x] - half[x]), "high": float(value[x] + half[x])}
+        row |= {"ranking": float(sites.ranking[x]), "log_odds": float(odds[x])}
+        row |= {"neighbours": int(sites.neighbours[i, 1])}
+        if touched:
+            distance, nearest = (ca[touched] - ca[i]).norm(dim=-1).min(dim=0)
+            row |= {"nearest_measured": places.label(touched[nearest]), "distance": float(distance)}
+        rows.append(row)
+        taken[i] += 1
+        chosen += [row] if taken[i] <= per_position else []
+    measured = {places.name(mutant): x for mutant, x in mean.items()}
+    effects = np.where(np.eye(20)[sites.wild], 0, effects.reshape(-1, 20))
+    return Ranking(places, effects, rows, chosen[:batch], measured, model, belief, notes, sign)
 
 
-def known_sites(structure: Structure, rows: list[int], kept: Path | None) -> Sites:
+def known_sites(structure: Structure, rows: Sequence[int], kept: Path | None = None) -> Sites:
     """The features and log-odds of residues, from the file `kept` if it is of the same structure and encoders."""
-    p = structure.protein
+    p, rows = structure.protein, [*rows]
     parts = [x.numpy().tobytes() for x in (p.pos, p.atom_name, p.residue_type, p.residue_index, torch.tensor(rows))]
-    parts += [checksum(find_weights(name)).encode() for name in ENCODERS]
-    key = hashlib.sha256(b"".join(parts)).hexdigest()
+    parts += [checksum(find_weights(name)).encode() for name in AROUND]
+    key, known = hashlib.sha256(b"".join(parts)).hexdigest(), {}
     if kept and kept.exists():
         with np.load(kept, allow_pickle=False) as file:
-            if str(file["key"]) == key:
-                return sites_of(structure, rows, file["features"], file["odds"])
-    features = np.stack([load_encoder(name, "cpu").embed(structure).per_residue[rows] for name in ENCODERS])
-    with Ranks(torch.device("cpu")).bar(total=len(ENCODERS) * len(rows), unit="residue") as bar:
-        odds = np.stack([log_odds(name, p, rows, bar.update) for name in ENCODERS])
-    if kept:
-        with replacing(kept) as file:
-            np.savez(file, key=np.array(key), features=features, odds=odds)
-    return sites_of(structure, rows, features, odds)
+            known = {name: file[name] for name in ("features", "odds") if str(file["key"]) == key}
+    if not known:
+        known["features"] = np.stack([load_encoder(name, "cpu").embed(structure).per_residue[rows] for name in AROUND])
+        with Ranks(torch.device("cpu")).bar(total=len(AROUND) * len(rows), unit="residue") as bar:
+            known["odds"] = np.stack([mutations.log_odds(name, p, rows, bar.update) for name in AROUND])
+        if kept:
+            with replacing(kept) as file:
+                np.savez(file, key=np.array(key), **known)
+    ca = p.alpha_carbons().pos
+    near = [(torch.cdist(ca[rows], ca) < radius).sum(1).double().numpy() for radius in (8, 12)]
+    return Sites(p.residue_type[rows].numpy(), np.stack(near, axis=1), **known)
 
 
-def table_of(
-    structure: Structure, places: Places, sites: Sites, model: Effects | None, measured: list[Mutant], sign: int
-) -> list[dict]:
-    """A row for every single mutant that has not been measured."""
-    singles = [(i * 20 + new,) for i, wild in enumerate(sites.wild) for new in range(20) if new != wild]
-    singles = sorted({*singles} - {*measured})
-    ranking = sites.ranking[[x for (x,) in singles]]
-    score, half = model.predict(singles) if model else np.full((2, len(singles)), np.nan)
-    ca = structure.protein.alpha_carbons().pos[places.rows]
-    touched = sorted({i for mutant in measured for i in positions(mutant)})
-    distance = (ca[:, None] - ca[touched]).norm(dim=-1) if touched else torch.full((len(ca), 1), float("nan"))
-    rows = []
-    for mutant, value, width, rank in zip(singles, score, half, ranking):
-        (i,) = positions(mutant)
-        nearest = int(distance[i].argmin())
-        ends = sorted((sign * (value - width), sign * (value + width)))
-        row = {"mutation": places.name(mutant), "predicted": sign * value, "low": ends[0], "high": ends[1]}
-        row |= {
-            "ranking": rank,
-            "log_odds": float(sites.odds[:, i, mutant[0] % 20].mean()),
-            "neighbours": int(sites.neighbours[i, 1]),
-        }
-        row["nearest_measured"] = places.numbers[touched[nearest]] if touched else ""
-        row["distance"] = float(distance[i, nearest])
-        rows.append(row | {"score": value if model else rank, "half": width if model else 0.0, "place": mutant[0]})
-    return rows
+# ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def write_rows(path: Path, rows: Sequence[dict]) -> None:
-    """Write a table with tabs. Raises WriteError."""
-    lines = ["\t".join(COLUMNS)]
-    for row in rows:
-        cells = (row[column] for column in COLUMNS)
-        lines.append("\t".join(("" if x != x else f"{x:.4g}") if isinstance(x, float) else str(x) for x in cells))
-    write_file(path, "\n".join([*lines, ""]).encode())
-
-
-def write_model(path: Path, ranking: Ranking) -> None:
-    """Write the effects of all single mutations (R, 20): a mutant is `wild_type` plus the sum of its effects."""
-    places, model = ranking.places, ranking.model
-    every = [(x,) for x in range(20 * len(places.wild))]
-    wild_type = model.predict([()])[0]
-    effects = (model.predict(every)[0] - wild_type).reshape(-1, 20)
-    effects[np.arange(len(effects)), model.sites.wild] = 0
-    names = {"chain": places.chains, "number": places.numbers, "residue": list(places.wild), "types": list(ONE_LETTER)}
-    with replacing(path) as file:
-        arrays = {name: np.array(values) for name, values in names.items()}
-        np.savez(file, effects=ranking.sign * effects, wild_type=ranking.sign * wild_type[0], **arrays)
-
-
-# ---- the page --------------------------------------------------------------------------------------------------------
+def write_results(folder: Path, title: str, ranking: Ranking) -> None:
+    """Write the tables, the page, and with measurements the model. Raises WriteError."""
+    for name, rows in {"mutants.tsv": ranking.rows, "next.tsv": ranking.next}.items():
+        cells = [[f"{x:.4g}" if isinstance(x, float) else str(x) for x in row.values()] for row in rows]
+        write_file(
+            folder / name, "".join("\t".join(line) + "\n" for line in [*rows[:1], *cells]).encode()
+        )  # titles first
+    if ranking.model:
+        places = ranking.places
+        names = {"chain": places.chains, "number": places.numbers, "residue": places.wild, "types": list(ONE_LETTER)}
+        with replacing(folder / "model.npz") as file:
+            wild_type = ranking.predict("WT")[0][0]
+            np.savez(file, effects=ranking.effects, wild_type=wild_type, **{k: np.array(x) for k, x in names.items()})
+    write_file(folder / "report.html", page(title, ranking))
 
 
 def draw_map(axes, ranking: Ranking, columns: range) -> None:
-    """Predicted effects of every type at some residues; dots: measured; crosses: the wild type."""
-    score = np.full((len(ranking.places.wild), 20), np.nan)
-    for row in ranking.rows:
-        score.flat[row["place"]] = row["score"]
-    low, high = np.nanquantile(score, [0.02, 0.98])
-    axes.imshow(score[columns].T, cmap="RdBu", vmin=low, vmax=high, aspect="auto", zorder=2)
-    wild = [ONE_LETTER.index(ranking.places.wild[i]) for i in columns]
-    axes.plot(range(len(columns)), wild, "x", color=report.INK, ms=3, zorder=3)
+    """Effects of every type at some residues; dots: measured; crosses: the wild type."""
+    wild, text = [ONE_LETTER.index(letter) for letter in ranking.places.wild], ranking.places.label
+    good = ranking.sign * np.where(np.eye(20)[wild], np.nan, ranking.effects)
+    low, high = np.nanquantile(good, [0.02, 0.98])
+    axes.imshow(good[columns].T, cmap="RdBu", vmin=low, vmax=high, aspect="auto", zorder=2)
+    axes.plot(range(len(columns)), wild[columns.start : columns.stop], "x", color=report.INK, ms=3, zorder=3)
     for i, new in {divmod(x, 20) for mutant in (ranking.model.mutants if ranking.model else ()) for x in mutant}:
         if i in columns:
-            axes.plot(i - columns[0], new, "o", color=report.INK, ms=3, zorder=3)
+            axes.plot(i - columns.start, new, "o", color=report.INK, ms=3, zorder=3)
     axes.set_yticks(range(20), ONE_LETTER, fontsize=6)
-    marks = range(0, len(columns), 5)
-    axes.set_xticks(marks, [ranking.places.wild[columns[k]] + ranking.places.numbers[columns[k]] for k in marks])
+    marks = columns[::5]
+    axes.set_xticks([i - columns.start for i in marks], [text(i, ranking.places.wild[i]) for i in marks])
     axes.tick_params(axis="x", rotation=90, labelsize=7)
 
 
@@ -285,34 +276,30 @@ def draw_held_out(axes, ranking: Ranking) -> str:
     axes.scatter(y, ranking.sign * ranking.model.held_out, s=18, color=report.COLOURS[0], alpha=0.7, lw=0)
     axes.axline((y.mean(), y.mean()), slope=1, color=report.INK, lw=1, alpha=0.3)
     axes.set(xlabel="measured", ylabel="predicted, nothing measured at its position")
-    return f"{ranking.trust.covered:.0%} of these values lie in their 90 % intervals"
+    return f"{ranking.trust.covered:.0%} of these values lie in their 90 % intervals" if ranking.trust else ""
 
 
 def page(title: str, ranking: Ranking) -> bytes:
-    """The verdict, the maps, and the next batch."""
-    text, side = report.text, "not"
-    if ranking.trust and ranking.trust.enough:
-        side = "better" if ranking.trust.rho["the model"][1] > 0 else "worse"
-    body = f"<h1>{text(title)}</h1><p class='big {side}'>{text(ranking.verdict)}</p>"
-    body += "".join(f"<p>{text(line)}</p>" for line in said(ranking)[1:])
+    """The verdict, the maps, the next batch, and what the model is compared with."""
+    side = {None: "not", True: "better", False: "worse"}[ranking.better]
+    body = f"<h1>{report.text(title)}</h1><p class='big {side}'>{report.text(ranking.verdict)}</p>"
+    body += "".join(f"<p>{report.text(line)}</p>" for line in ranking.sentences[1:])
     cards = []
-    if ranking.trust:
+    if ranking.model:
         cards.append(report.card(f"Held out, N = {len(ranking.measured)}", draw_held_out, ranking, height=4.4))
-    for start in range(0, len(ranking.places.wild), MAP_WIDTH):
-        columns = range(start, min(start + MAP_WIDTH, len(ranking.places.wild)))
-        ends = [ranking.places.numbers[columns[k]] for k in (0, -1)]
-        cards.append(report.card(f"Effects, {ends[0]} to {ends[1]}", draw_map, ranking, columns, height=3.6))
+    for start in range(0, len(ranking.effects), MAP_WIDTH):
+        columns = range(start, min(start + MAP_WIDTH, len(ranking.effects)))
+        name = f"Effects, {ranking.places.label(columns[0])} to {ranking.places.label(columns[-1])}"
+        cards.append(report.card(name, draw_map, ranking, columns, height=3.6))
     note = "Blue: better; red: worse; dots: measured; crosses: the wild type."
-    rows = [COLUMNS, *([row[column] for column in COLUMNS] for row in ranking.next)]
     body += f"<p class=note>{note}</p><div class=cards>{''.join(cards)}</div>"
-    body += f"<div class=tables>{report.as_html('The next batch', rows)}</div>"
-    return report.as_page(title, body)
-
-
-def said(ranking: Ranking) -> list[str]:
-    """The verdict, and what there is to say about the measurements and the model, a sentence each."""
-    known = ranking.trust.sentences if ranking.trust and ranking.trust.enough else []
-    return [ranking.verdict, f"{len(ranking.measured)} mutants measured", *ranking.notes, *known]
+    rows = [*ranking.next[:1], *(row.values() for row in ranking.next)]
+    tables = report.as_html("The next batch", rows) if rows else ""
+    if ranking.trust:
+        rho, rmse = ranking.trust.rho, ranking.trust.rmse
+        rows = [[name, between(rho[name], ".2f"), between(rmse[name], ".3g")] for name in rho]
+        tables += report.as_html("Positions left out", [["", "rho (95 % interval)", "root mean squared error"], *rows])
+    return report.as_page(title, f"{body}<div class=tables>{tables}</div>")
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -322,26 +309,20 @@ def rank(args: Namespace) -> None:
     """Rank the mutants of a command line, for one property after the other."""
     options = {name: getattr(args, name) for name in ("chain", "per_position", "explore", "lower_is_better", "shift")}
     options |= {"batch": args.next, "kept": args.out / LOG_ODDS}
-    tables = {"": []}
+    texts, columns = [], {"": []}
     if args.measured:
         table = read_table(args.measured, "regression", args.name_column, args.value_column, args.missing)
         sys.stderr.writelines(f"note: {printable(note)}\n" for note in table.notes)
         columns = {name: [row.value[k] for row in table.rows] for k, name in enumerate(table.classes)}
-        columns = columns or {"": [row.value for row in table.rows]}
-        texts = [row.name for row in table.rows]
-        tables = {name: [(t, x) for t, x in zip(texts, values) if x == x] for name, values in columns.items()}
+        texts, columns = [row.name for row in table.rows], columns or {"": [row.value for row in table.rows]}
     structure = read_structure(args.structure)
     if args.chain is None and len(structure.chain_names) > 1:
         print(f"chain {structure.chain_names[0]} of {', '.join(structure.chain_names)}: --chain chooses others")
-    for name, pairs in tables.items():
-        ranking, folder = rank_mutants(structure, pairs, **options), args.out / name.replace("/", "_")
-        write_rows(folder / "mutants.tsv", ranking.rows)
-        write_rows(folder / "next.tsv", ranking.next)
-        if ranking.model:
-            write_model(folder / "model.npz", ranking)
-        write_file(folder / "report.html", page(f"{name or 'mutants'} of {args.structure.name}", ranking))
+    for name, values in columns.items():
+        ranking, folder = rank_mutants(structure, zip(texts, values), **options), args.out / name.replace("/", "_")
+        write_results(folder, f"{name or 'mutants'} of {args.structure.name}", ranking)
         files = f"{folder / 'report.html'}, next.tsv ({len(ranking.next)} mutants), mutants.tsv ({len(ranking.rows)})"
-        print(*map(printable, [*([name] if name else []), *said(ranking), files]), sep="\n")
+        print(*map(printable, [*([name] if name else []), *ranking.sentences, files]), sep="\n")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.probe import save
 from siamdiff_min.downstream import mutations
 from siamdiff_min.downstream.metrics import rmse, spearman
-from siamdiff_min.downstream.mutations import Effects, Sites, positions, trust
+from siamdiff_min.downstream.mutations import Effects, Sites, positions, summed, trust
 
 SIZES, DRAWS, FEWEST, MOST = (8, 24, 48, 96, 192), 20, 8, 2000  # mutants to predict: from FEWEST to MOST
 COLUMNS = ["random", "size", "draw", "tested", "model", "floor", "ranking", "odds", "blosum", "error", "error_mean"]
@@ -37,7 +37,7 @@ def drawn(mutants: list, size: int, draw: int, random: bool) -> tuple[np.ndarray
 def measure(sites: Sites, mutants: list, y: np.ndarray) -> np.ndarray:
     """Scores of all draws (D, COLUMNS)."""
     odds = (sites.odds / sites.odds.std((1, 2), keepdims=True)).mean(0).ravel()
-    blosum = mutations.substitutions(sites)
+    blosum = mutations.BLOSUM62[sites.wild].ravel()
     found = []
     for random, size, draw in [(r, s, d) for r in (False, True) for s in SIZES for d in range(DRAWS)]:
         a, b = drawn(mutants, size, draw, random)
@@ -46,14 +46,13 @@ def measure(sites: Sites, mutants: list, y: np.ndarray) -> np.ndarray:
         known, new = [mutants[i] for i in a], [mutants[i] for i in b]
         model, floor = (Effects(sites, known, y[a], floor=x) for x in (False, True))
         (value, half), (low, _) = model.predict(new), floor.predict(new)
-        sums = [np.array([x[list(m)].sum() for m in new]) for x in (odds, blosum)]
-        row = [random, size, draw, len(b), *(spearman(x, y[b]) for x in (value, low, model.ranks(new), *sums))]
+        sums = [summed(x, new) for x in (sites.ranking, odds, blosum)]
+        row = [random, size, draw, len(b), *(spearman(x, y[b]) for x in (value, low, *sums))]
         row += [rmse(value, y[b]), rmse(np.full(len(b), y[a].mean()), y[b]), np.mean(np.abs(value - y[b]) <= half)]
         row += [half.mean() / y.std()]
-        if random or size < mutations.FEWEST[0]:
+        if random or not (said := trust(model, y[a])):
             row += [np.nan] * 5
         else:
-            said = trust(model, y[a])
             row += [*said.rho["the model"][:2], *(said.gain[x][1] for x in ("types and burial", "no measurements"))]
             row += [said.covered]
         found.append(row)
