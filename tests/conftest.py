@@ -31,11 +31,15 @@ ENZYMES = ("1.1.1.-", "2.7.11.1", "3.4.21.5")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of a parametrised test that is marked `repeats`, the default run keeps the first case; the others are `full`."""
+    """Of a parametrised test that is marked `repeats`, the default run keeps the first case; the others are `full`.
+
+    The default run has the fast form of the formulas, `full` the plain one: tests of scores, sums and steps compare
+    the two in every run. A case whose fast form is `full` has a plain one that is `soak`.
+    """
     seen = set()
     for item in items:
         if getattr(item, "callspec", None) and item.callspec.params.get("kernel_form") == "plain":
-            item.add_marker(pytest.mark.full)  # tests of scores, sums and steps compare the forms in every run
+            item.add_marker(pytest.mark.soak if item.get_closest_marker("full") else pytest.mark.full)
         elif item.get_closest_marker("repeats") and not item.get_closest_marker("soak"):
             test = item.path, item.originalname
             if test in seen:

@@ -37,9 +37,18 @@ MOST = {  # waits of the host in one step, at most, in this order
     "psr": (4, 3, 11, 16),
     "table": (4, 3, 11, 16),
 }
-EVERYWHERE = "siamdiff", "angle", "psr"  # the others with one encoder by default
+EVERYWHERE = "siamdiff", "angle", "psr"  # with every encoder in every run
+SOME = "diffpret", "multiview", "score-matching", "torsional", "ec", "msp"  # of the others these; all with one encoder
+
+
+def marks(name: str, encoder: tuple[str, str]) -> list:
+    if encoder == ENCODED[0] or name in EVERYWHERE:
+        return []
+    return [pytest.mark.full if name in SOME else pytest.mark.soak]
+
+
 CASES = [
-    pytest.param(name, *of, most, marks=[] if of == ENCODED[0] or name in EVERYWHERE else [pytest.mark.full])
+    pytest.param(name, *of, most, marks=marks(name, of))
     for name, numbers in MOST.items()
     for of, most in zip(ENCODED, numbers)
 ]

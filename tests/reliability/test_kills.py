@@ -46,9 +46,8 @@ def killed_until_done(begin, monitor: Path, patience: float, most: int) -> Count
     "name, world, kills",
     [
         ("training", 1, 6),
-        ("training", 1, 12),
-        ("training", 2, 4),
-        ("fine-tuning", 1, 4),
+        ("training", 2, 3),
+        ("fine-tuning", 1, 3),
         pytest.param("training", 1, 80, marks=SOAK),
         pytest.param("training", 2, 50, marks=SOAK),
         pytest.param("fine-tuning", 1, 50, marks=SOAK),

@@ -23,9 +23,7 @@ PLACES = ("step", "validation", "save", "data", "start")
 
 @pytest.mark.full
 @pytest.mark.repeats
-@pytest.mark.parametrize(
-    "world, rounds", [(2, 0), (2, 1), pytest.param(2, 6, marks=SOAK), pytest.param(3, 1, marks=SOAK)]
-)
+@pytest.mark.parametrize("world, rounds", [(2, 0), pytest.param(2, 6, marks=SOAK), pytest.param(3, 1, marks=SOAK)])
 @pytest.mark.parametrize("place", PLACES[:3])
 def test_a_dying_rank_ends_the_others(place, world, rounds, tmp_path, record_property):
     """They end by themselves, and in vain; the traceback is printed; what was saved is resumed, all bit-equal."""

@@ -123,8 +123,7 @@ def test_readers_that_are_spawned(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("program", ["convert", "embed"])
+@pytest.mark.parametrize("program, number", [("convert", signal.SIGTERM), ("embed", signal.SIGKILL)])
 def test_readers_end_with_the_command_that_started_them(program, number, tmp_path, enzymes):
     """Within 15 seconds after a kill -9 or TERM, a reader that waits for its file included."""
     os.mkfifo(tmp_path / "pipe")

@@ -49,8 +49,9 @@ def written(tmp_path, state, prefix="", file="mc_gearnet_edge.pth"):
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize("prefix", WRAPPERS)
-@pytest.mark.parametrize("level, short", [("atom", "atom"), ("residue", "res")])
+@pytest.mark.parametrize(
+    "level, short, prefix", [("atom", "atom", WRAPPERS[0]), *(("residue", "res", prefix) for prefix in WRAPPERS[1:])]
+)
 def test_encoders_and_whole_tasks_load_strictly(tmp_path, level, short, prefix):
     """The level is told from the shapes: both files have the same name here."""
     alone, task = blank(f"ckpt_keys_{short}"), blank(f"ckpt_keys_task_{short}")
