@@ -147,8 +147,8 @@ def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, st
 def residue_labels(name: str, rows: Sequence[Row], positions: Sequence[tuple], types: Sequence[str]) -> dict[str, list]:
     """The labels of a structure's residues in file order, see `samples.py`; without rows for residues that it lacks.
 
-    `positions` are the chain, number and insertion code of every residue, `types` their letters. Raises StructureError if
-    the table has another type.
+    `positions` are the chain, number and insertion code of every residue, `types` their letters. Raises StructureError
+    if the table has another type.
     """
     residue_of = {(chain, f"{number}{code}".strip()): i for i, (chain, number, code) in enumerate(positions)}
     found = {residue_of[key]: row for row in rows if (key := (row.chain, row.place)) in residue_of}
@@ -215,10 +215,8 @@ def _numbers(cells: Mapping[str, Mapping[int, str]], kind: str, words: Collectio
         of = f"{title}: " if len(cells) > 1 else ""
         if not known:
             raise ValueError(f"column {title} has no value")
-        ones, different = known.count(1), len({*known})
-        about.append(
-            of + (f"{ones} of {len(known)} are 1" if kind == "binary" else f"{min(known):g} to {max(known):g}")
-        )
+        different, size = len({*known}), f"{min(known):g} to {max(known):g}"
+        about.append(of + (f"{known.count(1)} of {len(known)} are 1" if kind == "binary" else size))
         notes += [f"{of}decimal commas, {commas[0]} is read as {_number(commas[0]):g}"] if commas else []
         notes += [f"{of}{gaps} of {len(column)} rows were not measured"] if (gaps := len(column) - len(known)) else []
         if kind == "regression" and 2 < different <= FEW < len(known) and all(x == int(x) for x in known):

@@ -269,7 +269,7 @@ def test_folders_that_are_no_lmdb_or_cut_short(tmp_path):
 def test_a_set_without_items(tmp_path):
     with lmdb.open(str(tmp_path / "train")):
         pass
-    with pytest.raises(StructureError, match="train: no such item .serialization_format"):
+    with pytest.raises(StructureError, match=r"train: no such item \(serialization_format"):
         atom3d_set(tmp_path, "psr", needed=["train"]).train.listing()
     with pytest.raises(StoreError, match=r"no protein that can be read in .*x \(it is empty\)"):
         open_store(Origin(tmp_path / "x", "", lambda: listing(tmp_path, "psr", [])))
