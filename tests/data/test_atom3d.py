@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import random
 import string
 from collections import Counter
@@ -202,17 +201,6 @@ def test_a_set_is_found_wherever_its_splits_are(tmp_path, task, valid):
     assert alone.test.path == tmp_path / path / "test" and alone.train is None and alone.valid is None
 
 
-def test_there_is_another_store_if_the_file_changes(tmp_path):
-    one, file = open_store(dataset(tmp_path, "psr", [psr()]).train), tmp_path / "train" / "data.mdb"
-    os.utime(file, ns=(5, 5))
-    same = open_store(atom3d_set(tmp_path, "psr").train)
-    assert same.path != one.path and same.checksum == one.checksum
-    atom3d._environment.cache_clear()
-    dataset(tmp_path, "psr", [psr(1)])
-    two = open_store(atom3d_set(tmp_path, "psr").train)
-    assert two.path != one.path and len(two) == 1 and two.checksum != one.checksum
-
-
 def test_names_are_the_ids_and_unique(tmp_path):
     ids = {"a": 0, "b": 2, "c": 2, "d": 99, "e": -1, "f": "0", "x": 3, "?": 4, "5": 6}
     items = [msp()] * 7
@@ -226,10 +214,6 @@ def test_names_are_the_ids_and_unique(tmp_path):
     "options, reason",
     [
         ({"kind": b"pkl"}, "not JSON"),
-        ({"kind": b"msgpack"}, "not JSON"),
-        ({"kind": b"\xff"}, "not JSON"),
-        ({"count": "1\x00"}, "malformed set"),
-        ({"ids": [1]}, "malformed set"),
         ({"ids": {"not a tuple": 0}}, "malformed set"),
     ],
 )
@@ -237,7 +221,7 @@ def test_sets_that_are_refused(tmp_path, options, reason):
     with pytest.raises(StructureError) as caught:
         listing(tmp_path, "psr", [psr()], **options)
     assert caught.value.reason == reason
-    assert options.get("kind") != b"msgpack" or "serialization_format='json'" in caught.value.detail
+    assert "kind" not in options or "serialization_format='json'" in caught.value.detail
 
 
 def test_the_set_of_another_task_is_told_as_that(tmp_path):
@@ -282,11 +266,10 @@ def test_without_the_package_the_error_says_what_to_install(tmp_path, monkeypatc
         atom3d.list_items(tmp_path / "x", "psr")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_store_has_every_item_or_its_reason(tmp_path, workers):
+def test_a_store_has_every_item_or_its_reason(tmp_path):
     items = [psr(0), b"junk", psr(2), {"id": "('a', 'b')"}, psr(4)]
     ids = {item["id"]: i for i, item in enumerate(items) if isinstance(item, dict)}
-    store = open_store(dataset(tmp_path, "psr", items, ids=ids).train, workers=workers)
+    store = open_store(dataset(tmp_path, "psr", items, ids=ids).train, workers=2)
     assert store.path.parent == tmp_path / "train.store" and list(store.names) == ["T0/d'0", "T1/d'2", "T2/d'4"]
     report = store.meta
     assert report["seen"] == 5 and report["failed"] == {"damaged or truncated gzip data": 1, "malformed item": 1}
@@ -325,56 +308,16 @@ def test_the_parsing_policy_is_that_of_every_format(tmp_path):
     }  # fmt: skip
 
 
-ACCEPTED = {  # JSON's true is the number 1; models are only compared; a residue of one atom has no CA
-    "x": "", "residue": "True 100000000", "chain": "text", "name": "text", "insertion_code": "text",
-    "occupancy": "None True 1.5 nan -inf", "model": "text None True 1.5 100000000 [] {} nan -inf",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("column", ACCEPTED)
-@pytest.mark.parametrize(
-    "value", ["text", None, True, 1.5, 10**400, [], {}, float("nan"), -1e400], ids=lambda v: str(v)[:9]
-)
-def test_hostile_values(tmp_path, column, value):
-    """One in the frame: the protein, less an atom where that names another one, or the one exception."""
-    table = change(rows(), {column: value}, lambda row: row["serial_number"] == 30)
-    item = listing(tmp_path, "psr", [psr(0, table)]).sources[0]
-    if str(value)[:9] not in ACCEPTED[column].split():
-        with pytest.raises(StructureError) as caught:
-            item.read()
-        assert caught.value.reason in ("malformed item", "coordinates out of range", "torn residue")
-    else:
-        structure = item.read()
-        assert structure.protein.pos.isfinite().all()
-        assert structure.protein.num_residues == 51
-        assert structure.protein.num_atoms == PROTEIN.num_atoms - (column not in ("x", "occupancy"))
-
-
-@pytest.mark.parametrize("column", ["x", "resname", "model", "subunit"])
-def test_a_column_that_is_missing(tmp_path, column):
-    item = psr()
-    item["atoms"]["columns"][COLUMNS.index(column)] = "other"
-    fails(tmp_path, "psr", item, "malformed item", f"atoms: no column {column}")
-
-
 @pytest.mark.parametrize(
     "changed, detail",
     [
         ({"atoms": []}, "list indices"),
-        ({"atoms": {"columns": ["x"]}}, "KeyError: 'data'"),
-        ({"atoms": {"columns": COLUMNS, "data": [[1, 2]]}}, "zip\\(\\) argument 2 is shorter"),
+        ({"atoms": {"columns": ["x"], "data": [[1]]}}, "no column chain"),
         ({"atoms": {"columns": COLUMNS, "data": [rows()[0], ["a"]]}}, "zip\\(\\) argument 2 is shorter"),
-        ({"atoms": {"columns": [["x"]], "data": [[1]]}}, "no column chain"),
-        ({"scores": 3}, "not subscriptable"),
         ({"scores": {}}, "KeyError: 'gdt_ts'"),
-        ({"scores": {"gdt_ts": "high"}}, "could not convert string to float"),
-        ({"scores": {"gdt_ts": None}}, "TypeError"),
         ({"scores": {"gdt_ts": float("nan")}}, "not between 0 and 1"),
-        ({"scores": {"gdt_ts": 50.0}}, "not between 0 and 1"),
-        ({"id": "T0/d"}, "id is|malformed node|invalid syntax|unhashable|too many nested|\\("),
-        ({"id": "__import__('os').getcwd()"}, "id is|malformed node|invalid syntax|unhashable|too many nested|\\("),
+        ({"id": "__import__('os').getcwd()"}, "malformed node"),
         ({"id": "('a', 'b', 'c')"}, "id is"),
-        ({"id": 5}, "id is|malformed node|invalid syntax|unhashable|too many nested|\\("),
     ],
 )
 def test_malformed_items(tmp_path, changed, detail):
@@ -392,28 +335,14 @@ def test_no_atoms(tmp_path):
 @pytest.mark.parametrize(
     "data, reason",
     [
-        (b"", "not JSON"),
-        (b"\x80\x04\x95cos\nsystem\n", "damaged or truncated gzip data"),
         (gzip.compress(b"{}")[:-3], "damaged or truncated gzip data"),
-        (gzip.compress(b"{}") + b"x", "damaged or truncated gzip data"),
-        (gzip.compress(b""), "not JSON"),
-        (gzip.compress(b"\x80\x04\x95"), "not JSON"),
-        (gzip.compress(b"[" * 100000), "not JSON"),
-        (gzip.compress(b"9" * 100000), "not JSON"),
+        (gzip.compress(b"\x80\x04\x95cos\nsystem\n"), "not JSON"),
         (gzip.compress(b"[1, 2]"), "malformed item"),
-        (gzip.compress(b"null"), "malformed item"),
     ],
-    ids=range(10),
+    ids=range(3),
 )
 def test_items_that_are_no_json(tmp_path, data, reason):
     fails(tmp_path, "psr", data, reason)
-
-
-def test_an_item_that_is_not_there(tmp_path):
-    sources = listing(tmp_path, "psr", [psr()], count=3, ids=False).sources  # the two other keys are not items
-    assert len(sources) == 3
-    with pytest.raises(StructureError, match="no such item"):
-        sources[2].read()
 
 
 # ---- MSP -------------------------------------------------------------------------------------------------------------
@@ -551,12 +480,9 @@ def test_res_positions_are_those_of_the_frame(tmp_path):
     table = rows()
     table += change(table[::3], {"name": "H", "element": "H"}) + change(table[:2], {"resname": "HOH", "residue": 900})
     table += change(table[:40], {"model": 3})  # of another model
-    order = list(range(len(table)))
-    head = order[:1]  # which says what the first model is
-    tail = order[1:]
     rng = random.Random(0)
-    tail.sort(key=lambda i: i % PROTEIN.num_atoms + rng.uniform(0, 30))
-    order = head + tail
+    head, *tail = range(len(table))  # the first row says what the first model is
+    order = [head, *sorted(tail, key=lambda i: i % PROTEIN.num_atoms + rng.uniform(0, 30))]
     shuffled = [table[i] for i in order]
     plain = res([7, 8])
     indices = [

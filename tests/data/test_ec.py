@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import struct
 import zipfile
 from dataclasses import replace
 
@@ -14,7 +13,6 @@ from helpers import reasons
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data.ec import chain_id, ec_set
 from siamdiff_min.data.samples import SAMPLES
-from siamdiff_min.data.sources import find_structures
 from siamdiff_min.data.store import open_store
 from siamdiff_min.files import StructureError
 
@@ -104,10 +102,7 @@ def test_splits_and_labels(tmp_path, zipped, year):
     assert names(data.test) == ["4JKL-A", "5MNO-7"]
     for origin in (data.train, data.valid):
         assert all(note(source) == CHAINS[source.name] for source in origin.listing().sources)
-    assert [note(source) for source in data.test.listing().sources] == [
-        ["3.4.21.n1"],
-        ["2.7.11.1"],
-    ]
+    assert [note(source) for source in data.test.listing().sources] == [["3.4.21.n1"], ["2.7.11.1"]]
     assert reasons(data.test.listing()) == {UNKNOWN: 1}
     for origin in (data.train, data.valid, data.test):
         for source in origin.listing().sources:
@@ -124,25 +119,17 @@ def test_the_cutoff_selects_the_test_split(tmp_path, cutoff, expected):
 
 def test_what_is_not_used_has_its_reason(tmp_path):
     files = {
-        "train": [
-            "1ABC-A.pdb",
-            "1ABC_A_2.pdb",
-            "readme.txt",
-            "9XYZ-A.pdb",
-            "structure.pdb",
-            "AF-P1-F1.pdb",
-            "1abc.pdb",
-        ],
+        "train": ["1ABC-A.pdb", "1ABC_A_2.pdb", "readme.txt", "9XYZ-A.pdb", "AF-P1-F1.pdb", "1abc.pdb"],
         "valid": ["2DEF-B.pdb", "1ABC-A.pdb", "noname.pdb"],
         "test": ["1ABC-a.pdb", "4JKL-A.pdb"],
     }
     for zipped in ((), tuple(files)):
         data = ec_set(layout(tmp_path / f"s{len(zipped)}", files, zipped))
         listing = data.train.listing()
-        assert names(data.train) == ["1ABC-A"] and len(listing.skipped) == 6
+        assert names(data.train) == ["1ABC-A"] and len(listing.skipped) == 5
         assert reasons(listing) == {
             "another file of the same chain": 1, UNKNOWN: 1, "not a structure file": 1,
-            "no PDB id and chain in the name": 3,
+            "no PDB id and chain in the name": 2,
         }  # fmt: skip
         assert all(file.startswith(str(data.train.path)) for file, _ in listing.skipped)
         assert reasons(data.test.listing()) == {UNKNOWN: 1}
@@ -210,36 +197,24 @@ def test_there_is_another_store_if_anything_changes_that_it_depends_on(tmp_path)
     assert differs(stores()) == [True, True, False]  # no chain of the test split
 
 
-@pytest.mark.parametrize("zipped", [(), ("test",)])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_to_samples_through_the_store(tmp_path, zipped, workers):
-    data = ec_set(layout(tmp_path / "s", zipped=zipped))
-    if not zipped:
-        (data.test.path / "5MNO-7.ent").write_bytes(b"<html>")
-        data = ec_set(tmp_path / "s")
-    samples = SAMPLES["ec"](open_store(data.test, workers=workers), classes=data.classes)
-    assert [samples[0, i].names[0] for i in range(len(samples))] == ["4JKL-A", "5MNO-7"][: 1 + len(zipped)]
+def test_to_samples_through_the_store(tmp_path):
+    (layout(tmp_path / "s") / "test" / "5MNO-7.ent").write_bytes(b"<html>")
+    data = ec_set(tmp_path / "s")
+    samples = SAMPLES["ec"](open_store(data.test), classes=data.classes)
+    assert [samples[0, i].names[0] for i in range(len(samples))] == ["4JKL-A"]
     assert samples[0, 0].target.tolist() == [[0, 0, 1, 0]]
     report = samples.store.meta
     assert report["seen"] == 3 and sum(report["skipped"].values()) == 1
-    assert report["failed"] == ({} if zipped else {"an HTML or XML page, not a PDB or mmCIF file": 1})
+    assert report["failed"] == {"an HTML or XML page, not a PDB or mmCIF file": 1}
 
 
 @pytest.mark.parametrize(
     "text, expected",
     [
-        ("2FOR-A", "2FOR-A"),
-        ("2for_A", "2FOR-A"),
-        ("2FOR.A", "2FOR-A"),
-        ("2FOR-A_0001", "2FOR-A"),
-        ("2for_A_v2", "2FOR-A"),
+        *((text, "2FOR-A") for text in ("2FOR-A", "2for_A", "2FOR.A", "2FOR-A_0001", "2for_A_v2")),
+        *((text, None) for text in ("2FOR", "2FOR-", "AF-P12345-F1-model_v4", "", "._2FOR-A")),
         ("6KMX-aD", "6KMX-aD"),
         ("7z9t_AAA", "7Z9T-AAA"),
-        ("2FOR", None),
-        ("2FOR-", None),
-        ("AF-P12345-F1-model_v4", None),
-        ("", None),
-        ("._2FOR-A", None),
     ],
 )
 def test_ids_in_file_names(text, expected):
@@ -263,16 +238,13 @@ def test_what_is_missing_is_named(tmp_path, missing):
     "annotation",
     [
         [],
-        ["1ABC-A\t1.1.1.-"] * 4,
         ANNOTATION[1:],
         [*ANNOTATION, "1ABC-A\t1.1.1.-"],  # a second line
         [*ANNOTATION, "7STU-A\t9.9.9.9"],  # a label that is not in the header
         [*ANNOTATION, "nonsense"],
-        ["<html>"] * 5,
-        [*ANNOTATION, "7STU-A"],
         [*ANNOTATION, "7STU-A\t1.1.1.-\t1.1.1.-"],
     ],
-    ids=range(9),
+    ids=range(6),
 )
 def test_malformed_annotations(tmp_path, annotation):
     root = layout(tmp_path / "s", annotation=annotation)
@@ -294,14 +266,11 @@ def test_empty_cells_at_the_end_of_rows_are_no_labels(tmp_path):
     [
         [],
         ["PDB-chain,near,far"],
-        [IDENTITY[0] + ",<1000%", *(f"{line},1" for line in IDENTITY[1:])],
         [*IDENTITY, "4JKL-A,0,0,1,1,1"],
         [*IDENTITY, "7STU-A,0,0,1,1"],
         [*IDENTITY, "7STU-A,0,0,1,1,2"],
-        [*IDENTITY, "nonsense,0,0,1,1,1"],
-        [*IDENTITY, "7STU-A," + "1" * 200000],
     ],
-    ids=range(8),
+    ids=range(5),
 )
 def test_malformed_tables_of_identity(tmp_path, identity):
     root = layout(tmp_path / "s", identity=identity)
@@ -316,32 +285,6 @@ def test_a_cutoff_that_the_table_does_not_have(tmp_path):
 
 
 # ---- zips ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_members_are_read_where_they_lie(tmp_path, compression):
-    texts = {f"1ABC-{chain}": pdb(3 + i) for i, chain in enumerate("ABCD")}
-    path = tmp_path / "a.zip"
-    path.write_bytes(b"#!/bin/sh\n" * 9)  # whatever stands before the archive
-    with zipfile.ZipFile(path, "a", compression) as archive:
-        for name, text in texts.items():
-            with archive.open(f"{name}.pdb", "w", force_zip64=name.endswith("C")) as out:  # with an extra field
-                out.write(text)
-    for file in reversed(find_structures(path).sources):
-        assert file.read().protein.num_residues == 3 + "ABCD".index(file.name[-1])
-
-
-def test_encrypted_and_unknown_compression(tmp_path):
-    path = pack(tmp_path / "a.zip", [("1ABC-A.pdb", TEXT), ("1ABC-B.pdb", TEXT)], zipfile.ZIP_DEFLATED)
-    data = bytearray(path.read_bytes())
-    first = data.index(b"PK\1\2")
-    data[first + 8] |= 1
-    second = data.index(b"PK\1\2", first + 1)
-    struct.pack_into("<H", data, second + 10, 99)
-    path.write_bytes(data)
-    for source, reason in zip(find_structures(path).sources, ("encrypted", "compression"), strict=True):
-        with pytest.raises(StructureError, match=f"damaged archive .*{reason}"):
-            source.read()
 
 
 def test_a_zip_that_is_none(tmp_path):

@@ -36,14 +36,6 @@ def smallest_error(mobile, fixed, weight) -> torch.Tensor:
     return (weight[:, None] * (x**2 + y**2)).sum() - 2 * torch.linalg.eigvalsh(quaternion)[-1]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_superposition_undoes_a_rigid_motion(seed):
-    points = alpha_carbons()
-    rotation, shift = superpose(points, moved(points, seed))
-    expected_rotation, expected_shift = rigid_motion(seed)
-    assert (rotation - expected_rotation).abs().max() < 1e-10 and (shift - expected_shift).abs().max() < 1e-8
-
-
 @pytest.mark.parametrize("points", [3, 4, 20])
 @pytest.mark.parametrize("seed", range(10))
 def test_superposition_is_the_best_one(points, seed):
@@ -58,51 +50,10 @@ def test_superposition_is_the_best_one(points, seed):
     assert error == pytest.approx(float(smallest_error(mobile, fixed, weight)), rel=1e-9, abs=1e-9)
 
 
-def test_weights_are_how_often_a_point_counts():
-    mobile, fixed = randn(2, 6, 3)
-    weight = torch.tensor([0, 1, 3, 2, 0, 1])
-    again = [i for i, count in enumerate(weight.tolist()) for _ in range(count)]
-    for found, expected in zip(superpose(mobile, fixed, weight), superpose(mobile[again], fixed[again])):
-        assert (found - expected).abs().max() < 1e-10
-
-
-def test_superpositions_of_a_batch_are_those_of_its_members():
-    mobile, fixed, weight = randn(9, 3), randn(4, 9, 3, seed=1), randn(4, 9, seed=2).abs()
-    rotations, shifts = superpose(mobile, fixed, weight)
-    for rotation, shift, y, w in zip(rotations, shifts, fixed, weight):
-        expected_rotation, expected_shift = superpose(mobile, y, w)
-        assert (rotation - expected_rotation).abs().max() < 1e-10 and (shift - expected_shift).abs().max() < 1e-10
-
-
-@pytest.mark.parametrize("case", ["point", "same point", "two", "line", "plane", "no weight"])
-def test_degenerate_points_give_a_proper_rotation(case):
-    points = {"point": 1, "two": 2}.get(case, 5)
-    mobile = {"same point": torch.ones(5, 3).double(), "line": torch.arange(15.0).view(5, 3).double()}.get(
-        case, randn(points, 3)
-    )
-    if case == "plane":
-        mobile[:, 2] = 0
-    weight = torch.zeros(points) if case == "no weight" else None
-    fixed = moved(mobile, 3)
-    rotation, shift = superpose(mobile, fixed, weight)
-    assert torch.linalg.det(rotation) == pytest.approx(1, abs=1e-10)
-    if case != "no weight":
-        assert (mobile @ rotation.T + shift - fixed).abs().max() < 1e-9
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 51])
 def test_gdt_of_the_structure_itself_is_one(size):
     native = alpha_carbons()[:size]
     assert gdt_ts(native, native) == gdt_ts(moved(native, 1), native) == 1.0
-
-
-def test_gdt_does_not_see_how_either_structure_lies():
-    native = alpha_carbons()
-    model = native + 2 * randn(*native.shape)
-    value = gdt_ts(model, native)
-    assert 0.2 < value < 0.9
-    assert gdt_ts(moved(model, 1), moved(native, 2)) == pytest.approx(value, abs=1e-12)
-    assert gdt_ts(model.float(), native.float()) == pytest.approx(value, abs=0.01)
 
 
 @pytest.mark.parametrize("stretch, shares", [(6, (30, 30, 51, 51)), (20, (30, 30, 30, 30)), (1, (51, 51, 51, 51))])
@@ -117,11 +68,6 @@ def test_gdt_of_two_domains_pulled_apart(stretch, shares):
     model = native.clone()
     model[30:, 0] += stretch
     assert gdt_ts(moved(model, 4), native) == pytest.approx(sum(shares) / 51 / 4, abs=1e-12)
-
-
-def test_gdt_of_something_else_is_small():
-    native = alpha_carbons()
-    assert gdt_ts(40 * randn(*native.shape), native) < 0.1
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -150,10 +96,3 @@ def test_gdt_is_close_to_the_best_over_all_subsets():
         found.append(gdt_ts(model, native))
         assert found[-1] <= best[-1] + 1e-12
     assert sum(found) > 0.95 * sum(best)
-
-
-def test_gdt_needs_the_same_atoms():
-    with pytest.raises(ValueError, match="cannot compare"):
-        gdt_ts(torch.zeros(4, 3), torch.zeros(5, 3))
-    with pytest.raises(ValueError, match="cannot compare"):
-        gdt_ts(torch.zeros(0, 3), torch.zeros(0, 3))
