@@ -178,22 +178,6 @@ def test_every_file_of_data_goes_into_the_wheel():
     assert [f for f in files if f not in packed and not any(part in str(f) for part in ignored)] == []
 
 
-def test_a_change_of_task_split_or_file_makes_another_store(monkeypatch, tmp_path):
-    def states(task: str) -> list[str]:
-        return [getattr(demo.demo_set(task), split).key for split in ("train", "valid", "test")]
-
-    before = {task: states(task) for task in TASKS}
-    assert before == {task: states(task) for task in TASKS} and len({x for s in before.values() for x in s}) == 15
-    places = [getattr(demo.demo_set(task), split).path for task in TASKS for split in ("train", "valid", "test")]
-    assert len(set(places)) == len(places)
-    text = (demo.FOLDER / "ec.json").read_text()
-    (tmp_path / "ec.json").write_text(text.replace('"valid"', '"test"', 1))
-    monkeypatch.setattr(demo, "FOLDER", tmp_path)
-    assert not set(before["ec"]) & set(states("ec"))
-    (tmp_path / "ec.json").write_text(text)
-    assert before["ec"] == states("ec")
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_entries_are_the_same_in_another_process_and_can_be_learnt_from(task, tmp_path):
     made = entries(task)[:2]
@@ -232,18 +216,6 @@ def test_bending_changes_one_torsion_and_no_bond_or_angle(bond):
             assert math.remainder(float(after - before) - 1.0, 2 * math.pi) == pytest.approx(0, abs=1e-9)
 
 
-def test_bending_moves_both_oxygens_of_the_last_residue():
-    protein = real_protein("1LCD_A")
-    own = protein.atom_residue == protein.num_residues - 1
-    stand_in = int(own.nonzero()[-1])  # the end of its side chain, called OXT
-    names = protein.atom_name.clone()
-    names[stand_in] = ATOM_INDEX["OXT"]
-    turn = make_sets.turn_of(replace(protein, atom_name=names), protein.num_residues - 1, "psi", 1.0)
-    pos = demo.bend(protein.pos, [turn])
-    oxygen = int((own & (protein.atom_name == O)).nonzero())
-    assert (pos != protein.pos).any(1).nonzero().flatten().tolist() == [oxygen, stand_in]
-
-
 @pytest.mark.parametrize("name", ["1LCD_A", "2BEG", "2XHE"])
 def test_the_ideal_cb_is_where_the_real_one_is(name):
     """Of every residue but glycine. On the wrong side of the backbone it would be 2.5 angstrom away."""
@@ -252,14 +224,3 @@ def test_the_ideal_cb_is_where_the_real_one_is(name):
     there = (n >= 0) & (c >= 0) & (cb >= 0)
     error = length(make_sets.ideal_cb(*(protein.pos[x[there]] for x in (n, ca, c))) - protein.pos[cb[there]])
     assert there.sum() > 40 and error.median() < 0.2 and error.max() < 0.6
-
-
-def test_alanine_is_what_remains():
-    protein = real_protein("1LCD_A", torch.float32)
-    cut = make_sets.behind_cb(protein)
-    for residue in range(protein.num_residues):
-        own = protein.atom_residue == residue
-        names = protein.atom_name[own].tolist()
-        kept = [name for name in names if name <= O or name in (ATOM_INDEX["CB"], ATOM_INDEX["OXT"])]
-        assert protein.atom_name[own & ~cut].tolist() == kept
-    assert cut.sum() > 100

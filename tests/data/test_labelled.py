@@ -4,13 +4,12 @@ from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from conftest import real_protein
-from processes import run
 
 from benchmarks.pdb import write_pdb
+from siamdiff_min import build
 from siamdiff_min.data.crops import split
 from siamdiff_min.data.labelled import SPLITS, LabelledData, remarks, split_by_sequence
 from siamdiff_min.data.samples import MutationSamples, ValueSamples
@@ -61,7 +60,7 @@ def test_a_chain_and_its_dimer_have_one_sequence(copies):
     assert Counter(store.sequences)[store.sequences[store.names.index("dimer")]] == 3
 
 
-def test_a_table_may_name_chains_of_files_that_have_several(tmp_path):
+def test_a_table_may_name_chains_of_files_that_have_several(tmp_path, capsys):
     """As NAME_A or in a column `chain`; both read one store, with an entry for every chain."""
     folder = tmp_path / "data"
     folder.mkdir()
@@ -86,8 +85,8 @@ def test_a_table_may_name_chains_of_files_that_have_several(tmp_path):
             assert torch.allclose(store[i].pos, (expected.pos + 100 * (i // 5)).float(), atol=1e-3)
             assert torch.equal(store[i].residue_type, expected.residue_type) and not store[i].chain.any()
     assert found[0] == found[1] == [(f"{name}_{chain}", [float(value)], chain) for name, chain, value in rows]
-    built = run("build", folder, "--each-chain")
-    assert built.startswith(f"{store.path}: seen 10 = used 10 ")
+    assert build.main([str(folder), "--each-chain"]) == 0
+    assert capsys.readouterr().out.startswith(f"{store.path}: seen 10 = used 10 ")
     table.write_text("name,value,split\nf0_A,1,train\nf1_Q,2,train")
     assert table_set(table, folder, needed=["train"]).open("train").not_found == "1 structures (f1_Q)"
     table.write_text("name,value,split\nf0_A,1,train\nf1,2,train")
@@ -161,9 +160,3 @@ def test_a_name_that_fits_several_files_is_refused_with_all_of_them(copies):
     with pytest.raises(StructureError, match=r"match no structure \(4 of 4: A4, q1, q2, \.\.\.; .*; A4 is a4 there\)"):
         set_of(copies, {"A4": 1, "q1": 2, "q2": 3, "q3": 4})
     assert set_of(copies, {"a4": 1, "a5": 2}).notes == ["39 structures have no label: A3, a0, a10, ..."]
-
-
-def test_classes_are_looked_for_without_reading_values_of_regression(copies):
-    data = set_of(copies, {"a1": 1, "a2": 2, "a4": 3})
-    samples = {name: ValueSamples(data.open(name, workers=1)) for name in SPLITS}
-    assert remarks(samples) == [] and np.isfinite(samples["train"].targets()).all()

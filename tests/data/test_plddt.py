@@ -65,11 +65,6 @@ def test_the_mean_is_over_residues(form):
         assert mean_plddt(f"{HALF}END\n{other}END\n") == pytest.approx(70)
 
 
-def test_a_table_with_label_columns_alone_has_it_too():
-    text = as_mmcif(HALF).replace("auth_asym_id", "label_asym_id").replace("auth_seq_id", "label_seq_id")
-    assert mean_plddt(text) == pytest.approx(70)
-
-
 @pytest.mark.parametrize("text, expected", [
     ("EXPDTA    THEORETICAL MODEL\n" + HALF, 70),
     ("EXPDTA    X-RAY DIFFRACTION\n" + HALF, None),  # one B factor for each residue, as of a coarse experiment

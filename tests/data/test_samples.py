@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from given import CLASSES, Given, dataset, entries, structure, surroundings
+from given import Given, dataset, entries, structure, surroundings
 from helpers import assert_equal_samples
 
 from siamdiff_min.data.samples import SAMPLES, Unlabelled, pack_samples
@@ -60,21 +60,9 @@ def test_crops_to_train_on_are_windows_drawn_anew_that_keep_a_label(tmp_path):
         starts.add(start)
     assert len(starts) > 10  # of 14
     assert SAMPLES["table"](store)[0, 0].protein.num_residues == 51
+    assert dataset("psr", tmp_path, 3)[0, 2].groups == ("t0",)  # the protein that it is a model of
     whole = dataset("psr", tmp_path, max_residues=20)[3, 1]
     assert whole.protein.num_residues == 20 and whole.focus.all() and whole.target.shape == (1,)
-
-
-def test_ec_labels(tmp_path):
-    data = dataset("ec", tmp_path, 5)
-    assert [data[0, i].target.argmax().item() for i in range(5)] == [0, 1, 2, 0, 1]
-    assert data[0, 0].target.shape == (1, len(CLASSES))
-
-
-def test_psr_targets_and_groups(tmp_path):
-    data = dataset("psr", tmp_path, 3)
-    assert data.targets().tolist() == [1.0, 0.6, 0.2]
-    assert [data[0, i].groups for i in range(3)] == [("t0",), ("t1",), ("t0",)]
-    assert torch.allclose(data[0, 1].target, torch.tensor([0.6]))
 
 
 def test_msp_keeps_the_residues_nearest_to_the_mutation(tmp_path):

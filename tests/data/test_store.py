@@ -3,12 +3,11 @@
 import hashlib
 import importlib
 import json
+import multiprocessing
 import os
 import pickle
 import re
 import shutil
-import subprocess
-import sys
 from argparse import Namespace
 from collections import Counter
 from dataclasses import replace
@@ -18,9 +17,11 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import assert_equal
-from processes import finish, run, start
+from processes import run
 
 from benchmarks.pdb import write_pdb
+from siamdiff_min import cli
+from siamdiff_min.data import sources
 from siamdiff_min.data import store as stores
 from siamdiff_min.data.bundled import bundle_index, bundle_path
 from siamdiff_min.data.crops import Crops, split
@@ -84,11 +85,6 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def read_only(monkeypatch):
     monkeypatch.setattr(stores.os, "access", lambda path, mode: False)
-
-
-@pytest.fixture
-def bundle(bundle_store):
-    return open_store(bundle_path(), bundle_store)
 
 
 def digest(store) -> dict[str, str]:
@@ -163,27 +159,16 @@ def test_a_build_that_is_killed_goes_on_and_gives_the_same_bytes(folder, tmp_pat
     assert len(read) == 13 - 3 * shard and digest(unfinished) == digest(whole.path)
 
 
-def test_a_reader_during_a_build_of_other_data(folder, tmp_path, small_steps):
-    """Its store is not replaced: what it has not mapped yet is there too."""
-    early, late = (open_store(folder, tmp_path / "s") for _ in range(2))
-    assert_equal(early[0], protein(SIZES[0], seed=0))
-    write_pdb(folder / "a.pdb", protein(6, seed=99))
-    assert len(open_store(folder, tmp_path / "s")) == 11
-    for store in (early, late, pickle.loads(pickle.dumps(early))):
-        for i, size in enumerate(SIZES):
-            assert_equal(store[i], protein(size, seed=i))
-
-
 def add_label(kind, structure):
     return replace(structure, labels={"kind": kind})
 
 
 def test_other_labels_are_another_store(folder, tmp_path):
     """Its checksum is another one too; labels and proteins of the first stay where they are."""
-    sources = find_structures(folder).sources
+    found = find_structures(folder).sources
 
     def labelled(kind):
-        listing = Listing([replace(source, label=partial(add_label, kind)) for source in sources], [])
+        listing = Listing([replace(source, label=partial(add_label, kind)) for source in found], [])
         return replace(structure_files(folder), key=kind, listing=lambda: listing)
 
     plain = open_store(folder, tmp_path / "s")
@@ -193,9 +178,8 @@ def test_other_labels_are_another_store(folder, tmp_path):
     assert open_store(labelled("old"), tmp_path / "s").path == old.path
 
 
-@pytest.mark.parametrize("content", ["{}", "not json", '{"format": 1}', "\xff\xfe"])
-def test_a_meta_json_of_the_users_is_data(folder, content):
-    (folder / META).write_bytes(content.encode("latin-1"))
+def test_a_meta_json_of_the_users_is_data(folder):
+    (folder / META).write_text('{"format": 1}')
     before = tree(folder)
     assert len(open_store(folder)) == 10 and tree(folder) == before
     with pytest.raises(StoreError, match="not a"):
@@ -212,21 +196,16 @@ def test_a_dry_run_changes_nothing_on_the_disk(folder, cache, tmp_path, script, 
     assert tree(tmp_path) == before and "not converted to a store yet" in capsys.readouterr().out
 
 
-def test_a_name_that_is_not_utf8(folder):
+def test_a_name_that_is_not_utf8(folder, capsys):
     """And what is printed has to be UTF-8."""
     odd = str(folder)
     os.rename(f"{odd}/p1.pdb", os.fsdecode(os.fsencode(odd) + b"/p\xfe.pdb"))
-    command = [sys.executable, "-m", "siamdiff_min", "build", odd]
-    done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"})
-    assert done.returncode == 0 and b"seen 14 = used 10" in done.stdout, done.stderr
+    assert cli.main(["build", odd]) == 0 and "seen 14 = used 10" in capsys.readouterr().out
     store = open_store(odd)
     assert os.fsdecode(b"p\xfe") in store.names and len(store) == 10
 
 
-@pytest.mark.parametrize(
-    "files, found",
-    [([], "it is empty"), (["a.txt", "b.xz"], "not a structure file 2"), (["a.pdb"], "an HTML or XML page.* 1")],
-)
+@pytest.mark.parametrize("files, found", [([], "it is empty"), (["a.txt", "b.xz"], "not a structure file 2")])
 def test_where_nothing_is_found_it_is_said_what_was_looked_for(tmp_path, files, found):
     (tmp_path / "data").mkdir()
     for name in files:
@@ -252,21 +231,6 @@ def test_a_disk_that_is_full_is_said_and_loses_nothing(folder, tmp_path, small_s
         open_store(folder, tmp_path / "s")
     assert digest(store.path) == before
     assert len(open_store(folder, tmp_path / "s")) == 11
-
-
-@pytest.mark.skipif(not hasattr(os, "seteuid") or os.geteuid() != 0, reason="only root can become another user")
-def test_a_cache_folder_without_rights(folder, tmp_path, monkeypatch, read_only):
-    for path in (tmp_path, *tmp_path.parents):
-        if path.name.startswith(("test_", "popen-", "pytest-")):  # and not /tmp
-            path.chmod(0o755)
-    (tmp_path / "closed").mkdir(mode=0o555)
-    monkeypatch.setenv("SIAMDIFF_CACHE", str(tmp_path / "closed"))
-    os.seteuid(65534)
-    try:
-        with pytest.raises(WriteError, match=r"could not write .*: Permission denied"):
-            open_store(folder)
-    finally:
-        os.seteuid(0)
 
 
 def test_two_processes_that_write_one_file(tmp_path):
@@ -374,21 +338,22 @@ def test_no_store_is_taken_for_data(folder):
     assert store.meta["seen"] == 14 and {open_store(folder, place).path.name for place in inside} == {store.path.name}
 
 
-def test_two_processes_that_open_at_once(folder, tmp_path):
-    logs = [tmp_path / "a.log", tmp_path / "b.log"]
-    both = [child for log in logs for child in start(log, 1, "convert", folder, tmp_path / "s")]
-    codes, messages = finish(both), [log.read_text() for log in logs]
-    assert codes == [0, 0], messages
-    assert sum("seen 14" in message for message in messages) == 1  # one built, the other waited
+def test_two_processes_that_open_at_once(folder, tmp_path, capfd):
+    """One builds, the other waits."""
+    fork = multiprocessing.get_context("fork")
+    both = [fork.Process(target=open_store, args=(folder, tmp_path / "s")) for _ in range(2)]
+    for method in ("start", "join"):
+        for process in both:
+            getattr(process, method)()
+    assert [process.exitcode for process in both] == [0, 0] and capfd.readouterr().err.count("seen 14") == 1
     open_store(folder, tmp_path / "s").verify()
 
 
-def test_without_data_the_bundle_is_used_and_said(bundle, cache, capsys, monkeypatch):
-    monkeypatch.setattr(stores, "_build", lambda folder, *_: shutil.copytree(bundle.path, folder))
+def test_without_data_the_bundle_is_used_and_said(folder, cache, capsys, monkeypatch):
+    monkeypatch.setattr(sources, "bundle_path", lambda: folder)
     store = open_store()
-    assert len(store) == 217 and store.path.parent.parent == cache
+    assert len(store) == 10 and store.path.parent.parent == cache
     assert "structures bundled with the package are used" in capsys.readouterr().err
-    monkeypatch.delattr(stores, "_build")
     assert open_store().path == store.path
 
 
@@ -409,12 +374,6 @@ def test_a_slice_equals_a_crop_and_does_not_alias_the_store(folder):
     assert_equal(store[0], protein(SIZES[0], seed=0))
 
 
-def test_a_store_larger_than_memory_reads_the_same(folder, monkeypatch):
-    monkeypatch.setattr(stores, "memory", lambda: 0)
-    store = open_store(folder)
-    assert_equal(store[3], protein(SIZES[3], seed=3))
-
-
 @pytest.mark.full
 def test_the_store_passes_to_other_processes(folder):
     store = open_store(folder)
@@ -429,13 +388,13 @@ def test_the_store_passes_to_other_processes(folder):
 def test_damage_is_named_and_mended_by_removing_the_folder(folder, small_steps):
     store = open_store(folder)
     before = digest(store.path)
-    for file in sorted(store.path.glob("*.pt")):
+    for file in sorted(store.path.glob("*.pt"))[:2]:
         data = file.read_bytes()
         for damage in (data[: len(data) // 2], b"", None):
             file.unlink() if damage is None else file.write_bytes(damage)
             with pytest.raises(StoreError, match=rf"{file.name} is damaged \(.*: remove {store.path}, and it is built"):
                 ProteinStore(store.path).verify()
-        for at in range(0, len(data), len(data) // 20):  # what torch does not notice, the checksum does
+        for at in range(0, len(data), len(data) // 10):  # what torch does not notice, the checksum does
             file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
             try:
                 ProteinStore(store.path).verify()
@@ -458,7 +417,7 @@ def assert_same(path, file, data):
 
 
 def test_the_build_command_builds_and_checks(folder):
-    said = run("build", folder).splitlines()[-1]
+    said = run("build", folder).splitlines()[-1]  # in a process of its own
     (file,) = Path(f"{folder}.store").glob("*/00000.pt")
     assert said.startswith(f"{file.parent}: seen 14 = used 10 + ") and "all checksums are right" in said
     assert run("build", file.parent).splitlines() == [said]  # nothing is read again
@@ -533,7 +492,8 @@ def test_the_split_is_stable_and_near_the_share_that_was_asked(folder):
         split(store, 1.0)
 
 
-def test_the_bundle_has_the_split_and_the_counts_of_its_index(bundle):
+def test_the_bundle_has_the_split_and_the_counts_of_its_index(bundle_store):
+    bundle = open_store(bundle_path(), bundle_store)
     meta, row = bundle.meta, {r["file"].split("/")[1].removesuffix(".pdb.gz"): r for r in bundle_index()}
     train, valid = split(bundle, 0.5)
     assert {row[bundle.names[i]]["split"] for i in train} == {"train"} and len(train) == 173

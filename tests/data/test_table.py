@@ -30,12 +30,6 @@ from siamdiff_min.training.results import read_predictions
 
 ROOT = Path(__file__).parents[2]
 NAMES = [f"p{i}" for i in range(6)]
-HEADERS = {  # by the number of columns
-    2: ("name", "value"),
-    3: ("name", "value", "split"),
-    4: ("name", "chain", "number", "value"),
-    5: ("name", "chain", "number", "value", "split"),
-}
 PROTEIN = real_protein("1LCD_A", torch.float32)
 PROTEIN = replace(PROTEIN, chain=torch.zeros_like(PROTEIN.chain))
 
@@ -54,7 +48,8 @@ def folder(tmp_path):
 def write(folder, *lines):
     path = folder / "labels.tsv"
     if "name" not in lines[0]:
-        lines = (HEADERS[len(lines[0])], *lines)
+        residues = ("chain", "number") * (len(lines[0]) > 3)
+        lines = (("name", *residues, "value", "split")[: len(lines[0])], *lines)
     path.write_text("".join("\t".join(map(str, line)) + "\n" for line in lines))
     return path
 
@@ -91,20 +86,6 @@ def test_kinds(folder, kind):
         found = {name: ",".join(n for n, there in zip(names, x) if there) for name, x in found.items()}
         expected = [text.strip(",") for text in values]
     assert [names[found[name]] if kind == "classes" else found[name] for name in NAMES] == expected
-
-
-def test_a_table_of_the_test_split_alone_is_enough_to_score(folder):
-    path = write(folder, *((name, i, "test") for i, name in enumerate(NAMES)))
-    data = table_set(path, folder / "data", needed=["test"])
-    assert data.split_of == dict.fromkeys(NAMES, "test") and len(data.labels) == 6
-    with pytest.raises(StructureError, match="6 structures leave none for train and valid"):
-        table_set(path, folder / "data")
-
-
-def test_names_that_match_nothing_are_named(folder):
-    path = write(folder, ("name", "value"), ("p0", 1), ("p9.pdb", 2), ("nothing", 3))
-    with pytest.raises(StructureError, match=r"labels\.tsv: names that match no structure \(2 of 3: nothing, p9;"):
-        table_set(path, folder / "data")
 
 
 def test_one_store_for_all_tables_and_nothing_beside_the_data(folder):
@@ -156,6 +137,8 @@ def test_splits_by_column(folder):
     assert listed == [["p0", "p3"], ["p1", "p4"], ["p2", "p5"]]
     with pytest.raises(StructureError, match="4 structures leave none for valid"):
         table_set(write(folder, *[line for line in lines if line[2] != "val"]), folder / "data")
+    alone = table_set(write(folder, *((name, 1, "test") for name in NAMES)), folder / "data", needed=["test"])
+    assert alone.split_of == dict.fromkeys(NAMES, "test")  # enough to score
     lines = [("p0", "A", 1, 0.5, "train"), ("p0", "A", 2, 0.5, "test")]
     with pytest.raises(StructureError, match="p0 is in several splits"):
         table_set(write(folder, *lines), folder / "data")
@@ -334,7 +317,8 @@ def lab(tmp_path_factory) -> Path:
 QUICK = ["--num-workers", "0", "--device", "cpu", "--threads", "1"]
 
 
-@pytest.mark.parametrize("columns", [["Länge"], ["Länge", "halb"]])
+@pytest.mark.repeats
+@pytest.mark.parametrize("columns", [["Länge", "halb"], ["Länge"]])
 def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypatch, capsys):
     """Without training: a linear head in closed form, every structure scored by a head that has not seen it."""
     monkeypatch.chdir(lab)
