@@ -68,13 +68,6 @@ def test_each_chi_changes_by_its_angle_and_nothing_else_does():
     assert torch.equal(turned.pos[protein.atom_name < 5], protein.pos[protein.atom_name < 5])  # N, CA, C, O, CB
 
 
-def test_proline_ring_stays_closed():
-    protein = load_golden("rotamer_20types").protein()
-    turned = rotate_side_chains(protein, torch.full((protein.num_residues, 4), 2.0))
-    ring = (protein.residue_type == RESIDUE_INDEX["PRO"])[protein.atom_residue]
-    assert ring.any() and torch.equal(turned.pos[ring], protein.pos[ring])
-
-
 def test_conformers_make_no_new_clash_and_log_the_rates():
     protein = real_protein("2BEG")
     wild = TorsionalConformer(std=math.pi)

@@ -25,7 +25,7 @@ CHI = dict(G=0, A=0, S=1, P=2, V=1, T=1, C=1, I=2, L=2, N=2, D=2, Q=3, K=4, E=3,
 
 def test_counts():
     assert len(RESIDUES) == len(set(RESIDUES)) == 20
-    assert len(ATOM_NAMES) == len(set(ATOM_NAMES)) == 37
+    assert len(ATOM_NAMES) == len(set(ATOM_NAMES)) == 37 and ATOM_NAMES[:4] == ["N", "CA", "C", "O"]
     for residue, letter in zip(RESIDUES, ONE_LETTER):
         assert len(RESIDUE_ATOMS[residue]) == len(set(RESIDUE_ATOMS[residue])) == HEAVY[letter], residue
         assert len(CHI_ATOMS[residue]) == CHI[letter], residue
@@ -33,10 +33,6 @@ def test_counts():
     assert set(PARENT.values()) <= set(RESIDUES)
     assert [ELEMENTS[e] for e in ATOM_ELEMENT] == [name[0] for name in ATOM_NAMES]
     assert ELEMENTS.index("C") == 6 and ELEMENTS.index("S") == 16  # atomic numbers (differences.md, row 13)
-
-
-def test_backbone_comes_first():
-    assert ATOM_NAMES[:4] == ["N", "CA", "C", "O"]
 
 
 def test_chi_atoms_are_bonded_in_order_in_real_residues():

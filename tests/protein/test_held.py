@@ -65,7 +65,7 @@ def test_the_37_atoms_of_alphafold_are_ours_in_another_order():
     assert [RESIDUES[ONE_LETTER.index(letter)] for letter in AATYPE] == sorted(RESIDUES)
 
 
-@pytest.mark.parametrize("kind", ["tensor", "float64", "list", "numpy", "read-only", "strided"])
+@pytest.mark.parametrize("kind", ["tensor", "float64", "list", "read-only", "strided"])
 def test_from_ca(kind):
     whole = real_protein("2BEG", torch.float32)
     ca, sequence = whole.alpha_carbons(), letters(whole)
@@ -75,27 +75,19 @@ def test_from_ca(kind):
     elif kind == "list":
         pos = pos.tolist()
     elif kind != "tensor":
-        pos = pos.numpy()[::-1][::-1] if kind == "strided" else pos.numpy().copy()
-        pos.flags.writeable = pos.flags.writeable and kind != "read-only"
+        pos = pos.numpy()[::-1][::-1]
+        pos.flags.writeable = kind != "read-only"
     made = Protein.from_ca(pos, sequence, whole.chain.tolist())
     for name in TENSOR_FIELDS:
         if name not in ("residue_number", "residue_index", "chain"):
             assert torch.equal(getattr(made, name), getattr(ca, name)), name
             assert getattr(made, name).dtype == getattr(ca, name).dtype
     assert made.chain.tolist() == ca.chain.unique(return_inverse=True)[1].tolist()
-    assert made.residue_index.tolist() == list(range(26)) * 5 and torch.equal(
-        made.residue_number, made.residue_index + 1
-    )
-    for numbers in (
-        whole.residue_type,
-        whole.residue_type.numpy(),
-        whole.residue_type.int().tolist(),
-        list(sequence),
-        np.array(list(sequence)),
-        np.array(list(sequence), object),  # a column of pandas
-        np.array(list(sequence), "S1"),
-        sequence.encode(),
-    ):
+    assert made.residue_index.tolist() == list(range(26)) * 5
+    assert torch.equal(made.residue_number, made.residue_index + 1)
+    columns = [np.array(list(sequence), kind) for kind in ("U1", "S1", object)]  # a column of pandas
+    types = whole.residue_type
+    for numbers in (types, types.numpy(), types.int().tolist(), list(sequence), sequence.encode(), *columns):
         again = Protein.from_ca(pos, numbers, "".join("ABCDE"[i] for i in made.chain))
         assert_equal(again, made)
     alone = Protein.from_ca(pos, sequence)
@@ -123,16 +115,10 @@ def test_from_atom37_is_what_the_file_gives(bundled):
                 assert torch.equal(getattr(made, name), getattr(whole, name)), name
         slot = lambda p: (p.atom_residue * 37 + p.atom_name).sort()  # noqa: E731
         (a, i), (b, j) = slot(made), slot(whole)
-        assert (
-            torch.equal(a, b)
-            and torch.equal(made.pos[i], whole.pos[j])
-            and torch.equal(made.element[i], whole.element[j])
-        )
-        for p, m, s in (
-            (pos.numpy(), mask.numpy(), aatype.numpy()),
-            (pos.double(), mask.bool(), aatype.int()),
-            (pos, mask.int(), letters(whole)),
-        ):
+        assert torch.equal(a, b) and torch.equal(made.pos[i], whole.pos[j])
+        assert torch.equal(made.element[i], whole.element[j])
+        arrays = (pos.numpy(), mask.numpy(), aatype.numpy()), (pos.double(), mask.bool(), aatype.int())
+        for p, m, s in (*arrays, (pos, mask.int(), letters(whole))):
             assert_equal(Protein.from_atom37(p, m, s, whole.chain.numpy()), made)
 
 
@@ -170,31 +156,22 @@ POS, POS37, MASK = np.zeros((3, 3)), np.zeros((3, 37, 3)), np.ones((3, 37)) * (n
 @pytest.mark.parametrize("call, said", [
     (lambda: Protein.from_ca(np.zeros((3, 2)), "GAS"), r"pos: of shape (3, 2) in place of (R, 3)"),
     (lambda: Protein.from_ca(np.zeros((2, 3, 3)), "GAS"), r"pos: of shape (2, 3, 3) in place of (R, 3); pack one"),
-    (lambda: Protein.from_ca(POS37, "GAS"), r"pos: of shape (3, 37, 3) in place of (R, 3)"),
-    (lambda: Protein.from_ca(np.zeros(3), "GAS"), r"pos: of shape (3,) in place of (R, 3)"),
     (lambda: Protein.from_ca([[1, 2, 3], [1, 2]], "GA"), "pos: not an array of numbers"),
-    (lambda: Protein.from_ca("GAS", POS), "pos: not an array of numbers"),
-    (lambda: Protein.from_ca(None, "GAS"), "pos: not an array of numbers"),
     (lambda: Protein.from_ca(np.zeros((0, 3)), ""), "pos: no residue in it"),
     (lambda: Protein.from_ca(POS, "GA"), "sequence: of 2 residues beside pos of 3"),
-    (lambda: Protein.from_ca(POS, [1, 2]), "sequence: of 2 residues beside pos of 3"),
     (lambda: Protein.from_ca(POS, "GAX"), "sequence: 'X' is none of the 20 amino acids GASPVTC"),
     (lambda: Protein.from_ca(POS, [0, 1, 20]), "sequence: numbers beyond 0 to 19, which count GASP"),
-    (lambda: Protein.from_ca(POS, [0, 1, -1]), "sequence: numbers beyond 0 to 19"),
     (lambda: Protein.from_ca(POS, [0.0, 1.0, 2.0]), "sequence: neither letters nor whole numbers (torch.float64)"),
     (lambda: Protein.from_ca(POS, np.eye(3, 20)), "sequence: of shape (3, 20) in place of (R,)"),
-    (lambda: Protein.from_ca(POS, None), "sequence: not an array of numbers"),
     (lambda: Protein.from_ca(POS, "GAS", "AB"), "chain: of 2 residues beside pos of 3"),
     (lambda: Protein.from_ca(POS, "GAS", [0, 1, 0]), "chain: residues of one chain do not stand together"),
     (lambda: Protein.from_ca(POS * np.nan, "GAS"), "pos: not finite (residue 0)"),
-    (lambda: Protein.from_atom37(POS, MASK, "GAS"), "pos: of shape (3, 3) in place of (R, 37, 3)"),
     (lambda: Protein.from_atom37(POS37[:, :14], MASK, "GAS"), "pos: of shape (3, 14, 3) in place of (R, 37, 3)"),
     (lambda: Protein.from_atom37(POS37, MASK[:, :14], "GAS"), "mask: of shape (3, 14) in place of (R, 37)"),
     (lambda: Protein.from_atom37(POS37, MASK[:2], "GAS"), "mask: of 2 residues beside pos of 3"),
     (lambda: Protein.from_atom37(POS37, MASK * 0, "GAS"), "mask: a residue without CA (residue 0; leave out"),
     (lambda: Protein.from_atom37(POS37, np.ones((3, 37)), "GAS"), "mask: GLY has no CB (residue 0; numbers of"),
     (lambda: Protein.from_atom37(POS37, MASK, [0, 1, 20]), "sequence: numbers beyond 0 to 19, which count ARND"),
-    (lambda: Protein.from_atom37(POS37 * np.inf, MASK, "GAS"), "pos: not finite (residue 0)"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_a_sentence(call, said):
     with np.errstate(invalid="ignore"), pytest.raises(StructureError) as caught:
@@ -243,12 +220,8 @@ def test_biopython_gives_the_same(part):
 def test_models_and_traps_of_biopython():
     """Altlocs, a point mutation, an insertion code, a modified residue, water, two models, no occupancy."""
     rows = residue("GLY", 1) + residue("SER", 2, alt="A", occ=0.4) + residue("THR", 2, alt="B", occ=0.6, x=2.1)
-    rows += (
-        residue("ALA", 3, ("N", "CA", "C", "O", "HA"))
-        + residue("ALA", 3, code="B", x=3.4)
-        + residue("MSE", 4, het=True, x=4.5)
-    )
-    rows += residue("HOH", 9, ("O",), het=True)
+    rows += residue("ALA", 3, ("N", "CA", "C", "O", "HA")) + residue("ALA", 3, code="B", x=3.4)
+    rows += residue("MSE", 4, het=True, x=4.5) + residue("HOH", 9, ("O",), het=True)
     rows += [{**row, "x": row["x"] + 50, "model": 2} for row in rows]
     for write, parser in ((as_pdb, PDBParser), (as_mmcif, MMCIFParser)):
         text = write(rows, models=True)
@@ -274,14 +247,10 @@ def test_open_files_text_and_bytes(tmp_path):
     expected = read_structure("x", TEXT.encode())
     (tmp_path / "a.pdb").write_text(TEXT)
     (tmp_path / "a.pdb.gz").write_bytes(gzip.compress(TEXT.encode()))
-    for held in (
-        io.StringIO(TEXT),
-        io.StringIO("\ufeff" + TEXT),
-        io.BytesIO(TEXT.encode()),
-        io.BytesIO(gzip.compress(TEXT.encode())),
-    ):
+    for held in (io.StringIO(TEXT), io.StringIO("\ufeff" + TEXT), io.BytesIO(gzip.compress(TEXT.encode()))):
         assert_same(read_structure(held), expected)
     for name in ("a.pdb", "a.pdb.gz"):
+        assert_same(read_structure(tmp_path / name), expected)
         with open(tmp_path / name, "rb") as file:
             assert_same(read_structure(file), expected)
     with open(tmp_path / "a.pdb") as text, gzip.open(tmp_path / "a.pdb.gz", "rt") as packed:
@@ -306,15 +275,7 @@ def test_what_is_wrong_with_an_open_file_is_a_sentence(tmp_path):
 
 def test_chains_that_are_kept():
     whole = read_structure("x", TEXT)
-    for chain, names in (
-        ("A", "A"),
-        ("AC", "AC"),
-        ("CA", "AC"),
-        (["C"], "C"),
-        (("B", "A"), "AB"),
-        ({"A"}, "A"),
-        (None, "ABC"),
-    ):
+    for chain, names in (("A", "A"), ("CA", "AC"), (["C"], "C"), (("B", "A"), "AB"), ({"A"}, "A"), (None, "ABC")):
         structure = read_structure("x", TEXT, chain=chain)
         assert structure.chain_names == tuple(names)
         parts = torch.tensor([whole.chain_names[c] in names for c in whole.protein.chain])
@@ -328,24 +289,16 @@ def test_chains_that_are_kept():
 
 
 def test_chains_of_several_letters_are_kept():
-    rows = [
-        row for i, chain in enumerate(("A", "B", "AB", "A_2")) for row in residue("GLY", 1, chain=chain, x=20.0 * i)
-    ]
-    for chain, names in (
-        ("AB", ["AB"]),
-        (["AB"], ["AB"]),
-        ("BA", ["A", "B"]),
-        ("A_2", ["A_2"]),
-        (["A", "AB"], ["A", "AB"]),
-    ):
+    names = "A", "B", "AB", "A_2"
+    rows = [row for i, chain in enumerate(names) for row in residue("GLY", 1, chain=chain, x=20.0 * i)]
+    for chain, names in (("AB", ["AB"]), ("BA", ["A", "B"]), ("A_2", ["A_2"]), (["A", "AB"], ["A", "AB"])):
         assert read_structure("x", as_mmcif(rows), chain=chain).chain_names == tuple(names)
 
 
 def test_what_is_wrong_in_other_chains_does_not_matter():
     """Of those that are kept alone residues are counted, and refused."""
-    rows = (
-        residue("GLY", 1, chain="A") + residue("ALA", 1, ("N",), chain="B") + residue("GLY", 2, chain="C", x=50.0) * 1
-    )
+    rows = residue("GLY", 1, chain="A") + residue("ALA", 1, ("N",), chain="B")
+    rows += residue("GLY", 2, chain="C", x=50.0)
     twice = residue("GLY", 7, chain="D", x=70.0) + residue("GLY", 7, chain="D", x=90.0)
     assert read_structure("x", as_pdb(rows), chain="A").dropped == {}
     assert read_structure("x", as_pdb(rows), chain=["A", "B"]).dropped == {"residues without CA": 1}

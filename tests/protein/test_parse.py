@@ -1,7 +1,6 @@
 """Each row of the parsing policy and each known trap on a small file, as PDB and as mmCIF; round trip; fuzzing."""
 
 import gzip
-import io
 import itertools
 import pickle
 import resource
@@ -17,11 +16,10 @@ from rows import as_mmcif, as_pdb, atom, residue
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data.sources import bundle_path, find_structures
-from siamdiff_min.protein import parse
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, MODIFIED, PARENT, RESIDUE_ATOMS, RESIDUES
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.protein.structure import StructureError, assemble
+from siamdiff_min.protein.structure import StructureError
 
 
 @pytest.fixture(params=[as_pdb, as_mmcif], ids=["pdb", "mmcif"])
@@ -64,29 +62,16 @@ def test_a_plain_file_gives_every_field(read):
     assert structure.dropped == Counter()
 
 
-def test_counts_are_returned_and_those_handed_in_stay():
-    """`assemble` adds to what the reader left out, in a Counter of its own."""
-    text = as_pdb([*residue("GLY", 1), atom("H", "GLY", 1), atom("XX", "GLY", 1)])
-    rows, *_ = next(parse._pdb_models("x", text.encode()))
-    dropped = Counter({"atoms without a residue number": 2, "hydrogens": 3})
-    expected = dropped + Counter(["hydrogens", "unknown atom names"])
-    assert [assemble("x", rows, dropped).dropped for _ in range(2)] == [expected, expected]
-    assert dropped.total() == 5
-
-
 def test_the_first_model_is_taken_or_the_one_asked_for(read):
     rows = [row for m in (1, 2, 3) for row in residue("GLY", 1, x=100.0 * m, model=m)]
     assert [atoms_of(read(rows, m, models=True).protein)["N"] for m in (0, 1, 2)] == [100, 200, 300]
     assert read(rows, models=True).protein.num_residues == 1
     assert read(rows, 1, models=True).dropped == {"other models": 2}
+    odd = [{**row, "model": 9 - row["model"]} for row in rows]  # they count in file order, whatever their numbers
+    assert [atoms_of(read(odd, m, models=True).protein)["N"] for m in (0, 1, 2)] == [100, 200, 300]
     for model in (3, -1):
         with pytest.raises(StructureError, match=f"no such model .3 models, asked for number {model}"):
             read(rows, model, models=True)
-
-
-def test_models_count_in_file_order_whatever_their_numbers(read):
-    rows = [row for m in (7, 2) for row in residue("GLY", 1, x=100.0 * m, model=m)]
-    assert [atoms_of(read(rows, m, models=True).protein)["N"] for m in (0, 1)] == [700, 200]
 
 
 @pytest.mark.parametrize("damage, reason", [("", "no atoms"), ("ATOM  bad\n", "truncated"), (None, "truncated")])
@@ -233,23 +218,6 @@ def test_a_chain_that_reappears_stays_together(read):
     assert structure.chain_names == ("A", "B", "D")
 
 
-def test_pdb_and_mmcif_of_biopython_agree_with_pdb():
-    """A real complex, written as mmCIF by Biopython."""
-    from Bio.PDB.mmcifio import MMCIFIO
-    from Bio.PDB.PDBParser import PDBParser
-
-    source = next(s for s in find_structures(bundle_path()).sources if s.name == "1FFW")
-    ours = source.read()
-    text = io.StringIO()
-    write_pdb(text, ours.protein, ours.chain_names)
-    writer, out = MMCIFIO(), io.StringIO()
-    writer.set_structure(PDBParser(QUIET=True).get_structure("x", io.StringIO(text.getvalue())))
-    writer.save(out)
-    again = read_structure("1FFW.cif", out.getvalue().encode())
-    assert_equal(ours.protein, again.protein)
-    assert again.chain_names == ours.chain_names
-
-
 # ---- odd but readable ------------------------------------------------------------------------------------------------
 
 PLAIN = residue("GLY", 1) + residue("SER", 2, RESIDUE_ATOMS["SER"]) + residue("VAL", 3, chain="B")
@@ -263,8 +231,9 @@ PLAIN = residue("GLY", 1) + residue("SER", 2, RESIDUE_ATOMS["SER"]) + residue("V
         lambda text: "\ufeff" + text,
         lambda text: text.rstrip("\n"),
         lambda text: text.replace("\n", "\n\n"),
+        lambda text: text + "\0" * 1000,
     ],
-    ids=["CRLF", "CR", "BOM", "no last newline", "blank lines"],
+    ids=["CRLF", "CR", "BOM", "no last newline", "blank lines", "a last block that a tool filled"],
 )
 @pytest.mark.parametrize("write", [as_pdb, as_mmcif])
 def test_line_ends_and_byte_order_mark(change, write):
@@ -291,15 +260,6 @@ def test_pdb_dialects(change):
     assert_equal(expected, read_structure("x", change(as_pdb(PLAIN)).encode("latin-1")).protein)
 
 
-def test_files_on_disk_plain_and_compressed(tmp_path):
-    expected = read_structure("x", as_pdb(PLAIN).encode()).protein
-    (tmp_path / "a.pdb").write_text(as_pdb(PLAIN))
-    (tmp_path / "b.ent.gz").write_bytes(gzip.compress(as_pdb(PLAIN).encode(), mtime=0))
-    (tmp_path / "c.cif.gz").write_bytes(gzip.compress(as_mmcif(PLAIN).encode(), mtime=0))
-    for file in sorted(tmp_path.iterdir()):
-        assert_equal(expected, read_structure(file).protein)
-
-
 # ---- unreadable ------------------------------------------------------------------------------------------------------
 
 PDB = as_pdb(PLAIN)
@@ -308,10 +268,8 @@ PDB = as_pdb(PLAIN)
 @pytest.mark.parametrize(
     "data, reason",
     [
-        (b"", "empty"),
         (b" \r\n\t", "empty"),
-        (b"<!DOCTYPE html><html>404</html>", "HTML"),
-        (b"\n  <HTML>", "HTML"),
+        (b"\n  <!DOCTYPE html><html>404</html>", "HTML"),
         (b"HEADER    NOTHING\nEND\n", "no atoms"),
         (b"data_X\n#\n", "no atoms"),
         (as_pdb(residue("HOH", 1, ("O",), het=True)).encode(), r"no protein in it \(skipped: waters 1\)"),
@@ -319,26 +277,18 @@ PDB = as_pdb(PLAIN)
         (PDB[:-50].encode(), "truncated .the atom in line 14"),
         (as_pdb(PLAIN, models=True).replace("ENDMDL\nEND\n", "").encode(), "MODEL without ENDMDL"),
         (PDB.replace("   1.000", "     nan").encode(), "points of its coordinates"),
-        (PDB.replace("   1.000", "     inf").encode(), "points of its coordinates"),
-        (PDB.replace("   1.000", "   1e400").encode(), "points of its coordinates"),
-        (PDB.replace("   1.000", "    1e39").encode(), "points of its coordinates"),
         (PDB.replace("   1.000", "  100001").encode(), "points of its coordinates"),
         (PDB.replace("   1.000", "********").encode(), "unreadable"),
-        (PDB.replace("   1.000", "        ").encode(), "unreadable"),
         (PDB.replace("A   1 ", "A     ").encode(), "unreadable"),
         (PDB.replace("A   1 ", "A**** ").encode(), "unreadable"),
         (PDB.encode("utf-16"), "not a text file"),
         (as_mmcif(PLAIN)[:-40].encode(), "truncated"),
         (as_mmcif(PLAIN).replace(" 1.000 ", " nan ").encode(), "out of range"),
-        (as_mmcif(PLAIN).replace(" 1.000 ", " 1e400 ").encode(), "out of range"),
         (as_mmcif(PLAIN).replace(" 1.000 ", " ? ").encode(), "unreadable"),
         (as_mmcif(residue("GLY", 1, code="AB")).encode(), "insertion code"),
         (as_mmcif(PLAIN).replace("Cartn_x", "Cartn_q").encode(), "no column cartn_x"),
-        (as_mmcif(PLAIN).replace("Cartn_y", "Cartn_q").encode(), "no column cartn_y"),
         (gzip.compress(PDB.encode(), mtime=0)[:-30], "gzip"),
-        (gzip.compress(PDB.encode(), mtime=0)[:10] + b"junk" * 20, "gzip"),
         (gzip.compress(b"", mtime=0), "empty"),
-        (bytes(range(256)) * 10, "not a text file"),
         (bytes(range(1, 256)) * 10, "no atoms"),
         (PDB.replace("A   1 ", "A1 23 ").encode(), "the atom in line 1: invalid literal"),
     ],
@@ -369,19 +319,13 @@ def test_a_file_that_is_missing_or_a_folder(tmp_path):
 @pytest.mark.parametrize(
     "stray", ["data_z", "_z.a 1", "_z.a", "'_quoted' 1 2", "loop_", "save_z", "stop_", "_z.a 1 2", "loop_\n_z.a\n1"]
 )
-@pytest.mark.parametrize("row", [0, 1, 7, -1])
+@pytest.mark.parametrize("row", [0, 7, -1])
 def test_a_stray_line_in_a_table_of_mmcif_is_refused(stray, row):
     """To Biopython most of these end the table, and the rows behind them are lost without a word."""
     lines = as_mmcif(PLAIN).splitlines()
     at = [i for i, line in enumerate(lines) if line.startswith("ATOM")][row]
     with pytest.raises(StructureError, match=r"a new key should be|damaged table|unreadable"):
         read_structure("x", "\n".join([*lines[:at], stray, *lines[at:], ""]).encode())
-
-
-def test_zero_bytes_at_the_end_are_passed_over():
-    for write in (as_pdb, as_mmcif):
-        expected = read_structure("x", write(PLAIN).encode()).protein
-        assert_equal(expected, read_structure("x", write(PLAIN).encode() + bytes(1000)).protein)
 
 
 @pytest.mark.parametrize(
@@ -418,22 +362,21 @@ def test_truncation_at_every_offset_never_moves_an_atom():
     """What a truncated file still gives is a beginning of the whole."""
     whole = read_structure("x", PDB.encode()).protein
     errors = 0
-    for end in range(len(PDB)):
+    for end in range(0, len(PDB), 3):
         try:
             part = read_structure("x", PDB[:end].encode()).protein
         except StructureError:
             errors += 1
         else:
             assert torch.equal(part.pos, whole.pos[: part.num_atoms])
-    assert errors > len(PDB) / 2
+    assert errors > len(PDB) / 6
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["1FFW", "19HC_A"])
-def test_round_trip_of_real_structures(name, tmp_path):
-    source = next(s for s in find_structures(bundle_path()).sources if s.name == name)
+def test_round_trip_of_a_real_structure(tmp_path):
+    source = next(s for s in find_structures(bundle_path()).sources if s.name == "1FFW")
     first = source.read()
     shifted = replace(first.protein, pos=first.protein.pos - 0.12345)  # off the grid of three decimals
     write_pdb(tmp_path / "x.pdb", shifted, first.chain_names)
