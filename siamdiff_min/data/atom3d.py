@@ -6,11 +6,11 @@ frame are counted by position; its index is not used. Nothing is unpickled.
 """
 
 import ast
+import contextlib
 import gzip
 import json
 import operator
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,6 @@ import torch
 
 from ..files import StructureError, structure_errors
 from ..protein.constants import ATOM_INDEX, ONE_LETTER, PARENT, PARENT_ATOM, RESIDUE_INDEX
-from ..protein.protein import Protein
 from ..protein.structure import AtomRow, Structure, assemble, join
 from .labelled import SPLITS, LabelledData, find_part
 from .samples import SAMPLES
@@ -71,11 +70,10 @@ def list_items(folder: Path, task: str) -> Listing:
 
 def _task_of(path: str) -> str | None:
     """The task whose fields the first item has. None if it cannot be read: then it fails later, as an item."""
-    try:
-        held = {*json.loads(gzip.decompress(_get(path, "0", b"")))}
-    except (ValueError, TypeError, OSError, EOFError, zlib.error, RecursionError):
-        return None
-    return next((task for task, of in ATOM3D.items() if of.fields <= held), None)
+    with contextlib.suppress(StructureError, TypeError):
+        held = {*_content(path, 0)}
+        return next((task for task, of in ATOM3D.items() if of.fields <= held), None)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +87,7 @@ class Item:
 
     def read(self) -> Structure:
         """Decompress and parse the item. Raises StructureError."""
-        path = f"{self.path}:{self.index}"
-        with structure_errors(path, "damaged or truncated gzip data"):
-            content = gzip.decompress(_get(self.path, str(self.index)))
-        with structure_errors(path, "not JSON"):
-            item = json.loads(content)
+        path, item = f"{self.path}:{self.index}", _content(self.path, self.index)
         with structure_errors(path, "malformed item"):
             return ATOM3D[self.task].read(path, item)
 
@@ -127,6 +121,14 @@ def _get(path: str, key: str, default: bytes | None = None) -> bytes:
     if value is None:
         raise StructureError(path, "no such item", key)
     return value
+
+
+def _content(path: str, index: int):
+    """An item, read but not looked into."""
+    with structure_errors(f"{path}:{index}", "damaged or truncated gzip data"):
+        text = gzip.decompress(_get(path, str(index)))
+    with structure_errors(f"{path}:{index}", "not JSON"):
+        return json.loads(text)
 
 
 # ---- frames ----------------------------------------------------------------------------------------------------------
@@ -246,14 +248,12 @@ def _read_pip(path: str, item: dict) -> Structure:
         keys += [(name, model, chain, number) for chain, number, _ in side.positions]
     rows, row_pairs, dropped = _rows_of(keys), set(), Counter()
     for left, right in pairs:
-        if left[0] == right[0]:
-            dropped["pairs within one subunit"] += 1
-        elif left not in rows or right not in rows:
-            dropped["pairs of a residue that is not in the protein"] += 1
-        else:
+        if left[0] != right[0] and left in rows and right in rows:
             row_pairs.add(tuple(sorted((rows[left][0], rows[right][0]))))
+        else:
+            dropped["pairs that are not of a residue in each protein"] += 1
     if not row_pairs:
-        raise StructureError(path, "no positive pairs", f"{dropped.total()} of residues that are not in the protein")
+        raise StructureError(path, "no positive pairs", f"{len(pairs)} are not of a residue in each protein")
     ambiguous = [row for row, key in enumerate(keys) if len(rows[key]) > 1]
     pairs = torch.tensor(sorted(row_pairs), dtype=torch.int32)
     joined = join(sides, first=sides[0].protein.num_residues, pairs=pairs, ambiguous=ambiguous)
@@ -276,39 +276,23 @@ def _read_res(path: str, item: dict) -> Structure:
         if model == atoms[0][1]:
             name = ATOM_INDEX.get(PARENT_ATOM.get((row.residue, row.atom), row.atom))
             atom_of[i] = atom.get((row.chain, row.number, row.code, name), -1)
-    numbered = _rows_of(position[:2] for position in positions)
+    # The name of an environment has no insertion code, so the type decides between residues that share a number.
+    types = protein.residue_type.tolist()
+    rows_of = _rows_of((chain, str(number), kind) for (chain, number, _), kind in zip(positions, types))
     environments, dropped = {}, Counter()
     for name, indices in zip(names, lists, strict=True):
+        chain, number, residue = ["", "", *name.rsplit("_", 2)][-3:]
+        rows = rows_of.get((chain.strip(), number, RESIDUE_INDEX.get(PARENT.get(residue, residue))), [])
         near = np.unique(atom_of[np.fromiter(map(operator.index, indices), np.int64)])
-        centre, reason = _centre(name, numbered, protein)
-        if reason or centre in environments:
-            dropped[f"environments {reason or 'listed before'}"] += 1
+        if len(rows) == 1 and rows[0] not in environments:
+            environments[rows[0]] = near[near >= 0]
         else:
-            environments[centre] = near[near >= 0]
+            dropped["environments of no residue of the protein, of several, or listed before"] += 1
     if not environments:
-        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()))
-        raise StructureError(path, "no environments", reasons)
+        raise StructureError(path, "no environments", f"none of {len(names)} is of a residue that is in the protein")
     labels = {"residues": list(environments), "counts": [len(near) for near in environments.values()]}
     labels["atoms"] = torch.from_numpy(np.concatenate([*environments.values()]).astype(np.int32))
     return replace(structure, dropped=structure.dropped + dropped, labels=labels)
-
-
-def _centre(name: str, numbered: dict, protein: Protein) -> tuple[int, str]:
-    """The row of the residue that `chain_number_type` names, and "". If it names none, or several, the reason.
-
-    The name has no insertion code, so the type decides between residues that share a number.
-    """
-    chain, number, residue = ["", "", *name.rsplit("_", 2)][-3:]
-    wanted = RESIDUE_INDEX.get(PARENT.get(residue, residue))
-    if not re.fullmatch("-?[0-9]{1,9}", number) or wanted is None:
-        return -1, "of no amino acid"
-    rows = numbered.get((chain.strip(), int(number)), [])
-    fitting = [row for row in rows if protein.residue_type[row] == wanted]
-    if not rows:
-        return -1, "of a residue that is not in the protein"
-    if not fitting:
-        return -1, "of a residue of another type"
-    return fitting[0], "of one of several residues" if len(fitting) > 1 else ""
 
 
 class OfTask(NamedTuple):

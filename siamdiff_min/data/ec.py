@@ -102,8 +102,7 @@ def _read_annotation(path: Path) -> tuple[tuple[str, ...], dict[str, list[str]]]
         cells = _by_chain(chains)
         if wrong := [name for name, row in cells.items() if not row or any(row[1:])]:
             raise ValueError(f"{len(cells[wrong[0]])} cells of labels for {wrong[0]}")
-        texts = {name: row[0].split(",") for name, row in cells.items()}
-        annotated = {name: [number for number in text if number] for name, text in texts.items()}
+        annotated = {name: [number for number in row[0].split(",") if number] for name, row in cells.items()}
         if unknown := sorted(set().union(*annotated.values()) - {*classes}):
             raise ValueError(f"{unknown[0]!r:.100} is not among the labels")
     return classes, annotated

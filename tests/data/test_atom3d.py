@@ -430,9 +430,7 @@ def test_pip_pairs_that_cannot_be_used_are_counted(tmp_path):
     pairs = [pair(3, 4), (("p", "A", NUMBER[3]), ("q", "A", 900)), pair(3, 40), pair(3, 5, "p", "p")]
     structure, _, numbers = read(tmp_path, "pip", pip(pairs, {"p": LEFT, "q": RIGHT}, water))
     assert numbers.tolist() == [3, 55]
-    assert structure.dropped == {
-        "waters": 1, "pairs of a residue that is not in the protein": 2, "pairs within one subunit": 1
-    }  # fmt: skip
+    assert structure.dropped == {"waters": 1, "pairs that are not of a residue in each protein": 3}
 
 
 def test_pip_items_without_pairs_of_two_subunits(tmp_path):
@@ -440,7 +438,7 @@ def test_pip_items_without_pairs_of_two_subunits(tmp_path):
     other = "positive pairs of other than two subunits"
     fails(tmp_path / "a", "pip", pip([], sides), other)
     fails(tmp_path / "b", "pip", pip([pair(3, 4)], sides, labels=[0]), other)
-    fails(tmp_path / "c", "pip", pip([pair(3, 40)], sides), "no positive pairs", "1 of residues that are not")
+    fails(tmp_path / "c", "pip", pip([pair(3, 40)], sides), "no positive pairs", "1 are not of a residue")
     fails(tmp_path / "d", "pip", pip([pair(3, 4), pair(3, 4, "p", "u")], sides), other, "'p', 'q', 'u'")
     fails(tmp_path / "e", "pip", pip([pair(3, 4, "p", "p")], sides), other)
     fails(tmp_path / "f", "pip", pip([pair(3, 4, "p", "z")], sides), "no atoms in it", "subunit 'z'")
@@ -528,15 +526,8 @@ def test_res_environments_that_cannot_be_used_are_counted(tmp_path):
     item = res([], protein, names=names, indices=[[0]] * len(names))
     structure, values, _ = read(tmp_path, "res", item)
     assert values["residues"] == [3, 21]
-    assert structure.dropped == {
-        "environments listed before": 1,
-        "environments of a residue of another type": 1,
-        "environments of one of several residues": 1,
-        "environments of a residue that is not in the protein": 2,
-        "environments of no amino acid": 4,
-    }
-    fails(tmp_path / "n", "res", res([], names=["A_900_ALA"], indices=[[0]]), "no environments", "not in the protein 1")
-    fails(tmp_path / "m", "res", res([]), "no environments")
+    assert [*structure.dropped.values()] == [9]
+    fails(tmp_path / "n", "res", res([], names=["A_900_ALA"], indices=[[0]]), "no environments", "none of 1 is of")
 
 
 @pytest.mark.parametrize("indices", [[[10**9]], [["1"]], [3], [[0], [1]]])

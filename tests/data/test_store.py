@@ -374,6 +374,12 @@ def test_a_slice_equals_a_crop_and_does_not_alias_the_store(folder):
     assert_equal(store[0], protein(SIZES[0], seed=0))
 
 
+def test_a_store_larger_than_memory_reads_the_same(folder, monkeypatch):
+    monkeypatch.setattr(stores, "memory", lambda: 0)
+    store = open_store(folder)
+    assert_equal(store[3], protein(SIZES[3], seed=3))
+
+
 @pytest.mark.full
 def test_the_store_passes_to_other_processes(folder):
     store = open_store(folder)
