@@ -24,7 +24,6 @@ import torch
 from torch.optim.swa_utils import update_bn
 from torch.utils.data import Dataset, Subset
 
-from . import __version__
 from .data.labelled import SPLITS, remarks
 from .data.samples import Sample, Samples, Unlabelled
 from .data.sets import SETS
@@ -73,7 +72,8 @@ def run_seeds(config: Namespace, datasets: dict[str, Samples], classes: tuple, o
         model = weights.read_weights(best, weights.MODEL)
         weights.load_weights(task, model["state"], best)
         if datasets:
-            task.known = known_of_data(task, model)
+            splits, answer = {**model.get("splits", {}), **task.known["splits"]}, task.known.get("answer")
+            task.known = {"splits": splits, "answer": answer or model.get("answer")}
             if seed not in tested:
                 epochs[str(seed)] = float(model["epochs"])
                 tested[seed] = results.predict(task, datasets["test"], of_seed, ranks)
@@ -82,7 +82,7 @@ def run_seeds(config: Namespace, datasets: dict[str, Samples], classes: tuple, o
                 results.write_predictions(path, tested[seed], classes or task.names, isinstance(task, Classes))
     if tested and ranks.rank == 0:
         path = Path(config.out) / "results.json"
-        ranks.say(results.write_results(path, config, task, tested, epochs, __version__))
+        ranks.say(results.write_results(path, config, task, tested, epochs))
     if config.predict:
         store = ranks.first(lambda: open_store(config.predict, workers=config.num_workers or 1, beside=False))
         unlabelled = Unlabelled(store, residues=options.get("residues", False))
@@ -154,12 +154,6 @@ def build_task(config: Namespace, datasets: dict[str, Samples], classes: tuple, 
     start = config.eval_only or config.init_from or "scratch"
     ranks.say(f"encoder     {config.encoder}, size {config.size}, from {start}")
     return task.to(ranks.device)
-
-
-def known_of_data(task: Task, model: dict) -> dict:
-    """The sizes of the splits and the constant answer, as the task knows them, else as the file of its model does."""
-    splits, answer = {**model.get("splits", {}), **task.known["splits"]}, task.known.get("answer")
-    return {"splits": splits, "answer": answer or model.get("answer")}
 
 
 def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> None:

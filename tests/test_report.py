@@ -54,7 +54,7 @@ def finetuned(out: Path, task: str, seeds=(0, 7), shift: float = 0.0, *options) 
     targets = {"ec": np.eye(3)[[0, 0, 1]], "res": np.array([3, 3, 4])}.get(task, np.array([0.0, 1.0, 1.0, 0.5]))
     model.known = {"answer": model.answer(targets), "splits": {"train": {"samples": config.global_batch_size}}}
     tested = {seed: predictions(task, shift) for seed in seeds}
-    write_results(out / "results.json", config, model, tested, {str(seed): 2.0 for seed in seeds}, "0.3")
+    write_results(out / "results.json", config, model, tested, {str(seed): 2.0 for seed in seeds})
     for seed in seeds:
         folder, first = out / f"seed-{seed}", model.measures[0]
         write_lines(folder, [{"step": s, "epoch": s - 1, "split": "valid", first: 0.1 * s} for s in (1, 2, 3)])
@@ -213,7 +213,7 @@ def test_two_runs_of_one_split_are_compared_draw_by_draw(tmp_path, monkeypatch):
         model = TASKS["table"](ENCODER)
         model.known = {"answer": model.answer(target)}
         tested = {0: Predictions(names, names, target + 0.1 * (run == "c"), target + scale * noise)}
-        write_results(tmp_path / run / "results.json", finetune_options(["--task", "table"]), model, tested, {}, "0.4")
+        write_results(tmp_path / run / "results.json", finetune_options(["--task", "table"]), model, tested, {})
     monkeypatch.chdir(tmp_path)
     words = {}
     for other in ("b", "c"):

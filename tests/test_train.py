@@ -26,7 +26,7 @@ def train_cold(*argv, **how) -> str:
 @pytest.mark.slow
 def test_interrupted_and_resumed_as_documented(tmp_path, bundle_store):
     common = ["--method", "siamdiff", "--level", "residue", "--store", bundle_store]
-    said = train_cold(*common, "--max-steps", 2, "--out", tmp_path / "a")
+    said = train(*common, "--max-steps", 2, "--out", tmp_path / "a")
     assert "demo set" in said and "encoder.pt" in said
     assert re.search(r"^1      valid  sequence_loss  +[\d.]+  +[\d.]+ \([\d.]+\)$", said, re.M)  # the summary
     assert re.search(r"valid, \d+ proteins: loss ", said)
@@ -54,23 +54,18 @@ def test_a_sequence_head_that_has_learned_nothing_is_not_in_the_file(ablation, t
     shutil.copy(ROOT / "tests" / "protein" / "1LCD.pdb.gz", tmp_path / "data")
     options = ["--method", "siamdiff", "--ablation", ablation, "--level", "residue", "--data", tmp_path / "data"]
     options += ["--batch-size", 1, "--valid-fraction", 0, "--max-steps", 1]
-    train(*options, "--out", tmp_path / "run")
+    said = train(*options, "--out", tmp_path / "run")
+    assert "1 proteins to train on, 0 held out" in said and "warning     no protein is held out" in said
     assert ("seq_mlp" in weights.load_encoder_file(tmp_path / "run" / "encoder.pt")) is (ablation == "none")
 
 
-@pytest.mark.repeats
+@pytest.mark.full
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "how, options",
-    [
-        ({"world": 2}, "--method diffpret --level residue --ablation no-structure"),
-        ({"launcher": TWO_RANKS}, "--method siamdiff --level atom --preset official"),
-    ],
-)
-def test_two_ranks_stay_in_step(tmp_path, bundle_store, how, options):
-    options = *options.split(), "--store", bundle_store, "--out", tmp_path, "--save-every", 1
-    start = train_cold if "launcher" in how else train
-    said = start(*options, "--max-steps", 1, **how)
+def test_two_ranks_stay_in_step(tmp_path, bundle_store):
+    """Two of them in the default run: tests/reliability/test_ranks.py."""
+    options = *["--method", "siamdiff", "--level", "atom", "--preset", "official", "--store"], bundle_store
+    options += "--out", tmp_path, "--save-every", 1
+    said = train_cold(*options, "--max-steps", 1, launcher=TWO_RANKS)
     assert "on 2 x cpu" in said and said.count("demo set") == 1
     assert "at step 1" in train(*options, "--max-steps", 2, world=2)
     assert [line["step"] for line in lines(tmp_path) if line["split"] == "train"] == [1, 2]
@@ -94,12 +89,9 @@ def test_dry_run_and_errors(tmp_path, bundle_store):
     assert any(line.split() == ["lr", "0.25"] for line in said.splitlines())
     said = train("--dry-run", "--store", bundle_store, "--encoder", "esm-gearnet")
     assert ["level", "residue"] in [line.split() for line in said.splitlines()]
-    assert "is not a multiple" in train("--global-batch-size", 3, status=1)
     assert "invalid choice: 'x'" in train("--method", "x", status=2)
     for argv, message in (
-        (("--epochs", 0), "error: --epochs 0 0: siamdiff has 2 of them"),
         (("--encoder", "gvp", "--level", "residue"), "error: the encoder gvp exists at atom level only"),
-        (("--method", "multiview", "--batch-size", 1), "error: multiview contrasts the proteins of a batch"),
         (("--level", "residue", "--encoder", "esm-gearnet", "--esm", tmp_path / "x"), "No such file"),
         (("--level", "residue", "--encoder", "esm-gearnet-8M"), "esm-gearnet-8M is of --size paper"),
         (("--device", "cuda"), "error: --device cuda, but this torch sees no GPU"),
@@ -107,10 +99,6 @@ def test_dry_run_and_errors(tmp_path, bundle_store):
         if "cuda" not in argv or not torch.cuda.is_available():
             said = train(*argv, "--store", bundle_store, status=1)
             assert message in said and "Traceback" not in said
-    used = "--max-steps", 1, "--store", bundle_store, "--out", tmp_path / "used"
-    train("--method", "diffpret", *used)
-    said = train("--method", "residue-type", *used, status=1)
-    assert "--method was 'diffpret', is 'residue-type'" in said and "Traceback" not in said
 
 
 @pytest.mark.slow
@@ -128,12 +116,6 @@ def test_changed_data_are_not_resumed(enzymes, tmp_path):
     said = train(*options, "--max-steps", 4, status=1)
     assert "with other data: fingerprint was " in said
     assert "Traceback" not in said
-
-
-def test_nothing_held_out_is_a_warning(enzymes, tmp_path):
-    options = "--data", enzymes / "train", "--store", tmp_path / "store", "--valid-fraction", 0
-    said = train("--level", "residue", "--max-steps", 1, "--out", tmp_path / "out", *options)
-    assert "8 proteins to train on, 0 held out" in said and "warning     no protein is held out" in said
 
 
 @pytest.mark.full

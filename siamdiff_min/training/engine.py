@@ -47,7 +47,10 @@ class Step(NamedTuple):
     parts: list[tuple[list[str], Record]]  # the proteins of each of our parts of the global batch, and their logs
     trained: list[str]  # the parameters that have a gradient
     norms: Tensor  # (parameters,) of their gradients
-    finite_if: Tensor  # () sum of the losses and of the norms: finite if all of them are
+
+    def finite(self) -> bool:
+        """Whether all losses and gradients are finite numbers."""
+        return math.isfinite(self.norms.sum() + sum(logs["loss"].sums[0] for _, logs in self.parts))
 
 
 class Run:
@@ -198,29 +201,6 @@ class Run:
             for group in self.optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * factor
 
-    def trained(self) -> dict[str, Tensor]:
-        """The gradients of a step, by the names of their parameters.
-
-        If a parameter has none, although it is to be trained, that is said once. With several processes, which wait for
-        each gradient, it is a ConfigError.
-        """
-        gradients = {name: p.grad for name, p in self.objective.named_parameters() if p.requires_grad}
-        missing = [name for name, gradient in gradients.items() if gradient is None]
-        if missing and not self.leaves_out:
-            problem = f"the loss gives no gradient to {', '.join(missing):.500}"
-            if not self.alone:
-                raise ConfigError(f"{problem}; with several processes it must, or they need requires_grad_(False)")
-            self.ranks.say(f"warning     {problem}: it stays as it is")
-            self.leaves_out = True
-        return {name: gradient for name, gradient in gradients.items() if gradient is not None}
-
-    def end_epoch(self, measured: dict[str, float]) -> None:
-        """At the end of a whole epoch, let the learning rate follow the measured values."""
-        values = measured | {"loss": self.epoch_loss}
-        if self.scheduler and math.isfinite(values[self.measure]):  # undefined if all samples have one label
-            self.scheduler.step(values[self.measure])
-        self.epoch_loss = 0.0
-
     def log_train(self, steps: dict[int, Step], since: float) -> None:
         """Write a line with the means over the last --log-every steps of the stage.
 
@@ -285,12 +265,20 @@ def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
                 loss, logs = run.model(batch.to(device, non_blocking=True), generator)
             (loss / len(parts)).backward()
         done.append((names, logs | {"loss": Mean.of(loss.double().expand(len(names)))}))
-    trained = run.trained()
+    gradients = {name: p.grad for name, p in run.objective.named_parameters() if p.requires_grad}
+    missing = [name for name, gradient in gradients.items() if gradient is None]
+    if missing and not run.leaves_out:
+        problem = f"the loss gives no gradient to {', '.join(missing):.500}"
+        if not run.alone:  # each process waits for the gradients of the others
+            raise ConfigError(f"{problem}; with several processes it must, or they need requires_grad_(False)")
+        run.ranks.say(f"warning     {problem}: it stays as it is")
+        run.leaves_out = True  # said once
+    trained = {name: gradient for name, gradient in gradients.items() if gradient is not None}
     norms = torch.stack(torch._foreach_norm([*trained.values()]))
     if config.clip:
         nn.utils.clip_grads_with_norm_(run.objective.parameters(), config.clip, norms.norm())
     run.optimizer.step()  # Alg. 1, line 12
-    return Step(done, [*trained], norms, norms.sum() + sum(logs["loss"].sums[0] for _, logs in done))
+    return Step(done, [*trained], norms)
 
 
 def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
@@ -332,9 +320,12 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
                 steps = {}
             if ends:
                 measured = validate(run.step / run.per_epoch)
-                if whole_epoch:
-                    run.end_epoch(measured)
                 run.log("valid", measured)
+            if whole_epoch:
+                value = (measured | {"loss": run.epoch_loss}).get(run.measure, math.nan)
+                if math.isfinite(value):  # undefined if all samples have one label
+                    run.scheduler.step(value)
+                run.epoch_loss = 0.0
             if run.step == run.stage_2_begins < run.planned_steps:  # validated at once, with the batch norm of stage 1
                 run.prepare()
                 run.log("valid", validate(run.step / run.per_epoch))
@@ -350,7 +341,7 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
 
 def check_finite(steps: dict[int, Step], ranks: Ranks) -> None:
     """Raise SiamDiffError, on all ranks, that names the proteins of the first step that went wrong."""
-    bad = ranks.gather([number for number, step in steps.items() if not math.isfinite(step.finite_if)])
+    bad = ranks.gather([number for number, step in steps.items() if not step.finite()])
     if bad:
         step = steps[min(bad)]
         losses = ranks.gather([(names, float(logs["loss"].sums[0]) / len(names)) for names, logs in step.parts])

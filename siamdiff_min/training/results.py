@@ -28,6 +28,7 @@ from torch.utils.data import Dataset, Subset
 from ..downstream.metrics import LESS_IS_BETTER, rows_of_groups
 from ..downstream.tasks import Binary, Task
 from ..files import SiamDiffError, escape, replacing, structure_errors, unescape, write_file
+from ..machine import versions
 from . import evaluation
 from .metrics_file import in_order
 from .ranks import Ranks
@@ -100,16 +101,14 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
     return columns
 
 
-def write_results(
-    path: Path, config: Namespace, task: Task, tested: Mapping[int, Predictions], epochs: Mapping, version: str
-) -> str:
+def write_results(path: Path, config: Namespace, task: Task, tested: Mapping[int, Predictions], epochs: Mapping) -> str:
     """Write results.json, and return it as a table.
 
     `tested` are the predictions of every seed's model for the test split, and `epochs` after how many it was the best.
     """
     numbers, draws = measured(task, tested)
     content = {
-        "about": origin(config, version),
+        "about": origin(config),
         "splits": task.known.get("splits", {}),
         "best_epoch": epochs,
         **numbers,
@@ -222,13 +221,13 @@ def interval(values: np.ndarray) -> list[float] | None:
     return np.quantile(values, [0.025, 0.975]).tolist() if len(values) else None
 
 
-def origin(config: Namespace, version: str) -> dict[str, str]:
+def origin(config: Namespace) -> dict[str, str]:
     """When, with which versions and on which machine a run was done."""
     where = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
     if torch.cuda.is_available() and getattr(config, "device", "cpu") != "cpu":
         where += f", {torch.cuda.get_device_name()}"
-    versions = f"siamdiff_min {version}, torch {torch.__version__}, Python {platform.python_version()}"
-    return {"date": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC", "version": versions, "machine": where}
+    version = ", ".join(f"{name} {number}" for name, number in versions().items())
+    return {"date": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC", "version": version, "machine": where}
 
 
 def plain(value):

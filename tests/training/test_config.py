@@ -217,6 +217,7 @@ def test_what_follows_from_other_options():
         (pretrain, "--method angle --epochs 3 4", "--epochs 3 4: angle has 1 of them, and needs one above 0"),
         (pretrain, "--epochs 1 2 3", "--epochs 1 2 3: siamdiff has 2 of them"),
         (pretrain, "--epochs 0", "--epochs 0 0: siamdiff has 2 of them"),
+        (pretrain, "--method multiview --batch-size 1", "multiview contrasts the proteins of a batch"),
         (finetune, "--task msp --predict x", "--predict is for ec and psr and table, not for msp"),
         (finetune, "--task pip --max-residues 300", "--max-residues: pip sees no more than the surroundings of a res"),
         (finetune, "--seeds 1 1", "--seeds must be different, got 1 1"),

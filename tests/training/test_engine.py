@@ -436,17 +436,20 @@ def test_the_constant_of_the_sequence_loss_is_averaged_as_the_loss_is():
 
 def test_the_learning_rate_falls_after_six_epochs_without_a_better_one(tmp_path):
     """Those before an interruption count; it waits while nothing can be measured."""
-    config, rates = configure(tmp_path, "--lr", 0.125, "--weight-decay", 0.25), []
-    run = Run(config, standin.Objective(), DATA, ALONE, ("auroc", "max"))
-    assert {(group["lr"], group["weight_decay"]) for group in run.optimizer.param_groups} == {(0.125, 0.25)}
-    for value in [0.5, *[0.4] * 3, "resumed", *[0.4] * 3, 0.6, *[math.nan] * 9, *[0.4] * 6]:
-        if value == "resumed":
-            run.save()
-            run = Run(config, standin.Objective(), DATA, ALONE, ("auroc", "max"))
-        else:
-            run.end_epoch({"auroc": value})
-            rates.append(run.optimizer.param_groups[0]["lr"] / config.lr)
-    assert rates == pytest.approx([1] * 6 + [0.6] * 16 + [0.36])
+    values, rates = [0.5, *[0.4] * 6, 0.6, *[math.nan] * 9, *[0.4] * 6], []
+    for epochs in (4, 23):
+        config = configure(tmp_path, "--lr", 0.125, "--weight-decay", 0.25, "--epochs", 1, epochs - 1)
+        run = Run(config, standin.Objective(), DATA, ALONE, ("auroc", "max"))
+        assert {group["weight_decay"] for group in run.optimizer.param_groups} == {0.25}
+
+        def validate(epochs, run=run):
+            if run.step != run.stage_2_begins or run.stage == 1:
+                rates.append(run.optimizer.param_groups[0]["lr"] / 0.125)
+            return {"samples": 6, "auroc": values[round(epochs) - 1]}
+
+        engine.train(run, validate)
+    assert rates == pytest.approx([1] * 7 + [0.6] * 16)
+    assert run.optimizer.param_groups[0]["lr"] / 0.125 == pytest.approx(0.36)
 
 
 def test_cosine_decay(tmp_path):

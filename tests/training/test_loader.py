@@ -12,7 +12,7 @@ import processes
 import pytest
 import standin
 import torch
-from processes import PATIENCE, cold, descendants, finish, running, start, until
+from processes import PATIENCE, descendants, finish, running, start, until
 from torch.utils.data import Subset
 
 from siamdiff_min.data.store import open_store
@@ -53,12 +53,13 @@ def test_a_process_that_loads_and_fails_is_killed_or_hangs_ends_the_run(how, ind
 
 
 def test_a_shard_that_was_damaged_ends_the_command(enzymes, tmp_path):
-    """`train.py` in an interpreter of its own, as a user starts it."""
     store = open_store(enzymes / "train", tmp_path / "mine.store").path
     (shard,) = store.glob("0*.pt")
     shard.write_bytes(bytes(shard.stat().st_size))
     options = "--size tiny --level residue --batch-size 2 --max-length 20 --valid-fraction 0 --num-workers 1"
-    said = cold("train.py", "--data", store, "--out", tmp_path / "out", *options.split(), "--device", "cpu", status=1)
+    said = processes.run(
+        "train", "--data", store, "--out", tmp_path / "out", *options.split(), "--device", "cpu", status=1
+    )
     assert f"error: {shard} is damaged" in said and "Traceback" not in said
 
 

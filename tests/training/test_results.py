@@ -27,7 +27,7 @@ def written(path, task, trained_on, target, scores: list, groups=None) -> dict:
     names = [str(i) for i in range(len(target))]
     tested = {k: results.Predictions(names, groups or names, target, score) for k, score in enumerate(scores)}
     config, epochs = Namespace(device="cpu"), {"0": 2.0, "1": 1.0}
-    said = results.write_results(path / "results.json", config, task, tested, epochs, "0.3")
+    said = results.write_results(path / "results.json", config, task, tested, epochs)
     return json.loads((path / "results.json").read_text()) | {"said": said}
 
 
@@ -93,7 +93,7 @@ def test_what_is_not_defined_is_none_and_not_nan(tmp_path):
 def test_a_model_of_the_last_version_has_no_constant(tmp_path):
     task, names = table_task(ENCODER), [*"abcdefgh"]
     tested = {0: results.Predictions(names, names, np.arange(8.0), RNG.random(8))}
-    assert "constant" in results.write_results(tmp_path / "r.json", Namespace(device="cpu"), task, tested, {}, "0.3")
+    assert "constant" in results.write_results(tmp_path / "r.json", Namespace(device="cpu"), task, tested, {})
     found = json.loads((tmp_path / "r.json").read_text())
     assert found["constant"]["rmse"] is None and found["gain_interval"]["rmse"] is None and found["interval"]["rmse"]
 
