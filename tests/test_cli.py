@@ -101,7 +101,7 @@ def test_a_run_of_each_kind(siamdiff, tmp_path, monkeypatch):
     assert status == 0 and re.search(r"^task +psr$", said, flags=re.M)
     status, _, said = siamdiff("train", "--data", "nowhere", "--device", "cpu")
     assert status == "error: nowhere: cannot be opened (no such file or folder)"
-    assert siamdiff("report", "nowhere")[0] == 1 or "nowhere" in str(siamdiff("report", "nowhere")[0])
+    assert "nowhere" in str(siamdiff("report", "nowhere")[0])
 
 
 def test_the_installed_names_lead_to_functions():

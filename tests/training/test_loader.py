@@ -57,9 +57,8 @@ def test_a_shard_that_was_damaged_ends_the_command(enzymes, tmp_path):
     (shard,) = store.glob("0*.pt")
     shard.write_bytes(bytes(shard.stat().st_size))
     options = "--size tiny --level residue --batch-size 2 --max-length 20 --valid-fraction 0 --num-workers 1"
-    said = processes.run(
-        "train", "--data", store, "--out", tmp_path / "out", *options.split(), "--device", "cpu", status=1
-    )
+    more = [*options.split(), "--device", "cpu"]
+    said = processes.run("train", "--data", store, "--out", tmp_path / "out", *more, status=1)
     assert f"error: {shard} is damaged" in said and "Traceback" not in said
 
 
