@@ -30,10 +30,7 @@ args = parser.parse_args()
 setting = *(x[0] for x in (args.method, args.level, args.encoder, args.size, args.amp)),
 if args.device == "cpu":
     step.keep_freed_memory()
-try:
-    one = step.Step(setting, args)
-except TypeError:  # commits before 0.4
-    one = step.Step((*setting, "fast"), args.preset, args.part, args.copies, args.device)
+one = step.Step(setting, args)
 for number in sys.stdin:
     before = time.process_time()
     one.run(int(number))

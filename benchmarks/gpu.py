@@ -2,10 +2,9 @@
 
     python -m benchmarks.gpu | tee gpu.md
 
-The golden tests on the device, bfloat16 against float32 over 50 steps, determinism, steps of both levels at several
-batches in float32, TF32 and bfloat16 with their memory and the waits of the host, the kernels that take longest,
-training with its loader, and torchrun. If a part fails, it says why, and the next one follows. On a CPU it does the
-same with the smallest networks, to show that it works.
+bfloat16 against float32 over 50 steps, determinism, steps of both levels at several batches in float32, TF32 and
+bfloat16 with their memory and the waits of the host, and training with its loader. If a part fails, it says why, and
+the next one follows. On a CPU it does the same with the smallest networks. `pytest -m gpu` runs the golden tests.
 """
 
 import argparse
@@ -22,7 +21,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.step import Step, timed
 from siamdiff_min.machine import keep_freed_memory, peak_memory
@@ -56,11 +54,10 @@ def waits(step: Step) -> int:
     return sum("synchronizing" in str(warning.message) for warning in caught)
 
 
-def train(device: str, size: str, *options: str, ranks: int = 0, timeout: float) -> dict:
+def train(device: str, size: str, *options: str, timeout: float) -> dict:
     """The last training line of metrics.jsonl of a run of train.py on the bundle, and hashes of its weights."""
     with tempfile.TemporaryDirectory() as out:
-        launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"] if ranks else []
-        command = [sys.executable, *launch, "train.py", "--device", device, "--size", size, "--out", out, *options]
+        command = [sys.executable, "train.py", "--device", device, "--size", size, "--out", out, *options]
         execute(command, timeout)
         lines = [json.loads(line) for line in (Path(out) / "metrics.jsonl").read_text().splitlines()]
         saved = torch.load(Path(out) / "encoder.pt", weights_only=True)["state"]
@@ -106,19 +103,6 @@ def table(level: str, size: str, device: str, copies: list[int]) -> None:
         print(f"| {level} | {4 * number} | {kind} | {figures} |", flush=True)
 
 
-def longest(level: str, size: str, device: str, copies: int) -> None:
-    """The operations that take most of a step in bfloat16."""
-    step, cuda = stepper(level, size, "bf16", copies, device), device == "cuda"
-    step.update(0)
-    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as profiled:
-        step.update(1).item()
-    events = {e.key: e.self_device_time_total if cuda else e.self_cpu_time_total for e in profiled.key_averages()}
-    whole = sum(events.values())
-    print(f"{level}, {4 * copies} proteins, bf16: {whole / 1e3:.1f} ms on the device\n\n| what | share |\n|---|---|")
-    for name in sorted(events, key=events.get, reverse=True)[:12]:
-        print(f"| `{name[:100].replace('|', '/')}` | {events[name] / whole:.1%} |")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cuda", "cpu"])
@@ -131,9 +115,6 @@ def main() -> None:
     if not cuda:
         keep_freed_memory()
     print(f"## {torch.cuda.get_device_name() if cuda else 'CPU'}, torch {torch.__version__}; networks of size {size}")
-    with section("Golden tests"):
-        tests = ["-k", f"golden and {device}", "tests/encoders", "tests/pretraining"]
-        print(execute([sys.executable, "-m", "pytest", "-q", *tests], 300).splitlines()[-1])
     with section(f"bfloat16 against float32, {steps} steps: relative difference of the mean loss of the second half"):
         for level in ("atom", "residue"):
             both = (losses(stepper(level, size, kind, 1, device), steps)[steps // 2 :] for kind in ("bf16", "float32"))
@@ -146,8 +127,6 @@ def main() -> None:
     for level in ("atom", "residue"):
         with section(f"Steps, {level} level"):
             table(level, size, device, copies)
-        with section(f"What takes longest, {level} level"):
-            longest(level, size, device, copies[-1] // 4 or 1)
         with section(f"Training with its loader, {level} level"):
             batch, most = ("16", "60") if cuda else ("4", "2")
             options = ["--batch-size", batch, "--max-steps", most, "--log-every", str(int(most) // 2)]
@@ -155,11 +134,6 @@ def main() -> None:
             found = train(device, size, *options, timeout=120)
             rate, memory = found["proteins_per_second"], found["peak_memory_mb"] / 1e3
             print(f"batches of {batch}, bf16, {cores} processes that load: {rate:.1f} proteins/s, {memory:.2f} GB")
-    with section("torchrun"):  # NCCL wants a card for every process
-        ranks = min(2, torch.cuda.device_count()) if cuda else 2
-        options = ["--level", "atom", "--batch-size", "4", "--max-steps", "4", "--log-every", "2", "--num-workers", "0"]
-        found = train(device, "tiny", *options, ranks=ranks, timeout=120)
-        print(f"processes: {ranks}, size tiny: {found['proteins_per_second']:.1f} proteins/s")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
     python -m benchmarks.speed step        one pre-training step, its parts and its memory (step.py)
     python -m benchmarks.speed against     steps here and in another commit, in turns (against.py)
     python -m benchmarks.speed graph       graphs and line graphs of 1,000 to 100,000 nodes, side chains turned
-    python -m benchmarks.speed encoders    ESM-2 packed against fair-esm padded
     python -m benchmarks.speed reading     bundled structures parsed, and converted into a store
-    python -m benchmarks.speed store       random crops from a store of 100,000 proteins; with --cold from the disk
+    python -m benchmarks.speed store       random crops from a store of 100,000 proteins
     python -m benchmarks.speed embedding   bundled structures embedded per second, by the command that users run
     python -m benchmarks.speed ddp         proteins per second of 1, 2, ... processes, one thread each
 
@@ -14,7 +13,6 @@
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -22,7 +20,6 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -33,7 +30,6 @@ from siamdiff_min.data.crops import Crops
 from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.data.store import META, ProteinStore, open_store, shard_file
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, fast
-from siamdiff_min.encoders.esm import CLS, EOS, ESM2, ESM_SIZES, RESIDUE_TOKEN, VOCABULARY, Tokens
 from siamdiff_min.encoders.graph import line_graph
 from siamdiff_min.encoders.ops import Links
 from siamdiff_min.protein.conformer import rotate_side_chains
@@ -81,40 +77,6 @@ def graph(args: argparse.Namespace) -> None:
     print(f"side chains of {protein.num_residues} residues turned in {turning * 1e3:.1f} ms")
 
 
-def encoders(args: argparse.Namespace) -> None:
-    """Forward of ESM-2 with random weights on sequences of some lengths, in turn with fair-esm, which pads them."""
-    import esm as fair
-
-    torch.manual_seed(0)
-    theirs, ours = fair.ESM2(*ESM_SIZES[args.size]).eval(), ESM2(*ESM_SIZES[args.size]).eval()
-    ours.load_state_dict({name: theirs.state_dict()[name] for name in ours.state_dict()})
-    lengths = torch.tensor(sorted(args.lengths))
-    rows = torch.full((len(lengths), int(lengths[-1]) + 2), VOCABULARY.index("<pad>"))
-    place = torch.arange(rows.shape[1])
-    inside = place < lengths[:, None] + 2
-    rows[inside] = torch.tensor(RESIDUE_TOKEN)[torch.randint(0, 20, (int(inside.sum()),))]
-    rows[:, 0] = CLS
-    rows[torch.arange(len(lengths)), lengths + 1] = EOS
-    position = place.expand_as(rows)[inside]
-    sizes, numbers = lengths.unique(return_counts=True)
-    scale = torch.full((len(position), 1), 0.88)  # nothing is masked
-    counts = [(int(number), int(size) + 2) for size, number in zip(sizes, numbers)]
-    tokens = Tokens(rows[inside], position, scale, torch.arange(len(position)), counts)
-    seconds = []
-    with torch.no_grad():
-        for _ in range(args.repeats + 1):
-            out, padded = timed(lambda: theirs(rows, repr_layers=[theirs.num_layers])["representations"])
-            packed, took = timed(lambda: ours.encode(tokens))
-            seconds.append((padded, took))
-    expected = out[theirs.num_layers][inside]
-    ratio = statistics.median(a / b for a, b in seconds[1:])
-    print(
-        f"{len(lengths)} sequences, {len(position)} tokens, {1 - len(position) / rows.numel():.0%} padding, {args.size}"
-    )
-    error = float((packed - expected).abs().max() / expected.abs().max())
-    print(f"packed: {seconds[-1][1]:.3f} s, {ratio:.2f} x as fast as fair-esm, results differ by {error:.1e}")
-
-
 def reading(args: argparse.Namespace) -> None:
     """Time to parse the bundled structures, and to convert them into a store, with one process."""
     sources = find_structures(bundle_path()).sources
@@ -150,25 +112,12 @@ def crops_per_second(store: ProteinStore, count: int, length: int, seed: int) ->
 def store(args: argparse.Namespace) -> None:
     """Random crops of 100 residues per second, one process: of the bundled store, and of one that repeats it.
 
-    The large one takes a few GB in the temporary folder, which are removed at the end. With --cold also the first crops
-    while nothing of it is in memory, read as a store that does not fit there (Linux).
+    The large one takes a few GB in the temporary folder, which are removed at the end.
     """
     with tempfile.TemporaryDirectory() as folder:
-        stores = [open_store(), repeat(open_store(), args.proteins, Path(folder) / "store")]
-        for made in stores:
+        for made in open_store(), repeat(open_store(), args.proteins, Path(folder) / "store"):
             rates = [crops_per_second(made, args.crops, 100, seed) for seed in range(args.repeats)]
             print(f"{len(made)} proteins, in the page cache: {statistics.median(rates):.0f} crops/s", flush=True)
-        path, rates = made.path, []
-        del stores, made  # pages that are mapped stay in memory
-        for seed in range(args.repeats if args.cold else 0):
-            for file in path.glob("*.pt"):
-                with open(file, "rb") as opened:
-                    os.fsync(opened.fileno())
-                    os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            with patch("siamdiff_min.data.store.memory", lambda: 0):
-                rates.append(crops_per_second(ProteinStore(path), args.crops // 10, 100, seed))
-        if rates:
-            print(f"from the disk, the first {args.crops // 10}: {statistics.median(rates):.0f} crops/s")
 
 
 def embedding(args: argparse.Namespace) -> None:
@@ -226,14 +175,10 @@ def main(argv: list[str] | None = None) -> None:
     graphs = command("graph", graph, graph.__doc__, 5)
     graphs.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000])
     graphs.add_argument("--device", default=DEVICE)
-    networks = command("encoders", encoders, encoders.__doc__, 5)
-    networks.add_argument("--size", default="35M", choices=list(ESM_SIZES))
-    networks.add_argument("--lengths", type=int, nargs="+", default=[80, 118, 150, 198, 258, 298, 408, 538])
     command("reading", reading, reading.__doc__, 3)
     stores = command("store", store, store.__doc__, 5)
     stores.add_argument("--proteins", type=int, default=100_000)
     stores.add_argument("--crops", type=int, default=2000)
-    stores.add_argument("--cold", action="store_true", help="also from the disk (Linux)")
     embeddings = command("embedding", embedding, embedding.__doc__, 3)
     embeddings.add_argument("--size", nargs="+", default=["tiny", "paper"], choices=["tiny", "paper"])
     embeddings.add_argument("--encoder", default="gearnet", choices=list(ENCODERS))

@@ -5,17 +5,15 @@
 
 The batches are real: four chains of 100 residues (atom level) or of 150 (residue level), in `benchmarks/batches/`.
 Noise levels and masks of a step follow from its number, so all configurations see the same. Prints for each median and
-range in seconds, the rate of its matrix products beside that of large ones, its parts, and its memory. `--against
-plain` takes steps with the formulas as published (`encoders/formulas.py`) in turn with these. `--part encoder` is the
-encoder alone, one view, forward and backward.
+range in seconds, the rate of its matrix products beside that of large ones, and its memory. `--against plain` takes
+steps with the formulas as published (`encoders/formulas.py`) in turn with these. `--part encoder` is the encoder alone,
+one view, forward and backward.
 """
 
 import argparse
 import itertools
 import statistics
 import time
-from collections import defaultdict
-from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
 
@@ -23,7 +21,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from siamdiff_min.encoders import ENCODERS, GraphBuilder, fast, formulas, gearnet
+from siamdiff_min.encoders import ENCODERS, formulas
 from siamdiff_min.machine import keep_few_plans, keep_freed_memory, peak_memory
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import ATOM_ELEMENT
@@ -74,7 +72,7 @@ class Step:
         self.objective = OBJECTIVES[method](network, level, args.preset).to(args.device)
         self.adam = torch.optim.Adam(self.objective.parameters(), lr=1e-4, fused=True)
         self.batch = Protein.pack([load_batch(level)] * args.copies).to(args.device)
-        self.seconds, self.parts = [], defaultdict(float)
+        self.seconds = []
 
     def update(self, number: int) -> torch.Tensor:
         """One step, and its loss."""
@@ -94,38 +92,8 @@ class Step:
         return loss.detach()
 
     def run(self, number: int) -> None:
-        """One step, timed as a whole and by parts; a part inside of another one is not counted twice."""
-        stack, since = [], time.perf_counter()
-
-        def lap() -> None:
-            nonlocal since
-            if self.args.device == "cuda":
-                torch.cuda.synchronize()
-            now = time.perf_counter()
-            self.parts[stack[-1] if stack else "heads, noise"] += now - since
-            since = now
-
-        def wrap(name: str, function):
-            def measured(*args, **kwargs):
-                lap()
-                stack.append(name)
-                result = function(*args, **kwargs)
-                lap()
-                stack.pop()
-                return result
-
-            return measured
-
-        places = {"graph": (GraphBuilder, "__call__"), "line graph": (gearnet, "line_graph")}
-        places |= {"sums prepared": (fast, "prepare"), "encoder": (self.objective.encoder, "forward")}
-        places |= {"backward": (torch.Tensor, "backward"), "optimizer": (self.adam, "step")}
-        if getattr(self.objective, "conformer", None):
-            places["conformer"] = self.objective, "conformer"
-        with ExitStack() as patched:
-            for name, (owner, attribute) in places.items():
-                patched.enter_context(patch.object(owner, attribute, wrap(name, getattr(owner, attribute))))
-            self.seconds.append(timed(lambda: self.update(number), self.args.device)[1])
-            lap()
+        """One step, timed."""
+        self.seconds.append(timed(lambda: self.update(number), self.args.device)[1])
 
 
 def product_rate(device: str, amp: str, width: int) -> float:
@@ -159,7 +127,7 @@ def measure(args: argparse.Namespace) -> None:
         steps = [Step(setting, args, form) for form in (["fast", "plain"] if args.against else ["fast"])]
         for step in steps:
             step.run(0)
-            step.seconds, step.parts = [], defaultdict(float)
+            step.seconds = []
         memory, rates = peak_memory(torch.device(args.device)) / 1e3, []
         for number in range(1, args.repeats + 1):
             for step in steps:
@@ -172,8 +140,6 @@ def measure(args: argparse.Namespace) -> None:
         print(f"{first.name}: {median:.3f} s ({min(first.seconds):.3f} .. {max(first.seconds):.3f}), ", end="")
         print(f"{first.batch.num_proteins / median:.1f} proteins/s, peak memory so far {memory:.2f} GB")
         print(f"    products {flop / 1e12:.2f} TFLOP, {flop / median / rate:.0%} of the rate of large products")
-        shares = {name: seconds / sum(first.parts.values()) for name, seconds in first.parts.items()}
-        print("    " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share >= 5e-4), flush=True)
         for step in plain:
             ratios = [a / b for a, b in zip(step.seconds, first.seconds)]
             print(f"    {statistics.median(ratios):.2f} x as fast as plain ({min(ratios):.2f} .. {max(ratios):.2f})")
