@@ -247,8 +247,8 @@ def embed_structures(args: Namespace, kept: Kept) -> int:
         ):
             for source, found in zip(sources[done:], results):
                 failed = [x for x in found if isinstance(x, StructureError)]
-                if failed and args.fail_fast:
-                    raise failed[0]
+                if args.fail_fast and (wrong := [x for x in failed if not isinstance(x, UnwantedError)]):
+                    raise wrong[0]
                 whole = [replace(x, id=names[source] + x.id[len(str(source)) :]) for x in found if x not in failed]
                 kept.add(whole + failed, args.include)
                 bar.update()

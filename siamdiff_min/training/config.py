@@ -114,7 +114,7 @@ OPTIONS = {  # group of --help -> its options, in order
     "size": [
         both(
             "size",
-            "smaller ones are for laptops (default: of --init-from, or paper; tiny to fine-tune on a demo set)",
+            "smaller ones are for laptops (default: of --init-from, paper, or for a demo tiny)",
             choices=SIZES,
         ),
         train("epochs", "epochs of each stage, large and small noise; 0 leaves it out (default: preset)", **SEVERAL),
@@ -130,19 +130,9 @@ OPTIONS = {  # group of --help -> its options, in order
         both("weight_decay", "weight decay of Adam", 0.0, type=DECAY),
         both("clip", "largest norm of the gradient; a longer one is shortened (default: no limit)", type=RATE),
         train("seed", "seed of weights, crops, order and noise", 0, type=FROM_ZERO),
-        tune(
-            "seeds",
-            "seeds of weights and order (default: 0); the results are mean and std over them",
-            **FREE,
-            **SEVERAL,
-        ),
+        tune("seeds", "seeds of weights and order (default: 0); results are mean and std over them", **FREE, **SEVERAL),
         both("max_steps", "stop after so many steps in all", **FREE, type=COUNT),
-        both(
-            "max_minutes",
-            "stop (each seed) after so many minutes, with a checkpoint and a validation",
-            **FREE,
-            type=RATE,
-        ),
+        both("max_minutes", "stop (each seed) after so many minutes, saved and validated", **FREE, type=RATE),
         both("dry_run", "print the resolved options and sizes, then exit", **FREE, **SWITCH),
     ],
     "checkpoints": [
