@@ -32,7 +32,7 @@ MUTATION = re.compile(rf"(?:(\w+):)?([A-Z])(-?\d+)([A-Za-z]?)([{ONE_LETTER}])") 
 WILD_TYPE = {"wt", "wildtype", "wild-type", "wild type"}
 MAX_SHIFT = 2000
 SHOWN = 5  # misfits in an error
-MAP_WIDTH = 60  # residues in a map
+MAP_WIDTH = 45  # residues in a map, at most
 LOG_ODDS = "log-odds.npz"  # kept in OUT
 VERDICTS = {  # is the model better than chance at new positions?
     True: "better than chance: worth using at new positions",
@@ -84,7 +84,9 @@ class Places(NamedTuple):
                 chain, own, number, code, new = match.groups(self.chains[0])
                 listed[chain, int(number) + shift, code] = own
                 i = index.get((chain, f"{int(number) + shift}{code}"))
-                if i is None or self.wild[i] != own:
+                if chain not in self.chains:
+                    wrong[word] = f"chain {chain} is not among those of --chain"
+                elif i is None or self.wild[i] != own:
                     wrong[word] = "no such residue" if i is None else f"the structure has {self.wild[i]}"
                 elif i in mutant:
                     wrong[word] = f"a second mutation there in {text}"
@@ -137,8 +139,8 @@ class Ranking:
     @property
     def sentences(self) -> list[str]:
         """The verdict, and what there is to say about the measurements and the model."""
-        known = self.trust.sentences if self.trust else []
-        return [self.verdict, f"{len(self.measured)} mutants measured", *self.notes, *known]
+        count = [f"{len(self.measured)} mutants measured"] if self.measured else []
+        return [self.verdict, *count, *self.notes, *(self.trust.sentences if self.trust else [])]
 
     def predict(self, *mutants: str) -> list[tuple[float, float, float]]:
         """Value and 90 % interval of mutants such as A52G/L60V. Raises ConfigError."""
@@ -183,9 +185,10 @@ def rank_mutants(
         notes.append(f"{len(repeats)} mutants were measured more than once, with a scatter of {scatter:.3g}")
     mean = {mutant: float(np.mean(x)) for mutant, x in values.items()}
 
-    sites, model, belief, sign = known_sites(structure, places.rows, kept), None, None, -1 if lower_is_better else 1
+    sites, model, belief, sign = known_sites(structure, places.rows, kept), None, None, 1
     score = effects = sites.ranking
     if len(mean) > 1:
+        sign = -1 if lower_is_better else 1
         y = sign * np.array([*mean.values()])
         model = Effects(sites, [*mean], y)
         belief = mutations.trust(model, y)
@@ -205,7 +208,10 @@ def rank_mutants(
         row |= {"neighbours": int(sites.neighbours[i, 1])}
         if touched:
             distance, nearest = (ca[touched] - ca[i]).norm(dim=-1).min(dim=0)
-            row |= {"nearest_measured": places.label(touched[nearest]), "distance": float(distance)}
+            row |= {
+                "nearest_measured": places.label(touched[nearest], places.wild[touched[nearest]]),
+                "distance": float(distance),
+            }
         rows.append(row)
         taken[i] += 1
         chosen += [row] if taken[i] <= per_position else []
@@ -241,10 +247,7 @@ def known_sites(structure: Structure, rows: Sequence[int], kept: Path | None = N
 def write_results(folder: Path, title: str, ranking: Ranking) -> None:
     """Write the tables, the page, and with measurements the model. Raises WriteError."""
     for name, rows in {"mutants.tsv": ranking.rows, "next.tsv": ranking.next}.items():
-        cells = [[f"{x:.4g}" if isinstance(x, float) else str(x) for x in row.values()] for row in rows]
-        write_file(
-            folder / name, "".join("\t".join(line) + "\n" for line in [*rows[:1], *cells]).encode()
-        )  # titles first
+        write_file(folder / name, "".join("\t".join(line) + "\n" for line in cells(rows)).encode())
     if ranking.model:
         places = ranking.places
         names = {"chain": places.chains, "number": places.numbers, "residue": places.wild, "types": list(ONE_LETTER)}
@@ -254,20 +257,26 @@ def write_results(folder: Path, title: str, ranking: Ranking) -> None:
     write_file(folder / "report.html", page(title, ranking))
 
 
-def draw_map(axes, ranking: Ranking, columns: range) -> None:
+def cells(rows: Sequence[dict]) -> list[list[str]]:
+    """Rows as text, the titles first."""
+    lines = [[f"{x:.4g}" if isinstance(x, float) else str(x) for x in row.values()] for row in rows]
+    return [*map(list, rows[:1]), *lines]
+
+
+def draw_map(axes, ranking: Ranking, columns: np.ndarray) -> str:
     """Effects of every type at some residues; dots: measured; crosses: the wild type."""
-    wild, text = [ONE_LETTER.index(letter) for letter in ranking.places.wild], ranking.places.label
-    good = ranking.sign * np.where(np.eye(20)[wild], np.nan, ranking.effects)
-    low, high = np.nanquantile(good, [0.02, 0.98])
-    axes.imshow(good[columns].T, cmap="RdBu", vmin=low, vmax=high, aspect="auto", zorder=2)
-    axes.plot(range(len(columns)), wild[columns.start : columns.stop], "x", color=report.INK, ms=3, zorder=3)
-    for i, new in {divmod(x, 20) for mutant in (ranking.model.mutants if ranking.model else ()) for x in mutant}:
-        if i in columns:
-            axes.plot(i - columns.start, new, "o", color=report.INK, ms=3, zorder=3)
-    axes.set_yticks(range(20), ONE_LETTER, fontsize=6)
-    marks = columns[::5]
-    axes.set_xticks([i - columns.start for i in marks], [text(i, ranking.places.wild[i]) for i in marks])
-    axes.tick_params(axis="x", rotation=90, labelsize=7)
+    places, wild = ranking.places, np.array([ONE_LETTER.index(letter) for letter in ranking.places.wild])
+    top = np.quantile(np.abs(ranking.effects), 0.98)
+    shown = ranking.sign * ranking.effects[columns].T
+    axes.imshow(shown, cmap="RdBu", vmin=-top, vmax=top, aspect="auto", zorder=2)
+    axes.plot(range(len(columns)), wild[columns], "x", color="black", ms=3, zorder=3)
+    measured = {x for mutant in (ranking.model.mutants if ranking.model else ()) for x in mutant}
+    dots = np.array([divmod(x, 20) for x in measured if x // 20 in columns]).reshape(-1, 2)
+    axes.plot(dots[:, 0] - columns[0], dots[:, 1], "o", color="black", mec="white", mew=0.5, ms=4, zorder=3)
+    axes.set_yticks(range(20), ONE_LETTER, fontsize=7)
+    axes.set_xticks(range(0, len(columns), 5), [places.label(i, places.wild[i]) for i in columns[::5]])
+    axes.tick_params(axis="x", rotation=90, labelsize=8)
+    return f"darkest: {top:.3g} from the wild type" if ranking.model else ""
 
 
 def draw_held_out(axes, ranking: Ranking) -> str:
@@ -287,14 +296,13 @@ def page(title: str, ranking: Ranking) -> bytes:
     cards = []
     if ranking.model:
         cards.append(report.card(f"Held out, N = {len(ranking.measured)}", draw_held_out, ranking, height=4.4))
-    for start in range(0, len(ranking.effects), MAP_WIDTH):
-        columns = range(start, min(start + MAP_WIDTH, len(ranking.effects)))
+    for columns in np.array_split(np.arange(len(ranking.effects)), -(-len(ranking.effects) // MAP_WIDTH)):
         name = f"Effects, {ranking.places.label(columns[0])} to {ranking.places.label(columns[-1])}"
-        cards.append(report.card(name, draw_map, ranking, columns, height=3.6))
-    note = "Blue: better; red: worse; dots: measured; crosses: the wild type."
+        cards.append(report.card(name, draw_map, ranking, columns, height=3.8))
+    blue = "better than the wild type" if ranking.model else "better than most"
+    note = f"Blue: {blue}; red: worse; dots: measured; crosses: the wild type."
     body += f"<p class=note>{note}</p><div class=cards>{''.join(cards)}</div>"
-    rows = [*ranking.next[:1], *(row.values() for row in ranking.next)]
-    tables = report.as_html("The next batch", rows) if rows else ""
+    tables = report.as_html("The next batch", cells(ranking.next)) if ranking.next else ""
     if ranking.trust:
         rho, rmse = ranking.trust.rho, ranking.trust.rmse
         rows = [[name, between(rho[name], ".2f"), between(rmse[name], ".3g")] for name in rho]

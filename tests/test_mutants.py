@@ -170,6 +170,7 @@ def test_all_misfits_are_one_sentence():
         PLACES.read(["A52G", "A53G", "C52G", "C:A52G", "A52", "A52G/A52K", "X52A", "A52B"])
     text = str(error.value)
     assert text.startswith("7 mutations do not fit the structure: A53G (no such residue), C52G (the structure has A)")
+    assert "C:A52G (chain C is not among those of --chain)" in text
     assert text.endswith("A52K (a second mutation there in A52G/A52K) and 2 more") and "\n" not in text
 
 

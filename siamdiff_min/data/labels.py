@@ -206,7 +206,8 @@ def _numbers(cells: Mapping[str, Mapping[int, str]], kind: str, words: Collectio
                 continue
             value = _number(text)
             if value is None or not abs(value) <= LARGEST or (kind == "binary" and value not in (0, 1)):
-                raise ValueError(f"row {number}: {text!r:.50} is no value for {kind}")
+                advice = f'; if it was not measured: --missing "{text:.50}"' if value is None else ""
+                raise ValueError(f"row {number}: {text!r:.50} is no value for {kind}{advice}")
             if commas and "." in text:
                 mixed = f"{text!r:.50} has a decimal point, but {commas[0]!r:.50} a decimal comma"
                 raise ValueError(f"row {number}: {mixed}")
