@@ -4,14 +4,15 @@ from dataclasses import replace
 
 from siamdiff_min import ENCODERS
 from siamdiff_min.conventions import CONVENTIONS
-from siamdiff_min.encoders import RESIDUE_GRAPH
+from siamdiff_min.encoders import ATOM_GRAPH, RESIDUE_GRAPH
 from siamdiff_min.encoders.gearnet import GearNet
 from siamdiff_min.pretraining import SCHEDULES, Schedule
 from siamdiff_min.pretraining.diffusion import sigmoid_betas
 
 
 def wide(level, size="paper", preset="paper"):
-    graph = replace(RESIDUE_GRAPH, radius=8.0, num_neighbors=20, conventions=CONVENTIONS[preset])
+    graph = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level]
+    graph = replace(graph, radius=8.0, num_neighbors=20, conventions=CONVENTIONS[preset])
     return GearNet(graph, [192] * 4, readout="mean")
 
 

@@ -38,6 +38,7 @@ from .files import (
     UnwantedError,
     checksum,
     console,
+    import_plugins,
     lock,
     printable,
     replacing,
@@ -55,6 +56,7 @@ class Job:
     """What is done to every structure. It is sent to other processes, so the encoder is a file."""
 
     weights: Path
+    plugins: tuple[str, ...]
     device: str
     batch_nodes: int | None
     amp: str
@@ -73,15 +75,16 @@ class Job:
                 chains = x.chains().items() if self.each_chain else ()
                 pieces += [(f"{source}_{chain}", part) for chain, part in chains] or [(str(source), x)]
                 owner += [k] * (len(pieces) - len(owner))
-        embedder = ready_encoder(self.weights, self.device, self.batch_nodes, self.amp)
+        embedder = ready_encoder(self.weights, self.plugins, self.device, self.batch_nodes, self.amp)
         for k, embedding in zip(owner, embedder.embed_group(pieces, self.include)):
             found[k].append(embedding)
         return found
 
 
 @lru_cache(maxsize=1)
-def ready_encoder(weights: Path, device: str, batch_nodes: int | None, amp: str) -> Embedder:
+def ready_encoder(weights: Path, plugins: tuple[str, ...], device: str, batch_nodes: int | None, amp: str) -> Embedder:
     """The encoder of a job, ready for use. A forked process has that of its parent."""
+    import_plugins(plugins)
     return Embedder(load_encoder(weights, device), device, batch_nodes, amp)
 
 
@@ -230,8 +233,9 @@ def embed_structures(args: Namespace, kept: Kept) -> int:
     if args.amp == "bf16":
         keep_few_plans()
     weights = find_weights(args.checkpoint)
-    job = Job(weights, choose_device(args.device), args.batch_nodes, args.amp, tuple(args.include), args.each_chain)
-    embedder = ready_encoder(weights, job.device, job.batch_nodes, job.amp)
+    device, plugins, include = choose_device(args.device), tuple(args.plugin), tuple(args.include)
+    job = Job(weights, plugins, device, args.batch_nodes, args.amp, include, args.each_chain)
+    embedder = ready_encoder(weights, plugins, device, job.batch_nodes, job.amp)
     listings = [structure_files(path, args.min_plddt).listing() for path in args.structures]
     sources = list(dict.fromkeys(source for listing in listings for source in listing.sources))
     count = Counter(source.name for source in sources)
@@ -298,6 +302,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--checkpoint", default="siamdiff-residue", help=text)
     text = "file to write, .npz or .csv (default: embeddings.npz). A file that holds no vectors of ours is not replaced"
     parser.add_argument("--out", type=Path, default="embeddings.npz", help=text)
+    text = "Python files that add the encoder of --checkpoint"
+    parser.add_argument("--plugin", nargs="+", default=[], action="extend", help=text)
     parser.add_argument("--include", nargs="+", choices=INCLUDE, default=["mean"], help="vectors (default: mean)")
     parser.add_argument("--each-chain", action="store_true", help="vectors of every chain alone, called NAME_A")
     parser.add_argument("--min-plddt", type=float, help="leave out predicted structures with a lower mean pLDDT")

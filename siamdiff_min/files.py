@@ -12,6 +12,7 @@ import difflib
 import errno
 import fcntl
 import hashlib
+import importlib
 import io
 import os
 import re
@@ -97,6 +98,17 @@ class Parser(argparse.ArgumentParser):
             known, sign = re.findall(r"--([\w-]+)", self.format_help()), "--"
         near = difflib.get_close_matches(wrong, known, 1)  # without the dashes, which all options share
         super().error(f"{message}. Did you mean {sign}{near[0]}?" if near else message)
+
+
+def import_plugins(paths: Sequence[str | Path]) -> None:
+    """Import the files of --plugin, which add to what can be chosen. Raises ConfigError if one is not there."""
+    for path in map(Path, paths):
+        if not path.is_file() or path.suffix != ".py" or "." in path.stem:
+            raise ConfigError(f"--plugin {path}: no such file, or its name is not NAME.py with one dot")
+        sys.path.insert(0, str(path.parent))
+        found = getattr(importlib.import_module(path.stem), "__file__", None)
+        if not (found and path.samefile(found)):
+            raise ConfigError(f"--plugin {path}: another module has its name, {found}. Rename it")
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ from .encoders import weights
 from .files import ConfigError
 from .training import checkpoint, engine, results
 from .training.batches import epoch_batches
-from .training.config import FINETUNE, finetune_options, for_seed, printed
+from .training.config import FINETUNE, finetune_options, flag, for_seed, printed
 from .training.evaluation import evaluate
 from .training.loader import load_batches
 from .training.ranks import Ranks, launch, world_size
@@ -83,6 +83,9 @@ def run_seeds(config: Namespace, datasets: dict[str, Samples], classes: tuple, o
     if tested and ranks.rank == 0:
         path = Path(config.out) / "results.json"
         ranks.say(results.write_results(path, config, task, tested, epochs))
+        older = [*path.parent.glob("report.html"), *path.parent.rglob("predicted-*.tsv")]
+        if older and not config.eval_only:
+            ranks.say(f"warning     older than this model, make them anew: {', '.join(map(str, older))}")
     if config.predict:
         store = ranks.first(lambda: open_store(config.predict, workers=config.num_workers or 1, beside=False))
         unlabelled = Unlabelled(store, residues=options.get("residues", False))
@@ -93,7 +96,8 @@ def run_seeds(config: Namespace, datasets: dict[str, Samples], classes: tuple, o
             results.write_predictions(path, predictions, classes or task.names, isinstance(task, Classes))
         ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
     elif config.task in FINETUNE["predict"].only:
-        ranks.say(f"new files   siamdiff finetune --eval-only {best} --predict STRUCTURES")
+        plugin = f" {flag('plugin', config.plugin)}" if config.plugin else ""
+        ranks.say(f"new files   siamdiff finetune --eval-only {best} --predict STRUCTURES{plugin}")
     return 0
 
 

@@ -2,7 +2,7 @@
 
 The result comes first, with its interval, the best answer that looks at nothing, and the predictions; then the curves
 with all seeds, and the options. A page is one file without scripts, for wide screens and phones, dark and light. Its
-words are HTML. Only the pictures need matplotlib: pip install "siamdiff-min[plots]".
+words are HTML. Only the pictures need matplotlib: pip install matplotlib.
 """
 
 import html
@@ -31,7 +31,7 @@ INK = "#010203"  # of a figure's lines and words: the page replaces it by its ow
 STYLE = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
 STYLE |= dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.spines.left", "axes.spines.bottom"), False)
 STYLE |= {"svg.fonttype": "none", "text.parse_math": False, "xtick.bottom": False, "ytick.left": False}
-NO_MATPLOTLIB = 'the pictures are missing, they need matplotlib: pip install "siamdiff-min[plots]"'
+NO_MATPLOTLIB = "the pictures are missing, they need matplotlib: pip install matplotlib"
 NAMES = {"spearman": "Spearman's rho", "pearson": "Pearson's r", "auroc": "AUROC", "auprc": "AUPR", "fmax": "Fmax"}
 NAMES |= {"global_spearman": "Spearman's rho over all models"}
 NAMES |= {"mean_spearman": "Spearman's rho within a protein (mean)"}
@@ -74,7 +74,7 @@ def card(title: str, draw: Callable, *arguments, height: float = 2.8, words: str
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
-        return f"<div class=card><h3>{text(title)}</h3>{words}</div>"
+        return f"<div class=card><h3>{text(title)}</h3>{words}</div>" if words else ""
     with rc_context(STYLE):
         figure, file = Figure((4.6, height), layout="constrained"), io.StringIO()
         axes = figure.add_subplot()
@@ -257,7 +257,8 @@ def about(run: Run) -> str:
         words.append(f"from {config.get('init_from') or 'scratch'}" + ", frozen" * bool(config.get("freeze")))
     words = ", ".join([*words, str(config.get("data") or "demo set")]) if words else run.name
     origin = " · ".join(map(str, run.results["about"].values()))
-    return f"{text(words)}<br><small>{text(origin)}</small><p class='big worse'>{run.results['unfinished'] or ''}"
+    unfinished = f"<p class='big worse'>{run.results['unfinished']}" if run.results["unfinished"] else ""
+    return f"{text(words)}<br><small>{text(origin)}</small>" + unfinished
 
 
 def verdict(run: Run, measure: str) -> str:
@@ -342,8 +343,10 @@ def section(runs: Sequence[Run]) -> str:
         if len({line.get(name) for line in lines} - {None}) > 1:
             curves.append(card(title_of(name, names), curve, runs, name))
     tested = [run.results for run in runs if run.results["test"]]
-    note = f"{' / '.join({results.counted(x): 0 for x in tested})}. Bars: 95 % intervals over draws of structures"
-    note += "".join({f" (none {x['no_interval']})": 0 for x in tested if x.get("no_interval")}) + "; dots: seeds"
+    counted = " / ".join({re.sub(" {2,}", ": ", results.counted(x)): 0 for x in tested})
+    note = f"{counted}. Bars: 95 % intervals over draws of structures"
+    note += "".join({f" (none {x['no_interval']})": 0 for x in tested if x.get("no_interval")})
+    note += "; dots: seeds" * any(len(x["test"]) > 1 for x in tested)
     note = text(f"{note if tested else 'held out at the end'}; dashed: the best answer that looks at nothing")
     body = f"<h2>Result</h2><p class=note>{note}</p>{legend(runs)}"
     apart = "</div><p><div class=cards>" * (len(runs) > 1)
@@ -388,6 +391,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     with console():
         print(write_page(args.run, args.out))
+        if not importlib.util.find_spec("matplotlib"):
+            print(f"warning: {NO_MATPLOTLIB}", file=sys.stderr)
     return 0
 
 

@@ -27,7 +27,7 @@ from siamdiff_min.data.sources import Source, bundle_path
 from siamdiff_min.embed import Embedder, main
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.weights import save_encoder_file
-from siamdiff_min.files import ConfigError, StructureError
+from siamdiff_min.files import ConfigError, StructureError, import_plugins
 from siamdiff_min.protein.constants import ATOM_NAMES
 from siamdiff_min.protein.parse import read_structure
 
@@ -482,6 +482,26 @@ def test_where_memory_runs_out_the_batch_is_halved_and_one_structure_fails(weigh
         encoder.embed(files[0])
 
 
+def test_an_encoder_of_a_plugin(tmp_path, files, capsys):
+    plugin, out = tmp_path / "slim_plugin.py", tmp_path / "e.npz"
+    plugin.write_text(
+        "from siamdiff_min.encoders import ENCODERS, RESIDUE_GRAPH\n"
+        "from siamdiff_min.encoders.gearnet import GearNet\n"
+        "ENCODERS['slim'] = lambda level, size, preset: GearNet(RESIDUE_GRAPH, [8, 8])\n"
+    )
+    try:
+        import_plugins([plugin])
+        ENCODERS["slim"]("residue").save(tmp_path / "slim.pt")
+        with pytest.raises(ConfigError, match="encoder slim builds graphs of residue level, but --level is atom"):
+            ENCODERS["slim"]("atom")
+        del ENCODERS["slim"], sys.modules[plugin.stem]
+        command = [files[0], "--checkpoint", tmp_path / "slim.pt", "--out", out]
+        assert embed_here(*command) == 1 and "import the file that adds it first" in capsys.readouterr().err
+        assert embed_here(*command, "--plugin", plugin) == 0 and np.load(out)["mean"].shape == (1, 16)
+    finally:
+        ENCODERS.pop("slim", None)
+
+
 def test_a_gpu_takes_batches_and_gives_the_same_in_order(weights, files, tmp_path, monkeypatch):
     """The processes read, and a structure that fails keeps its place."""
     (tmp_path / "bad.pdb").write_text("nothing")
@@ -492,7 +512,7 @@ def test_a_gpu_takes_batches_and_gives_the_same_in_order(weights, files, tmp_pat
     monkeypatch.setattr(embed, "GROUP", 4)
     encode = encoder.forward
     monkeypatch.setattr(encoder, "forward", lambda x: (sizes.append(x.num_proteins), encode(x))[1])
-    job = embed.Job(weights, "cuda", None, "off", ("mean",), False)
+    job = embed.Job(weights, (), "cuda", None, "off", ("mean",), False)
     found = [*embed.embed_sources(job, sources, 2)]
     assert sizes == [3, 2] and isinstance(found[3][0], StructureError)
     for path, (x,) in zip(given, found):

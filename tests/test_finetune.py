@@ -154,7 +154,7 @@ def test_two_ranks_from_a_pretrained_encoder_frozen(enzymes, tmp_path):
         "--task", "ec", "--data", enzymes, *SMALL[2:], "--max-steps", 2, "--freeze",
         "--init-from", tmp_path / "encoder-{seed}.pt", "--out", tmp_path / "run", world=2,
     )  # fmt: skip
-    assert f"loaded from {source}: encoder.layers" in said and "initial values kept: head (6 tensors)" in said
+    assert f"loaded from {source}: encoder.layers" in said and "to be learned: head (6 tensors)" in said
     assert said.count("samples     train") == 1
     state = weights.read_weights(tmp_path / "run" / "seed-0" / "best.pt", weights.MODEL)["state"]
     assert all(torch.equal(state[f"encoder.{k}"], v) for k, v in encoder.state_dict().items())

@@ -77,7 +77,7 @@ def test_stage_2_from_an_encoder_file(tmp_path, bundle_store):
     train(*options, "--epochs", 5, 0, "--out", tmp_path / "1")
     source = tmp_path / "1" / "encoder.pt"
     said = train(*options, "--epochs", 0, 6, "--init-from", source, "--out", tmp_path / "2")
-    assert f"loaded from {source}: encoder.layers" in said and "initial values kept: dist_mlp" in said
+    assert f"loaded from {source}: encoder.layers" in said and "to be learned: dist_mlp" in said
     assert {line["stage"] for line in lines(tmp_path / "2")} == {2}
     said = train(*options, "--init-from", source, "--preset", "official", "--out", tmp_path / "3", status=1)
     assert f"--preset official, but {source} holds: paper" in said

@@ -200,9 +200,10 @@ def _numbers(cells: Mapping[str, Mapping[int, str]], kind: str, words: Collectio
     values, about, notes = {}, [], []
     for i, (title, column) in enumerate(cells.items()):
         commas = [text for text in column.values() if "," in text and _number(text) is not None]
-        known = []
+        known, gaps = [], Counter()
         for number, text in column.items():
             if _squeezed(text) in NOT_MEASURED | words:
+                gaps[text or "empty"] += 1
                 continue
             value = _number(text)
             if value is None or not abs(value) <= LARGEST or (kind == "binary" and value not in (0, 1)):
@@ -219,7 +220,9 @@ def _numbers(cells: Mapping[str, Mapping[int, str]], kind: str, words: Collectio
         different, size = len({*known}), f"{min(known):g} to {max(known):g}"
         about.append(of + (f"{known.count(1)} of {len(known)} are 1" if kind == "binary" else size))
         notes += [f"{of}decimal commas, {commas[0]} is read as {_number(commas[0]):g}"] if commas else []
-        notes += [f"{of}{gaps} of {len(column)} rows were not measured"] if (gaps := len(column) - len(known)) else []
+        if gaps:
+            kinds = ", ".join(f"{text} {count}" for text, count in gaps.most_common())
+            notes.append(f"{of}{gaps.total()} of {len(column)} rows were not measured ({kinds})")
         if kind == "regression" and 2 < different <= FEW < len(known) and all(x == int(x) for x in known):
             notes.append(f"{of}only {different} different whole numbers: --kind classes if they are names")
     values = {number: row if len(row) > 1 else row[0] for number, row in sorted(values.items())}

@@ -46,7 +46,8 @@ def table_set(
     count = f"{len(table.rows)} residues of {len(labels)}" if residues else f"{len(labels)}"
     about, notes = f"{table.kind} on {count} structures, {path}: {table.about}", table.notes
     if unlabelled := sorted(there - labels.keys() - (files if each_chain else set())):
-        notes = [*notes, f"{len(unlabelled)} structures have no label: {first_three(unlabelled)}"]
+        there = f"{len(there) - len(unlabelled)} of {len(there)} structures have a label"
+        notes = [*notes, f"{there}; without one: {first_three(unlabelled)}"]
     return LabelledData(
         *[structure_files(data, each_chain=each_chain)] * 3,
         classes=table.classes,

@@ -63,11 +63,17 @@ def build_esm_gearnet(
 
 
 def named(name: str, build: Callable) -> Callable:
-    """The same `build`, whose encoders remember what builds them again, for their file."""
+    """The same `build`, whose encoders remember what builds them again, for their file.
+
+    Raises ConfigError if the graph of an encoder is of another level than it is asked for.
+    """
 
     @wraps(build, updated=())
     def built(level: str, size: str = "paper", preset: str = "paper") -> Encoder:
         encoder = build(level, size, preset)
+        own = "atom" if encoder.builder.with_elements else "residue"
+        if level != own:
+            raise ConfigError(f"the encoder {name} builds graphs of {own} level, but --level is {level}")
         encoder.identity = name, level, size, preset
         return encoder
 

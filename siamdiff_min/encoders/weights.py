@@ -266,7 +266,8 @@ def load_encoder(name: str | Path, device: str = "auto") -> Encoder:
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         architecture, *identity = (content[key] for key in IDENTITY)
         if architecture not in ENCODERS:
-            raise CheckpointError(f"{name} holds the encoder {architecture!r:.50}, which is not known here")
+            advice = "import the file that adds it first, or give it as --plugin"
+            raise CheckpointError(f"{name} holds the encoder {architecture!r:.50}, which is not known here: {advice}")
         encoder = named(architecture, ENCODERS[architecture])(*identity)
     load_weights(encoder, content["state"], str(name))
     if "not_loaded" in content:

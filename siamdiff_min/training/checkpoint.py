@@ -86,7 +86,7 @@ def initialise(module: nn.Module, path: str | Path, say: Callable = print, encod
             say("in that file, not loaded: seq_mlp" + ", of another shape (--head-dim)" * bool(own))
     kept = [name for name in module.state_dict() if name not in set(loaded)]
     say(f"loaded from {path}: {_groups(loaded)}")
-    say(f"initial values kept: {_groups(kept) if kept else 'nothing'}")
+    say(f"not in that file, to be learned: {_groups(kept) if kept else 'nothing'}")
 
 
 def _groups(names: list[str]) -> str:

@@ -5,10 +5,8 @@ None until `settled` fills it in. The filled-in options say what a run did: --dr
 keeps them.
 """
 
-import importlib
 import math
 import os
-import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,7 +16,7 @@ from typing import NamedTuple
 from ..conventions import CONVENTIONS
 from ..downstream.tasks import KINDS, TASKS
 from ..encoders import ENCODERS, GEARNET_DIMS, ONE_LEVEL, weights
-from ..files import ConfigError, Parser
+from ..files import ConfigError, Parser, import_plugins
 from ..machine import cores
 from ..pretraining import ABLATIONS, OBJECTIVES, STAGED
 from .presets import (
@@ -162,14 +160,8 @@ def parse(argv: list[str] | None, options: Mapping[str, Option], description: st
     Raises ConfigError for a plugin that is not there, SystemExit for a wrong command line.
     """
     plugins = Parser(add_help=False)
-    plugins.add_argument("--plugin", nargs="+", type=Path, default=[], action="extend")
-    for path in plugins.parse_known_args(argv)[0].plugin:
-        if not path.is_file() or path.suffix != ".py" or "." in path.stem:
-            raise ConfigError(f"--plugin {path}: no such file, or its name is not NAME.py with one dot")
-        sys.path.insert(0, str(path.parent))
-        found = getattr(importlib.import_module(path.stem), "__file__", None)
-        if not (found and path.samefile(found)):
-            raise ConfigError(f"--plugin {path}: another module has its name, {found}. Rename it")
+    plugins.add_argument("--plugin", nargs="+", default=[], action="extend")
+    import_plugins(plugins.parse_known_args(argv)[0].plugin)
     parser = Parser(usage="%(prog)s [options]", description=description)
     groups = {title: dict.fromkeys(name for _, name, _ in rows) for title, rows in OPTIONS.items()}
     groups["of a plugin"] = [name for name in options if not any(name in names for names in groups.values())]

@@ -258,7 +258,7 @@ def counted(results: Mapping) -> str:
     for name in ("train", "valid"):
         if name in results.get("splits", {}):
             others.append(f"{name} {results['splits'][name]['samples']}")
-    words += ", each scored by a head that has not seen its sequence" if folds else ""
+    words += ", each scored by a head that has not seen its sequence, but perhaps a relative's" if folds else ""
     return f"{words} ({', '.join(others)})" if others else words
 
 

@@ -110,7 +110,7 @@ def test_what_a_user_is_told(tmp_path):
     assert table.about == "0 to 3" and table.notes == [
         "columns that are not read: batch",
         "decimal commas, 0,0 is read as 0",
-        "1 of 21 rows were not measured",
+        "1 of 21 rows were not measured (empty 1)",
         "only 4 different whole numbers: --kind classes if they are names",
     ]
     table = read(tmp_path, text, kind="classes")
@@ -118,7 +118,9 @@ def test_what_a_user_is_told(tmp_path):
     table = read(tmp_path, "name,value\na,x\nb,y\nc,z\nd,z")
     assert table.notes == ["2 of 3 classes are named once: is this the right column?"]
     table = read(tmp_path, "name,x,y\na,1,1\nb,0,\nc,0,0", value_column=["x", "y"])
-    assert table.about == "x: 1 of 3 are 1, y: 1 of 2 are 1" and table.notes == ["y: 1 of 3 rows were not measured"]
+    assert table.about == "x: 1 of 3 are 1, y: 1 of 2 are 1" and table.notes == [
+        "y: 1 of 3 rows were not measured (empty 1)"
+    ]
     with pytest.raises(StructureError, match="several value columns must hold numbers, classes cannot be in x, y"):
         read(tmp_path, "name,x,y\na,u,1\nb,v,2", value_column=["x", "y"], kind="classes")
 

@@ -112,7 +112,9 @@ def test_a_finished_store_takes_the_place_of_its_structures(folder):
     expected, store = [data.open(split, workers=1) for split in SPLITS], None
     for store in (expected[0].path, folder / "data.store"):
         given = table_set(path, store)
-        assert given.about == data.about and given.notes == data.notes == ["1 structures have no label: other"]
+        assert given.about == data.about and given.notes == data.notes == [
+            "11 of 12 structures have a label; without one: other"
+        ]
         for split, own in zip(SPLITS, expected):
             found = given.open(split, workers=1)
             assert (found.path, found.names, found.checksum) == (own.path, own.names, own.checksum)
