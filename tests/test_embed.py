@@ -482,7 +482,7 @@ def test_where_memory_runs_out_the_batch_is_halved_and_one_structure_fails(weigh
         encoder.embed(files[0])
 
 
-def test_an_encoder_of_a_plugin(tmp_path, files, capsys):
+def test_an_encoder_of_a_plugin(tmp_path, files):
     plugin, out = tmp_path / "slim_plugin.py", tmp_path / "e.npz"
     plugin.write_text(
         "from siamdiff_min.encoders import ENCODERS, RESIDUE_GRAPH\n"
@@ -496,7 +496,8 @@ def test_an_encoder_of_a_plugin(tmp_path, files, capsys):
             ENCODERS["slim"]("atom")
         del ENCODERS["slim"], sys.modules[plugin.stem]
         command = [files[0], "--checkpoint", tmp_path / "slim.pt", "--out", out]
-        assert embed_here(*command) == 1 and "import the file that adds it first" in capsys.readouterr().err
+        with pytest.raises(SystemExit, match="'slim', which is not known here: import the file that adds it first"):
+            embed_here(*command)
         assert embed_here(*command, "--plugin", plugin) == 0 and np.load(out)["mean"].shape == (1, 16)
     finally:
         ENCODERS.pop("slim", None)

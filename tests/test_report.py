@@ -155,7 +155,7 @@ def test_the_page_begins_with_the_result_and_its_constant(tmp_path, task, drawn)
     assert f"95 % interval {' to '.join(map(show, found['interval'][first]))}" in page
     assert f"the constant answer ({show(found['constant'][first])})" in page
     assert "seed 0" in page and "seed 7" in page
-    assert f"test split  {found['samples']} samples of {found['counts']['structures']} structures" in page
+    assert f"test split: {found['samples']} samples of {found['counts']['structures']} structures" in page
     kinds = {"ec": ["Precision and recall"], "res": ["Confusion matrix"], "pip": ["ROC curve", "Precision and recall"]}
     expected = kinds.get("pip" if task == "msp" else task, ["Predicted against true"])
     assert [x.split(",")[0] for x in titles(page)[len(big) : len(big) + len(expected)]] == expected

@@ -113,7 +113,7 @@ def test_a_finished_store_takes_the_place_of_its_structures(folder):
     for store in (expected[0].path, folder / "data.store"):
         given = table_set(path, store)
         assert given.about == data.about and given.notes == data.notes == [
-            "11 of 12 structures have a label; without one: other"
+            "6 of 7 structures have a label; without one: other"
         ]
         for split, own in zip(SPLITS, expected):
             found = given.open(split, workers=1)
