@@ -11,7 +11,6 @@ import json
 import multiprocessing
 import os
 import runpy
-import shutil
 import signal
 import socket
 import subprocess
@@ -26,15 +25,13 @@ import numpy as np
 import standin
 import torch
 from standin import lines
-from torch.utils.data import Subset
 
 from siamdiff_min import build, embed
-from siamdiff_min.data import ec
 from siamdiff_min.data import store as shards
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import weights
-from siamdiff_min.files import console, write_file
-from siamdiff_min.training import checkpoint, evaluation, loader, ranks
+from siamdiff_min.files import console
+from siamdiff_min.training import checkpoint, loader
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 300  # seconds until what has not happened never will: busy machines are slow, collectives wait for 600
@@ -63,19 +60,6 @@ def convert(data: str, store: str, workers: str = "1") -> None:
         open_store(data, store, int(workers))
 
 
-def evaluate(out: str, *numbers: str) -> None:
-    """Held-out means of so many samples, and the names of those that were counted."""
-    torch.manual_seed(0)
-    objective, config, result = standin.Objective(), standin.configure(out, world=ranks.world_size()), {}
-    with ranks.launch("cpu") as ours:
-        for number in numbers:
-            data = Subset(standin.Dataset(int(number)), range(int(number)))
-            counted = evaluation.held_out(objective, data, config, ours, lambda b, batch, names: names)
-            names = sorted(name for batch in ours.gather(counted) for name in batch)
-            result[number] = evaluation.evaluate(objective, data, config, ours), names
-    write_file(Path(out) / f"evaluated-{ours.rank}.json", json.dumps(result).encode())
-
-
 def framed(*argv, **about) -> int:
     """The stand-in in the frame of a command: an error is a sentence."""
     with console():
@@ -92,7 +76,6 @@ PROGRAMS = {
     "one_file": partial(script, "examples/one_file.py"),
     "script in": script_in,
     "convert": convert,
-    "evaluate": evaluate,
     "embed": lambda *argv: embed.main(list(argv)),
     "build": lambda *argv: build.main(list(argv)),
 }
@@ -431,16 +414,6 @@ class Conversion(Run):
         return files(place), {file.name: digest(list(file.read_bytes())) for file in store.glob("*/*")}
 
 
-class Reconversion(Conversion):
-    """There is a store of other data already."""
-
-    def command(self, place):
-        store = Path(f"{place}.store")
-        if not store.exists():
-            shutil.copytree(open_store(ec.ec_set(self.data).valid).path.parent, store)
-        return super().command(place)
-
-
 class Embedding(Run):
     """`siamdiff embed` on three chains."""
 
@@ -460,7 +433,6 @@ RUNS = {
     "pre-training": Pretraining,
     "fine-tuning": Finetuning,
     "conversion": Conversion,
-    "conversion anew": Reconversion,
     "embedding": Embedding,
 }
 

@@ -378,16 +378,6 @@ def test_what_is_embedded_before_an_interruption_is_kept(weights, tmp_path, file
     assert sorted(os.listdir(tmp_path)) == ["bad.pdb", "e.npz", "whole.npz"]
 
 
-def test_two_commands_that_write_one_file(weights, tmp_path, files, capsys):
-    """One is told to wait. If the other were killed, its lock would be gone."""
-    out = tmp_path / "e.npz"
-    with embed.Kept(out).open("another"):
-        said = run(files[0], "--checkpoint", weights, "--out", out, status=1)
-        assert "error: another siamdiff embed writes to " in said
-    assert embed_here(files[0], "--checkpoint", weights, "--out", out) == 0
-    assert os.listdir(tmp_path) == ["e.npz"]
-
-
 def test_what_holds_no_vectors_of_ours_is_never_replaced(weights, tmp_path, files):
     np.savez(other := io.BytesIO(), x=np.zeros(3), id=np.zeros(2))
     contents = b"my notes", b"PK, and then text", other.getvalue(), b"name,x,y\n"

@@ -254,18 +254,6 @@ def test_resume_takes_the_folder_of_all_seeds(labelled, tmp_path):
     assert finetune(*options).count("resumed from") == 2
 
 
-def test_labels_of_another_model_are_named(labelled, tmp_path):
-    options = ["--task", "table", "--level", "residue", "--data", labelled / "data", *SMALL, "--out", tmp_path / "out"]
-    finetune(*options, "--labels", labelled / "labels.tsv", "--epochs", 1)
-    other = tmp_path / "other.tsv"
-    other.write_text((labelled / "labels.tsv").read_text().replace("kinase", "lyase"))
-    said = finetune(
-        *("--eval-only", tmp_path / "out" / "seed-0" / "best.pt", "--data", labelled / "data", "--labels", other),
-        status=1,
-    )
-    assert f"was trained on other labels than those of {other}; of one alone: kinase, lyase" in said
-
-
 @pytest.fixture
 def minimised(tmp_path, monkeypatch):
     """Fine-tuning in which `engine.train` only validates; the k-th validation measures entry k of the split."""

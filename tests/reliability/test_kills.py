@@ -16,7 +16,7 @@ import pytest
 from processes import RUNS, finish, kill, start
 
 SOAK = pytest.mark.soak
-QUICK = ("training", "fine-tuning", "conversion anew")
+QUICK = ("training", "fine-tuning", "conversion")
 
 
 def killed_until_done(begin, monitor: Path, patience: float, most: int) -> Counter:

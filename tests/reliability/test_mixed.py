@@ -1,12 +1,11 @@
 """A folder as people have them, real entries among everything else: seen = used + skipped + failed, nothing silent."""
 
 import gzip
-import io
 import os
-import tarfile
 from collections import Counter
 
 import pytest
+from helpers import tar
 from rows import as_mmcif, as_pdb, residue
 
 from siamdiff_min.data.sources import bundle_path, find_structures
@@ -25,16 +24,6 @@ def packed(source):
     with open(source.path, "rb") as archive:
         archive.seek(source.offset)
         return archive.read(source.size)
-
-
-def archive(members):
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as writer:
-        for name, data in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            writer.addfile(member, io.BytesIO(data))
-    return out.getvalue()
 
 
 @pytest.fixture
@@ -79,7 +68,7 @@ def mixed(tmp_path):
     for name, (data, _) in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(data)
-    (root / "some.tar").write_bytes(archive({name: data for name, (data, _) in inside.items()}))
+    (root / "some.tar").write_bytes(tar([(name, data) for name, (data, _) in inside.items()]))
     (root / "secret.pdb").write_bytes(plain)
     (root / "secret.pdb").chmod(0)
     readable = os.access(root / "secret.pdb", os.R_OK)  # as it is for root

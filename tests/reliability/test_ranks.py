@@ -128,21 +128,6 @@ def test_uneven_and_empty_shards(world, tmp_path):
 
 
 @pytest.mark.full
-def test_held_out_samples_are_counted_once(tmp_path, record_property):
-    """By one, two and three processes, some of them with nothing to do: the same means, to the last digit."""
-    numbers = 0, 1, 2, 7, 8, 9, 101
-    for world in (1, 2, 3):
-        codes = finish(start(tmp_path / "log", world, "evaluate", tmp_path / str(world), *numbers))
-        assert codes == [0] * world, (tmp_path / "log").read_text()
-    alone, *others = (json.loads(file.read_text()) for file in sorted(tmp_path.rglob("evaluated-*.json")))
-    assert len(others) == 5
-    for number, (means, names) in alone.items():
-        assert names == sorted(f"protein-{i}" for i in range(int(number))) and (means == {}) == (number == "0")
-    assert all(other == alone for other in others)
-    record_property("sets of 0 to 101 samples x 1, 2, 3 processes, identical means", len(numbers))
-
-
-@pytest.mark.full
 @pytest.mark.repeats
 @pytest.mark.parametrize("worlds, batches", [((1, 2), [8]), ((1, 2, 3), [2, 8])])
 def test_a_model_is_scored_the_same_by_any_number_of_processes(worlds, batches, tmp_path, enzymes):
