@@ -254,6 +254,15 @@ def test_resume_takes_the_folder_of_all_seeds(labelled, tmp_path):
     assert finetune(*options).count("resumed from") == 2
 
 
+def test_a_frozen_encoder_gives_the_same_in_any_number_of_processes(labelled, tmp_path):
+    options = ["--task", "table", "--level", "residue", "--size", "tiny", "--freeze", "--device", "cpu"]
+    options += ["--data", labelled / "data", "--labels", labelled / "labels.tsv"]
+    for workers, world in ((0, 1), (2, 1), (1, 2)):
+        finetune(*options, "--num-workers", workers, "--out", tmp_path / f"{workers}-{world}", world=world)
+    written = {path.read_bytes() for path in tmp_path.glob("*/seed-0/predictions.tsv")}
+    assert len(written) == 1 and len([*tmp_path.iterdir()]) == 3
+
+
 @pytest.fixture
 def minimised(tmp_path, monkeypatch):
     """Fine-tuning in which `engine.train` only validates; the k-th validation measures entry k of the split."""
