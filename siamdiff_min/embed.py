@@ -140,7 +140,8 @@ class Kept:
                 yield
             finally:
                 if not self.done:
-                    self.path.unlink(missing_ok=True)
+                    with writing(self.path):
+                        self.path.unlink(missing_ok=True)
 
     def add(self, found: Sequence[Embedding | StructureError], include: Sequence[str]) -> None:
         """Write the line of a structure, from all it gave. Raises WriteError."""
