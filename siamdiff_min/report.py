@@ -221,13 +221,9 @@ def text(value) -> str:
 
 def show(measure: str, value: float) -> str:
     """A value for a reader."""
-    return (
-        f"{100 * value:.1f} %"
-        if measure.startswith("accuracy") or measure.endswith("accuracy")
-        else f"{value:#.3g}".rstrip(".")
-        if value
-        else "0"
-    )
+    if measure.startswith("accuracy") or measure.endswith("accuracy"):
+        return f"{100 * value:.1f} %"
+    return f"{value:#.3g}".rstrip(".") if value else "0"
 
 
 def title_of(measure: str, others: Iterable[str] = ()) -> str:

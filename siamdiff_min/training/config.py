@@ -111,9 +111,7 @@ OPTIONS = {  # group of --help -> its options, in order
     ],
     "size": [
         both(
-            "size",
-            "smaller ones are for laptops (default: of --init-from, paper, or for a demo tiny)",
-            choices=SIZES,
+            "size", "smaller ones are for laptops (default: of --init-from, or paper; demo sets: tiny)", choices=SIZES
         ),
         train("epochs", "epochs of each stage, large and small noise; 0 leaves it out (default: preset)", **SEVERAL),
         tune("epochs", "epochs (default: preset)", type=COUNT, nargs=1),
@@ -224,8 +222,8 @@ def finetune_options(argv: list[str] | None = None, description: str = "", world
 def for_seed(config: Namespace, seed: int) -> Namespace:
     """The options of one seed: it has a folder of its own, and --init-from may name its number as `{seed}`."""
     start = config.init_from and config.init_from.replace("{seed}", str(seed))
-    out, whole_run = config.out or "", config.resume not in ("auto", "never") and os.path.isdir(config.resume)
-    resume = "auto" if whole_run and os.path.realpath(config.resume) == os.path.realpath(out) else config.resume
+    out = config.out or ""
+    resume = "auto" if os.path.realpath(config.resume) == os.path.realpath(out) else config.resume  # all of the run
     return replace(config, seed=seed, out=os.path.join(out, f"seed-{seed}"), init_from=start, resume=resume)
 
 
