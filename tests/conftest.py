@@ -13,7 +13,6 @@ import torch
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data.sources import bundle_path, find_structures
-from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import formulas
 from siamdiff_min.encoders.graph import Graph
 from siamdiff_min.protein.conformer import chi_atoms
@@ -223,15 +222,6 @@ def near_zero_relus(monkeypatch):
         return float(run(chosen).abs().max())
 
     return smallest
-
-
-@pytest.fixture(scope="session")
-def bundle_store(tmp_path_factory) -> Path:
-    """The store of the bundled structures; the processes of pytest-xdist share it."""
-    root = tmp_path_factory.getbasetemp()
-    store = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "bundle.store"
-    open_store(bundle_path(), store)
-    return store
 
 
 @pytest.fixture(scope="session")

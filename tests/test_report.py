@@ -142,7 +142,9 @@ def test_a_run_that_is_not_finished_says_so_in_big_letters(tmp_path):
 # ---- fine-tuning -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", SCORES)
+@pytest.mark.parametrize(
+    "task", [pytest.param(x, marks=pytest.mark.full if x in ("table", "msp") else ()) for x in SCORES]
+)
 def test_the_page_begins_with_the_result_and_its_constant(tmp_path, task, drawn):
     finetuned(tmp_path, task)
     page, found = report.write_page([tmp_path]).read_text(), json.loads((tmp_path / "results.json").read_text())

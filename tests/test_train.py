@@ -12,7 +12,7 @@ from standin import lines
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.training import checkpoint
 
-SMALL = "--size tiny --batch-size 2 --max-length 30 --valid-fraction 0.02 --num-workers 1 --device cpu --threads 1"
+SMALL = "--size tiny --batch-size 2 --max-length 30 --valid-fraction 0.2 --num-workers 1 --device cpu --threads 1"
 
 
 def train(*argv, **how) -> str:
@@ -23,11 +23,17 @@ def train_cold(*argv, **how) -> str:
     return cold("train.py", *SMALL.split(), *argv, **how)
 
 
+@pytest.fixture
+def few(enzymes):
+    """A folder of eight small chains."""
+    return enzymes / "train"
+
+
 @pytest.mark.slow
-def test_interrupted_and_resumed_as_documented(tmp_path, bundle_store):
-    common = ["--method", "siamdiff", "--level", "residue", "--store", bundle_store]
+def test_interrupted_and_resumed_as_documented(tmp_path, few):
+    common = ["--method", "siamdiff", "--level", "residue", "--data", few]
     said = train(*common, "--max-steps", 2, "--out", tmp_path / "a")
-    assert "demo set" in said and "encoder.pt" in said
+    assert "encoder.pt" in said
     assert re.search(r"^1      valid  sequence_loss  +[\d.]+  +[\d.]+ \([\d.]+\)$", said, re.M)  # the summary
     assert re.search(r"valid, \d+ proteins: loss ", said)
     train(*common, "--max-steps", 1, "--out", tmp_path / "b")
@@ -61,19 +67,19 @@ def test_a_sequence_head_that_has_learned_nothing_is_not_in_the_file(ablation, t
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_two_ranks_stay_in_step(tmp_path, bundle_store):
+def test_two_ranks_stay_in_step(tmp_path, few):
     """Two of them in the default run: tests/reliability/test_ranks.py."""
-    options = *["--method", "siamdiff", "--level", "atom", "--preset", "official", "--store"], bundle_store
-    options += "--out", tmp_path, "--save-every", 1
+    options = ["--method", "siamdiff", "--level", "atom", "--preset", "official", "--data", few, "--out", tmp_path]
+    options += ["--save-every", 1]
     said = train_cold(*options, "--max-steps", 1, launcher=TWO_RANKS)
-    assert "on 2 x cpu" in said and said.count("demo set") == 1
+    assert "on 2 x cpu" in said and said.count("proteins to train on") == 1
     assert "at step 1" in train(*options, "--max-steps", 2, world=2)
     assert [line["step"] for line in lines(tmp_path) if line["split"] == "train"] == [1, 2]
 
 
 @pytest.mark.slow
-def test_stage_2_from_an_encoder_file(tmp_path, bundle_store):
-    options = ["--method", "diffpret", "--store", bundle_store, "--max-steps", 1]
+def test_stage_2_from_an_encoder_file(tmp_path, few):
+    options = ["--method", "diffpret", "--data", few, "--max-steps", 1]
     train(*options, "--epochs", 5, 0, "--out", tmp_path / "1")
     source = tmp_path / "1" / "encoder.pt"
     said = train(*options, "--epochs", 0, 6, "--init-from", source, "--out", tmp_path / "2")
@@ -83,11 +89,11 @@ def test_stage_2_from_an_encoder_file(tmp_path, bundle_store):
     assert f"--preset official, but {source} holds: paper" in said
 
 
-def test_dry_run_and_errors(tmp_path, bundle_store):
-    said = train("--dry-run", "--store", bundle_store, "--out", tmp_path / "none", "--lr", 0.25)
+def test_dry_run_and_errors(tmp_path, few):
+    said = train_cold("--dry-run", "--data", few, "--out", tmp_path / "none", "--lr", 0.25)
     assert "parameters" in said and "per epoch" in said and not (tmp_path / "none").exists()
     assert any(line.split() == ["lr", "0.25"] for line in said.splitlines())
-    said = train("--dry-run", "--store", bundle_store, "--encoder", "esm-gearnet")
+    said = train("--dry-run", "--data", few, "--encoder", "esm-gearnet")
     assert ["level", "residue"] in [line.split() for line in said.splitlines()]
     assert "invalid choice: 'x'" in train("--method", "x", status=2)
     for argv, message in (
@@ -97,7 +103,7 @@ def test_dry_run_and_errors(tmp_path, bundle_store):
         (("--device", "cuda"), "error: --device cuda, but this torch sees no GPU"),
     ):
         if "cuda" not in argv or not torch.cuda.is_available():
-            said = train(*argv, "--store", bundle_store, status=1)
+            said = train(*argv, "--data", few, status=1)
             assert message in said and "Traceback" not in said
 
 
@@ -120,9 +126,9 @@ def test_changed_data_are_not_resumed(enzymes, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_a_loss_that_is_not_finite_ends_the_run_and_its_loaders(tmp_path, bundle_store):
+def test_a_loss_that_is_not_finite_ends_the_run_and_its_loaders(tmp_path, few):
     """`train` fails after ten minutes: Python waits at its exit for processes that nobody ended."""
-    options = ["--method", "diffpret", "--store", bundle_store, "--lr", 1e30, "--max-steps", 9, "--num-workers", 2]
+    options = ["--method", "diffpret", "--data", few, "--lr", 1e30, "--max-steps", 9, "--num-workers", 2]
     said = train_cold(*options, "--out", tmp_path, status=1)
     assert "the loss is not finite. Proteins: loss" in said
     assert "error: step " in said and "Traceback" not in said

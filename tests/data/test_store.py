@@ -498,8 +498,8 @@ def test_the_split_is_stable_and_near_the_share_that_was_asked(folder):
         split(store, 1.0)
 
 
-def test_the_bundle_has_the_split_and_the_counts_of_its_index(bundle_store):
-    bundle = open_store(bundle_path(), bundle_store)
+def test_the_bundle_has_the_split_and_the_counts_of_its_index(tmp_path):
+    bundle = open_store(bundle_path(), tmp_path / "bundle.store")
     meta, row = bundle.meta, {r["file"].split("/")[1].removesuffix(".pdb.gz"): r for r in bundle_index()}
     train, valid = split(bundle, 0.5)
     assert {row[bundle.names[i]]["split"] for i in train} == {"train"} and len(train) == 173

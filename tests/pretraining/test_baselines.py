@@ -648,11 +648,14 @@ class Toy(Objective):
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_an_objective_from_outside_the_package_trains(tmp_path, bundle_store, monkeypatch):
+def test_an_objective_from_outside_the_package_trains(tmp_path, enzymes, monkeypatch):
     monkeypatch.setitem(OBJECTIVES, "toy", Toy)
     monkeypatch.setitem(TABLE_5, "toy", {"atom": Settings(50, 4, 1e-3)})
-    options = "--method toy --size tiny --epochs 1 --max-steps 25 --valid-fraction 0.02 --num-workers 0 --device cpu"
-    assert train.main([*options.split(), "--store", str(bundle_store), "--out", str(tmp_path), "--log-every", "1"]) == 0
+    options = "--method toy --size tiny --epochs 25 --max-steps 25 --valid-fraction 0.2 --num-workers 0 --device cpu"
+    assert (
+        train.main([*options.split(), "--data", str(enzymes / "train"), "--out", str(tmp_path), "--log-every", "1"])
+        == 0
+    )
     lines = [json.loads(x) for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     losses = [x["error"] for x in lines if x["split"] == "train"]
     assert len(losses) == 25 and np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])

@@ -258,9 +258,8 @@ def batch() -> Protein:
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS)
-@pytest.mark.parametrize("preset", ["paper", "official"])
+@pytest.mark.parametrize("level, preset", [("residue", "paper"), ("atom", "official")])
 @pytest.mark.parametrize("method", STAGED)
-@pytest.mark.parametrize("level", [pytest.param("atom", marks=pytest.mark.full), "residue"])
 def test_every_variant_trains(level, method, preset, ablation):
     if ablation == "no-clash-check" and (level, method) != ("atom", "siamdiff"):
         with pytest.raises(ValueError, match="no-clash-check is for siamdiff at atom level"):
@@ -469,10 +468,9 @@ def test_nothing_is_drawn_without_a_generator(monkeypatch, method):
             return draw(*args, **kwargs)
 
         monkeypatch.setattr(torch, name, guarded)
-    for preset in ("paper", "official"):
-        for level in ["atom"] if method == "torsional" else LEVELS:
-            objective = OBJECTIVES[method](ENCODERS["gearnet"](level, "tiny", preset), level, preset).double()
-            objective(batch(), generator())
+    for level, preset in (("atom", "paper"), ("atom" if method == "torsional" else "residue", "official")):
+        objective = OBJECTIVES[method](ENCODERS["gearnet"](level, "tiny", preset), level, preset).double()
+        objective(batch(), generator())
 
 
 def test_bf16_stays_close():

@@ -21,7 +21,7 @@ def resident() -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
-@pytest.mark.parametrize("steps, bound", [(300, 5), pytest.param(2300, 5, marks=SOAK)])
+@pytest.mark.parametrize("steps, bound", [(200, 5), pytest.param(2300, 5, marks=SOAK)])
 def test_memory_does_not_grow(steps, bound, tmp_path, monkeypatch, record_property):
     """Megabytes from step 100 to the end, with a save, a validation or a line in the log every few steps."""
     seen, seed_of = [], engine.seed_of
