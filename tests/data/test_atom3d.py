@@ -16,9 +16,8 @@ from helpers import assert_equal
 from siamdiff_min.data import atom3d
 from siamdiff_min.data.atom3d import atom3d_set
 from siamdiff_min.data.samples import SAMPLES
-from siamdiff_min.data.sources import Origin
 from siamdiff_min.data.store import open_store
-from siamdiff_min.files import StoreError, StructureError
+from siamdiff_min.files import StructureError
 from siamdiff_min.protein.constants import (
     ATOM_ELEMENT,
     ATOM_NAMES,
@@ -255,8 +254,6 @@ def test_a_set_without_items(tmp_path):
         pass
     with pytest.raises(StructureError, match=r"train: no such item \(serialization_format"):
         atom3d_set(tmp_path, "psr", needed=["train"]).train.listing()
-    with pytest.raises(StoreError, match=r"no protein that can be read in .*x \(it is empty\)"):
-        open_store(Origin(tmp_path / "x", "", lambda: listing(tmp_path, "psr", [])))
 
 
 def test_without_the_package_the_error_says_what_to_install(tmp_path, monkeypatch):
@@ -322,11 +319,6 @@ def test_the_parsing_policy_is_that_of_every_format(tmp_path):
 )
 def test_malformed_items(tmp_path, changed, detail):
     fails(tmp_path, "psr", psr(**changed), "malformed item", detail)
-
-
-def test_no_atoms(tmp_path):
-    fails(tmp_path, "psr", psr(0, []), "no atoms in it")
-    fails(tmp_path / "w", "psr", psr(0, change(rows()[:3], {"resname": "HOH"})), "no protein in it")
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------
@@ -403,11 +395,8 @@ def test_pip_pairs_either_way_round_and_once(tmp_path):
     assert_equal(structure.protein.crop(0, 51), PROTEIN)
     assert structure.protein.num_residues == 81 and structure.chain_names == ("A", "A") and not structure.dropped
     assert structure.protein.chain.tolist() == [0] * 51 + [1] * 30
-
-
-def test_pip_the_first_subunit_is_the_one_named_first(tmp_path):
-    _, values, numbers = read(tmp_path, "pip", pip([pair(4, 50, "q", "p")], {"p": LEFT, "q": RIGHT}))
-    assert values["first"] == 30 and numbers.tolist() == [4, 80]
+    _, values, numbers = read(tmp_path / "b", "pip", pip([pair(4, 50, "q", "p")], {"p": LEFT, "q": RIGHT}))
+    assert values["first"] == 30 and numbers.tolist() == [4, 80]  # the first subunit is the one named first
 
 
 def test_pip_four_subunits(tmp_path):
@@ -450,27 +439,6 @@ def test_pip_items_without_pairs_of_two_subunits(tmp_path):
 def environments(structure, values, numbers):
     assert sum(values["counts"]) == len(numbers) and len(values["counts"]) == len(values["residues"])
     return dict(zip(values["residues"], np.split(numbers, np.cumsum(values["counts"])[:-1])))
-
-
-def test_res_environments_are_the_listed_atoms(tmp_path):
-    item = res([5, 6, 20])
-    structure, values, numbers = read(tmp_path, "res", item)
-    found = environments(structure, values, numbers)
-    assert list(found) == [5, 6, 20] and not structure.dropped
-    for near, expected in zip(found.values(), item["subunit_indices"]):
-        assert near.tolist() == expected
-
-
-def test_res_of_the_centre_only_the_backbone(tmp_path):
-    """Whatever the file lists of the residue itself: everything, or nothing."""
-    own = (PROTEIN.atom_residue == 5).nonzero().flatten().tolist()
-    others = (PROTEIN.atom_residue == 9).nonzero().flatten().tolist()
-    backbone = [i for i in own if PROTEIN.atom_name[i] <= O]
-    assert len(backbone) == 4 < len(own)
-    for name, listed in (("a", others + own), ("b", others), ("c", others + own[:1])):
-        data = dataset(tmp_path / name, "res", [res([5], indices=[listed])])
-        sample = SAMPLES["res"](open_store(data.train, workers=1))[0, 0]
-        assert torch.equal(sample.protein.pos, PROTEIN.pos[sorted(backbone + others)])
 
 
 def test_res_positions_are_those_of_the_frame(tmp_path):

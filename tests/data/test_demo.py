@@ -53,16 +53,6 @@ def test_splits_are_by_protein(task):
     assert about.startswith("Demo: ") and len({getattr(demo.demo_set(task), s).key for s in SPLITS}) == 3
 
 
-def test_ec_classes_are_those_of_the_headers():
-    classes = demo.demo_set("ec").classes
-    listed = [e for split in SPLITS for e in entries("ec", split)]
-    assert 25 <= len(listed) <= 35 and set(classes) <= set("1234567")
-    for entry in listed[:4]:
-        values, _ = note_of(entry.read())
-        row = next(r for r in bundle_index() if entry.name in r["file"])
-        assert values == {"kind": "labels", "values": [[row["ec"][0]]]} and row["ec"][0] in classes
-
-
 def test_psr_models_keep_the_bonds_and_know_their_gdt():
     models = [e for e in entries("psr") if native_of(e) == native_of(entries("psr")[0])]
     native, scores = replace(models[0], label=None).read().protein, []

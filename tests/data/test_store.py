@@ -25,6 +25,7 @@ from siamdiff_min.data import sources
 from siamdiff_min.data import store as stores
 from siamdiff_min.data.bundled import bundle_index, bundle_path
 from siamdiff_min.data.crops import Crops, split
+from siamdiff_min.data.shards import load_shard
 from siamdiff_min.data.sources import Listing, find_structures, structure_files
 from siamdiff_min.data.store import META, ProteinStore, open_store
 from siamdiff_min.files import ConfigError, StoreError, WriteError, replacing
@@ -394,32 +395,21 @@ def test_the_store_passes_to_other_processes(folder):
 def test_damage_is_named_and_mended_by_removing_the_folder(folder, small_steps):
     store = open_store(folder)
     before = digest(store.path)
-    for file in sorted(store.path.glob("*.pt"))[:2]:
+    for file in sorted(store.path.glob("*.pt"))[1:3]:  # the first has failures only
         data = file.read_bytes()
         for damage in (data[: len(data) // 2], b"", None):
             file.unlink() if damage is None else file.write_bytes(damage)
             with pytest.raises(StoreError, match=rf"{file.name} is damaged \(.*: remove {store.path}, and it is built"):
                 ProteinStore(store.path).verify()
-        for at in range(0, len(data), len(data) // 10):  # what torch does not notice, the checksum does
-            file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-            try:
-                ProteinStore(store.path).verify()
-            except StoreError as error:
-                assert f"{file.name} is damaged" in str(error)
-            else:
-                assert_same(store.path, file, data)
+        file.write_bytes(data)
+        at = data.index(load_shard(file)["atoms"].numpy().tobytes())  # what torch does not notice, the checksum does
+        file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(StoreError, match=rf"{file.name} is damaged \(its checksum differs\)"):
+            ProteinStore(store.path).verify()
         file.write_bytes(data)
     store.verify()
     shutil.rmtree(store.path)
     assert digest(open_store(folder).path) == before
-
-
-def assert_same(path, file, data):
-    """A byte between the arrays of the file: nothing that is read has changed."""
-    found = [*ProteinStore(path)]
-    file.write_bytes(data)
-    for a, b in zip(found, ProteinStore(path), strict=True):
-        assert_equal(a, b)
 
 
 def test_the_build_command_builds_and_checks(folder):

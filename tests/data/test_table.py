@@ -204,7 +204,7 @@ def test_structures_without_their_labelled_residues_are_left_out(folder):
 
 @pytest.mark.repeats
 @pytest.mark.parametrize("kind, residues, level", [
-    ("regression", False, "atom"), ("binary", True, "residue"), ("classes", False, "residue"), ("labels", True, "atom"),
+    ("regression", False, "residue"), ("binary", True, "residue"), ("classes", False, "atom"), ("labels", True, "atom"),
     ("classes", True, "residue"), ("labels", False, "residue"),
 ])  # fmt: skip
 def test_every_kind_is_learnt_by_heart(folder, kind, residues, level):
