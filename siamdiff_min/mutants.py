@@ -263,12 +263,11 @@ def cells(rows: Sequence[dict]) -> list[list[str]]:
     return [*map(list, rows[:1]), *lines]
 
 
-def draw_map(axes, ranking: Ranking, columns: np.ndarray) -> str:
+def draw_map(axes, ranking: Ranking, columns: np.ndarray, darkest: float) -> None:
     """Effects of every type at some residues; dots: measured; crosses: the wild type."""
     places, wild = ranking.places, np.array([ONE_LETTER.index(letter) for letter in ranking.places.wild])
-    top = np.quantile(np.abs(ranking.effects), 0.98)
-    shown = ranking.sign * ranking.effects[columns].T
-    axes.imshow(shown, cmap="RdBu", vmin=-top, vmax=top, aspect="auto", zorder=2)
+    better = ranking.sign * ranking.effects[columns].T
+    axes.imshow(better, cmap="RdBu", vmin=-darkest, vmax=darkest, aspect="auto", zorder=2)
     axes.plot(range(len(columns)), wild[columns], "x", color="black", ms=3, zorder=3)
     measured = {x for mutant in (ranking.model.mutants if ranking.model else ()) for x in mutant}
     dots = np.array([divmod(x, 20) for x in measured if x // 20 in columns]).reshape(-1, 2)
@@ -276,13 +275,13 @@ def draw_map(axes, ranking: Ranking, columns: np.ndarray) -> str:
     axes.set_yticks(range(20), ONE_LETTER, fontsize=7)
     axes.set_xticks(range(0, len(columns), 5), [places.label(i, places.wild[i]) for i in columns[::5]])
     axes.tick_params(axis="x", rotation=90, labelsize=8)
-    return f"darkest: {top:.3g} from the wild type" if ranking.model else ""
 
 
 def draw_held_out(axes, ranking: Ranking) -> str:
     """Predictions at positions left out, against the measured values."""
     y = np.array([*ranking.measured.values()])
-    axes.scatter(y, ranking.sign * ranking.model.held_out, s=18, color=report.COLOURS[0], alpha=0.7, lw=0)
+    dots = axes.scatter(y, ranking.sign * ranking.model.held_out, s=18, color=report.COLOURS[0], alpha=0.7, lw=0)
+    dots.set_urls([*ranking.measured])  # names for the pointer
     axes.axline((y.mean(), y.mean()), slope=1, color=report.INK, lw=1, alpha=0.3)
     axes.set(xlabel="measured", ylabel="predicted, nothing measured at its position")
     return f"{ranking.trust.covered:.0%} of these values lie in their 90 % intervals" if ranking.trust else ""
@@ -293,13 +292,13 @@ def page(title: str, ranking: Ranking) -> bytes:
     side = {None: "not", True: "better", False: "worse"}[ranking.better]
     body = f"<h1>{report.text(title)}</h1><p class='big {side}'>{report.text(ranking.verdict)}</p>"
     body += "".join(f"<p>{report.text(line)}</p>" for line in ranking.sentences[1:])
-    cards = []
+    darkest, cards = np.quantile(np.abs(ranking.effects), 0.98), []
     if ranking.model:
         cards.append(report.card(f"Held out, N = {len(ranking.measured)}", draw_held_out, ranking, height=4.4))
     for columns in np.array_split(np.arange(len(ranking.effects)), -(-len(ranking.effects) // MAP_WIDTH)):
         name = f"Effects, {ranking.places.label(columns[0])} to {ranking.places.label(columns[-1])}"
-        cards.append(report.card(name, draw_map, ranking, columns, height=3.8))
-    blue = "better than the wild type" if ranking.model else "better than most"
+        cards.append(report.card(name, draw_map, ranking, columns, darkest, height=3.8))
+    blue = f"better than the wild type, darkest by {darkest:.3g}" if ranking.model else "better than most"
     note = f"Blue: {blue}; red: worse; dots: measured; crosses: the wild type."
     body += f"<p class=note>{note}</p><div class=cards>{''.join(cards)}</div>"
     tables = report.as_html("The next batch", cells(ranking.next)) if ranking.next else ""
