@@ -4,7 +4,7 @@ Numpy arrays in, Python floats out, computed in float64. A metric that is not de
 scores that are not finite) is nan, not an error, so that a first epoch on a tiny split does not end a run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 
 import numpy as np
@@ -129,6 +129,13 @@ def rows_of_groups(groups: Sequence) -> list[np.ndarray]:
     """The rows of every group, in the order of their names."""
     _, group = np.unique(np.asarray(groups), return_inverse=True)
     return np.split(group.argsort(kind="stable"), np.bincount(group).cumsum()[:-1])
+
+
+def redrawn(groups: Sequence) -> Iterator[list[np.ndarray]]:
+    """Without end: the rows of as many groups, drawn with replacement. Every call gives the same draws."""
+    rows, random = rows_of_groups(groups), np.random.default_rng(0)
+    while True:
+        yield [rows[i] for i in random.integers(len(rows), size=len(rows))]
 
 
 def ranks(values: np.ndarray) -> np.ndarray:

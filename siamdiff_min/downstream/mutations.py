@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from ..machine import cores
 from ..pretraining.diffusion import hide_residues
 from ..protein.constants import ONE_LETTER
 from ..protein.protein import Protein
-from .metrics import rmse, rows_of_groups, spearman
+from .metrics import redrawn, rmse, rows_of_groups, spearman
 
 # Of a masked residue, the encoder sees what is this near, in angstrom. Compared with the whole structure, log-odds of
 # 1STN, 1BNI and 2LZM differ by .01 on average, and by .11 at most.
@@ -263,15 +264,13 @@ def trust(model: Effects, y: np.ndarray) -> Trust | None:
     lines = {  # a score has no units: it takes the line that fits best
         name: LinearRegression().fit(x[:, None], y).predict(x[:, None]) for name, x in scores.items()
     }
-    groups = rows_of_groups([str(sorted(positions(m))) for m in mutants])
-    random, drawn = np.random.default_rng(0), [np.arange(len(y))]
-    for _ in range(DRAWS):
-        drawn.append(np.concatenate([groups[k] for k in random.integers(len(groups), size=len(groups))]))
+    groups = [str(sorted(positions(m))) for m in mutants]
+    drawn = [np.arange(len(y)), *map(np.concatenate, islice(redrawn(groups), DRAWS))]
     rho = {name: np.array([spearman(x[rows], y[rows]) for rows in drawn]) for name, x in (values | scores).items()}
     error = {name: np.array([rmse(x[rows], y[rows]) for rows in drawn]) for name, x in (values | lines).items()}
     gain = {name: rho[MODEL] - x for name, x in rho.items() if name != MODEL}
     ratio = np.abs(y - model.held_out) / model.spread
-    covered = np.mean([ratio[k] <= reach(np.delete(ratio, rows)) for rows in groups for k in rows])
+    covered = np.mean([ratio[k] <= reach(np.delete(ratio, rows)) for rows in rows_of_groups(groups) for k in rows])
     return Trust(*({name: with_interval(x) for name, x in of.items()} for of in (rho, error, gain)), covered)
 
 

@@ -98,10 +98,14 @@ class Task(nn.Module):
         """The best answer that looks at nothing, from the targets of the training split (K, ...): their mean."""
         return {"mean": np.nanmean(targets, 0).tolist()}
 
-    def constant_scores(self, answer: Mapping, metric: str, count: int) -> np.ndarray:
-        """This answer as the scores of `count` samples."""
-        values = np.array(answer.get("median" if metric.startswith("mae") else "mean"))
-        return np.broadcast_to(values, (count, *values.shape))
+    def constant_metrics(self, answer: Mapping, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        """The metrics of this answer: absolute errors of its median, all others of its mean."""
+        found = {}
+        for which in [which for which in ("mean", "median") if which in answer]:
+            score = np.broadcast_to(values := np.array(answer[which]), (len(target), *values.shape))
+            of_all = self.metrics(score, target, groups)
+            found |= {name: x for name, x in of_all.items() if which == "mean" or name.startswith("mae")}
+        return found
 
     @property
     def decides(self) -> tuple[str, str]:

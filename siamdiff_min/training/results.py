@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset
 
-from ..downstream.metrics import LESS_IS_BETTER, rows_of_groups
+from ..downstream.metrics import LESS_IS_BETTER, redrawn
 from ..downstream.tasks import Binary, Task
 from ..files import SiamDiffError, escape, replacing, structure_errors, unescape, write_file
 from ..machine import versions
@@ -133,61 +133,51 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
     And the draws (draws,) of each metric, its mean over seeds.
     """
     target, groups = next((x.target, x.groups) for x in tested.values())
-    test = {str(seed): task.metrics(x.score, x.target, x.groups) for seed, x in tested.items()}
-    names = list(next(iter(test.values())))
-    answers = {}
-    if answer := task.known.get("answer"):
-        answers = {name: task.constant_scores(answer, name, len(target)) for name in names}
-    counts = {"samples": len(target), "structures": len(set(groups))}
+    answer = task.known.get("answer")
+
+    def measure(rows, groups) -> tuple[list[dict], dict]:
+        """Every metric of these rows: of each seed, and of the constant answer."""
+        constant = task.constant_metrics(answer, target[rows], groups) if answer else {}
+        return [task.metrics(x.score[rows], target[rows], groups) for x in tested.values()], constant
+
+    of_seeds, constant = measure(slice(None), groups)
+    names, counts = list(of_seeds[0]), {"samples": len(target), "structures": len(set(groups))}
     if isinstance(task, Binary):
         counts["positives"] = int(np.nansum(target))
     if "accuracy" in names and not task.properties:
-        counts["correct"] = {seed: round(metrics["accuracy"] * len(target)) for seed, metrics in test.items()}
+        counts["correct"] = {str(k): round(x["accuracy"] * len(target)) for k, x in zip(tested, of_seeds)}
     few = f"of {counts['structures']} structures, too few to draw again: it takes {FEWEST}"
-    enough = counts["structures"] >= FEWEST
-    mean, constant = redrawn(task, [x.score for x in tested.values()], answers, target, groups) if enough else ({}, {})
-    values = {name: [metrics[name] for metrics in test.values()] for name in names}
+    drawn = [measure(*draw) for draw in draws(groups)] if counts["structures"] >= FEWEST else []
+    mean = {x: np.array([np.mean([of[x] for of in seeds]) for seeds, _ in drawn]) for x in names if drawn}
+    gain = {x: mean[x] - [of[x] for _, of in drawn] for x in constant if drawn}
+    values = {name: [metrics[name] for metrics in of_seeds] for name in names}
     numbers = {
         "samples": len(target),
         "counts": counts,
-        "test": test,
+        "test": dict(zip(map(str, tested), of_seeds)),
         "mean": {name: float(np.mean(x)) for name, x in values.items()},
         "std": {name: float(np.std(x, ddof=1)) if len(x) > 1 else None for name, x in values.items()},
-        "interval": {name: interval(mean[name]) if enough else None for name in names},
-        "no_interval": "" if enough else few,
-        "constant": {name: task.metrics(x, target, groups)[name] for name, x in answers.items()}
-        or dict.fromkeys(names),
-        "gain_interval": {name: interval(mean[name] - constant[name]) if constant else None for name in names},
+        "interval": {name: interval(mean.get(name)) for name in names},
+        "no_interval": "" if drawn else few,
+        "constant": {name: constant.get(name) for name in names},
+        "gain_interval": {name: interval(gain.get(name)) for name in names},
     }
     return numbers, mean
 
 
-def redrawn(task: Task, scores: list, answers: Mapping, target: np.ndarray, groups: list[str]) -> tuple[dict, dict]:
-    """Every metric, its mean over seeds and that of the constant answer, on splits that are drawn again (draws,).
+def draws(groups: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Splits that are drawn again, in whole structures: the rows, and for each row which of the structures it is of.
 
-    Whole structures are drawn, with replacement. All metrics, and all runs of one test split, see the same draws. There
-    are 1,000, or 300 or 100 if the first ones take longer than 0.01 or 0.1 s of CPU time each.
+    There are 1,000, or 300 or 100 if the first ones take longer than 0.01 or 0.1 s of CPU time each.
     """
-    members, random = rows_of_groups(groups), np.random.default_rng(0)
-    mean, constant = defaultdict(list), defaultdict(list)
-    key_of = {name: answer.tobytes() for name, answer in answers.items()}
-    distinct = dict(zip(key_of.values(), answers.values()))  # most metrics have the same answer: it is measured once
-    start, draws = time.process_time(), MOST_DRAWS
-    with Ranks(torch.device("cpu")).bar(total=draws, unit="draw", desc="intervals") as bar:
-        while bar.n < draws:
-            chosen = [members[i] for i in random.integers(len(members), size=len(members))]
-            rows, copies = np.concatenate(chosen), np.repeat(np.arange(len(chosen)), [*map(len, chosen)])
-            of_seeds = [task.metrics(score[rows], target[rows], copies) for score in scores]
-            of_answers = {key: task.metrics(answer[rows], target[rows], copies) for key, answer in distinct.items()}
-            for name in of_seeds[0]:
-                mean[name].append(np.mean([metrics[name] for metrics in of_seeds]))
-            for name in answers:
-                constant[name].append(of_answers[key_of[name]][name])
+    start, number = time.process_time(), MOST_DRAWS
+    with Ranks(torch.device("cpu")).bar(total=number, unit="draw", desc="intervals") as bar:
+        for rows in takewhile(lambda _: bar.n < bar.total, redrawn(groups)):
+            yield np.concatenate(rows), np.repeat(np.arange(len(rows)), [*map(len, rows)])
             bar.update()
             if bar.n == 5:
                 seconds = (time.process_time() - start) / 5
-                bar.total = draws = min(draws, 1000 if seconds < 0.01 else 300 if seconds < 0.1 else 100)
-    return tuple({name: np.array(x) for name, x in y.items()} for y in (mean, constant))
+                bar.total = min(number, 1000 if seconds < 0.01 else 300 if seconds < 0.1 else 100)
 
 
 def split_of(predictions: Predictions) -> str:
@@ -215,9 +205,9 @@ def side(measure: str, gain: Sequence[float], direction: Mapping) -> str:
     return "better than" if low > 0 else "worse than" if high < 0 else "not told apart from"
 
 
-def interval(values: np.ndarray) -> list[float] | None:
+def interval(values: np.ndarray | None) -> list[float] | None:
     """The middle 95 % of the finite values of draws; None if there are none."""
-    values = values[np.isfinite(values)]
+    values = [] if values is None else values[np.isfinite(values)]
     return np.quantile(values, [0.025, 0.975]).tolist() if len(values) else None
 
 

@@ -288,7 +288,8 @@ def test_metrics_of_each_property_and_their_mean():
     assert np.isclose(values["rmse"], (1 / target[:3, 0].std() + 10 / target[[0, 2, 3], 1].std()) / 2)
     answer = task.answer(target)
     assert answer == {"mean": [2, 1000 / 3], "median": [2, 300]}
-    assert task.constant_scores(answer, "mae:y", 4).tolist() == [[2, 300]] * 4
+    constant = task.constant_metrics(answer, target, ["a"] * 4)
+    assert constant["mae:y"] == (200 + 0 + 300) / 3 and np.isclose(constant["rmse:x"] ** 2, 2 / 3)
 
 
 # ---- a table of a lab, from its files to a page and to predictions ---------------------------------------------------

@@ -144,7 +144,4 @@ def test_slow_draws_are_fewer(monkeypatch, seconds, draws):
     clock = iter((0.0, 5 * seconds))
     monkeypatch.setattr(results, "MOST_DRAWS", 1000)
     monkeypatch.setattr(results.time, "process_time", lambda: next(clock))
-    task, target = table_task(ENCODER), np.arange(8.0)
-    monkeypatch.setattr(task, "metrics", lambda *_: {"rmse": 1.0})
-    mean, constant = results.redrawn(task, [target], {"rmse": target}, target, [*"abcdefgh"])
-    assert len(mean["rmse"]) == len(constant["rmse"]) == draws
+    assert len([*results.draws([*"abcdefgh"])]) == draws
