@@ -19,15 +19,13 @@ class Crops(torch.utils.data.Dataset):
 
     Args:
         store: the proteins.
-        max_length: residues; None for whole proteins.
+        max_length: residues, at least 1; None for whole proteins.
         seed: not negative.
         draw_last_window: False for the official code's behaviour, which never draws the last window of a protein
             (differences.md, row 19); every window is equally likely either way.
     """
 
     def __init__(self, store: ProteinStore, max_length: int | None, seed: int, draw_last_window: bool = True):
-        if max_length is not None and max_length < 1:
-            raise ValueError(f"max_length is {max_length}, but a crop has at least one residue")
         self.store, self.max_length, self.seed, self.draw_last_window = store, max_length, seed, draw_last_window
         self.checksum = store.checksum
 
@@ -62,8 +60,6 @@ def split(store: ProteinStore, valid_fraction: float) -> tuple[list[int], list[i
     test entries are in neither). In other stores a hash of the sequence decides, so that copies are on one side, and
     stay there when others come or go; about `valid_fraction` of all sequences are for validation.
     """
-    if not 0 <= valid_fraction < 1:
-        raise ValueError(f"valid_fraction is {valid_fraction}, expected 0 <= valid_fraction < 1")
     side = {PurePath(row["file"]).name.removesuffix(".pdb.gz"): row["split"] for row in bundle_index()}
     if side.keys() == {*store.names}:
         sides = [side[name] for name in store.names]

@@ -17,10 +17,9 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import assert_equal
-from processes import run
 
 from benchmarks.pdb import write_pdb
-from siamdiff_min import cli
+from siamdiff_min import build, cli
 from siamdiff_min.data import sources
 from siamdiff_min.data import store as stores
 from siamdiff_min.data.bundled import bundle_index, bundle_path
@@ -412,15 +411,19 @@ def test_damage_is_named_and_mended_by_removing_the_folder(folder, small_steps):
     assert digest(open_store(folder).path) == before
 
 
-def test_the_build_command_builds_and_checks(folder):
-    said = run("build", folder).splitlines()[-1]  # in a process of its own
+def test_the_build_command_builds_and_checks(folder, capsys):
+    assert build.main([str(folder)]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
     (file,) = Path(f"{folder}.store").glob("*/00000.pt")
     assert said.startswith(f"{file.parent}: seen 14 = used 10 + ") and "all checksums are right" in said
-    assert run("build", file.parent).splitlines() == [said]  # nothing is read again
+    assert build.main([str(file.parent)]) == 0
+    assert capsys.readouterr().out.splitlines() == [said]  # nothing is read again
     file.write_bytes(bytes(len(file.read_bytes())))
     for place in (folder, file.parent, f"{folder}.store"):
-        said = run("build", place, status=1)
-        assert said.startswith(f"error: {file} is damaged (") and f"remove {file.parent}, and it is built again" in said
+        with pytest.raises(
+            SystemExit, match=rf"error: {file} is damaged \(.*remove {file.parent}, and it is built again"
+        ):
+            build.main([str(place)])
     (file.parent / META).write_text("{")
     with pytest.raises(StoreError, match=r"not a finished store \(meta\.json: Expecting property name"):
         open_store(folder)
@@ -469,8 +472,6 @@ def test_whole_proteins_without_a_length_and_batches(folder):
     batch, names = crops.collate([crops[0, i] for i in (4, 1)])
     assert names == ["p4", "p1"] and batch.num_proteins == 2
     assert_equal(batch.unpack()[0], store[4])
-    with pytest.raises(ValueError, match="at least one residue"):
-        Crops(store, 0, seed=0)
 
 
 def test_the_split_is_stable_and_near_the_share_that_was_asked(folder):
@@ -484,8 +485,6 @@ def test_the_split_is_stable_and_near_the_share_that_was_asked(folder):
     write_pdb(folder / "p00.pdb", protein(3, seed=50))  # one more shifts the rows, but nobody changes sides
     store = open_store(folder)
     assert {store.names[i] for i in split(store, 0.4)[1]} - {"p00"} == before and 0 < len(before) < 10
-    with pytest.raises(ValueError, match="valid_fraction"):
-        split(store, 1.0)
 
 
 def test_the_bundle_has_the_split_and_the_counts_of_its_index(tmp_path):
