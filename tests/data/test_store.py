@@ -487,12 +487,19 @@ def test_the_split_is_stable_and_near_the_share_that_was_asked(folder):
     assert {store.names[i] for i in split(store, 0.4)[1]} - {"p00"} == before and 0 < len(before) < 10
 
 
-def test_the_bundle_has_the_split_and_the_counts_of_its_index(tmp_path):
+BUNDLED = {row["file"].split("/")[1].removesuffix(".pdb.gz"): row for row in bundle_index()}
+
+
+def test_the_bundle_has_the_split_of_its_index():
+    sides = split(Namespace(names=sorted(BUNDLED)), 0.5)
+    for side, name, size in zip(sides, ("train", "valid"), (173, 22), strict=True):
+        assert {BUNDLED[sorted(BUNDLED)[i]]["split"] for i in side} == {name} and len(side) == size
+
+
+@pytest.mark.full
+def test_the_bundle_has_the_counts_of_its_index(tmp_path):
     bundle = open_store(bundle_path(), tmp_path / "bundle.store")
-    meta, row = bundle.meta, {r["file"].split("/")[1].removesuffix(".pdb.gz"): r for r in bundle_index()}
-    train, valid = split(bundle, 0.5)
-    assert {row[bundle.names[i]]["split"] for i in train} == {"train"} and len(train) == 173
-    assert {row[bundle.names[i]]["split"] for i in valid} == {"valid"} and len(valid) == 22
+    meta, row = bundle.meta, BUNDLED
     assert [meta[name] for name in ("proteins", "residues", "atoms", "seen")] == [217, 47097, 370785, 220]
     assert (meta["skipped"], meta["failed"]) == ({"not a structure file": 3}, {})
     assert meta["dropped"] == {"modified residues (read as their parent)": 7}
