@@ -47,24 +47,24 @@ VERDICTS = {  # is the model better than chance at new positions?
 class Places(NamedTuple):
     """The R residues of a structure that may be mutated."""
 
-    rows: Sequence[int]  # of the structure
-    chains: Sequence[str]
-    numbers: Sequence[str]  # with insertion code
-    wild: Sequence[str]
+    rows: list[int]  # of the structure
+    keys: list[tuple[str, int, str]]  # chain, number, insertion code
+    wild: str
 
     @staticmethod
     def of(structure: Structure, chains: Sequence[str] | None) -> "Places":
         """The residues of these chains, by default of the first. Raises ConfigError."""
         if unknown := {*(chains or ())} - {*structure.chain_names}:
             raise ConfigError(f"there is no chain {', '.join(sorted(unknown))}, but {', '.join(structure.chain_names)}")
-        letters = [ONE_LETTER[i] for i in structure.protein.residue_type.tolist()]
-        every = [(i, c, f"{n}{code}".strip(), letters[i]) for i, (c, n, code) in enumerate(structure.positions)]
-        return Places(*zip(*(x for chain in chains or structure.chain_names[:1] for x in every if x[1] == chain)))
+        keys, types = [(*key, code.strip()) for *key, code in structure.positions], structure.protein.residue_type
+        rows = [i for chain in chains or structure.chain_names[:1] for i, key in enumerate(keys) if key[0] == chain]
+        return Places(rows, [keys[i] for i in rows], "".join(ONE_LETTER[types[i]] for i in rows))
 
     def label(self, i: int, own: str = "", new: str = "") -> str:
         """A residue as text, such as 52 or A52G; with its chain if there are several."""
-        chain = f"{self.chains[i]}:" if len({*self.chains}) > 1 else ""
-        return f"{chain}{own}{self.numbers[i]}{new}"
+        chain, number, code = self.keys[i]
+        several = self.keys[0][0] != self.keys[-1][0]
+        return f"{chain}:" * several + f"{own}{number}{code}{new}"
 
     def name(self, mutant: Mutant) -> str:
         """A mutant as text, such as A52G/L60V."""
@@ -73,7 +73,7 @@ class Places(NamedTuple):
 
     def read(self, texts: Iterable[str], shift: int = 0) -> list[Mutant]:
         """The mutants that texts stand for. Raises ConfigError, with all that do not fit in one sentence."""
-        index = {key: i for i, key in enumerate(zip(self.chains, self.numbers))}
+        index, chains = {key: i for i, key in enumerate(self.keys)}, [key[0] for key in self.keys]
         mutants, wrong, listed = [], {}, {}
         for text in texts:
             mutant = {}  # residue -> new type
@@ -81,10 +81,10 @@ class Places(NamedTuple):
                 if not (match := MUTATION.fullmatch(word)):
                     wrong[word] = "is no mutation like A52G"
                     continue
-                chain, own, number, code, new = match.groups(self.chains[0])
-                listed[chain, int(number) + shift, code] = own
-                i = index.get((chain, f"{int(number) + shift}{code}"))
-                if chain not in self.chains:
+                chain, own, number, code, new = match.groups(chains[0])
+                key = chain, int(number) + shift, code
+                listed[key], i = own, index.get(key)
+                if chain not in chains:
                     wrong[word] = f"chain {chain} is not among those of --chain"
                 elif i is None or self.wild[i] != own:
                     wrong[word] = "no such residue" if i is None else f"the structure has {self.wild[i]}"
@@ -97,8 +97,8 @@ class Places(NamedTuple):
         if wrong:
             some = ", ".join(f"{word} ({reason})" for word, reason in [*wrong.items()][:SHOWN])
             some += f" and {len(wrong) - SHOWN} more" * (len(wrong) > SHOWN)
-            for more in sorted(range(-MAX_SHIFT, MAX_SHIFT + 1), key=abs) if len(listed) > 2 else ():
-                found = [index.get((chain, f"{number + more}{code}")) for chain, number, code in listed]
+            for more in sorted(range(-MAX_SHIFT, MAX_SHIFT + 1), key=abs)[1:] if len(listed) > 2 else ():
+                found = [index.get((chain, number + more, code)) for chain, number, code in listed]
                 if None not in found and [self.wild[i] for i in found] == [*listed.values()]:
                     some += f"; all fit if {more} is added to the numbers (--shift {more + shift})"
                     break
@@ -197,7 +197,7 @@ def rank_mutants(
         score, effects, value = value + explore * half, sign * (value - wild_type), sign * value
     rows, chosen, taken, odds = [], [], Counter(), sites.odds.mean(0).ravel()
     touched = sorted({i for mutant in mean for i in positions(mutant)})
-    ca = structure.protein.alpha_carbons().pos[[*places.rows]]
+    ca = structure.protein.alpha_carbons().pos[places.rows]
     for x in np.argsort(-score, kind="stable").tolist():
         (i, new), row = divmod(x, 20), {"mutation": places.name((x,))}
         if new == sites.wild[i] or (x,) in mean:
@@ -220,9 +220,9 @@ def rank_mutants(
     return Ranking(places, effects, rows, chosen[:batch], measured, model, belief, notes, sign)
 
 
-def known_sites(structure: Structure, rows: Sequence[int], kept: Path | None = None) -> Sites:
+def known_sites(structure: Structure, rows: list[int], kept: Path | None = None) -> Sites:
     """The features and log-odds of residues, from the file `kept` if it is of the same structure and encoders."""
-    p, rows = structure.protein, [*rows]
+    p = structure.protein
     parts = [x.numpy().tobytes() for x in (p.pos, p.atom_name, p.residue_type, p.residue_index, torch.tensor(rows))]
     parts += [checksum(find_weights(name)).encode() for name in AROUND]
     key, known = hashlib.sha256(b"".join(parts)).hexdigest(), {}
@@ -249,11 +249,11 @@ def write_results(folder: Path, title: str, ranking: Ranking) -> None:
     for name, rows in {"mutants.tsv": ranking.rows, "next.tsv": ranking.next}.items():
         write_file(folder / name, "".join("\t".join(line) + "\n" for line in cells(rows)).encode())
     if ranking.model:
-        places = ranking.places
-        names = {"chain": places.chains, "number": places.numbers, "residue": places.wild, "types": list(ONE_LETTER)}
+        chains, numbers, codes = zip(*ranking.places.keys)
+        arrays = {"effects": ranking.effects, "wild_type": ranking.predict("WT")[0][0], "types": [*ONE_LETTER]}
+        arrays |= {"chain": chains, "number": [f"{number}{code}" for number, code in zip(numbers, codes)]}
         with replacing(folder / "model.npz") as file:
-            wild_type = ranking.predict("WT")[0][0]
-            np.savez(file, effects=ranking.effects, wild_type=wild_type, **{k: np.array(x) for k, x in names.items()})
+            np.savez(file, residue=[*ranking.places.wild], **arrays)
     write_file(folder / "report.html", page(title, ranking))
 
 

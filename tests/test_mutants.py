@@ -152,7 +152,7 @@ def test_intervals_hold_nine_of_ten_new_values():
 # ---- mutations as text -----------------------------------------------------------------------------------------------
 
 
-PLACES = Places([4, 5, 6, 9], ["A", "A", "A", "B"], ["52", "52a", "-3", "52"], "AGLV")
+PLACES = Places([4, 5, 6, 9], [("A", 52, ""), ("A", 52, "a"), ("A", -3, ""), ("B", 52, "")], "AGLV")
 
 
 @pytest.mark.parametrize(
@@ -172,6 +172,8 @@ def test_all_misfits_are_one_sentence():
     assert text.startswith("7 mutations do not fit the structure: A53G (no such residue), C52G (the structure has A)")
     assert "C:A52G (chain C is not among those of --chain)" in text
     assert text.endswith("A52K (a second mutation there in A52G/A52K) and 2 more") and "\n" not in text
+    with pytest.raises(ConfigError, match=r"structure: A52 \(is no mutation like A52G\)$"):  # no shift would help
+        PLACES.read(["A52G", "G52aK", "L-3P", "A52"])
 
 
 def test_the_shift_that_would_fit_is_said():
