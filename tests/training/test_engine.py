@@ -386,16 +386,6 @@ def test_resuming_from_a_path(tmp_path, reference, monkeypatch, capsys):
     assert "checkpoint-000000013.pt at step 13" in capsys.readouterr().out
 
 
-def test_one_stage_from_the_weights_of_the_other(tmp_path):
-    one, _ = train(configure(tmp_path / "1", "--epochs", 2, 0))
-    objective = standin.Objective()
-    checkpoint.initialise(objective, checkpoint.checkpoints(tmp_path / "1")[0], lambda text: None)
-    assert_equal_weights(objective, one)
-    train(configure(tmp_path / "2", "--epochs", 0, 2), objective)
-    assert {line["stage"] for line in lines(tmp_path / "2")} == {2}
-    assert objective.scale == 0.1
-
-
 def test_bf16(tmp_path):
     train(configure(tmp_path, "--amp", "bf16", "--max-steps", 3))
     assert lines(tmp_path)[-1]["step"] == 3
@@ -468,16 +458,6 @@ def test_cosine_decay(tmp_path):
     assert rates == pytest.approx([0.005 * (1 + np.cos(np.pi * step / 40)) for step in range(40)])
     train(configure(tmp_path / "c", "--max-steps", 2, "--log-every", 1))
     assert {line["lr"] for line in lines(tmp_path / "c") if line["split"] == "train"} == {0.01}
-
-
-def test_lines_lead_with_loss_and_accuracy(tmp_path, capsys):
-    values = {"samples": 6, "clash_rate": 0.0, "loss": 3.0, "loss_constant": 4.0}
-    values |= {"sequence_accuracy": 0.5, "sequence_loss": 1.0}
-    run = Run(configure(tmp_path), standin.Objective(), DATA, ALONE)
-    run.prepare()
-    run.log("valid", values)
-    expected = "valid, 6 proteins: loss 3 (4)  sequence_accuracy 0.5  sequence_loss 1  clash_rate 0\n"
-    assert expected in capsys.readouterr().out
 
 
 # ---- the state of a run ----------------------------------------------------------------------------------------------
