@@ -76,8 +76,12 @@ class Golden(dict):
 
 
 def load_golden(name: str) -> Golden:
-    with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as arrays:
-        return Golden((k, torch.from_numpy(a) if a.dtype.kind in "fiub" else a) for k, a in arrays.items())
+    """A fixture in a file of its own, or one of several in the file that its name begins with."""
+    (path,) = (path for path in GOLDEN.glob("*.npz") if name.startswith(path.stem))
+    prefix = "" if path.stem == name else f"{name}/"
+    with np.load(path, allow_pickle=False) as arrays:
+        found = {key[len(prefix) :]: arrays[key] for key in arrays.files if key.startswith(prefix)}
+    return Golden((k, torch.from_numpy(a) if a.dtype.kind in "fiub" else a) for k, a in found.items())
 
 
 def golden_order(golden: Golden) -> torch.Tensor:
