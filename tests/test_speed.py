@@ -70,7 +70,7 @@ def test_every_section_of_the_gpus_report_comes_to_its_end(two_structures, monke
     assert "**ValueError**: a reason" in capsys.readouterr().out
 
 
-@pytest.mark.full
+@pytest.mark.soak
 def test_fifty_steps_in_bfloat16_lose_as_much_as_in_float32():
     both = [gpu.losses(gpu.stepper("residue", "tiny", kind, 1, "cpu"), 50) for kind in ("float32", "bf16")]
     assert all(low == pytest.approx(full, rel=0.02) for full, low in zip(*both, strict=True))

@@ -121,7 +121,7 @@ def test_sigterm_to_one_rank_ends_both_after_a_checkpoint(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("number, group", [(signal.SIGTERM, False), (signal.SIGINT, True)])
+@pytest.mark.parametrize("number, group", [(signal.SIGTERM, False), pytest.param(signal.SIGINT, True, marks=SOAK)])
 def test_signals_to_torchrun(number, group, tmp_path):
     """To torchrun alone, or to everything that a terminal's Ctrl-C reaches."""
     out, settings = tmp_path / "out", {"SLOW_SAVES": str(tmp_path / "saving")}
