@@ -110,7 +110,7 @@ def check_table(argv: Sequence[str]) -> None:
 def _by_title(rows: Mapping[int, Sequence[str]]) -> tuple[list[str], dict[int, dict[str, str]]]:
     """The titles, and the cells of every other row by them. Excel may write empty cells at the end of a row."""
     if len(rows) < 2:
-        raise ValueError("no rows below the titles, of which two should be name and value")
+        raise ValueError("no rows below the titles; expected columns name and value")
     (_, titles), *others = rows.items()
     for number, cells in others:
         if len(cells) < len(titles) or any(cells[len(titles) :]):

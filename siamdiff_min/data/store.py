@@ -217,7 +217,8 @@ def open_store(
     folders = [home / name for home in homes]
     folder = next((folder for folder in folders if os.path.isfile(folder / META)), None)
     if folder is None and build:
-        local = store or (beside and not origin.in_cache and _writable(homes[0]))
+        place = homes[0] if homes[0].exists() else homes[0].parent
+        local = store or (beside and not origin.in_cache and os.access(place, os.W_OK))
         folder = folders[0 if local else -1]
         with lock(folder.parent / LOCK):
             if not os.path.isfile(folder / META):  # another process may have built it in the meantime
@@ -232,10 +233,6 @@ def _homes(origin: Origin) -> list[Path]:
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
     homes = [path.with_name(path.name + SUFFIX), cache / f"{path.name}-{digest}{SUFFIX}"]
     return homes[1:] if path.is_file() and ending_of(path.name) else homes
-
-
-def _writable(folder: Path) -> bool:
-    return os.access(folder if folder.exists() else folder.parent, os.W_OK)
 
 
 def finished_store(path: Path) -> Path | None:

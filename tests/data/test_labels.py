@@ -48,7 +48,7 @@ READ = {  # a table, options, the kind, and the values by name
 }  # fmt: skip
 NUMBERS = "other values look like numbers"
 REFUSED = {  # a table, its kind, the message
-    "": (None, "no rows below the titles, of which two should be name and value"),
+    "": (None, "no rows below the titles; expected columns name and value"),
     "name\tvalue\n": (None, "no rows below the titles"),
     "name\tlabel\na\t1": (None, "no column is called 'value', there are name, label; see --value-column"),
     "a,1\nb,2": (None, "no column is called 'value'"),
