@@ -31,7 +31,6 @@ COMMANDS = {
     "step --level residue --size tiny --against plain": "x as fast as plain",
     "store --proteins 5 --crops 20": "6 proteins, in the page cache: ",
     "embedding --level residue --size tiny": "structures/s",
-    "ddp --steps 4 --ranks 1 2 -- --level residue": "2 ranks: ",
 }
 
 

@@ -50,7 +50,7 @@ def test_tasks_have_the_levels_and_metrics_of_the_papers_tables_1_and_2():
 
 @pytest.mark.repeats
 @pytest.mark.slow
-@pytest.mark.parametrize("task, level", CASES)
+@pytest.mark.parametrize("task, level", [case for case in CASES if case[0] != "table"])
 def test_overfits_four_samples(task, level, tmp_path):
     data = dataset(task, tmp_path)
     batch, model = batch_of(data), make(task, level)
