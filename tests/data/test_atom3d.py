@@ -450,13 +450,13 @@ def test_res_positions_are_those_of_the_frame(tmp_path):
     head, *tail = range(len(table))  # the first row says what the first model is
     order = [head, *sorted(tail, key=lambda i: i % PROTEIN.num_atoms + rng.uniform(0, 30))]
     shuffled = [table[i] for i in order]
-    plain = res([7, 8])
+    plain = res([0, 8])
     indices = [
         [k for k, i in enumerate(order) if i in near or i >= PROTEIN.num_atoms] for near in plain["subunit_indices"]
     ]
-    structure, values, numbers = read(tmp_path, "res", res([7, 8], table=shuffled, indices=indices))
+    structure, values, numbers = read(tmp_path, "res", res([0, 8], table=shuffled, indices=indices))
     protein = structure.protein
-    for centre, near in zip((7, 8), plain["subunit_indices"]):
+    for centre, near in zip((0, 8), plain["subunit_indices"]):
         row = protein.residue_number.tolist().index(NUMBER[centre])
         found = environments(structure, values, numbers)[row].tolist()
         numbered = protein.residue_number[protein.atom_residue[found]].tolist()

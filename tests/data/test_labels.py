@@ -76,6 +76,7 @@ REFUSED = {  # a table, its kind, the message
     "name,value\na,1\nb,1_000": (None, f"row 3: '1_000' is no number, and {NUMBERS}"),
     "name,value\na,1_0\nb,1_000": (None, "row 2: '1_0' is no number"),
     "name,value\na,1\nb,>100": (None, "row 3: '>100' is no number"),
+    "name,value\na,1\nb,-nan": (None, "row 3: '-nan' is no value for regression"),
     "name,value\na,1\nb,3.5e38": (None, "row 3: '3.5e38' is no value"),
 }
 

@@ -91,9 +91,10 @@ def test_from_ca(kind):
         again = Protein.from_ca(pos, numbers, "".join("ABCDE"[i] for i in made.chain))
         assert_equal(again, made)
     alone = Protein.from_ca(pos, sequence)
+    before = made.pos.clone()
     if kind == "tensor":
-        pos += 1  # it has a copy of its own
-    assert torch.equal(alone.pos, made.pos)
+        pos += 1  # `made` has a copy of its own
+    assert torch.equal(made.pos, before)
     assert not alone.chain.any() and alone.residue_index.tolist() == list(range(130)) and (alone.atom_name == CA).all()
 
 

@@ -74,6 +74,13 @@ def test_the_first_model_is_taken_or_the_one_asked_for(read):
             read(rows, model, models=True)
 
 
+def test_rows_of_a_model_may_be_apart_in_mmcif():
+    rows = [row for atoms in zip(*(residue("GLY", 1, x=50.0 * m, model=m) for m in (1, 2))) for row in atoms]
+    for model in (0, 1):
+        found = atoms_of(read_structure("x", as_mmcif(rows, models=True), model=model).protein)
+        assert len(found) == 4 and found["N"] == 50 * (model + 1)
+
+
 @pytest.mark.parametrize("damage, reason", [("", "no atoms"), ("ATOM  bad\n", "truncated"), (None, "truncated")])
 def test_a_damaged_later_model_costs_that_model_only(damage, reason):
     """Models before it are read, and reading stops there."""
