@@ -41,9 +41,9 @@ SOME = "diffpret", "angle", "multiview", "score-matching", "torsional", "ec", "m
 
 
 def marks(name: str, encoder: tuple[str, str]) -> list:
-    if encoder == ENCODED[0] or name == "siamdiff":
+    if name == "siamdiff" or (encoder == ENCODED[0] and "+" not in name):
         return []
-    return [pytest.mark.full if name in SOME else pytest.mark.soak]
+    return [pytest.mark.full if name in SOME or encoder == ENCODED[0] else pytest.mark.soak]
 
 
 CASES = [

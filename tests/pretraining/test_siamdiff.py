@@ -260,7 +260,9 @@ def batch() -> Protein:
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS)
-@pytest.mark.parametrize("level, preset", [("residue", "paper"), ("atom", "official")])
+@pytest.mark.parametrize(
+    "level, preset", [("residue", "paper"), pytest.param("atom", "official", marks=pytest.mark.full)]
+)
 @pytest.mark.parametrize("method", STAGED)
 def test_every_variant_trains(level, method, preset, ablation):
     if ablation == "no-clash-check" and (level, method) != ("atom", "siamdiff"):
