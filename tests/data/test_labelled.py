@@ -92,6 +92,10 @@ def test_a_table_may_name_chains_of_files_that_have_several(tmp_path, capsys):
     table.write_text("name,value,split\nf0_A,1,train\nf1,2,train")
     with pytest.raises(StructureError, match=r"match no structure \(1 of 2: f0_A;"):
         table_set(table, folder, needed=["train"])
+    (folder / "f0_A.pdb").write_bytes((folder / "f1.pdb").read_bytes())  # a file of this name comes before a chain
+    assert not table_set(table, folder, needed=["train"]).train.each_chain
+    table.write_text("name,value,split\nf0_A,1,train")
+    assert not table_set(table, folder, needed=["train"]).train.each_chain
 
 
 def test_plugins_for_version_0_3_still_work(copies):

@@ -75,6 +75,8 @@ NOT_INSERTED = {
         row for pair in zip(bonded("SER", 27, 0, SIDE), bonded("SER", 27, 1, SIDE)) for row in pair
     ],
     "residues of two copies in turns": [row for n in (1, 2) for k in (0, 5) for row in bonded("ALA", n, n + k)],
+    "the first without N": bonded("SER", 27, 0, ("CA", "C", "O")) + bonded("SER", 27, 1),
+    "another order of atoms": bonded("SER", 27, 0, ("CA", "C", "N")) + bonded("SER", 27, 1, ("CA", "C", "N")),
     "the third without CA": bonded("SER", 1, 0) + bonded("GLY", 1, 1) + bonded("SER", 1, 2, ("N", "C")),
     "a side chain in another place": [
         *bonded("SER", 27, 0), *bonded("SER", 27, 1), *bonded("GLY", 28, 2), *bonded("SER", 27, 1, ["CB"])

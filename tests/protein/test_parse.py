@@ -16,10 +16,11 @@ from rows import as_mmcif, as_pdb, atom, residue
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data.sources import bundle_path, find_structures
+from siamdiff_min.protein import parse
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, MODIFIED, PARENT, RESIDUE_ATOMS, RESIDUES
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.protein.structure import StructureError
+from siamdiff_min.protein.structure import StructureError, assemble
 
 
 @pytest.fixture(params=[as_pdb, as_mmcif], ids=["pdb", "mmcif"])
@@ -60,6 +61,16 @@ def test_a_plain_file_gives_every_field(read):
     expected = torch.tensor([[r["x"], r["x"] + 1, -r["x"]] for r in rows])
     assert torch.equal(p.pos, expected)
     assert structure.dropped == Counter()
+
+
+def test_counts_are_returned_and_those_handed_in_stay():
+    """`assemble` adds to what the reader left out, in a Counter of its own."""
+    text = as_pdb([*residue("GLY", 1), atom("H", "GLY", 1), atom("XX", "GLY", 1)])
+    rows, *_ = next(parse._pdb_models("x", text.encode()))
+    dropped = Counter({"atoms without a residue number": 2, "hydrogens": 3})
+    expected = dropped + Counter(["hydrogens", "unknown atom names"])
+    assert [assemble("x", rows, dropped).dropped for _ in range(2)] == [expected, expected]
+    assert dropped.total() == 5
 
 
 def test_the_first_model_is_taken_or_the_one_asked_for(read):
