@@ -50,6 +50,7 @@ def load_batches(dataset: Dataset, keys: Iterable[list], config: Namespace, devi
     except OSError as error:
         for process in {*multiprocessing.active_children()} - {*others}:  # Python would wait for them at its end
             process.kill()
+            process.join()
         problem = f"could not start {number} processes that load data: {error.strerror}"
         raise SiamDiffError(f"{problem}. Try fewer --num-workers; 0 needs none") from error
     finally:
