@@ -173,7 +173,7 @@ def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> 
 
 
 class Embedded(Dataset):
-    """Samples with the input of the head in place of the structure. The processes that load them compute it."""
+    """Samples whose `protein` is the input of the head (structures * B, d), computed by the processes that load them."""
 
     def __init__(self, samples: Samples, task: Task, amp: str):
         self.samples, self.task, self.amp = samples, task, amp

@@ -298,7 +298,7 @@ def _mmcif_models(path: str, content: bytes) -> Iterator[Model]:
     order = {name: i for i, name in enumerate(dict.fromkeys(models))}
     if not all(name.isdigit() or name in BLANK for name in order):  # a token too many or too few in some rows
         raise ValueError(f"models {', '.join(order)[:50]} in place of numbers")
-    rows = sorted(zip(models, *others), key=lambda row: order[row[0]])  # those of a model may not be together
+    rows = sorted(zip(models, *others), key=lambda row: order[row[0]])  # a model's rows may lie apart
     for model, atoms in groupby(rows, key=itemgetter(0)):
         kept, dropped = [], Counter({OTHER_MODELS: len(order) - 1})
         for _, chain, number, code, residue, atom, altloc, occupancy, x, y, z, element, group, label, place, b in atoms:

@@ -371,7 +371,7 @@ def test_other_code_of_a_plugin_is_not_resumed(tmp_path, monkeypatch):
 
 
 def test_resuming_from_a_path(tmp_path, reference, monkeypatch, capsys):
-    """A checkpoint of another folder begins a new one, and is not mixed with those of a run. A folder: its newest."""
+    """A checkpoint of another folder begins a new run. Of a folder that has checkpoints the newest is taken."""
     train(configure(tmp_path / "first", "--max-steps", 13, "--save-every", 1, "--keep", 3))
     source = checkpoint.checkpoints(tmp_path / "first")[0]
     objective, _ = train(configure(tmp_path / "second", "--resume", source))
