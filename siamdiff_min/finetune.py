@@ -173,7 +173,7 @@ def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> 
 
 
 class Embedded(Dataset):
-    """Samples whose `protein` is the input of the head (structures * B, d), computed by the processes that load them."""
+    """Samples whose `protein` is the input of the head (structures * B, d). The processes that load them make it."""
 
     def __init__(self, samples: Samples, task: Task, amp: str):
         self.samples, self.task, self.amp = samples, task, amp
