@@ -47,8 +47,8 @@ def main(argv: list[str] | None = None) -> int:
     config = finetune_options(argv, __doc__.splitlines()[0], world_size())
     model = weights.read_weights(config.eval_only, weights.MODEL) if config.eval_only else None
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
-        if config.predict:
-            open_store(config.predict, build=False, beside=False)  # nothing there is an error now, not after training
+        for path in config.predict or ():
+            open_store(path, build=False, beside=False)  # nothing there is an error now, not after training
         datasets, classes, options = open_data(config, ranks, model)
         if config.dry_run:
             build_task(for_seed(config, config.seeds[0]), datasets, classes, options, ranks)
@@ -81,24 +81,28 @@ def run_seeds(config: Namespace, datasets: dict[str, Samples], classes: tuple, o
                 path = Path(of_seed.out) / "predictions.tsv"
                 results.write_predictions(path, tested[seed], classes or task.names, isinstance(task, Classes))
     if tested and ranks.rank == 0:
-        path = Path(config.out) / "results.json"
-        ranks.say(results.write_results(path, config, task, tested, epochs))
-        older = [*path.parent.glob("report.html"), *path.parent.rglob("predicted-*.tsv")]
-        if older and not config.eval_only:
-            ranks.say(f"warning     older than this model, make them anew: {', '.join(map(str, older))}")
-    if config.predict:
-        store = ranks.first(lambda: open_store(config.predict, workers=config.num_workers or 1, beside=False))
-        unlabelled = Unlabelled(store, residues=options.get("residues", False))
-        predictions = results.predict(task, unlabelled, of_seed, ranks)
-        name = Path(config.predict).resolve().name.split(".")[0]
-        path = Path(config.out) / f"predicted-{name}-{store.checksum[:6]}.tsv"  # of other structures: another file
-        if ranks.rank == 0:
-            results.write_predictions(path, predictions, classes or task.names, isinstance(task, Classes))
-        ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
-    elif config.task in FINETUNE["predict"].only:
+        ranks.say(results.write_results(Path(config.out) / "results.json", config, task, tested, epochs))
+    new = [apply(of_seed, path, task, classes, options, ranks) for path in config.predict or ()]
+    older = {*Path(config.out).glob("report.html"), *Path(config.out).rglob("predicted-*.tsv")}.difference(new)
+    if older and not config.eval_only:
+        ranks.say(f"warning     older than this model, make them anew: {', '.join(sorted(map(str, older)))}")
+    if not new and config.task in FINETUNE["predict"].only:
         plugin = f" {flag('plugin', config.plugin)}" if config.plugin else ""
         ranks.say(f"new files   siamdiff finetune --eval-only {best} --predict STRUCTURES{plugin}")
     return 0
+
+
+def apply(config: Namespace, source: str, task: Task, classes: tuple, options: dict, ranks: Ranks) -> Path:
+    """Predict for all structures of a source; returns the table. Other structures get another table."""
+    store = ranks.first(lambda: open_store(source, workers=config.num_workers or 1, beside=False))
+    unlabelled = Unlabelled(store, residues=options.get("residues", False))
+    predictions = results.predict(task, unlabelled, config, ranks)
+    name = Path(source).resolve().name.split(".")[0]
+    path = Path(config.out).parent / f"predicted-{name}-{store.checksum[:6]}.tsv"
+    if ranks.rank == 0:
+        results.write_predictions(path, predictions, classes or task.names, isinstance(task, Classes))
+    ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
+    return path
 
 
 def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict[str, Samples], tuple, dict]:

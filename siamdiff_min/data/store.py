@@ -206,13 +206,11 @@ def open_store(
         StoreError: no readable protein, a damaged store.
         MachineError, WriteError: no room or no rights, on the disk or elsewhere. Finished shards are kept.
     """
-    if path is None:
-        print("no data given: the structures bundled with the package are used", file=sys.stderr)
-    elif finished := finished_store(path.path if isinstance(path, Origin) else Path(path)):
-        if store is not None or (isinstance(path, Origin) and path.key):
+    origin = path if isinstance(path, Origin) else structure_files(path)
+    if finished := finished_store(origin.path):
+        if store is not None or origin.key:
             raise ConfigError(f"{finished} is a finished store: nothing is built from it, give its structures")
         return ProteinStore(finished)
-    origin = path if isinstance(path, Origin) else structure_files(path)
     homes, name = [Path(store)] if store else _homes(origin), origin.fingerprint(FORMAT)
     folders = [home / name for home in homes]
     folder = next((folder for folder in folders if os.path.isfile(folder / META)), None)

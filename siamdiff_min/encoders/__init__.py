@@ -71,9 +71,9 @@ def named(name: str, build: Callable) -> Callable:
     @wraps(build, updated=())
     def built(level: str, size: str = "paper", preset: str = "paper") -> Encoder:
         encoder = build(level, size, preset)
-        own = "atom" if encoder.builder.with_elements else "residue"
-        if level != own:
-            raise ConfigError(f"the encoder {name} builds graphs of {own} level, but --level is {level}")
+        if level != encoder.builder.level:
+            own = f"graphs of {encoder.builder.level} level"
+            raise ConfigError(f"the encoder {name} builds {own}, but --level is {level}")
         encoder.identity = name, level, size, preset
         return encoder
 

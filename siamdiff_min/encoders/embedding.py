@@ -144,7 +144,7 @@ class Embedder:
                     residue_number=view.residue_number.clone().numpy(),
                     insertion_code=[chr(c).strip() for c in view.insertion_code.tolist()],
                     sequence="".join(ONE_LETTER[t] for t in view.residue_type.tolist()),
-                    incomplete=incomplete(structure, atoms=self.encoder.builder.with_elements),
+                    incomplete=incomplete(structure, atoms=self.encoder.builder.level == "atom"),
                     per_atom=nodes.clone().numpy(),
                     atom_name=[ATOM_NAMES[name] for name in view.atom_name.tolist()],
                     atom_residue=view.atom_residue.clone().numpy(),

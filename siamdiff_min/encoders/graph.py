@@ -86,6 +86,10 @@ class GraphBuilder:
         return protein if self.with_elements else protein.alpha_carbons()
 
     @property
+    def level(self) -> str:
+        return "atom" if self.with_elements else "residue"
+
+    @property
     def num_offsets(self) -> int:
         return max(0, 2 * self.max_offset + 1)
 

@@ -93,7 +93,7 @@ OPTIONS = {  # group of --help -> its options, in order
         tune("kind", "kind of the labels (default: by their looks)", only=TABLE, choices=KINDS),
         tune("metric", "metric that decides which epoch is the best (default: by kind)", only=TABLE, choices=METRICS),
         tune("eval_only", "do not train: score this model (OUT/seed-S/best.pt)", **FREE),
-        tune("predict", "structures to apply the model to; writes OUT/predicted-NAME-*.tsv", only=PREDICTED, **FREE),
+        tune("predict", "structures to predict for, as OUT/predicted-NAME-*.tsv", only=PREDICTED, nargs="+", **FREE),
         both("plugin", "Python files that add a method, a task or an encoder", **FREE, nargs="+", action="extend"),
     ],
     "data": [

@@ -349,11 +349,10 @@ def test_two_processes_that_open_at_once(folder, tmp_path, capfd):
     open_store(folder, tmp_path / "s").verify()
 
 
-def test_without_data_the_bundle_is_used_and_said(folder, cache, capsys, monkeypatch):
+def test_without_data_the_bundle_is_used(folder, cache, monkeypatch):
     monkeypatch.setattr(sources, "bundle_path", lambda: folder)
     store = open_store()
     assert len(store) == 10 and store.path.parent.parent == cache
-    assert "structures bundled with the package are used" in capsys.readouterr().err
     assert open_store().path == store.path
 
 

@@ -328,8 +328,10 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     out = Path("-".join(columns))
     data = ["--labels", "lab.csv", "--data", "files", "--value-column", *columns, "--missing", "n.d."]
     frozen = ["--task", "table", *data, "--freeze", "--folds", "4", "--init-from", "siamdiff-residue"]
-    assert finetune.main([*frozen, *QUICK, "--out", str(out), "--predict", "files/p3.cif.gz"]) == 0
+    new = ["--predict", "files/p3.cif.gz"]
+    assert finetune.main([*frozen, *QUICK, "--out", str(out), *new, "files/p4.pdb"]) == 0
     said = capsys.readouterr().out
+    assert "older" not in said and said.count("predicted   1 structures") == 2
     assert "decimal commas" in said and "columns that are not read: Datum" in said and "4 folds     12 samples" in said
     assert ("halb: 4 of 12 rows were not measured" in said) == (len(columns) == 2)
     results = json.loads((out / "results.json").read_text())
@@ -341,6 +343,9 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     assert abs(np.ravel(predicted["prediction"])[0] - 22.5) < 5
     page = report.write_page([out]).read_text()
     assert f"<h1>{', '.join(columns)}: regression of structures" in page and page.count("Predicted against true") >= 1
+    assert finetune.main([*frozen, *QUICK, "--out", str(out), *new]) == 0
+    (older,) = re.findall("older than this model.*: (.*)", capsys.readouterr().out)
+    assert older == f"{next(out.glob('predicted-p4-*'))}, {out / 'report.html'}"
     model = ["--eval-only", str(out / "seed-0" / "best.pt"), "--labels", "lab.csv", "--data", "files"]
     assert cli.main(["finetune", *model, "--missing", "n.d.", *QUICK]) == 0
     assert "was fitted to all structures of its table" in capsys.readouterr().out
