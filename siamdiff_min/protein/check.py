@@ -24,8 +24,8 @@ MAX_REACH = 12.0  # from an atom to the CA of its residue; 10.0
 MAX_DENSITY = ((4.5, 100, "atoms"), (10.0, 150, "CA atoms"), (1.0, 3, "CA atoms"))
 
 
-def check_protein(path, protein: Protein, chain_names: Sequence[str] = ()) -> None:
-    """Raise StructureError unless a single protein looks like one. `path` is its name in the message."""
+def check_protein(path, protein: Protein, chain_names: Sequence[str] = ()) -> Protein:
+    """The single protein as it is. Raises StructureError unless it looks like one; `path` is its name in the message."""
     pos, chain = protein.pos.detach().cpu(), protein.chain.cpu()
     carbon = (protein.atom_name == CA).nonzero().squeeze(1).cpu()
     owner = protein.atom_residue.cpu()
@@ -48,6 +48,7 @@ def check_protein(path, protein: Protein, chain_names: Sequence[str] = ()) -> No
         if _crowded(pos if what == "atoms" else alpha, radius, most):
             detail = f"over {most} {what} within {radius} angstrom of one: nanometres? padding?"
             raise StructureError(path, "denser than matter", detail)
+    return protein
 
 
 def _crowded(pos: Tensor, radius: float, most: int) -> bool:

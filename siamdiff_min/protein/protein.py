@@ -45,7 +45,7 @@ class Protein:
         `sequence` has letters, or indices into RESIDUES (R,). `chain` has a name or number for every residue (R,), by
         default there is one chain. Raises StructureError.
         """
-        return _checked(Protein(**arrays.from_ca(pos, sequence, chain)))
+        return check_protein("pos", Protein(**arrays.from_ca(pos, sequence, chain)))
 
     @staticmethod
     def from_atom37(pos, mask, sequence, chain=None) -> Protein:
@@ -54,7 +54,7 @@ class Protein:
         `sequence` has letters, or the numbers (R,) called `aatype` there; `chain` is as in `from_ca`. Every residue
         needs its CA. Raises StructureError.
         """
-        return _checked(Protein(**arrays.from_atom37(pos, mask, sequence, chain)))
+        return check_protein("pos", Protein(**arrays.from_atom37(pos, mask, sequence, chain)))
 
     def __repr__(self) -> str:
         return f"Protein(B={self.num_proteins}, R={self.num_residues}, N={self.num_atoms})"
@@ -136,11 +136,6 @@ class Protein:
         """The inverse of `pack`: a list of B single proteins."""
         singles = [self.select_residues(self.residue_protein == b) for b in range(self.num_proteins)]
         return [replace(p, residue_protein=torch.zeros_like(p.residue_protein), num_proteins=1) for p in singles]
-
-
-def _checked(protein: Protein) -> Protein:
-    check_protein("pos", protein)
-    return protein
 
 
 TENSOR_FIELDS = tuple(f.name for f in fields(Protein) if f.name != "num_proteins")
