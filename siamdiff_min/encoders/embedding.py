@@ -90,8 +90,8 @@ class Embedder:
         named = []
         for i, (name, structure) in enumerate(structures_in(inputs, skipped)):
             if name is None and isinstance(structure, Structure):  # from memory: files were checked when they were read
-                name, error = str(i), tried(check_protein, i, structure.protein, structure.chain_names)
-                structure = error or structure
+                name, checked = str(i), tried(check_protein, i, structure.protein, structure.chain_names)
+                structure = checked if isinstance(checked, StructureError) else structure
             if passed(structure):
                 named.append((name, structure))
         results = [embedding for embedding in self.embed_group(named, include) if passed(embedding)]

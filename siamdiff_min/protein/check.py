@@ -25,7 +25,7 @@ MAX_DENSITY = ((4.5, 100, "atoms"), (10.0, 150, "CA atoms"), (1.0, 3, "CA atoms"
 
 
 def check_protein(path, protein: Protein, chain_names: Sequence[str] = ()) -> Protein:
-    """The single protein as it is. Raises StructureError unless it looks like one; `path` is its name in the message."""
+    """The protein as it is. Raises StructureError if it does not look like one; `path` is its name in the message."""
     pos, chain = protein.pos.detach().cpu(), protein.chain.cpu()
     carbon = (protein.atom_name == CA).nonzero().squeeze(1).cpu()
     owner = protein.atom_residue.cpu()
