@@ -7,9 +7,7 @@ bfloat16 with their memory and the waits of the host, and training with its load
 the next one follows. On a CPU it does the same with the smallest networks. `pytest -m gpu` runs the golden tests.
 """
 
-import argparse
 import hashlib
-import json
 import os
 import statistics
 import subprocess
@@ -22,10 +20,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.step import Step, timed
-from siamdiff_min.machine import keep_freed_memory, peak_memory
+from benchmarks.speed import ROOT, last_line
+from benchmarks.step import DEVICE, Step, timed
 
-ROOT = Path(__file__).parent.parent
 KINDS = {"float32": ("off", "highest"), "TF32": ("off", "high"), "bf16": ("bf16", "highest")}  # amp, float32 products
 
 
@@ -33,8 +30,7 @@ def stepper(level: str, size: str, kind: str, copies: int, device: str) -> Step:
     """SiamDiff on the batch of a level, taken so many times."""
     amp, precision = KINDS[kind]
     torch.set_float32_matmul_precision(precision)
-    args = argparse.Namespace(device=device, preset="paper", part="all", copies=copies)
-    return Step(("siamdiff", level, "gearnet", size, amp), args)
+    return Step(level, "gearnet", size, amp, "paper", "all", device, copies=copies)
 
 
 def losses(step: Step, steps: int) -> list[float]:
@@ -44,7 +40,7 @@ def losses(step: Step, steps: int) -> list[float]:
 
 def waits(step: Step) -> int:
     """How often the host waits for the device in one step."""
-    if step.args.device == "cpu":
+    if step.device == "cpu":
         return 0
     torch.cuda.set_sync_debug_mode("warn")
     with warnings.catch_warnings(record=True) as caught:
@@ -54,23 +50,19 @@ def waits(step: Step) -> int:
     return sum("synchronizing" in str(warning.message) for warning in caught)
 
 
-def train(device: str, size: str, *options: str, timeout: float) -> dict:
-    """The last training line of metrics.jsonl of a run of train.py on the bundle, and hashes of its weights."""
+def train(device: str, size: str, *options: str) -> dict:
+    """The last training line of a run of train.py on the bundle, and hashes of its weights.
+
+    Raises RuntimeError with the last words of a run that fails.
+    """
     with tempfile.TemporaryDirectory() as out:
         command = [sys.executable, "train.py", "--device", device, "--size", size, "--out", out, *options]
-        execute(command, timeout)
-        lines = [json.loads(line) for line in (Path(out) / "metrics.jsonl").read_text().splitlines()]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode:
+            raise RuntimeError(f"status {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}")
         saved = torch.load(Path(out) / "encoder.pt", weights_only=True)["state"]
-    last = next(line for line in reversed(lines) if line["split"] == "train")
-    return last | {"weights": {name: hashlib.sha256(x.numpy()).hexdigest() for name, x in saved.items()}}
-
-
-def execute(command: list[str], timeout: float) -> str:
-    """What a command prints. Raises RuntimeError with its last words if it fails."""
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
-    if done.returncode:
-        raise RuntimeError(f"status {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}")
-    return done.stdout
+        hashes = {name: hashlib.sha256(x.numpy()).hexdigest() for name, x in saved.items()}
+        return last_line(Path(out)) | {"weights": hashes}
 
 
 @contextmanager
@@ -96,24 +88,16 @@ def table(level: str, size: str, device: str, copies: list[int]) -> None:
             step, steps = stepper(level, size, kind, number, device), 3 if device == "cuda" else 1
             losses(step, 2)
             median = statistics.median(timed(lambda: losses(step, steps))[1] for _ in range(3)) / steps  # noqa: B023
-            memory = peak_memory(torch.device(device)) / 1e3
-            figures = f"{median * 1e3:.1f} | {4 * number / median:.1f} | {memory:.2f} | {waits(step)}"
+            figures = f"{median * 1e3:.1f} | {4 * number / median:.1f} | {step.memory():.2f} | {waits(step)}"
         except torch.OutOfMemoryError:
             figures = "out of memory | | |"
         print(f"| {level} | {4 * number} | {kind} | {figures} |", flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cuda", "cpu"])
-    parser.add_argument("--copies", type=int, nargs="+", help="batches of the table, 4 proteins each (1 4 16; CPU: 1)")
-    parser.add_argument("--steps", type=int, help="of the comparisons (50; CPU: 4)")
-    args = parser.parse_args()
-    device, cuda = args.device, args.device == "cuda"
-    copies, steps = args.copies or ([1, 4, 16] if cuda else [1]), args.steps or (50 if cuda else 4)
+def main(device: str = DEVICE) -> None:
+    cuda = device == "cuda"
+    copies, steps = ([1, 4, 16], 50) if cuda else ([1], 4)  # of the batch of 4 proteins; of the comparisons
     size, cores = ("paper", str(min(8, os.cpu_count()))) if cuda else ("tiny", "0")
-    if not cuda:
-        keep_freed_memory()
     print(f"## {torch.cuda.get_device_name() if cuda else 'CPU'}, torch {torch.__version__}; networks of size {size}")
     with section(f"bfloat16 against float32, {steps} steps: relative difference of the mean loss of the second half"):
         for level in ("atom", "residue"):
@@ -122,7 +106,7 @@ def main() -> None:
             print(f"- {level}: {low / full - 1:+.2%}")
     with section("Deterministic: are two runs the same?"):
         some = ["--deterministic", "--level", "atom", "--max-steps", "3", "--batch-size", "4", "--num-workers", "0"]
-        first, second = (train(device, "tiny", *some, timeout=120)["weights"] for _ in range(2))
+        first, second = (train(device, "tiny", *some)["weights"] for _ in range(2))
         print("the same to the last bit" if first == second else "**they differ**")
     for level in ("atom", "residue"):
         with section(f"Steps, {level} level"):
@@ -131,7 +115,7 @@ def main() -> None:
             batch, most = ("16", "60") if cuda else ("4", "2")
             options = ["--batch-size", batch, "--max-steps", most, "--log-every", str(int(most) // 2)]
             options += ["--level", level, "--amp", "bf16", "--num-workers", cores]
-            found = train(device, size, *options, timeout=120)
+            found = train(device, size, *options)
             rate, memory = found["proteins_per_second"], found["peak_memory_mb"] / 1e3
             print(f"batches of {batch}, bf16, {cores} processes that load: {rate:.1f} proteins/s, {memory:.2f} GB")
 

@@ -8,10 +8,11 @@
     python -m benchmarks.speed embedding   bundled structures embedded per second, by the command that users run
     python -m benchmarks.speed ddp         proteins per second of 1, 2, ... processes, one thread each
 
-`python -m benchmarks.speed COMMAND --help` has the options of each.
+Options: `python -m benchmarks.speed --help`.
 """
 
 import argparse
+import itertools
 import json
 import shutil
 import statistics
@@ -36,8 +37,7 @@ from siamdiff_min.protein.conformer import rotate_side_chains
 from siamdiff_min.protein.protein import Protein
 
 ROOT = Path(__file__).parent.parent
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-BATCH = 4  # proteins of a process, in `ddp`
+BATCH, STEPS = 4, 20  # of a process in `ddp`: proteins, steps
 
 
 def repeated(work, repeats: int, device: str = "cpu"):
@@ -61,7 +61,7 @@ def graph(args: argparse.Namespace) -> None:
     """Milliseconds to build the edges with their features, the line graph with its angles, and the encoder's sums."""
     print(f"torch {torch.__version__}, {args.device}, {torch.get_num_threads()} threads")
     print("| level | proteins | nodes | edges | edges of the line graph | graph | line graph | sums |\n|" + "---|" * 8)
-    for level, size in ((level, size) for level in args.level for size in args.sizes):
+    for level, size in itertools.product(args.level, args.sizes):
         builder, timing = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level], (args.repeats, args.device)
         protein = builder.select_nodes(batch(size, level == "atom")).to(args.device)
         made, building = repeated(partial(builder, protein), *timing)
@@ -101,38 +101,40 @@ def repeat(store: ProteinStore, proteins: int, folder: Path) -> ProteinStore:
     return ProteinStore(folder)
 
 
-def crops_per_second(store: ProteinStore, count: int, length: int, seed: int) -> float:
-    """Random crops in batches of 64, as training takes them."""
-    crops = Crops(store, length, seed)
-    keys = [(0, int(i)) for i in np.random.default_rng(seed).integers(len(store), size=count)]
-    work = lambda: [crops.collate([crops[key] for key in keys[k : k + 64]]) for k in range(0, count, 64)]  # noqa: E731
-    return count / timed(work)[1]
-
-
 def store(args: argparse.Namespace) -> None:
-    """Random crops of 100 residues per second, one process: of the bundled store, and of one that repeats it.
+    """Random crops of 100 residues per second, in batches of 64: of the bundled store, and of one that repeats it.
 
     The large one takes a few GB in the temporary folder, which are removed at the end.
     """
     with tempfile.TemporaryDirectory() as folder:
         for made in open_store(), repeat(open_store(), args.proteins, Path(folder) / "store"):
-            rates = [crops_per_second(made, args.crops, 100, seed) for seed in range(args.repeats)]
+            rates = []
+            for seed in range(args.repeats):
+                crops, order = Crops(made, 100, seed), np.random.default_rng(seed).integers(len(made), size=args.crops)
+                keys = [(0, int(i)) for i in order]
+                parts = [keys[k : k + 64] for k in range(0, len(keys), 64)]
+                _, seconds = timed(lambda: [crops.collate([crops[key] for key in part]) for part in parts])  # noqa: B023
+                rates.append(len(keys) / seconds)
             print(f"{len(made)} proteins, in the page cache: {statistics.median(rates):.0f} crops/s", flush=True)
 
 
 def embedding(args: argparse.Namespace) -> None:
-    """The whole command: imports, gzip-compressed files, graphs, an encoder with random weights, the .npz."""
+    """The whole command: imports, gzip-compressed files, graphs, GearNet with random weights, the .npz."""
     count = len(find_structures(bundle_path()).sources)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "encoder.pt"
         command = [sys.executable, "-m", "siamdiff_min.embed", bundle_path(), "--checkpoint", checkpoint]
         command += ["--include", "mean", "per_residue", "--out", Path(folder) / "embeddings.npz"]
-        for level, size in ((level, size) for level in args.level for size in args.size):
-            ENCODERS[args.encoder](level, size).save(checkpoint)
-            _, seconds = repeated(
-                partial(subprocess.run, command, cwd=ROOT, check=True, capture_output=True), args.repeats
-            )
-            print(f"{args.encoder}, {level}, {size}: {count / seconds:.1f} structures/s", flush=True)
+        embed = partial(subprocess.run, command, cwd=ROOT, check=True, capture_output=True)
+        for level, size in itertools.product(args.level, args.size):
+            ENCODERS["gearnet"](level, size).save(checkpoint)
+            print(f"{level}, {size}: {count / repeated(embed, args.repeats)[1]:.1f} structures/s", flush=True)
+
+
+def last_line(run: Path) -> dict:
+    """The last training line of a run's metrics.jsonl."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["split"] == "train"][-1]
 
 
 def ddp(args: argparse.Namespace) -> None:
@@ -141,15 +143,14 @@ def ddp(args: argparse.Namespace) -> None:
     The numbers of processes are interleaved. Efficiency is the rate per process over that of the first number.
     """
     measured = {ranks: [] for ranks in args.ranks}
-    for _, ranks in ((n, ranks) for n in range(args.repeats) for ranks in args.ranks):
+    for ranks in args.ranks * args.repeats:
         with tempfile.TemporaryDirectory() as out:
             command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
-            command += ["train.py", "--size", "tiny", "--threads", "1", "--max-steps", str(args.steps), "--out", out]
+            command += ["train.py", "--size", "tiny", "--threads", "1", "--max-steps", str(STEPS), "--out", out]
             command += ["--batch-size", str(BATCH), "--global-batch-size", str(BATCH * ranks)]
-            command += ["--log-every", str(args.steps // 2), "--save-every", str(10 * args.steps), *args.options]
+            command += ["--log-every", str(STEPS // 2), "--save-every", str(10 * STEPS)]
             subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-            lines = [json.loads(line) for line in (Path(out) / "metrics.jsonl").read_text().splitlines()]
-        measured[ranks].append([line for line in lines if line["split"] == "train"][-1])
+            measured[ranks].append(last_line(Path(out)))
     base = None
     for ranks, last in measured.items():
         rate, memory = (statistics.median(x[key] for x in last) for key in ("proteins_per_second", "peak_memory_mb"))
@@ -158,38 +159,24 @@ def ddp(args: argparse.Namespace) -> None:
         print(f"{ranks} ranks: {rate:.2f} proteins/s, efficiency {share:.0%}, {memory / 1e3:.2f} GB per rank")
 
 
+COMMANDS = {"step": (step.measure, 5), "against": (against.compare, 20), "graph": (graph, 5), "reading": (reading, 3)}
+COMMANDS |= {"store": (store, 5), "embedding": (embedding, 3), "ddp": (ddp, 3)}  # what to run, how often
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-
-    def command(name: str, run, about: str, repeats: int) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-        added.set_defaults(run=run)
-        added.add_argument("--repeats", type=int, default=repeats)
-        return added
-
-    step.add_options(command("step", step.measure, step.__doc__, 5))
-    compared = command("against", against.compare, against.__doc__, 20)
-    compared.add_argument("commit", help="a commit, branch or tag of this repository")
-    step.add_options(compared)
-    graphs = command("graph", graph, graph.__doc__, 5)
-    graphs.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000])
-    graphs.add_argument("--device", default=DEVICE)
-    command("reading", reading, reading.__doc__, 3)
-    stores = command("store", store, store.__doc__, 5)
-    stores.add_argument("--proteins", type=int, default=100_000)
-    stores.add_argument("--crops", type=int, default=2000)
-    embeddings = command("embedding", embedding, embedding.__doc__, 3)
-    embeddings.add_argument("--size", nargs="+", default=["tiny", "paper"], choices=["tiny", "paper"])
-    embeddings.add_argument("--encoder", default="gearnet", choices=list(ENCODERS))
-    for added in graphs, embeddings:
-        added.add_argument("--level", nargs="+", default=["atom", "residue"], choices=["atom", "residue"])
-    processes = command("ddp", ddp, ddp.__doc__, 3)
-    processes.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
-    processes.add_argument("--steps", type=int, default=20)
-    processes.add_argument("options", nargs="*", help="options of train.py, after --")
+    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("commit", nargs="?", default="HEAD", help="against: a commit, branch or tag")
+    parser.add_argument("--repeats", type=int)
+    step.add_options(parser)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000], help="graph: nodes")
+    parser.add_argument("--proteins", type=int, default=100_000, help="store")
+    parser.add_argument("--crops", type=int, default=2000, help="store")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="ddp: numbers of processes")
     args = parser.parse_args(argv)
-    args.run(args)
+    run, repeats = COMMANDS[args.command]
+    args.repeats = args.repeats or repeats
+    run(args)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Time and memory of one full pre-training step: both views forward, all heads, backward, Adam.
+"""Time and memory of one full pre-training step of SiamDiff: both views forward, all heads, backward, Adam.
 
-    python -m benchmarks.speed step [--method siamdiff] [--level atom residue] [--size paper tiny] [--amp off bf16]
+    python -m benchmarks.speed step [--level atom residue] [--encoder gearnet] [--size paper tiny] [--amp off bf16]
                                     [--device cpu] [--preset official] [--against plain] [--part all|encoder]
 
-The batches are real: four chains of 100 residues (atom level) or of 150 (residue level), in `benchmarks/batches/`.
+The batches are real: four chains of 100 residues (atom level) or of 150 (residue level), in `benchmarks/batches.npz`.
 Noise levels and masks of a step follow from its number, so all configurations see the same. Prints for each median and
 range in seconds, the rate of its matrix products beside that of large ones, and its memory. `--against plain` takes
 steps with the formulas as published (`encoders/formulas.py`) in turn with these. `--part encoder` is the encoder alone,
@@ -23,12 +23,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from siamdiff_min.encoders import ENCODERS, formulas
 from siamdiff_min.machine import keep_few_plans, keep_freed_memory, peak_memory
-from siamdiff_min.pretraining import OBJECTIVES
-from siamdiff_min.protein.constants import ATOM_ELEMENT
+from siamdiff_min.pretraining import build_siamdiff
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import SIZES
 
-LISTS = ("method", "level", "encoder", "size", "amp")  # options with several values
+BATCHES = Path(__file__).with_name("batches.npz")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def timed(work, device: str = "cpu"):
@@ -41,59 +41,50 @@ def timed(work, device: str = "cpu"):
 
 
 def load_batch(level: str) -> Protein:
-    """The benchmark batch of a level, as float32 on the CPU."""
-    with np.load(Path(__file__).parent / "batches" / f"{level}.npz", allow_pickle=False) as arrays:
-        a = {name: torch.from_numpy(x) for name, x in arrays.items()}
-    sizes, residues = a["num_residues"], len(a["residue_type"])
-    return Protein(
-        pos=a["pos"],
-        element=torch.tensor(ATOM_ELEMENT)[a["atom_name"].long()],
-        atom_name=a["atom_name"].long(),
-        atom_residue=a["atom_residue"].long(),
-        residue_type=a["residue_type"].long(),
-        masked=torch.zeros(residues, dtype=torch.bool),
-        residue_number=a["residue_number"].long(),
-        insertion_code=torch.full((residues,), ord(" ")),
-        residue_index=torch.cat([torch.arange(n) for n in sizes.tolist()]),
-        chain=torch.zeros(residues, dtype=torch.long),
-        residue_protein=torch.arange(len(sizes)).repeat_interleave(sizes),
-        num_proteins=len(sizes),
-    )
+    """The four proteins of a level, as float32 on the CPU."""
+    with np.load(BATCHES, allow_pickle=False) as arrays:
+        names = [name for name in arrays.files if name.startswith(level)]
+        return Protein(**{name.split("/")[1]: torch.from_numpy(arrays[name]) for name in names}, num_proteins=4)
 
 
 class Step:
     """One configuration, ready to be stepped."""
 
-    def __init__(self, setting: tuple[str, ...], args: argparse.Namespace, form: str = "fast"):
-        method, level, encoder, size, self.amp = setting
-        self.name, self.args, self.form = " ".join([*setting, args.preset, form]), args, form
+    def __init__(self, level, encoder, size, amp, preset, part, device, form="fast", copies=1):
+        self.name = " ".join([level, encoder, size, amp, preset, form])
+        self.amp, self.part, self.device, self.form = amp, part, device, form
+        if device == "cpu":
+            keep_freed_memory()
         torch.manual_seed(0)
-        network = ENCODERS[encoder](level, size, args.preset)
-        self.objective = OBJECTIVES[method](network, level, args.preset).to(args.device)
+        self.objective = build_siamdiff(ENCODERS[encoder](level, size, preset), level, preset).to(device)
         self.adam = torch.optim.Adam(self.objective.parameters(), lr=1e-4, fused=True)
-        self.batch = Protein.pack([load_batch(level)] * args.copies).to(args.device)
+        self.batch = Protein.pack([load_batch(level)] * copies).to(device)
         self.seconds = []
 
     def update(self, number: int) -> torch.Tensor:
         """One step, and its loss."""
         self.adam.zero_grad()
-        generator = torch.Generator(self.args.device).manual_seed(number)
+        generator = torch.Generator(self.device).manual_seed(number)
         with (
             patch.object(formulas, "form", self.form),
-            torch.autocast(self.args.device, torch.bfloat16, enabled=self.amp == "bf16"),
+            torch.autocast(self.device, torch.bfloat16, enabled=self.amp == "bf16"),
         ):
-            if self.args.part == "encoder":
+            if self.part == "encoder":
                 loss = self.objective.encoder(self.batch).node.square().mean()
             else:
                 loss, _ = self.objective(self.batch, generator)
         loss.backward()
-        if self.args.part == "all":
+        if self.part == "all":
             self.adam.step()
         return loss.detach()
 
     def run(self, number: int) -> None:
         """One step, timed."""
-        self.seconds.append(timed(lambda: self.update(number), self.args.device)[1])
+        self.seconds.append(timed(lambda: self.update(number), self.device)[1])
+
+    def memory(self) -> float:
+        """Most memory so far, in GB."""
+        return peak_memory(torch.device(self.device)) / 1e3
 
 
 def product_rate(device: str, amp: str, width: int) -> float:
@@ -104,36 +95,39 @@ def product_rate(device: str, amp: str, width: int) -> float:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--method", nargs="+", default=["siamdiff"], choices=list(OBJECTIVES))
-    parser.add_argument("--encoder", nargs="+", default=["gearnet"], choices=list(ENCODERS))
+    """Those of a step; graphs, embeddings and `against` take some of them."""
     parser.add_argument("--level", nargs="+", default=["atom", "residue"], choices=["atom", "residue"])
+    parser.add_argument("--encoder", nargs="+", default=["gearnet"], choices=list(ENCODERS))
     parser.add_argument("--size", nargs="+", default=["paper"], choices=SIZES)
     parser.add_argument("--amp", nargs="+", default=["off"], choices=["off", "bf16"])
     parser.add_argument("--preset", default="paper", choices=["paper", "official"])
-    parser.add_argument("--against", choices=["plain"], help="also time the formulas as published (CPU)")
     parser.add_argument("--part", default="all", choices=["all", "encoder"])
-    parser.add_argument("--copies", type=int, default=1, help="the batch is repeated so many times (4 proteins each)")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default=DEVICE)
+    parser.add_argument("--against", choices=["plain"], help="step: also the formulas as published (CPU)")
+
+
+def settings(args: argparse.Namespace) -> list[tuple[str, ...]]:
+    """What `Step` takes, for every configuration of a command line."""
+    one_each = [args.preset], [args.part], [args.device]
+    return list(itertools.product(args.level, args.encoder, args.size, args.amp, *one_each))
 
 
 def measure(args: argparse.Namespace) -> None:
     """Run the configurations of one command line, and print a few lines for each."""
-    if args.device == "cpu":
-        keep_freed_memory()
-        if "bf16" in args.amp:
-            keep_few_plans()
+    if "bf16" in args.amp:
+        keep_few_plans()
     print(f"torch {torch.__version__}, {args.device}, {torch.get_num_threads()} threads")
-    for setting in itertools.product(*(getattr(args, name) for name in LISTS)):
-        steps = [Step(setting, args, form) for form in (["fast", "plain"] if args.against else ["fast"])]
+    for setting in settings(args):
+        steps = [Step(*setting, form) for form in ("fast", *([args.against] if args.against else []))]
         for step in steps:
             step.run(0)
             step.seconds = []
-        memory, rates = peak_memory(torch.device(args.device)) / 1e3, []
+        first, *plain = steps
+        memory, rates = first.memory(), []
         for number in range(1, args.repeats + 1):
             for step in steps:
                 step.run(number)
-            rates.append(product_rate(args.device, setting[-1], min(steps[0].objective.encoder.out_dim, 3072)))
-        first, *plain = steps
+            rates.append(product_rate(args.device, first.amp, min(first.objective.encoder.out_dim, 3072)))
         with FlopCounterMode(display=False) as counter:
             first.update(1)
         flop, median, rate = counter.get_total_flops(), statistics.median(first.seconds), statistics.median(rates)
