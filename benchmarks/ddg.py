@@ -12,7 +12,6 @@ in the order of the table.
 """
 
 import argparse
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 
 from benchmarks.families import families
-from benchmarks.kept import kept
+from benchmarks.kept import kept, rows_of
 from benchmarks.ppis import interval
 from benchmarks.probe import Item, load, save, short, sides
 from siamdiff_min.data.sources import find_structures
@@ -74,9 +73,8 @@ def read_mutations(data: Path, table: str, required: bool = True) -> list[Mutati
 
     A refused structure is an error. If not `required`, its rows are left out instead, and a line says so.
     """
-    with open(data / table, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    sources, chains, place = {source.name: source for source in find_structures(data).sources}, {}, {}
+    rows, chains, place = rows_of(data / table), {}, {}
+    sources = {source.name: source for source in find_structures(data).sources}
     for name, chain in sorted({(row["structure"], row["chain"]) for row in rows}):
         try:
             structure = sources[name].read()
@@ -88,8 +86,7 @@ def read_mutations(data: Path, table: str, required: bool = True) -> list[Mutati
         (side,) = sides(structure, chain)
         chains[name + chain] = side.protein
         place |= {(name, chain, f"{n}{code}".strip()): i for i, (_, n, code) in enumerate(side.positions)}
-    sequence = {k: "".join(ONE_LETTER[t] for t in p.residue_type.tolist()) for k, p in chains.items()}
-    family, found = families(sequence, {name: name[:4] for name in sequence}), []
+    family, found = families(chains), []
     for row in [row for row in rows if row["structure"] + row["chain"] in chains]:
         name, residue = row["structure"] + row["chain"], place[row["structure"], row["chain"], row["number"]]
         wild, mutant = (ONE_LETTER.index(row[key]) for key in ("wild", "mutant"))

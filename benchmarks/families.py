@@ -4,6 +4,9 @@ from itertools import combinations
 
 from Bio.Align import PairwiseAligner, substitution_matrices
 
+from siamdiff_min.protein.constants import ONE_LETTER
+from siamdiff_min.protein.protein import Protein
+
 IDENTITY, COVERED, EXPECTED = 0.30, 0.50, 1e-3  # of the aligned residues; of the shorter sequence; chance hits
 K, LAMBDA = 0.041, 0.267  # of BLOSUM62 with gaps of 11 + 1 per residue (Altschul and Gish 1996)
 
@@ -26,15 +29,16 @@ def related(aligner: PairwiseAligner, one: str, two: str, searched: int) -> bool
     return same >= IDENTITY * covered and covered >= COVERED * min(len(one), len(two))
 
 
-def families(sequences: dict[str, str], entry: dict[str, str]) -> dict[str, str]:
-    """The family of every name, called by one of its members: names of one entry, or of related sequences, belong
-    together, and so do those that others join."""
+def families(proteins: dict[str, Protein]) -> dict[str, str]:
+    """The family of every name, called by one of its members: names of one entry (four characters), or of related
+    sequences, belong together, and so do those that others join."""
     aligner = local_aligner()
+    sequences = {k: "".join(ONE_LETTER[t] for t in protein.residue_type.tolist()) for k, protein in proteins.items()}
     family = {name: name for name in sequences}
     searched = sum(map(len, sequences.values()))
     for one, two in combinations(sorted(sequences), 2):
         if family[one] != family[two] and (
-            entry[one] == entry[two] or related(aligner, sequences[one], sequences[two], searched)
+            one[:4] == two[:4] or related(aligner, sequences[one], sequences[two], searched)
         ):
             old, new = sorted((family[one], family[two]))[::-1]
             family = {name: new if own == old else own for name, own in family.items()}

@@ -4,6 +4,7 @@ python -m benchmarks.kept FOLDER...  # pack them
 """
 
 import argparse
+import csv
 import io
 import zipfile
 from collections.abc import Iterator
@@ -36,6 +37,12 @@ def kept(*folders: Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
             if name.endswith(".npz"):
                 with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                     yield name.removesuffix(".npz"), dict(arrays)
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """The rows of a table with tabs."""
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def pack(folder: Path) -> None:

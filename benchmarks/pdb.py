@@ -13,20 +13,9 @@ def write_pdb(path_or_file, protein: Protein, chain_names: tuple[str, ...] | Non
     """Write one protein as a PDB file. `read_structure` gives it back with coordinates rounded to 0.001 angstrom.
 
     Residues that lost their CA are written, but not read back. `chain_names` are single characters, one for every value
-    of `protein.chain`; by default A, B, C, ...
-
-    Raises ValueError for a batch, and for values that the fixed columns of the format cannot hold.
+    of `protein.chain`; by default A, B, C, ... Numbers and coordinates must fit into their columns.
     """
-    if protein.num_proteins != 1:
-        raise ValueError(f"a PDB file holds one protein, got a batch of {protein.num_proteins}")
     names = CHAIN_LETTERS if chain_names is None else [name or " " for name in chain_names]
-    count = int(protein.chain.max()) + 1 if protein.num_residues else 0
-    if count > len(names) or any(len(name) != 1 for name in names[:count]):
-        raise ValueError(f"{count} chains need as many one-character names, got {chain_names or len(names)}")
-    if not ((protein.pos > -999.9995) & (protein.pos < 9999.9995)).all():
-        raise ValueError("the PDB format holds coordinates between -999.999 and 9999.999 angstrom")
-    if not ((protein.residue_number > -1000) & (protein.residue_number < 10000)).all():
-        raise ValueError("the PDB format holds residue numbers between -999 and 9999")
     chains = protein.chain.tolist()
     per_residue = protein.residue_type, protein.residue_number, protein.insertion_code
     labels = [

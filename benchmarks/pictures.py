@@ -11,14 +11,13 @@ import torch
 from torch import nn
 
 from benchmarks.probe_report import FLOORS, PACKAGE, SCRATCH, Result, difference, mean_of, read_all
-from benchmarks.walkthrough import draw_walkthrough
+from benchmarks.walkthrough import FIRST, HIDDEN, INK, PAPER, SECOND, bonds, draw_walkthrough, lines
 from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.fast import Piecewise
 from siamdiff_min.pretraining import build_siamdiff
 
 ROOT = Path(__file__).parents[1]
-FIRST, SECOND, INK, HIDDEN, PAPER = "#1b6ca8", "#c8541b", "#222222", "#a8a8a8", "#ffffff"  # pages may be dark
 
 # ---- algorithm.svg ---------------------------------------------------------------------------------------------------
 
@@ -55,7 +54,7 @@ def draw_algorithm(out: Path) -> None:
         axes = figure.add_axes((left, bottom, 0.19, 0.36))
         axes.axis("off")
         xy = ((shown.pos - protein.pos.mean(0)) @ plane).numpy()
-        pairs = (torch.cdist(bonded.pos, bonded.pos) < 2).triu(1).nonzero().numpy()
+        pairs = bonds(bonded)
         hidden = shown.masked[shown.atom_residue].numpy()[pairs].all(1)
         thick = np.zeros(len(pairs), bool) if bold is None else bold.numpy()[pairs].any(1)
         for chosen, ink, width in (
@@ -63,8 +62,7 @@ def draw_algorithm(out: Path) -> None:
             (~hidden & thick, colour, 3.2),
             (hidden, MASK, 2.6),
         ):
-            x, y = np.insert(xy[pairs[chosen]], 2, np.nan, axis=1).reshape(-1, 2).T
-            axes.plot(x, y, color=ink, linewidth=width, solid_capstyle="round")
+            lines(axes, xy, pairs[chosen], color=ink, linewidth=width, solid_capstyle="round")
         axes.set_aspect("equal")
 
     def arrow(start, end, colour=INK, bend=0.0) -> None:
@@ -92,7 +90,7 @@ def draw_algorithm(out: Path) -> None:
     box = {"boxstyle": "round,pad=0.008", "facecolor": "#eeeeee", "edgecolor": INK}
     whole.add_patch(FancyBboxPatch((0.645, 0.2), 0.08, 0.56, **box))
     write(0.685, 0.48, "encoder\nshared by both", rotation=90)
-    for x, title, lines in (
+    for x, title, place in (
         (0.10, "a protein", "line 1"),
         (0.305, "two conformers:\nside chains turned (thick)", "lines 2-3"),
         (0.51, "noise at one step t,\none mask (dark)", "lines 4-7"),
@@ -100,7 +98,7 @@ def draw_algorithm(out: Path) -> None:
         (0.895, "each view is denoised\nfrom the other one", "lines 10-11"),
     ):
         write(x, 0.945, title)
-        write(x, 0.025, f"Alg. 1, {lines}", "#666666", 9)
+        write(x, 0.025, f"Alg. 1, {place}", "#666666", 9)
     with rc_context({"svg.hashsalt": "siamdiff", "svg.fonttype": "path"}):
         figure.savefig(out, metadata={"Date": None})
 
@@ -111,18 +109,13 @@ WIDTHS, SEED = (5, 3, 1), 28  # units of the two hidden layers, and the output; 
 LONGEST = 5.0  # angstrom
 
 
-def network() -> list[nn.Linear]:
-    """Three small layers of one number, with random weights."""
-    torch.manual_seed(SEED)
-    return [nn.Linear(a, b) for a, b in zip((1, *WIDTHS), WIDTHS)]
-
-
 @torch.no_grad()
 def draw_piecewise(path: Path) -> None:
     """The units of the second layer with the knots of the first one, and the output with the knots of both."""
     from matplotlib.figure import Figure
 
-    first, second, third = network()
+    torch.manual_seed(SEED)
+    first, second, third = (nn.Linear(a, b) for a, b in zip((1, *WIDTHS), WIDTHS))
     low, high = torch.tensor(0.0), torch.tensor(LONGEST)
     hidden = Piecewise.line(first).relu_linear(second.weight, second.bias, low, high)
     whole = hidden.relu_linear(third.weight, third.bias, low, high)

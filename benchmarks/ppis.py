@@ -12,7 +12,6 @@ on the validation chains. OUT/NAME.npz keeps the answer for every residue that h
 """
 
 import argparse
-import csv
 import re
 from collections import defaultdict
 from itertools import combinations
@@ -27,11 +26,10 @@ from sklearn.model_selection import GroupKFold
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.families import families
-from benchmarks.kept import kept
+from benchmarks.kept import kept, rows_of
 from benchmarks.probe import Item, load, save, short
 from siamdiff_min.data.sources import find_structures
 from siamdiff_min.files import console
-from siamdiff_min.protein.constants import ONE_LETTER
 
 FLOOR = "onehot+geometry+counts+neighbours"
 PENALTIES = (1e-4, 1e-3, 1e-2)  # C of scikit-learn
@@ -51,17 +49,14 @@ def read_chains(data: Path, test: bool) -> list[Chain]:
     """All chains, by name. A family with chains on both sides is for training. Test rows are passed over unless they
     are asked for."""
     labels, split = defaultdict(dict), {}
-    with open(data / "labels.tsv", encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
-            if test or row["split"] != "test":
-                labels[row["name"]][row["chain"], row["number"]] = float(row["value"])
-                split[row["name"]] = SPLIT[row["split"]]
+    for row in rows_of(data / "labels.tsv"):
+        if test or row["split"] != "test":
+            labels[row["name"]][row["chain"], row["number"]] = float(row["value"])
+            split[row["name"]] = SPLIT[row["split"]]
     sources = {source.name: source for source in find_structures(data).sources}
     structures = {name: sources[name].read() for name in sorted(labels)}
-    known = [name for name in structures if split[name] != "test"]
-    sequence = {name: "".join(ONE_LETTER[k] for k in structures[name].protein.residue_type.tolist()) for name in known}
-    family = families(sequence, {name: name[:4] for name in known})
-    both = {family[name] for name in known if split[name] == "train"}
+    family = families({name: structure.protein for name, structure in structures.items() if split[name] != "test"})
+    both = {family[name] for name in family if split[name] == "train"}
     found = []
     for name, structure in structures.items():
         side = "train" if family.get(name) in both else split[name]
@@ -123,9 +118,8 @@ def predicted(paths: list[str], chains: list[Chain]) -> dict[str, np.ndarray]:
     of_chain = defaultdict(float)
     for path in paths:
         rows = defaultdict(list)
-        with open(path, encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
-                rows[row["group"]].append(float(row["prediction"]))
+        for row in rows_of(Path(path)):
+            rows[row["group"]].append(float(row["prediction"]))
         for name, answer in rows.items():
             of_chain[name] += np.array(answer) / len(paths)
     parts = {split: [] for split in SPLIT.values()}

@@ -3,11 +3,10 @@
     python -m benchmarks.probe DATA ENCODER... [--valid] [--out runs/probe]
 
 DATA/probe.tsv lists structures: file, split (train, val, test), family, cluster, and for a complex its partners ("A:B",
-names of their chains). `benchmarks.probe_table` makes one. No family may be in two splits. An ENCODER is a file with
-the weights of one, or a floor: `random-NAME-LEVEL-SIZE-SEED` (as `random-gearnet-atom-tiny-0`; its batch norm has seen
-training chains, as finetune.py does for --freeze) or, without any network, `onehot`, `geometry`, `both`, `counts` or
-`neighbours`. Names joined with + are features beside each other:
-`siamdiff-residue.pt+counts`.
+names of their chains); commit 7012424 has the script that made ours. No family may be in two splits. An ENCODER is a
+file with the weights of one, or a floor: `random-NAME-LEVEL-SIZE-SEED` (as `random-gearnet-atom-tiny-0`; its batch norm
+has seen training chains, as finetune.py does for --freeze) or, without any network, `onehot`, `geometry`, `both`,
+`counts` or `neighbours`. Names joined with + are features beside each other: `siamdiff-residue.pt+counts`.
 
 Ridge regression on standardised features: of the numbers, or of one-hot classes, of which the largest answer is taken.
 Fitted on training chains, with the penalty that does best on validation chains, for 1, 10 and 100 % of the labelled
@@ -26,12 +25,11 @@ computed again: `benchmarks.probe_report`. OUT/labels.npz keeps the labels.
 """
 
 import argparse
-import csv
 import hashlib
 import io
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +38,7 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import update_bn
 
 from benchmarks import residue_labels
+from benchmarks.kept import rows_of
 from benchmarks.residue_labels import atoms_of, labels_of
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.encoders.ops import segment_mean
@@ -48,7 +47,7 @@ from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.protein.structure import Structure
+from siamdiff_min.protein.structure import Structure, join
 
 SPLITS = ("train", "val", "test")
 KIND = {"structure": "class", "contacts": "number", "longrange": "number", "exposure": "number", "masked": "class"}
@@ -86,23 +85,14 @@ class Item:
 
 def sides(structure: Structure, partners: str) -> list[Structure]:
     """The two sides of a complex; `partners` names their chains, as in "A:B"."""
-    parts = []
-    for names in partners.split(":"):
-        chosen = torch.tensor([name in names for name in structure.chain_names])
-        protein = structure.protein.select_residues(chosen[structure.protein.chain])
-        protein = replace(protein, chain=protein.chain.unique(return_inverse=True)[1])  # counted from 0
-        parts.append(Structure(protein, tuple(n for n in structure.chain_names if n in names), structure.dropped))
-    return parts
+    chains = structure.chains().items()
+    return [join([chain for name, chain in chains if name in names]) for names in partners.split(":")]
 
 
 def read_items(table: Path) -> list[Item]:
     """The structures of DATA/probe.tsv. Raises ConfigError where a family is in two splits, or a split is empty."""
-    if not table.is_file():
-        raise ConfigError(f"{table}: there is no such file")
-    with open(table, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     split_of, items = {}, []
-    for row in rows:
+    for row in rows_of(table):
         if row["split"] not in SPLITS:
             raise ConfigError(f"{table}: split {row['split']!r} of {row['file']} is none of {', '.join(SPLITS)}")
         if split_of.setdefault(row["family"], row["split"]) != row["split"]:
@@ -373,12 +363,10 @@ def main(argv: list[str] | None = None) -> None:
         found = probe(load(name, items), items, labels, scored)
         found |= {key: value[tested].astype(np.float32) for key, value in found.items() if key.endswith("sums")}
         save(args.out / f"{short(name)}.npz", **{k: np.array(v) for k, v in about.items()}, **found)
-        values = {
-            p: score(KIND[p], found[f"{p}/100/sums"].sum(0).astype(float)) for p in KIND if f"{p}/100/sums" in found
-        }
-        skills = [
-            (v - c) / (1 - c) for p, v in values.items() if p != "retrieval" for c in [found[f"{p}/100/constant"]]
-        ]
+        names = [name for name in KIND if f"{name}/100/sums" in found]
+        values = {p: score(KIND[p], found[f"{p}/100/sums"].sum(0).astype(float)) for p in names}
+        constant = {p: found[f"{p}/100/constant"] for p in names if p != "retrieval"}
+        skills = [(values[p] - c) / (1 - c) for p, c in constant.items()]
         shown = "  ".join(f"{probe} {value:.3f}" for probe, value in {"skill": np.mean(skills), **values}.items())
         print(f"{short(name):32}  {shown}  ({time.process_time() - start:.0f} s)", flush=True)
 

@@ -1,7 +1,6 @@
 """Time and memory of one full pre-training step of SiamDiff: both views forward, all heads, backward, Adam.
 
-    python -m benchmarks.speed step [--level atom residue] [--encoder gearnet] [--size paper tiny] [--amp off bf16]
-                                    [--device cpu] [--preset official] [--against plain] [--part all|encoder]
+    python -m benchmarks.speed step --level atom --preset official
 
 The batches are real: four chains of 100 residues (atom level) or of 150 (residue level), in `benchmarks/batches.npz`.
 Noise levels and masks of a step follow from its number, so all configurations see the same. Prints for each median and
@@ -108,8 +107,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def settings(args: argparse.Namespace) -> list[tuple[str, ...]]:
     """What `Step` takes, for every configuration of a command line."""
-    one_each = [args.preset], [args.part], [args.device]
-    return list(itertools.product(args.level, args.encoder, args.size, args.amp, *one_each))
+    lists = args.level, args.encoder, args.size, args.amp, [args.preset], [args.part], [args.device]
+    return list(itertools.product(*lists))
 
 
 def measure(args: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,8 +31,7 @@ def chains(bundled):
     """Eight short single chains of as many families."""
     short = sorted((s for name, s in bundled.items() if "_" in name), key=lambda source: source.size)[:16]
     found = {source.name: source.read() for source in short}
-    letters = {name: [ONE_LETTER[k] for k in s.protein.residue_type.tolist()] for name, s in found.items()}
-    family = families({name: "".join(x) for name, x in letters.items()}, {name: name[:4] for name in found})
+    family = families({name: structure.protein for name, structure in found.items()})
     return {name: found[name] for name in sorted(set(family.values()))[:8]}
 
 
@@ -66,7 +66,8 @@ def test_families():
         "4dddA": "".join(random.choice(list(ONE_LETTER), 120)),
         "5eeeA": base[:40] + "".join(random.choice(list(ONE_LETTER), 80)),  # identical, but in a third of it only
     }
-    found = families(sequences, {name: name[:4] for name in sequences})
+    types = {name: torch.tensor([ONE_LETTER.index(letter) for letter in x]) for name, x in sequences.items()}
+    found = families({name: SimpleNamespace(residue_type=x) for name, x in types.items()})
     assert len({found[name] for name in ("1aaaA", "2bbbA", "3cccA", "3cccB")}) == 1
     assert found["4dddA"] == "4dddA" and found["5eeeA"] == "5eeeA"
 

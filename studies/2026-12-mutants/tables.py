@@ -1,7 +1,7 @@
 """The tables of this study's page from its kept answers; `python -m studies 2026-12-mutants` prints them.
 
-`results/NAME.npz` has a row of scores for every draw (`measure.py`), `results/s461.npz` the scores of every mutant of
-S461. Intervals are over 10,000 draws of proteins.
+`results/NAME.npz` has a row of scores for every draw, `results/s461.npz` the scores of every mutant of S461. Intervals
+are over 10,000 draws of proteins.
 """
 
 from pathlib import Path
@@ -11,11 +11,11 @@ import numpy as np
 from benchmarks.kept import kept
 from siamdiff_min.downstream.metrics import spearman
 
-from .measure import COLUMNS, SIZES
-
 RESULTS = Path(__file__).parent / "results"
+SIZES = (8, 24, 48, 96, 192)  # mutants that are measured
+COLUMNS = ["random", "size", "draw", "tested", "model", "floor", "ranking", "odds", "blosum", "error", "error_mean"]
+COLUMNS += ["covered", "width", "said_rho", "said_low", "said_floor", "said_ranking", "said_covered"]
 CHOSEN = ("1PGA", "1STN", "1BNI", "2LZM")
-ASSAYS = ("GB1-double", "HA", "Env")
 ROWS = {"model": "the model", "floor": "types and burial", "ranking": "no measurements", "odds": "log-odds alone"}
 ROWS |= {"blosum": "BLOSUM62"}
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.kept import kept
+from benchmarks.kept import kept, rows_of
 from benchmarks.probe_report import PACKAGE, PROBES, SCRATCH, Result, difference, mean_of, read_all, result_of, weights
-from benchmarks.probe_table import rows_of
 
 RESULTS = Path(__file__).parent / "results"
 CHAINS = {"650": 650, "1300": 1_300, "2600": 2_600, "all": 5_170}
