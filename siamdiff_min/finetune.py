@@ -24,7 +24,7 @@ import torch
 from torch.optim.swa_utils import update_bn
 from torch.utils.data import Dataset, Subset
 
-from .data.labelled import SPLITS, remarks
+from .data.labelled import SPLITS, LabelledData, remarks
 from .data.samples import Sample, Samples, Unlabelled
 from .data.sets import SETS
 from .data.store import open_store
@@ -49,24 +49,24 @@ def main(argv: list[str] | None = None) -> int:
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         for path in config.predict or ():
             open_store(path, build=False, beside=False)  # nothing there is an error now, not after training
-        datasets, classes, options = open_data(config, ranks, model)
+        data, datasets = open_data(config, ranks, model)
         if config.dry_run:
-            build_task(for_seed(config, config.seeds[0]), datasets, classes, options, ranks)
+            build_task(for_seed(config, config.seeds[0]), data, datasets, ranks)
             ranks.say(printed(config))
             return 0
         with ranks.alone_in(config.out):
-            return run_seeds(config, datasets, classes, options, ranks)
+            return run_seeds(config, data, datasets, ranks)
 
 
-def run_seeds(config: Namespace, datasets: dict[str, Samples], classes: tuple, options: dict, ranks: Ranks) -> int:
+def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples], ranks: Ranks) -> int:
     """For every seed: minimise, then score the best epoch on the test split. Apply the last seed's model."""
     tested, epochs = {}, {}
     for seed in config.seeds:
         of_seed = for_seed(config, seed)
-        task = build_task(of_seed, datasets, classes, options, ranks)
-        if options.get("linear") and not config.eval_only:
-            tested[seed] = fit_head(of_seed, task, datasets, classes, ranks)
-        elif not config.eval_only and (stopped := train(of_seed, task, datasets, classes, ranks)):
+        task = build_task(of_seed, data, datasets, ranks)
+        if data.options.get("linear") and not config.eval_only:
+            tested[seed] = fit_head(of_seed, task, datasets, data.classes, ranks)
+        elif not config.eval_only and (stopped := train(of_seed, task, datasets, data.classes, ranks)):
             return 128 + stopped
         best = config.eval_only or f"{of_seed.out}/best.pt"
         model = weights.read_weights(best, weights.MODEL)
@@ -79,10 +79,10 @@ def run_seeds(config: Namespace, datasets: dict[str, Samples], classes: tuple, o
                 tested[seed] = results.predict(task, datasets["test"], of_seed, ranks)
             if ranks.rank == 0:
                 path = Path(of_seed.out) / "predictions.tsv"
-                results.write_predictions(path, tested[seed], classes or task.names, isinstance(task, Classes))
+                results.write_predictions(path, tested[seed], data.classes or task.names, isinstance(task, Classes))
     if tested and ranks.rank == 0:
-        ranks.say(results.write_results(Path(config.out) / "results.json", config, task, tested, epochs))
-    new = [apply(of_seed, path, task, classes, options, ranks) for path in config.predict or ()]
+        ranks.say(results.write_results(Path(config.out) / "results.json", config, task, tested, epochs, data.notes))
+    new = [apply(of_seed, path, task, data, ranks) for path in config.predict or ()]
     older = {*Path(config.out).glob("report.html"), *Path(config.out).rglob("predicted-*.tsv")}.difference(new)
     if older and not config.eval_only:
         ranks.say(f"warning     older than this model, make them anew: {', '.join(sorted(map(str, older)))}")
@@ -92,27 +92,27 @@ def run_seeds(config: Namespace, datasets: dict[str, Samples], classes: tuple, o
     return 0
 
 
-def apply(config: Namespace, source: str, task: Task, classes: tuple, options: dict, ranks: Ranks) -> Path:
+def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks: Ranks) -> Path:
     """Predict for all structures of a source; returns the table. Other structures get another table."""
     store = ranks.first(lambda: open_store(source, workers=config.num_workers or 1, beside=False))
-    unlabelled = Unlabelled(store, residues=options.get("residues", False))
+    unlabelled = Unlabelled(store, residues=data.options.get("residues", False))
     predictions = results.predict(task, unlabelled, config, ranks)
     name = Path(source).resolve().name.split(".")[0]
     path = Path(config.out).parent / f"predicted-{name}-{store.checksum[:6]}.tsv"
     if ranks.rank == 0:
-        results.write_predictions(path, predictions, classes or task.names, isinstance(task, Classes))
+        results.write_predictions(path, predictions, data.classes or task.names, isinstance(task, Classes))
     ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
     return path
 
 
-def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict[str, Samples], tuple, dict]:
-    """The samples of every split, the classes, options of the task. Raises ConfigError if a model has others.
+def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[LabelledData, dict[str, Samples]]:
+    """The data with the options of the task, and the samples of every split. Raises ConfigError if a model has others.
 
     Every split is converted once to a memory-mapped store, by the first process. A dry run writes none; a model that is
     only applied needs none.
     """
     if model and config.predict and not config.data:
-        return {}, tuple(model["labels"]), model["options"]  # files of models keep the classes as "labels"
+        return LabelledData(classes=tuple(model["labels"]), options=model["options"]), {}  # "labels": the classes
     needed = ("test",) if model or config.folds else tuple(SPLITS)  # all that is scored is in the test split
     data = SETS[config.task](config, needed)
     options = {**data.options, "metric": config.metric, "linear": config.freeze} if data.options else {}
@@ -134,18 +134,19 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[dict
     ranks.say("\n".join([f"labels      {data.about}", *(f"            {note}" for note in data.notes)]))
     samples = ", ".join(f"{split} {x.num_targets}" for split, x in datasets.items()) or "not converted to a store yet"
     ranks.say(f"samples     {samples}")
-    for remark in remarks(datasets):
-        ranks.say(f"warning     {remark}")
+    warnings = remarks(datasets)
     if model and model.get("folds"):
-        ranks.say(f"warning     {config.eval_only} was fitted to all structures of its table: score it on others")
-    return datasets, data.classes, options
+        warnings.append(f"{config.eval_only} was fitted to all structures of its table: score it on others")
+    for warning in warnings:
+        ranks.say(f"warning     {warning}")
+    return replace(data, options=options, notes=[*data.notes, *warnings]), datasets
 
 
-def build_task(config: Namespace, datasets: dict[str, Samples], classes: tuple, options: dict, ranks: Ranks) -> Task:
+def build_task(config: Namespace, data: LabelledData, datasets: dict[str, Samples], ranks: Ranks) -> Task:
     """Encoder and head: from scratch, or with the encoder of --init-from."""
     torch.manual_seed(config.seed)
     encoder = weights.new_encoder(config, ranks.say)
-    task = TASKS[config.task](encoder, len(classes) or None, **options)
+    task = TASKS[config.task](encoder, len(data.classes) or None, **data.options)
     if config.init_from:
         checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
     if config.freeze:

@@ -245,16 +245,16 @@ def predicted(run: Run) -> str:
 
 
 def about(run: Run) -> str:
-    """Encoder, level, data and start of a run; then date, versions and machine."""
+    """Encoder, level, data and start of a run; date, versions and machine; notes about the labels."""
     config = run.config
     words = [str(config[name]) for name in ("method", "encoder", "size") if config.get(name)]
     words += [f"{config['level']} level"] if config.get("level") else []
     if config.get("task"):
         words.append(f"from {config.get('init_from') or 'scratch'}" + ", frozen" * bool(config.get("freeze")))
     words = ", ".join([*words, str(config.get("data") or "demo set")]) if words else run.name
-    origin = " · ".join(map(str, run.results["about"].values()))
+    small = [" · ".join(map(str, run.results["about"].values())), *run.results["notes"]]
     unfinished = f"<p class='big worse'>{run.results['unfinished']}" if run.results["unfinished"] else ""
-    return f"{text(words)}<br><small>{text(origin)}</small>" + unfinished
+    return "<br>".join([text(words), *(f"<small>{text(line)}</small>" for line in small)]) + unfinished
 
 
 def verdict(run: Run, measure: str) -> str:

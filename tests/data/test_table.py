@@ -342,6 +342,7 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     predicted = read_predictions(next(out.glob("predicted-p3-*.tsv")))
     assert abs(np.ravel(predicted["prediction"])[0] - 22.5) < 5
     page = report.write_page([out]).read_text()
+    assert ("4 of 12 rows were not measured (empty 3, n. d. 1)" in page) == (len(columns) == 2)
     assert f"<h1>{', '.join(columns)}: regression of structures" in page and page.count("Predicted against true") >= 1
     assert finetune.main([*frozen, *QUICK, "--out", str(out), *new]) == 0
     (older,) = re.findall("older than this model.*: (.*)", capsys.readouterr().out)
