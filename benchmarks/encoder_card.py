@@ -13,9 +13,9 @@ import argparse
 import torch
 from torch.nn import functional as F
 
+from benchmarks.probe import load
 from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.encoders import weights
-from siamdiff_min.encoders.encoder import Encoder
 from siamdiff_min.files import console
 from siamdiff_min.protein.constants import BACKBONE
 from siamdiff_min.protein.protein import Protein
@@ -36,11 +36,6 @@ def effective_rank(vectors: torch.Tensor) -> float:
     return float(torch.special.entr(share).sum().exp()) if values.sum() > 0 else 0.0
 
 
-def residues(encoder: Encoder, protein: Protein) -> torch.Tensor:
-    """The residue vectors (R, d) of a protein."""
-    return encoder(encoder.builder.select_nodes(protein)).residue
-
-
 def without_side_chains(protein: Protein, share: float) -> Protein:
     """Without a share of the atoms that are none of N, CA, C, O, always the same ones."""
     beyond = (protein.atom_name >= len(BACKBONE)).nonzero()[:, 0]
@@ -53,15 +48,15 @@ def without_side_chains(protein: Protein, share: float) -> Protein:
 @torch.inference_mode()
 def card(name: str) -> list[str]:
     """The lines of one encoder."""
-    encoder, proteins = weights.load_encoder(name, "cpu").eval(), chains()
-    whole = [residues(encoder, protein) for protein in proteins]
+    features, encoder, proteins = load(name, []), weights.load_encoder(name, "cpu"), chains()
+    whole = [features(protein) for protein in proteins]
     lines = [f"{name}: {len(proteins)} chains, {sum(map(len, whole)):,} residues"]
     for k, layer in enumerate(torch.cat(whole).split(encoder.layer_dims, dim=1)):
         norm, rank = layer.norm(dim=1).mean(), effective_rank(layer)
         lines.append(f"  layer {k + 1}: norm {norm:.2f}, effective rank {rank:.1f}")
     if encoder.builder.with_elements:
         for share in (0.2, 1.0):
-            fewer = [residues(encoder, without_side_chains(protein, share)) for protein in proteins]
+            fewer = [features(without_side_chains(protein, share)) for protein in proteins]
             cosines = torch.stack([F.cosine_similarity(a.mean(0), b.mean(0), dim=0) for a, b in zip(whole, fewer)])
             said = f"cosine {cosines.mean():.2f}, lowest {cosines.min():.2f}"
             lines.append(f"  without {share:.0%} of the atoms beyond the backbone: {said}")

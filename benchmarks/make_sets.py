@@ -18,6 +18,7 @@ from pathlib import Path, PurePath
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from benchmarks.probe import sides
 from benchmarks.superpose import gdt_ts
@@ -25,15 +26,7 @@ from siamdiff_min.data.bundled import bundle_index, bundle_path
 from siamdiff_min.data.demo import FOLDER, SHAKE, model
 from siamdiff_min.data.sources import Source, find_structures
 from siamdiff_min.files import console, write_file
-from siamdiff_min.protein.constants import (
-    ATOM_INDEX,
-    CA,
-    ONE_LETTER,
-    RESIDUE_INDEX,
-    C,
-    N,
-    O,
-)
+from siamdiff_min.protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_INDEX, C, N, O
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.protein.structure import join
@@ -163,11 +156,8 @@ ENVIRONMENTS = 16  # per chain
 
 def ideal_cb(n: Tensor, ca: Tensor, c: Tensor) -> Tensor:
     """Where the CB of an L amino acid lies, from its backbone (..., 3): tetrahedral, 1.53 angstrom from CA."""
-    b, a = ca - n, c - ca
-    normal = torch.nn.functional.normalize(torch.linalg.cross(b, a), dim=-1)
-    middle = torch.nn.functional.normalize(
-        torch.nn.functional.normalize(n - ca, dim=-1) + torch.nn.functional.normalize(c - ca, dim=-1), dim=-1
-    )
+    normal = F.normalize(torch.linalg.cross(ca - n, c - ca), dim=-1)
+    middle = F.normalize(F.normalize(n - ca, dim=-1) + F.normalize(c - ca, dim=-1), dim=-1)
     return ca - 1.53 * (middle / sqrt(3) + normal * sqrt(2 / 3))
 
 
