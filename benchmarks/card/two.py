@@ -1,6 +1,6 @@
 """Two processes on one card: gloo joins them, since NCCL refuses two on one.
 
-    torchrun --nproc_per_node 2 benchmarks/two.py train --size tiny --level residue --max-steps 40 --out runs/two
+    torchrun --nproc_per_node 2 benchmarks/card/two.py train --size tiny --level residue --max-steps 40 --out runs/two
 
 It shows DDP, SyncBatchNorm, exact evaluation and a resumed run on tensors of a GPU; nothing of NCCL or of two cards.
 """
