@@ -80,7 +80,7 @@ def test_the_mean_is_over_residues(form):
     (as_mmcif(ATOMS) + METRIC.replace("pLDDT", "QMEAN"), math.nan),
     (ATOMS, math.nan),
     (HALF.replace(" 50.00 ", "****** ", 1), math.nan),
-    (as_mmcif(HALF).replace(" 50.00\n", " ?\n", 1), math.nan),
+    (as_mmcif(HALF).replace(" 50.00\n", " ?\n", 1) + METRIC, math.nan),
     (predicted(lambda number, atom: 0), math.nan),
     (predicted(lambda number, atom: 101 if number == 5 else 70), math.nan),
     (predicted(lambda number, atom: -1 if number == 5 else 70), math.nan),

@@ -12,6 +12,7 @@ from siamdiff_min import ENCODERS, Protein, Structure, StructureError
 from siamdiff_min.data.readers import read_all
 from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.protein.check import check_protein
+from siamdiff_min.protein.constants import O
 
 WHOLE = real_protein("1LCD_A", torch.float32)
 WHOLE = replace(WHOLE, chain=torch.zeros_like(WHOLE.chain))
@@ -58,6 +59,7 @@ def test_real_structures_short_ones_and_sites_are_no_less_proteins():
     assert len(sources) > 10 and all(isinstance(x, Structure) for x in read_all(sources))
     near = (CA.pos - CA.pos[20]).norm(dim=1) < 10  # the residues around one, as files of binding sites hold them
     check_protein("x", WHOLE.select_residues(near))
+    check_protein("x", WHOLE.select_atoms(WHOLE.atom_name > O))  # side chains alone
     check_protein("x", replace(CA.crop(0, 10), pos=CA.crop(0, 10).pos * 4))  # a few residues may lie apart
     check_protein("x", WHOLE.select_atoms(WHOLE.atom_name != 1))  # without CA: the encoder decides
     check_protein("x", WHOLE.crop(0, 0))

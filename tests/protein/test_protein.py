@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import real_protein
 
+from siamdiff_min.files import ConfigError
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
 
 
@@ -19,6 +20,8 @@ def test_unpack_undoes_pack():
     assert batch.atom_protein.bincount().tolist() == [p.num_atoms for p in singles]
     assert all(same(a, b) for a, b in zip(batch.unpack(), singles))
     assert same(Protein.pack([Protein.pack(singles[:2]), singles[2]]), batch)
+    with pytest.raises(ConfigError, match="at least one protein"):
+        Protein.pack([])
 
 
 def test_crop_keeps_whole_residues_and_their_place():
