@@ -2,17 +2,15 @@
 
 `Simulation` runs a step on a device that exists in name only (torch's backend for devices written in Python); the
 numbers are computed on the CPU. It refuses what fails on a GPU, and counts what is slow there: waits of the host for
-the device, tensors made on the CPU, results in float64, the arithmetic of matrix products.
+the device, tensors made on the CPU, results in float64.
 """
 
 from collections import Counter
-from dataclasses import dataclass
 
 import torch
 from torch.utils import backend_registration as backends
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.flop_counter import flop_registry
 
 POSSIBLE = hasattr(backends, "_setup_privateuseone_for_python_backend")
 WAITS = {  # their results have a size that only the device knows, or are numbers for the host
@@ -36,35 +34,9 @@ class Backend(getattr(backends, "_DummyBackendModule", object)):
         return [torch.bfloat16]
 
 
-AUTOCAST = {  # what CUDA's autocast does to the operations that occur here
-    torch.bfloat16: ["linear", "matmul", "mm", "addmm", "bmm", "scaled_dot_product_attention"],
-    torch.float32: ["layer_norm", "softmax.int", "log_softmax.int", "cross_entropy_loss", "cumsum", "sum"],
-}
-
-
-def cast(name: str, dtype: torch.dtype):
-    """An operation under autocast: its floats come in one type."""
-    name, _, overload = name.partition(".")
-    function = getattr(getattr(torch.ops.aten, name), overload or "default")
-
-    def to(x):
-        return x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype in AUTOCAST else x
-
-    def run(*args, **kwargs):
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
-            return function(*tree_map(to, args), **tree_map(to, kwargs))
-
-    return run
-
-
 if POSSIBLE:
     backends._setup_privateuseone_for_python_backend("simgpu", backend_module=Backend())
     DEVICE = torch.device("simgpu", 0)
-    FALLBACK, OPERATIONS = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")  # while they live
-    FALLBACK.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    for kind, names in AUTOCAST.items():
-        for name in names:
-            OPERATIONS.impl(name, cast(name, kind), "AutocastPrivateUse1")
 
 
 class Far(torch.Tensor):
@@ -104,15 +76,6 @@ class Generator(torch.Generator):
         return DEVICE
 
 
-@dataclass(frozen=True)
-class Operation:
-    """One call of a kernel."""
-
-    name: str
-    flop: int  # of a matrix product
-    dtype: torch.dtype
-
-
 class Simulation(TorchDispatchMode):
     """Within it tensors `Far` are on a device of their own.
 
@@ -125,7 +88,6 @@ class Simulation(TorchDispatchMode):
         self.waits: Counter[str] = Counter()
         self.on_cpu: Counter[str] = Counter()  # tensors made there
         self.float64: Counter[str] = Counter()  # results of more than a few numbers
-        self.operations: list[Operation] = []
 
     def __enter__(self):
         torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device=...) passes by us
@@ -157,7 +119,7 @@ class Simulation(TorchDispatchMode):
         own = {id(x.near): x for x in far}
         args, kwargs = tree_map(near, args), tree_map(near, kwargs)
         result = func(*args, **kwargs)
-        self.count(func, name, args, kwargs, result)
+        self.count(func, name, result)
         if move and to is not None and to.type == "cpu":
             return result
 
@@ -166,19 +128,14 @@ class Simulation(TorchDispatchMode):
 
         return tree_map(wrap, result)
 
-    def count(self, func, name: str, args, kwargs, result) -> None:
-        """Note the operation, unless it is a view."""
+    def count(self, func, name: str, result) -> None:
+        """Note results in float64, unless they are views."""
         returns = func._schema.returns
         if returns and returns[0].alias_info and not returns[0].alias_info.is_write:
             return
-        written = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
-        for x in written:
-            if x.dtype == torch.float64 and x.numel() > FEW:
+        for x in tree_leaves(result):
+            if isinstance(x, torch.Tensor) and x.dtype == torch.float64 and x.numel() > FEW:
                 self.float64[name] += 1
-        flop = 0
-        if func.overloadpacket in flop_registry:
-            flop = flop_registry[func.overloadpacket](*args, **kwargs, out_val=result)
-        self.operations.append(Operation(name, flop, written[0].dtype if written else torch.float32))
 
 
 def to_simulation(module: torch.nn.Module) -> torch.nn.Module:
@@ -191,7 +148,7 @@ def to_simulation(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-def simulate(objective: torch.nn.Module, batch, amp: str = "off") -> Simulation:
+def simulate(objective: torch.nn.Module, batch) -> Simulation:
     """One step of an objective and a batch of the CPU: forward, backward, norm of the gradient, Adam.
 
     What is made once (tables, the state of Adam) is there before.
@@ -206,11 +163,10 @@ def simulate(objective: torch.nn.Module, batch, amp: str = "off") -> Simulation:
         adam.step()
         with torch.no_grad():
             objective(batch, generator)
-        for found in (simulation.waits, simulation.on_cpu, simulation.float64, simulation.operations):
+        for found in (simulation.waits, simulation.on_cpu, simulation.float64):
             found.clear()
         adam.zero_grad()
-        with torch.autocast("simgpu", torch.bfloat16, enabled=amp == "bf16"):
-            loss, logs = objective(batch, generator)
+        loss, logs = objective(batch, generator)
         assert all(isinstance(x, Far) for x in [loss, *(log.sums for log in logs.values())]), (
             "what is logged left the device"
         )

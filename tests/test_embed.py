@@ -11,7 +11,6 @@ import shutil
 import signal
 import sys
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ import processes
 import pytest
 import torch
 from Bio.PDB import MMCIFIO, PDBParser
-from conftest import real_protein
 
 import siamdiff_min
 from siamdiff_min import embed
@@ -221,29 +219,6 @@ def test_what_fails_is_left_out_with_a_warning_if_asked(weights, tmp_path, files
         embedder.embed(files[0], include=["atom"])
 
 
-def test_one_that_fails_leaves_the_others_as_they_are(weights):
-    """No vector and no number changes: coordinates that are not finite, no residue, no CA; read or held."""
-    embedder, protein = siamdiff_min.load_encoder(weights, "cpu"), real_protein("1LCD_A", torch.float32)
-    right = embedder.embed(protein).mean
-    bad = {}
-    for value in (torch.nan, torch.inf, 1e20):
-        pos = protein.pos.clone()
-        pos[(protein.atom_name == 1).nonzero()[7], 1] = value  # a CA
-        bad[replace(protein, pos=pos)] = "coordinates out of range"
-    bad[protein.select_residues(protein.chain == 7)] = "no residue in it"
-    if not embedder.builder.with_elements:
-        bad[protein.select_atoms(protein.atom_name != 1)] = "exactly one CA"
-    for wrong, reason in bad.items():
-        with pytest.raises(StructureError, match=f"^1: .*{reason}"):
-            embedder.embed([protein, wrong, protein])
-        with pytest.warns(UserWarning) as warned:
-            found = embedder.embed(["/none.pdb", protein, wrong, protein], errors="skip")
-        assert [e.id for e in found] == ["1", "3"]
-        unread, spoilt = (str(warning.message) for warning in warned)
-        assert "none.pdb: cannot be opened" in unread and re.match(f"left out: 2: .*{reason}", spoilt)
-        assert all(np.abs(e.mean - right).max() < 1e-5 * np.abs(right).max() for e in found)
-
-
 def test_what_is_not_read_of_a_folder_is_said(weights, files, tmp_path):
     """The shell lists it too. Files of another kind are no loss."""
     folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
@@ -300,22 +275,6 @@ def test_vectors_of_atoms(encoders, files, tmp_path):
                 assert len(arrays["per_atom"]) == len(arrays["atom_name"]) == arrays["atom_offset"][-1]
 
 
-def test_amino_acids_without_a_number_are_named_as_left_out(weights):
-    fields = [*(f"label_{kind}_id" for kind in ("atom", "comp", "asym", "seq")), *(f"Cartn_{c}" for c in "xyz")]
-    text = "data_x\nloop_\n" + "".join(f"_atom_site.{f}\n" for f in fields)
-    text += "CA GLY A 1 1 2 3\nCA SER A . 1 5 3\nO HOH W . 9 9 9\n"
-    lost = "left out: amino acids: atoms without a residue number 1"
-    assert siamdiff_min.load_encoder(weights, "cpu").embed(read_structure("x", text)).incomplete == lost
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_sentence_of_train_py(weights, files):
-    with pytest.raises(ConfigError, match="--device cuda, but this torch sees no GPU"):
-        siamdiff_min.load_encoder(weights, device="cuda")
-    with pytest.raises(SystemExit, match="error: --device cuda, but this torch sees no GPU"):
-        main([str(files[0]), "--checkpoint", str(weights), "--device", "cuda"])
-
-
 def test_a_path_that_gives_nothing_is_named_and_told_by_the_status(weights, tmp_path, files, capsys):
     (tmp_path / "notes.txt").write_text("not a structure")
     (tmp_path / "x.pdb").write_text("nothing")
@@ -327,21 +286,6 @@ def test_a_path_that_gives_nothing_is_named_and_told_by_the_status(weights, tmp_
     assert f"skipped: {paths[2]}: no structure in it" in said and "embedded 1 +" in said
     with np.load(tmp_path / "e.npz") as arrays:
         assert arrays["id"].tolist() == [stem(files[0])]
-
-
-@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode there")
-def test_a_name_that_is_not_utf_8_or_not_printable(weights, tmp_path, files, monkeypatch):
-    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
-    folder = os.fsencode(tmp_path) + b"/\xff\x1b[2J\n"
-    os.mkdir(folder)
-    shutil.copy(files[0], folder + b"/\xfe\tx.pdb.gz")
-    (tmp_path / "x.pdb").write_text("nothing")
-    os.rename(tmp_path / "x.pdb", folder + b"/\xfd.pdb")
-    folder = os.fsdecode(folder)
-    said = run(folder, "--checkpoint", weights, "--out", f"{folder}/e.npz")
-    assert "\\udcff\\x1b[2J\\n" in said and "\x1b" not in said and "embedded 1 +" in said
-    with np.load(f"{folder}/e.npz") as arrays:
-        assert arrays["id"].tolist() == ["\udcfe\tx"]
 
 
 def columns(path: Path) -> dict[str, list]:
@@ -590,23 +534,6 @@ def test_numbers_that_are_not_finite_are_never_handed_out(encoders, files, tmp_p
     assert "embedded 1 + skipped 0 + failed 1" in said.out and f"failed: {files[1]}: no finite" in said.err
     found = columns(tmp_path / "e.npz")
     assert found["id"] == [stem(files[0])] and np.isfinite(found["mean"]).all() and found["failed"] == [str(files[1])]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker does not inherit what a test changes")
-def test_a_file_that_kills_its_reader_is_a_failure_like_any_other(weights, tmp_path, files, monkeypatch, capsys):
-    deadly = tmp_path / "deadly.pdb"
-    deadly.write_text("a fault in a library")
-    real = Source.read
-
-    def read(self):
-        return os._exit(9) if self.name == "deadly" else real(self)
-
-    monkeypatch.setattr(Source, "read", read)
-    out = tmp_path / "e.npz"
-    assert embed_here(files[0], deadly, files[1], "--checkpoint", weights, "--out", out) == 1
-    assert f"failed: {deadly}: ended the process that read it" in capsys.readouterr().err
-    with np.load(out) as arrays:
-        assert arrays["id"].tolist() == [stem(files[0]), stem(files[1])]
 
 
 def test_errors_are_clear(weights, tmp_path):

@@ -331,21 +331,6 @@ def test_in_the_released_code_the_learning_rate_follows_the_training_loss(minimi
     assert minimised(splits(1.0, 2.0, 3.0), "--preset", "official", "--resume", "never")[1] == ("loss", "max")
 
 
-def test_a_saved_model_sees_as_many_residues_as_in_training(tmp_path):
-    """The demo set of MSP, which other tests have built; the option may still be given."""
-    identity = {"task": "msp", "encoder": "gearnet", "level": "atom", "size": "tiny", "preset": "paper"}
-    task, path = TASKS["msp"](ENCODERS["gearnet"]("atom", "tiny")), tmp_path / "best.pt"
-    about = {"labels": [], "seed": 0, "epochs": 1.0, "valid": {}, "max_residues": 70, "options": {}}
-    weights.write_weights(path, weights.MODEL, {**identity, **about, "state": task.state_dict()})
-    for given, expected in (((), "70"), (("--max-residues", 80), "80")):
-        said = finetune("--eval-only", path, "--dry-run", *given)
-        assert ["max_residues", expected] in [line.split() for line in said.splitlines()]
-        assert f"from {path}" in said and "to train" not in said
-    for given, held in (("--task", "psr"), "msp"), (("--seeds", 0, 1), "0"):
-        said = finetune("--eval-only", path, "--dry-run", *given, status=1)
-        assert f"error: {' '.join(map(str, given))}, but {path} holds: {held}" in said
-
-
 def test_what_cannot_be_is_said(tmp_path):
     for argv, said in {
         ("--cutoff", 50): "error: --cutoff is for",

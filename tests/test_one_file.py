@@ -7,7 +7,6 @@ import io
 import itertools
 import re
 import tarfile
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -25,9 +24,7 @@ import siamdiff_min
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data.sources import bundle_path
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH
-from siamdiff_min.encoders.graph import line_graph
-from siamdiff_min.pretraining import OBJECTIVES, SCHEDULES
-from siamdiff_min.pretraining.diffusion import random_mask
+from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.conformer import TorsionalConformer
 from siamdiff_min.protein.constants import ATOM_NAMES, RESIDUES
 from siamdiff_min.protein.protein import Protein
@@ -53,11 +50,6 @@ def ours(protein: Protein):
 def batch(dtype: torch.dtype = torch.float64) -> Protein:
     """Two pieces: 8 residues of one chain, and 8 on both sides of a chain's end."""
     return Protein.pack([real_protein("1LCD_A", dtype).crop(5, 8), real_protein("2BEG", dtype).crop(22, 8)])
-
-
-def edges(graph, *columns) -> Counter:
-    """How often each row (source, destination, relation, ...) occurs."""
-    return Counter(map(tuple, torch.stack([graph.src, graph.dst, graph.relation, *columns], dim=1).tolist()))
 
 
 def test_the_file_is_short_and_stands_alone():
@@ -122,37 +114,6 @@ def test_side_chains_turn_and_clash_as_in_the_package():
     assert logs["clash_rate_drawn"].sums[0] > 2  # some are drawn again
     assert relative_error(found.pos, expected.pos) < 1e-13
     assert ((found.pos - protein.pos).abs() > 0.1).sum() > 100
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_graph_is_the_same(level):
-    protein = BUILDERS[level].select_nodes(batch())
-    expected, found = BUILDERS[level](protein), one_file.build_graph(ours(protein), level)
-    assert edges(found) == edges(expected)
-    assert edges(found, *found.edge_feature.T) == edges(expected, *expected.edge_feature.T)
-    assert torch.equal(found.node_feature, expected.node_feature)
-
-    def angles(graph, edge_in, edge_out, angle):
-        ends = torch.stack([graph.src[edge_in], graph.relation[edge_in], graph.dst[edge_in]])
-        further = torch.stack([graph.dst[edge_out], graph.relation[edge_out], angle])
-        return Counter(map(tuple, torch.cat([ends, further]).T.tolist()))
-
-    moved = protein.pos + torch.randn(protein.pos.shape, generator=generator(), dtype=torch.float64)
-    assert angles(found, *one_file.line_graph(found, moved)) == angles(expected, *line_graph(expected, moved, 8))
-
-
-def test_schedule_and_masks_are_those_of_the_package():
-    chain = real_protein("1LCD_A")
-    short_and_long = [chain.crop(0, 1), chain]
-    for stage, (first, last) in enumerate(one_file.STAGES, 1):
-        schedule = SCHEDULES["paper"][stage]
-        assert (first, last) == schedule.t_range
-        assert relative_error(one_file.ALPHA_BAR, schedule.alpha_bar) < 1e-15
-        t = torch.arange(first, last + 1)
-        protein = Protein.pack([short_and_long[b % 2] for b in range(len(t))])
-        expected = random_mask(protein, schedule.mask_rate(t), generator())
-        assert torch.equal(one_file.random_mask(ours(protein), t, generator()), expected)
-        assert len(protein.residue_protein[expected].unique()) == len(t)  # at least one residue of each
 
 
 def both(method: str, level: str, dtype: torch.dtype, stage: int) -> tuple:
@@ -268,25 +229,6 @@ def pieces(tmp_path_factory) -> Path:
     for i in range(8):
         write_pdb(folder / f"{i}.pdb", whole.crop(15 * i, 12))
     return folder
-
-
-def fixed_loss(objective: nn.Module, p) -> float:
-    """The mean loss over draws of both stages that are the same in every call."""
-    losses = []
-    with torch.no_grad():
-        for seed in range(8):
-            objective.stage = one_file.STAGES[seed % 2]
-            losses.append(objective(p, generator(seed))[0].item())
-    return sum(losses) / len(losses)
-
-
-def test_30_steps_lower_the_loss(pieces, tmp_path):
-    options = "--method siamdiff --level residue --size tiny --batch-size 2 --epochs 4 --lr 2e-3"
-    trained = one_file.main([*options.split(), "--data", str(pieces), "--out", str(tmp_path)])  # 32 steps
-    p = one_file.pack([one_file.read_structure(path) for path in sorted(pieces.iterdir())[:4]])
-    torch.manual_seed(0)
-    before = fixed_loss(one_file.SiamDiff("siamdiff", "residue", "tiny"), p)
-    assert fixed_loss(trained, p) < 0.95 * before
 
 
 @pytest.mark.repeats

@@ -193,19 +193,6 @@ def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch, drawn):
         report.main(["scratch", "nowhere"])
 
 
-def test_losses_are_compared_where_they_are_the_same_sums(tmp_path, monkeypatch):
-    for name, more in {"a": "", "b": "", "no-structure": "--ablation no-structure"}.items():
-        config = pretrain_options(["--method", "siamdiff", *more.split()])
-        lines = [{"step": s, "epoch": s - 1, "split": split, "loss": 2.0 / s, "sequence_loss": 1.0 / s}
-                 for s in (1, 2) for split in ("train", "valid")]  # fmt: skip
-        write_lines(tmp_path / name, lines)
-        describe(tmp_path / name, config)
-    monkeypatch.chdir(tmp_path)
-    for other, names in {"b": ["loss"], "no-structure": []}.items():
-        assert report.main(["a", other]) == 0
-        assert titles((tmp_path / "comparison.html").read_text()) == [*names, "sequence loss (nats)"] * 2
-
-
 def test_two_runs_of_one_split_are_compared_draw_by_draw(tmp_path, monkeypatch):
     """The rmse of one is 0.1 higher: each varies by more, their difference does not."""
     rng = np.random.default_rng(1)
@@ -225,28 +212,6 @@ def test_two_runs_of_one_split_are_compared_draw_by_draw(tmp_path, monkeypatch):
     assert words["b"].startswith("<p class=worse>b worse than a: ") and 0 < low < gain < high < 0.2
     assert np.isclose(gain, 0.1 * np.sqrt(np.mean(noise**2)), rtol=0.01)
     assert words["c"] == ""  # of other targets
-
-
-def test_points_have_names_and_two_scatters_the_same_axes(tmp_path, monkeypatch):
-    axes = []
-    real = report.against_true
-
-    def against_true(on, *arguments):
-        axes.append(on)
-        return real(on, *arguments)
-
-    monkeypatch.setattr(report, "against_true", against_true)
-    for name, shift in {"a": 0.0, "b": 3.0}.items():
-        finetuned(tmp_path / name, "psr", (0,), shift)
-    page = report.write_page([tmp_path / "a", tmp_path / "b"], tmp_path / "page.html").read_text()
-    assert axes[0].get_xlim() == axes[1].get_xlim() == axes[1].get_ylim()
-    assert page.count("<g><title>sample 7</title>") == 2 and "<a " not in page
-
-
-def test_of_one_class_all_are_counted(tmp_path):
-    finetuned(tmp_path, "res")
-    page, target = report.write_page([tmp_path]).read_text(), SCORES["res"][0]
-    assert all(f">{name} ({n})</text>" in page for name, n in zip(RESIDUES, np.bincount(target, minlength=20)))
 
 
 def test_a_page_is_one_file_without_scripts_and_follows_the_reader(tmp_path):
@@ -298,14 +263,6 @@ def test_what_is_no_run(tmp_path, capsys):
     (tmp_path / "results.json").write_text("{")
     with pytest.raises(SiamDiffError, match="damaged, or not of a run"):
         report.write_page([tmp_path])
-
-
-def test_too_few_structures_have_no_interval_and_the_page_says_why(tmp_path, monkeypatch):
-    monkeypatch.setitem(SCORES, "table", (np.arange(6.0), np.arange(6.0), ()))
-    finetuned(tmp_path, "table")
-    page = report.write_page([tmp_path]).read_text()
-    assert "(none of 3 structures, too few to draw again: it takes 8)" in page and "<p>95 % interval" not in page
-    assert page.count("<p class=not>the constant answer has ") == 4 and "class=better" not in page
 
 
 def test_without_matplotlib_the_words_stay(tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """`python -m benchmarks.speed` and `.gpu`: their commands run, on small inputs, and print their figures."""
 
-import re
-
 import pytest
 import torch
 from conftest import real_protein
@@ -41,18 +39,6 @@ def test_a_command_comes_to_its_end(command, two_structures, capsys):
     assert COMMANDS[command] in capsys.readouterr().out
 
 
-@pytest.mark.soak
-def test_a_commit_against_itself(capfd):
-    """Every pair has two figures of every kind."""
-    if not (speed.ROOT / ".git").exists():
-        pytest.skip("not a clone")
-    speed.main(["against", "HEAD", "--level", "residue", "--size", "tiny", "--part", "encoder", "--repeats", "2"])
-    rows = [line for line in capfd.readouterr().out.splitlines() if line.startswith("| residue")]
-    assert len(rows) == 3 and all(0.1 < float(re.search(r"([\d.]+) \(", row)[1]) < 10 for row in rows)
-    with pytest.raises(Exception, match="no-such-commit"):
-        speed.main(["against", "no-such-commit"])
-
-
 @pytest.mark.full
 def test_every_section_of_the_gpus_report_comes_to_its_end(two_structures, monkeypatch, capsys):
     result = {"weights": {"w": 1.0}, "proteins_per_second": 2.0, "peak_memory_mb": 3.0}
@@ -65,10 +51,3 @@ def test_every_section_of_the_gpus_report_comes_to_its_end(two_structures, monke
     with gpu.section("One"):
         raise ValueError("a reason")
     assert "**ValueError**: a reason" in capsys.readouterr().out
-
-
-@pytest.mark.soak
-def test_fifty_steps_in_bfloat16_lose_as_much_as_in_float32():
-    both = [gpu.losses(gpu.stepper("residue", "tiny", kind, 1, "cpu"), 50) for kind in ("float32", "bf16")]
-    assert all(low == pytest.approx(full, rel=0.02) for full, low in zip(*both, strict=True))
-    assert sum(both[0][-10:]) < 0.95 * sum(both[0][:10])  # it learns

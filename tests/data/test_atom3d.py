@@ -249,13 +249,6 @@ def test_folders_that_are_no_lmdb_or_cut_short(tmp_path):
     assert len(atom3d.list_items(folder, "psr").sources) == 20
 
 
-def test_a_set_without_items(tmp_path):
-    with lmdb.open(str(tmp_path / "train")):
-        pass
-    with pytest.raises(StructureError, match=r"train: no such item \(serialization_format"):
-        atom3d_set(tmp_path, "psr", needed=["train"]).train.listing()
-
-
 def test_without_the_package_the_error_says_what_to_install(tmp_path, monkeypatch):
     write(tmp_path / "x", [psr()])
     monkeypatch.setitem(__import__("sys").modules, "lmdb", None)
@@ -496,12 +489,6 @@ def test_res_environments_that_cannot_be_used_are_counted(tmp_path):
     assert values["residues"] == [3, 21]
     assert [*structure.dropped.values()] == [9]
     fails(tmp_path / "n", "res", res([], names=["A_900_ALA"], indices=[[0]]), "no environments", "none of 1 is of")
-
-
-@pytest.mark.parametrize("indices", [[[10**9]], [["1"]], [3], [[0], [1]]])
-def test_res_wrong_indices(tmp_path, indices):
-    reason = "out of bounds|as an integer|zip|not iterable"
-    fails(tmp_path, "res", res([5], indices=indices), "malformed item", reason)
 
 
 def test_every_task_gives_samples(tmp_path):

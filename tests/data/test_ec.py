@@ -270,13 +270,3 @@ def test_empty_cells_at_the_end_of_rows_are_no_labels(tmp_path):
 def test_a_cutoff_that_the_table_does_not_have(tmp_path):
     with pytest.raises(StructureError, match=r"no such cutoff .60, there are \[30, 40, 50, 70, 95\]"):
         ec_set(layout(tmp_path / "s"), cutoff=60)
-
-
-# ---- zips ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_zip_that_is_none(tmp_path):
-    root = layout(tmp_path / "s", zipped=("train",))
-    (root / "train.zip").write_bytes(b"<html>")
-    with pytest.raises(StructureError, match="damaged archive"):
-        ec_set(root).train.listing()

@@ -150,20 +150,6 @@ def test_members_of_an_archive_that_fails_as_a_whole_are_not_counted_one_by_one(
         listing.sources[1].read()
 
 
-def test_an_archive_that_shrinks_after_it_was_listed(tmp_path):
-    path = write_tar(tmp_path / "x.tar", [("a.pdb", TEXT)])
-    source = find_structures(path).sources[0]
-    path.write_bytes(path.read_bytes()[:600])
-    with pytest.raises(StructureError, match=r"truncated \(88 of"):
-        source.read()
-
-
-def test_nothing_there(tmp_path):
-    for function in (find_structures, data_files):
-        with pytest.raises(StructureError, match="no such file or folder"):
-            function(tmp_path / "missing")
-
-
 def test_the_files_that_decide_are_structures_and_archives(tmp_path):
     (tmp_path / "a.pdb").write_bytes(TEXT)
     first = data_files(tmp_path)
@@ -190,14 +176,6 @@ def test_a_fault_of_the_machine_is_none_of_a_folder(tmp_path, monkeypatch, numbe
     else:
         with pytest.raises(MachineError, match=rf"{tmp_path.name}: {os.strerror(number)}; that is a fault of the mach"):
             find_structures(tmp_path)
-
-
-def test_no_room_to_unpack_an_archive_is_no_damage_of_it(tmp_path, monkeypatch):
-    """TMPDIR is missing."""
-    (tmp_path / "x.tar.gz").write_bytes(gzip.compress(tar([("a.pdb", TEXT)])))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    with pytest.raises(MachineError, match=r"no temporary file to unpack .*x\.tar\.gz to: No such file.* .TMPDIR"):
-        find_structures(tmp_path)
 
 
 def test_the_bundle_holds_what_its_index_says():
@@ -239,18 +217,6 @@ def test_a_packed_tar_is_read_like_a_plain_one(tmp_path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(StructureError, match=r"y\.tgz: damaged archive .EOFError"):
         find_structures(tmp_path / "y.tgz")
-
-
-def test_many_packed_tars_are_unpacked_once_each(tmp_path, monkeypatch):
-    """Their members alternate in the order of names."""
-    for a in range(6):
-        (tmp_path / f"{a}.tar.gz").write_bytes(gzip.compress(tar([(f"{i}-{a}.pdb", TEXT) for i in range(3)])))
-    opened, open_gzip = Counter(), gzip.open
-    monkeypatch.setattr(gzip, "open", lambda path, *more: opened.update([path]) or open_gzip(path, *more))
-    listing = find_structures(tmp_path)
-    assert names(listing) == [f"{i}-{a}" for i in range(3) for a in range(6)]
-    assert all(source.read().protein.num_residues == 3 for source in listing.sources)
-    assert len(opened) == 6 and set(opened.values()) == {1}
 
 
 @pytest.mark.parametrize("newer, older", [(TEXT, TEXT * 2), (TEXT * 2, TEXT)], ids=["smaller", "larger"])

@@ -10,8 +10,6 @@ import re
 import shutil
 from argparse import Namespace
 from collections import Counter
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,7 +23,7 @@ from siamdiff_min.data import store as stores
 from siamdiff_min.data.bundled import bundle_index, bundle_path
 from siamdiff_min.data.crops import Crops, split
 from siamdiff_min.data.shards import load_shard
-from siamdiff_min.data.sources import Listing, find_structures, structure_files
+from siamdiff_min.data.sources import find_structures, structure_files
 from siamdiff_min.data.store import META, ProteinStore, open_store
 from siamdiff_min.files import ConfigError, StoreError, WriteError, replacing
 from siamdiff_min.protein.constants import ATOM_ELEMENT
@@ -157,25 +155,6 @@ def test_a_build_that_is_killed_goes_on_and_gives_the_same_bytes(folder, tmp_pat
     monkeypatch.setattr(stores, "read_all", lambda sources, count: (read.extend(sources), read_all(sources, count))[1])
     assert open_store(folder, tmp_path / "s").path == unfinished
     assert len(read) == 13 - 3 * shard and digest(unfinished) == digest(whole.path)
-
-
-def add_label(kind, structure):
-    return replace(structure, labels={"kind": kind})
-
-
-def test_other_labels_are_another_store(folder, tmp_path):
-    """Its checksum is another one too; labels and proteins of the first stay where they are."""
-    found = find_structures(folder).sources
-
-    def labelled(kind):
-        listing = Listing([replace(source, label=partial(add_label, kind)) for source in found], [])
-        return replace(structure_files(folder), key=kind, listing=lambda: listing)
-
-    plain = open_store(folder, tmp_path / "s")
-    old, new = (open_store(labelled(kind), tmp_path / "s") for kind in ("old", "new"))
-    assert (old.labels(0), new.labels(0), plain.labels(0)) == ({"kind": "old"}, {"kind": "new"}, {})
-    assert len({old.path, new.path, plain.path}) == len({old.checksum, new.checksum, plain.checksum}) == 3
-    assert open_store(labelled("old"), tmp_path / "s").path == old.path
 
 
 def test_a_meta_json_of_the_users_is_data(folder):
@@ -326,16 +305,6 @@ def test_folders_that_cannot_be_written_have_their_stores_in_the_cache(folder, c
     assert re.fullmatch(r"data-[0-9a-f]{12}\.store", one.path.parent.name) and open_store(folder).path == one.path
     one.path.parent.rename(folder.with_name("data.store"))
     assert open_store(folder).path.parent == folder.with_name("data.store")
-
-
-def test_no_store_is_taken_for_data(folder):
-    """Whether it is finished or not, has the default name or not; what the user has put beside it is data."""
-    inside = [folder / "sub.store", folder / "chosen"]
-    for place in inside:
-        (open_store(folder, place).path / META).rename(place / "unfinished")
-        open_store(folder, place)
-    store = open_store(folder)
-    assert store.meta["seen"] == 14 and {open_store(folder, place).path.name for place in inside} == {store.path.name}
 
 
 def test_two_processes_that_open_at_once(folder, tmp_path, capfd):

@@ -117,14 +117,6 @@ def test_tokens_one_residue_after_the_other(case):
     assert torch.equal(tokens.token[tokens.of_residue], letters)
 
 
-def test_embeddings_are_scaled_as_in_training():
-    protein = sequences("GASPVTCI", "MKTA", masked=[[1, 2, 5], []])
-    tokens = tokenise(protein, torch.float64)
-    short, long = tokens.scale.flatten().split([6, 10])
-    assert torch.allclose(short, torch.tensor(0.88, dtype=torch.float64), atol=1e-12)
-    assert torch.allclose(long, torch.tensor(0.88 / (1 - 3 / 10), dtype=torch.float64), atol=1e-12)
-
-
 def test_rotary_products_depend_on_the_offset_only():
     q, k = torch.randn(2, 1, 1, 16, dtype=torch.float64, generator=generator(0))
     products = []
@@ -211,28 +203,6 @@ def test_residues_left_out_are_as_padding(published):
     assert relative_error(x, run_published(network, [holes], [[5, 30]])[0]) < 1e-5
     closed = net(sequences(holes.replace(" ", "")))
     assert relative_error(x, closed.detach()) > 0.01
-
-
-def test_names_and_shapes_of_the_650m_size():
-    """The table of the published file, written out; and that of fair-esm itself where it is installed."""
-    layer = {
-        **{f"self_attn.{x}_proj.weight": (1280, 1280) for x in "qkv"},
-        **{f"self_attn.{x}_proj.bias": (1280,) for x in "qkv"},
-        "self_attn.out_proj.weight": (1280, 1280),
-        "self_attn.out_proj.bias": (1280,),
-        "fc1.weight": (5120, 1280),
-        "fc1.bias": (5120,),
-        "fc2.weight": (1280, 5120),
-        "fc2.bias": (1280,),
-        **{f"{x}_layer_norm.{y}": (1280,) for x in ("self_attn", "final") for y in ("weight", "bias")},
-    }
-    expected = {f"layers.{i}.{name}": shape for i in range(33) for name, shape in layer.items()}
-    expected |= {"embed_tokens.weight": (33, 1280)}
-    expected |= {f"emb_layer_norm_after.{y}": (1280,) for y in ("weight", "bias")}
-    with torch.device("meta"):
-        net = ESM2(*ESM_SIZES["650M"])
-    assert {name: tuple(x.shape) for name, x in net.state_dict().items()} == expected
-    assert sum(p.numel() for p in net.parameters()) == 649_400_320
 
 
 HUGGING_FACE = {  # a layer there -> the same layer in fair-esm

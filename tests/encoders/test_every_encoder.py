@@ -7,7 +7,7 @@ import torch
 from conftest import generator, move, real_protein, relative_error
 from given import CLASSES, dataset
 
-from siamdiff_min.data.samples import Sample, pack_samples
+from siamdiff_min.data.samples import pack_samples
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS, Encoder
 from siamdiff_min.pretraining import OBJECTIVES
@@ -111,18 +111,6 @@ def test_readouts_under_autocast(name, level):
     assert either.max() < 1e-3, either.max()  # every channel is the mean or the sum of the nodes
     per_residue = torch.stack([node[protein.atom_residue == r].mean(0) for r in (0, 7)])
     assert torch.allclose(encoding.residue[[0, 7]].double(), per_residue, rtol=1e-2, atol=1e-3)
-
-
-def test_the_mean_over_the_atoms_in_focus_under_autocast():
-    torch.manual_seed(0)
-    net, protein = ENCODERS["gearnet"]("atom", "tiny").eval(), large("atom")
-    everywhere = torch.ones(protein.num_residues, dtype=torch.bool)
-    sample = Sample(protein, everywhere, torch.zeros(1), ("x",), ("x",))
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        encoding, task = net(protein), TASKS["msp"](net)
-        found = task.represent(sample)[0]
-    expected = encoding.node.double().mean(0)
-    assert (found - expected).abs().max() < 1e-3 * expected.abs().max()
 
 
 # ---- data-parallel training waits for a gradient of every weight -----------------------------------------------------

@@ -28,16 +28,6 @@ def test_gather_equals_index_add(weight):
     assert torch.allclose(gather(x), torch.zeros(9, 3, dtype=torch.float64).index_add_(0, target, rows), atol=1e-13)
 
 
-def test_gather_makes_its_transpose_once_and_only_for_a_gradient():
-    gather, _, _ = random_gather(7, 9, 25)
-    with torch.no_grad():
-        gather(torch.ones(7, 3))
-    assert "transposed" not in vars(gather)
-    for _ in range(2):
-        gather(torch.ones(7, 3, requires_grad=True)).sum().backward()
-    assert gather.transposed is vars(gather)["transposed"]
-
-
 def rows_of_one_hots(rows: int, columns: int) -> torch.Tensor:
     """Two ones and a length in most rows, as edges have; some rows are all 0, some numbers -0."""
     x = torch.zeros(rows, columns, dtype=torch.float64)
@@ -58,13 +48,6 @@ def test_few_entries_are_a_product(rows):
     assert torch.allclose(result, expected, rtol=0, atol=1e-14)
     (ours,), (theirs,) = (torch.autograd.grad(y, weight, grad) for y in (result, expected))
     assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
-
-
-def test_few_entries_leaves_other_rows_to_products():
-    x = rows_of_one_hots(fast.ONE_HOTS, 40)
-    assert fast.few_entries(x) is not None
-    for other in (x[1:], x.bfloat16(), x.clone().requires_grad_(), x[:, -6:], torch.ones_like(x)):
-        assert fast.few_entries(other) is None
 
 
 def test_few_entries_pass_on_what_is_not_finite():
@@ -142,18 +125,6 @@ def test_scalar_layers_equal_the_layers(count, dtype, tolerance):
     assert_same(x, layers, tolerance)
 
 
-def test_knots_are_where_units_turn():
-    """Every knot is one of the first layer, or a zero of a unit of the second one, and none is missing."""
-    first, second, _ = layers = layers_of_one_number(30, 20, 3)
-    x = torch.linspace(0, 20, 100_001, dtype=torch.float64)
-    with torch.no_grad():
-        units = torch.cat([first(x[:, None]), second(first(x[:, None]).relu())], dim=1) > 0
-    turns = (units[1:] != units[:-1]).nonzero()[:, 0].sort()[0]
-    knots = tabulated(x, *layers)[0].knot
-    assert len(knots) == len(turns) > 10
-    assert ((x[turns] <= knots) & (knots <= x[turns + 1])).all()
-
-
 def zero_weights(first, second, third):
     first.weight[:3], first.bias[:3] = torch.tensor([[0.0], [0.0], [-0.0]]), torch.tensor([1.0, -1.0, 0.0])
     second.weight[:3], second.bias[:3] = -0.0, torch.tensor([1.0, -1.0, -0.0])
@@ -199,18 +170,6 @@ def test_scalar_layers_of_few_equal_and_far_numbers(numbers):
     assert_same(torch.tensor(numbers, dtype=torch.float64), layers_of_one_number(9, 5, 2), 1e-12)
 
 
-def test_a_number_on_a_knot_has_the_gradient_of_one_side():
-    """Which one is a matter of rounding, in the layers too; the value is the same."""
-    layers, x = layers_of_one_number(30, 20, 3), 20 * torch.rand(300, generator=generator()).double()
-    knots = tabulated(x, *layers)[0].knot
-    for knot in knots:
-        sides = torch.stack([knot - 1e-9, knot, knot + 1e-9])
-        _, found = tabulated(torch.cat([sides, x]), *layers)
-        assert torch.allclose(found[:3], published(sides, *layers), atol=1e-8)
-        a, b, c = (torch.autograd.grad(y.sum(), layers[1].weight, retain_graph=True)[0] for y in found[:3])
-        assert torch.allclose(b, a, atol=1e-7) or torch.allclose(b, c, atol=1e-7)
-
-
 def test_scalar_layers_under_bf16_are_as_exact_as_the_layers():
     """The table is float32; only the product with W is not."""
     layers, x = layers_of_one_number(300, 200, 50, dtype=torch.float32), 20 * torch.rand(900, generator=generator())
@@ -221,16 +180,6 @@ def test_scalar_layers_under_bf16_are_as_exact_as_the_layers():
         found = function(x)
     assert isinstance(function, Piecewise) and function.table.dtype == found.dtype == torch.float32
     assert relative_error(found, exact.detach()) < relative_error(plain.float(), exact.detach())
-
-
-def test_heads_add_up_in_float32_under_bf16():
-    """Many pairs share one row: its gradient is a sum of 4,000 numbers, which bfloat16 cannot count."""
-    x = torch.ones(2, 3, requires_grad=True)
-    i, j = torch.zeros(4000, dtype=torch.long), torch.ones(4000, dtype=torch.long)
-    with torch.autocast("cpu", torch.bfloat16):
-        y = pair_linear(x, i, j, torch.eye(3))
-    y.float().sum().backward()
-    assert y.dtype == torch.bfloat16 and torch.allclose(x.grad, torch.full((2, 3), 4000.0), rtol=5e-3)
 
 
 def random_links(num_targets: int) -> Links:

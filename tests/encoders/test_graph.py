@@ -53,21 +53,11 @@ def test_presets_agree_on_one_unbroken_chain():
         assert torch.equal(ours.src, official.src) and torch.equal(ours.edge_feature, official.edge_feature)
 
 
-def test_chains_are_far_from_each_other():
-    """differences.md, row 16: pairs of other chains are in the last distance class, never sequential or filtered."""
-    protein = real_protein("2BEG").alpha_carbons()
-    graph = RESIDUE_GRAPH(protein)
-    across = protein.chain[graph.src] != protein.chain[graph.dst]
-    assert across.any() and (graph.relation[across] >= 5).all()
-    assert (graph.edge_feature[across, -1] == 1).all()
-    i, j = torch.triu_indices(protein.num_residues, protein.num_residues, 1)
-    close = (protein.pos[i] - protein.pos[j]).norm(dim=-1) < 10
-    expected = 2 * (close & (protein.chain[i] != protein.chain[j])).sum()
-    assert ((graph.relation == 5) & across).sum() == expected
-
-
 def test_chains_that_are_numbered_alike_are_far_from_each_other():
-    """Readers count `residue_index` from 0 in every chain: equal places in two chains must not look like neighbours."""
+    """Readers count `residue_index` from 0 in every chain: equal places in two chains must not look like neighbours.
+
+    All pairs of other chains that are near are joined, in the last distance class (differences.md, row 16).
+    """
     protein = real_protein("2BEG")
     size = torch.unique_consecutive(protein.chain, return_counts=True)[1]
     protein = replace(protein, residue_index=torch.cat([torch.arange(n) for n in size.tolist()]))
@@ -79,6 +69,8 @@ def test_chains_that_are_numbered_alike_are_far_from_each_other():
         alike = across & ((view.residue_index[i] - view.residue_index[j]).abs() < 5)
         assert alike.any()  # kept, though the filter on |i - j| drops such pairs within a chain
         assert (graph.edge_feature[across, -1] == 1).all() and (graph.relation[across] >= builder.num_offsets).all()
+    near = (view.pos[:, None] - view.pos).norm(dim=-1) < 10  # of the residue level
+    assert ((graph.relation == 5) & across).sum() == (near & (view.chain[:, None] != view.chain)).sum()
     # a chain of one residue between two others: the offsets of rows and of places are both 1
     short = protein.alpha_carbons().crop(0, 3)
     short = replace(short, chain=torch.tensor([0, 1, 2]), residue_index=torch.tensor([0, 1, 2]))

@@ -5,28 +5,13 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from conftest import (
-    Golden,
-    generator,
-    load_golden,
-    real_protein,
-    relative_error,
-    rigid_motion,
-)
+from conftest import Golden, generator, load_golden, relative_error, rigid_motion
 from helpers import wave
 
 from siamdiff_min.conventions import CONVENTIONS
 from siamdiff_min.encoders import ENCODERS, formulas
 from siamdiff_min.encoders.graph import ATOM_GRAPH, Graph, one_hot, sort_key
-from siamdiff_min.encoders.gvp import (
-    GVP,
-    GVPGNN,
-    GVPConv,
-    GVPConvLayer,
-    TupleDropout,
-    TupleNorm,
-    radial_basis,
-)
+from siamdiff_min.encoders.gvp import GVP, GVPGNN, GVPConv, GVPConvLayer, TupleDropout, TupleNorm
 from siamdiff_min.encoders.ops import Links
 from siamdiff_min.protein.protein import Protein
 
@@ -180,21 +165,7 @@ def test_dropout_drops_whole_vectors_and_nothing_in_evaluation():
     assert s.eq(1).all() and v.eq(1).all()
 
 
-def test_radial_basis():
-    length = torch.tensor([0.0, 1.3, 4.5, 9.0], dtype=torch.float64)
-    basis = radial_basis(length, 4.5, 16)
-    for i, d in enumerate(length.tolist()):
-        for k in range(16):
-            expected = torch.tensor(-(((d - k * 4.5 / 15) / (4.5 / 16)) ** 2), dtype=torch.float64).exp()
-            assert abs(basis[i, k] - expected) < 1e-12
-
-
 PRESETS = ["paper", "official"]
-
-
-def small_net(preset: str = "paper") -> GVPGNN:
-    torch.manual_seed(0)
-    return ENCODERS["gvp"]("atom", "tiny", preset).double().eval()
 
 
 @pytest.mark.parametrize("size, layers, dims", [("paper", 5, (100, 16)), ("tiny", 3, (32, 8))])
@@ -211,21 +182,3 @@ def test_sizes_of_the_builder(size, layers, dims):
         assert kinds == {torch.nn.LayerNorm}
         with pytest.raises(ValueError, match=r"gvp exists at atom level only .* not at residue level"):
             ENCODERS["gvp"]("residue", size, preset)
-
-
-def test_the_scalars_of_the_last_layer_are_handed_out():
-    net, hidden = small_net(), []
-    net.W_out[-1].register_forward_hook(lambda module, given, output: hidden.append(output[0]))
-    node = net(real_protein("1LCD_A", torch.float64)).node
-    assert torch.equal(node, hidden[0]) and node.shape[1] == 32
-
-
-def test_vectors_inside_the_network_turn_with_the_protein():
-    net, protein = small_net(), real_protein("1LCD_A")
-    seen = []
-    net.layers[-1].register_forward_hook(lambda module, args, out: seen.append(out[1]))
-    rotation, shift = rigid_motion(3)
-    net(protein)
-    net(replace(protein, pos=protein.pos @ rotation.T + shift))
-    assert relative_error(seen[1], rotation @ seen[0].detach()) < 1e-9
-    assert (seen[0].norm(dim=-2) > 0.01).any()

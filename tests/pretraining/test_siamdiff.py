@@ -10,7 +10,7 @@ from conftest import Golden, deviation, generator, load_golden, move, real_prote
 from torch import nn
 
 from siamdiff_min.conventions import OFFICIAL
-from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, Encoding, GearNet, formulas
+from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, GearNet, formulas
 from siamdiff_min.encoders.graph import edge_lengths
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES, SCHEDULES, SiamDiff, diffusion, siamdiff
 from siamdiff_min.protein.conformer import new_clashes, rotate_side_chains
@@ -385,27 +385,6 @@ def test_views_share_mask_and_noise_level(level):
     assert torch.equal(first.masked, second.masked) and first.masked.any()
     assert torch.equal(first.atom_name, second.atom_name)
     assert not torch.equal(first.pos, second.pos)
-
-
-def test_pair_scores_equal_the_plain_formula():
-    """Two views of which the second is turned, so that both have pairs and scores of their own."""
-    objective = tiny("diffpret", "residue")
-    protein = batch().alpha_carbons()
-    graph, d = objective.encoder.builder(protein), objective.encoder.out_dim
-    a = torch.randn(2, protein.num_atoms, d, dtype=torch.float64, generator=generator(), requires_grad=True)
-    noise = torch.randn(protein.pos.shape, dtype=torch.float64, generator=generator(2))
-    noisy = [siamdiff.Noisy(replace(protein, pos=pos), graph, None) for pos in (protein.pos, protein.pos + noise)]
-    crossed = [Encoding(x, x, x) for x in a]
-    results = []
-    for form in formulas.FORMS:
-        with patch.object(formulas, "form", form):
-            scores = torch.stack(formulas.edge_scores(noisy, crossed, objective.dist_mlp, objective.struct_mlp))
-        weights = [a, *objective.dist_mlp.parameters(), *objective.struct_mlp.parameters()]
-        target = torch.randn(scores.shape, dtype=torch.float64, generator=generator(1))
-        results.append((scores, *torch.autograd.grad((scores * target).sum(), weights)))
-    (plain, *expected), (fast, *found) = results
-    assert torch.allclose(fast, plain, atol=1e-12) and not torch.allclose(fast[0], fast[1])
-    assert all(relative_error(x, y) < 1e-10 for x, y in zip(found, expected))
 
 
 @pytest.mark.parametrize("level", LEVELS)

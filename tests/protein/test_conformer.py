@@ -200,17 +200,6 @@ def test_a_residue_that_cannot_turn_freely_keeps_its_native_side_chain(monkeypat
     assert 0 < native.sum() < seen[0].sum() < crowd.num_residues
 
 
-def test_a_side_chain_is_drawn_anew_at_most_four_times(monkeypatch):
-    """If all of them clash for ever, the native ones come after the first draw and four more."""
-    protein, draws = real_protein("1LCD_A"), []
-    draw, clashes = TorsionalConformer.draw, torch.ones(51, dtype=torch.bool)
-    monkeypatch.setattr(TorsionalConformer, "draw", lambda *args: draws.append(1) or draw(*args))
-    moved = lambda native, pos: clashes if (native.pos != pos).any() else ~clashes  # noqa: E731
-    monkeypatch.setattr(conformer, "new_clashes", moved)
-    other, _ = TorsionalConformer()(protein, generator())
-    assert len(draws) == 5 and torch.equal(other.pos, protein.pos)
-
-
 def test_noise_is_wrapped_normal():
     protein = real_protein("2BEG")
     noise = torch.cat([TorsionalConformer().draw(protein, 0.1 * math.pi, generator(k)) for k in range(40)])

@@ -1,10 +1,19 @@
-"""Packing, selecting, cropping."""
+"""Packing, selecting, cropping; proteins from memory are checked as files are."""
+
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
-from conftest import real_protein
+from conftest import generator, real_protein
+from given import Given
 
+from siamdiff_min import ENCODERS, Structure, StructureError
+from siamdiff_min.data.readers import read_all
+from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.files import ConfigError
+from siamdiff_min.protein.check import check_protein
+from siamdiff_min.protein.constants import O
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
 
 
@@ -54,3 +63,57 @@ def test_nothing_is_written_in_place():
     assert all(torch.equal(getattr(protein, f), x) for f, x in zip(TENSOR_FIELDS, before))
     with pytest.raises(AttributeError):
         protein.pos = None
+
+
+# ---- arrays, what `embed` is given, what a store takes in ------------------------------------------------------------
+
+
+WHOLE = real_protein("1LCD_A", torch.float32)
+WHOLE = replace(WHOLE, chain=torch.zeros_like(WHOLE.chain))
+CA = WHOLE.alpha_carbons()
+WRONG = {
+    "nanometres": (CA.pos / 10, "over 3 CA atoms within 1.0 angstrom of one: nanometres? padding?"),
+    "zeros": (CA.pos * 0, "denser than matter"),
+    "padding": (torch.where(torch.arange(51)[:, None] < 40, CA.pos, 0), "denser than matter"),
+    "times ten": (CA.pos * 10, "thinner than a protein (38"),
+    "another order": (CA.pos[torch.randperm(51, generator=generator())], "thinner than a protein (1"),
+    "nan": (CA.pos.where(CA.pos < CA.pos.max(), torch.nan), "not finite"),
+    "far away": (CA.pos + 1e6, "coordinates out of range"),
+}
+
+
+@pytest.mark.parametrize("pos, said", WRONG.values(), ids=list(WRONG))
+def test_what_is_no_protein_is_refused(pos, said):
+    with pytest.raises(StructureError) as caught:
+        Protein.from_ca(pos, CA.residue_type)
+    assert said in str(caught.value)
+    wrong = replace(CA, pos=pos)
+    with pytest.warns(UserWarning, match=r"left out: 1: ") as warned:
+        one, two = ENCODERS["gearnet"]("residue", "tiny").embed([CA, wrong, Structure(CA, ("A",))], errors="skip")
+    assert said in str(warned[0].message) and torch.equal(*(torch.from_numpy(x.mean) for x in (one, two)))
+
+
+def test_a_store_takes_in_nothing_else():
+    wrong = {name: replace(CA, pos=pos) for name, (pos, _) in WRONG.items()}
+    sources = [Given(name, Structure(protein, ("A",), Counter())) for name, protein in ({"right": CA} | wrong).items()]
+    right, *others = read_all(sources)
+    assert isinstance(right, Structure) and all(isinstance(error, StructureError) for error in others)
+
+
+def test_all_atoms_are_looked_at():
+    far = WHOLE.pos.index_add(0, torch.tensor([7]), torch.tensor([[0, 20.0, 0]]))
+    with pytest.raises(StructureError, match=r"x: torn residue \(\w{3} \d+ of chain 'Q', \d\d angstrom"):
+        check_protein("x", replace(WHOLE, pos=far), ("Q",))
+    with pytest.raises(StructureError, match="thinner than a protein"):
+        check_protein("x", replace(WHOLE, pos=WHOLE.pos * 10))
+
+
+def test_real_structures_short_ones_and_sites_are_no_less_proteins():
+    sources = find_structures(bundle_path()).sources[::20]
+    assert len(sources) > 10 and all(isinstance(x, Structure) for x in read_all(sources))
+    near = (CA.pos - CA.pos[20]).norm(dim=1) < 10  # the residues around one, as files of binding sites hold them
+    check_protein("x", WHOLE.select_residues(near))
+    check_protein("x", replace(CA.crop(0, 10), pos=CA.crop(0, 10).pos * 4))  # a few residues may lie apart
+    check_protein("x", WHOLE.select_atoms(WHOLE.atom_name != 1))  # without CA: the encoder decides
+    check_protein("x", WHOLE.select_atoms(WHOLE.atom_name > O))  # side chains alone
+    check_protein("x", WHOLE.crop(0, 0))

@@ -5,7 +5,6 @@ for the data, and starts all of them again.
 """
 
 import itertools
-import json
 import shutil
 import time
 
@@ -125,25 +124,6 @@ def test_uneven_and_empty_shards(world, tmp_path):
         for name in other:
             assert "norm.running" in name or torch.equal(other[name], weights[0][name]), name
     assert [line["step"] for line in lines(tmp_path / "out") if line["split"] == "valid"] == [1, 1, 2]  # two stages
-
-
-@pytest.mark.full
-@pytest.mark.repeats
-@pytest.mark.parametrize("worlds, batches", [((1, 2), [8]), ((1, 2, 3), [2, 8])])
-def test_a_model_is_scored_the_same_by_any_number_of_processes(worlds, batches, tmp_path, enzymes):
-    """Five samples in three batches, and in one: all processes but one then have none."""
-    options = "--task", "ec", "--data", enzymes, "--device", "cpu", "--threads", "1", "--num-workers", "0"
-    out, log, tables = tmp_path / "out", tmp_path / "log", {}
-    first = "--size", "tiny", "--max-steps", "1", "--out", out
-    assert finish(start(log, 1, "finetune", *options, *first)) == [0], log.read_text()
-    for world, batch in itertools.product(worlds, batches):
-        place = tmp_path / f"{world}-{batch}"
-        more = "--eval-only", out / "seed-0" / "best.pt", "--batch-size", batch, "--out", place
-        assert finish(start(log, world, "finetune", *options, *more)) == [0] * world, log.read_text()
-        metrics = json.loads((place / "results.json").read_text())["test"]
-        tables[world, batch] = metrics, (place / "seed-0" / "predictions.tsv").read_text()
-    assert all(table == tables[1, batch] for (_, batch), table in tables.items())
-    assert {table.count("\n") for _, table in tables.values()} == {6}
 
 
 def test_two_ranks_share_one_build(tmp_path, enzymes):

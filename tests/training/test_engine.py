@@ -78,15 +78,6 @@ def test_workers_and_repetition_change_nothing(tmp_path, reference, workers):
     assert lines(tmp_path) == reference[1]
 
 
-@pytest.mark.parametrize("stop", [9, 10, 20])
-def test_continued_after_max_steps_equals_uninterrupted(tmp_path, reference, stop):
-    train(configure(tmp_path, "--max-steps", stop))
-    objective, _ = train(configure(tmp_path))
-    assert_equal_weights(objective, reference[0])
-    again, _ = train(configure(tmp_path))  # nothing left to do
-    assert_equal_weights(again, reference[0])
-
-
 def test_a_run_ends_after_max_minutes_and_goes_on(tmp_path, reference):
     """At least a step, a checkpoint, a validation; the same command goes on, and without the option to the end."""
     for step in (1, 2):
@@ -283,24 +274,6 @@ def test_the_folder_says_what_the_run_was(tmp_path, monkeypatch):
     assert options["data"] == {"samples": 40, "fingerprint": "0123456789abcdef"}
 
 
-def test_seconds_go_on_when_a_run_is_resumed(tmp_path, monkeypatch):
-    clock = {"perf_counter": 1000.0, "process_time": 500.0}
-
-    def tick(name):
-        clock[name] += 1
-        return clock[name]
-
-    for name in clock:
-        monkeypatch.setattr(engine.time, name, lambda name=name: tick(name))
-    train(configure(tmp_path, "--max-steps", 20))
-    clock = dict.fromkeys(clock, 7.0)  # of another process, which began anew
-    train(configure(tmp_path))
-    written = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    for name in ("seconds", "cpu_seconds"):
-        seconds = [line[name] for line in written]
-        assert seconds == sorted(seconds) and seconds[0] > 0
-
-
 def test_a_parameter_without_a_gradient_is_a_warning_that_names_it_once(tmp_path, capsys):
     train(configure(tmp_path), standin.Idle())
     said = capsys.readouterr().out
@@ -491,12 +464,13 @@ def test_a_line_averages_the_last_steps_of_its_stage(tmp_path, losses):
         assert loss == pytest.approx(np.mean(losses[begin:step]), rel=1e-6), step
 
 
-@pytest.mark.parametrize("stop", [9, 13, 20, 23])
-def test_the_lines_of_a_resumed_run_are_those_of_the_uninterrupted_one(stop, tmp_path):
+@pytest.mark.parametrize("stop", [9, 10, 20, 23])
+def test_a_resumed_run_has_the_weights_and_the_lines_of_the_uninterrupted_one(stop, tmp_path, reference):
     """Besides them it has the line that was written when it stopped. The next one is over fewer steps."""
     train(configure(tmp_path / "a", "--log-every", 4))
     train(configure(tmp_path / "b", "--log-every", 4, "--max-steps", stop))
-    train(configure(tmp_path / "b", "--log-every", 4))
+    for _ in range(2):  # the second time there is nothing left to do
+        assert_equal_weights(train(configure(tmp_path / "b", "--log-every", 4))[0], reference[0])
     whole, resumed = lines(tmp_path / "a"), lines(tmp_path / "b")
     assert [line for line in resumed if line["step"] == stop and line["split"] == "train"]
     for of_run in (whole, resumed):

@@ -13,11 +13,10 @@ import pytest
 import standin
 import torch
 from processes import PATIENCE, descendants, finish, running, start, until
-from torch.utils.data import Subset
 
 from siamdiff_min.data.store import open_store
 from siamdiff_min.files import SiamDiffError
-from siamdiff_min.training import evaluation, loader
+from siamdiff_min.training import loader
 from siamdiff_min.training.ranks import Ranks
 
 CPU = torch.device("cpu")
@@ -145,21 +144,6 @@ def test_processes_that_load_end_within_15_seconds_of_ours(number, tmp_path):
     until(lambda: not any(map(running, found)), log)
     assert time.monotonic() - begin < 15
     assert finish([child]) == [-9 if number == signal.SIGKILL else 128 + signal.SIGTERM]
-
-
-def test_an_error_does_not_stand_at_the_end_of_a_bar(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)  # it moves every tenth of a second
-    data = Subset(standin.Dataset(40), range(40))
-
-    def measure(number, batch, names):
-        time.sleep(0.15)
-        if number == 3:
-            raise SiamDiffError("the reason")
-
-    with pytest.raises(SiamDiffError):
-        evaluation.held_out(standin.Objective(), data, standin.configure(tmp_path), Ranks(CPU), measure)
-    said = capsys.readouterr().err
-    assert "held out: " in said and said.endswith("\r")
 
 
 def test_a_bar_moves_on_a_terminal_and_says_little_elsewhere(capsys, monkeypatch):

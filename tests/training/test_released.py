@@ -114,17 +114,6 @@ def test_files_of_torchdrugs_engine(tmp_path, inside):
     assert said[0] == "in that file, not loaded: mlp" if inside else "loaded from" in said[0]
 
 
-def test_gearnets_own_files_by_names_and_shapes(tmp_path):
-    """Residue level, 138 tensors, 20,145,635 parameters; here without memory for them."""
-    shapes = {name: x.shape for name, x in blank("ckpt_keys_res").items()}
-    state = {f"model.model.{name}": torch.ones(()).expand(shape) for name, shape in shapes.items()}
-    torch.save({"model": state, "optimizer": {}}, tmp_path / "mc_gearnet_edge.pth")
-    content = load_encoder_file(tmp_path / "mc_gearnet_edge.pth")
-    assert [content[name] for name in IDENTITY] == ["gearnet", "residue", "paper", "official"]
-    assert {name: x.shape for name, x in content["state"].items()} == shapes and len(shapes) == 138
-    assert shapes["layers.0.linear.weight"] == (512, 147) and shapes["edge_layers.0.linear.weight"] == (21, 472)
-
-
 def test_outputs_of_gearnet_are_the_golden_ones(tmp_path, monkeypatch):
     """The network of the residue level, as a file of GearNet; its own widths are 512."""
     monkeypatch.setitem(GEARNET_DIMS, "paper", {"residue": [32] * 6, "atom": [128] * 6})
@@ -264,10 +253,3 @@ def test_every_kind_of_file_gives_its_encoder(tmp_path):
     assert read_weights(model, MODEL)["valid"] == {"rho": 0.5}
     with pytest.raises(CheckpointError, match=r"encoder.pt is an encoder, not a fine-tuned model"):
         read_weights(plain, MODEL)
-
-
-def test_an_encoder_nobody_knows_is_refused(tmp_path):
-    identity = {"encoder": "transformer", "level": "atom", "size": "tiny", "preset": "paper", "state": {}}
-    write_weights(tmp_path / "e.pt", ENCODER, identity)
-    with pytest.raises(CheckpointError, match=r"e.pt holds the encoder 'transformer', which is not known here"):
-        load_encoder(tmp_path / "e.pt")
