@@ -51,13 +51,20 @@ def test_copies_are_on_one_side_in_pre_training_and_in_tables(copies):
 
 
 def test_a_chain_and_its_dimer_have_one_sequence(copies):
-    """And a chain with another one beside it has another."""
+    """And a chain with others beside it has another, whatever their order; the same in every process and version."""
     chain = real_protein("1LCD_A").crop(0, 30)
     both = Protein.pack([chain, replace(chain, pos=chain.pos + 40)])
     one = {"chain": both.residue_protein, "residue_protein": torch.zeros_like(both.chain), "num_proteins": 1}
     write_pdb(copies / "dimer.pdb", replace(both, **one), ("A", "B"))
+    whole = real_protein("1LCD_A")
+    pieces = [replace(p, pos=p.pos + 40 * i) for i, p in enumerate(whole.crop(5 * i, 8) for i in range(6))]
+    for name, parts in (("six", pieces), ("turned", pieces[::-1])):
+        six = Protein.pack(parts)
+        one = {"chain": six.residue_protein, "residue_protein": torch.zeros_like(six.chain), "num_proteins": 1}
+        write_pdb(copies / f"{name}.pdb", replace(six, **one), tuple("ABCDEF"))
     store = open_store(copies, workers=1)
-    assert Counter(store.sequences)[store.sequences[store.names.index("dimer")]] == 3
+    of = dict(zip(store.names, store.sequences))
+    assert Counter(store.sequences)[of["dimer"]] == 3 and of["six"] == of["turned"] == "b9097420b70e9a90"
 
 
 def test_a_table_may_name_chains_of_files_that_have_several(tmp_path, capsys):

@@ -35,13 +35,11 @@ def test_the_form_chooses(monkeypatch):
         formulas.aggregate(torch.zeros(0), None, torch.nn.Linear(1, 1))
 
 
-@pytest.mark.repeats
-@pytest.mark.parametrize("form", formulas.FORMS)
-def test_the_environment_chooses(form):
+def test_the_environment_chooses():
     code = "from siamdiff_min.encoders import formulas; print(formulas.is_fast())"
-    environment = {**os.environ, "SIAMDIFF_KERNELS": form}
+    environment = {**os.environ, "SIAMDIFF_KERNELS": "plain"}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == str(form == "fast")
+    assert found.stdout == "False\n"
 
 
 # ---- modules that behave ---------------------------------------------------------------------------------------------

@@ -33,7 +33,12 @@ def one_node() -> Protein:
 ALL = [name for name in OBJECTIVES if name not in ("residue-type+distance", "residue-type+angle")]
 FEW = ["siamdiff", "residue-type+dihedral", "multiview", "score-matching"]
 OF = {("atom", "gearnet"): ALL, ("residue", "gearnet"): ALL, ("atom", "gvp"): FEW, ("residue", "esm-gearnet"): FEW}
-CASES = [(method, *of) for of in OF for method in OF[of] if (method, of[0]) != ("torsional", "residue")]
+CASES = [
+    pytest.param(method, *of, marks=() if of[1] == "gearnet" or method == "siamdiff" else pytest.mark.full)
+    for of in OF
+    for method in OF[of]
+    if (method, of[0]) != ("torsional", "residue")
+]
 
 
 @pytest.mark.parametrize("method, level, encoder", CASES)

@@ -162,9 +162,9 @@ def test_an_amino_acid_without_a_parent_is_counted_by_its_name(read):
 @pytest.mark.parametrize("name", ["GLU", "SEP", "SAH"])
 @pytest.mark.parametrize("names", [("N", "CA", "C", "O"), ("CA",)], ids=["backbone", "CA only"])
 def test_a_free_amino_acid_is_no_residue(read, name, names):
-    """A ligand in its own place, or one number behind a chain but far away; the same one bonded is a residue."""
+    """A ligand in its own place, far away or 4 angstrom from the end of a chain; the same one bonded is a residue."""
     chain = residue("GLY", 1, names) + residue("ALA", 2, names)
-    for number, x in ((3, 40.0), (301, 40.0), (-5, 40.0)):
+    for number, x in ((3, 40.0), (301, 40.0), (-5, 40.0), (3, 4.5)):
         structure = read(chain + residue(name, number, names, het=True, x=x))
         assert names_of(structure.protein) == ["GLY", "ALA"] and structure.dropped["free amino acids"] == 1
     for rows in (residue(name, 3, names, het=True), residue(name, 301, names, het=True, x=3.0)):
