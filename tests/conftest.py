@@ -1,5 +1,5 @@
 """Helpers shared by the tests: the fixtures made with the official implementation, random rigid motions, a small EC
-set; and a report of what the long tests tried."""
+set."""
 
 import os
 import tarfile
@@ -243,13 +243,3 @@ def enzymes(tmp_path_factory) -> Path:
     rows = ["PDB-chain,<30%,<40%,<50%,<70%,<95%", *(f"{i + 1000}-A,0,0,{i % 2},1,1" for i in range(11, 16))]
     (root / "nrPDB-EC_test.csv").write_text("\n".join(rows) + "\n")
     return root
-
-
-def pytest_terminal_summary(terminalreporter) -> None:
-    """One line for every test that counted something (`record_property`): the report of the long runs."""
-    counted = [report for report in terminalreporter.getreports("passed") if report.user_properties]
-    if counted:
-        terminalreporter.section("what was tried, and nothing was lost")
-    for report in counted:
-        counts = ", ".join(f"{count} {name}" for name, count in report.user_properties)
-        terminalreporter.line(f"{report.nodeid.rpartition('::')[2]}: {counts}; {report.duration:.0f} s")

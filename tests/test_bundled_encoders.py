@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import siamdiff_min
-from benchmarks import bundle_encoder, encoder_card
+from benchmarks import bundle_encoder
 from benchmarks.pdb import write_pdb
 from siamdiff_min import finetune
 from siamdiff_min.embed import main
@@ -104,23 +104,3 @@ def test_a_file_wins_and_an_unknown_name_lists_the_known(bundled):
         CheckpointError, match=r"siamdiff-other: No such file; encoders of the package are siamdiff-atom"
     ):
         siamdiff_min.load_encoder("siamdiff-other")
-
-
-def test_the_card_of_an_encoder(bundled, monkeypatch, capsys):
-    """Effective rank by hand: two directions alike are 2, shares of 3/4 and 1/4 less, and one point is nothing."""
-    corners = torch.tensor([[1.0, 0, 5], [-1, 0, 5], [0, 1, 5], [0, -1, 5]])
-    assert encoder_card.effective_rank(corners) == pytest.approx(2)
-    flat = encoder_card.effective_rank(corners * torch.tensor([3.0, 1, 1]))
-    assert flat == pytest.approx(np.exp(-0.75 * np.log(0.75) - 0.25 * np.log(0.25)))
-    assert encoder_card.effective_rank(corners[:1]) == 0
-    protein = encoder_card.chains()[0]
-    assert encoder_card.without_side_chains(protein, 1.0).atom_name.max() < 4
-    kept = encoder_card.without_side_chains(protein, 0.2)
-    assert kept.num_residues == protein.num_residues and (kept.atom_name < 4).sum() == (protein.atom_name < 4).sum()
-    assert protein.num_atoms - kept.num_atoms == round(0.2 * int((protein.atom_name >= 4).sum()))
-    monkeypatch.setattr(encoder_card, "CHAINS", 2)
-    encoder_card.main(list(NAMES))
-    lines = capsys.readouterr().out.splitlines()
-    layers = sum(len(siamdiff_min.load_encoder(name, "cpu").layer_dims) for name in NAMES)
-    assert len([line for line in lines if line.startswith("  layer ")]) == layers
-    assert len([line for line in lines if "beyond the backbone: cosine" in line]) == 2  # atom level alone

@@ -92,16 +92,6 @@ def test_the_list_of_commands(siamdiff):
     assert siamdiff()[0] == 2
 
 
-def test_a_run_of_each_kind(siamdiff, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert siamdiff("train", "--size", "tiny", "--device", "cpu", "--dry-run")[0] == 0
-    status, said, _ = siamdiff("finetune", "--task", "psr", "--device", "cpu", "--dry-run")
-    assert status == 0 and re.search(r"^task +psr$", said, flags=re.M)
-    status, _, said = siamdiff("train", "--data", "nowhere", "--device", "cpu")
-    assert status == "error: nowhere: cannot be opened (no such file or folder)"
-    assert "nowhere" in str(siamdiff("report", "nowhere")[0])
-
-
 @pytest.mark.parametrize(
     "read, argv, said",
     [

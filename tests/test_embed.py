@@ -219,36 +219,6 @@ def test_what_fails_is_left_out_with_a_warning_if_asked(weights, tmp_path, files
         embedder.embed(files[0], include=["atom"])
 
 
-def test_what_is_not_read_of_a_folder_is_said(weights, files, tmp_path):
-    """The shell lists it too. Files of another kind are no loss."""
-    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
-    folder.mkdir(), elsewhere.mkdir()
-    for name in ("folder/a.pdb.gz", "folder/a.ent.gz", "elsewhere/b.pdb.gz"):
-        shutil.copy(files[0], tmp_path / name)
-    (folder / "notes.txt").write_text("nothing")
-    (folder / "linked").symlink_to(elsewhere)
-    with pytest.warns(UserWarning) as warned:
-        (found,) = siamdiff_min.load_encoder(weights, "cpu").embed(folder)
-    assert found.id == "a" and {warning.filename for warning in warned} == {__file__}
-    assert [str(warning.message) for warning in warned] == [
-        "left out: another file of the same structure 1",
-        "left out: folder that is not entered 1",
-    ]
-
-
-def test_embedding_leaves_the_encoder_and_the_structure_as_they_are(weights, files):
-    encoder, structure = siamdiff_min.load_encoder(weights, "cpu").train(), read_structure(files[0])
-    for module in encoder.modules():
-        if isinstance(module, torch.nn.BatchNorm1d):
-            module.eval()
-    modes, number = [module.training for module in encoder.modules()], structure.protein.residue_number.clone()
-    found = encoder.embed(structure)
-    assert [module.training for module in encoder.modules()] == modes and len(set(modes)) == 2
-    found.residue_number[:] = -1
-    found.atom_residue[:] = -1
-    assert structure.protein.residue_number.equal(number) and structure.protein.atom_residue.min() == 0
-
-
 def test_vectors_of_atoms(encoders, files, tmp_path):
     """Each is of the atom that is named beside it; their means over a residue are the residue's vectors."""
     for level, weights in encoders.items():

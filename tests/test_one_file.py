@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import simulated
 import torch
@@ -90,17 +89,6 @@ def test_a_file_is_read_as_the_package_reads_it(files):
     assert list(RESIDUES) == one_file.RESIDUES and len(files) == 5
     for path in files:
         assert_same(one_file.read_structure(path), ours(siamdiff_min.read_structure(path).protein))
-
-
-def test_crops_and_batches_are_those_of_the_package(files):
-    theirs = [siamdiff_min.read_structure(path).protein for path in files]
-    length = max(protein.num_residues for protein in theirs) - 2  # two residues more than fit, and less
-    rng = np.random.default_rng(0)
-    first = [rng.integers(max(protein.num_residues - length, 0) + 1) for protein in theirs]
-    assert min(first) == 0 < max(first)
-    rng = np.random.default_rng(0)
-    found = one_file.pack([one_file.random_crop(ours(protein), length, rng) for protein in theirs])
-    assert_same(found, ours(Protein.pack([protein.crop(row, length) for row, protein in zip(first, theirs)])))
 
 
 def test_side_chains_turn_and_clash_as_in_the_package():
@@ -200,12 +188,6 @@ def test_loss_and_gradients_are_those_of_the_package(dtype, method, level, stage
     assert loss.item() == pytest.approx(expected.item(), rel=TOLERANCE[dtype])
     sums = [logs[name].sums.tolist() for name in ("structure_loss", "sequence_loss")]
     assert [part.item() for part in parts] == pytest.approx([total / count for total, count in sums], rel=1e-5)
-
-
-def test_weights_are_drawn_as_in_the_package():
-    for theirs, found in (both("siamdiff", level, torch.float32, 1) for level in LEVELS):
-        drawn = {renamed(name): value for name, value in theirs.state_dict().items()}
-        assert all(torch.equal(value, drawn[name]) for name, value in found.state_dict().items())
 
 
 @pytest.mark.skipif(not simulated.POSSIBLE, reason="this torch has no backend for devices written in Python")

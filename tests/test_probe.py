@@ -18,8 +18,6 @@ from benchmarks.residue_labels import exposure, labels_of, secondary_structure
 from siamdiff_min.data.bundled import bundle_index, bundle_path
 from siamdiff_min.data.sources import find_structures
 
-KINDS = ["class", "number", "yes or no"]
-
 
 @pytest.fixture(scope="module")
 def bundled():
@@ -41,24 +39,6 @@ def rows(kind: str, feature=None, chains: int = 300) -> Rows:
 
 def result(data: Rows, kind: str, share: int = 100) -> float:
     return float(probe.score(kind, probe.fit(data, kind, share, 300)["sums"].sum(0)))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_feature_that_is_the_label_scores_one(kind):
-    for share in probe.SHARES:
-        assert result(rows(kind), kind, share) == pytest.approx(1, abs=1e-4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_only_training_labels_are_fitted(kind):
-    """Other labels of the test chains change their scores, not what is answered: the sums of answers stay."""
-    data = rows(kind, lambda n: np.random.default_rng(1).normal(size=(n, 4)))
-    test = data.split == 2
-    changed = Rows(data.x, np.where(test, data.y[::-1], data.y), data.split, data.item)
-    one, two = (probe.fit(d, kind, 100, 300) for d in (data, changed))
-    assert one["val"] == two["val"]
-    untouched = np.setdiff1d(np.arange(300), data.item[test])
-    assert not one["sums"][untouched].any() and not np.array_equal(one["sums"], two["sums"])
 
 
 def test_scores_are_those_of_scikit_learn():
@@ -151,15 +131,6 @@ def test_a_masked_residue_shows_nothing_of_its_type(data):
             assert torch.equal(features(hidden), features(replace(hidden, residue_type=kinds)))
 
 
-def test_retrieval_by_hand():
-    """Three of four chains have a relative; of these, two find it first."""
-    means = np.array([[1.0, 0], [1, 0.1], [0.9, 0.12], [-3, 1]])
-    counts = probe.retrieve(means, ["a", "a", "b", "b"])
-    assert counts[:, 1].tolist() == [1, 1, 1, 1]
-    alone = probe.retrieve(means, ["a", "a", "b", "c"])
-    assert alone[:, 1].tolist() == [1, 1, 0, 0] and (alone[:, 0] <= alone[:, 1]).all()
-
-
 # ---- `benchmarks.probe_report`: skills, intervals and tests of results made up here ----------------------------------
 
 
@@ -212,19 +183,6 @@ def test_intervals_hold_families_and_runs(folder):
     assert (high - low) / 2 >= alone
     same = difference(methods | {"again": methods["siamdiff"]}, "again", "siamdiff", probe_report.Result.skill)
     assert same[0] == 0 and same[1] == -same[2] and same[3] == 1
-
-
-def test_one_run_each_leaves_families(folder, capsys):
-    """No run was made twice, so nothing is known of runs: families alone are drawn, and the table says so."""
-    for path in [*folder.glob("*-1.npz"), *folder.glob("*-2.npz")]:
-        path.unlink()
-    methods = read_all([folder])["atom", "tiny"]
-    value, low, high, p = difference(methods, "siamdiff", "multiview", probe_report.Result.skill)
-    drawn = methods["siamdiff"][0].skill() - methods["multiview"][0].skill()
-    assert (low, high) == pytest.approx(tuple(np.quantile(drawn[1:], [0.025, 0.975])), abs=1e-4)
-    assert low < value < high and p < 0.01
-    probe_report.main([str(folder)])
-    assert "| mean skill | minus scratch | 95 % interval, families alone | p (Holm) |" in capsys.readouterr().out
 
 
 def test_holm_by_hand():

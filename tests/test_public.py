@@ -136,15 +136,6 @@ def test_values_beside_an_encoder_are_read_again_or_refused(tmp_path):
     assert file.read_bytes() == before
 
 
-def test_an_encoder_of_ones_own_is_saved_by_its_name(tmp_path, monkeypatch):
-    """As a plugin registers it."""
-    monkeypatch.setitem(siamdiff_min.ENCODERS, "mine", lambda *how: siamdiff_min.ENCODERS["gearnet"](*how))
-    encoder = siamdiff_min.ENCODERS["mine"]("residue", "tiny")
-    encoder.save(tmp_path / "mine.pt")
-    assert load_encoder_file(tmp_path / "mine.pt")["encoder"] == "mine"
-    assert siamdiff_min.load_encoder(tmp_path / "mine.pt", "cpu").identity == ("mine", "residue", "tiny", "paper")
-
-
 def test_an_encoder_without_a_name_is_not_saved(tmp_path):
     encoder = siamdiff_min.GearNet(RESIDUE_GRAPH, [8, 8])
     with pytest.raises(ConfigError, match=r"x.pt is not written: build this GearNet by its name in ENCODERS"):

@@ -14,7 +14,7 @@ from sklearn.metrics import auc
 from siamdiff_min import report
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.files import SiamDiffError, StructureError, escape, unescape
+from siamdiff_min.files import SiamDiffError, escape, unescape
 from siamdiff_min.protein.constants import RESIDUES
 from siamdiff_min.training.config import finetune_options, pretrain_options
 from siamdiff_min.training.results import Predictions, read_predictions, write_predictions, write_results
@@ -314,10 +314,3 @@ def test_no_name_forges_a_row(tmp_path):
     assert [line.count("\t") for line in text.splitlines()] == [5] * (len(FORGED) + 1)
     read = read_predictions(tmp_path / "p.tsv")
     assert read["group"].tolist() == FORGED and read["classes"].tolist() == FORGED[:2]
-
-
-def test_no_name_reaches_the_terminal_as_it_is():
-    for name in FORGED:
-        for error in (StructureError(name, "empty", name), SiamDiffError(f"could not read {name}")):
-            assert all(line.isprintable() for line in str(error).split("\n")), error
-        assert str(StructureError(name, name)).isprintable()

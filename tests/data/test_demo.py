@@ -133,17 +133,9 @@ def test_msp_rule_by_brute_force():
     assert labels == {0: 2, 1: 2}
 
 
-@pytest.mark.repeats
-@pytest.mark.parametrize("task", ["ec", "res", "pip"])
-def test_the_files_are_those_that_the_script_writes(task):
-    """PSR and MSP: for a few entries, below. Coordinates may differ in the last digit on another machine."""
-    made, listed = (
-        json.loads(make_sets.text_of(make_sets.make(task))),
-        json.loads((demo.FOLDER / f"{task}.json").read_text()),
-    )
-    centres = [[entry.pop("centres", []) for entry in content["entries"]] for content in (made, listed)]
-    assert made == listed
-    assert all(torch.allclose(torch.tensor(a), torch.tensor(b), atol=1e-4) for a, b in zip(*centres, strict=True))
+def test_the_file_of_ec_is_that_which_the_script_writes():
+    made = json.loads(make_sets.text_of(make_sets.make("ec")))
+    assert made == json.loads((demo.FOLDER / "ec.json").read_text())
 
 
 @pytest.mark.parametrize("task, script", [("psr", make_sets._psr), ("msp", make_sets._msp)])

@@ -12,7 +12,6 @@ from helpers import reasons
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min.data.ec import chain_id, ec_set
-from siamdiff_min.data.samples import SAMPLES
 from siamdiff_min.data.store import open_store
 from siamdiff_min.files import StructureError
 
@@ -195,17 +194,6 @@ def test_there_is_another_store_if_anything_changes_that_it_depends_on(tmp_path)
     assert differs(stores()) == [True, True, False]
     (root / "nrPDB-EC_2020.04_annot.tsv").write_text("\n".join([*ANNOTATION, "7STU-A\t1.1.1.-"]))
     assert differs(stores()) == [True, True, False]  # no chain of the test split
-
-
-def test_to_samples_through_the_store(tmp_path):
-    (layout(tmp_path / "s") / "test" / "5MNO-7.ent").write_bytes(b"<html>")
-    data = ec_set(tmp_path / "s")
-    samples = SAMPLES["ec"](open_store(data.test), classes=data.classes)
-    assert [samples[0, i].names[0] for i in range(len(samples))] == ["4JKL-A"]
-    assert samples[0, 0].target.tolist() == [[0, 0, 1, 0]]
-    report = samples.store.meta
-    assert report["seen"] == 3 and sum(report["skipped"].values()) == 1
-    assert report["failed"] == {"an HTML or XML page, not a PDB or mmCIF file": 1}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Foldcomp: `.fcz` files and databases give the structures that the package itself unpacks."""
 
 import gzip
-import sys
 import tarfile
 from collections import Counter
 
@@ -9,10 +8,10 @@ import pytest
 from helpers import assert_equal
 
 from siamdiff_min.data.bundled import bundle_path
-from siamdiff_min.data.sources import data_files, find_structures
+from siamdiff_min.data.sources import find_structures
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders.embedding import structures_in
-from siamdiff_min.files import MachineError, StructureError
+from siamdiff_min.files import StructureError
 from siamdiff_min.protein.parse import read_structure
 
 foldcomp = pytest.importorskip("foldcomp")
@@ -57,14 +56,6 @@ def test_files_and_databases_give_the_same_proteins(packed):
     assert [name for name, _ in structures_in(base / "set", Counter())] == store.names
 
 
-def test_a_database_of_today_has_another_fingerprint(packed):
-    _, base = packed
-    before = data_files(base)
-    with open(base / "set", "ab") as file:
-        file.write(b"more")
-    assert data_files(base).keys() == before.keys() and data_files(base) != before
-
-
 def test_what_is_damaged_fails_by_name(packed):
     """Foldcomp itself may end the process that reads."""
     files, base = packed
@@ -78,14 +69,3 @@ def test_what_is_damaged_fails_by_name(packed):
     (base / "set").write_bytes(bytes(99_999))
     with pytest.raises(StructureError, match=r"damaged Foldcomp data \(it begins with"):
         find_structures(base).sources[0].read()
-    (base / "set.index").write_text("0\tx\t1\n")
-    assert [source.path for source in find_structures(base).sources] == [str(base / "set.lookup")]
-    (base / "set.index").unlink()  # a file of another program that happens to be called so
-    assert not find_structures(base).sources and len(find_structures(base).skipped) == 3
-
-
-def test_without_the_package_it_is_named(packed, monkeypatch):
-    monkeypatch.setitem(sys.modules, "foldcomp", None)
-    source = find_structures(packed[0]).sources[0]
-    with pytest.raises(MachineError, match="needs the package foldcomp: pip install foldcomp"):
-        source.read()

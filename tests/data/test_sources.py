@@ -185,12 +185,6 @@ def test_the_bundle_holds_what_its_index_says():
     assert Counter(row["set"] for row in index) == {"structure": 180, "complex": 37}
     by_file = {f"{os.path.basename(s.path).removesuffix('.tar')}/{s.member}": s for s in listing.sources}
     assert by_file.keys() == {row["file"] for row in index}
-    for row in index[:: len(index) // 20]:  # every one is compared in test_store, where they are read anyway
-        structure = by_file[row["file"]].read()
-        assert structure.protein.num_residues == int(row["n_residues"])
-        assert structure.protein.num_atoms == int(row["n_atoms"])
-        assert sorted(structure.chain_names) == sorted(row["chains"].split(","))
-        assert structure.dropped.keys() <= {"modified residues (read as their parent)"}
 
 
 def test_the_readme_of_the_bundle_credits_every_entry():

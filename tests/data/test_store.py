@@ -112,24 +112,6 @@ def test_the_store_equals_direct_reading(folder, tmp_path, small_steps):
             store[index]
 
 
-def test_every_file_is_accounted_for(folder, tmp_path, capsys):
-    water = "HETATM    1  O   HOH A  99       0.000   0.000   0.000  1.00  0.00           O\n"
-    for name in ("p1.pdb", "p2.pdb"):
-        (folder / name).write_text(water + (folder / name).read_text())
-    store = open_store(folder, tmp_path / "s")
-    meta = store.meta
-    assert (len(store), meta["residues"], meta["dropped"]) == (10, sum(SIZES), {"waters": 2})
-    assert meta["failed"] == {"an HTML or XML page, not a PDB or mmCIF file": 1, "empty": 1, "no atoms in it": 1}
-    assert meta["skipped"] == {"not a structure file": 1}
-    assert meta["seen"] == sum(len(names) for _, _, names in os.walk(folder)) == len(store) + 1 + 3
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"{store.path}: {store.report_counts()}"] and "seen 14 = used 10 + skipped 1 (" in lines[0]
-    assert lines[0].endswith(f"; what failed: {store.path / 'failures.tsv'}")
-    table = [line.split("\t") for line in (store.path / "failures.tsv").read_text().splitlines()]
-    assert Counter(row[1] for row in table[1:]) == {"failed": 3, "skipped": 1}
-    assert {row[0] for row in table[1:]} == {"bad1", "bad2", "bad3", ""} and {len(row) for row in table} == {5}
-
-
 def test_number_of_processes_changes_no_byte(folder, tmp_path, small_steps):
     one, three = (open_store(folder, tmp_path / f"s{workers}", workers) for workers in (1, 3))
     assert one.path.name == three.path.name and digest(one.path) == digest(three.path)

@@ -18,7 +18,6 @@ from siamdiff_min.encoders.esm import (
     ESM2,
     ESM_SIZES,
     MASK,
-    MAX_RESIDUES,
     RESIDUE_TOKEN,
     VOCABULARY,
     ESMGearNet,
@@ -266,12 +265,9 @@ def test_files_that_do_not_fit(tmp_path, monkeypatch):
     ]:
         with pytest.raises(ValueError, match=said):
             load_esm(net, f"{name}.pt")
-    content = (tmp_path / "fits.pt").read_bytes()
-    (tmp_path / "short.pt").write_bytes(content[: len(content) // 2])
     torch.save([1, 2], "list.pt")
-    for name, said in {"short": "is damaged", "list": "is not a weight file of", "none": "No such"}.items():
-        with pytest.raises(ValueError, match=f"{name}.pt.*{said}"):
-            load_esm(net, f"{name}.pt")
+    with pytest.raises(ValueError, match=r"list\.pt.*is not a weight file of"):
+        load_esm(net, "list.pt")
     assert all(torch.equal(x, before[name]) for name, x in net.state_dict().items())
 
 
@@ -344,10 +340,3 @@ def test_learning_rates():
     factors = net.lr_factors()
     assert factors == {f"esm.{name}": 0.1 for name, _ in net.esm.named_parameters()}
     assert ENCODERS["gearnet"]("residue", "tiny").lr_factors() == ENCODERS["gvp"]("atom", "tiny").lr_factors() == {}
-
-
-def test_windows_of_a_long_chain_are_sequences_of_their_own():
-    torch.manual_seed(0)
-    net, letters = ESM2(1, 8, 2).double(), random_letters(MAX_RESIDUES + 3, 0)
-    halves = net(sequences(letters[:513], letters[513:]))  # 1,025 residues: 513 and 512
-    assert torch.allclose(net(sequences(letters)), halves, atol=1e-12)

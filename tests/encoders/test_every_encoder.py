@@ -69,13 +69,6 @@ def test_lengths_are_those_at_hand_and_edges_those_of_the_graph(name, level):
     assert not torch.allclose(net(protein, fewer).node, net(protein, graph).node)
 
 
-@every_encoder
-def test_residues_without_neighbours(name, level):
-    net, protein = small_net(name, level), real_protein("1LCD_A")
-    for far in (protein.crop(0, 1).alpha_carbons(), replace(protein, pos=protein.pos * 1000)):
-        assert net(far).protein.isfinite().all()
-
-
 @pytest.mark.parametrize("name, level", CASES[2:])
 def test_autocast_stays_near_single_precision(name, level):
     net, protein = small_net(name, level).float(), real_protein("2BEG", torch.float32)

@@ -58,15 +58,6 @@ def test_few_entries_pass_on_what_is_not_finite():
     assert result[1].isnan().all() and result[2].isinf().all() and result[3:].isfinite().all()
 
 
-@pytest.mark.parametrize("relations", [1, 2])
-def test_links_in_no_order_are_refused(relations):
-    """Sums would be of other rows."""
-    source, relation = torch.arange(3), torch.zeros(3, dtype=torch.long)
-    links = Links(source, torch.tensor([0, 2, 1]), relation, 3, 3, relations)
-    with pytest.raises(ValueError, match="come sorted by target"):
-        fast.aggregate(torch.ones(3, 2), links, torch.nn.Linear(2 * relations, 4))
-
-
 def test_gather_without_terms():
     gather, _, _ = random_gather(5, 4, 0)
     x = torch.ones(5, 2, requires_grad=True)

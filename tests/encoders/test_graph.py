@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import generator, golden_graph, golden_order, load_golden, move, real_protein
+from conftest import generator, golden_graph, golden_order, load_golden, real_protein
 
 from siamdiff_min.conventions import OFFICIAL, PAPER
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, edge_lengths, line_graph
@@ -138,34 +138,6 @@ def test_golden_line_graph():
     expected = golden["line_edge_list"].long()
     key = [(x[:, 0] * graph.num_edges + x[:, 1]) * 8 + x[:, 2] for x in (found, expected)]
     assert torch.equal(key[0].sort().values, key[1].sort().values)
-
-
-@pytest.mark.parametrize("level", ["atom", "residue"])
-def test_packing_and_moving_change_nothing(level):
-    builder = BUILDERS[level]
-    singles = [builder.select_nodes(real_protein(n)) for n in ("1LCD_A", "2BEG")]
-    batch = builder(Protein.pack([move(p, k) for k, p in enumerate(singles)]))
-    start, edges = 0, []
-    for p in singles:
-        graph = builder(p)
-        edges.append(torch.stack([graph.src + start, graph.dst + start, graph.relation]))
-        start += p.num_atoms
-    assert torch.equal(torch.stack([batch.src, batch.dst, batch.relation]), torch.cat(edges, dim=1))
-
-
-@pytest.mark.parametrize("level", ["atom", "residue"])
-def test_a_masked_residue_shows_no_bit_of_its_type(level):
-    builder = BUILDERS[level]
-    protein = builder.select_nodes(real_protein("1LCD_A"))
-    protein = replace(protein, masked=torch.arange(51) % 3 == 0)
-    other = torch.where(protein.masked, (protein.residue_type + 7) % 20, protein.residue_type)
-    graphs = [builder(p) for p in (protein, replace(protein, residue_type=other))]
-    assert not torch.equal(other, protein.residue_type)
-    assert torch.equal(graphs[0].node_feature, graphs[1].node_feature)
-    assert torch.equal(graphs[0].edge_feature, graphs[1].edge_feature)
-    hidden = protein.masked[protein.atom_residue]
-    assert graphs[0].node_feature[hidden, -21:].sum() == 0
-    assert graphs[0].edge_feature[hidden[graphs[0].src], :20].sum() == 0  # no glycine either (differences.md, row 8)
 
 
 @pytest.mark.parametrize("level", ["atom", "residue"])

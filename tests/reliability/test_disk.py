@@ -38,7 +38,7 @@ def assert_ends_well_or_says_why(run, place, log, reason, expected, **harm):
 @pytest.mark.parametrize(
     "name, often", [*((name, False) for name in QUICK), *(pytest.param(name, True, marks=SOAK) for name in SCRIPTS)]
 )
-def test_a_disk_that_fails_from_some_operation_on(name, often, disk, number, tmp_path, enzymes, record_property):
+def test_a_disk_that_fails_from_some_operation_on(name, often, disk, number, tmp_path, enzymes):
     run = RUNS[name](tmp_path, enzymes)
     expected, failed = run.undisturbed(), 0
     first = run.operations // 2 if disk == "full" and not often else 1
@@ -51,7 +51,6 @@ def test_a_disk_that_fails_from_some_operation_on(name, often, disk, number, tmp
         if not often:
             break
     assert failed >= 1
-    record_property("failures, each said and made good", failed)
 
 
 def test_what_cannot_be_written_is_said_before_the_work(tmp_path, enzymes):

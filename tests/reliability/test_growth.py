@@ -22,7 +22,7 @@ def resident() -> float:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 @pytest.mark.parametrize("steps, bound", [(200, 5), pytest.param(2300, 5, marks=SOAK)])
-def test_memory_does_not_grow(steps, bound, tmp_path, monkeypatch, record_property):
+def test_memory_does_not_grow(steps, bound, tmp_path, monkeypatch):
     """Megabytes from step 100 to the end, with a save, a validation or a line in the log every few steps."""
     seen, seed_of = [], engine.seed_of
 
@@ -41,7 +41,6 @@ def test_memory_does_not_grow(steps, bound, tmp_path, monkeypatch, record_proper
     assert len(seen) >= steps
     growth = at[steps - 1] - at[100]
     assert growth < bound, at
-    record_property(f"MB more after {steps - 100} steps", f"{growth:.1f}")
 
 
 @pytest.mark.full

@@ -55,7 +55,7 @@ def killed_until_done(begin, monitor: Path, patience: float, most: int) -> Count
         pytest.param("conversion", 1, 20, marks=SOAK),
     ],
 )
-def test_killed_at_random_moments(name, world, kills, tmp_path, enzymes, record_property):
+def test_killed_at_random_moments(name, world, kills, tmp_path, enzymes):
     run = RUNS[name](tmp_path, enzymes)
     random.seed(world)
     expected = run.undisturbed(world)
@@ -67,16 +67,13 @@ def test_killed_at_random_moments(name, world, kills, tmp_path, enzymes, record_
         count["runs"] += 1
         assert run.result(place) == expected
     assert count["inside"] >= kills // 5
-    record_property("kills", count["killed"])
-    record_property("of them inside a save", count["inside"])
-    record_property("runs ended bit-equal", count["runs"])
 
 
 @pytest.mark.repeats
 @pytest.mark.parametrize(
     "name, every", [*((name, False) for name in QUICK), *(pytest.param(name, True, marks=SOAK) for name in RUNS)]
 )
-def test_killed_at_operations_on_the_disk(name, every, tmp_path, enzymes, record_property):
+def test_killed_at_operations_on_the_disk(name, every, tmp_path, enzymes):
     run = RUNS[name](tmp_path, enzymes)
     expected, killed = run.undisturbed(), 0
     for number in itertools.count(2, 1 if every else max(1, run.operations // 3)):
@@ -89,4 +86,3 @@ def test_killed_at_operations_on_the_disk(name, every, tmp_path, enzymes, record
         assert finish(start(tmp_path / "log", 1, *run.command(place))) == [0], (tmp_path / "log").read_text()
         assert run.result(place) == expected, number
     assert killed >= (0.6 * run.operations if every else 1)
-    record_property("kills, each resumed bit-equal", killed)

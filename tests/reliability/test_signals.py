@@ -62,7 +62,7 @@ def stopped(run, place: Path, world: int, number: int, in_a_save: bool, log: Pat
     ("training", 1, 3), ("conversion", 1, 1),
     *(pytest.param(*case, marks=SOAK) for case in (("training", 1, 12), ("training", 2, 5), ("fine-tuning", 1, 5))),
 ])  # fmt: skip
-def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzymes, record_property):
+def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzymes):
     """To whole groups, as `timeout`, a terminal and batch systems send them: processes that load data get them too."""
     run, log = RUNS[name](tmp_path, enzymes), tmp_path / "log"
     random.seed(number)
@@ -86,8 +86,6 @@ def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzym
         assert finish(start(log, world, *run.command(place), *more)) == [0] * world, log.read_text()
         assert run.result(place) == expected
     assert saved >= signals // 3 or name == "conversion"
-    record_property(f"times {signal.Signals(number).name}, each resumed bit-equal", sent)
-    record_property("of them in the loop, after a checkpoint", saved)
 
 
 @pytest.mark.repeats
@@ -95,7 +93,7 @@ def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzym
     "below, numbers",
     [*(("/seed-3/checkpoint-000000004", [n]) for n in (1, 3)), pytest.param("", range(2, 100, 3), marks=SOAK)],
 )
-def test_a_signal_is_never_forgotten(below, numbers, tmp_path, enzymes, record_property):
+def test_a_signal_is_never_forgotten(below, numbers, tmp_path, enzymes):
     """At operations of fine-tuning on the disk; above all in the last save of the first of two seeds: the second must
     not be begun as if there were no signal."""
     run, log = RUNS["fine-tuning"](tmp_path, enzymes), tmp_path / "log"
@@ -106,7 +104,6 @@ def test_a_signal_is_never_forgotten(below, numbers, tmp_path, enzymes, record_p
         assert codes[0] in (128 + signal.SIGTERM, -signal.SIGTERM), log.read_text()
         assert finish(start(log, 1, *run.command(place))) == [0]
         assert run.result(place) == expected
-    record_property("times SIGTERM at an operation on the disk, each resumed bit-equal", len(numbers))
 
 
 @pytest.mark.full

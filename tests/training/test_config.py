@@ -1,9 +1,7 @@
 """Options: Table 5 digit for digit, presets, the help, and what may not change on resuming."""
 
-import csv
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -48,37 +46,6 @@ def finetune(line=""):
 def test_presets(argv, max_length, batch_size, lr, epochs):
     config = pretrain(argv)
     assert (config.max_length, config.batch_size, config.lr, config.epochs) == (max_length, batch_size, lr, epochs)
-
-
-NAMED = {  # as the paper's tables call them
-    "Residue Type Prediction": "residue-type",
-    "Distance Prediction": "distance",
-    "Angle Prediction": "angle",
-    "Dihedral Prediction": "dihedral",
-    "Multiview Contrast": "multiview",
-    "Denoising Score Matching": "score-matching",
-    "Residue Type & Distance Prediction": "residue-type+distance",
-    "Residue Type & Angle Prediction": "residue-type+angle",
-    "Residue Type & Dihedral Prediction": "residue-type+dihedral",
-    "Torsional Diffusion": "torsional",
-    "DiffPreT": "diffpret",
-    "SiamDiff": "siamdiff",
-}
-SCRATCH, ABLATIONS = {"GearNet-Edge", "GVP"}, {"Sequence Diffusion", "Structure Diffusion"}
-
-
-def test_every_method_of_the_papers_tables_can_be_run_at_its_level():
-    """Tables 1 and 2, and those of App. F, G and H; and there is no other method."""
-    with open(Path(__file__).parents[1] / "paper_numbers.csv", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["table"] in ("T1", "T2") or row["table"].startswith("A-")]
-    rows = [row for row in rows if row["table"] != "A-data"]  # the same methods on less data
-    listed = {(row["method"], row["level"]) for row in rows}
-    assert {method for method, _ in listed} == NAMED.keys() | SCRATCH | ABLATIONS
-    for method, level in listed:
-        if method in NAMED:
-            config = pretrain(f"--method {NAMED[method]} --level {level}")
-            assert (config.method, config.level) == (NAMED[method], level)
-    assert {*NAMED.values()} == TABLE_5.keys() == OBJECTIVES.keys()
 
 
 @pytest.mark.parametrize(
@@ -178,16 +145,6 @@ def test_a_method_of_a_plugin_keeps_its_own_settings_at_every_size(monkeypatch):
         config = pretrain(f"--method toy --size {size}")
         assert (config.max_length, config.batch_size, config.lr) == (70, 16, 0.3)
     assert (config.size, config.epochs) == ("tiny", [11])
-
-
-def test_what_follows_from_other_options():
-    assert pretrain("--method angle").epochs == [50] and pretrain("--method angle --epochs 7").epochs == [7]
-    assert pretrain("--method angle --preset official").epochs == [50]
-    assert pretrain("--method angle --size tiny").epochs == [11]
-    assert pretrain("--method multiview --level residue --size tiny").batch_size == 8
-    assert finetune("--task psr --max-residues 300").max_residues == 300
-    assert pretrain("--batch-size 4", 2).global_batch_size == 8
-    assert pretrain("--batch-size 4 --global-batch-size 24", 2).global_batch_size == 24
 
 
 @pytest.mark.parametrize(

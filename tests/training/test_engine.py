@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 import signal
 import sys
 from dataclasses import replace
@@ -86,16 +85,6 @@ def test_a_run_ends_after_max_minutes_and_goes_on(tmp_path, reference):
         last = lines(tmp_path)[-1]
         assert (last["split"], last["step"], last["samples"]) == ("valid", step, 6)
     assert_equal_weights(train(configure(tmp_path))[0], reference[0])
-
-
-def test_the_length_of_a_run_is_estimated_after_ten_steps(tmp_path, monkeypatch, capsys):
-    clock = iter(range(0, 10**6, 90))  # seconds: every look at the clock takes a minute and a half
-    monkeypatch.setattr(engine.time, "perf_counter", lambda: next(clock))
-    train(configure(tmp_path, "--max-steps", 9))
-    assert "estimate" not in capsys.readouterr().out
-    train(configure(tmp_path))
-    (said,) = (line for line in capsys.readouterr().out.splitlines() if "estimate" in line)
-    assert re.fullmatch(r"estimate    [\d:]+ for the 21 steps that are left", said)
 
 
 def test_accumulation_equals_the_big_batch(tmp_path):

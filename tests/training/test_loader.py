@@ -17,7 +17,6 @@ from processes import PATIENCE, descendants, finish, running, start, until
 from siamdiff_min.data.store import open_store
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.training import loader
-from siamdiff_min.training.ranks import Ranks
 
 CPU = torch.device("cpu")
 SOON = 60  # seconds from the sentence to the end
@@ -144,18 +143,3 @@ def test_processes_that_load_end_within_15_seconds_of_ours(number, tmp_path):
     until(lambda: not any(map(running, found)), log)
     assert time.monotonic() - begin < 15
     assert finish([child]) == [-9 if number == signal.SIGKILL else 128 + signal.SIGTERM]
-
-
-def test_a_bar_moves_on_a_terminal_and_says_little_elsewhere(capsys, monkeypatch):
-    """A message does not draw a bar whose line nobody ends."""
-    for terminal, seconds in ((True, 0.1), (False, 30)):
-        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
-        with Ranks(CPU).bar(total=3) as bar:
-            assert bar.mininterval == bar.delay == seconds and not bar.disable
-    assert Ranks(CPU, rank=1).bar(total=3).disable
-    capsys.readouterr()
-    with Ranks(CPU).bar(total=2) as bar:
-        Ranks(CPU).say("a message")
-        bar.update()
-    said = capsys.readouterr()
-    assert said.out == "a message\n" and "|" not in said.err
