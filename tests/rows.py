@@ -2,20 +2,9 @@
 
 
 def atom(
-    name,
-    residue,
-    number,
-    chain="A",
-    code=" ",
-    alt=" ",
-    occ=1.0,
-    x=0.0,
-    het=False,
-    element=None,
-    model=1,
-    segment="",
-    label=None,
-):
+    name, residue, number, chain="A", code=" ", alt=" ", occ=1.0, x=0.0,
+    het=False, element=None, model=1, segment="", label=None,
+):  # fmt: skip
     """One row of a structure file; y and z follow from x. `segment` is of PDB alone, `label` of mmCIF."""
     element = name[0] if element is None else element
     return {

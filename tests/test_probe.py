@@ -6,14 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from sklearn.linear_model import Ridge
 from sklearn.metrics import r2_score, roc_auc_score
 
-from benchmarks import probe, probe_report
+from benchmarks import probe
 from benchmarks.pdb import write_pdb
-from benchmarks.probe import Rows
-from benchmarks.probe_report import PAPER, SCRATCH, difference, holm, read_all, result_of
+from benchmarks.probe_report import holm
 from benchmarks.residue_labels import exposure, labels_of, secondary_structure
 from siamdiff_min.data.bundled import bundle_index, bundle_path
 from siamdiff_min.data.sources import find_structures
@@ -24,35 +22,18 @@ def bundled():
     return {source.name: source for source in find_structures(bundle_path()).sources}
 
 
-def rows(kind: str, feature=None, chains: int = 300) -> Rows:
-    """Labels of chains of 40 residues, and by default the labels themselves as features."""
-    random = np.random.default_rng(0)
-    y = (
-        random.normal(size=chains * 40)
-        if kind == "number"
-        else random.integers(3 if kind == "class" else 2, size=chains * 40)
-    )
-    item = np.repeat(np.arange(chains), 40)
-    x = (y[:, None] if kind == "number" else np.eye(3)[y.astype(int)]) if feature is None else feature(len(y))
-    return Rows(x.astype(float), y, item % 3, item)
-
-
-def result(data: Rows, kind: str, share: int = 100) -> float:
-    return float(probe.score(kind, probe.fit(data, kind, share, 300)["sums"].sum(0)))
-
-
 def test_scores_are_those_of_scikit_learn():
     """Also where the sums of families are drawn again: each family twice changes nothing."""
-    data = rows("number", lambda n: np.random.default_rng(2).normal(size=(n, 5)))
-    y = data.y + 0.7 * data.x[:, 0]
-    item, ones = data.item, np.ones(len(y))
-    answer = Ridge(alpha=1.0).fit(data.x, y).predict(data.x)
+    random, item = np.random.default_rng(2), np.repeat(np.arange(300), 40)
+    x = random.normal(size=(len(item), 5))
+    y = random.normal(size=len(item)) + 0.7 * x[:, 0]
+    answer = Ridge(alpha=1.0).fit(x, y).predict(x)
     sums = probe.sums("number", answer[:, None], y, item, 300)
     assert probe.score("number", sums.sum(0)) == pytest.approx(r2_score(y, answer), abs=1e-12)
     assert probe.score("number", 2 * sums.sum(0)) == pytest.approx(r2_score(y, answer), abs=1e-12)
     binary = (y > 0.3).astype(int)
     sums = probe.sums("yes or no", np.stack([-answer, answer], 1), binary, item, 300)
-    assert sums.sum() == len(ones)
+    assert sums.sum() == len(y)
     assert probe.score("yes or no", sums.sum(0)) == pytest.approx(roc_auc_score(binary, answer), abs=2e-3)
 
 
@@ -129,60 +110,6 @@ def test_a_masked_residue_shows_nothing_of_its_type(data):
         features = probe.load(name, items)
         with torch.inference_mode():
             assert torch.equal(features(hidden), features(replace(hidden, residue_type=kinds)))
-
-
-# ---- `benchmarks.probe_report`: skills, intervals and tests of results made up here ----------------------------------
-
-
-FAMILIES = 40
-
-
-def write(path, right: np.ndarray) -> None:
-    """A result with one item for each family, of 100 residues, of which so many are right; only classes, all alike."""
-    sums = {
-        f"{name}/{share}/sums": np.stack([right, np.full(FAMILIES, 100.0)], 1)
-        for name in probe_report.KIND
-        for share in (1, 10, 100)
-    }
-    constant = {key.replace("sums", "constant"): np.array(0.2) for key in sums}
-    np.savez(path, item=np.arange(FAMILIES).astype(str), family=np.arange(FAMILIES).astype(str), **sums, **constant)
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Every method of Table 1 for three seeds, in the order of the paper, half a point apart, and a floor."""
-    monkeypatch.setattr(probe_report, "KIND", dict.fromkeys(probe_report.KIND, "class"))
-    random = np.random.default_rng(0)
-    order = [name for name in PAPER["atom"] if name != "columns"]
-    base = random.normal(60, 5, size=FAMILIES)
-    for place, method in enumerate(order):
-        for seed in range(3):
-            name = f"{'random-gearnet' if method == SCRATCH else method}-atom-tiny-{seed}"
-            write(tmp_path / f"{name}.npz", base - 0.5 * place + 0.01 * seed + random.normal(0, 0.2, size=FAMILIES))
-    write(tmp_path / "onehot.npz", base - 20)
-    return tmp_path
-
-
-def test_skill_is_counted_from_the_constant_answer(folder):
-    row = dict(np.load(folder / "onehot.npz"))
-    result, accuracy = result_of(row), row["masked/100/sums"][:, 0].mean() / 100
-    assert result.scores["masked", 100][0] == pytest.approx(accuracy)
-    assert result.skill()[0] == pytest.approx((accuracy - 0.2) / 0.8)
-    assert np.std(result.scores["masked", 100][1:]) == pytest.approx(0.05 / np.sqrt(FAMILIES), rel=0.3)
-
-
-def test_intervals_hold_families_and_runs(folder):
-    """Families that are the same in both leave nothing; the variance of runs is pooled over all methods."""
-    methods = read_all([folder])["atom", "tiny"]
-    value, low, high, p = difference(methods, "siamdiff", "diffpret", probe_report.Result.skill)
-    assert low < 0.5 / 80 < high and low < value < high and p < 0.01
-    values = np.array([[run.skill()[0] for run in methods[name].values()] for name in methods if name != "onehot"])
-    variance, freedom = values.var(axis=1, ddof=1).mean(), 2 * 9
-    assert probe_report.pooled(methods, probe_report.Result.skill) == (pytest.approx(variance), freedom)
-    alone = stats.t(freedom).ppf(0.975) * np.sqrt(variance * 2 / 3)
-    assert (high - low) / 2 >= alone
-    same = difference(methods | {"again": methods["siamdiff"]}, "again", "siamdiff", probe_report.Result.skill)
-    assert same[0] == 0 and same[1] == -same[2] and same[3] == 1
 
 
 def test_holm_by_hand():

@@ -9,12 +9,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch
 from helpers import reasons, special, tar
 
 from siamdiff_min.data.bundled import bundle_index, bundle_path
 from siamdiff_min.data.readers import read_all
-from siamdiff_min.data.sources import LOCK, Source, data_files, find_structures
+from siamdiff_min.data.sources import LOCK, data_files, find_structures
 from siamdiff_min.files import MachineError, StructureError
 
 TEXT = b"".join(
@@ -62,21 +61,6 @@ def test_one_kind_of_file_is_taken_of_each_structure(tmp_path):
     assert reasons(listing) == {"another file of the same structure": 2}
 
 
-def test_members_are_read_in_place(tmp_path, monkeypatch):
-    path = write_tar(
-        tmp_path / "x.tar", [("./a.pdb", TEXT), ("sub/b.pdb.gz", gzip.compress(TEXT * 1)), ("sub/a.pdb", TEXT)]
-    )
-    listing = find_structures(path)
-    assert names(listing) == ["a", "b", "sub/a"]
-    before = sorted(os.listdir(tmp_path))
-    monkeypatch.setattr(tarfile, "open", None)  # reading needs no second look at the archive
-    (tmp_path / "a.pdb").write_bytes(TEXT)
-    expected = Source("a", str(tmp_path / "a.pdb")).read().protein
-    for source in listing.sources:
-        assert torch.equal(source.read().protein.pos, expected.pos)
-    assert sorted(os.listdir(tmp_path)) == sorted([*before, "a.pdb"])
-
-
 def test_a_folder_of_archives_and_a_single_file(tmp_path):
     write_tar(tmp_path / "one.tar", [("a.pdb", TEXT)])
     write_tar(tmp_path / "two.tar", [("a.pdb", TEXT), ("b.pdb", TEXT)])
@@ -99,20 +83,6 @@ def test_processes_that_read_a_zip_at_once_do_not_move_each_others_place(tmp_pat
     sources = find_structures(tmp_path / "a.zip").sources
     sources[0].read()
     assert [str(x) for x in read_all(sources, 2) if isinstance(x, StructureError)] == []
-
-
-def test_members_that_are_no_files_or_lie_outside(tmp_path):
-    """Links are counted; no name leads out of the data."""
-    members = [
-        ("../outside.pdb", TEXT),
-        ("/tmp/absolute.pdb", TEXT),
-        (special("link.pdb", tarfile.SYMTYPE, "/etc/passwd"), b""),
-        (special("folder.pdb", tarfile.DIRTYPE), b""),
-        ("long/" * 200 + "a.pdb", TEXT),
-    ]
-    listing = find_structures(write_tar(tmp_path / "x.tar", members))
-    assert names(listing) == ["a", "absolute", "outside"] and reasons(listing) == {"not a regular file": 1}
-    assert all(source.read().protein.num_residues == 3 for source in listing.sources)
 
 
 def test_links_in_a_folder(tmp_path):
@@ -148,19 +118,6 @@ def test_members_of_an_archive_that_fails_as_a_whole_are_not_counted_one_by_one(
     assert names(listing) == ["a", "half.tar"] and reasons(listing) == {"not a regular file": 1}
     with pytest.raises(StructureError, match="damaged archive"):
         listing.sources[1].read()
-
-
-def test_the_files_that_decide_are_structures_and_archives(tmp_path):
-    (tmp_path / "a.pdb").write_bytes(TEXT)
-    first = data_files(tmp_path)
-    (tmp_path / "log.txt").write_text("a run writes here")
-    assert data_files(tmp_path) == first
-    for name in ("b.CIF.gz", "x.tar", "y.zip", "data.mdb"):
-        (tmp_path / name).write_bytes(TEXT)
-    second = data_files(tmp_path)
-    assert [Path(file).name for file in second] == ["a.pdb", "b.CIF.gz", "data.mdb", "x.tar", "y.zip"]
-    os.utime(tmp_path / "x.tar", ns=(0, 0))
-    assert {Path(x).name for x, _ in data_files(tmp_path).items() - second.items()} == {"x.tar"}
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES])

@@ -1,15 +1,18 @@
-"""Every task learns four samples by heart, reads what it should, and is scored the same on any number of ranks."""
+"""Every task learns four samples by heart, reads what it should, is scored the same on any number of ranks."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from conftest import move
 from given import CLASSES, dataset, encoder
+from sklearn.linear_model import LogisticRegression, Ridge
 
 from siamdiff_min.data.samples import pack_samples
 from siamdiff_min.data.sets import SETS
+from siamdiff_min.downstream import linear
 from siamdiff_min.downstream.tasks import TASKS, table_task
 from siamdiff_min.encoders import ENCODERS, GEARNET_DIMS
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
@@ -195,3 +198,73 @@ def test_large_logits_are_no_ties(kind, outputs, logit):
     task = table_task(ENCODERS["gearnet"]("residue", "tiny"), outputs, kind)
     logits = torch.tensor([logit, 1.3 * logit, 1.6 * logit])[:, None] * torch.tensor([1.0, -1.0])[:outputs]
     assert len(task.score(logits).unique()) == logits.numel()
+
+
+# ---- the linear head in closed form ----------------------------------------------------------------------------------
+
+
+RANDOM = np.random.default_rng(0)
+GROUPS = np.repeat(np.arange(40), 2)
+
+
+def features(width: int) -> tuple[np.ndarray, np.ndarray]:
+    """80 rows with features of all sizes, one of them constant, and a value that depends on them."""
+    x = RANDOM.normal(size=(80, width)) * RANDOM.uniform(0.01, 100, width) + RANDOM.normal(size=width)
+    x[:, 0] = 7
+    return x, (x - x.mean(0))[:, 1:4].sum(1) / 30 + RANDOM.normal(size=80) * 0.1
+
+
+@pytest.mark.parametrize("width", [6, 300])
+@pytest.mark.parametrize("kind", linear.LOSSES)
+def test_the_head_is_that_of_scikit_learn(kind, width):
+    x, y = features(width)
+    if kind != "regression":
+        y = np.digitize(y, np.quantile(y, [0.3, 0.6] if kind == "classes" else [0.5])).astype(float)
+    head = linear.fit(x, y, GROUPS, kind, 4)  # the last class is never there
+    z = (x - x.mean(0)) / np.where(x.std(0) > 0, x.std(0), 1)
+    penalty = head.penalty[0]
+    if kind == "regression":
+        expected = Ridge(penalty).fit(z, y).predict(z)
+        assert np.allclose(head(x)[:, 0], expected, rtol=1e-10, atol=1e-10)
+        return
+    model = LogisticRegression(C=1 / penalty, tol=1e-8, max_iter=10_000).fit(z, y)
+    found = head(x)[:, 0]
+    if kind == "classes":
+        share = np.exp(head(x))
+        assert (share[:, 3] / share.sum(1) < 0.05).all()
+        found = share[:, :3] / share[:, :3].sum(1, keepdims=True)
+    expected = model.predict_proba(z) if kind == "classes" else model.decision_function(z)
+    assert np.allclose(found, expected, atol=0.02)
+
+
+def test_every_output_has_its_own_penalty_and_its_own_rows():
+    x, y = features(6)
+    both = np.stack([y, RANDOM.normal(size=80)], 1)
+    both[::3, 0] = np.nan
+    head, there = linear.fit(x, both, GROUPS, "regression"), ~np.isnan(both[:, 0])
+    alone = linear.fit(x[there], y[there], GROUPS[there], "regression")
+    assert np.array_equal(head.weight[:1], alone.weight) and head.penalty[0] < head.penalty[1]
+
+
+def test_one_class_only_has_the_odds_of_half_a_row():
+    x, _ = features(6)
+    head = linear.fit(x, np.ones(80), GROUPS, "binary")
+    assert np.allclose(head(x), np.log(160))
+
+
+def test_folds_keep_groups_together_and_are_alike():
+    y = RANDOM.permutation(np.repeat([0.0, 1.0], [30, 10])).repeat(2)
+    fold = linear.folds_of(y, GROUPS, 5)
+    assert (fold[::2] == fold[1::2]).all() and np.bincount(fold).tolist() == [16] * 5
+    assert np.bincount(fold, y).tolist() == [4] * 5
+    with pytest.raises(ValueError, match="41 folds need as many different structures with a value, there are 40"):
+        linear.folds_of(y, GROUPS, 41)
+
+
+def test_no_row_is_scored_by_a_head_that_has_seen_its_group():
+    """Random features, and copies of every row: a head that had seen the copy would be right."""
+    x, y = RANDOM.normal(size=(40, 200)).repeat(2, 0), RANDOM.normal(size=40).repeat(2)
+    fit = partial(linear.fit, kind="regression")
+    seen = linear.out_of_fold(fit, x, y, np.arange(80), 10)[:, 0]
+    apart = linear.out_of_fold(fit, x, y, GROUPS, 10)[:, 0]
+    assert np.corrcoef(seen, y)[0, 1] > 0.8 and abs(np.corrcoef(apart, y)[0, 1]) < 0.5

@@ -176,15 +176,6 @@ def test_what_does_not_fit_is_a_sentence(call, said):
     assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
 
 
-def test_a_protein_is_shown_in_short_and_compared_as_an_object():
-    protein = real_protein("1LCD_A")
-    assert repr(protein) == f"Protein(B=1, R=51, N={protein.num_atoms})"
-    copy = protein.map(torch.clone)
-    assert protein == protein and protein != copy and len({protein, copy, protein}) == 2
-    structure = read_structure("x", TEXT)
-    assert "Protein(B=1, R=6, N=24)" in repr(structure) and structure != read_structure("x", TEXT)
-
-
 # ---- Biopython -------------------------------------------------------------------------------------------------------
 
 

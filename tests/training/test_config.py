@@ -161,6 +161,7 @@ def test_a_method_of_a_plugin_keeps_its_own_settings_at_every_size(monkeypatch):
         (finetune, "--task msp --predict x", "--predict is for ec and psr and table, not for msp"),
         (finetune, "--task pip --max-residues 300", "--max-residues: pip sees no more than the surroundings of a res"),
         (finetune, "--seeds 1 1", "--seeds must be different, got 1 1"),
+        (finetune, "--task psr --labels x.tsv", "--labels is for table, not for psr"),
         (finetune, "--task ec --level atom", "--task ec exists at residue level, not at atom level"),
     ],
 )
