@@ -11,7 +11,6 @@ import torch
 import siamdiff_min
 from benchmarks import bundle_encoder
 from benchmarks.pdb import write_pdb
-from siamdiff_min import finetune
 from siamdiff_min.embed import main
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.encoders.weights import load_encoder_file, save_encoder_file
@@ -78,12 +77,6 @@ def test_embeddings_without_a_checkpoint(bundled, tmp_path, capsys):
         with np.load(f"{name}.npz") as arrays:
             expected = siamdiff_min.load_encoder(bundled[name], "cpu").embed(file)
             assert np.allclose(arrays["mean"], [expected.mean], rtol=1e-5, atol=1e-6)
-
-
-def test_fine_tuning_starts_from_a_name(bundled, capsys):
-    assert finetune.main(["--task", "psr", "--init-from", "siamdiff-atom", "--dry-run", "--device", "cpu"]) == 0
-    said = capsys.readouterr().out
-    assert "loaded from siamdiff-atom: encoder.layers" in said and "size tiny, from siamdiff-atom" in said
 
 
 def test_a_folder_does_not_hide_an_encoder_of_the_package(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """`siamdiff COMMAND`: one name for all commands; their help; misspelt options; an old Python."""
 
 import ast
-import os
 import re
 import runpy
 import subprocess
@@ -22,18 +21,6 @@ MODULES = sorted(
     for path in FILES
     if '\nif __name__ == "__main__"' in path.read_text()
 )
-
-
-def test_threads_of_commands_do_not_spin_for_long():
-    """torch reads the setting when it is loaded, so the command has not loaded it yet."""
-    script = """import os, sys
-from siamdiff_min import cli
-assert "torch" not in sys.modules
-cli.import_module = lambda name: sys.exit(os.environ["GOMP_SPINCOUNT"])
-cli.main(["embed", "x"])"""
-    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
-    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert result.stderr == "10000\n", result.stderr
 
 
 @pytest.fixture

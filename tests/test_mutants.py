@@ -254,16 +254,6 @@ def test_the_page_runs_as_printed(kept, ranking, tmp_path, monkeypatch, capsys):
     assert "better than chance" in report and rows[0][0] in report and "The next batch" in report
 
 
-def test_errors_are_one_sentence(tmp_path, capsys):
-    table = tmp_path / "tested.csv"
-    table.write_text("mutation;value\nW1A;1,5\nT25E;2,5\n")
-    with pytest.raises(SystemExit) as exit_:
-        main(["mutants", str(EXAMPLE), "--measured", str(table), "--out", str(tmp_path / "out")])
-    assert str(exit_.value) == "error: 1 mutations do not fit the structure: W1A (the structure has M)"
-    with pytest.raises(SystemExit, match="there is no chain B, but A"):
-        main(["mutants", str(EXAMPLE), "--chain", "B"])
-
-
 def test_the_tables_of_the_study_are_those_of_its_answers():
     page = (ROOT / "studies" / "2026-12-mutants" / "results.md").read_text()
     tables = importlib.import_module("studies.2026-12-mutants.tables")

@@ -85,7 +85,7 @@ def test_a_step_stays_on_the_device(name, level, encoder, most, samples):
     else:
         task = TASKS[name](encoder, 3) if name == "ec" else TASKS[name](encoder)
         found = simulated.simulate(task, samples[name])
-    assert found.waits.total() <= most, dict(found.waits)
+    assert 0 < found.waits.total() <= most, dict(found.waits)
     assert not found.on_cpu
     assert name in WALKS or found.float64.keys() <= CELLS
 
@@ -98,24 +98,6 @@ def test_deterministic_algorithms_need_no_quadratic_memory(method):
         simulated.simulate(objective, batch())
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-def test_the_simulation_notices_what_a_gpu_would_not_forgive():
-    with simulated.Simulation() as found:
-        x, mask = torch.ones(4, device=simulated.DEVICE), torch.ones(4, device=simulated.DEVICE, dtype=torch.bool)
-        with pytest.raises(AssertionError, match="mixes devices"):
-            x + torch.ones(4)
-        for wait in (
-            lambda: x[mask],
-            lambda: float(x[0]),
-            lambda: x.to("cpu"),
-            lambda: torch.tensor([1.0], device="simgpu"),
-        ):
-            before = found.waits.total()
-            wait()
-            assert found.waits.total() == before + 1
-        assert x[mask.nonzero()].square().sum().device == simulated.DEVICE
-    assert found.on_cpu == {"ones": 1, "lift_fresh": 1}
 
 
 def test_a_file_of_an_encoder_opens_without_a_gpu(tmp_path):

@@ -89,9 +89,6 @@ def note(source):
     return source.read().labels["values"][0]
 
 
-# ---- the set ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("zipped", [(), ("train", "valid", "test"), ("test",)])
 @pytest.mark.parametrize("year", ["", "2020"])
 def test_splits_and_labels(tmp_path, zipped, year):
@@ -209,9 +206,6 @@ def test_ids_in_file_names(text, expected):
     assert chain_id(text) == expected
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("missing", ["train", "valid", "test", "annot.tsv", "test.csv"])
 def test_what_is_missing_is_named(tmp_path, missing):
     root = layout(tmp_path / "s", zipped=("train", "valid", "test"))
@@ -231,11 +225,7 @@ MALFORMED = {  # of either table
         [*ANNOTATION, "nonsense"],
         [*ANNOTATION, "7STU-A\t1.1.1.-\t1.1.1.-"],
     ],
-    "test.csv": [
-        ["PDB-chain,near,far"],
-        [*IDENTITY, "7STU-A,0,0,1,1"],
-        [*IDENTITY, "7STU-A,0,0,1,1,2"],
-    ],
+    "test.csv": [["PDB-chain,near,far"], [*IDENTITY, "7STU-A,0,0,1,1"], [*IDENTITY, "7STU-A,0,0,1,1,2"]],
 }
 
 

@@ -106,8 +106,5 @@ def test_low_confidence_is_skipped_and_counted(tmp_path, capsys):
     chosen = open_store(said.split(": seen")[0])
     assert chosen.names == ["experiment", "good", "silent"]
     assert "low\tskipped\tmean pLDDT below 75\t" in (chosen.path / "failures.tsv").read_text()
-    assert build.main([str(chosen.path)]) == 0 and "finished store" not in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="is a finished store: nothing is built from it, give its structures"):
-        build.main([str(chosen.path), "--min-plddt", "90"])
     everything = open_store(data)
     assert everything.names == ["experiment", "good", "low", "low3", "silent"] and everything.path != chosen.path

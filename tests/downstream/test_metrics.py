@@ -71,11 +71,6 @@ def test_the_official_fmax_is_too_high_where_scores_are_equal():
     assert value == pytest.approx(float(GOLDEN[f"{distinct}/f1_max"]), rel=1e-6)
 
 
-def test_fmax_counts_proteins_of_no_class_in_the_recall():
-    score, target = np.array([[0.9, 0.1], [0.2, 0.3]]), np.array([[1, 0], [0, 0]])
-    assert fmax(score, target) == pytest.approx(2 * 1 * 0.5 / 1.5)
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_auroc_is_the_share_of_pairs_in_order(seed):
     random = np.random.default_rng(seed)

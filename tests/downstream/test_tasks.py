@@ -18,7 +18,7 @@ from siamdiff_min.encoders import ENCODERS, GEARNET_DIMS
 from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.files import ConfigError
 from siamdiff_min.pretraining import OBJECTIVES
-from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
+from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES
 from siamdiff_min.training import evaluation, ranks, results
 from siamdiff_min.training.config import TABLE_5, TABLE_6, finetune_options
 
@@ -165,11 +165,6 @@ def test_metrics_do_not_depend_on_the_number_of_ranks(task, num, tmp_path, monke
         assert np.array_equal(together.target, alone.target) and together.groups == alone.groups
         a, b = (model.metrics(x.score, x.target, x.groups) for x in (alone, together))
         assert a == b and all(np.isfinite(list(a.values())))
-
-
-def test_names_of_outputs():
-    assert list(make("res", "atom").names) == list(RESIDUES)
-    assert list(make("ec", "residue").names) == list(make("psr", "atom").names) == []
 
 
 def test_ec_of_the_small_sizes_begins_at_the_frequencies_of_its_classes():

@@ -80,9 +80,6 @@ def test_autocast_stays_near_single_precision(name, level):
         assert 1e-6 < relative_error(getattr(half, x), getattr(single, x).detach()) < 0.05
 
 
-# ---- means and sums over 1,000 rows and more under bfloat16, which counts to 256 ------------------------------------
-
-
 def large(level: str) -> Protein:
     """One protein of more than 1,000 nodes: copies of five chains, far from each other."""
     part = real_protein("2BEG", torch.float32)
@@ -106,9 +103,6 @@ def test_readouts_under_autocast(name, level):
     assert torch.allclose(encoding.residue[[0, 7]].double(), per_residue, rtol=1e-2, atol=1e-3)
 
 
-# ---- data-parallel training waits for a gradient of every weight -----------------------------------------------------
-
-
 def without_gradient(module: torch.nn.Module) -> list[str]:
     return [n for n, p in module.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
 
@@ -125,14 +119,6 @@ def test_pre_training_reaches_every_weight_under_bf16_too(method, name, level):
         loss, _ = objective(Protein.pack(proteins), generator(1))
     loss.backward()
     assert loss.isfinite() and without_gradient(objective) == []
-
-
-def test_a_frozen_esm_is_left_alone():
-    encoder = ENCODERS["esm-gearnet"]("residue", "tiny")
-    encoder.esm.requires_grad_(False)
-    objective = OBJECTIVES["siamdiff"](encoder, "residue")
-    objective(real_protein("1LCD_A", torch.float32).crop(0, 25), generator())[0].backward()
-    assert set(without_gradient(objective)) == {f"encoder.esm.{name}" for name, _ in encoder.esm.named_parameters()}
 
 
 @pytest.mark.parametrize(

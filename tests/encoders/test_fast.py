@@ -123,19 +123,12 @@ def a_knot_at_the_ends(first, second, third):
     first.weight[:2], first.bias[:2] = 1.0, torch.tensor([0.0, -20.0])
 
 
-def units_that_never_change(first, second, third):
-    first.weight.abs_()
-    first.bias.abs_().add_(0.1)
-    second.weight.abs_()
-    second.bias.abs_().add_(0.1)
-
-
 def all_off(first, second, third):
     first.weight.abs_().neg_()
     first.bias.abs_().neg_()
 
 
-DEGENERATE = [zero_weights, equal_knots, a_knot_at_the_ends, units_that_never_change, all_off]
+DEGENERATE = [zero_weights, equal_knots, a_knot_at_the_ends, all_off]
 
 
 @pytest.mark.parametrize("change", DEGENERATE, ids=lambda change: change.__name__)

@@ -68,14 +68,6 @@ def test_a_schedule_of_other_variances():
     assert schedule.mask_rate(torch.tensor([4])).item() == pytest.approx(1.0)
 
 
-def test_the_noise_of_the_paper_in_angstrom():
-    """sqrt((1 - abar) / abar), from a fiftieth of a bond to the size of a protein; the same in both stages."""
-    for schedule in SCHEDULES["paper"].values():
-        abar = schedule.alpha_bar[torch.tensor([1, 9, 10, 30, 60, 100]) - 1]
-        expected = torch.tensor([0.019, 0.069, 0.074, 0.27, 1.6, 13.6], dtype=torch.float64)
-        assert torch.allclose(((1 - abar) / abar).sqrt(), expected, rtol=0.03)
-
-
 def test_mask_rate_is_linear():
     paper, official = SCHEDULES["paper"][2], SCHEDULES["official"][2]
     t = torch.tensor([1, 50, 100])

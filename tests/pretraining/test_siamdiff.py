@@ -435,12 +435,6 @@ def test_denoising_changes_nothing_in_the_encoder(training):
     assert torch.equal(estimate, objective.denoise(batch(), 50, generator())[2])
 
 
-def test_the_generator_decides_everything():
-    objective = tiny("siamdiff", "atom").eval()
-    first, again, other = (objective(batch(), generator(k))[0].item() for k in (1, 1, 2))
-    assert first == again != other
-
-
 @pytest.mark.parametrize("method", [name for name in OBJECTIVES if not name.endswith(("+distance", "+angle"))])
 def test_nothing_is_drawn_without_a_generator(monkeypatch, method):
     for name in ("rand", "randn", "randint", "randperm"):

@@ -274,10 +274,7 @@ def test_chains_that_are_kept():
     for chain, missing in (("AD", "D"), (["AB"], "AB"), ("", ""), (["A", "X", "D"], "D, X")):
         with pytest.raises(StructureError, match=rf"no such chain \(asked for {missing}, has A, B, C\)"):
             read_structure("x", TEXT, chain=chain)
-
-
-def test_chains_of_several_letters_are_kept():
-    names = "A", "B", "AB", "A_2"
+    names = "A", "B", "AB", "A_2"  # of several letters
     rows = [row for i, chain in enumerate(names) for row in residue("GLY", 1, chain=chain, x=20.0 * i)]
     for chain, names in (("AB", ["AB"]), ("BA", ["A", "B"]), ("A_2", ["A_2"]), (["A", "AB"], ["A", "AB"])):
         assert read_structure("x", as_mmcif(rows), chain=chain).chain_names == tuple(names)

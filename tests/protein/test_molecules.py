@@ -21,9 +21,6 @@ def names_of(structure):
     return [RESIDUES[t] for t in structure.protein.residue_type]
 
 
-# ---- two molecules under one chain id --------------------------------------------------------------------------------
-
-
 def test_a_name_of_a_chain_is_never_given_twice():
     one, two = molecule(ONE, 0.0, segment="X", chain="A"), molecule(TWO, 50.0, segment="", chain="A")
     assert read_structure("x", as_pdb(one + two).encode()).chain_names == ("A_X", "A")
@@ -119,9 +116,6 @@ def test_an_alternative_has_a_mark_or_its_ca_in_the_same_place(write, first, sec
 
 
 PLAIN = molecule(ONE, 25.0) + residue("ZN", 9, ("ZN",), het=True)
-
-
-# ---- residue numbers -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", ["****", "2710", "270F", "A000", "zzzz", "    ", "-  1", "1_00", "ZZ*Z"])

@@ -218,8 +218,7 @@ def test_damaged_checkpoint_costs_no_more_than_its_steps(tmp_path, reference, ca
 
 
 @pytest.mark.parametrize(
-    "content",
-    ["my notes", "my notes\n", '{"step": 1, "loss": 2}\n', '{"step": 3, "epoch": 0, oops\n', "{}", "\n"],
+    "content", ["my notes", "my notes\n", '{"step": 1, "loss": 2}\n', '{"step": 3, "epoch": 0, oops\n', "{}", "\n"]
 )
 def test_a_metrics_jsonl_of_the_user_is_left_alone(content, tmp_path):
     """What a kill cut off is ours. The same of an options.json."""
@@ -346,11 +345,6 @@ def test_resuming_from_a_path(tmp_path, reference, monkeypatch, capsys):
     assert "checkpoint-000000013.pt at step 13" in capsys.readouterr().out
 
 
-def test_bf16(tmp_path):
-    train(configure(tmp_path, "--amp", "bf16", "--max-steps", 3))
-    assert lines(tmp_path)[-1]["step"] == 3
-
-
 @pytest.mark.parametrize("split", [1, 2, 5])
 def test_what_the_best_constant_prediction_costs(split):
     """Whatever the batches: entropy of classes, variance of numbers, against scikit-learn and numpy."""
@@ -418,9 +412,6 @@ def test_cosine_decay(tmp_path):
     assert rates == pytest.approx([0.005 * (1 + np.cos(np.pi * step / 40)) for step in range(40)])
     train(configure(tmp_path / "c", "--max-steps", 2, "--log-every", 1))
     assert {line["lr"] for line in lines(tmp_path / "c") if line["split"] == "train"} == {0.01}
-
-
-# ---- the state of a run ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
