@@ -113,8 +113,6 @@ def test_a_saved_model_scores_the_same(trained, enzymes, tmp_path):
     assert {key for key in same if again[key] != results[key]} == set() and again["best_epoch"]["3"]
     finetune("--eval-only", model, *options, "--out", tmp_path / "two", world=2)
     assert json.loads((tmp_path / "two" / "results.json").read_text())["test"] == again["test"]
-    said = finetune("--eval-only", model, *options, "--out", tmp_path / "fewer", "--cutoff", 50)
-    assert "test 3" in said  # rows with a 1 below 50 %
     finetune("--eval-only", model, "--predict", enzymes / "valid", "--out", tmp_path, "--num-workers", 0)
     first = {path: path.read_bytes() for path in tmp_path.glob("predicted-*.tsv")}
     assert [len(table(path)) for path in first] == [3]
@@ -208,7 +206,7 @@ def labelled(tmp_path_factory) -> Path:
     [
         ("p7\tunknown", "p7\tisomerase"),
         ("p4\tprotease\tvalid", "p4\tprotease\ttest"),
-        ("protease|kinase|unknown", "3.5"),  # numbers
+        pytest.param("protease|kinase|unknown", "3.5", marks=pytest.mark.full),  # numbers
     ],
 )
 def test_a_run_is_not_resumed_with_other_classes_or_another_validation(labelled, tmp_path, before, after):
@@ -236,10 +234,10 @@ def test_resume_takes_the_folder_of_all_seeds(labelled, tmp_path):
 def test_a_frozen_encoder_gives_the_same_in_any_number_of_processes(labelled, tmp_path):
     options = ["--task", "table", "--level", "residue", "--size", "tiny", "--freeze", "--device", "cpu"]
     options += ["--data", labelled / "data", "--labels", labelled / "labels.tsv"]
-    for workers, world in ((0, 1), (2, 1), (1, 2)):
+    for workers, world in ((2, 1), (0, 2)):
         finetune(*options, "--num-workers", workers, "--out", tmp_path / f"{workers}-{world}", world=world)
     written = {path.read_bytes() for path in tmp_path.glob("*/seed-0/predictions.tsv")}
-    assert len(written) == 1 and len([*tmp_path.iterdir()]) == 3
+    assert len(written) == 1 and len([*tmp_path.iterdir()]) == 2
 
 
 @pytest.fixture
