@@ -326,9 +326,6 @@ def test_the_page_on_gearnets_weights_runs_and_prints_what_it_says(folder, monke
     assert NUMBER.sub("#", printed) == NUMBER.sub("#", said) and len(said.splitlines()) == 6
     found, expected = ([float(x) for x in NUMBER.findall(text)] for text in (printed, said))
     assert found == pytest.approx(expected, rel=0.01, abs=0.11)
-    mine = siamdiff_min.load_encoder("mine.pt", "cpu")
-    assert mine.identity == ("gearnet", "residue", "paper", "official")
-    assert not torch.equal(mine.layers[0].linear.weight, state["layers.0.linear.weight"])
 
 
 def test_the_notebook_is_the_page(tmp_path):
@@ -484,4 +481,4 @@ def test_names_in_differences_exist():
 def test_pages_stay_short():
     """All that a user may read, tables and code included."""
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
-    assert sum(len(page.read_text().split()) for page in pages) <= 14_600
+    assert sum(len(page.read_text().split()) for page in pages) <= 14_050

@@ -1,19 +1,17 @@
-"""Demo sets: labels by brute force, splits by protein, the steps they are made by; GDT_TS against all subsets."""
+"""Demo sets: labels by brute force, splits by protein, the steps they are made by."""
 
 import json
 import pickle
 import re
 from collections import Counter
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path, PurePath
 
 import pytest
 import torch
-from conftest import generator, real_protein
+from conftest import real_protein
 
 from benchmarks import make_sets
-from benchmarks.superpose import CUTOFFS, gdt_ts, superpose
 from siamdiff_min.data import demo
 from siamdiff_min.data.bundled import bundle_index
 from siamdiff_min.data.samples import SAMPLES
@@ -182,58 +180,3 @@ def test_the_ideal_cb_is_where_the_real_one_is(name):
     there = (n >= 0) & (c >= 0) & (cb >= 0)
     error = length(make_sets.ideal_cb(*(protein.pos[x[there]] for x in (n, ca, c))) - protein.pos[cb[there]])
     assert there.sum() > 40 and error.median() < 0.2 and error.max() < 0.6
-
-
-# ---- superposition and GDT_TS ----------------------------------------------------------------------------------------
-
-
-def alpha_carbons(name="1LCD_A") -> torch.Tensor:
-    protein = real_protein(name)
-    return protein.pos[protein.atom_name == CA]
-
-
-def randn(*shape, seed=0) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=generator(seed))
-
-
-def smallest_error(mobile, fixed, weight) -> torch.Tensor:
-    """Weighted sum of squares after the best superposition, from the largest eigenvalue of Horn's 4 x 4 matrix."""
-    x, y = (p - (weight[:, None] * p).sum(0) / weight.sum() for p in (mobile, fixed))
-    s = (x * weight[:, None]).T @ y
-    off = torch.stack([s[1, 2] - s[2, 1], s[2, 0] - s[0, 2], s[0, 1] - s[1, 0]])
-    quaternion = torch.zeros(4, 4, dtype=torch.float64)
-    quaternion[0, 0], quaternion[0, 1:], quaternion[1:, 0] = s.trace(), off, off
-    quaternion[1:, 1:] = s + s.T - s.trace() * torch.eye(3, dtype=torch.float64)
-    return (weight[:, None] * (x**2 + y**2)).sum() - 2 * torch.linalg.eigvalsh(quaternion)[-1]
-
-
-@pytest.mark.parametrize("points", [3, 4, 20])
-@pytest.mark.parametrize("seed", range(10))
-def test_superposition_is_the_best_one(points, seed):
-    mobile, fixed = 10 * randn(2, points, 3, seed=seed)
-    weight = randn(points, seed=seed + 50).abs()
-    if seed % 2:
-        fixed = mobile * fixed.new_tensor([1.0, 1.0, -1.0])  # a mirror image, which must not be used
-    rotation, shift = superpose(mobile, fixed, weight)
-    assert torch.linalg.det(rotation) == pytest.approx(1, abs=1e-10)
-    assert (rotation @ rotation.T - torch.eye(3)).abs().max() < 1e-10
-    error = (weight[:, None] * (mobile @ rotation.T + shift - fixed) ** 2).sum()
-    assert error == pytest.approx(float(smallest_error(mobile, fixed, weight)), rel=1e-9, abs=1e-9)
-
-
-def test_gdt_is_close_to_the_best_over_all_subsets():
-    """Ten atoms: every subset of three or more is superposed, which the search can reach but not exceed."""
-    subsets = [s for k in range(3, 11) for s in combinations(range(10), k)]
-    weight = torch.zeros(len(subsets), 10, dtype=torch.float64)
-    for row, subset in zip(weight, subsets):
-        row[list(subset)] = 1
-    found, best = [], []
-    for seed in range(12):
-        native = alpha_carbons()[seed : seed + 10]
-        model = native + 1.5 * randn(10, 3, seed=seed)
-        rotation, shift = superpose(model, native, weight)
-        distance = length(model @ rotation.mT + shift[:, None] - native)
-        best.append(sum(float((distance <= cutoff).sum(1).max()) for cutoff in CUTOFFS) / 40)
-        found.append(gdt_ts(model, native))
-        assert found[-1] <= best[-1] + 1e-12
-    assert sum(found) > 0.95 * sum(best)
