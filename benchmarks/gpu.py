@@ -7,6 +7,7 @@ bfloat16 with their memory and the waits of the host, and training with its load
 the next one follows. On a CPU it does the same with the smallest networks. `pytest -m gpu` runs the golden tests.
 """
 
+import argparse
 import hashlib
 import os
 import statistics
@@ -121,4 +122,5 @@ def main(device: str = DEVICE) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     main()
