@@ -73,7 +73,7 @@ def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples
         weights.load_weights(task, model["state"], best)
         if datasets:
             splits, answer = {**model.get("splits", {}), **task.known["splits"]}, task.known.get("answer")
-            task.known = {"splits": splits, "answer": answer or model.get("answer")}
+            task.known = {"splits": splits, "answer": answer or model.get("answer"), "notes": data.notes}
             if seed not in tested:
                 epochs[str(seed)] = float(model["epochs"])
                 tested[seed] = results.predict(task, datasets["test"], of_seed, ranks)
@@ -81,7 +81,7 @@ def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples
                 path = Path(of_seed.out) / "predictions.tsv"
                 results.write_predictions(path, tested[seed], data.classes or task.names, isinstance(task, Classes))
     if tested and ranks.rank == 0:
-        ranks.say(results.write_results(Path(config.out) / "results.json", config, task, tested, epochs, data.notes))
+        ranks.say(results.write_results(Path(config.out) / "results.json", config, task, tested, epochs))
     new = [apply(of_seed, path, task, data, ranks) for path in config.predict or ()]
     older = {*Path(config.out).glob("report.html"), *Path(config.out).rglob("predicted-*.tsv")}.difference(new)
     if older and not config.eval_only:

@@ -39,7 +39,7 @@ class Task(nn.Module):
     constant: Callable[[Tensor], Statistic]  # (target) -> the loss of the best constant prediction
     score: Callable[[Tensor], Tensor]  # (output) -> probabilities, or values in the units of the target
     options: Mapping = {}  # what a model file keeps beside the classes, to build the task again
-    known: Mapping = {}  # about the data: the constant `answer`; of all `splits`, how many samples and structures
+    known: Mapping = {}  # about the data: the constant `answer`; samples and structures of all `splits`; `notes`
 
     def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
         super().__init__()

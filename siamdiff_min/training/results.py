@@ -101,23 +101,15 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
     return columns
 
 
-def write_results(
-    path: Path,
-    config: Namespace,
-    task: Task,
-    tested: Mapping[int, Predictions],
-    epochs: Mapping,
-    notes: Sequence[str] = (),
-) -> str:
+def write_results(path: Path, config: Namespace, task: Task, tested: Mapping[int, Predictions], epochs: Mapping) -> str:
     """Write results.json, and return it as a table.
 
     `tested` are the predictions of every seed's model for the test split, and `epochs` after how many it was the best.
-    `notes` are about the labels, for the page.
     """
     numbers, draws = measured(task, tested)
     content = {
         "about": origin(config),
-        "notes": list(notes),
+        "notes": task.known.get("notes", []),
         "splits": task.known.get("splits", {}),
         "best_epoch": epochs,
         **numbers,
