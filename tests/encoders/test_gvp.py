@@ -165,12 +165,9 @@ def test_dropout_drops_whole_vectors_and_nothing_in_evaluation():
     assert s.eq(1).all() and v.eq(1).all()
 
 
-PRESETS = ["paper", "official"]
-
-
 @pytest.mark.parametrize("size, layers, dims", [("paper", 5, (100, 16)), ("tiny", 3, (32, 8))])
 def test_sizes_of_the_builder(size, layers, dims):
-    for preset in PRESETS:
+    for preset in ("paper", "official"):
         net = ENCODERS["gvp"]("atom", size, preset)
         last = net.layers[0].conv.message_func[2]
         assert (len(net.layers), last.ws.out_features, last.wv.out_features) == (layers, *dims)
