@@ -1,5 +1,6 @@
 """The parts of the fast forms against plain sums and layers, their gradients against finite differences."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -168,6 +169,12 @@ def test_aggregate_keeps_its_inputs_alone(num_targets):
         return fast.aggregate(x, links, SimpleNamespace(weight=weight, bias=linear.bias))
 
     assert torch.autograd.gradcheck(of_weight, (x, linear.weight))
+
+
+def test_links_in_no_order_are_refused():
+    links = random_links(40)
+    with pytest.raises(ValueError, match="links come sorted by target"):
+        fast.aggregate(torch.zeros(30, 6), replace(links, target=links.target.flip(0)), torch.nn.Linear(24, 5))
 
 
 @pytest.mark.parametrize("num_targets, relations", [(40, 4), (20, 4), (40, 1), (0, 4)])

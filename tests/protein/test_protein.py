@@ -93,6 +93,12 @@ def test_what_is_no_protein_is_refused(pos, said):
     assert said in str(warned[0].message) and torch.equal(*(torch.from_numpy(x.mean) for x in (one, two)))
 
 
+def test_an_encoder_of_residues_needs_their_carbons():
+    for protein, said in ((CA.crop(0, 0), "no residue"), (WHOLE.select_atoms(WHOLE.atom_name != 1), "one CA")):
+        with pytest.raises(StructureError, match=said):
+            ENCODERS["gearnet"]("residue", "tiny").embed(protein)
+
+
 def test_a_store_takes_in_nothing_else():
     wrong = {name: replace(CA, pos=pos) for name, (pos, _) in WRONG.items()}
     sources = [Given(name, Structure(protein, ("A",), Counter())) for name, protein in ({"right": CA} | wrong).items()]
