@@ -455,7 +455,7 @@ def test_the_bundle_has_the_counts_of_its_index(tmp_path):
     bundle = open_store(bundle_path(), tmp_path / "bundle.store")
     meta, row = bundle.meta, BUNDLED
     assert [meta[name] for name in ("proteins", "residues", "atoms", "seen")] == [217, 47097, 370785, 219]
-    assert (meta["skipped"], meta["failed"]) == ({"not a structure file": 3}, {})
+    assert (meta["skipped"], meta["failed"]) == ({"not a structure file": 2}, {})
     assert meta["dropped"] == {"modified residues (read as their parent)": 7}
     assert set(bundle.names) == row.keys()
     for i, name in enumerate(bundle.names):
