@@ -112,7 +112,7 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Labe
     only applied needs none.
     """
     if model and config.predict and not config.data:
-        return LabelledData(classes=tuple(model["labels"]), options=model["options"]), {}  # "labels": the classes
+        return LabelledData(classes=tuple(model["labels"]), options=model["options"]), {}  # classes are "labels" there
     needed = ("test",) if model or config.folds else tuple(SPLITS)  # all that is scored is in the test split
     data = SETS[config.task](config, needed)
     options = {**data.options, "metric": config.metric, "linear": config.freeze} if data.options else {}
