@@ -76,6 +76,7 @@ def test_batches_need_no_room_in_shared_memory_and_few_files(small, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch's, of a loader half made
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # torch's, if this process may use one core
 def test_processes_that_cannot_be_started_are_a_sentence(monkeypatch):
     """As in a container with a limit on processes; and the one that was started does not stay."""
     begin = multiprocessing.context.ForkProcess.start
