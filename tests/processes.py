@@ -4,6 +4,7 @@ Children come from a fork server that has imported torch already. They run one o
 says (`harm`), so that `torchrun processes.py PROGRAM ...` does the same. RUNS are commands whose results are compared.
 """
 
+import atexit
 import ctypes
 import errno
 import hashlib
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -109,6 +111,7 @@ def child(log: str, program: str, *argv: str, **environment: str) -> None:
 
 def end_as_an_interpreter() -> None:
     """Forked processes leave without tidying up; ours take down modules and threads, as those of a user do."""
+    atexit.register(weakref.finalize._exitfunc)  # a forked process has lost it; without, torch complains in Python 3.14
     leave, ours = os._exit, os.getpid()
     os._exit = lambda code: ctypes.pythonapi.Py_Exit(code) if os.getpid() == ours else leave(code)
 

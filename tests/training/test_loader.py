@@ -115,7 +115,8 @@ def test_batches_come_in_order_and_errors_in_their_turn(workers, recwarn):
     next(loaded)
     with pytest.raises(KeyError, match=r"(?s)a fault of ours"):
         next(loaded)
-    assert not multiprocessing.active_children() and not recwarn
+    assert not multiprocessing.active_children()
+    assert not [warning for warning in recwarn if "fork()" not in str(warning.message)]  # from Python 3.12 on
 
 
 class Signalled(list):
