@@ -2,7 +2,7 @@
 
     python train.py --plugin benchmarks/nearly_clean.py --method diffpret-clean --level residue --size small --epochs 10
 
-Half of the paper's first stage has noise of 0.8 angstrom or more and hides most types. Features are read from
+More than half of the paper's first stage has noise of 0.8 angstrom or more and hides most types. Features are read from
 clean structures with all types, so here the noise is log-normal around 0.1 angstrom, and 10 to 40 % are masked.
 studies/2026-11-benchmarks/records.md has what it gains.
 """

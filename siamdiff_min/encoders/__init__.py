@@ -23,7 +23,7 @@ GEARNET_DIMS = {  # size -> level -> hidden widths (App. D); all but "paper" are
 
 
 def build_gearnet(level: str, size: str = "paper", preset: str = "paper") -> GearNet:
-    """GearNet-Edge of App. D: mean readout at atom level, sum readout at residue level.
+    """GearNet-Edge of App. D. As in the released code a protein is the mean of its atoms, or the sum of its residues.
 
     The small sizes take the mean at both: a sum starts a head tens of times too large, and short runs never recover.
     """

@@ -1,7 +1,7 @@
 """Pre-training objectives. `--method` chooses from `OBJECTIVES`, `--ablation` from `ABLATIONS`.
 
-Table 1 and Table 2 compare the objectives, Table 3 the ablations. App. A (related work) and App. E (less data) need no
-code of their own.
+Table 1 and Table 2 compare the objectives, Table 3 the ablations. App. A (related work) and App. E (sizes of data) need
+no code of their own.
 """
 
 from collections.abc import Callable
@@ -86,7 +86,8 @@ def build_torsional(encoder: nn.Module, level: str, preset: str = "paper") -> To
     """Torsional diffusion of side chains (App. G), at every t of the schedule of DiffPreT."""
     if level != "atom":
         raise ConfigError("torsional diffusion exists at atom level only: CA atoms alone have no side-chain torsions")
-    return TorsionalDiffusion(encoder, replace(SCHEDULES[preset][1], t_range=(1, 100)))
+    schedule = SCHEDULES[preset][1]
+    return TorsionalDiffusion(encoder, replace(schedule, t_range=(1, schedule.steps)))
 
 
 OBJECTIVES = {  # name -> function (encoder, level, preset) -> objective; the first two take options too

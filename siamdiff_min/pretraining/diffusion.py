@@ -27,7 +27,7 @@ def sigmoid_betas(steps: int, low: float, high: float, dtype: torch.dtype = torc
 class Schedule:
     """One stage of pre-training: the noise steps t it draws from, and how its losses are weighed."""
 
-    betas: Tensor  # (T,)   variances; in float32, 1 - alpha_bar of the official stage 2 is off by up to 2e-4
+    betas: Tensor  # (T,)   variances; in float32, 1 - alpha_bar of the official stage 2 has a relative error of 2e-4
     t_range: tuple[int, int]  # first and last t that are drawn
     weight_structure: float = 1.0
     weight_sequence: float = 1.0

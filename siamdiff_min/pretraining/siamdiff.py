@@ -29,7 +29,7 @@ class Noisy:
 
     protein: Protein  # P^t: coordinates R^t, sequence S^t
     graph: Graph  # edges of the clean structure (differences.md, row 5)
-    score: Tensor  # (E,) minus the noise on a distance over its deviation, GeoDiff's score (differences.md, row 6)
+    score: Tensor  # (E,) minus the noise on a distance, over the deviation of a coordinate's (differences.md, row 6)
 
 
 class SiamDiff(Objective):
@@ -131,10 +131,12 @@ class SiamDiff(Objective):
 
     @torch.no_grad()
     def denoise(self, protein: Protein, t: int, generator: torch.Generator) -> list[Tensor]:
-        """R^0, R^t, and the estimate of R^0 in the reverse step of Eq. 4: three times (N, 3), angstrom.
+        """R^0, R^t, and an estimate of R^0: three times (N, 3), angstrom.
 
-        Eq. 4 takes a part of the noise away, the estimate all of it. As in training, eps_theta comes from the other
-        view. Nothing is masked. Batch norm's statistics stay as they are.
+        Eq. 4 takes a part of eps_theta away, the estimate all of it. But eps_theta is shorter than the noise at small
+        t and longer at large t (differences.md, row 6). So even true scores take only about half of the noise away,
+        and at t = 100 next to nothing. As in training, eps_theta comes from the other view. Nothing is masked. Batch
+        norm's statistics stay as they are.
         """
         views, _ = self.views(protein, generator)
         steps = torch.full((views[0].num_proteins,), t, device=protein.pos.device)

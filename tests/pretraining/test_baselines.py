@@ -15,7 +15,7 @@ from siamdiff_min.encoders import ENCODERS, Encoding
 from siamdiff_min.encoders.gearnet import GearNet
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, edge_lengths
 from siamdiff_min.files import ConfigError
-from siamdiff_min.pretraining import OBJECTIVES, baselines, contrast
+from siamdiff_min.pretraining import OBJECTIVES, SCHEDULES, Schedule, baselines, contrast
 from siamdiff_min.pretraining.baselines import GEOMETRY, Geometry, ResidueTypes, SelfPrediction
 from siamdiff_min.pretraining.contrast import MultiviewContrast, ball, info_nce, subsequence
 from siamdiff_min.pretraining.denoising import sigmas
@@ -412,13 +412,15 @@ def test_score_matching_predicts_minus_the_noise():
         assert losses[c] - losses[0.0] == pytest.approx(c * c + 2 * c * mean, rel=1e-4)
 
 
-def test_torsional_diffusion_draws_every_t():
+def test_torsional_diffusion_draws_every_t(monkeypatch):
     """Stage 1 of DiffPreT leaves out t = 1 .. 9; torsional diffusion has one stage."""
     for preset in ("paper", "official"):
         with pytest.raises(ConfigError, match="atom level only"):
             build("torsional", "residue", preset=preset)
         schedule = build("torsional", "atom", preset=preset).schedule
         assert schedule.t_range == (1, 100) and set(schedule.draw_t(3000, generator()).tolist()) == set(range(1, 101))
+    monkeypatch.setitem(SCHEDULES["paper"], 1, Schedule(schedule.betas.repeat(5), t_range=(50, 500)))  # of a plugin
+    assert build("torsional", "atom").schedule.t_range == (1, 500)
 
 
 class AtomNumbers(nn.Module):
