@@ -33,7 +33,7 @@ class Mean(Statistic):
 
     @classmethod
     def of(cls, x: Tensor) -> Mean:
-        x = x.detach().flatten()
+        x = x.detach().flatten().to(torch.promote_types(x.dtype, torch.float32))  # bool and bfloat16 cannot count
         return cls(torch.stack([x.sum(), x.new_full((), len(x))]))
 
     @staticmethod

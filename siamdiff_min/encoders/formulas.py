@@ -30,7 +30,8 @@ def is_fast(*layers: nn.Module) -> bool:
 def has_to_be_called(layer: nn.Module) -> bool:
     """Whether it does more than nn.Linear and MLP do."""
     hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
-    return any(hooks) or type(layer).forward not in (nn.Linear.forward, MLP.forward)
+    forward = getattr(layer.forward, "__func__", None)  # of its class, or put in its place on this layer alone
+    return any(hooks) or forward not in (nn.Linear.forward, MLP.forward)
 
 
 def edge_scores(noisy: list, crossed: list[Encoding], dist_mlp: MLP, struct_mlp: MLP) -> list[Tensor]:
@@ -39,7 +40,8 @@ def edge_scores(noisy: list, crossed: list[Encoding], dist_mlp: MLP, struct_mlp:
     Edges and coordinates r are those of a noisy view (`Noisy` of siamdiff.py), a are the atoms of its `crossed`
     encoding, which is the other view's. Returns the scores (E,) of each noisy view.
     """
-    if is_fast(dist_mlp, *dist_mlp.layers, struct_mlp, struct_mlp.layers[0]):
+    wanted = any(view.protein.pos.requires_grad for view in noisy)  # the fast form has no gradient of lengths
+    if is_fast(dist_mlp, *dist_mlp.layers, struct_mlp, *struct_mlp.layers) and not wanted:
         return fast.edge_scores(noisy, crossed, dist_mlp, struct_mlp)
     scores = []
     for view, encoding in zip(noisy, crossed):

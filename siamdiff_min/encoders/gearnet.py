@@ -30,7 +30,7 @@ class RelationalConv(nn.Module):
     def forward(self, x: Tensor, links: Links) -> Tensor:
         """x (N, in_dim) -> (N, out_dim); links from node to node."""
         message = formulas.aggregate(x, links, self.linear)  # sum_r W_r sum_{j in N_r(i)} h_j
-        return F.relu(self.batch_norm(message.add_(self.self_loop(x))), inplace=True)
+        return F.relu(self.batch_norm(message + self.self_loop(x)))
 
 
 class GearNet(Encoder):
@@ -70,7 +70,7 @@ class GearNet(Encoder):
             if self.num_angle_bins:
                 m = self.edge_layers[i](m, edge_links)  # (E, width of x)
                 # Nodes and edges share the W_r of `conv.linear`, as in GearNet-Edge.
-                h = h + F.relu(formulas.aggregate(m, edge_to_node, conv.linear), inplace=True)
+                h = h + F.relu(formulas.aggregate(m, edge_to_node, conv.linear))
             x = norm(h)
             hidden.append(x)
         node = torch.cat(hidden, dim=-1)

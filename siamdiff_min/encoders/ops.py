@@ -51,7 +51,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers[:-1]:
-            x = F.relu(layer(x), inplace=True)  # in place: ReLU's backward pass needs only its output
+            x = F.relu(layer(x))
         return self.layers[-1](x)
 
 

@@ -50,15 +50,47 @@ def objective(encoder: str):
     return OBJECTIVES["siamdiff"](ENCODERS[encoder]("residue", "tiny"), "residue").double()
 
 
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # of torch: the first layers' inputs are data
 @pytest.mark.parametrize("encoder", ["gearnet", "esm-gearnet-edge"])
-def test_hooks_on_every_module_fire(encoder):
-    siamdiff, protein, fired = objective(encoder), real_protein(), set()
+def test_hooks_on_every_module_fire_and_keep_what_it_returned(encoder):
+    siamdiff, protein, returned, gradient = objective(encoder), real_protein(), {}, set()
     expected, _ = siamdiff(protein, generator())
     modules = {name: m for name, m in siamdiff.named_modules() if not isinstance(m, torch.nn.ModuleList)}
-    for name, module in modules.items():
-        module.register_forward_hook(lambda *_, name=name: fired.add(name))
+
+    def keep(module, given, out):
+        returned[module] = out, out.clone() if isinstance(out, torch.Tensor) else None
+
+    for module in modules.values():
+        module.register_forward_hook(keep)
     found, _ = siamdiff(protein, generator())
-    assert fired == modules.keys() and torch.isclose(found, expected, rtol=1e-12)
+    assert returned.keys() == {*modules.values()} and torch.isclose(found, expected, rtol=1e-12)
+    tensors = {name: returned[module] for name, module in modules.items() if returned[module][1] is not None}
+    assert len(tensors) > 20 and [name for name, (out, was) in tensors.items() if not torch.equal(out, was)] == []
+    for name in tensors:
+        modules[name].register_full_backward_hook(lambda *_, name=name: gradient.add(name))
+    siamdiff(protein, generator())[0].backward()
+    assert gradient == tensors.keys()
+
+
+def test_a_forward_that_was_put_in_place_of_a_layers_own_is_called():
+    siamdiff, protein = objective("gearnet"), real_protein()
+    expected, _ = siamdiff(protein, generator())
+    layer = siamdiff.encoder.layers[0].linear
+    layer.forward = lambda x: 2 * type(layer).forward(layer, x)
+    assert not torch.isclose(siamdiff(protein, generator())[0], expected)
+
+
+def test_the_gradient_of_coordinates_counts_the_lengths_that_the_heads_see(monkeypatch):
+    siamdiff, gradients = objective("gearnet"), []
+    for layer in siamdiff.dist_mlp.layers:
+        layer.weight.data *= 30  # or the part of the lengths would be small
+    for form in formulas.FORMS:
+        monkeypatch.setattr(formulas, "form", form)
+        protein = real_protein()
+        protein.pos.requires_grad_()
+        siamdiff(protein, generator())[0].backward()
+        gradients.append(protein.pos.grad)
+    assert (gradients[0] - gradients[1]).norm() < 1e-9 * gradients[0].norm()
 
 
 class LoRA(torch.nn.Module):
