@@ -1,10 +1,12 @@
 """The names that the package hands out, and that importing it is enough to use them."""
 
+import copy
 import enum
 import os
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +104,18 @@ def test_an_encoder_is_a_module_that_saves_and_loads_itself(name, tmp_path):
     loaded.save(tmp_path / "again.pt")
     again = siamdiff_min.load_encoder(tmp_path / "again.pt", "cpu")
     assert all(torch.equal(x, again.state_dict()[key]) for key, x in encoder.state_dict().items())
+
+
+def test_an_encoder_that_was_changed_says_when_it_is_saved_that_it_loads_as_it_was(tmp_path):
+    for change in ("graph", "layers"):
+        encoder = copy.deepcopy(siamdiff_min.ENCODERS["gearnet"]("residue", "tiny"))
+        encoder.save(tmp_path / "mine.pt")
+        if change == "graph":
+            encoder.builder = replace(encoder.builder, radius=6.0)
+        else:
+            encoder.layers[0].linear = torch.nn.Sequential(encoder.layers[0].linear)
+        with pytest.warns(UserWarning, match=r"mine.pt: graphs or layers were changed since ENCODERS\['gearnet'\]"):
+            encoder.save(tmp_path / "mine.pt")
 
 
 class Kind(str, enum.Enum):

@@ -75,6 +75,7 @@ def named(name: str, build: Callable) -> Callable:
             own = f"graphs of {encoder.builder.level} level"
             raise ConfigError(f"the encoder {name} builds {own}, but --level is {level}")
         encoder.identity = name, level, size, preset
+        encoder.as_built = encoder.builder, [*encoder.state_dict()]
         return encoder
 
     return built

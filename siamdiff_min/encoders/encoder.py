@@ -1,5 +1,6 @@
 """The base of all encoders: `Encoder` turns a `Protein` into an `Encoding`."""
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class Encoder(nn.Module):
     layer_dims: list[int]  # widths of the layers, side by side in the output
     has_esm = False  # whether there is an ESM-2 inside, called `esm`
     identity: tuple[str, str, str, str] | None = None  # name, level, size, preset: how `ENCODERS` builds it again
+    as_built: tuple[GraphBuilder, list[str]] | None = None  # by `ENCODERS`: its graphs, and the names of its tensors
 
     @property
     def out_dim(self) -> int:
@@ -60,6 +62,9 @@ class Encoder(nn.Module):
 
         if self.identity is None:
             raise ConfigError(f"{path} is not written: build this {type(self).__name__} by its name in ENCODERS")
+        if self.as_built != (self.builder, [*self.state_dict()]):
+            changed = f"graphs or layers were changed since ENCODERS[{self.identity[0]!r}] built them"
+            warnings.warn(f"{path}: {changed}, and load_encoder builds them as they were", stacklevel=2)
         save_encoder_file(Path(path), self, *self.identity, **values)
 
     def with_graph(self, protein: Protein, graph: Graph | None) -> tuple[Protein, Graph]:

@@ -41,6 +41,8 @@ def build_siamdiff(
     siamese: bool = True,
 ) -> SiamDiff:
     """SiamDiff (Sec. 4): two conformers, each denoised from the other's representations; DiffPreT (Sec. 3) has one."""
+    if level != encoder.builder.level:
+        raise ConfigError(f"the encoder is of {encoder.builder.level} level, the objective of {level} level")
     conventions = CONVENTIONS[preset]
     if ablation == "no-clash-check":
         if not siamese or level != "atom":

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..encoders.ops import segment_mean
+from ..files import ConfigError
 from ..protein.geometry import normal_like
 from ..protein.protein import Protein
 
@@ -25,12 +26,20 @@ def sigmoid_betas(steps: int, low: float, high: float, dtype: torch.dtype = torc
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """One stage of pre-training: the noise steps t it draws from, and how its losses are weighed."""
+    """One stage of pre-training: the noise steps t it draws from, and how its losses are weighed.
+
+    Raises ConfigError for a t that has no beta.
+    """
 
     betas: Tensor  # (T,)   variances; in float32, 1 - alpha_bar of the official stage 2 has a relative error of 2e-4
     t_range: tuple[int, int]  # first and last t that are drawn
     weight_structure: float = 1.0
     weight_sequence: float = 1.0
+
+    def __post_init__(self):
+        first, last = self.t_range
+        if not 1 <= first <= last <= self.steps:
+            raise ConfigError(f"t_range is {self.t_range}, but t counts from 1 to {self.steps}, the number of betas")
 
     @property
     def steps(self) -> int:

@@ -270,8 +270,8 @@ def presets(config: Namespace, subject: str) -> tuple[Mapping, ...]:
     chosen = getattr(config, subject)  # a task of a plugin needs no row
     rows = TABLE_6.get(chosen, TABLE_6["table"]) if subject == "task" else TABLE_5.get(chosen, {})
     if config.level not in rows:
-        levels = " and ".join(rows) or "no"
-        raise ConfigError(f"{flag(subject, chosen)} exists at {levels} level, not at {config.level} level")
+        levels = f"exists at {' and '.join(rows)} level, not at {config.level} level"
+        raise ConfigError(f"{flag(subject, chosen)} {levels if rows else 'needs a row in TABLE_5 of presets.py'}")
     paper = rows[config.level]._asdict()
     if subject == "task":
         paper |= {"epochs": [paper["epochs"]], "lr": 1e-4, "max_residues": MAX_RESIDUES.get((chosen, config.level))}

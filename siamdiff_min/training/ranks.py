@@ -161,6 +161,8 @@ def means(records: list[Record], ranks: Ranks) -> dict[str, float]:
     """The value of every log over all batches and processes. Sums are correctly rounded, in any order."""
     mine = []
     for name, statistic in {name: type(log) for record in records for name, log in record.items()}.items():
+        if not issubclass(statistic, Statistic):
+            raise ConfigError(f"the objective logs {name} as a {statistic.__name__}: take Mean.of(the values)")
         sums = torch.stack([record[name].sums.double() for record in records if name in record])
         mine.append((name, statistic, sums.cpu().numpy()))
     everyone, result = ranks.gather(mine), {}

@@ -8,6 +8,7 @@ import torch
 from conftest import generator, load_golden, move, real_protein, relative_error, rigid_motion
 
 from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.files import ConfigError
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES, SCHEDULES
 from siamdiff_min.pretraining.diffusion import (
     Schedule,
@@ -66,6 +67,9 @@ def test_a_schedule_of_other_variances():
     assert schedule.steps == 4 and schedule.draw_t(40, generator()).unique().tolist() == [2, 3]
     assert torch.allclose(schedule.alpha_bar, torch.tensor([0.9, 0.72, 0.504, 0.3024], dtype=torch.float64))
     assert schedule.mask_rate(torch.tensor([4])).item() == pytest.approx(1.0)
+    for wrong in ((0, 3), (2, 5), (3, 2)):
+        with pytest.raises(ConfigError, match=r"t_range is .*, but t counts from 1 to 4, the number of betas"):
+            Schedule(schedule.betas, t_range=wrong)
 
 
 def test_mask_rate_is_linear():

@@ -130,6 +130,13 @@ def test_the_level_follows_from_the_encoder():
             ENCODERS[name](other, "tiny")
 
 
+def test_an_objective_of_another_level_than_its_encoder_is_refused():
+    for level, other in (("atom", "residue"), ("residue", "atom")):
+        for method in ("siamdiff", "diffpret"):
+            with pytest.raises(ConfigError, match=f"the encoder is of {other} level, the objective of {level} level"):
+                OBJECTIVES[method](ENCODERS["gearnet"](other, "tiny"), level)
+
+
 def test_what_a_file_holds_that_is_not_known_is_a_sentence(tmp_path):
     """As the encoder of a plugin, without --plugin."""
     for name, value in (("encoder", "mine"), ("size", "huge"), ("preset", "mine"), ("level", "mine"), ("task", "mine")):
@@ -145,6 +152,9 @@ def test_a_method_of_a_plugin_keeps_its_own_settings_at_every_size(monkeypatch):
         config = pretrain(f"--method toy --size {size}")
         assert (config.max_length, config.batch_size, config.lr) == (70, 16, 0.3)
     assert (config.size, config.epochs) == ("tiny", [11])
+    monkeypatch.delitem(TABLE_5, "toy")
+    with pytest.raises(ConfigError, match="--method toy needs a row in TABLE_5"):
+        pretrain("--method toy")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError, SiamDiffError
 from siamdiff_min.pretraining import SCHEDULES, SiamDiff
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.statistics import Entropy, Variance
+from siamdiff_min.statistics import Entropy, Mean, Variance
 from siamdiff_min.training import checkpoint, engine, evaluation, metrics_file, ranks
 from siamdiff_min.training.batches import valid_keys
 from siamdiff_min.training.engine import Run
@@ -137,6 +137,13 @@ def test_a_smaller_last_batch_counts_by_its_size(tmp_path):
     objective.forward = lambda protein, _: (protein.residue_type.double().mean(), {})
     types = [data.dataset[0, i][0].residue_type.item() for i in range(10)]
     assert evaluation.evaluate(objective, data, configure(tmp_path), ALONE)["loss"] == pytest.approx(np.mean(types))
+
+
+@pytest.mark.parametrize("values", [torch.tensor([True, False, True, True]), torch.full((1001,), 0.75).bfloat16()])
+def test_logs_of_any_type_are_exact_means_and_plain_numbers_are_refused(values):
+    assert ranks.means([{"share": Mean.of(values)}] * 3, ALONE) == {"share": 0.75}
+    with pytest.raises(ConfigError, match=r"the objective logs share as a Tensor: take Mean.of\(the values\)"):
+        ranks.means([{"share": values.float().mean()}], ALONE)
 
 
 def test_held_out_batches_see_the_batch_norm_of_rank_0(tmp_path, monkeypatch):
