@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..conventions import PAPER, Conventions
+from ..files import ConfigError
 from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS, NUM_RESIDUE_TYPES
 from ..protein.geometry import length
 from ..protein.neighbors import nearest_neighbors, radius_neighbors, ranges
@@ -74,12 +75,16 @@ class Graph:
 class GraphBuilder:
     """How a level of detail turns a `Protein` into a `Graph`; `ATOM_GRAPH` and `RESIDUE_GRAPH` are the paper's."""
 
-    radius: float  # d_radius of App. D, angstrom
+    radius: float  # d_radius of App. D, angstrom; 0: no such edges
     num_neighbors: int = 0  # k of the kNN edges; 0: none
-    max_offset: int = -1  # d_seq - 1: sequential edges of offsets -max_offset .. max_offset; -1: none
+    max_offset: int = -1  # d_seq - 1: sequential edges of offsets -max_offset .. max_offset, residue level; -1: none
     min_sequence_distance: int = 0  # d_long: the two spatial kinds keep only |i - j| >= this
     with_elements: bool = True  # node features start with the element one-hot
     conventions: Conventions = PAPER
+
+    def __post_init__(self):
+        if self.with_elements and self.num_offsets:
+            raise ConfigError("max_offset is for the residue level: its edges join residues, not atoms")
 
     def select_nodes(self, protein: Protein) -> Protein:
         """The nodes of this level: all atoms, or one CA per residue (App. B.3)."""
@@ -96,7 +101,7 @@ class GraphBuilder:
     @property
     def num_relations(self) -> int:
         """Sequential offsets, then radius, then kNN."""
-        return self.num_offsets + 1 + bool(self.num_neighbors)
+        return self.num_offsets + bool(self.radius) + bool(self.num_neighbors)
 
     @property
     def node_dim(self) -> int:
@@ -110,7 +115,9 @@ class GraphBuilder:
     def __call__(self, protein: Protein, show_types: bool = True) -> Graph:
         """The graph of a batch; no edge joins two proteins. `show_types` is that of `node_feature`."""
         pos, protein_of = protein.pos, protein.atom_protein
-        spatial = [radius_neighbors(pos, protein_of, self.radius, self.conventions.max_neighbors)]
+        spatial = []
+        if self.radius:
+            spatial.append(radius_neighbors(pos, protein_of, self.radius, self.conventions.max_neighbors))
         if self.num_neighbors:
             spatial.append(nearest_neighbors(pos, protein_of, protein.num_proteins, self.num_neighbors))
         edges = [self.sequential_edges(protein)] if self.num_offsets else []  # (src, dst, relation) of each kind

@@ -183,6 +183,7 @@ class Run:
             "command": f"{sys.argv[0]} {shlex.join(sys.argv[1:])}",
             "options": vars(self.config),
             "versions": versions(),
+            "processes": f"{self.ranks.world} x {self.ranks.device.type}",
             "data": {name: self.trained_on[name] for name in ("samples", "fingerprint")},
             "steps": self.last_step,
         }

@@ -7,7 +7,8 @@ import torch
 from conftest import generator, golden_graph, golden_order, load_golden, real_protein
 
 from siamdiff_min.conventions import OFFICIAL, PAPER
-from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, edge_lengths, line_graph
+from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, GraphBuilder, edge_lengths, line_graph
+from siamdiff_min.files import ConfigError
 from siamdiff_min.protein.geometry import angle
 from siamdiff_min.protein.protein import Protein
 
@@ -99,6 +100,25 @@ def test_the_numbers_of_the_authors_mean_nothing(level):
     number = torch.randperm(protein.num_residues, generator=generator()) * 7 - 300
     graph, same = (BUILDERS[level](p) for p in (protein, replace(protein, residue_number=number)))
     assert all(torch.equal(getattr(graph, x), getattr(same, x)) for x in ("src", "dst", "relation", "edge_feature"))
+
+
+def test_a_graph_of_one_kind_of_edges_alone():
+    protein = RESIDUE_GRAPH.select_nodes(real_protein())
+    nearest = GraphBuilder(radius=0, num_neighbors=7, with_elements=False)
+    graph = nearest(protein)
+    distance = torch.cdist(protein.pos, protein.pos).fill_diagonal_(torch.inf)
+    near = distance <= distance.topk(7, largest=False).values[:, -1:]
+    assert torch.equal(torch.stack([graph.dst, graph.src], dim=1), near.nonzero())
+    assert nearest.num_relations == graph.num_relations == 1 and graph.edge_feature.shape[1] == nearest.edge_dim - 1
+    chain = replace(RESIDUE_GRAPH, radius=0, num_neighbors=0)
+    graph = chain(protein)
+    assert chain.num_relations == 5 and graph.relation.unique().tolist() == [0, 1, 2, 3, 4]
+    assert ((graph.src - graph.dst).abs() <= 2).all()
+
+
+def test_edges_along_the_chain_are_of_the_residue_level():
+    with pytest.raises(ConfigError, match="max_offset is for the residue level: its edges join residues, not atoms"):
+        replace(ATOM_GRAPH, max_offset=2)
 
 
 def test_max_neighbors_keeps_the_nearest():

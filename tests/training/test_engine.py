@@ -265,7 +265,7 @@ def test_the_folder_says_what_the_run_was(tmp_path, monkeypatch):
     options = json.loads((tmp_path / "options.json").read_text())
     assert options["command"] == "train.py --data 'my folder'" and options["steps"] == 3
     assert options["options"] == vars(configure(tmp_path, "--max-steps", 3))
-    assert options["versions"]["torch"] == torch.__version__
+    assert options["versions"]["torch"] == torch.__version__ and options["processes"] == "1 x cpu"
     assert options["data"] == {"samples": 40, "fingerprint": "0123456789abcdef"}
 
 
