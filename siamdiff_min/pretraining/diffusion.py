@@ -118,7 +118,7 @@ def hide_residues(protein: Protein, chosen: Tensor, backbone: int) -> Protein:
 
 
 def edges_to_vectors(m: Tensor, pos: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-    """The sum over neighbours in Eq. 5: an invariant number m of each edge (E,) -> an equivariant vector (N, 3).
+    """The sum in Eq. 5, here two means: an invariant number m of each edge (E,) -> an equivariant vector (N, 3).
 
     By the chain rule of GeoDiff: the gradient of a distance is the unit vector along the edge. Each atom takes the mean
     over the edges that leave it minus the mean over those that reach it (differences.md, row 6).

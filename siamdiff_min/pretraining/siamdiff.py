@@ -135,8 +135,8 @@ class SiamDiff(Objective):
 
         Eq. 4 takes a part of eps_theta away, the estimate all of it. But eps_theta is shorter than the noise at small
         t and longer at large t (differences.md, row 6). So even true scores take only about half of the noise away,
-        and at t = 100 next to nothing. As in training, eps_theta comes from the other view. Nothing is masked. Batch
-        norm's statistics stay as they are.
+        and at t = 100 next to nothing (CA: a third). As in training, eps_theta comes from the other view. Nothing is
+        masked. Batch norm's statistics stay as they are.
         """
         views, _ = self.views(protein, generator)
         steps = torch.full((views[0].num_proteins,), t, device=protein.pos.device)
