@@ -85,6 +85,8 @@ def build_objective(config: Namespace, ranks: Ranks) -> torch.nn.Module:
     objective = checkpoint.new_objective(encoder, config)
     if config.init_from:
         checkpoint.initialise(objective, config.init_from, ranks.say)
+    if len(getattr(objective, "stages", ())) > len(config.epochs):
+        ranks.say(f"warning     {config.method} is trained in stage 1 alone: a plugin adds its name to STAGED for both")
     count, part = (sum(p.numel() for p in module.parameters()) for module in (objective, encoder))
     ranks.say(f"objective   {config.method}, {config.level} level, preset {config.preset}: {count:,} parameters")
     ranks.say(f"encoder     {config.encoder}, size {config.size}: {part:,} parameters")

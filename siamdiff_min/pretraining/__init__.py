@@ -20,7 +20,7 @@ from .siamdiff import SiamDiff
 
 __all__ = ["ABLATIONS", "OBJECTIVES", "SCHEDULES", "STAGED", "Schedule", "SiamDiff"]
 
-STAGED = ("diffpret", "siamdiff")  # trained in two stages (Sec. 3.4), the others in one
+STAGED = ["diffpret", "siamdiff"]  # trained in two stages (Sec. 3.4), the others in one; a plugin may add its own
 
 ABLATIONS = {  # Table 3 (Sec. 5.3) and App. G, as arguments of Schedule.ablated
     "none": {},

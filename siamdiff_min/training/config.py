@@ -8,7 +8,7 @@ keeps them.
 import math
 import os
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -41,11 +41,11 @@ class Option(NamedTuple):
     """One option: what argparse is told, and which runs it concerns."""
 
     arguments: dict  # of argparse's `add_argument`
-    only: tuple[str, ...]  # the methods or tasks that have it; none: all
+    only: Sequence[str]  # the methods or tasks that have it; none: all
     free: bool  # may differ when a run is resumed: it changes no result, or the checksum of the data guards it
 
 
-def option(help: str, default=None, only: tuple[str, ...] = (), free: bool = False, **arguments) -> Option:
+def option(help: str, default=None, only: Sequence[str] = (), free: bool = False, **arguments) -> Option:
     """An option. Without a default it is None, until a file or a preset fills it in, if any does."""
     help = help if default is None else f"{help} (default: {default})"
     help = f"{', '.join(only)}: {help}" if only else help

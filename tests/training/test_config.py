@@ -4,10 +4,12 @@ import re
 import sys
 
 import pytest
+import torch
 
 from siamdiff_min.encoders import ENCODERS, ONE_LEVEL, weights
 from siamdiff_min.files import ConfigError
-from siamdiff_min.pretraining import OBJECTIVES
+from siamdiff_min.pretrain import build_objective
+from siamdiff_min.pretraining import OBJECTIVES, STAGED
 from siamdiff_min.training.config import (
     PRETRAIN,
     SIZES,
@@ -19,6 +21,7 @@ from siamdiff_min.training.config import (
     option,
     pretrain_options,
 )
+from siamdiff_min.training.ranks import Ranks
 
 
 def pretrain(line="", world=1):
@@ -155,6 +158,22 @@ def test_a_method_of_a_plugin_keeps_its_own_settings_at_every_size(monkeypatch):
     monkeypatch.delitem(TABLE_5, "toy")
     with pytest.raises(ConfigError, match="--method toy needs a row in TABLE_5"):
         pretrain("--method toy")
+
+
+def test_a_variant_of_siamdiff_has_both_stages_if_it_says_so_and_a_warning_otherwise(monkeypatch, capsys):
+    monkeypatch.setitem(OBJECTIVES, "toy", OBJECTIVES["siamdiff"])
+    monkeypatch.setitem(TABLE_5, "toy", {"residue": Settings(70, 16, 0.3)})
+    argv = "--method toy --level residue --size tiny"
+    build_objective(pretrain(argv), Ranks(torch.device("cpu")))
+    assert "warning     toy is trained in stage 1 alone" in capsys.readouterr().out
+    STAGED.append("toy")
+    try:
+        config = pretrain(f"{argv} --ablation no-sequence")
+        objective = build_objective(config, Ranks(torch.device("cpu")))
+    finally:
+        STAGED.remove("toy")
+    assert config.epochs == [12, 12] and not objective.stages[2].weight_sequence
+    assert "warning" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
