@@ -174,6 +174,8 @@ def read_rows(path, separators: str = "\t") -> dict[int, list[str]]:
     first = next(iter(text.strip().splitlines()), "")
     separator = separators[0] if separators[0] in first else max(separators, key=first.count)
     with structure_errors(path, "malformed table"):
+        if separator not in first and '" "' in first:  # as write.table of R
+            raise ValueError("blanks set its cells apart, in place of tabs, semicolons or commas")
         rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
         cells = {number: [cell.strip() for cell in row] for number, row in enumerate(rows, 1)}
     return {number: row for number, row in cells.items() if any(row)}

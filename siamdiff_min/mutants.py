@@ -29,6 +29,7 @@ from .protein.structure import Structure
 from .training.ranks import Ranks
 
 MUTATION = re.compile(rf"(?:(\w+):)?([A-Z])(-?\d+)([A-Za-z]?)([{ONE_LETTER}])")  # chain, type, number, code, new type
+BETWEEN = re.compile(r"[/+,;\s]+|(?<=\d[A-Z]):")  # mutations; A:A52G is a mutation of chain A, A52G:L60V are two
 WILD_TYPE = {"wt", "wildtype", "wild-type", "wild type"}
 MAX_SHIFT = 2000
 SHOWN = 5  # misfits in an error
@@ -77,7 +78,7 @@ class Places(NamedTuple):
         mutants, wrong, listed = [], {}, {}
         for text in texts:
             mutant = {}  # residue -> new type
-            for word in [] if text.strip().lower() in WILD_TYPE else re.split(r"[/+,;\s]+", text.strip()):
+            for word in [] if text.strip().lower() in WILD_TYPE else BETWEEN.split(text.strip()):
                 if not (match := MUTATION.fullmatch(word)):
                     wrong[word] = "is no mutation like A52G"
                     continue
@@ -183,6 +184,8 @@ def rank_mutants(
     if repeats := [x for x in values.values() if len(x) > 1]:
         scatter = np.sqrt(np.mean([np.var(x, ddof=1) for x in repeats]))
         notes.append(f"{len(repeats)} mutants were measured more than once, with a scatter of {scatter:.3g}")
+    if shift:
+        notes.append(f"mutations are numbered as in the structure, where the numbers of the table are {shift:+}")
     mean = {mutant: float(np.mean(x)) for mutant, x in values.items()}
 
     sites, model, belief, sign = known_sites(structure, places.rows, kept), None, None, 1

@@ -158,7 +158,7 @@ PLACES = Places([4, 5, 6, 9], [("A", 52, ""), ("A", 52, "a"), ("A", -3, ""), ("B
 @pytest.mark.parametrize(
     ("text", "mutant"),
     [("A52G", "A:A52G"), ("A:A52G", "A:A52G"), ("B:V52W", "B:V52W"), ("G52aK", "A:G52aK"), ("L-3P", "A:L-3P")]
-    + [(f"A52G{sign}L-3P", "A:A52G/A:L-3P") for sign in ("/", "+", ",", ";", " ", " / ", ", ")]
+    + [(f"A52G{sign}L-3P", "A:A52G/A:L-3P") for sign in ("/", ":", "+", ",", ";", " ", " / ", ", ")]
     + [("L-3P/A52G", "A:A52G/A:L-3P"), ("WT", "WT"), ("wild type", "WT"), ("A52A", "WT")],
 )
 def test_mutations_are_read_as_people_write_them(text, mutant):
@@ -222,9 +222,13 @@ def test_without_measurements_the_log_odds_rank(kept):
 
 def test_repeats_are_averaged_gaps_left_out_and_exploring_prefers_wide_intervals(kept):
     pairs = [*MEASURED, (MEASURED[0][0], MEASURED[0][1] + 1), ("T25E", np.nan)]
-    ranking = rank_mutants(EXAMPLE, pairs, kept=kept, explore=1.0)
+    pairs = [(f"{text[0]}{int(text[1:-1]) + 3}{text[-1]}", value) for text, value in pairs]
+    ranking = rank_mutants(EXAMPLE, pairs, kept=kept, explore=1.0, shift=-3)
     assert ranking.measured[MEASURED[0][0]] == pytest.approx(MEASURED[0][1] + 0.5) and "T25E" not in ranking.measured
-    assert ranking.notes == ["1 mutants were measured more than once, with a scatter of 0.707"]
+    assert ranking.notes == [
+        "1 mutants were measured more than once, with a scatter of 0.707",
+        "mutations are numbered as in the structure, where the numbers of the table are -3",
+    ]
     high = [row["high"] for row in ranking.rows]
     assert high == sorted(high, reverse=True)
 

@@ -20,6 +20,8 @@ from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # split -> its names in data sets
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
 NOT_MEASURED = {"", "na", "n/a", "#n/a", "nan"}  # among numbers, in any case. Among classes, NA may be sodium
+UNIT = re.compile(r"[-+]?\d*[.,]?\d+(?:e[-+]?\d+)?\s*([^\d.,\s-].*)", re.IGNORECASE)  # of 12.5 °C, 30% or 4 ± 1
+THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")  # as Excel may write 1830, or a number with three decimals
 LARGEST = 3.4e38  # in float32, in which targets are kept
 FEW, SHOWN = 10, 12  # whole numbers that may be names of classes; classes to list
 
@@ -192,6 +194,9 @@ def _kind_of(cells: Mapping[str, Mapping[int, str]], words: Collection[str]) -> 
         raise ValueError(
             f'{reason}. If it was not measured: --missing "{text:.50}". Names need --kind classes or labels'
         )
+    units = [UNIT.fullmatch(text) for _, text in others]
+    if all(units) and len({re.sub(r"[\d.,]+", "", match[1]) for match in units}) == 1:
+        raise ValueError(f"row {number}: {text!r:.50} has a unit: write numbers alone. Names need --kind classes")
     return "labels" if any("," in text for _, text in others) else "classes"
 
 
@@ -208,6 +213,7 @@ def _numbers(cells: Mapping[str, Mapping[int, str]], kind: str, words: Collectio
             value = _number(text)
             if value is None or not abs(value) <= LARGEST or (kind == "binary" and value not in (0, 1)):
                 advice = f'; if it was not measured: --missing "{text:.50}"' if value is None else ""
+                advice = "; write numbers alone" if UNIT.fullmatch(text) else advice
                 raise ValueError(f"row {number}: {text!r:.50} is no value for {kind}{advice}")
             if commas and "." in text:
                 mixed = f"{text!r:.50} has a decimal point, but {commas[0]!r:.50} a decimal comma"
@@ -217,13 +223,16 @@ def _numbers(cells: Mapping[str, Mapping[int, str]], kind: str, words: Collectio
         of = f"{title}: " if len(cells) > 1 else ""
         if not known:
             raise ValueError(f"column {title} has no value")
+        if commas and len(commas) < len(known) and all(map(THOUSANDS.fullmatch, commas)):
+            plain, decimal = commas[0].replace(",", ""), commas[0].replace(",", ".")
+            raise ValueError(f"is {commas[0]!r} {plain} or {decimal}? Some numbers are whole: write all without commas")
         different, size = len({*known}), f"{min(known):g} to {max(known):g}"
         about.append(of + (f"{known.count(1)} of {len(known)} are 1" if kind == "binary" else size))
         notes += [f"{of}decimal commas, {commas[0]} is read as {_number(commas[0]):g}"] if commas else []
         if gaps:
             kinds = ", ".join(f"{text} {count}" for text, count in gaps.most_common())
             notes.append(f"{of}{gaps.total()} of {len(column)} rows were not measured ({kinds})")
-        if kind == "regression" and 2 < different <= FEW < len(known) and all(x == int(x) for x in known):
+        if kind == "regression" and 1 < different <= FEW < len(known) and all(x == int(x) for x in known):
             notes.append(f"{of}only {different} different whole numbers: --kind classes if they are names")
     values = {number: row if len(row) > 1 else row[0] for number, row in sorted(values.items())}
     return values, ", ".join(about), notes

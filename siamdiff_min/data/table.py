@@ -35,6 +35,7 @@ def table_set(
         name = without_ending(row.name) + (f"_{row.chain}" if row.chain and not residues else "")
         if (other := first.setdefault((name, row.chain, row.place), row)) is not row:
             problem = f"row {row.number} is of {name:.100} {row.place}".rstrip() + f", like row {other.number}"
+            problem += ": give their mean in one"
             raise StructureError(path, "malformed table", problem)
         labels[name].append(row)
     store = finished_store(Path(data))
@@ -53,7 +54,7 @@ def table_set(
         classes=table.classes,
         about=about,
         notes=notes,
-        options={"kind": table.kind, "residues": residues, **table.options},
+        options={"kind": table.kind, "residues": residues, "each_chain": each_chain, **table.options},
         labels=labels,
         split_of=split_of,
     )

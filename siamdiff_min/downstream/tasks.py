@@ -278,12 +278,13 @@ def table_task(
     num_outputs: int | None = None,
     kind: str = "regression",
     residues: bool = False,
+    each_chain: bool = False,
     metric: str | None = None,
     linear: bool = False,
     properties: Sequence[str] = (),
     column: str = "",
 ) -> Task:
-    """Values of the user's own (docs/extending.md), of structures or of their residues.
+    """Values of the user's own (docs/extending.md), of structures, of their residues, or of `each_chain` alone.
 
     `metric` decides which epoch is the best, by default the first of the kind. A `linear` head is one layer. With
     several `properties` there is an output for each. `column` is the title of the values, for a report. Raises
@@ -298,8 +299,8 @@ def table_task(
     task.measures, task.properties = sorted(task.measures, key=lambda name: name != metric), tuple(properties)
     if linear:
         task.head = MLP(encoder.out_dim, task.head.layers[-1].out_features)
-    task.options = {"kind": kind, "residues": residues, "metric": metric, "linear": linear, "column": column}
-    task.options |= {"properties": list(properties)} if properties else {}
+    task.options = {"kind": kind, "residues": residues, "each_chain": each_chain, "metric": metric, "linear": linear}
+    task.options |= {"column": column, **({"properties": list(properties)} if properties else {})}
     return task
 
 

@@ -74,7 +74,7 @@ KINDS = {  # values, kind that they look like, names, targets
 def test_kinds(folder, kind):
     values, names, dtype = KINDS[kind]
     data = table_set(write(folder, *zip(NAMES, values)), folder / "data")
-    assert data.options == {"kind": kind, "residues": False} and data.classes == names
+    assert data.options == {"kind": kind, "residues": False, "each_chain": False} and data.classes == names
     assert data.about.startswith(f"{kind} on 6 structures")
     sets, found = [SAMPLES["table"](data.open(split, workers=1), data.classes) for split in SPLITS], {}
     for sample in (samples[0, i] for samples in sets for i in range(len(samples))):
@@ -154,7 +154,8 @@ def test_residues_are_found_by_chain_number_and_insertion_code(folder):
         own = [n for n in numbers[i : i + 10 + i]]
         lines += [(name, chain, own[7], 0.7), (name, chain, own[2], 0.2), (name, chain, 999, 9), (name, "Z", own[2], 9)]
     data = table_set(write(folder, *lines), folder / "data")
-    assert data.options == {"kind": "regression", "residues": True} and "24 residues of 6 structures" in data.about
+    assert data.options == {"kind": "regression", "residues": True, "each_chain": False}
+    assert "24 residues of 6 structures" in data.about
     store = data.open("train", workers=1)
     samples = SAMPLES["table"](store)
     sample = samples[0, 0]
@@ -333,6 +334,7 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     said = capsys.readouterr().out
     assert "older" not in said and said.count("predicted   1 structures") == 2
     assert "decimal commas" in said and "columns that are not read: Datum" in said and "4 folds     12 samples" in said
+    assert "warning     4 folds of 12 structures: below 4 in a fold, rho and r come out too low" in said
     assert ("halb: 4 of 12 rows were not measured" in said) == (len(columns) == 2)
     results = json.loads((out / "results.json").read_text())
     scored = read_predictions(out / "seed-0" / "predictions.tsv")
@@ -359,6 +361,26 @@ def test_several_properties_are_learned_together(lab, monkeypatch):
     assert finetune.main(["--task", "table", *data, *small, "--out", "trained"]) == 0
     results = json.loads(Path("trained/results.json").read_text())
     assert {"rmse", "rmse:Länge", "rmse:halb"} <= results["mean"].keys() and results["answer"]["mean"][0] > 10
+
+
+def test_a_model_of_chains_predicts_chains(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "files").mkdir()
+    rows = ["pdb,chain,value"]
+    for i in range(4):
+        protein = PROTEIN.crop(i, 30)
+        two = replace(protein, chain=torch.arange(30) // (12 + i))
+        write_pdb(tmp_path / "files" / f"f{i}.pdb", two.select_residues(two.chain < 2), ("A", "B"))
+        rows += [f"f{i},{chain},{i + 2 * k}" for k, chain in enumerate("AB")]
+    (tmp_path / "lab.csv").write_text("\n".join(rows))
+    frozen = ["--task", "table", "--labels", "lab.csv", "--data", "files", "--freeze", "--folds", "2", "--out", "run"]
+    assert finetune.main([*frozen, "--level", "residue", "--size", "tiny", *QUICK, "--predict", "files/f2.pdb"]) == 0
+    model, (first,) = ["--eval-only", "run/seed-0/best.pt"], Path("run").glob("predicted-*.tsv")
+    assert read_predictions(first)["id"].tolist() == ["f2_A", "f2_B"]
+    assert finetune.main([*model, "--predict", "files", *QUICK]) == 0
+    (later,) = Path("run/seed-0/eval").glob("predicted-files-*.tsv")
+    assert sorted(read_predictions(later)["id"]) == sorted(f"f{i}_{chain}" for i in range(4) for chain in "AB")
+    assert "predicted   8 structures" in capsys.readouterr().out
 
 
 def test_folds_need_a_frozen_encoder_and_enough_structures(lab, monkeypatch):
