@@ -185,7 +185,7 @@ def rank_mutants(
         scatter = np.sqrt(np.mean([np.var(x, ddof=1) for x in repeats]))
         notes.append(f"{len(repeats)} mutants were measured more than once, with a scatter of {scatter:.3g}")
     if shift:
-        notes.append(f"mutations are numbered as in the structure, where the numbers of the table are {shift:+}")
+        notes.append(f"results have the numbers of the structure: those of the table {shift:+}")
     mean = {mutant: float(np.mean(x)) for mutant, x in values.items()}
 
     sites, model, belief, sign = known_sites(structure, places.rows, kept), None, None, 1

@@ -227,7 +227,7 @@ def test_repeats_are_averaged_gaps_left_out_and_exploring_prefers_wide_intervals
     assert ranking.measured[MEASURED[0][0]] == pytest.approx(MEASURED[0][1] + 0.5) and "T25E" not in ranking.measured
     assert ranking.notes == [
         "1 mutants were measured more than once, with a scatter of 0.707",
-        "mutations are numbered as in the structure, where the numbers of the table are -3",
+        "results have the numbers of the structure: those of the table -3",
     ]
     high = [row["high"] for row in ranking.rows]
     assert high == sorted(high, reverse=True)
