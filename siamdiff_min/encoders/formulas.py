@@ -40,8 +40,9 @@ def edge_scores(noisy: list, crossed: list[Encoding], dist_mlp: MLP, struct_mlp:
     Edges and coordinates r are those of a noisy view (`Noisy` of siamdiff.py), a are the atoms of its `crossed`
     encoding, which is the other view's. Returns the scores (E,) of each noisy view.
     """
+    usual = [len(getattr(head, "layers", ())) for head in (dist_mlp, struct_mlp)] == [3, 3]  # not heads of your own
     wanted = any(view.protein.pos.requires_grad for view in noisy)  # the fast form has no gradient of lengths
-    if is_fast(dist_mlp, *dist_mlp.layers, struct_mlp, *struct_mlp.layers) and not wanted:
+    if usual and not wanted and is_fast(dist_mlp, *dist_mlp.layers, struct_mlp, *struct_mlp.layers):
         return fast.edge_scores(noisy, crossed, dist_mlp, struct_mlp)
     scores = []
     for view, encoding in zip(noisy, crossed):

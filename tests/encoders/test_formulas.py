@@ -22,7 +22,7 @@ def test_the_form_chooses(monkeypatch):
 
     def taken() -> set[str]:
         found = (
-            formulas.edge_scores([], [], MLP(1, 1), MLP(1, 1)),
+            formulas.edge_scores([], [], MLP(1, 1, 1, 1), MLP(1, 1, 1, 1)),
             formulas.aggregate(torch.zeros(0, 4), links, torch.nn.Linear(4, 4)),
         )
         return {"fast" if "fast" in list(x) else "plain" for x in found}
@@ -78,6 +78,16 @@ def test_a_forward_that_was_put_in_place_of_a_layers_own_is_called():
     layer = siamdiff.encoder.layers[0].linear
     layer.forward = lambda x: 2 * type(layer).forward(layer, x)
     assert not torch.isclose(siamdiff(protein, generator())[0], expected)
+
+
+def test_heads_of_another_kind_or_depth_are_called():
+    siamdiff, protein = objective("gearnet"), real_protein()
+    expected, _ = siamdiff(protein, generator())
+    first, second, third = siamdiff.dist_mlp.layers
+    siamdiff.dist_mlp = torch.nn.Sequential(first, torch.nn.ReLU(), second, torch.nn.ReLU(), third)
+    assert torch.isclose(siamdiff(protein, generator())[0], expected, rtol=1e-10)
+    siamdiff.dist_mlp = MLP(1, 8, 8, 8, third.out_features).double()
+    assert siamdiff(protein, generator())[0].isfinite()
 
 
 def test_the_gradient_of_coordinates_counts_the_lengths_that_the_heads_see(monkeypatch):
