@@ -9,6 +9,7 @@ from siamdiff_min.data.labelled import LabelledData
 from siamdiff_min.data.sets import SETS
 from siamdiff_min.data.sources import Listing, Origin, find_structures
 from siamdiff_min.downstream.tasks import Regression
+from siamdiff_min.training.config import PREDICTED
 
 
 class Gyration(Regression):
@@ -36,3 +37,4 @@ def gyration_set(config, needed):
 
 TASKS["gyration"] = Gyration
 SETS["gyration"] = gyration_set
+PREDICTED.append("gyration")  # --predict applies it to new structures

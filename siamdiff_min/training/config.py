@@ -73,7 +73,7 @@ COUNT, FROM_ZERO, RATE = at_least(1), at_least(0), at_least(1e-12, float)
 DECAY, SHARE = at_least(0, float), at_least(0, float, below=1)
 SWITCH, SEVERAL = {"action": "store_true"}, {"type": FROM_ZERO, "nargs": "+"}  # no value; one number or more
 FREE = {"free": True}
-TABLE, PREDICTED, CUTOFFS = ("table",), ("ec", "psr", "table"), (30, 40, 50, 70, 95)
+TABLE, PREDICTED, CUTOFFS = ("table",), ["ec", "psr", "table"], (30, 40, 50, 70, 95)
 METRICS = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.measures))
 train, tune, both = (partial(row, commands) for commands in ("train", "finetune", "train finetune"))
 

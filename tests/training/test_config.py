@@ -6,11 +6,13 @@ import sys
 import pytest
 import torch
 
+from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS, ONE_LEVEL, weights
 from siamdiff_min.files import ConfigError
 from siamdiff_min.pretrain import build_objective
 from siamdiff_min.pretraining import OBJECTIVES, STAGED
 from siamdiff_min.training.config import (
+    PREDICTED,
     PRETRAIN,
     SIZES,
     TABLE_5,
@@ -174,6 +176,17 @@ def test_a_variant_of_siamdiff_has_both_stages_if_it_says_so_and_a_warning_other
         STAGED.remove("toy")
     assert config.epochs == [12, 12] and not objective.stages[2].weight_sequence
     assert "warning" not in capsys.readouterr().out
+
+
+def test_a_task_of_a_plugin_can_be_applied_if_it_says_so(monkeypatch):
+    monkeypatch.setitem(TASKS, "toy", TASKS["psr"])
+    with pytest.raises(ConfigError, match="--predict is for ec and psr and table, not for toy"):
+        finetune("--task toy --predict new")
+    PREDICTED.append("toy")
+    try:
+        assert finetune("--task toy --predict new").predict == ["new"]
+    finally:
+        PREDICTED.remove("toy")
 
 
 @pytest.mark.parametrize(
