@@ -123,6 +123,14 @@ def test_too_few_structures_have_no_interval(tmp_path, structures):
     assert row[4] == "-"
 
 
+@pytest.mark.parametrize(("rarer", "drawn"), [(3, False), (4, True)])
+def test_few_samples_of_yes_or_of_no_have_no_interval(tmp_path, rarer, drawn):
+    for target in (np.arange(20) < rarer, np.arange(20) >= rarer):
+        found = written(tmp_path, table_task(ENCODER, kind="binary"), [0, 1], target * 1.0, [RNG.random(20)])
+        assert bool(found["interval"]["auroc"]) == bool(found["gain_interval"]["auroc"]) == drawn
+        assert (f"no interval of {rarer} samples of the rarer class, too few" in found["said"]) != drawn
+
+
 @pytest.mark.parametrize(("seconds", "draws"), [(0.001, 1000), (0.02, 300), (0.2, 100)])
 def test_slow_draws_are_fewer(monkeypatch, seconds, draws):
     clock = iter((0.0, 5 * seconds))
