@@ -141,9 +141,7 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Labe
     if config.folds and "test" in datasets and (size := len(datasets["test"].store)) < 4 * config.folds:
         # A head that says little but its mean says less for a fold of high values. Of 20 random values rho is -.55 with
         # 20 folds, -.2 with 10, -.07 with 5.
-        warnings.append(
-            f"{config.folds} folds of {size} structures: below 4 in a fold, rho, r and AUROC come out too low"
-        )
+        warnings.append(f"{config.folds} folds of {size} structures: below 4 in one, rho, r and AUROC come out too low")
     if model and model.get("folds"):
         warnings.append(f"{config.eval_only} was fitted to all structures of its table: score it on others")
     for warning in warnings:

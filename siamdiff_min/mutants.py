@@ -185,7 +185,7 @@ def rank_mutants(
         scatter = np.sqrt(np.mean([np.var(x, ddof=1) for x in repeats]))
         notes.append(f"{len(repeats)} mutants were measured more than once, with a scatter of {scatter:.3g}")
     if shift:
-        notes.append(f"results have the numbers of the structure: those of the table {shift:+}")
+        notes.append(f"results have the structure's numbers: {shift:+} to the table's")
     mean = {mutant: float(np.mean(x)) for mutant, x in values.items()}
 
     sites, model, belief, sign = known_sites(structure, places.rows, kept), None, None, 1

@@ -227,7 +227,7 @@ def test_repeats_are_averaged_gaps_left_out_and_exploring_prefers_wide_intervals
     assert ranking.measured[MEASURED[0][0]] == pytest.approx(MEASURED[0][1] + 0.5) and "T25E" not in ranking.measured
     assert ranking.notes == [
         "1 mutants were measured more than once, with a scatter of 0.707",
-        "results have the numbers of the structure: those of the table -3",
+        "results have the structure's numbers: -3 to the table's",
     ]
     high = [row["high"] for row in ranking.rows]
     assert high == sorted(high, reverse=True)

@@ -334,7 +334,7 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     said = capsys.readouterr().out
     assert "older" not in said and said.count("predicted   1 structures") == 2
     assert "decimal commas" in said and "columns that are not read: Datum" in said and "4 folds     12 samples" in said
-    assert "warning     4 folds of 12 structures: below 4 in a fold, rho, r and AUROC come out too low" in said
+    assert "warning     4 folds of 12 structures: below 4 in one, rho, r and AUROC come out too low" in said
     assert ("halb: 4 of 12 rows were not measured" in said) == (len(columns) == 2)
     results = json.loads((out / "results.json").read_text())
     scored = read_predictions(out / "seed-0" / "predictions.tsv")
