@@ -123,7 +123,7 @@ def embedding(args: argparse.Namespace) -> None:
     count = len(find_structures(bundle_path()).sources)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "encoder.pt"
-        command = [sys.executable, "-m", "siamdiff_min.embed", bundle_path(), "--checkpoint", checkpoint]
+        command = [sys.executable, "-m", "siamdiff_min", "embed", bundle_path(), "--checkpoint", checkpoint]
         command += ["--include", "mean", "per_residue", "--out", Path(folder) / "embeddings.npz"]
         embed = partial(subprocess.run, command, cwd=ROOT, check=True, capture_output=True)
         for level, size in itertools.product(args.level, args.size):

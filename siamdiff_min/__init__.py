@@ -1,6 +1,9 @@
 """DiffPreT and SiamDiff: pre-training protein structure encoders by sequence-structure diffusion, in plain PyTorch.
 
-Start reading at `siamdiff_min/pretraining/siamdiff.py`, which is Algorithm 1 of the paper on one screen.
+Start reading at `siamdiff_min/pretraining/siamdiff.py`, which is Algorithm 1 of the paper on one screen. Five folders
+are the reference: protein, encoders, pretraining, downstream and training. They know nothing of the others: `data/`
+finds and keeps structures and labels, `tools/` are commands for those who use encoders, and the files beside this one
+are the ground (files, machine, conventions, statistics) and the two commands that train.
 """
 
 import importlib
@@ -23,10 +26,10 @@ __version__ = "0.4.0"
 ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slowly, and a wrong command needs neither
     **dict.fromkeys(("ENCODERS", "GVPGNN", "ESMGearNet", "Encoder", "Encoding", "GearNet"), ".encoders"),
     **dict.fromkeys(("list_encoders", "load_encoder"), ".encoders.weights"),
-    **dict.fromkeys(("Embedder", "Embedding"), ".encoders.embedding"),
+    **dict.fromkeys(("Embedder", "Embedding"), ".tools.embedder"),
     **dict.fromkeys(("OBJECTIVES", "SCHEDULES", "Schedule", "SiamDiff"), ".pretraining"),
     **dict.fromkeys(("TASKS", "Task"), ".downstream.tasks"),
-    **dict.fromkeys(("Ranking", "rank_mutants"), ".mutants"),
+    **dict.fromkeys(("Ranking", "rank_mutants"), ".tools.mutants"),
     "bundled": ".data.bundled",
     "read_structure": ".protein.parse",
     "Protein": ".protein.protein",

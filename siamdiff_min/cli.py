@@ -14,10 +14,10 @@ from .files import Parser, console
 COMMANDS = {  # name -> module, and what it does
     "train": ("siamdiff_min.pretrain", "pre-train an encoder: DiffPreT, SiamDiff, and what they are compared with"),
     "finetune": ("siamdiff_min.finetune", "fine-tune an encoder on a task, score or apply the model"),
-    "embed": ("siamdiff_min.embed", "representations of your own structures, as embeddings.npz"),
-    "mutants": ("siamdiff_min.mutants", "which mutants to make next, from a structure and a few measured ones"),
-    "report": ("siamdiff_min.report", "a page that shows a run, or compares several"),
-    "build": ("siamdiff_min.build", "convert structures to a store, and check it"),
+    "embed": ("siamdiff_min.tools.embed", "representations of your own structures, as embeddings.npz"),
+    "mutants": ("siamdiff_min.tools.mutants", "which mutants to make next, from a structure and a few measured ones"),
+    "report": ("siamdiff_min.tools.report", "a page that shows a run, or compares several"),
+    "build": ("siamdiff_min.tools.build", "convert structures to a store, and check it"),
 }
 
 

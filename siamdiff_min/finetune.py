@@ -25,11 +25,12 @@ from torch.optim.swa_utils import update_bn
 from torch.utils.data import Dataset, Subset
 
 from .data.labelled import SPLITS, LabelledData, remarks
-from .data.samples import Sample, Samples, Unlabelled
+from .data.samples import Samples, Unlabelled
 from .data.sets import SETS
 from .data.sources import structure_files
 from .data.store import finished_store, open_store
 from .downstream import linear
+from .downstream.sample import Sample
 from .downstream.tasks import TASKS, Classes, Task
 from .encoders import weights
 from .files import ConfigError

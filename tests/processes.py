@@ -28,18 +28,21 @@ import standin
 import torch
 from standin import lines
 
-from siamdiff_min import build, embed
 from siamdiff_min.data import store as shards
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import weights
 from siamdiff_min.files import console
+from siamdiff_min.tools import build, embed
 from siamdiff_min.training import checkpoint, loader
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 300  # seconds until what has not happened never will: busy machines are slow, collectives wait for 600
 TWO_RANKS = "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"  # a launcher of `cold`
 CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = ["siamdiff_min.pretrain", "siamdiff_min.finetune", "siamdiff_min.embed", "torch._dynamo", "sklearn.metrics"]
+PRELOADED = [
+    *("siamdiff_min.pretrain", "siamdiff_min.finetune", "siamdiff_min.tools.embed"),
+    *("torch._dynamo", "sklearn.metrics"),
+]
 CONTEXT.set_forkserver_preload(PRELOADED)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from siamdiff_min import __version__, build, cli, embed, report
+from siamdiff_min import __version__, cli
+from siamdiff_min.tools import build, embed, report
 from siamdiff_min.training.config import FINETUNE, OPTIONS, PRETRAIN, finetune_options, pretrain_options
 
 ROOT = Path(__file__).parents[1]
@@ -64,7 +65,7 @@ def test_help_of_everything_that_can_be_run(module, monkeypatch, capsys):
 
 
 def test_the_package_is_a_command(monkeypatch, capsys):
-    assert {"train", "finetune", "siamdiff_min.embed", "siamdiff_min.report", "siamdiff_min.build"} <= {*MODULES}
+    assert {"train", "finetune", *(f"siamdiff_min.tools.{name}" for name in ("embed", "report", "build"))} <= {*MODULES}
     monkeypatch.setattr(sys, "argv", ["siamdiff_min", "--version"])
     with pytest.raises(SystemExit) as end:
         runpy.run_module("siamdiff_min", run_name="__main__")

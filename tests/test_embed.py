@@ -19,14 +19,14 @@ import torch
 from Bio.PDB import MMCIFIO, PDBParser
 
 import siamdiff_min
-from siamdiff_min import embed
 from siamdiff_min.data.sources import Source, bundle_path
-from siamdiff_min.embed import Embedder, main
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.weights import save_encoder_file
 from siamdiff_min.files import ConfigError, StructureError, import_plugins
 from siamdiff_min.protein.constants import ATOM_NAMES
 from siamdiff_min.protein.parse import read_structure
+from siamdiff_min.tools import embed
+from siamdiff_min.tools.embed import Embedder, main
 
 
 @pytest.fixture(scope="module")

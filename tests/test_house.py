@@ -9,20 +9,23 @@ from pathlib import Path
 
 import pytest
 
+import siamdiff_min
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "siamdiff_min"
+GROUND = ("files", "conventions", "statistics", "machine")
+REFERENCE = ("protein", "encoders", "pretraining", "downstream", "training")  # the paper
 FLOOR = {
-    "files": 0,
-    "conventions": 0,
-    "statistics": 0,
-    "machine": 0,
+    **dict.fromkeys(GROUND, 0),
     "protein": 1,
     "encoders": 2,
-    "data": 2,
     "pretraining": 3,
     "downstream": 3,
     "training": 4,
+    "data": 4,
+    "tools": 5,
 }
+COMMANDS = 6  # the floor of what has none of its own
 REQUIRED = {"torch", "numpy", "Bio", "tqdm", "sklearn"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -47,8 +50,9 @@ def imported(path: Path) -> list[tuple[str, bool]]:
 
 
 def floor(name: str) -> int:
-    parts = name.split(".")
-    return FLOOR.get(parts[1], 5) if len(parts) > 1 else 5
+    """Of a module. The face of the package, `siamdiff_min`, loads only errors: what it hands out it loads on demand."""
+    _, *parts = name.split(".")
+    return FLOOR.get(parts[0], COMMANDS) if parts else 0
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)
@@ -59,6 +63,28 @@ def test_imports_go_down(path):
             assert floor(name) <= floor(module_name(path)), f"{module_name(path)} imports {name}"
         elif at_module_level:
             assert library in REQUIRED or library in sys.stdlib_module_names, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("folder", REFERENCE)
+def test_the_reference_knows_neither_data_nor_tools(folder):
+    """It stands on the ground and on itself. One name leads out: `encoder.embed` asks the face for the `Embedder`."""
+    for path in (PACKAGE / folder).rglob("*.py"):
+        for name, _ in imported(path):
+            library, *parts = name.split(".")
+            if library == "siamdiff_min" and parts:
+                assert parts[0] in GROUND + REFERENCE, f"{module_name(path)} imports {name}"
+            elif library == "siamdiff_min":
+                assert module_name(path) == "siamdiff_min.encoders.encoder", f"{module_name(path)} imports the face"
+
+
+def test_the_face_says_which_folders_are_the_reference():
+    """By name, in order; and the page their lines, to about 5 %."""
+    assert f"{', '.join(REFERENCE[:-1])} and {REFERENCE[-1]}" in " ".join(siamdiff_min.__doc__.split())
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for folder in REFERENCE:
+        lines = sum(len(path.read_text().splitlines()) for path in (PACKAGE / folder).rglob("*.py"))
+        (said,) = re.findall(rf"`{folder}/` \(([\d,]+)\)", page)
+        assert abs(int(said.replace(",", "")) / lines - 1) < 0.05, f"{folder}: {lines} lines"
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)

@@ -14,15 +14,15 @@ import pytest
 import torch
 
 import siamdiff_min
-from siamdiff_min import ConfigError, Protein, mutants
+from siamdiff_min import ConfigError, Protein
 from siamdiff_min.cli import main
-from siamdiff_min.downstream import mutations
-from siamdiff_min.downstream.mutations import Effects, Sites, held_out, leaving, log_odds, trust
 from siamdiff_min.encoders.ops import MLP
 from siamdiff_min.encoders.weights import load_encoder, load_encoder_file
-from siamdiff_min.mutants import Places, known_sites, rank_mutants
 from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import ONE_LETTER
+from siamdiff_min.tools import mutants, mutation_model
+from siamdiff_min.tools.mutants import Places, known_sites, rank_mutants
+from siamdiff_min.tools.mutation_model import Effects, Sites, held_out, leaving, log_odds, trust
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "protein_g.pdb.gz"
@@ -244,7 +244,7 @@ def test_the_page_runs_as_printed(kept, ranking, tmp_path, monkeypatch, capsys):
     (tmp_path / "protein_g").mkdir()
     shutil.copy(kept, tmp_path / "protein_g" / "log-odds.npz")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(mutations, "log_odds", None)
+    monkeypatch.setattr(mutation_model, "log_odds", None)
     assert main(command.split()) == 0
     for line in capsys.readouterr().out.splitlines()[:3]:
         assert line in page

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from sklearn.metrics import auc
 
-from siamdiff_min import report
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.protein.constants import RESIDUES
+from siamdiff_min.tools import report
+from siamdiff_min.tools.runs import read_predictions
 from siamdiff_min.training.config import finetune_options, pretrain_options
-from siamdiff_min.training.results import Predictions, read_predictions, write_predictions, write_results
+from siamdiff_min.training.results import Predictions, write_predictions, write_results
 
 RNG = np.random.default_rng(0)
 SCORES = {

@@ -6,7 +6,7 @@ import torch
 from conftest import real_protein
 from given import dataset
 
-from siamdiff_min.data.samples import pack_samples
+from siamdiff_min.downstream.sample import pack_samples
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.weights import save_encoder_file

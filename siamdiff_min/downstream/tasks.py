@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data.samples import Sample
 from ..encoders.ops import MLP, segment_sum
 from ..files import ConfigError
 from ..protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
 from ..statistics import Entropy, Statistic, Variance
 from . import metrics
+from .sample import Sample
 
 
 class Task(nn.Module):

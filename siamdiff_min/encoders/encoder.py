@@ -41,8 +41,8 @@ class Encoder(nn.Module):
         return next(self.parameters()).device
 
     def embed(self, *structures, batch_nodes: int | None = None, **options):
-        """Embeddings of structures, in evaluation mode: see `siamdiff_min.encoders.embedding.Embedder`."""
-        from .embedding import Embedder
+        """Embeddings of structures, in evaluation mode: see `siamdiff_min.Embedder`."""
+        from .. import Embedder  # by the face of the package: it is a tool that reads files, and nothing here knows it
 
         modes = [(module, module.training) for module in self.modules()]  # a frozen batch norm stays as it is
         try:

@@ -9,7 +9,6 @@ import torch
 from conftest import real_protein
 
 from benchmarks.pdb import write_pdb
-from siamdiff_min import build
 from siamdiff_min.data.crops import split
 from siamdiff_min.data.labelled import SPLITS, LabelledData, remarks, split_by_sequence
 from siamdiff_min.data.samples import MutationSamples, ValueSamples
@@ -19,6 +18,7 @@ from siamdiff_min.data.store import open_store
 from siamdiff_min.data.table import table_set
 from siamdiff_min.files import StoreError, StructureError
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.tools import build
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import tarfile
 
 import pytest
 
-from siamdiff_min import build
 from siamdiff_min.data.bundled import bundle_path
 from siamdiff_min.data.store import open_store
 from siamdiff_min.protein.parse import read_structure
+from siamdiff_min.tools import build
 
 MMCIF = """data_x
 loop_

@@ -9,10 +9,11 @@ import torch
 from given import Given, dataset, entries, structure, surroundings
 from helpers import assert_equal_samples
 
-from siamdiff_min.data.samples import SAMPLES, Unlabelled, pack_samples
+from siamdiff_min.data.samples import SAMPLES, Unlabelled
 from siamdiff_min.data.sets import SETS
 from siamdiff_min.data.sources import Listing, Origin
 from siamdiff_min.data.store import StoreError, open_store
+from siamdiff_min.downstream.sample import pack_samples
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.protein.constants import CA, RESIDUE_INDEX, O
 from siamdiff_min.protein.geometry import length

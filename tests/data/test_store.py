@@ -17,7 +17,7 @@ import torch
 from helpers import assert_equal
 
 from benchmarks.pdb import write_pdb
-from siamdiff_min import build, cli
+from siamdiff_min import cli
 from siamdiff_min.data import sources
 from siamdiff_min.data import store as stores
 from siamdiff_min.data.bundled import bundle_index, bundle_path
@@ -28,6 +28,7 @@ from siamdiff_min.data.store import META, ProteinStore, open_store
 from siamdiff_min.files import ConfigError, StoreError, WriteError, replacing
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.tools import build
 
 SIZES = (5, 1, 12, 30, 7, 9, 3, 4, 8, 2)
 

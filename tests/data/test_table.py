@@ -16,17 +16,19 @@ from Bio.PDB.mmcifio import MMCIFIO
 from conftest import needs_filters, real_protein
 
 from benchmarks.pdb import write_pdb
-from siamdiff_min import cli, finetune, report
+from siamdiff_min import cli, finetune
 from siamdiff_min.data.labels import SPLITS
-from siamdiff_min.data.samples import SAMPLES, pack_samples
+from siamdiff_min.data.samples import SAMPLES
 from siamdiff_min.data.store import open_store
 from siamdiff_min.data.table import table_set
+from siamdiff_min.downstream.sample import pack_samples
 from siamdiff_min.downstream.tasks import KINDS as TARGETS
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError, StoreError, StructureError
 from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
-from siamdiff_min.training.results import read_predictions
+from siamdiff_min.tools import report
+from siamdiff_min.tools.runs import read_predictions
 
 ROOT = Path(__file__).parents[2]
 NAMES = [f"p{i}" for i in range(6)]

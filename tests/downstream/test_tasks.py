@@ -10,9 +10,9 @@ from conftest import move
 from given import CLASSES, dataset, encoder
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from siamdiff_min.data.samples import pack_samples
 from siamdiff_min.data.sets import SETS
 from siamdiff_min.downstream import linear
+from siamdiff_min.downstream.sample import pack_samples
 from siamdiff_min.downstream.tasks import TASKS, table_task
 from siamdiff_min.encoders import ENCODERS, GEARNET_DIMS
 from siamdiff_min.encoders.ops import segment_mean, segment_sum

@@ -7,7 +7,7 @@ import torch
 from conftest import generator, move, real_protein, relative_error
 from given import CLASSES, dataset
 
-from siamdiff_min.data.samples import pack_samples
+from siamdiff_min.downstream.sample import pack_samples
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS, Encoder
 from siamdiff_min.pretraining import OBJECTIVES

@@ -1,6 +1,6 @@
 """From one structure and a few measured mutants to the next batch: `siamdiff mutants 1abc.cif --measured tested.csv`.
 
-In Python, `siamdiff_min.rank_mutants("1abc.cif", {"A52G": 1.3, ...})`. `downstream/mutations.py` is the model; here are
+In Python, `siamdiff_min.rank_mutants("1abc.cif", {"A52G": 1.3, ...})`. `mutation_model.py` is the model; here are
 mutations as people write them, the tables, and the page (docs/mutants.md).
 """
 
@@ -17,16 +17,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from . import report
-from .data.labels import read_table
-from .downstream import mutations
-from .downstream.mutations import AROUND, MODEL, Effects, Mutant, Sites, Trust, between, positions
-from .encoders.weights import find_weights, load_encoder
-from .files import ConfigError, Parser, checksum, console, printable, replacing, write_file
-from .protein.constants import ONE_LETTER
-from .protein.parse import read_structure
-from .protein.structure import Structure
-from .training.ranks import Ranks
+from ..data.labels import read_table
+from ..encoders.weights import find_weights, load_encoder
+from ..files import ConfigError, Parser, checksum, console, printable, replacing, write_file
+from ..protein.constants import ONE_LETTER
+from ..protein.parse import read_structure
+from ..protein.structure import Structure
+from ..training.ranks import Ranks
+from . import mutation_model, report
+from .mutation_model import AROUND, MODEL, Effects, Mutant, Sites, Trust, between, positions
 
 MUTATION = re.compile(rf"(?:(\w+):)?([A-Z])(-?\d+)([A-Za-z]?)([{ONE_LETTER}])")  # chain, type, number, code, new type
 BETWEEN = re.compile(r"[/+,;\s]+|(?<=\d[A-Z]):")  # mutations; A:A52G is a mutation of chain A, A52G:L60V are two
@@ -38,7 +37,7 @@ LOG_ODDS = "log-odds.npz"  # kept in OUT
 VERDICTS = {  # is the model better than chance at new positions?
     True: "better than chance: worth using at new positions",
     False: "not told apart from chance: do not use it at new positions",
-    None: f"too few to say: it takes {mutations.FEWEST[0]} mutants at {mutations.FEWEST[1]} positions",
+    None: f"too few to say: it takes {mutation_model.FEWEST[0]} mutants at {mutation_model.FEWEST[1]} positions",
 }
 
 
@@ -194,7 +193,7 @@ def rank_mutants(
         sign = -1 if lower_is_better else 1
         y = sign * np.array([*mean.values()])
         model = Effects(sites, [*mean], y)
-        belief = mutations.trust(model, y)
+        belief = mutation_model.trust(model, y)
         (wild_type,), _ = model.predict([()])
         value, half = model.predict([(x,) for x in range(len(score))])
         score, effects, value = value + explore * half, sign * (value - wild_type), sign * value
@@ -235,7 +234,7 @@ def known_sites(structure: Structure, rows: list[int], kept: Path | None = None)
     if not known:
         known["features"] = np.stack([load_encoder(name, "cpu").embed(structure).per_residue[rows] for name in AROUND])
         with Ranks(torch.device("cpu")).bar(total=len(AROUND) * len(rows), unit="residue") as bar:
-            known["odds"] = np.stack([mutations.log_odds(name, p, rows, bar.update) for name in AROUND])
+            known["odds"] = np.stack([mutation_model.log_odds(name, p, rows, bar.update) for name in AROUND])
         if kept:
             with replacing(kept) as file:
                 np.savez(file, key=np.array(key), **known)

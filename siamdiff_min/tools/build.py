@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from .data.sources import structure_files
-from .data.store import open_store
-from .files import Parser, console
+from ..data.sources import structure_files
+from ..data.store import open_store
+from ..files import Parser, console
 
 
 def main(argv: list[str] | None = None) -> int:

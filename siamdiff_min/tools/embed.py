@@ -2,7 +2,7 @@
 
 In Python, `siamdiff_min.load_encoder("siamdiff-residue").embed("1abc.cif.gz")`. An encoder is one of those of the
 package, or any file with the weights of one: encoder.pt, a checkpoint, a fine-tuned model, a released file.
-`encoders/embedding.py` computes; here are the command, its processes and its files.
+`embedder.py` computes; here are the command, its processes and its files.
 """
 
 import base64
@@ -25,12 +25,11 @@ from pathlib import Path
 
 import numpy as np
 
-from . import __version__
-from .data.readers import read_all, read_source
-from .data.sources import Source, structure_files
-from .encoders.embedding import INCLUDE, Embedder, Embedding, nothing_in
-from .encoders.weights import find_weights, load_encoder
-from .files import (
+from .. import __version__
+from ..data.readers import read_all, read_source
+from ..data.sources import Source, structure_files
+from ..encoders.weights import find_weights, load_encoder
+from ..files import (
     ConfigError,
     Parser,
     SiamDiffError,
@@ -44,9 +43,10 @@ from .files import (
     replacing,
     writing,
 )
-from .machine import choose_device, cores, keep_few_plans, keep_freed_memory
-from .protein.structure import Structure
-from .training.ranks import Ranks
+from ..machine import choose_device, cores, keep_few_plans, keep_freed_memory
+from ..protein.structure import Structure
+from ..training.ranks import Ranks
+from .embedder import INCLUDE, Embedder, Embedding, nothing_in
 
 GROUP = 128  # structures that a GPU sorts into batches
 

@@ -19,13 +19,13 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics.pairwise import rbf_kernel
 
+from ..downstream.metrics import redrawn, rmse, rows_of_groups, spearman
 from ..encoders.ops import MLP
 from ..encoders.weights import load_encoder, load_encoder_file, load_weights
 from ..machine import cores
 from ..pretraining.diffusion import hide_residues
 from ..protein.constants import ONE_LETTER
 from ..protein.protein import Protein
-from .metrics import redrawn, rmse, rows_of_groups, spearman
 
 # Of a masked residue, the encoder sees what is this near, in angstrom. Compared with the whole structure, log-odds of
 # 1STN, 1BNI and 2LZM differ by .01 on average, and by .11 at most.

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
-from .downstream.metrics import spearman
-from .downstream.tasks import TASKS
-from .files import Parser, console, printable, write_file
-from .training import results
-from .training.config import FINETUNE, PRETRAIN
-from .training.metrics_file import in_order
-from .training.results import Run, read_run
+from ..downstream.metrics import spearman
+from ..downstream.tasks import TASKS
+from ..files import Parser, console, printable, write_file
+from ..training import results
+from ..training.config import FINETUNE, PRETRAIN
+from ..training.metrics_file import in_order
+from .runs import Run, properties, read_run
 
 COLOURS = "#2f7fd1", "#d9652b", "#1f9e77", "#a35bc2", "#b8860b", "#2ba3b8", "#d0478a", "#7f8790"  # of runs, or seeds
 INK = "#010203"  # of a figure's lines and words: the page replaces it by its own, which depends on the reader
@@ -186,7 +186,7 @@ def confusion(axes, seeds: Sequence[tuple]) -> str:
 def prediction_cards(runs: Sequence[Run]) -> list[str]:
     """The figures that suit the predictions: of yes or no all runs in one, of numbers and classes one for each run."""
     cards, together, scatters, ends = [], defaultdict(list), [], defaultdict(list)
-    drawn = [(run, *of) for run in runs for of in results.properties(run)]
+    drawn = [(run, *of) for run in runs for of in properties(run)]
     for run, name, predictions, mean in drawn:
         tables = [(colour, predictions[x]) for x, colour in colours(runs, run).items() if x in predictions]
         found = [(colour, table["target"], table["prediction"], table) for colour, table in tables]
