@@ -38,7 +38,3 @@ def main(argv: list[str] | None = None) -> int:
         if command == "finetune":
             check_table(argv[1:])
         return import_module(COMMANDS[command][0]).main(argv[1:])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -123,6 +123,9 @@ def console() -> Iterator[None]:
     except SiamDiffError as error:
         ahead = "" if os.environ.get("RANK", "0") == "0" else "\n"  # the first process may show a bar on this line
         sys.exit(f"{ahead}error: {error}")
+    except KeyboardInterrupt:  # `train` and `embed` say first what they keep
+        print("stopped", file=sys.stderr)
+        sys.exit(128 + 2)
     except BrokenPipeError:  # `| head` has seen enough: end as silently as other commands do
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + 13)

@@ -28,11 +28,11 @@ import standin
 import torch
 from standin import lines
 
+from siamdiff_min import cli
 from siamdiff_min.data import store as shards
 from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import weights
 from siamdiff_min.files import console
-from siamdiff_min.tools import build, embed
 from siamdiff_min.training import checkpoint, loader
 
 ROOT = Path(__file__).parents[1]
@@ -81,8 +81,8 @@ PROGRAMS = {
     "one_file": partial(script, "examples/one_file.py"),
     "script in": script_in,
     "convert": convert,
-    "embed": lambda *argv: embed.main(list(argv)),
-    "build": lambda *argv: build.main(list(argv)),
+    "embed": lambda *argv: cli.main(["embed", *argv]),
+    "build": lambda *argv: cli.main(["build", *argv]),
 }
 
 

@@ -19,6 +19,7 @@ import torch
 from Bio.PDB import MMCIFIO, PDBParser
 
 import siamdiff_min
+from siamdiff_min import cli
 from siamdiff_min.data.sources import Source, bundle_path
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.weights import save_encoder_file
@@ -26,7 +27,7 @@ from siamdiff_min.files import ConfigError, StructureError, import_plugins
 from siamdiff_min.protein.constants import ATOM_NAMES
 from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.tools import embed
-from siamdiff_min.tools.embed import Embedder, main
+from siamdiff_min.tools.embed import Embedder
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,7 @@ def test_embeddings_are_those_of_the_encoder_and_named_after_the_file(checkpoint
 
 
 def embed_here(*argv) -> int:
-    return main([*map(str, argv), "--device", "cpu", "--num-workers", "0"])
+    return cli.main(["embed", *map(str, argv), "--device", "cpu", "--num-workers", "0"])
 
 
 def run(*argv, status=0):

@@ -80,7 +80,7 @@ def test_the_wheel_embeds_a_file_where_there_is_no_checkout(installed, tmp_path)
         (tmp_path / "mine.pdb.gz").write_bytes(archive.extractfile(member).read())
     settings = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     options = {"cwd": tmp_path, "env": {**settings, "OMP_NUM_THREADS": "1"}}
-    said = run(installed / "siamdiff-embed", "mine.pdb.gz", "--checkpoint", "e.pt", "--device", "cpu", **options)
+    said = run(installed / "siamdiff", "embed", "mine.pdb.gz", "--checkpoint", "e.pt", "--device", "cpu", **options)
     assert "seen 1 = embedded 1" in said
     expected = siamdiff_min.load_encoder(tmp_path / "e.pt", "cpu").embed(tmp_path / "mine.pdb.gz")
     with np.load(tmp_path / "embeddings.npz") as arrays:
@@ -89,7 +89,7 @@ def test_the_wheel_embeds_a_file_where_there_is_no_checkout(installed, tmp_path)
     file, rows, bundled, commands, version, weight_files = checked.splitlines()
     assert Path(file).is_relative_to(installed.parent) and Path(file).with_name("py.typed").is_file()
     assert int(rows) > 200 and bundled == str(sorted(path.name for path in bundle_path().iterdir()))
-    assert commands == "siamdiff siamdiff-build siamdiff-embed siamdiff-report"
+    assert commands == "siamdiff"
     assert version == siamdiff_min.__version__
     assert {path.stem for path in installed.glob("siamdiff*")} == set(commands.split())
     assert weight_files.split() == sorted(path.name for path in weights.BUNDLED.glob("*"))

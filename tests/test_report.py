@@ -176,7 +176,7 @@ def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch, drawn):
     assert "<tr><td>lr<td>0.001<td>0.201" in psr and "<td>preset" not in psr  # options that differ, no others
     assert psr.count("Predicted against true") == 2 and "pretrained not told apart from " in psr
     assert len(drawn["Spearman's rho over all models, forest"]) == 10  # 2 intervals, means, constants; 4 seeds
-    with pytest.raises(SystemExit):
+    with pytest.raises(SiamDiffError):
         report.main(["scratch", "nowhere"])
 
 
@@ -228,7 +228,7 @@ def test_runs_of_the_last_version_are_drawn_too(tmp_path):
 
 
 def test_what_is_no_run(tmp_path, capsys):
-    with pytest.raises(SystemExit) as exit_:
+    with pytest.raises(SiamDiffError) as exit_:
         report.main([str(tmp_path)])
     assert "is no run: there is no metrics.jsonl" in str(exit_.value)
 

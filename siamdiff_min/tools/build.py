@@ -1,13 +1,12 @@
 """Convert structures to a store, or check one: `siamdiff build PATH...`. Every other command does so by itself."""
 
-import sys
 from pathlib import Path
 
 import torch
 
 from ..data.sources import structure_files
 from ..data.store import open_store
-from ..files import Parser, console
+from ..files import Parser
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -21,15 +20,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--each-chain", action="store_true", help=text)
     args = parser.parse_args(argv)
     torch.set_num_threads(1)  # other processes read, and this one only writes
-    with console():
-        for path in args.path:
-            plain = args.min_plddt is None and not args.each_chain
-            origin = path if plain else structure_files(path, args.min_plddt, args.each_chain)
-            store = open_store(origin, args.store)
-            store.verify()
-            print(f"{store.path}: {store.report_counts()}; all checksums are right")
+    for path in args.path:
+        plain = args.min_plddt is None and not args.each_chain
+        origin = path if plain else structure_files(path, args.min_plddt, args.each_chain)
+        store = open_store(origin, args.store)
+        store.verify()
+        print(f"{store.path}: {store.report_counts()}; all checksums are right")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -36,7 +36,6 @@ from ..files import (
     StructureError,
     UnwantedError,
     checksum,
-    console,
     import_plugins,
     lock,
     printable,
@@ -318,13 +317,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     kept = Kept(args.out)
     try:
-        with console():
-            return embed_structures(args, kept)
+        return embed_structures(args, kept)
     except KeyboardInterrupt:
         more = f"; {kept.done} structures are kept, and the same command goes on" if kept.done else ""
         print(f"stopped: {args.out} is not written{more}", file=sys.stderr)
         return 130
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,7 +19,7 @@ import torch
 
 from ..data.labels import read_table
 from ..encoders.weights import find_weights, load_encoder
-from ..files import ConfigError, Parser, checksum, console, printable, replacing, write_file
+from ..files import ConfigError, Parser, checksum, printable, replacing, write_file
 from ..protein.constants import ONE_LETTER
 from ..protein.parse import read_structure
 from ..protein.structure import Structure
@@ -335,7 +335,7 @@ def rank(args: Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command line; returns 130 after Ctrl-C."""
+    """Run one command line."""
     parser = Parser(prog="siamdiff mutants", description=__doc__.splitlines()[0])
     parser.add_argument("structure", type=Path, help="a PDB or mmCIF file, also .gz")
     parser.add_argument("--measured", type=Path, help="table of mutations (A52G, A52G/L60V, WT) and values")
@@ -350,15 +350,5 @@ def main(argv: list[str] | None = None) -> int:
     text = "weight of the width of the interval: 1 takes the highest upper ends (default: 0)"
     parser.add_argument("--explore", type=float, default=0.0, help=text)
     parser.add_argument("--out", type=Path, default="mutants", help="folder of the results (default: mutants)")
-    args = parser.parse_args(argv)
-    try:
-        with console():
-            rank(args)
-        return 0
-    except KeyboardInterrupt:
-        print("stopped: the next call begins again", file=sys.stderr)
-        return 130
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    rank(parser.parse_args(argv))
+    return 0

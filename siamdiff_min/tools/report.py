@@ -20,7 +20,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
 from ..downstream.metrics import spearman
 from ..downstream.tasks import TASKS
-from ..files import Parser, console, printable, write_file
+from ..files import Parser, printable, write_file
 from ..training import results
 from ..training.config import FINETUNE, PRETRAIN
 from ..training.metrics_file import in_order
@@ -385,12 +385,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("run", type=Path, nargs="+", help="folders of runs (--out of train.py or finetune.py)")
     parser.add_argument("--out", type=Path, help="the page (default: RUN/report.html; of several runs comparison.html)")
     args = parser.parse_args(argv)
-    with console():
-        print(write_page(args.run, args.out))
-        if not importlib.util.find_spec("matplotlib"):
-            print(f"warning: {NO_MATPLOTLIB}", file=sys.stderr)
+    print(write_page(args.run, args.out))
+    if not importlib.util.find_spec("matplotlib"):
+        print(f"warning: {NO_MATPLOTLIB}", file=sys.stderr)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

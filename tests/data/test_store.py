@@ -375,9 +375,7 @@ def test_the_build_command_builds_and_checks(folder, capsys):
     assert capsys.readouterr().out.splitlines() == [said]  # nothing is read again
     file.write_bytes(bytes(len(file.read_bytes())))
     for place in (folder, file.parent, f"{folder}.store"):
-        with pytest.raises(
-            SystemExit, match=rf"error: {file} is damaged \(.*remove {file.parent}, and it is built again"
-        ):
+        with pytest.raises(StoreError, match=rf"^{file} is damaged \(.*remove {file.parent}, and it is built again"):
             build.main([str(place)])
     (file.parent / META).write_text("{")
     with pytest.raises(StoreError, match=r"not a finished store \(meta\.json: Expecting property name"):
