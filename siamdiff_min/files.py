@@ -17,7 +17,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -153,16 +153,6 @@ def structure_errors(path, reason: str) -> Iterator[None]:
         raise StructureError(path, reason, f"{name}{error}"[:200]) from error
 
 
-def escape(text: str) -> str:
-    """A cell of a table that we write: `printable`, in a form that `unescape` takes back."""
-    return printable(text.replace("\\", "\\\\"))
-
-
-def unescape(cell: str) -> str:
-    """The text that `escape` made a cell of."""
-    return cell.encode("latin-1", "backslashreplace").decode("unicode_escape")
-
-
 def read_rows(path, separators: str = "\t") -> dict[int, list[str]]:
     """The cells of a table of text, by the number of the row in a spreadsheet, without blank rows.
 
@@ -245,6 +235,16 @@ def write_file(path: Path, content: bytes) -> None:
     """Write a whole file, see `replacing`."""
     with replacing(path) as file:
         file.write(content)
+
+
+def write_rows(path: Path, rows: Iterable[Sequence], delimiter: str = "\t") -> None:
+    """Write a table that `read_rows` reads, a line for each row: texts are `printable`, and in quotes where needed."""
+    with replacing(path) as file:
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        table = csv.writer(text, delimiter=delimiter, lineterminator="\n")
+        for row in rows:
+            table.writerow([printable(cell) if isinstance(cell, str) else cell for cell in row])
+        text.detach()
 
 
 @contextlib.contextmanager

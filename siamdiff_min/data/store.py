@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from ..files import ConfigError, StoreError, escape, first_three, lock, write_file
+from ..files import ConfigError, StoreError, first_three, lock, write_file, write_rows
 from ..machine import cores, memory, read_nothing_ahead
 from ..protein.constants import ATOM_ELEMENT, ONE_LETTER
 from ..protein.protein import Protein
@@ -277,8 +277,7 @@ def _finish(folder: Path, data: Path, listing: Listing, count: int) -> None:
         total.update(proteins=len(shard["names"]), bytes=shard_file(folder, number).stat().st_size, **sizes)
     rows += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
     counts = {name: Counter(row[2] for row in rows if row[1] == name) for name in ("skipped", "failed")}
-    table = [("name", "outcome", "reason", "file", "detail"), *(map(escape, row) for row in rows)]
-    write_file(folder / FAILURES, "".join("\t".join(row) + "\n" for row in table).encode())
+    write_rows(folder / FAILURES, [("name", "outcome", "reason", "file", "detail"), *rows])
     if not total["proteins"]:
         reasons = ", ".join(f"{reason} {n}" for x in counts.values() for reason, n in x.items()) or "it is empty"
         looked_for = f"looked for {', '.join(ENDINGS)}, in folders, {', '.join(ARCHIVES)}"

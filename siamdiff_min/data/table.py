@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
-from ..files import StructureError, first_three, unescape
+from ..files import StructureError, first_three, read_rows
 from .labelled import SPLITS, LabelledData
 from .labels import Row, read_table
 from .sources import find_structures, structure_files, without_ending
@@ -78,8 +78,8 @@ def _match(path, names: Set[str], data, there: Set[str]) -> None:
 
 def _names_in(store: Path) -> set[str]:
     """The names of all sources of a finished store: its proteins, and what was not read or not wanted."""
-    failures = (store / FAILURES).read_text("utf-8").split("\n")[1:-1]
-    return {*ProteinStore(store).names, *(unescape(row.partition("\t")[0]) for row in failures)}
+    _, *failures = read_rows(store / FAILURES).values()
+    return {*ProteinStore(store).names, *(name for name, *_ in failures)}
 
 
 def _splits(path, labels: Mapping[str, Sequence[Row]], needed: Sequence[str]) -> dict[str, str]:

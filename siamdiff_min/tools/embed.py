@@ -7,9 +7,7 @@ package, or any file with the weights of one: encoder.pt, a checkpoint, a fine-t
 
 import base64
 import contextlib
-import csv
 import hashlib
-import io
 import json
 import math
 import os
@@ -40,6 +38,7 @@ from ..files import (
     lock,
     printable,
     replacing,
+    write_rows,
     writing,
 )
 from ..machine import choose_device, cores, keep_few_plans, keep_freed_memory
@@ -194,15 +193,12 @@ class Kept:
 
 def write_table(out: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write an .npz without pickles, or the means as a .csv. Raises WriteError; an older file is then unchanged."""
-    with replacing(out) as file:
-        if out.suffix == ".npz":
+    if out.suffix == ".npz":
+        with replacing(out) as file:
             np.savez(file, **arrays)
-        else:
-            text = io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="")
-            table = csv.writer(text)
-            table.writerow(["name", *(f"v{k + 1}" for k in range(arrays["mean"].shape[1]))])
-            table.writerows([name, *vector] for name, vector in zip(arrays["id"], arrays["mean"]))
-            text.detach()
+    else:
+        titles = ["name", *(f"v{k + 1}" for k in range(arrays["mean"].shape[1]))]
+        write_rows(out, [titles, *([name, *vector] for name, vector in zip(arrays["id"], arrays["mean"]))], ",")
 
 
 def check_out(out: Path, include: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ import torch
 
 from ..data.labels import read_table
 from ..encoders.weights import find_weights, load_encoder
-from ..files import ConfigError, Parser, checksum, printable, replacing, write_file
+from ..files import ConfigError, Parser, checksum, printable, replacing, write_file, write_rows
 from ..protein.constants import ONE_LETTER
 from ..protein.parse import read_structure
 from ..protein.structure import Structure
@@ -249,7 +249,7 @@ def known_sites(structure: Structure, rows: list[int], kept: Path | None = None)
 def write_results(folder: Path, title: str, ranking: Ranking) -> None:
     """Write the tables, the page, and with measurements the model. Raises WriteError."""
     for name, rows in {"mutants.tsv": ranking.rows, "next.tsv": ranking.next}.items():
-        write_file(folder / name, "".join("\t".join(line) + "\n" for line in cells(rows)).encode())
+        write_rows(folder / name, cells(rows))
     if ranking.model:
         chains, numbers, codes = zip(*ranking.places.keys)
         arrays = {"effects": ranking.effects, "wild_type": ranking.predict("WT")[0][0], "types": [*ONE_LETTER]}

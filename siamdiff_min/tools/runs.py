@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..files import SiamDiffError, structure_errors, unescape
+from ..files import SiamDiffError, read_rows, structure_errors
 from ..training.metrics_file import in_order
 from ..training.results import DRAWS
 
@@ -75,13 +75,13 @@ def properties(run: Run) -> Iterator[tuple[str, dict, float | None]]:
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
     """The columns `id` and `group` (K,), `target` and `prediction`, (K,) or (K, C) each; the names of C `classes`."""
-    header, *rows = (line.split("\t") for line in path.read_text("utf-8", "surrogateescape").splitlines())
+    header, *rows = read_rows(path).values()
     titles = [title.partition(":") for title in header]
-    classes = [unescape(name) for title, _, name in titles if title == "prediction"]
+    classes = [name for title, _, name in titles if title == "prediction"]
     if header[-1] == "class":
         i = header.index("target")
-        rows = [[*row[:i], classes.index(unescape(row[i])), *row[i + 1 :]] for row in rows]
-    columns = {title: np.array([unescape(row[i]) for row in rows]) for i, title in enumerate(("id", "group"))}
+        rows = [[*row[:i], classes.index(row[i]), *row[i + 1 :]] for row in rows]
+    columns = {title: np.array([row[i] for row in rows]) for i, title in enumerate(("id", "group"))}
     columns["classes"] = np.array(classes)
     for name in ("target", "prediction"):
         chosen = [i for i, (title, _, _) in enumerate(titles) if title == name]

@@ -26,7 +26,7 @@ from torch.utils.data import Dataset, Subset
 
 from ..downstream.metrics import LESS_IS_BETTER, redrawn
 from ..downstream.tasks import Binary, Task
-from ..files import SiamDiffError, escape, replacing, write_file
+from ..files import SiamDiffError, replacing, write_file, write_rows
 from ..machine import versions
 from . import evaluation
 from .ranks import Ranks
@@ -63,7 +63,7 @@ def predict(
 
 
 def write_predictions(path: Path, predictions: Predictions, columns: Sequence[str], exclusive: bool = False) -> None:
-    """Write a table with tabs, every cell escaped. Columns: id, group, target (if known), prediction.
+    """Write a table with tabs. Columns: id, group, target (if known), prediction.
 
     With several outputs there is a target and a prediction column for each. If they are `exclusive` classes, the target
     is a class name, and a last column holds the predicted class. Raises SiamDiffError if a prediction is not finite:
@@ -73,15 +73,14 @@ def write_predictions(path: Path, predictions: Predictions, columns: Sequence[st
         raise SiamDiffError(f"{path} is not written, since some predictions are not finite")
     target, score = (x.reshape(len(predictions.names), -1) for x in (predictions.target, predictions.score))
     target = target[:, : 0 if np.isnan(target).all() else None]
-    names, titles = [escape(column) for column in columns], ["id", "group"]
+    titles = ["id", "group"]
     for title, values in (("target", target), ("prediction", score)):
-        titles += [f"{title}:{name}" for name in names] if values.shape[1] > 1 else [title] * values.shape[1]
+        titles += [f"{title}:{name}" for name in columns] if values.shape[1] > 1 else [title] * values.shape[1]
     lines = [[*titles, *["class"] * exclusive]]
     for sample, group, true, numbers in zip(predictions.names, predictions.groups, target, score, strict=True):
-        cells = [names[int(x)] if exclusive else f"{x:.6g}" for x in true] + [f"{x:.6g}" for x in numbers]
-        chosen = [names[numbers.argmax()]] if exclusive else []
-        lines.append([escape(sample), escape(group), *cells, *chosen])
-    write_file(path, "".join("\t".join(line) + "\n" for line in lines).encode())
+        cells = [columns[int(x)] if exclusive else f"{x:.6g}" for x in true] + [f"{x:.6g}" for x in numbers]
+        lines.append([sample, group, *cells, *([columns[numbers.argmax()]] if exclusive else [])])
+    write_rows(path, lines)
 
 
 def write_results(path: Path, config: Namespace, task: Task, tested: Mapping[int, Predictions], epochs: Mapping) -> str:

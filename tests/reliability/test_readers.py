@@ -16,7 +16,7 @@ from siamdiff_min.data import readers, store
 from siamdiff_min.data.readers import read_all
 from siamdiff_min.data.sources import Listing, Origin, Source
 from siamdiff_min.data.store import open_store
-from siamdiff_min.files import MACHINE, MachineError, StructureError
+from siamdiff_min.files import MACHINE, MachineError, StructureError, read_rows
 from siamdiff_min.protein.parse import read_structure
 
 PDB = (Path(__file__).parents[1] / "protein" / "1LCD.pdb.gz").read_bytes()
@@ -55,7 +55,7 @@ def test_a_file_that_kills_its_reader_or_raises_anything_fails_with_its_reason(t
     reasons = deadly | {"faulty": "unreadable", "bare": "read() of its source gave no Structure"}
     built = open_store(origin(tmp_path, ["a", "b", "x", "y", *reasons]), tmp_path / "s", processes)
     assert [*built.names] == ["a", "b", "x", "y"] and built.meta["seen"] == 8
-    rows = [line.split("\t") for line in (built.path / "failures.tsv").read_text().splitlines()[1:]]
+    _, *rows = read_rows(built.path / "failures.tsv").values()
     assert {row[0]: row[2] for row in rows} == reasons and {row[3] for row in rows} == {"odd.pdb.gz"}
     detail = {row[0]: row[4] for row in rows}
     assert detail["faulty"].startswith("IndexError: ")
