@@ -11,13 +11,12 @@ import json
 import math
 import os
 import platform
-import time
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from itertools import chain, takewhile
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -133,7 +132,7 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
     enough, positive = counts["structures"] >= FEWEST, counts.get("positives", RAREST)
     if enough and (rarer := min(positive, target.size - positive)) < RAREST:
         enough, few = False, f"of {rarer} samples of the rarer class, too few to draw again: it takes {RAREST}"
-    drawn = [measure(*draw) for draw in draws(groups)] if enough else []
+    drawn = [measure(*draw) for draw in draws(groups, target.size)] if enough else []
     mean = {x: np.array([np.mean([of[x] for of in seeds]) for seeds, _ in drawn]) for x in names if drawn}
     gain = {x: mean[x] - [of[x] for _, of in drawn] for x in constant if drawn}
     values = {name: [metrics[name] for metrics in of_seeds] for name in names}
@@ -151,19 +150,15 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
     return numbers, mean
 
 
-def draws(groups: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def draws(groups: Sequence[str], size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Splits that are drawn again, in whole structures: the rows, and for each row which of the structures it is of.
 
-    There are 1,000, or 300 or 100 if the first ones take longer than 0.01 or 0.1 s of CPU time each.
+    There are 1,000; of a large split of `size` targets 300 or 100, for the sake of time.
     """
-    start, number = time.process_time(), MOST_DRAWS
-    with Ranks(torch.device("cpu")).bar(total=number, unit="draw", desc="intervals") as bar:
-        for rows in takewhile(lambda _: bar.n < bar.total, redrawn(groups)):
-            yield np.concatenate(rows), np.repeat(np.arange(len(rows)), [*map(len, rows)])
-            bar.update()
-            if bar.n == 5:
-                seconds = (time.process_time() - start) / 5
-                bar.total = min(number, 1000 if seconds < 0.01 else 300 if seconds < 0.1 else 100)
+    number = min(MOST_DRAWS, 1000 if size < 10**4 else 300 if size < 10**5 else 100)
+    items = islice(redrawn(groups), number)
+    for rows in Ranks(torch.device("cpu")).bar(items, total=number, unit="draw", desc="intervals"):
+        yield np.concatenate(rows), np.repeat(np.arange(len(rows)), [*map(len, rows)])
 
 
 def split_of(predictions: Predictions) -> str:
