@@ -83,9 +83,9 @@ class Samples(torch.utils.data.Dataset):
         """The two structures of an entry: its `first` residues, and the others."""
         return [self.store.read(index, 0, first), self.store.read(index, first)]
 
-    def whole(self, index: int, target: Tensor, group: str, *window: int) -> Sample:
-        """A sample that is one whole structure, or a `window` of it: first residue and length."""
-        protein = self.store.read(index, *window)
+    def whole(self, index: int, target: Tensor, group: str, start: int = 0, length: int | None = None) -> Sample:
+        """A sample that is one whole structure, or `length` residues of it."""
+        protein = self.store.read(index, start, length)
         focus = torch.ones(protein.num_residues, dtype=torch.bool)
         return Sample(protein, focus, target, (self.store.names[index],), (group,))
 
@@ -113,8 +113,8 @@ class ValueSamples(Samples):
         labels, name = self.labels(key[1]), self.store.names[key[1]]  # one sample per entry
         target = torch.tensor(self.target(labels).tolist())
         rows = torch.tensor(labels.get("rows", ()), dtype=torch.long)
-        start, length = window = self.window(*key, rows)
-        sample = self.whole(key[1], target, labels.get("target", name), *window)
+        start, length = self.window(*key, rows)
+        sample = self.whole(key[1], target, labels.get("target", name), start, length)
         if "places" not in labels:
             return sample
         inside = ((rows >= start) & (rows < start + length)).nonzero()[:, 0]

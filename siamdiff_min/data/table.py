@@ -49,8 +49,11 @@ def table_set(
     if unlabelled := sorted(there - labels.keys() - (files if each_chain else set())):
         there = f"{len(there) - len(unlabelled)} of {len(there)} structures have a label"
         notes = [*notes, f"{there}; without one: {first_three(unlabelled)}"]
+    origin = structure_files(data, each_chain=each_chain)
     return LabelledData(
-        *[structure_files(data, each_chain=each_chain)] * 3,
+        train=origin,
+        valid=origin,
+        test=origin,
         classes=table.classes,
         about=about,
         notes=notes,

@@ -57,11 +57,14 @@ def fit(x: np.ndarray, y: np.ndarray, groups: Sequence, kind: str, num_classes: 
 
 def out_of_fold(fit: Callable, x: np.ndarray, y: np.ndarray, groups: np.ndarray, folds: int) -> np.ndarray:
     """Outputs (K, C) for all rows, each by the head that `fit(x, y, groups)` makes of the rows in other folds."""
-    fold, parts = folds_of(y, groups, folds), []
+    fold = folds_of(y, groups, folds)
+    outputs, rows = [], []
     for k in range(folds):
         others = fold != k
-        parts.append(fit(x[others], y[others], groups[others])(x[~others]))
-    return np.concatenate(parts)[fold.argsort(kind="stable").argsort()]
+        head = fit(x[others], y[others], groups[others])
+        outputs.append(head(x[~others]))
+        rows.append(np.flatnonzero(~others))
+    return np.concatenate(outputs)[np.argsort(np.concatenate(rows))]  # in the order of x
 
 
 def folds_of(y: np.ndarray, groups: np.ndarray, folds: int) -> np.ndarray:

@@ -246,11 +246,14 @@ def embed_structures(args: Namespace, kept: Kept) -> int:
             Ranks(embedder.device).bar(total=len(sources), initial=done, unit="protein") as bar,
         ):
             for source, found in zip(sources[done:], results):
-                failed = [x for x in found if isinstance(x, StructureError)]
-                if args.fail_fast and (wrong := [x for x in failed if not isinstance(x, UnwantedError)]):
-                    raise wrong[0]
-                whole = [replace(x, id=names[source] + x.id[len(str(source)) :]) for x in found if x not in failed]
-                kept.add(whole + failed, args.include)
+                embeddings = [x for x in found if isinstance(x, Embedding)]
+                errors = [x for x in found if isinstance(x, StructureError)]
+                for error in errors:
+                    if args.fail_fast and not isinstance(error, UnwantedError):
+                        raise error
+                of_chain = [x.id.removeprefix(str(source)) for x in embeddings]  # "", or "_A" with --each-chain
+                named = [replace(x, id=names[source] + chain) for x, chain in zip(embeddings, of_chain)]
+                kept.add(named + errors, args.include)
                 bar.update()
         arrays, errors = kept.read(args.include, embedder.encoder.out_dim, files)
         failures = [error for error in errors if not isinstance(error, UnwantedError)]

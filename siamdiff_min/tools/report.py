@@ -94,7 +94,8 @@ def forest(axes, runs: Sequence[Run], measure: str) -> None:
         axes.plot(r["interval"].get(measure) or [math.nan] * 2, [y, y], color=colour, lw=8, alpha=0.35)
         axes.plot(r["mean"][measure], y, "|", color=colour, ms=14, mew=3)
         for seed in r["test"] if len(r["test"]) > 1 else ():
-            axes.plot(r["test"][seed][measure] or math.nan, y, "o", color=colours(runs, run).get(seed, colour), ms=4)
+            value = math.nan if r["test"][seed][measure] is None else r["test"][seed][measure]
+            axes.plot(value, y, "o", color=colours(runs, run).get(seed, colour), ms=4)
         axes.plot([r["constant"].get(measure)] * 2, [y - 0.4, y + 0.4], color=INK, ls="--", lw=1.2)
         if len(runs) > 1:
             across = axes.get_yaxis_transform()
