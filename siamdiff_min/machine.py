@@ -8,15 +8,34 @@ import platform
 import resource
 import sys
 import threading
+import time
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 from .files import ConfigError
 
 # How worker processes begin. A fork is ready at once, but only Linux survives it.
 START = "fork" if sys.platform == "linux" else "spawn"
+
+
+class Bar(tqdm):
+    """A bar that appears after its delay. tqdm would draw it with every message before, and then not end its line."""
+
+    monitor_interval = 0  # no thread of its own: processes are forked beside it
+
+    def refresh(self, *args, **options):
+        if time.time() >= self.start_t + self.delay:
+            super().refresh(*args, **options)
+            self.last_print_t = max(self.last_print_t, self.start_t + self.delay)
+
+
+def progress(items=None, **options) -> Bar:
+    """A progress bar: live on a terminal, elsewhere a line every half a minute."""
+    seconds = 0.1 if sys.stderr.isatty() else 30
+    return Bar(items, mininterval=seconds, delay=seconds, **options)
 
 
 def choose_device(device: str = "auto") -> str:

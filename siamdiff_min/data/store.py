@@ -22,10 +22,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from ..files import ConfigError, StoreError, first_three, lock, write_file, write_rows
-from ..machine import cores, memory, read_nothing_ahead
+from ..machine import Bar, cores, memory, read_nothing_ahead
 from ..protein.constants import ATOM_ELEMENT, ONE_LETTER
 from ..protein.protein import Protein
 from .labels import Row, residue_labels
@@ -255,7 +254,7 @@ def _build(folder: Path, origin: Origin, workers: int | None) -> None:
     todo = [(shard_file(folder, n), part) for n, part in enumerate(parts) if not shard_file(folder, n).exists()]
     wanted = [source for _, part in todo for source in part]
     structures = read_all(wanted, workers or min(cores(), 8, 1 + len(wanted) // 500))
-    with contextlib.closing(structures), tqdm(total=len(wanted), unit="protein", disable=None) as bar:
+    with contextlib.closing(structures), Bar(total=len(wanted), unit="protein", disable=None) as bar:
         for file, part in todo:
             content = io.BytesIO()  # torch itself does not say that a disk is full
             torch.save(pack_shard(part, list(islice(structures, len(part))), origin.each_chain), content)

@@ -41,9 +41,8 @@ from ..files import (
     write_rows,
     writing,
 )
-from ..machine import choose_device, cores, keep_few_plans, keep_freed_memory
+from ..machine import choose_device, cores, keep_few_plans, keep_freed_memory, progress
 from ..protein.structure import Structure
-from ..training.ranks import Ranks
 from .embedder import INCLUDE, Embedder, Embedding, nothing_in
 
 GROUP = 128  # structures that a GPU sorts into batches
@@ -243,7 +242,7 @@ def embed_structures(args: Namespace, kept: Kept) -> int:
             print(f"going on after {done} of {len(sources)} structures", flush=True)
         with (
             contextlib.closing(embed_sources(job, sources[done:], args.num_workers or 1)) as results,
-            Ranks(embedder.device).bar(total=len(sources), initial=done, unit="protein") as bar,
+            progress(total=len(sources), initial=done, unit="protein") as bar,
         ):
             for source, found in zip(sources[done:], results):
                 embeddings = [x for x in found if isinstance(x, Embedding)]

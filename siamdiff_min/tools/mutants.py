@@ -20,10 +20,10 @@ import torch
 from ..data.labels import read_table
 from ..encoders.weights import find_weights, load_encoder
 from ..files import ConfigError, Parser, checksum, printable, replacing, write_file, write_rows
+from ..machine import progress
 from ..protein.constants import ONE_LETTER
 from ..protein.parse import read_structure
 from ..protein.structure import Structure
-from ..training.ranks import Ranks
 from . import mutation_model, report
 from .mutation_model import AROUND, MODEL, Effects, Mutant, Sites, Trust, between, positions
 
@@ -233,7 +233,7 @@ def known_sites(structure: Structure, rows: list[int], kept: Path | None = None)
             known = {name: file[name] for name in ("features", "odds") if str(file["key"]) == key}
     if not known:
         known["features"] = np.stack([load_encoder(name, "cpu").embed(structure).per_residue[rows] for name in AROUND])
-        with Ranks(torch.device("cpu")).bar(total=len(AROUND) * len(rows), unit="residue") as bar:
+        with progress(total=len(AROUND) * len(rows), unit="residue") as bar:
             known["odds"] = np.stack([mutation_model.log_odds(name, p, rows, bar.update) for name in AROUND])
         if kept:
             with replacing(kept) as file:

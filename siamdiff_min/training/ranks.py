@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,21 +19,11 @@ from torch.distributed.rendezvous import rendezvous
 from tqdm import tqdm
 
 from ..files import ConfigError, SiamDiffError, lock
-from ..machine import choose_device, keep_few_plans, keep_freed_memory
+from ..machine import Bar, choose_device, keep_few_plans, keep_freed_memory, progress
 from ..statistics import Statistic
 
-tqdm.monitor_interval = 0  # no thread of its own: processes are forked beside it
 PATIENCE = timedelta(days=7)  # timeout of collectives; the others wait while rank 0 converts data
 Record = dict[str, Statistic]  # of one batch, by name
-
-
-class Bar(tqdm):
-    """A bar that appears after its delay. tqdm would draw it with every message before, and then not end its line."""
-
-    def refresh(self, *args, **options):
-        if time.time() >= self.start_t + self.delay:
-            super().refresh(*args, **options)
-            self.last_print_t = max(self.last_print_t, self.start_t + self.delay)
 
 
 @dataclass(frozen=True)
@@ -79,9 +68,8 @@ class Ranks:
             sys.stdout.flush()
 
     def bar(self, items=None, **options) -> Bar:
-        """A progress bar, on rank 0: live on a terminal, elsewhere a line every half a minute."""
-        seconds = 0.1 if sys.stderr.isatty() else 30
-        return Bar(items, mininterval=seconds, delay=seconds, disable=self.rank > 0, **options)
+        """A progress bar on rank 0."""
+        return progress(items, disable=self.rank > 0, **options)
 
 
 def world_size() -> int:

@@ -26,7 +26,7 @@ from torch.utils.data import Dataset, Subset
 from ..downstream.metrics import LESS_IS_BETTER, redrawn
 from ..downstream.tasks import Binary, Task
 from ..files import SiamDiffError, replacing, write_file, write_rows
-from ..machine import versions
+from ..machine import progress, versions
 from . import evaluation
 from .ranks import Ranks
 
@@ -157,7 +157,7 @@ def draws(groups: Sequence[str], size: int) -> Iterator[tuple[np.ndarray, np.nda
     """
     number = min(MOST_DRAWS, 1000 if size < 10**4 else 300 if size < 10**5 else 100)
     items = islice(redrawn(groups), number)
-    for rows in Ranks(torch.device("cpu")).bar(items, total=number, unit="draw", desc="intervals"):
+    for rows in progress(items, total=number, unit="draw", desc="intervals"):
         yield np.concatenate(rows), np.repeat(np.arange(len(rows)), [*map(len, rows)])
 
 
