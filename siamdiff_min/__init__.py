@@ -29,7 +29,7 @@ ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slo
     **dict.fromkeys(("Embedder", "Embedding"), ".tools.embedder"),
     **dict.fromkeys(("OBJECTIVES", "SCHEDULES", "Schedule", "SiamDiff"), ".pretraining"),
     **dict.fromkeys(("TASKS", "Task"), ".downstream.tasks"),
-    **dict.fromkeys(("Ranking", "rank_mutants"), ".tools.mutants"),
+    **dict.fromkeys(("Ranking", "rank_mutants"), ".tools.ranking"),
     "bundled": ".data.bundled",
     "read_structure": ".protein.parse",
     "Protein": ".protein.protein",

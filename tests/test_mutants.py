@@ -20,9 +20,10 @@ from siamdiff_min.encoders.ops import MLP
 from siamdiff_min.encoders.weights import load_encoder, load_encoder_file
 from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import ONE_LETTER
-from siamdiff_min.tools import mutants, mutation_model
-from siamdiff_min.tools.mutants import Places, known_sites, rank_mutants
+from siamdiff_min.tools import mutation_model
 from siamdiff_min.tools.mutation_model import Effects, Sites, held_out, leaving, log_odds, trust
+from siamdiff_min.tools.mutation_names import Places
+from siamdiff_min.tools.ranking import Ranking, known_sites, rank_mutants
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "protein_g.pdb.gz"
@@ -41,7 +42,7 @@ def kept(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def ranking(kept) -> mutants.Ranking:
+def ranking(kept) -> Ranking:
     return rank_mutants(EXAMPLE, MEASURED, lower_is_better=True, kept=kept)
 
 

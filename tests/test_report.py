@@ -15,8 +15,8 @@ from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.protein.constants import RESIDUES
-from siamdiff_min.tools import report
-from siamdiff_min.tools.runs import read_predictions
+from siamdiff_min.tools import figures, report, wording
+from siamdiff_min.tools.runs import Run, read_predictions
 from siamdiff_min.training.config import finetune_options, pretrain_options
 from siamdiff_min.training.results import Predictions, write_predictions, write_results
 
@@ -69,19 +69,19 @@ def titles(page: str) -> list[str]:
 @pytest.fixture
 def drawn(monkeypatch):
     """The lines of every figure: title -> [(label or style, x, y)]."""
-    figures, card = {}, report.card
+    pictures, card = {}, figures.card
 
     def recorded(title, draw, *arguments, **options):
         def record(axes, *arguments):
             note = draw(axes, *arguments)
-            figures[f"{title}, {draw.__name__}"] = [(x.get_color(), *map(list, x.get_data())) for x in axes.lines]
+            pictures[f"{title}, {draw.__name__}"] = [(x.get_color(), *map(list, x.get_data())) for x in axes.lines]
             return note
 
         record.__name__ = draw.__name__
         return card(title, record, *arguments, **options)
 
-    monkeypatch.setattr(report, "card", recorded)
-    return figures
+    monkeypatch.setattr(figures, "card", recorded)
+    return pictures
 
 
 # ---- pre-training ----------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def test_the_page_begins_with_the_result_and_its_constant(tmp_path, task, drawn)
     title = {"psr": "GDT_TS of a model (PSR)", "table": "None: regression of structures"}.get(task, f"({task.upper()})")
     assert title in re.search("<h1>(.*?)</h1>", page)[1]
     first = next(iter(found["mean"]))
-    show = partial(report.show, first)
+    show = partial(wording.show, first)
     big = re.findall("<p class=big>(.*?)</p>", page)
     assert len(big) == len(found["mean"]) and big[0].partition(" <small>")[0] == show(found["mean"][first])
     assert f"95 % interval {' to '.join(map(show, found['interval'][first]))}" in page
@@ -148,7 +148,7 @@ def test_the_page_begins_with_the_result_and_its_constant(tmp_path, task, drawn)
     kinds = {"ec": ["Precision and recall"], "res": ["Confusion matrix"], "pip": ["ROC curve", "Precision and recall"]}
     expected = kinds.get("pip" if task == "msp" else task, ["Predicted against true"])
     assert [x.split(",")[0] for x in titles(page)[len(big) : len(big) + len(expected)]] == expected
-    curves = drawn[f"{report.title_of(first)}, curve"]
+    curves = drawn[f"{wording.title_of(first)}, curve"]
     rings = [(x, y) for _, x, y in curves if len(x) == 1]
     assert rings == [([2], [0.2])] * 2  # of the epochs that were tested, one for each seed
 
@@ -205,17 +205,17 @@ def test_a_page_is_one_file_without_scripts_and_follows_the_reader(tmp_path):
     finetuned(tmp_path, "psr")
     page = report.write_page([tmp_path], tmp_path / "page.html").read_text()
     assert not re.search(r"<script|<link|<img|src=|url\(h|@import|href=\"[^#]", page)
-    assert "prefers-color-scheme:dark" in page and "name=viewport" in page and report.INK not in page
+    assert "prefers-color-scheme:dark" in page and "name=viewport" in page and figures.INK not in page
 
 
 def test_an_error_above_that_of_the_mean_is_called_worse():
     gains = {"rmse": [0.1, 0.9], "mae": [-0.9, -0.1], "pearson": [0.1, 0.9], "auroc": [-0.3, -0.1], "fmax": [-0.1, 0.1]}
     half = dict.fromkeys(gains, 0.5)
     found = defaultdict(dict, {"mean": half, "constant": half, "gain_interval": gains})
-    run = report.Run("", {}, found, {}, {})
+    run = Run("", {}, found, {}, {})
     words = {"rmse": "worse than", "mae": "better than", "pearson": "better than", "auroc": "worse than"}
     for name, word in {**words, "fmax": "not told apart from"}.items():
-        assert f">{word} the constant answer (0.500)<" in report.verdict(run, name)
+        assert f">{word} the constant answer (0.500)<" in wording.verdict(run, name)
 
 
 def test_runs_of_the_last_version_are_drawn_too(tmp_path):

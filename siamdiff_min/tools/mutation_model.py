@@ -2,7 +2,7 @@
 
 Without measurements, mutations are ranked by what both encoders expect at a masked residue (`log_odds`) and by burial.
 With measurements, a Gaussian process learns how the effects differ from this ranking. Effects of several mutations add
-up, so a mutant is a sum of single ones. A single mutation is one number: 20 * residue + new type, of `ONE_LETTER`.
+up, so a mutant is a sum of single ones. A single mutation is one number, see `encode`.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,6 +48,16 @@ HYDROPATHY = (  # Kyte and Doolittle (1982)
     *(-3.5, -3.5, -3.9, -3.5, 1.9, -3.2, 2.8, -4.5, -1.3, -0.9),
 )
 Mutant = tuple[int, ...]  # its mutations, increasing; none in the wild type
+
+
+def encode(residue: int, new: int) -> int:
+    """A single mutation as one number, from the row of its residue and its new type in `ONE_LETTER`."""
+    return 20 * residue + new
+
+
+def decode(mutation: int) -> tuple[int, int]:
+    """Residue and new type of a mutation."""
+    return divmod(mutation, 20)
 
 
 # ---- what is known of every residue ----------------------------------------------------------------------------------

@@ -106,7 +106,8 @@ def write_results(path: Path, config: Namespace, task: Task, tested: Mapping[int
     widths = [2 + max(map(len, column)) for column in zip(*rows)]
     lines = [f"{name:18}" + "".join(f"{x:>{width}}" for x, width in zip(cells, widths[1:])) for name, *cells in rows]
     why = [f"no interval {content['no_interval']}"] if content["no_interval"] else []
-    return "\n".join([counted(content), *lines, *why, f"results     {path}"])
+    title, words = counted(content)
+    return "\n".join([f"{title:12}{words}", *lines, *why, f"results     {path}"])
 
 
 def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[str, np.ndarray]]:
@@ -217,20 +218,26 @@ def cell(value) -> str:
     return f"{value:.4f}" if abs(value) >= 0.001 or not value else f"{value:.3g}"
 
 
-def counted(results: Mapping) -> str:
-    """The sizes of the splits in words."""
-    counts, others = {"samples": "?", **results, **results.get("counts", {})}, []
-    folds = results.get("config", {}).get("folds")
-    words = f"{f'{folds} folds' if folds else 'test split':12}{counts['samples']} samples"
-    if counts.get("structures", counts["samples"]) != counts["samples"]:
+def counted(results: Mapping) -> tuple[str, str]:
+    """What was tested on, and the sizes of the splits in words. Older versions wrote fewer of them."""
+    counts = results.get("counts", {})
+    samples = counts.get("samples", results.get("samples", "?"))
+    words = f"{samples} samples"
+    if counts.get("structures", samples) != samples:
         words += f" of {counts['structures']} structures"
     if "positives" in counts:
         words += f", {counts['positives']} positive"
+
+    folds = results.get("config", {}).get("folds")
+    if folds:
+        words += ", each scored by a head that has not seen its sequence, but perhaps a relative's"
+    others = []
     for name in ("train", "valid"):
         if name in results.get("splits", {}):
             others.append(f"{name} {results['splits'][name]['samples']}")
-    words += ", each scored by a head that has not seen its sequence, but perhaps a relative's" if folds else ""
-    return f"{words} ({', '.join(others)})" if others else words
+    if others:
+        words += f" ({', '.join(others)})"
+    return f"{folds} folds" if folds else "test split", words
 
 
 def table(results: Mapping) -> list[list]:
