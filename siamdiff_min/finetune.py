@@ -286,6 +286,7 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], classes: 
     plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else task.decides
     bound_to = hashlib.sha256("\0".join([datasets["valid"].checksum, *classes]).encode()).hexdigest()
     run = engine.Run(config, task, every(datasets["train"]), ranks, plateau, unit="samples", bound_to=bound_to)
+    engine.begin(run)
     if run.step and path.exists():
         before = weights.read_weights(path, weights.MODEL)
         best = score(before["epochs"], before["valid"])

@@ -18,7 +18,7 @@ from .data.store import open_store
 from .encoders import weights
 from .training import checkpoint
 from .training.config import pretrain_options, printed
-from .training.engine import Run, train
+from .training.engine import Run, begin, train
 from .training.evaluation import evaluate
 from .training.metrics_file import summary
 from .training.ranks import Ranks, launch, world_size
@@ -43,7 +43,9 @@ def main(argv: list[str] | None = None) -> int:
             return evaluate(objective, held_out, config, ranks)
 
         with ranks.alone_in(config.out):
-            stopped = train(Run(config, objective, data, ranks), validate)
+            run = Run(config, objective, data, ranks)
+            begin(run)
+            stopped = train(run, validate)
             if stopped:
                 return 128 + stopped
             path = Path(config.out) / "encoder.pt"

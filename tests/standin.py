@@ -113,7 +113,9 @@ def train(config, objective=None, num=40, bad=None, ranks=None, num_valid=6, **a
     def validate(epochs):
         return evaluation.evaluate(objective, Subset(data, indices[num:]), config, ranks)
 
-    return objective, engine.train(engine.Run(config, objective, Subset(data, indices[:num]), ranks), validate)
+    run = engine.Run(config, objective, Subset(data, indices[:num]), ranks)
+    engine.begin(run)
+    return objective, engine.train(run, validate)
 
 
 def main(*argv, num: int = 40, num_valid: int = 6, build=lambda: None) -> int:

@@ -261,6 +261,7 @@ def minimised(tmp_path, monkeypatch):
         monkeypatch.setattr(script.results, "predict", predict)
         step = len(checkpoint.checkpoints(Path(config.out)))
         monkeypatch.setattr(script.engine, "Run", lambda *_, **about: Namespace(step=step, plateau=_[4]))
+        monkeypatch.setattr(script.engine, "begin", lambda run: None)
         monkeypatch.setattr(script.engine, "train", train)
         monkeypatch.setattr(script, "evaluate", lambda *_: {"loss": losses[next(measured)]})
         measured, task = iter(range(len(epochs))), TASKS["psr"](ENCODERS["gearnet"]("residue", "tiny"))

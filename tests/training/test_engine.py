@@ -396,6 +396,7 @@ def test_the_learning_rate_falls_after_six_epochs_without_a_better_one(tmp_path)
     for epochs in (4, 23):
         config = configure(tmp_path, "--lr", 0.125, "--weight-decay", 0.25, "--epochs", 1, epochs - 1)
         run = Run(config, standin.Objective(), DATA, ALONE, ("auroc", "max"))
+        engine.begin(run)
         assert {group["weight_decay"] for group in run.optimizer.param_groups} == {0.25}
 
         def validate(epochs, run=run):
@@ -472,7 +473,9 @@ def test_the_learning_rate_follows_the_loss_of_the_epoch(stop, tmp_path, monkeyp
     def go_on(*more):
         torch.manual_seed(0)
         config, objective = configure(tmp_path, "--log-every", 4, *more), standin.Objective()
-        engine.train(Run(config, objective, DATA, ALONE, ("loss", "min")), lambda epochs: {})
+        run = Run(config, objective, DATA, ALONE, ("loss", "min"))
+        engine.begin(run)
+        engine.train(run, lambda epochs: {})
 
     if stop:
         go_on("--max-steps", stop)
@@ -505,6 +508,7 @@ def test_a_part_of_the_encoder_learns_at_a_tenth(tmp_path):
         objective = standin.Objective()
         objective.encoder = Slower(True, 0.1)
         run = Run(config, objective, DATA, ALONE)
+        engine.begin(run)
         of = {parameter: group["lr"] for group in run.optimizer.param_groups for parameter in group["params"]}
         rates.append({name: of[parameter] for name, parameter in objective.named_parameters()})
         return run
