@@ -15,8 +15,9 @@ from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.protein.constants import RESIDUES
-from siamdiff_min.tools import figures, report, wording
+from siamdiff_min.tools import captions, figures, report
 from siamdiff_min.tools.runs import Run, read_predictions
+from siamdiff_min.training import wording
 from siamdiff_min.training.config import finetune_options, pretrain_options
 from siamdiff_min.training.results import Predictions, write_predictions, write_results
 
@@ -215,7 +216,7 @@ def test_an_error_above_that_of_the_mean_is_called_worse():
     run = Run("", {}, found, {}, {})
     words = {"rmse": "worse than", "mae": "better than", "pearson": "better than", "auroc": "worse than"}
     for name, word in {**words, "fmax": "not told apart from"}.items():
-        assert f">{word} the constant answer (0.500)<" in wording.verdict(run, name)
+        assert f">{word} the constant answer (0.500)<" in captions.verdict(run, name)
 
 
 def test_runs_of_the_last_version_are_drawn_too(tmp_path):

@@ -1,29 +1,16 @@
-"""What a page says of a run in words, as HTML: what it predicts, how it was made, and what its result means."""
+"""What a page says of a run, as HTML: what it predicts, how it was made, and what its result means."""
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..downstream.tasks import TASKS
 from ..files import printable
-from ..training import results
+from ..training import wording
+from ..training.results import interval
+from ..training.wording import show
 from .runs import Run
-
-NAMES = {
-    "spearman": "Spearman's rho",
-    "global_spearman": "Spearman's rho over all models",
-    "mean_spearman": "Spearman's rho within a protein (mean)",
-    "pearson": "Pearson's r",
-    "auroc": "AUROC",
-    "auprc": "AUPR",
-    "fmax": "Fmax",
-    "rmse": "root mean squared error (units of the label)",
-    "mae": "mean absolute error (units of the label)",
-    "structure_loss": "structure loss (squared error of the noise, sigma²)",
-    "distance_squared_error": "distance, squared error (Å²)",
-}
-NATS = {f"{name}_loss" for name in ("sequence", "residue_type", "angle", "dihedral", "contrastive")}
 
 
 def text(value) -> str:
@@ -80,7 +67,7 @@ def tested_on(runs: Sequence[Run]) -> str:
         return text("held out at the end; dashed: the best answer that looks at nothing")
 
     # Runs of one test split say the same, which is said once.
-    splits = dict.fromkeys("{}: {}".format(*results.counted(of_run)) for of_run in tested)
+    splits = dict.fromkeys("{}: {}".format(*wording.counted(of_run)) for of_run in tested)
     without = dict.fromkeys(f" (none {of_run['no_interval']})" for of_run in tested if of_run.get("no_interval"))
     note = f"{' / '.join(splits)}. Bars: 95 % intervals over draws of structures{''.join(without)}"
     if any(len(of_run["test"]) > 1 for of_run in tested):
@@ -89,31 +76,6 @@ def tested_on(runs: Sequence[Run]) -> str:
 
 
 # ---- a measure -------------------------------------------------------------------------------------------------------
-
-
-def title_of(measure: str, others: Iterable[str] = ()) -> str:
-    """The name of a measure for a reader, with its unit; of several properties (NAME:PROPERTY) with the property."""
-    name, _, of = measure.partition(":")
-    title = NAMES.get(name)
-    if title is None:
-        title = name.replace("_", " ")
-        if name in NATS:
-            title += " (nats)"
-
-    # Beside the measures of several properties, the one without a property is their mean. It has none of their units.
-    if any(other.startswith(f"{measure}:") for other in others):
-        title, _, _ = title.partition(" (")
-        of = "mean in standard deviations" if name in ("rmse", "mae") else "mean"
-    return f"{title}, {of}" if of else title
-
-
-def show(measure: str, value: float) -> str:
-    """A value for a reader."""
-    if measure.startswith("accuracy") or measure.endswith("accuracy"):
-        return f"{100 * value:.1f} %"
-    if value == 0:
-        return "0"
-    return f"{value:#.3g}".rstrip(".")
 
 
 def verdict(run: Run, measure: str) -> str:
@@ -136,7 +98,7 @@ def verdict(run: Run, measure: str) -> str:
         gain = [value - constant, value - constant]
     if not gain:
         return f"{words}<p class=not>the constant answer has {show(measure, constant)}</p>"
-    side = results.side(measure, gain, run.results["direction"])
+    side = wording.side(measure, gain, run.results["direction"])
     return f"{words}<p class={style_of(side)}>{side} the constant answer ({show(measure, constant)})</p>"
 
 
@@ -165,9 +127,9 @@ def difference(runs: Sequence[Run], measure: str) -> str:
     first, second = runs
     count = min(len(of_run[measure]) for of_run in draws)
     gains = draws[1][measure][:count] - draws[0][measure][:count]
-    low, high = results.interval(gains) or (math.nan, math.nan)
+    low, high = interval(gains) or (math.nan, math.nan)
     gain = second.results["mean"][measure] - first.results["mean"][measure]
 
-    side = results.side(measure, [low, high], second.results["direction"])
+    side = wording.side(measure, [low, high], second.results["direction"])
     words = f"{second.name} {side} {first.name}: {gain:+.3g}, 95 % interval {low:+.3g} to {high:+.3g}"
     return f"<p class={style_of(side)}>{text(words)}</p>"

@@ -15,9 +15,9 @@ from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
 from ..downstream.metrics import spearman
 from ..files import printable
-from ..training import results
+from ..training.wording import less_is_better, show
+from .captions import text
 from .runs import Run, properties
-from .wording import show, text
 
 COLOURS = ("#2f7fd1", "#d9652b", "#1f9e77", "#a35bc2", "#b8860b", "#2ba3b8", "#d0478a", "#7f8790")  # of runs, or seeds
 INK = "#010203"  # of a figure's lines and words: the page replaces it by its own, which depends on the reader
@@ -111,7 +111,7 @@ def forest(axes, runs: Sequence[Run], measure: str) -> None:
     # The first run is at the top. A measure of which more is better begins at 0.
     axes.set_yticks([])
     axes.set(ylim=(len(runs) - 0.5, -0.6))
-    if not results.less_is_better(measure, runs[0].results["direction"]):
+    if not less_is_better(measure, runs[0].results["direction"]):
         left, _ = axes.get_xlim()
         axes.set_xlim(left=min(left, -0.02))
 

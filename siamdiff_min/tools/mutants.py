@@ -17,9 +17,9 @@ from ..files import Parser, printable, replacing, write_file, write_rows
 from ..protein.constants import ONE_LETTER
 from ..protein.parse import read_structure
 from . import figures, report
+from .captions import text
 from .mutation_model import between, decode
 from .ranking import Ranking, rank_mutants
-from .wording import text
 
 LOG_ODDS = "log-odds.npz"  # kept in OUT
 MAP_WIDTH = 45  # residues in a map, at most

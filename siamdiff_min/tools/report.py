@@ -2,7 +2,7 @@
 
 The result comes first, with its interval, the best answer that looks at nothing, and the predictions; then the curves
 with all seeds, and the options. A page is one file without scripts, for wide screens and phones, dark and light. Its
-words are HTML (`wording.py`). Only the pictures (`figures.py`) need matplotlib: pip install matplotlib.
+words are HTML (`captions.py`). Only the pictures (`figures.py`) need matplotlib: pip install matplotlib.
 """
 
 import importlib.util
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..files import Parser, write_file
-from ..training import results
 from ..training.config import FINETUNE, PRETRAIN
 from ..training.metrics_file import in_order
+from ..training.wording import cell, table, title_of
 from . import figures
+from .captions import about, difference, predicted, tested_on, text, verdict
 from .runs import Run, read_run
-from .wording import about, difference, predicted, tested_on, text, title_of, verdict
 
 NO_MATPLOTLIB = "the pictures are missing, they need matplotlib: pip install matplotlib"
 HEAD = '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
@@ -105,7 +105,7 @@ def section(runs: Sequence[Run]) -> str:
     for run in runs:
         if run.results["test"]:
             title = f"Numbers of {run.name}" if len(runs) > 1 else "Numbers"
-            tables.append(as_html(title, results.table(run.results)))
+            tables.append(as_html(title, table(run.results)))
     tables.append(as_html("Options", options_of(runs)))
     return f"{body}<div class=tables>{''.join(tables)}</div>"
 
@@ -198,7 +198,7 @@ def as_html(title: str, rows: Sequence[Sequence]) -> str:
     lines = []
     for number, row in enumerate(rows):
         tag = "td" if number else "th"
-        cells = [f"<{tag}>{text(results.cell(value))}" for value in row]
+        cells = [f"<{tag}>{text(cell(value))}" for value in row]
         lines.append(f"<tr>{''.join(cells)}")
     return f"<div><h2>{text(title)}</h2><table>{''.join(lines)}</table></div>"
 

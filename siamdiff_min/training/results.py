@@ -12,7 +12,6 @@ import math
 import os
 import platform
 from argparse import Namespace
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -23,18 +22,22 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset
 
-from ..downstream.metrics import LESS_IS_BETTER, redrawn
+from ..downstream.metrics import redrawn
 from ..downstream.tasks import Binary, Task
 from ..files import SiamDiffError, replacing, write_file, write_rows
 from ..machine import progress, versions
 from . import evaluation
 from .ranks import Ranks
+from .wording import summary
 
-DRAWS, MOST_DRAWS = "draws.npz", 1000
-FEWEST = 8  # structures that are drawn again. With random scores the interval of Spearman's rho misses 0 for 6 % of the
-# splits of 8 structures, for 12 % of 5, for 32 % of 3 and always for 2.
-RAREST = 4  # samples of the rarer of yes and no. Of 60 samples with random scores the interval of AUROC misses 0.5 for
-# 9 % if 4 are positive, for 18 % with 3, 30 % with 2 and 76 % with 1.
+DRAWS = "draws.npz"
+MOST_DRAWS = 1000
+# Structures that are drawn again. With random scores the interval of Spearman's rho misses 0 for 6 % of the splits of 8
+# structures, for 12 % of 5, for 32 % of 3 and always for 2.
+FEWEST = 8
+# Samples of the rarer of yes and no. Of 60 samples with random scores the interval of AUROC misses 0.5 for 9 % if 4 are
+# positive, for 18 % with 3, 30 % with 2 and 76 % with 1.
+RAREST = 4
 
 
 @dataclass(frozen=True)
@@ -70,16 +73,32 @@ def write_predictions(path: Path, predictions: Predictions, columns: Sequence[st
     """
     if not np.isfinite(predictions.score).all():
         raise SiamDiffError(f"{path} is not written, since some predictions are not finite")
-    target, score = (x.reshape(len(predictions.names), -1) for x in (predictions.target, predictions.score))
-    target = target[:, : 0 if np.isnan(target).all() else None]
+    count = len(predictions.names)
+    target = predictions.target.reshape(count, -1)
+    score = predictions.score.reshape(count, -1)
+    known = not np.isnan(target).all()
+
     titles = ["id", "group"]
-    for title, values in (("target", target), ("prediction", score)):
-        titles += [f"{title}:{name}" for name in columns] if values.shape[1] > 1 else [title] * values.shape[1]
-    lines = [[*titles, *["class"] * exclusive]]
+    if known:
+        titles += titles_of("target", target, columns)
+    titles += titles_of("prediction", score, columns)
+    if exclusive:
+        titles.append("class")
+    rows = [titles]
     for sample, group, true, numbers in zip(predictions.names, predictions.groups, target, score, strict=True):
-        cells = [columns[int(x)] if exclusive else f"{x:.6g}" for x in true] + [f"{x:.6g}" for x in numbers]
-        lines.append([sample, group, *cells, *([columns[numbers.argmax()]] if exclusive else [])])
-    write_rows(path, lines)
+        row = [sample, group]
+        if known:
+            row += [columns[int(value)] if exclusive else f"{value:.6g}" for value in true]
+        row += [f"{value:.6g}" for value in numbers]
+        if exclusive:
+            row.append(columns[numbers.argmax()])
+        rows.append(row)
+    write_rows(path, rows)
+
+
+def titles_of(title: str, values: np.ndarray, columns: Sequence[str]) -> list[str]:
+    """The titles of the columns of `values` (K, C)."""
+    return [title] if values.shape[1] == 1 else [f"{title}:{name}" for name in columns]
 
 
 def write_results(path: Path, config: Namespace, task: Task, tested: Mapping[int, Predictions], epochs: Mapping) -> str:
@@ -102,12 +121,7 @@ def write_results(path: Path, config: Namespace, task: Task, tested: Mapping[int
     write_file(path, json.dumps(plain(content), indent=1, allow_nan=False).encode())
     with replacing(path.with_name(DRAWS)) as file:
         np.savez(file, split=split_of(next(iter(tested.values()))), **draws)
-    rows = [[cell(x) for x in row] for row in table(content)]
-    widths = [2 + max(map(len, column)) for column in zip(*rows)]
-    lines = [f"{name:18}" + "".join(f"{x:>{width}}" for x, width in zip(cells, widths[1:])) for name, *cells in rows]
-    why = [f"no interval {content['no_interval']}"] if content["no_interval"] else []
-    title, words = counted(content)
-    return "\n".join([f"{title:12}{words}", *lines, *why, f"results     {path}"])
+    return summary(content, path)
 
 
 def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[str, np.ndarray]]:
@@ -115,28 +129,36 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
 
     And the draws (draws,) of each metric, its mean over seeds.
     """
-    target, groups = next((x.target, x.groups) for x in tested.values())
+    first = next(iter(tested.values()))  # all seeds have the same samples
+    target = first.target
     answer = task.known.get("answer")
 
     def measure(rows, groups) -> tuple[list[dict], dict]:
         """Every metric of these rows: of each seed, and of the constant answer."""
         constant = task.constant_metrics(answer, target[rows], groups) if answer else {}
-        return [task.metrics(x.score[rows], target[rows], groups) for x in tested.values()], constant
+        return [task.metrics(of_seed.score[rows], target[rows], groups) for of_seed in tested.values()], constant
 
-    of_seeds, constant = measure(slice(None), groups)
-    names, counts = list(of_seeds[0]), {"samples": len(target), "structures": len(set(groups))}
+    # On the split as it is.
+    of_seeds, constant = measure(slice(None), first.groups)
+    names = list(of_seeds[0])
+    values = {name: [metrics[name] for metrics in of_seeds] for name in names}
+    counts = {"samples": len(target), "structures": len(set(first.groups))}
     if isinstance(task, Binary):
         counts["positives"] = int(np.nansum(target))
     if "accuracy" in names and not task.properties:
-        counts["correct"] = {str(k): round(x["accuracy"] * len(target)) for k, x in zip(tested, of_seeds)}
-    few = f"of {counts['structures']} structures, too few to draw again: it takes {FEWEST}"
-    enough, positive = counts["structures"] >= FEWEST, counts.get("positives", RAREST)
-    if enough and (rarer := min(positive, target.size - positive)) < RAREST:
-        enough, few = False, f"of {rarer} samples of the rarer class, too few to draw again: it takes {RAREST}"
-    drawn = [measure(*draw) for draw in draws(groups, target.size)] if enough else []
-    mean = {x: np.array([np.mean([of[x] for of in seeds]) for seeds, _ in drawn]) for x in names if drawn}
-    gain = {x: mean[x] - [of[x] for _, of in drawn] for x in constant if drawn}
-    values = {name: [metrics[name] for metrics in of_seeds] for name in names}
+        counts["correct"] = {str(seed): round(x * len(target)) for seed, x in zip(tested, values["accuracy"])}
+
+    # On splits whose structures are drawn again. A gain is over the constant answer on the same draw.
+    no_interval = why_no_interval(counts, target.size)
+    drawn = [] if no_interval else [measure(*draw) for draw in draws(first.groups, target.size)]
+    mean = {}
+    gain = {}
+    if drawn:
+        for name in names:
+            mean[name] = np.array([np.mean([metrics[name] for metrics in seeds]) for seeds, _ in drawn])
+        for name in constant:
+            gain[name] = mean[name] - [of_constant[name] for _, of_constant in drawn]
+
     numbers = {
         "samples": len(target),
         "counts": counts,
@@ -144,11 +166,22 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
         "mean": {name: float(np.mean(x)) for name, x in values.items()},
         "std": {name: float(np.std(x, ddof=1)) if len(x) > 1 else None for name, x in values.items()},
         "interval": {name: interval(mean.get(name)) for name in names},
-        "no_interval": "" if drawn else few,
+        "no_interval": no_interval,
         "constant": {name: constant.get(name) for name in names},
         "gain_interval": {name: interval(gain.get(name)) for name in names},
     }
     return numbers, mean
+
+
+def why_no_interval(counts: Mapping, size: int) -> str:
+    """Why a test split of `size` targets is too small to be drawn again; "" if it is not."""
+    if counts["structures"] < FEWEST:
+        return f"of {counts['structures']} structures, too few to draw again: it takes {FEWEST}"
+    if "positives" in counts:
+        rarer = min(counts["positives"], size - counts["positives"])
+        if rarer < RAREST:
+            return f"of {rarer} samples of the rarer class, too few to draw again: it takes {RAREST}"
+    return ""
 
 
 def draws(groups: Sequence[str], size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -156,7 +189,11 @@ def draws(groups: Sequence[str], size: int) -> Iterator[tuple[np.ndarray, np.nda
 
     There are 1,000; of a large split of `size` targets 300 or 100, for the sake of time.
     """
-    number = min(MOST_DRAWS, 1000 if size < 10**4 else 300 if size < 10**5 else 100)
+    number = MOST_DRAWS
+    if size >= 10**4:
+        number = min(number, 300)
+    if size >= 10**5:
+        number = min(number, 100)
     items = islice(redrawn(groups), number)
     for rows in progress(items, total=number, unit="draw", desc="intervals"):
         yield np.concatenate(rows), np.repeat(np.arange(len(rows)), [*map(len, rows)])
@@ -168,29 +205,12 @@ def split_of(predictions: Predictions) -> str:
     return hashlib.sha256(digest.digest() + predictions.target.tobytes()).hexdigest()
 
 
-def less_is_better(measure: str, direction: Mapping) -> bool | None:
-    """Whether less of a measure is better; None if nobody said so of a measure of a plugin.
-
-    `direction` is what results.json says; losses of pre-training are not in it.
-    """
-    if measure in direction:
-        return {"min": True, "max": False, None: None}[direction[measure]]
-    return measure.partition(":")[0] in LESS_IS_BETTER or measure.endswith(("loss", "error"))
-
-
-def side(measure: str, gain: Sequence[float], direction: Mapping) -> str:
-    """A difference in words, from its interval."""
-    less = less_is_better(measure, direction)
-    if less is None:
-        return "not told apart from" if gain[0] <= 0 <= gain[1] else "other than"
-    low, high = (-gain[1], -gain[0]) if less else gain
-    return "better than" if low > 0 else "worse than" if high < 0 else "not told apart from"
-
-
 def interval(values: np.ndarray | None) -> list[float] | None:
     """The middle 95 % of the finite values of draws; None if there are none."""
-    values = [] if values is None else values[np.isfinite(values)]
-    return np.quantile(values, [0.025, 0.975]).tolist() if len(values) else None
+    if values is None:
+        return None
+    finite = values[np.isfinite(values)]
+    return np.quantile(finite, [0.025, 0.975]).tolist() if len(finite) else None
 
 
 def origin(config: Namespace) -> dict[str, str]:
@@ -207,52 +227,3 @@ def plain(value):
     if isinstance(value, Mapping):
         return {name: plain(x) for name, x in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def cell(value) -> str:
-    """A cell of a table as text; an interval is a list."""
-    if isinstance(value, list):
-        return " to ".join(map(cell, value))
-    if not isinstance(value, float):
-        return "-" if value is None else str(value)
-    return f"{value:.4f}" if abs(value) >= 0.001 or not value else f"{value:.3g}"
-
-
-def counted(results: Mapping) -> tuple[str, str]:
-    """What was tested on, and the sizes of the splits in words. Older versions wrote fewer of them."""
-    counts = results.get("counts", {})
-    samples = counts.get("samples", results.get("samples", "?"))
-    words = f"{samples} samples"
-    if counts.get("structures", samples) != samples:
-        words += f" of {counts['structures']} structures"
-    if "positives" in counts:
-        words += f", {counts['positives']} positive"
-
-    folds = results.get("config", {}).get("folds")
-    if folds:
-        words += ", each scored by a head that has not seen its sequence, but perhaps a relative's"
-    others = []
-    for name in ("train", "valid"):
-        if name in results.get("splits", {}):
-            others.append(f"{name} {results['splits'][name]['samples']}")
-    if others:
-        words += f" ({', '.join(others)})"
-    return f"{folds} folds" if folds else "test split", words
-
-
-def table(results: Mapping) -> list[list]:
-    """The content of a results.json as rows: titles, a row for each metric, then counts and the best epochs."""
-    test = results["test"]
-    names = {"mean": "mean", "std": "std", "interval": "95 % interval", "constant": "constant"}
-    others = {title: results[name] for name, title in names.items() if results.get(name)}
-    known = results.get("direction", {})
-    gains = {name: side(name, gain, known) for name, gain in results.get("gain_interval", {}).items() if gain}
-    others |= {"": defaultdict(str, {name: f"{words} it" for name, words in gains.items()})} if gains else {}
-    rows = [["metric", *(f"seed {seed}" for seed in test), *others]]
-    for name in results["mean"]:
-        rows.append([name, *(column[name] for column in (*test.values(), *others.values()))])
-    counts = {"correct": results.get("counts", {}).get("correct", {}), "best epoch": results.get("best_epoch", {})}
-    for name, of_seed in counts.items():
-        if of_seed:
-            rows.append([name, *(f"{of_seed.get(seed, math.nan):.4g}" for seed in test), *[""] * len(others)])
-    return rows
