@@ -11,9 +11,9 @@ import json
 from pathlib import Path
 
 from siamdiff_min import __version__
-from siamdiff_min.data.sources import Source, bundle_path, find_structures
 from siamdiff_min.encoders import weights
 from siamdiff_min.files import checksum, write_file
+from siamdiff_min.reading.sources import Source, bundle_path, find_structures
 
 RECORD = Path(__file__).parent.parent / "tests" / "bundled_encoders.json"
 KEPT = ("epochs", "batch_size", "lr", "lr_decay", "max_length", "valid_fraction", "seed")  # options of the run

@@ -29,13 +29,13 @@ from benchmarks.families import families
 from benchmarks.kept import kept, rows_of
 from benchmarks.ppis import interval
 from benchmarks.probe import Item, load, save, short, sides
-from siamdiff_min.data.sources import find_structures
 from siamdiff_min.encoders import weights
 from siamdiff_min.encoders.ops import MLP
 from siamdiff_min.files import ConfigError, StructureError, console
 from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES, ONE_LETTER
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.reading.sources import find_structures
 from siamdiff_min.tools.mutation_model import HYDROPATHY, VOLUME
 
 FLOOR, FOLDS, DRAWS, PENALTIES = "counts+neighbours", 10, 2000, (30, 300, 3000)

@@ -14,11 +14,11 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.probe import load
-from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.encoders import weights
 from siamdiff_min.files import console
 from siamdiff_min.protein.constants import BACKBONE
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.reading.sources import bundle_path, find_structures
 
 CHAINS = 30
 

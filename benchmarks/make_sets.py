@@ -1,6 +1,6 @@
-"""Write the small sets of the five downstream tasks, which `siamdiff_min/data/demo.py` reads.
+"""Write the small sets of the five downstream tasks, which `siamdiff_min/sets/demo.py` reads.
 
-    python -m benchmarks.make_sets [--out siamdiff_min/data/demo_sets]
+    python -m benchmarks.make_sets [--out siamdiff_min/sets/demo_sets]
 
 Their structures are those bundled with the package, their labels follow from the structures themselves (EC: from the
 headers of the entries). They are split by protein, as the bundle is. Everything drawn depends on the name of an entry
@@ -22,14 +22,14 @@ from torch.nn import functional as F
 
 from benchmarks.probe import sides
 from benchmarks.superpose import gdt_ts
-from siamdiff_min.data.bundled import bundle_index, bundle_path
-from siamdiff_min.data.demo import FOLDER, SHAKE, model
-from siamdiff_min.data.sources import Source, find_structures
 from siamdiff_min.files import console, write_file
 from siamdiff_min.protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_INDEX, C, N, O
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.protein.structure import join
+from siamdiff_min.reading.bundled import bundle_index, bundle_path
+from siamdiff_min.reading.sources import Source, find_structures
+from siamdiff_min.reading.structure import join
+from siamdiff_min.sets.demo import FOLDER, SHAKE, model
 
 CONTACT = 5.0  # angstrom between heavy atoms, MSP
 SPLITS = ("train", "valid", "test")

@@ -12,10 +12,10 @@ from torch import nn
 
 from benchmarks.probe_report import FLOORS, PACKAGE, SCRATCH, Result, difference, mean_of, read_all
 from benchmarks.walkthrough import FIRST, HIDDEN, INK, PAPER, SECOND, bonds, draw_walkthrough, lines
-from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.fast import Piecewise
 from siamdiff_min.pretraining import build_siamdiff
+from siamdiff_min.reading.sources import bundle_path, find_structures
 
 ROOT = Path(__file__).parents[1]
 

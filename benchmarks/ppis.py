@@ -28,8 +28,8 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.families import families
 from benchmarks.kept import kept, rows_of
 from benchmarks.probe import Item, load, save, short
-from siamdiff_min.data.sources import find_structures
 from siamdiff_min.files import console
+from siamdiff_min.reading.sources import find_structures
 
 FLOOR = "onehot+geometry+counts+neighbours"
 PENALTIES = (1e-4, 1e-3, 1e-2)  # C of scikit-learn

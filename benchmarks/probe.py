@@ -45,9 +45,9 @@ from siamdiff_min.encoders.ops import segment_mean
 from siamdiff_min.files import ConfigError, console, write_file
 from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES
-from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.protein.structure import Structure, join
+from siamdiff_min.reading.parse import read_structure
+from siamdiff_min.reading.structure import Structure, join
 
 SPLITS = ("train", "val", "test")
 KIND = {"structure": "class", "contacts": "number", "longrange": "number", "exposure": "number", "masked": "class"}

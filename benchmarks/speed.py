@@ -27,14 +27,14 @@ import torch
 
 from benchmarks import against, step
 from benchmarks.step import timed
-from siamdiff_min.data.crops import Crops
-from siamdiff_min.data.sources import bundle_path, find_structures
-from siamdiff_min.data.store import META, ProteinStore, open_store, shard_file
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, fast
 from siamdiff_min.encoders.graph import line_graph
 from siamdiff_min.encoders.ops import Links
 from siamdiff_min.protein.conformer import rotate_side_chains
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.reading.crops import Crops
+from siamdiff_min.reading.sources import bundle_path, find_structures
+from siamdiff_min.reading.store import META, ProteinStore, open_store, shard_file
 
 ROOT = Path(__file__).parent.parent
 BATCH, STEPS = 4, 20  # of a process in `ddp`: proteins, steps

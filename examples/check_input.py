@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import pad
 
 import siamdiff_min
-from siamdiff_min.data.sources import bundle_path, find_structures
+from siamdiff_min.reading.sources import bundle_path, find_structures
 
 encoder = siamdiff_min.load_encoder("siamdiff-residue", "cpu")  # or your file; of ESM-GearNet its encoder.gearnet
 sources = sorted(find_structures(bundle_path()).sources, key=lambda source: source.name)[:8]

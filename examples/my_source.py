@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from siamdiff_min import Protein, Structure
-from siamdiff_min.data.sources import Listing, Origin
-from siamdiff_min.data.store import open_store
+from siamdiff_min.reading.sources import Listing, Origin
+from siamdiff_min.reading.store import open_store
 
 
 @dataclass(frozen=True)

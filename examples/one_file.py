@@ -3,7 +3,7 @@
     python examples/one_file.py --data FOLDER --size tiny --batch-size 4 --lr 2e-3 --epochs 5  # a laptop
     torchrun --nproc_per_node 4 examples/one_file.py --data FOLDER                             # the paper's setting
 
-FOLDER holds PDB or mmCIF files, plain or gzip; some are in siamdiff_min/data/bundle/structures.tar. The result is
+FOLDER holds PDB or mmCIF files, plain or gzip; some are in siamdiff_min/reading/bundle/structures.tar. The result is
 OUT/encoder.pt, which `siamdiff_min.load_encoder` reads.
 
 At the end of a line stand the shape of what it makes, then its place in the paper. Letters of shapes:

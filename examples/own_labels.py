@@ -5,7 +5,7 @@ import tarfile
 from pathlib import Path
 
 import siamdiff_min
-from siamdiff_min.protein.parse import read_structure
+from siamdiff_min.reading.parse import read_structure
 
 bundle = Path(siamdiff_min.__file__).parent / "data" / "bundle"
 with tarfile.open(bundle / "structures.tar") as archive:

@@ -1,9 +1,9 @@
 """DiffPreT and SiamDiff: pre-training protein structure encoders by sequence-structure diffusion, in plain PyTorch.
 
 Start reading at `siamdiff_min/pretraining/siamdiff.py`, which is Algorithm 1 of the paper on one screen. Five folders
-are the reference: protein, encoders, pretraining, downstream and training. They know nothing of the others: `data/`
-finds and keeps structures and labels, `tools/` are commands for those who use encoders, and the files beside this one
-are the ground (files, machine, conventions, statistics) and the two commands that train.
+are the reference: protein, encoders, pretraining, downstream and training. They know nothing of the others: `reading/`
+makes proteins of files and keeps them, `sets/` adds labels, `tools/` are commands for those who use encoders. The files
+beside this one are the ground (files, machine, conventions, statistics) and the two commands that train.
 """
 
 import importlib
@@ -30,10 +30,10 @@ ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slo
     **dict.fromkeys(("OBJECTIVES", "SCHEDULES", "Schedule", "SiamDiff"), ".pretraining"),
     **dict.fromkeys(("TASKS", "Task"), ".downstream.tasks"),
     **dict.fromkeys(("Ranking", "rank_mutants"), ".tools.ranking"),
-    "bundled": ".data.bundled",
-    "read_structure": ".protein.parse",
+    "bundled": ".reading.bundled",
+    "read_structure": ".reading.parse",
     "Protein": ".protein.protein",
-    "Structure": ".protein.structure",
+    "Structure": ".reading.structure",
 }
 __all__ = [
     "CheckpointError",

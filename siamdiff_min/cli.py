@@ -8,8 +8,8 @@ import sys
 from importlib import import_module
 
 from . import __version__
-from .data.labels import check_table
 from .files import Parser, console
+from .sets.label_table import check_table
 
 COMMANDS = {  # name -> module, and what it does
     "train": ("siamdiff_min.pretrain", "pre-train an encoder: DiffPreT, SiamDiff, and what they are compared with"),

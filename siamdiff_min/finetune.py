@@ -24,16 +24,16 @@ import torch
 from torch.optim.swa_utils import update_bn
 from torch.utils.data import Dataset, Subset
 
-from .data.labelled import SPLITS, LabelledData, remarks
-from .data.samples import Samples, Unlabelled
-from .data.sets import SETS
-from .data.sources import structure_files
-from .data.store import finished_store, open_store
 from .downstream import linear
 from .downstream.sample import Sample
 from .downstream.tasks import TASKS, Classes, Task
 from .encoders import weights
 from .files import ConfigError
+from .reading.sources import structure_files
+from .reading.store import finished_store, open_store
+from .sets import SETS
+from .sets.labelled_set import SPLITS, LabelledData, remarks
+from .sets.samples import Samples, Unlabelled
 from .training import checkpoint, engine, results
 from .training.batches import epoch_batches
 from .training.config import FINETUNE, finetune_options, flag, for_seed, printed

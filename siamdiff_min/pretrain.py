@@ -13,9 +13,9 @@ import torch
 from torch.utils.data import Subset
 
 from .conventions import CONVENTIONS
-from .data.crops import Crops, split
-from .data.store import open_store
 from .encoders import weights
+from .reading.crops import Crops, split
+from .reading.store import open_store
 from .training import checkpoint
 from .training.config import pretrain_options, printed
 from .training.engine import Run, begin, train

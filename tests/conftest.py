@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from benchmarks.pdb import write_pdb
-from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.encoders import formulas
 from siamdiff_min.encoders.graph import Graph
 from siamdiff_min.protein.conformer import chi_atoms
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX
 from siamdiff_min.protein.geometry import dihedral
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.reading.sources import bundle_path, find_structures
 
 GOLDEN = Path(__file__).parent / "golden"
 if "PYTEST_XDIST_WORKER" in os.environ:  # several threads in each of several processes would wait for one another

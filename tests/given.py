@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 import torch
 from conftest import generator, real_protein
 
-from siamdiff_min.data.samples import SAMPLES
-from siamdiff_min.data.sources import Listing, Origin
-from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.protein.constants import CA, RESIDUE_INDEX
 from siamdiff_min.protein.geometry import length
-from siamdiff_min.protein.structure import Structure, join
+from siamdiff_min.reading.sources import Listing, Origin
+from siamdiff_min.reading.store import open_store
+from siamdiff_min.reading.structure import Structure, join
+from siamdiff_min.sets.samples import SAMPLES
 
 CLASSES = ("1", "2", "3")
 

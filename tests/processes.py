@@ -29,10 +29,10 @@ import torch
 from standin import lines
 
 from siamdiff_min import cli
-from siamdiff_min.data import store as shards
-from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import weights
 from siamdiff_min.files import console
+from siamdiff_min.reading import store as shards
+from siamdiff_min.reading.store import open_store
 from siamdiff_min.training import checkpoint, loader
 
 ROOT = Path(__file__).parents[1]

@@ -15,13 +15,13 @@ from benchmarks import ddg, ppis, probe
 from benchmarks.families import families
 from benchmarks.pdb import write_pdb
 from benchmarks.superpose import CUTOFFS, gdt_ts, superpose
-from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.encoders.ops import MLP
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import CA, ONE_LETTER
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.reading.sources import bundle_path, find_structures
 from siamdiff_min.training.config import TABLE_5
 
 

@@ -28,18 +28,18 @@ from benchmarks import pictures, walkthrough
 from benchmarks.pdb import write_pdb
 from siamdiff_min import ENCODERS, OBJECTIVES
 from siamdiff_min.cli import COMMANDS as INSTALLED
-from siamdiff_min.data.sources import bundle_path
-from siamdiff_min.data.store import open_store
 from siamdiff_min.encoders import GEARNET_DIMS
 from siamdiff_min.pretraining import SCHEDULES
 from siamdiff_min.protein.constants import ATOM_NAMES, ONE_LETTER
-from siamdiff_min.protein.parse import read_structure
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.reading.parse import read_structure
+from siamdiff_min.reading.sources import bundle_path
+from siamdiff_min.reading.store import open_store
 from siamdiff_min.training.config import FINETUNE, PRETRAIN, flag
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "studies").rglob("*.md")]
-PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "siamdiff_min/data/bundle", "tests/golden")]
+PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "siamdiff_min/reading/bundle", "tests/golden")]
 PAST = {"CHANGELOG.md", "tried.md", "plan.md"}  # they name what is no more, or not yet
 ENDED = {"2026-11", "2026-11-benchmarks", "2026-12-scale"}  # studies, whose pages name commands as they were run
 CURRENT = [page for page in PAGES if page.name not in PAST and not ENDED & {*page.parts}]

@@ -16,11 +16,11 @@ from standin import lines
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min import finetune as script
-from siamdiff_min.data import ec
-from siamdiff_min.data.samples import SAMPLES
-from siamdiff_min.data.store import open_store
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS, weights
+from siamdiff_min.reading.store import open_store
+from siamdiff_min.sets import ec
+from siamdiff_min.sets.samples import SAMPLES
 from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import finetune_options, for_seed
 from siamdiff_min.training.ranks import Ranks

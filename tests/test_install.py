@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import siamdiff_min
-from siamdiff_min.data.sources import bundle_path
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.encoders.weights import save_encoder_file
+from siamdiff_min.reading.sources import bundle_path
 
 ROOT = Path(__file__).parents[1]
 CHECK = """

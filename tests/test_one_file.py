@@ -21,12 +21,12 @@ from torch import nn
 
 import siamdiff_min
 from benchmarks.pdb import write_pdb
-from siamdiff_min.data.sources import bundle_path
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.conformer import TorsionalConformer
 from siamdiff_min.protein.constants import ATOM_NAMES, RESIDUES
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.reading.sources import bundle_path
 
 FILE = ROOT / "examples" / "one_file.py"
 SPEC = importlib.util.spec_from_file_location("one_file", FILE)

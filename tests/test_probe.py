@@ -13,8 +13,8 @@ from benchmarks import probe
 from benchmarks.pdb import write_pdb
 from benchmarks.probe_report import holm
 from benchmarks.residue_labels import exposure, labels_of, secondary_structure
-from siamdiff_min.data.bundled import bundle_index, bundle_path
-from siamdiff_min.data.sources import find_structures
+from siamdiff_min.reading.bundled import bundle_index, bundle_path
+from siamdiff_min.reading.sources import find_structures
 
 
 @pytest.fixture(scope="module")

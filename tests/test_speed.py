@@ -6,8 +6,8 @@ from conftest import real_protein
 
 from benchmarks import gpu, speed, step
 from benchmarks.pdb import write_pdb
-from siamdiff_min.data.store import open_store
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.reading.store import open_store
 
 
 @pytest.fixture

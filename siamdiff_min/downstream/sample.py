@@ -1,4 +1,4 @@
-"""What a task is given: one labelled example, or a batch of them. Where they come from is `data/samples.py`."""
+"""What a task is given: one labelled example, or a batch of them. Where they come from is `sets/samples.py`."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ from functools import partial, wraps
 
 from ..conventions import CONVENTIONS
 from ..files import ConfigError
-from .encoder import Encoder, Encoding
+from .encoder import Encoder
+from .encoding import Encoding
 from .esm import ESM2, ESM_SIZES, RANDOM_ESM, ESMGearNet
 from .gearnet import GearNet
 from .graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, GraphBuilder

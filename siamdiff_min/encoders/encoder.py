@@ -1,24 +1,14 @@
 """The base of all encoders: `Encoder` turns a `Protein` into an `Encoding`."""
 
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..files import ConfigError
 from ..protein.protein import Protein
 from .graph import Graph, GraphBuilder
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """Representations of atoms, residues and proteins."""
-
-    node: Tensor  # (N, d)   a in the paper
-    residue: Tensor  # (R, d)   h in the paper: the mean over the atoms of the residue
-    protein: Tensor  # (B, d)
 
 
 class Encoder(nn.Module):

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from ..protein.constants import ONE_LETTER
 from ..protein.protein import Protein
-from .encoder import Encoder, Encoding
+from .encoder import Encoder
+from .encoding import Encoding
 from .gearnet import GearNet
 from .graph import Graph, GraphBuilder
 from .ops import segment_mean, segment_sum

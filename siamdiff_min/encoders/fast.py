@@ -1,7 +1,7 @@
 """The formulas of `formulas.py`, faster and in less memory; numbers differ by rounding alone.
 
 `edge_scores` and `aggregate` come last. They rest on three ideas: add rows up through sorted indices, so that no
-message is stored (`gather.py`); compute what is cheap again in the backward pass; apply a linear map to as few rows as
+message is stored (`rowsum.py`); compute what is cheap again in the backward pass; apply a linear map to as few rows as
 possible. The boldest case of the third: layers that see one number become a table (`Piecewise`).
 """
 
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..protein.geometry import length
-from .encoder import Encoding
-from .gather import Gather
+from .encoding import Encoding
 from .ops import MLP, Links, lowered
+from .rowsum import Gather
 
 BLOCK = 48 << 20  # bytes of results that `map_then_sum` makes at a time on a CPU
 TARGETS = 512  # of which `sum_then_map` holds the sums at a time

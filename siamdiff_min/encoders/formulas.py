@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..files import ConfigError
 from ..protein.geometry import length
 from . import fast
-from .encoder import Encoding
+from .encoding import Encoding
 from .ops import MLP, Links, segment_sum
 
 FORMS = ("plain", "fast")

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from ..protein.protein import Protein
 from . import formulas
-from .encoder import Encoder, Encoding
+from .encoder import Encoder
+from .encoding import Encoding
 from .graph import Graph, GraphBuilder, edge_lengths, line_graph
 from .ops import BatchNorm, Links, segment_mean, segment_sum
 

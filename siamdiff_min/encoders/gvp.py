@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS
 from ..protein.protein import Protein
-from .encoder import Encoder, Encoding
+from .encoder import Encoder
+from .encoding import Encoding
 from .graph import Graph, GraphBuilder, edge_lengths, edge_vectors
 from .ops import Links, segment_mean
 

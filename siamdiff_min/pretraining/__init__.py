@@ -12,10 +12,10 @@ from torch import nn
 from ..conventions import CONVENTIONS
 from ..files import ConfigError
 from ..protein.conformer import GaussianConformer, TorsionalConformer
-from .baselines import Geometry, ResidueTypes, SelfPrediction
 from .contrast import MultiviewContrast
-from .denoising import ScoreMatching, TorsionalDiffusion
 from .diffusion import SCHEDULES, Schedule
+from .other_diffusion import ScoreMatching, TorsionalDiffusion
+from .self_prediction import Geometry, ResidueTypes, SelfPrediction
 from .siamdiff import SiamDiff
 
 __all__ = ["ABLATIONS", "OBJECTIVES", "SCHEDULES", "STAGED", "Schedule", "SiamDiff"]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..conventions import PAPER, Conventions
 from ..encoders import formulas
-from ..encoders.encoder import Encoding
+from ..encoders.encoding import Encoding
 from ..encoders.graph import Graph, edge_lengths
 from ..encoders.ops import MLP, raised, segment_mean, segment_sum
 from ..protein.conformer import GaussianConformer, TorsionalConformer

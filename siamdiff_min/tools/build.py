@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from ..data.sources import structure_files
-from ..data.store import open_store
 from ..files import Parser
+from ..reading.sources import structure_files
+from ..reading.store import open_store
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -24,8 +24,6 @@ from pathlib import Path
 import numpy as np
 
 from .. import __version__
-from ..data.readers import read_all, read_source
-from ..data.sources import Source, structure_files
 from ..encoders.weights import find_weights, load_encoder
 from ..files import (
     ConfigError,
@@ -42,7 +40,9 @@ from ..files import (
     writing,
 )
 from ..machine import choose_device, cores, keep_few_plans, keep_freed_memory, progress
-from ..protein.structure import Structure
+from ..reading.pool import read_all, read_source
+from ..reading.sources import Source, structure_files
+from ..reading.structure import Structure
 from .embedder import INCLUDE, Embedder, Embedding, nothing_in
 
 GROUP = 128  # structures that a GPU sorts into batches

@@ -15,14 +15,14 @@ import torch
 from Bio.PDB.Entity import Entity
 from torch import nn
 
-from ..data.sources import ARCHIVES, LOOKUP, NOT_A_STRUCTURE, Listing, find_structures, without_ending
 from ..files import ConfigError, StructureError
 from ..machine import no_memory_left
 from ..protein.check import check_protein
 from ..protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
-from ..protein.parse import name_of, read_structure
 from ..protein.protein import Protein
-from ..protein.structure import Structure
+from ..reading.parse import name_of, read_structure
+from ..reading.sources import ARCHIVES, LOOKUP, NOT_A_STRUCTURE, Listing, find_structures, without_ending
+from ..reading.structure import Structure
 
 INCLUDE = ("mean", "per_residue", "per_atom")
 SIDE_CHAIN = torch.tensor([len(RESIDUE_ATOMS[residue]) - len(BACKBONE) for residue in RESIDUES])  # atoms

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data.labels import read_table
 from ..files import Parser, printable, replacing, write_file, write_rows
 from ..protein.constants import ONE_LETTER
-from ..protein.parse import read_structure
+from ..reading.parse import read_structure
+from ..sets.label_table import read_table
 from . import figures, report
 from .captions import text
 from .mutation_model import between, decode

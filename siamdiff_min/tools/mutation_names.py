@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..files import ConfigError
 from ..protein.constants import ONE_LETTER
-from ..protein.structure import Structure
+from ..reading.structure import Structure
 from .mutation_model import Mutant, decode, encode
 
 MUTATION = re.compile(rf"(?:(\w+):)?([A-Z])(-?\d+)([A-Za-z]?)([{ONE_LETTER}])")  # chain, type, number, code, new type

@@ -16,8 +16,8 @@ from torch import Tensor
 from ..encoders.weights import find_weights, load_encoder
 from ..files import ConfigError, checksum, replacing
 from ..machine import progress
-from ..protein.parse import read_structure
-from ..protein.structure import Structure
+from ..reading.parse import read_structure
+from ..reading.structure import Structure
 from . import mutation_model
 from .mutation_model import AROUND, FEWEST, MODEL, Effects, Mutant, Sites, Trust, decode, positions
 from .mutation_names import Places

@@ -9,8 +9,8 @@ from conftest import generator
 
 from siamdiff_min.encoders import fast
 from siamdiff_min.encoders.fast import Piecewise, pair_linear, scalar_layers
-from siamdiff_min.encoders.gather import Gather
 from siamdiff_min.encoders.ops import Links
+from siamdiff_min.encoders.rowsum import Gather
 
 
 def random_gather(rows: int, sums: int, terms: int, **more) -> tuple[Gather, torch.Tensor, torch.Tensor]:

@@ -9,12 +9,12 @@ from conftest import generator, real_protein
 from given import Given
 
 from siamdiff_min import ENCODERS, Structure, StructureError
-from siamdiff_min.data.readers import read_all
-from siamdiff_min.data.sources import bundle_path, find_structures
 from siamdiff_min.files import ConfigError
 from siamdiff_min.protein.check import check_protein
 from siamdiff_min.protein.constants import O
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
+from siamdiff_min.reading.pool import read_all
+from siamdiff_min.reading.sources import bundle_path, find_structures
 
 
 def same(a: Protein, b: Protein) -> bool:

@@ -8,8 +8,8 @@ import pytest
 from helpers import tar
 from rows import as_mmcif, as_pdb, residue
 
-from siamdiff_min.data.sources import bundle_path, find_structures
-from siamdiff_min.data.store import open_store
+from siamdiff_min.reading.sources import bundle_path, find_structures
+from siamdiff_min.reading.store import open_store
 
 ROWS = residue("GLY", 1) + residue("SER", 2) + residue("VAL", 3, chain="B")
 PDB, MMCIF = as_pdb(ROWS).encode(), as_mmcif(ROWS).encode()

@@ -14,8 +14,8 @@ import torch
 from processes import PATIENCE, finish, start, torchrun
 from standin import assert_equal_weights, lines
 
-from siamdiff_min.data.store import ProteinStore
 from siamdiff_min.files import ConfigError, SiamDiffError
+from siamdiff_min.reading.store import ProteinStore
 from siamdiff_min.training import ranks
 
 SOAK = pytest.mark.soak

@@ -12,14 +12,15 @@ import processes
 import pytest
 import torch
 
-from siamdiff_min.data import readers, store
-from siamdiff_min.data.readers import read_all
-from siamdiff_min.data.sources import Listing, Origin, Source
-from siamdiff_min.data.store import open_store
 from siamdiff_min.files import MACHINE, MachineError, StructureError, read_rows
-from siamdiff_min.protein.parse import read_structure
+from siamdiff_min.reading import pool as readers
+from siamdiff_min.reading import store
+from siamdiff_min.reading.parse import read_structure
+from siamdiff_min.reading.pool import read_all
+from siamdiff_min.reading.sources import Listing, Origin, Source
+from siamdiff_min.reading.store import open_store
 
-PDB = (Path(__file__).parents[1] / "protein" / "1LCD.pdb.gz").read_bytes()
+PDB = (Path(__file__).parents[1] / "reading" / "1LCD.pdb.gz").read_bytes()
 
 
 @dataclass(frozen=True)

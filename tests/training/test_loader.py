@@ -14,8 +14,8 @@ import standin
 import torch
 from processes import PATIENCE, descendants, finish, running, start, until
 
-from siamdiff_min.data.store import open_store
 from siamdiff_min.files import SiamDiffError
+from siamdiff_min.reading.store import open_store
 from siamdiff_min.training import loader
 
 CPU = torch.device("cpu")

@@ -6,10 +6,10 @@ from argparse import Namespace
 import numpy as np
 import pytest
 
-from siamdiff_min.data.samples import SAMPLES
 from siamdiff_min.downstream import metrics
 from siamdiff_min.downstream.tasks import TASKS, table_task
 from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.sets.samples import SAMPLES
 from siamdiff_min.training import results
 
 

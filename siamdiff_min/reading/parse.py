@@ -1,0 +1,103 @@
+"""Reading structures: PDB and mmCIF files, plain or gzip-compressed, and objects of Biopython.
+
+Each becomes rows, one per atom (`pdb.py`, `cif.py`). One function, `policy.assemble`, makes a protein of them, so PDB
+and mmCIF of one entry give the same `Protein`. Whatever the file holds, the outcome is a `Structure` or a
+`StructureError`.
+"""
+
+import gzip
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from Bio.PDB.Entity import Entity
+
+from ..files import StructureError, blame_machine, structure_errors
+from .cif import is_mmcif, mmcif_models
+from .pdb import pdb_models
+from .policy import assemble
+from .rows import OTHER_MODELS, AtomRow, Model
+from .structure import Structure
+
+
+def read_structure(source, data: str | bytes | None = None, model: int = 0, chain=None) -> Structure:
+    """Read a PDB or mmCIF file, plain or gzip-compressed. Its content tells which, not its extension.
+
+    Args:
+        source: a path, an open file, or a Structure, Model or Chain of Biopython.
+        data: the text or bytes of the file, if they have been read; then `source` only names it in messages.
+        model: counts from 0, in file order.
+        chain: "A" or "AB" keeps these chains, in file order. A list takes ids of several letters. A text that is itself
+            an id is that chain.
+
+    Raises StructureError, whatever is wrong, a missing file too.
+    """
+    path = name_of(source)
+    if isinstance(source, Entity):
+        models = _biopython_models(source)
+    else:
+        with structure_errors(path, "unreadable"):
+            data = source.read() if data is None and hasattr(source, "read") else data
+        content = _content(path, data)
+        models = mmcif_models(path, content) if is_mmcif(content) else pdb_models(path, content)
+    with warnings.catch_warnings(), np.errstate(all="ignore"), structure_errors(path, "unreadable"):
+        warnings.simplefilter("ignore")
+        models = list(islice(models, None if model < 0 else model + 1))  # later models are not looked at
+    if models and not 0 <= model < len(models):
+        raise StructureError(path, "no such model", f"{len(models)} models, asked for number {model}")
+    rows, dropped, predicted = models[model] if models else ([], {}, None)
+    if not rows and not dropped.keys() - {OTHER_MODELS}:
+        raise StructureError(path, "no atoms in it")
+    return assemble(path, rows, dropped, chain, predicted=predicted)
+
+
+def name_of(source) -> str:
+    """How messages call a structure: by its path, by an open file's, or by Biopython's ids, as in 1abc_A."""
+    if isinstance(source, Entity):
+        return "_".join(str(part) for part in source.get_full_id() if not isinstance(part, int))
+    return str(getattr(source, "name", "open file") if hasattr(source, "read") else source)
+
+
+def _biopython_models(entity: Entity) -> Iterator[Model]:
+    """One model after the other. Biopython's parser has left out what it took for duplicates."""
+    models = {"S": list(entity), "M": [entity], "C": [[entity]]}.get(entity.level, [])
+    for chains in models:
+        rows = []
+        for chain in chains:
+            for residue in chain.get_unpacked_list():
+                hetero, number, code = residue.id
+                of_residue = chain.id.strip(), number, code, residue.resname.strip()
+                marks = (residue.segid.strip(),)
+                for atom in residue.get_unpacked_list():
+                    occupancy = 1.0 if atom.occupancy is None else float(atom.occupancy)
+                    xyz, element = tuple(atom.coord.tolist()), (atom.element or "").upper()
+                    of_atom = atom.name, atom.altloc, occupancy, xyz, element, atom.bfactor
+                    rows.append(AtomRow(*of_residue, *of_atom, hetero != " ", marks))
+        yield rows, Counter({OTHER_MODELS: len(models) - 1}), None
+
+
+def _content(path: str, data: str | bytes | None) -> bytes:
+    """The decompressed bytes, after a first look at them."""
+    if isinstance(data, str):
+        data = data.removeprefix("\ufeff").encode("latin-1", "replace")  # a byte for each character keeps the columns
+    try:
+        content = Path(path).read_bytes() if data is None else bytes(data)
+        if content.startswith(b"\x1f\x8b"):
+            content = gzip.decompress(content)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise StructureError(path, "damaged or truncated gzip data", str(error)) from error
+    except OSError as error:
+        blame_machine(path, error)
+        raise StructureError(path, "cannot be opened", error.strerror or str(error)) from error
+    content = content.removeprefix(b"\xef\xbb\xbf").rstrip(b"\0")  # byte order mark; a last block that a tool filled
+    if not content or content.isspace():
+        raise StructureError(path, "empty")
+    if content[:1000].lstrip().startswith(b"<"):
+        raise StructureError(path, "an HTML or XML page, not a PDB or mmCIF file")
+    if b"\0" in content:  # a tar, say: its header would hide the first line of a structure in it
+        raise StructureError(path, "not a text file", "zero bytes in it, as in an archive")
+    return content

@@ -1,0 +1,311 @@
+"""Finding structure files: in a folder, an archive or a Foldcomp database (read in place), or a single file.
+
+The result is a list of `Source`, which is cheap to send to another process and can be read on its own: of a member of
+an archive it knows where the bytes lie.
+"""
+
+import gzip
+import hashlib
+import math
+import os
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+
+from ..files import MachineError, StructureError, UnwantedError, blame_machine, read_rows, structure_errors
+from .parse import read_structure
+from .structure import Structure
+
+# If a structure has several files, the first of these endings is taken.
+_PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1")
+FOLDCOMP, LOOKUP = ".fcz", ".lookup"  # a file of Foldcomp; the table of names beside a database of such files
+ENDINGS = (*_PLAIN, *(f"{ending}.gz" for ending in _PLAIN), FOLDCOMP)
+GZIPPED = (".tar.gz", ".tgz")
+ARCHIVES = (".tar", ".zip", *GZIPPED)
+NOT_A_STRUCTURE = "not a structure file"  # why a file is skipped
+PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
+LMDB = "data.mdb"
+LOCK = "siamdiff-lock"  # a folder with this file in it holds stores, and no data
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One structure file, alone, in an archive or database. In a labelled set it also has a function for its labels."""
+
+    name: str  # of the protein: the file name without its ending; with its folder if several have this name
+    path: str  # the file, archive or database
+    member: str | None = None  # name inside the archive
+    offset: int = 0  # of the member's first byte in a tar or database
+    size: int = 0  # of the member, bytes
+    label: Callable[[Structure], Structure] | None = None  # adds the labels; can be pickled
+    min_plddt: float | None = None  # a predicted structure with a lower mean is not wanted
+
+    def __str__(self) -> str:
+        return self.path if self.member is None else f"{self.path}:{self.member}"
+
+    def read(self) -> Structure:
+        """Parse the structure and add its labels. Raises StructureError, UnwantedError by `min_plddt`."""
+        structure = read_structure(str(self), self._member())
+        if self.min_plddt is not None and structure.plddt is not None:
+            if structure.plddt < self.min_plddt:
+                raise UnwantedError(self, f"mean pLDDT below {self.min_plddt:g}", f"{structure.plddt:.1f}")
+            structure.dropped["files that name neither pLDDT nor an experiment (kept)"] += math.isnan(structure.plddt)
+        return structure if self.label is None else self.label(structure)
+
+    def _member(self) -> bytes | None:
+        """The bytes of a member of an archive; None for a file, which the parser opens itself."""
+        if self.member is None:
+            if self.path.endswith((*ARCHIVES, LOOKUP)):
+                _members(self.path)  # a damaged archive, see `find_structures`: this raises why
+            return _decompressed(self.path, Path(self.path).read_bytes()) if self.path.endswith(FOLDCOMP) else None
+        with structure_errors(self, "damaged archive"):
+            if self.path.endswith(".zip"):
+                data = _opened(self.path, os.stat(self.path).st_mtime_ns, os.getpid()).read(self.member)
+            elif self.path.endswith(GZIPPED):
+                data = os.pread(_unpacked(self.path, os.stat(self.path).st_mtime_ns).fileno(), self.size, self.offset)
+            else:
+                with open(self.path, "rb") as archive:
+                    archive.seek(self.offset)
+                    data = archive.read(self.size)
+        if len(data) < self.size:
+            raise StructureError(self, "truncated", f"{len(data)} of {self.size} bytes")
+        return _decompressed(str(self), data) if self.member.endswith(FOLDCOMP) else data
+
+
+def _decompressed(path: str, data: bytes) -> bytes:
+    """PDB text from the bytes of a `.fcz` file. Raises MachineError without the package for it."""
+    try:
+        import foldcomp
+    except ImportError as error:
+        raise MachineError(f"{path} needs the package foldcomp: pip install foldcomp") from error
+    with structure_errors(path, "damaged Foldcomp data"):
+        if not data.startswith(b"FCMP"):  # the package would end this process
+            raise ValueError(f"it begins with {data[:4]!r}, not with b'FCMP'")
+        return foldcomp.decompress(data)[1].encode()
+
+
+@lru_cache(maxsize=64)  # as opening lists it, which takes a while. Forked processes would share the file's position
+def _opened(path: str, changed: int, process: int) -> zipfile.ZipFile:
+    return zipfile.ZipFile(path)
+
+
+@lru_cache(maxsize=64)  # members of all archives alternate. Forked processes share the file's position: `pread`
+def _unpacked(path: str, changed: int):
+    """A `.tar.gz` unpacked to a nameless temporary file."""
+    try:
+        copy = tempfile.TemporaryFile()  # noqa: SIM115
+    except OSError as error:
+        raise MachineError(f"no temporary file to unpack {path} to: {error.strerror} (TMPDIR)") from error
+    try:
+        with gzip.open(path) as packed:
+            shutil.copyfileobj(packed, copy, 2**20)
+        copy.flush()
+    except BaseException:
+        copy.close()  # also to make room again
+        raise
+    return copy
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The contents of a path. Every file or archive member seen is either in `sources` or in `skipped`."""
+
+    sources: list[Source]  # sorted by name
+    skipped: list[tuple[str, str]]  # (file or archive:member, reason)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The data of a store. Its sources have a `name`, a `path` and `read() -> Structure`, and can be pickled."""
+
+    path: Path  # the store is named after it
+    key: str  # what decides on the store besides the files: the task and its labels; "" for plain structures
+    listing: Callable[[], Listing]  # called only if the store has to be built
+    data: Path | None = None  # the file or folder whose names, sizes and times decide on the store
+    files: InitVar[object] = None  # plugins for version 0.3 give it; it is not used
+    in_cache: bool = False  # the store never goes beside the data
+    each_chain: bool = False  # an entry for every chain, NAME_A, in place of one for every source
+
+    def fingerprint(self, format: str) -> str:
+        """A name for the store: a hash of its format, and of all names, sizes and times of the files."""
+        root, files = str(self.data), data_files(self.data) if self.data else {}
+        names = [f"{file[len(root) :] or Path(file).name} {state}" for file, state in files.items()]
+        text = "\n".join([format, self.key, *names])
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def bundle_path() -> Path:
+    """Folder with the structures that come with the package, see its README."""
+    return Path(__file__).parent / "bundle"
+
+
+def structure_files(path=None, min_plddt: float | None = None, each_chain: bool = False) -> Origin:
+    """The structures under `path`, or those bundled with the package; see `Source` and `Origin` for the others."""
+    root = bundle_path() if path is None else Path(path)
+    listing, key = partial(_listing, root, min_plddt), "" if min_plddt is None else f"mean pLDDT from {min_plddt:g}"
+    key += " each chain" if each_chain else ""
+    return Origin(root, key, listing, data=root, in_cache=path is None, each_chain=each_chain)
+
+
+def _listing(root: Path, min_plddt: float | None) -> Listing:
+    listing = find_structures(root)
+    return replace(listing, sources=[replace(source, min_plddt=min_plddt) for source in listing.sources])
+
+
+def data_files(path) -> dict[str, tuple[int, int]]:
+    """Size (bytes) and mtime (ns) of every structure file, archive, database and LMDB under `path`.
+
+    No file is opened, so it is cheap for a large archive. Raises StructureError if nothing is at `path`.
+    """
+    files = {}
+    for file in list_files(path):
+        if ending_of(file) or file.endswith((*ARCHIVES, LOOKUP)) or os.path.basename(file) == LMDB:
+            try:
+                status = os.stat(file.removesuffix(LOOKUP))
+            except OSError as error:  # a link to nowhere, or in a folder that cannot be entered
+                blame_machine(file, error)
+            else:
+                files[file] = status.st_size, status.st_mtime_ns
+    return files
+
+
+def list_files(path) -> list[str]:
+    """Every file under a folder, or the one file that `path` is; sorted. Raises StructureError if nothing is there.
+
+    A folder that is a link, or cannot be opened, is not entered: it is in the list itself. Stores are left out. For a
+    Foldcomp database its table of names is there.
+    """
+    if os.path.isfile(path):
+        return [f"{path}{LOOKUP}" if os.path.isfile(f"{path}{LOOKUP}") else str(path)]
+    if not os.path.isdir(path):
+        raise StructureError(path, "cannot be opened", "no such file or folder")
+    files, folders = [], [str(path)]
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(folder) as opened:
+                entries = [(e.name, e.path, e.is_dir(follow_symlinks=False)) for e in opened]
+        except OSError as error:
+            blame_machine(folder, error)
+            files.append(folder)
+            continue
+        if folder != str(path) and any(name == LOCK for name, _, _ in entries):
+            continue
+        for _, inner, is_folder in entries:
+            (folders if is_folder else files).append(inner)
+    return sorted(files)
+
+
+def find_structures(path) -> Listing:
+    """List the structures under a folder (recursively), in an archive, or in a single file.
+
+    A damaged archive in the folder becomes one source, which fails when it is read. Raises StructureError if nothing is
+    at `path`, or if `path` itself is a damaged archive.
+    """
+    files: list[tuple[str, Source]] = []  # (path inside the folder and archive, source)
+    skipped: list[tuple[str, str]] = []
+    damaged: list[Source] = []
+    alone = not os.path.isdir(path)
+    for file in list_files(path):
+        inside = os.path.basename(file) if alone else os.path.relpath(file, path)
+        if not os.path.isfile(file):
+            skipped.append((file, "folder that is not entered" if os.path.isdir(file) else "not a regular file"))
+        elif not file.endswith(ARCHIVES) and not _is_database(file):
+            files.append((inside, Source("", file)))
+        else:
+            try:
+                members, left_out = _members(file)
+            except StructureError:
+                if alone:
+                    raise
+                damaged.append(Source(inside, file))
+            else:
+                ending = next(ending for ending in (*ARCHIVES, LOOKUP) if inside.endswith(ending))
+                folder, data = "" if alone else inside.removesuffix(ending), file.removesuffix(LOOKUP)
+                files += ((os.path.join(folder, name), Source("", data, name, *where)) for name, *where in members)
+                skipped += left_out
+    sources, left_out = _named(files)
+    return Listing(sorted([*sources, *damaged], key=lambda source: source.name), skipped + left_out)
+
+
+def _is_database(file: str) -> bool:
+    return file.endswith(LOOKUP) and os.path.isfile(f"{file.removesuffix(LOOKUP)}.index")
+
+
+def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
+    """The files in an archive, each as (name, offset of its first byte, size); and (name, reason) of what is skipped.
+
+    The offset is 0 in a zip. Of a member that is there twice the last counts. Raises StructureError.
+    """
+    with structure_errors(file, "damaged archive"):
+        if file.endswith(LOOKUP):
+            names, places = (read_rows(file.removesuffix(LOOKUP) + ending).values() for ending in (LOOKUP, ".index"))
+            place_of = {key: (int(offset), int(size)) for key, offset, size in places}
+            return [(without_ending(name) + FOLDCOMP, *place_of[key]) for key, name, *_ in names], []
+        if file.endswith(".zip"):
+            with zipfile.ZipFile(file) as archive:
+                members = [(info.filename, 0, info.file_size) for info in archive.infolist()]
+            return _newest(file, [member for member in members if not member[0].endswith("/")])
+        members, skipped = [], []
+        plain = _unpacked(file, os.stat(file).st_mtime_ns) if file.endswith(GZIPPED) else None
+        if plain is not None:
+            plain.seek(0)
+        with tarfile.open(file, "r:", plain) as archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # tarfile keeps every header, a gigabyte for a million members
+                if member.isreg() and not member.issparse():
+                    members.append((member.name, member.offset_data, member.size))
+                elif not member.isdir():
+                    skipped.append((f"{file}:{member.name}", "not a regular file"))
+            # tarfile takes a damaged header for the end; the true end is a block of zeros, or of the file.
+            archive.fileobj.seek(archive.offset)
+            if archive.fileobj.read(512).strip(b"\0"):
+                raise ValueError(f"no valid header at byte {archive.offset}")
+        members, older = _newest(file, members)
+        return members, skipped + older
+
+
+def _newest(file: str, members: list[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
+    """The last member of every name, as programs unpack it (`tar -r` adds a new one); and those that are skipped."""
+    last = {member[0]: member for member in members}
+    older = [member[0] for member in members if last[member[0]] is not member]
+    return [*last.values()], [(f"{file}:{name}", "an older member of the same name") for name in older]
+
+
+def ending_of(file: str) -> str | None:
+    """The longest of ENDINGS that the name of a file has, if any."""
+    return next((ending for ending in reversed(ENDINGS) if file.lower().endswith(ending)), None)
+
+
+def without_ending(file: str) -> str:
+    """The name of a file without the ending of a structure file, if it has one."""
+    return file[: len(file) - len(ending_of(file) or "")]
+
+
+def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[str, str]]]:
+    """One source for every structure, each with a name of its own; and the other files, with the reason."""
+    candidates: list[tuple[int, str, Source]] = []  # row in ENDINGS, path without its ending
+    skipped: list[tuple[str, str]] = []
+    for inside, source in files:
+        ending = ending_of(inside)
+        stem = os.path.normpath(f"/./{inside}")[1 : -len(ending or ".")]  # no name leads out of the data
+        if os.path.basename(inside).startswith("._") or "__MACOSX" in inside.split("/"):
+            skipped.append((str(source), "a hidden file of macOS"))
+        elif ending is not None and os.path.basename(inside).lower() != ending:
+            candidates.append((ENDINGS.index(ending), stem, source))
+        else:
+            packed = f"{os.path.basename(inside)} is a packed archive, unpack it first"
+            skipped.append((str(source), packed if inside.lower().endswith(PACKED) else NOT_A_STRUCTURE))
+    chosen: dict[str, Source] = {}
+    for _, stem, source in sorted(candidates, key=lambda item: (*item[:2], item[2].offset)):
+        if chosen.setdefault(stem, source) is not source:
+            skipped.append((str(source), "another file of the same structure"))
+    count = Counter(map(os.path.basename, chosen))
+    names = {stem: name if count[name := os.path.basename(stem)] == 1 else stem for stem in chosen}
+    return [replace(source, name=names[stem]) for stem, source in chosen.items()], skipped

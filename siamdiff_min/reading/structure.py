@@ -1,0 +1,46 @@
+"""What a reader returns: a `Structure`, which is a protein with the names and counts that its file gave."""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from ..protein.protein import Protein
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A protein read from one file, and counts of everything left out."""
+
+    protein: Protein
+    chain_names: tuple[str, ...]  # author chain ids, in the order of `protein.chain`
+    # reason -> how many atoms or residues were left out or replaced
+    dropped: Counter = field(default_factory=Counter)
+    labels: dict = field(default_factory=dict)  # kept beside the protein in a store: plain values and tensors
+    # mean over residues of a predicted model, 0 to 100; None of an experiment, nan if it cannot be told
+    plddt: float | None = None
+
+    @property
+    def positions(self) -> list[tuple[str, int, str]]:
+        """Chain, number and insertion code of every residue."""
+        chains = [self.chain_names[chain] for chain in self.protein.chain.tolist()]
+        return list(zip(chains, self.protein.residue_number.tolist(), map(chr, self.protein.insertion_code.tolist())))
+
+    def chains(self) -> dict[str, "Structure"]:
+        """Every chain as a structure of its own, by its id. What was left out is counted with the first."""
+        found, dropped = {}, self.dropped
+        for number, name in enumerate(self.chain_names):
+            protein = self.protein.select_residues(self.protein.chain == number)
+            found[name] = Structure(replace(protein, chain=torch.zeros_like(protein.chain)), (name,), dropped)
+            dropped = Counter()
+        return found
+
+
+def join(structures: list[Structure], **labels) -> Structure:
+    """Several structures as one protein, in order; their chains stay apart. `labels` become its labels."""
+    packed = Protein.pack([structure.protein for structure in structures])
+    first_chain = torch.tensor([0, *(len(structure.chain_names) for structure in structures)]).cumsum(0)
+    chain = packed.chain + first_chain[packed.residue_protein]
+    protein = replace(packed, chain=chain, residue_protein=torch.zeros_like(packed.residue_protein), num_proteins=1)
+    names = tuple(name for structure in structures for name in structure.chain_names)
+    return Structure(protein, names, sum((structure.dropped for structure in structures), Counter()), labels)

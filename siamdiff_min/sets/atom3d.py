@@ -1,0 +1,313 @@
+"""The ATOM3D sets PSR, MSP, PIP and RES (Sec. 5.1, App. D; Townshend et al., 2021): LMDB folders of compressed JSON.
+
+An item holds labels and data frames of atoms. Atoms pass through the same parsing policy as in every other format.
+`samples.py` lists the labels. An item that lacks a field, or holds something else in it, fails as a whole. Rows of a
+frame are counted by position; its index is not used. Nothing is unpickled.
+"""
+
+import ast
+import contextlib
+import gzip
+import json
+import operator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..files import StructureError, structure_errors
+from ..protein.constants import ATOM_INDEX, ONE_LETTER, PARENT, PARENT_ATOM, RESIDUE_INDEX
+from ..reading.policy import assemble
+from ..reading.rows import AtomRow
+from ..reading.sources import LMDB, Listing, Origin
+from ..reading.structure import Structure, join
+from .labelled_set import SPLITS, LabelledData, find_part
+from .samples import SAMPLES
+
+
+def atom3d_set(root, task: str, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:
+    """The three splits of an ATOM3D set.
+
+    Args:
+        root: the folder of an official archive, or one with the folders train, val (or valid) and test in it.
+        task: "psr", "msp", "pip" or "res".
+        needed: the splits that must be there; no others are looked for.
+
+    Raises:
+        StructureError: a split is missing. Its content is first read when a store is built.
+    """
+    origins = {}
+    for split in needed:
+        names = [f"{name}/{LMDB}" for name in SPLITS[split]]
+        folder = find_part(root, ("", "data", ATOM3D[task].folder), names, f"{split} split of {task.upper()}").parent
+        listing = partial(list_items, folder, task)
+        origins[split] = Origin(folder, f"atom3d {task}", listing, folder)
+    return LabelledData(**origins, about=f"ATOM3D {task.upper()}, {root}", samples=SAMPLES[task])
+
+
+def list_items(folder: Path, task: str) -> Listing:
+    """The items of an LMDB folder, in its order. Raises StructureError."""
+    path = str(folder)
+    written = _get(path, "serialization_format").decode("latin-1")
+    if written != "json":
+        advice = "nothing is unpickled; ATOM3D's make_lmdb_dataset(..., serialization_format='json') converts it"
+        raise StructureError(path, "not JSON", f"serialization_format {written[:20]!r}; {advice}")
+    with structure_errors(path, "malformed set"):
+        count = int(_get(path, "num_examples"))
+        if (other := _task_of(path)) not in (task, None):
+            raise StructureError(path, "a set of another task", f"its items are those of {other}: --task {other}")
+        ids = json.loads(_get(path, "id_to_idx", b"{}"))
+        named = {i: "/".join(_target_and_decoy(name)) if task == "psr" else name for name, i in ids.items()}
+    names = [named.get(index, str(index)) for index in range(count)]
+    often = Counter(names)
+    names = [name if often[name] == 1 else f"{name}#{index}" for index, name in enumerate(names)]
+    return Listing([Item(name, path, index, task) for index, name in enumerate(names)], [])
+
+
+def _task_of(path: str) -> str | None:
+    """The task whose fields the first item has. None if it cannot be read: then it fails later, as an item."""
+    with contextlib.suppress(StructureError, TypeError):
+        held = {*_content(path, 0)}
+        return next((task for task, of in ATOM3D.items() if of.fields <= held), None)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item of an LMDB folder."""
+
+    name: str
+    path: str  # the folder
+    index: int
+    task: str
+
+    def read(self) -> Structure:
+        """Decompress and parse the item. Raises StructureError."""
+        path, item = f"{self.path}:{self.index}", _content(self.path, self.index)
+        with structure_errors(path, "malformed item"):
+            return ATOM3D[self.task].read(path, item)
+
+
+# ---- LMDB ------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4)  # of each process; LMDB refuses to open a folder twice
+def _environment(path: str):
+    """The opened LMDB folder."""
+    try:
+        import lmdb
+    except ImportError as error:
+        raise StructureError(path, "cannot be opened", "it needs the package lmdb: pip install lmdb") from error
+    with structure_errors(path, "cannot be opened"):
+        environment = lmdb.open(path, readonly=True, lock=False, create=False)
+    # LMDB maps the file into memory, and would crash the process beyond its end.
+    expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    size = Path(path, LMDB).stat().st_size
+    if size < expected:
+        environment.close()
+        raise StructureError(path, "truncated", f"{size} of {expected} bytes")
+    return environment
+
+
+def _get(path: str, key: str, default: bytes | None = None) -> bytes:
+    """The value of a key."""
+    environment = _environment(path)
+    with structure_errors(path, "cannot be opened"), environment.begin() as transaction:
+        value = transaction.get(key.encode(), default)
+    if value is None:
+        raise StructureError(path, "no such item", key)
+    return value
+
+
+def _content(path: str, index: int):
+    """An item, read but not looked into."""
+    with structure_errors(f"{path}:{index}", "damaged or truncated gzip data"):
+        text = gzip.decompress(_get(path, str(index)))
+    with structure_errors(f"{path}:{index}", "not JSON"):
+        return json.loads(text)
+
+
+# ---- frames ----------------------------------------------------------------------------------------------------------
+
+_TEXTS = ["chain", "insertion_code", "resname", "name", "altloc"]
+_VALUES = ["residue", "occupancy", "element", "x", "y", "z", "model", "subunit"]
+_ENDS = [[f"{name}{end}" for name in ("subunit", "model", "chain", "residue")] for end in (0, 1)]
+
+
+def _columns(item: dict, name: str, wanted: Sequence[str]) -> list[tuple]:
+    """Some columns of a data frame. Raises ValueError if one is missing or the rows differ in length."""
+    header, rows = item[name]["columns"], item[name]["data"]
+    for column in wanted:
+        if column not in header:
+            raise ValueError(f"{name}: no column {column}")
+    table = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(header, ())
+    return [table[column] for column in wanted]
+
+
+def _atoms(item: dict, name: str) -> list[tuple]:
+    """A frame of atoms as (`AtomRow`, model, subunit), one for every row."""
+    *texts, number, occupancy, element, x, y, z, model, subunit = _columns(item, name, _TEXTS + _VALUES)
+    chain, code, residue, atom, altloc = (list(map(str.strip, column)) for column in texts)
+    number, code = map(operator.index, number), [text or " " for text in code]
+    occupancy = [1.0 if value is None else float(value) for value in occupancy]
+    xyz, element = zip(*(map(float, axis) for axis in (x, y, z))), [(text or "").upper() for text in element]
+    rows = map(AtomRow, chain, number, code, residue, atom, altloc, occupancy, xyz, element)
+    return list(zip(rows, model, subunit))
+
+
+def _structure(path: str, atoms: list[tuple], subunit=None) -> Structure:
+    """The protein of the first model: of one subunit, or of all. `path` names the item in messages."""
+    chosen = [(row, model) for row, model, name in atoms if subunit is None or name == subunit]
+    if not chosen:
+        raise StructureError(path, "no atoms in it", "" if subunit is None else f"subunit {subunit!r:.100}")
+    return assemble(path, [row for row, model in chosen if model == chosen[0][1]], {}, restore_codes=False)
+
+
+def _rows_of(keys: Iterable) -> dict[tuple, list[int]]:
+    """Key -> its rows, in order. Residues that differ in their insertion code alone may share a key."""
+    rows = {}
+    for row, key in enumerate(keys):
+        rows.setdefault(key, []).append(row)
+    return rows
+
+
+# ---- the four tasks --------------------------------------------------------------------------------------------------
+
+
+def _target_and_decoy(text: str) -> tuple[str, str]:
+    """The two parts of an id of PSR, which is written as a Python tuple."""
+    match ast.literal_eval(text):
+        case (str(target), str(decoy)):
+            return target, decoy
+    raise ValueError(f"id is {text!r:.100}, not (target, decoy)")
+
+
+def _read_psr(path: str, item: dict) -> Structure:
+    """Protein structure ranking: one model of a protein and its GDT_TS."""
+    (target, _), score = _target_and_decoy(item["id"]), float(item["scores"]["gdt_ts"])
+    if not 0 <= score <= 1:  # also refuses NaN
+        raise ValueError(f"gdt_ts is {score}, not between 0 and 1")
+    labels = {"kind": "regression", "values": [score], "target": target}
+    return replace(_structure(path, _atoms(item, "atoms")), labels=labels)
+
+
+_MUTATION = re.compile(r"([A-Z])(\S)(-?[0-9]{1,9})([A-Za-z]?)([A-Z])")  # wild type, chain, number, code, mutant
+
+
+def _read_msp(path: str, item: dict) -> Structure:
+    """Mutation stability prediction: a complex, its mutant, and whether the mutation stabilises it.
+
+    The id ends with the mutations, joined by commas: `2VLO_A_B_AB95K` has Ala 95 of chain B replaced by Lys.
+    """
+    name, stabilised = item["id"], str(item["label"])
+    if stabilised not in ("0", "1"):
+        raise ValueError(f"label is {stabilised!r:.20}")
+    sides = [_structure(path, _atoms(item, f"{side}_atoms")) for side in ("original", "mutated")]
+    row_of = [{position: row for row, position in enumerate(side.positions)} for side in sides]
+    mutated: list[list[int]] = [[], []]
+    for text in name.rpartition("_")[2].split(","):
+        match = _MUTATION.fullmatch(text)
+        if match is None:
+            raise ValueError(f"id is {name!r:.100}, without a mutation")
+        wild, chain, number, code, mutant = match.groups()
+        for side, own_row, letter, rows in zip(sides, row_of, (wild, mutant), mutated, strict=True):
+            positions = [(chain, int(number), c) for c in (code or " ", code.upper() or " ")]
+            row = next((own_row[position] for position in positions if position in own_row), None)
+            present = "nothing" if row is None else ONE_LETTER[side.protein.residue_type[row]]
+            if present != letter:
+                raise StructureError(path, "mutation not in the structure", f"{text!r}: {present} for {letter}")
+            rows.append(row)
+    first = sides[0].protein.num_residues
+    mutated[1] = [first + row for row in mutated[1]]
+    return join(sides, first=first, mutated=mutated, label=int(stabilised))
+
+
+def _read_pip(path: str, item: dict) -> Structure:
+    """Protein interface prediction: two subunits and which of their residues touch.
+
+    If the frame also has the subunits unbound (four in all), the two that the positive pairs name are taken. An item
+    without positive pairs, or whose pairs name other than two subunits, fails: no sample could be drawn from it. A pair
+    knows no insertion codes: it means the first residue with that number.
+    """
+    atoms, (touching,) = _atoms(item, "atoms_pairs"), _columns(item, "atoms_neighbors", ["label"])
+    ends = []
+    for columns in _ENDS:
+        subunit, model, chain, number = _columns(item, "atoms_neighbors", columns)
+        ends.append(zip(subunit, model, map(str.strip, chain), number))
+    pairs = [pair for *pair, touch in zip(*ends, touching) if touch == 1]
+    subunits = list(dict.fromkeys(end[0] for pair in pairs for end in pair))
+    if len(subunits) != 2:
+        raise StructureError(path, "positive pairs of other than two subunits", f"{subunits!r:.200}")
+    sides, keys = [_structure(path, atoms, name) for name in subunits], []
+    for name, side in zip(subunits, sides, strict=True):
+        model = next(model for _, model, subunit in atoms if subunit == name)
+        keys += [(name, model, chain, number) for chain, number, _ in side.positions]
+    rows, row_pairs, dropped = _rows_of(keys), set(), Counter()
+    for left, right in pairs:
+        if left[0] != right[0] and left in rows and right in rows:
+            row_pairs.add(tuple(sorted((rows[left][0], rows[right][0]))))
+        else:
+            dropped["pairs that are not of a residue in each protein"] += 1
+    if not row_pairs:
+        raise StructureError(path, "no positive pairs", f"{len(pairs)} are not of a residue in each protein")
+    ambiguous = [row for row, key in enumerate(keys) if len(rows[key]) > 1]
+    pairs = torch.tensor(sorted(row_pairs), dtype=torch.int32)
+    joined = join(sides, first=sides[0].protein.num_residues, pairs=pairs, ambiguous=ambiguous)
+    return replace(joined, dropped=joined.dropped + dropped)
+
+
+def _read_res(path: str, item: dict) -> Structure:
+    """Residue identity: a structure, the residues whose types are predicted, and the atoms listed around each.
+
+    Of such a residue a sample shows the backbone only, whatever is listed (`samples.EnvironmentSamples`).
+    """
+    atoms, lists = _atoms(item, "atoms"), item["subunit_indices"]
+    (names,) = _columns(item, "labels", ["subunit"])
+    structure = _structure(path, atoms)
+    protein, positions = structure.protein, structure.positions
+    owners = zip(protein.atom_residue.tolist(), protein.atom_name.tolist())
+    atom = {(*positions[residue], name): i for i, (residue, name) in enumerate(owners)}
+    atom_of = np.full(len(atoms), -1)  # of every row of the frame; -1 if the parsing policy left it out
+    for i, (row, model, _) in enumerate(atoms):
+        if model == atoms[0][1]:
+            name = ATOM_INDEX.get(PARENT_ATOM.get((row.residue, row.atom), row.atom))
+            atom_of[i] = atom.get((row.chain, row.number, row.code, name), -1)
+    # The name of an environment has no insertion code, so the type decides between residues that share a number.
+    types = protein.residue_type.tolist()
+    rows_of = _rows_of((chain, str(number), kind) for (chain, number, _), kind in zip(positions, types))
+    environments, dropped = {}, Counter()
+    for name, indices in zip(names, lists, strict=True):
+        chain, number, residue = ["", "", *name.rsplit("_", 2)][-3:]
+        rows = rows_of.get((chain.strip(), number, RESIDUE_INDEX.get(PARENT.get(residue, residue))), [])
+        near = np.unique(atom_of[np.fromiter(map(operator.index, indices), np.int64)])
+        if len(rows) == 1 and rows[0] not in environments:
+            environments[rows[0]] = near[near >= 0]
+        else:
+            dropped["environments of no residue of the protein, of several, or listed before"] += 1
+    if not environments:
+        raise StructureError(path, "no environments", f"none of {len(names)} is of a residue that is in the protein")
+    labels = {"residues": list(environments), "counts": [len(near) for near in environments.values()]}
+    labels["atoms"] = torch.from_numpy(np.concatenate([*environments.values()]).astype(np.int32))
+    return replace(structure, dropped=structure.dropped + dropped, labels=labels)
+
+
+class OfTask(NamedTuple):
+    """What differs between the tasks."""
+
+    folder: str  # of the splits in an official archive
+    fields: set[str]  # of an item; they tell its task
+    read: Callable[[str, dict], Structure]
+
+
+ATOM3D = {
+    "psr": OfTask("split-by-year/data", {"atoms", "scores"}, _read_psr),
+    "msp": OfTask("split-by-sequence-identity-30/data", {"original_atoms", "mutated_atoms"}, _read_msp),
+    "pip": OfTask("DIPS-split/data", {"atoms_pairs", "atoms_neighbors"}, _read_pip),
+    "res": OfTask("split-by-cath-topology/data", {"atoms", "subunit_indices"}, _read_res),
+}

@@ -1,0 +1,97 @@
+"""Demo sets for the five downstream tasks: structures bundled with the package, and labels of our own.
+
+They let `finetune.py` run, and its parts be tested, without a data set. `demo_sets/TASK.json` says what the labels are,
+and for every entry its labels and how to make it from a bundled structure; `benchmarks/make_sets.py` wrote these files.
+"""
+
+import json
+from dataclasses import replace
+from functools import partial
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..files import checksum
+from ..protein.constants import RESIDUE_INDEX, O
+from ..protein.geometry import length, rotate_about_axis
+from ..protein.protein import Protein
+from ..reading.bundled import bundle_path
+from ..reading.sources import Listing, Origin, find_structures
+from ..reading.structure import Structure, join
+from .labelled_set import SPLITS, LabelledData
+from .samples import SAMPLES
+
+FOLDER = Path(__file__).parent / "demo_sets"
+SHAKE = 0.2  # angstrom by which every coordinate of a model moves (PSR)
+ENVIRONMENT_RADIUS = 10 * sqrt(3)  # angstrom around an ideal CB (RES)
+
+
+def demo_set(task: str) -> LabelledData:
+    """The demo set of a task: ec, pip, msp, res or psr."""
+    content = json.loads((FOLDER / f"{task}.json").read_text(encoding="utf-8"))
+    digest, origins = checksum(FOLDER / f"{task}.json"), {}
+    for split in SPLITS:
+        listing = partial(_listing, [entry for entry in content["entries"] if entry["split"] == split])
+        path, key = bundle_path() / f"demo-{task}-{split}", f"{digest} {split}"
+        origins[split] = Origin(path, key, listing, bundle_path(), in_cache=True)
+    classes, about = tuple(content["labels"]), content["about"]
+    return LabelledData(**origins, classes=classes, about=about, samples=SAMPLES[task])
+
+
+def _listing(entries: list[dict]) -> Listing:
+    sources = {source.name: source for source in find_structures(bundle_path()).sources}
+    return Listing([replace(sources[e["structure"]], name=e["name"], label=partial(make, e)) for e in entries], [])
+
+
+def make(entry: dict, structure: Structure) -> Structure:
+    """The structure of an entry: as bundled, bent (PSR), or followed by its mutant (MSP); and its labels."""
+    if "turns" in entry:
+        pos = model(structure.protein.pos, entry).float()
+        structure = replace(structure, protein=replace(structure.protein, pos=pos))
+    if "cut" in entry:
+        structure = join([structure, _alanine(structure, entry["labels"]["mutated"][0], entry["cut"])])
+    labels = _environments(structure.protein, entry["centres"]) if "centres" in entry else dict(entry["labels"])
+    if "pairs" in labels:
+        labels["pairs"] = torch.tensor(labels["pairs"], dtype=torch.int32)
+    return replace(structure, labels=labels)
+
+
+def model(pos: Tensor, entry: dict) -> Tensor:
+    """Coordinates (N, 3) bent and shaken, float64. `noise` of an entry is (seed, numbers to skip)."""
+    seed, drawn = entry["noise"]
+    random = np.random.Generator(np.random.PCG64(seed).advance(drawn))
+    return bend(pos, entry["turns"]) + SHAKE * torch.from_numpy(random.standard_normal(pos.shape))
+
+
+def bend(pos: Tensor, turns: list[list]) -> Tensor:
+    """Coordinates (N, 3) after turns about bonds, float64.
+
+    A turn is (start, end, angle in radian, first row that moves, earlier rows that move too).
+    """
+    pos, row = pos.double(), torch.arange(len(pos))
+    for start, end, angle, first, *others in turns:
+        moves = (row >= first) | torch.isin(row, torch.tensor(others, dtype=torch.long))
+        turned = rotate_about_axis(pos, pos[start][None], pos[end][None], pos.new_full((len(pos),), angle))
+        pos = torch.where(moves[:, None], turned, pos)
+    return pos
+
+
+def _alanine(structure: Structure, residues: list[int], cut: list[int]) -> Structure:
+    """The structure with these residues cut down to alanine; `cut` has the rows of the atoms that go."""
+    protein = structure.protein
+    types, keep = protein.residue_type.clone(), torch.ones(protein.num_atoms, dtype=torch.bool)
+    types[residues], keep[cut] = RESIDUE_INDEX["ALA"], False
+    return replace(structure, protein=replace(protein.select_atoms(keep), residue_type=types))
+
+
+def _environments(protein: Protein, centres: list[list]) -> dict:
+    """The labels of RES: the atoms around some residues. A centre is (row of the residue, ideal CB in angstrom)."""
+    rows = []
+    for residue, *ideal_cb in centres:
+        near = length(protein.pos - torch.tensor(ideal_cb)) <= ENVIRONMENT_RADIUS
+        near = torch.where(protein.atom_residue == residue, protein.atom_name <= O, near)
+        rows.append(near.nonzero().flatten().int())
+    return {"residues": [centre[0] for centre in centres], "counts": [*map(len, rows)], "atoms": torch.cat(rows)}

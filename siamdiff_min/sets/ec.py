@@ -1,0 +1,130 @@
+"""The EC set (Sec. 5.1, App. D): chains of the PDB and their enzyme numbers, in the splits of DeepFRI.
+
+The structures are folders or zips (read in place) of files named by PDB id and chain, as in `1ABC-A.pdb`. Two tables
+give the enzyme numbers, and how near the test chains are to the training split. Every file that is not used is listed
+with the reason.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from ..files import StructureError, read_rows, structure_errors
+from ..reading.sources import Listing, Origin, find_structures
+from .labelled_set import SPLITS, LabelledData, find_part
+
+FOLDERS = ("", "EnzymeCommission")
+ANNOTATION = ("nrPDB-EC_annot.tsv", "nrPDB-EC_2020.04_annot.tsv")
+TEST_TABLE = ("nrPDB-EC_test.csv", "nrPDB-EC_2020.04_test.csv")
+
+
+def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:
+    """The three splits of the EC set.
+
+    Args:
+        root: folder with train, valid (or val) and test, each a folder or a zip, and the two tables of the official
+            archive.
+        cutoff: 30, 40, 50, 70 or 95 %; the test split keeps chains with less identity to training, by the table.
+        ids: a text file; only the chains listed in it are used, in all splits.
+        needed: the splits that must be there; no others are looked for.
+
+    Raises:
+        StructureError: a split or table that is missing or malformed, a cutoff that the table does not have.
+    """
+    classes, annotated = _read_annotation(find_part(root, FOLDERS, ANNOTATION, "labels of EC"))
+    below = _read_cutoffs(find_part(root, FOLDERS, TEST_TABLE, "table of the test split of EC"), cutoff)
+    listed = {*annotated} if ids is None else _read_ids(ids)
+    origins, seen = {}, Counter()
+    for split in needed:
+        names = [f"{name}{ending}" for ending in ("", ".zip") for name in SPLITS[split]]
+        path = find_part(root, FOLDERS, names, f"{split} split of EC")
+        chosen = listed & (below if split == "test" else annotated.keys())
+        chains = {name: numbers for name, numbers in annotated.items() if name in chosen}
+        listing = _listing(path, chains)
+        seen.update(source.name for source in listing.sources)
+        origins[split] = Origin(path, f"ec {chains}", partial(replace, listing), path)
+    about = f"EC, {root}: {len(classes)} classes, {len(annotated)} chains with labels"
+    about += "" if ids is None else f", {len(listed)} chains listed in {ids}"
+    shared = sorted(chain for chain, count in seen.items() if count > 1)
+    about += f"; {len(shared)} in more than one split, e.g. {shared[0]}" if shared else ""
+    return LabelledData(**origins, classes=classes, about=about)
+
+
+def _listing(path: Path, chains: dict[str, list[str]]) -> Listing:
+    """The files of these chains, which have these classes; sorted by name."""
+    files, used = find_structures(path), {}
+    skipped = list(files.skipped)
+    for file in files.sources:
+        name = chain_id(file.name.rpartition("/")[2])
+        if name in chains and name not in used:
+            labels = {"kind": "labels", "values": [chains[name]]}
+            used[name] = replace(file, name=name, label=partial(replace, labels=labels))
+        else:
+            unknown = "no labels, or not in this split (--cutoff, --ids)" if name else "no PDB id and chain in the name"
+            skipped.append((str(file), "another file of the same chain" if name in used else unknown))
+    return Listing([used[name] for name in sorted(used)], skipped)
+
+
+def chain_id(text: str) -> str | None:
+    """PDB id and chain as the tables write them: "2FOR-A" for 2for_A, 2FOR-A_0001 and the like.
+
+    Chains keep their case: 3H4P has an A and an a.
+    """
+    match = re.match(r"([0-9][A-Za-z0-9]{3})[-_.]([A-Za-z0-9]+)", text)
+    return f"{match[1].upper()}-{match[2]}" if match else None
+
+
+# ---- the tables ------------------------------------------------------------------------------------------------------
+
+
+def _by_chain(rows: Iterable[Sequence[str]]) -> dict[str, list[str]]:
+    """Rows by the chain in their first cell. Raises ValueError if a cell names no chain, or a chain has two rows."""
+    chains = {}
+    for text, *cells in rows:
+        name = chain_id(text)
+        if name is None or name in chains:
+            raise ValueError(f"{'no chain' if name is None else 'a second row of a chain'}: {text!r:.100}")
+        chains[name] = cells
+    return chains
+
+
+def _read_annotation(path: Path) -> tuple[tuple[str, ...], dict[str, list[str]]]:
+    """The names of all classes in order, and those of every chain."""
+    rows = read_rows(path).values()
+    with structure_errors(path, "malformed table"):
+        (first, *_), classes, (second, *_), *chains = rows
+        if not first.startswith("### EC-numbers") or not second.startswith("### PDB-chain"):
+            raise ValueError("no lines '### EC-numbers' and '### PDB-chain'")
+        classes = tuple("\t".join(classes).rstrip("\t").split("\t"))  # as Excel leaves it
+        cells = _by_chain(chains)
+        if wrong := [name for name, row in cells.items() if not row or any(row[1:])]:
+            raise ValueError(f"{len(cells[wrong[0]])} cells of labels for {wrong[0]}")
+        annotated = {name: [number for number in row[0].split(",") if number] for name, row in cells.items()}
+        if unknown := sorted(set().union(*annotated.values()) - {*classes}):
+            raise ValueError(f"{unknown[0]!r:.100} is not among the labels")
+    return classes, annotated
+
+
+def _read_cutoffs(path: Path, cutoff: int) -> set[str]:
+    """The chains of the test split whose identity to training is below `cutoff` percent."""
+    rows = read_rows(path, ",").values()
+    with structure_errors(path, "malformed table"):
+        (_, *header), *chains = rows
+        percent = [int(re.fullmatch(r"\s*<?([0-9]{1,3})%?\s*", name)[1]) for name in header]  # "<30%"
+        if cutoff not in percent:
+            raise StructureError(path, "no such cutoff", f"{cutoff}, there are {percent}")
+        column = percent.index(cutoff)
+        return {name for name, cells in _by_chain(chains).items() if ("0", "1").index(cells[column])}
+
+
+def _read_ids(path) -> set[str]:
+    """The chains named in a text file, one or more in a line."""
+    cells = " ".join(cell for row in read_rows(path).values() for cell in row)
+    names = {text: chain_id(text) for text in re.split(r"[\s,]+", cells) if text}
+    wrong = [text for text, name in names.items() if name is None]
+    if wrong or not names:
+        raise StructureError(path, "malformed list", f"{wrong[0][:50]!r} is no PDB id and chain" if wrong else "empty")
+    return set(names.values())

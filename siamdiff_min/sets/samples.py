@@ -1,0 +1,284 @@
+"""Labelled samples of the downstream tasks: from a store to `Sample`s (Sec. 5.1).
+
+A sample is a pure function of (epoch, index). Beside every protein a store keeps a dict of labels. Rows in it count the
+residues, or atoms, of the entry from 0:
+
+    ec      kind "labels" (several classes at once); values: the classes of the protein as a list, in a list
+    psr     kind "regression"; values: GDT_TS in [0, 1], in a list; target: the protein that this is a model of
+    table   kind and values: one of the structure; or of some residues, then also rows, and places: chain and number.
+            Of several properties each value is a list, with nan for those that were not measured
+    msp     first: number of residues of the wild type, which come before those of the mutant; mutated: rows of the
+            mutated residues, [wild type, mutant]; label: 1 if the mutation stabilises the complex, else 0
+    pip     first: number of residues of the first protein; pairs (K, 2): rows of the positive pairs; ambiguous: rows of
+            residues never taken for negatives
+    res     residues: rows of the central residues; counts: number of atoms around each; atoms: rows of all these
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..downstream.sample import Sample, pack_samples
+from ..files import StoreError
+from ..protein.constants import CA, O
+from ..protein.geometry import length
+from ..protein.protein import Protein
+from ..reading.store import ProteinStore
+
+
+class Samples(torch.utils.data.Dataset):
+    """`samples[epoch, index] -> Sample`; `len(samples)` is the same in every epoch.
+
+    Args:
+        store: entries with the labels of this task.
+        classes: their names, in the order of the outputs (EC, tables).
+        max_residues: of each structure, only so many residues: those nearest to the mutation (MSP), or a window that is
+            drawn anew in every epoch, with a residue that has a label (EC, PSR, tables). None for all.
+
+    Raises StoreError if there is no sample: no structure has a label, or none of the residues that have one.
+    """
+
+    collate = staticmethod(pack_samples)
+
+    def __init__(self, store: ProteinStore, classes: Sequence[str] = (), max_residues: int | None = None):
+        self.store, self.max_residues, self.checksum = store, max_residues, store.checksum
+        self.class_index = {name: i for i, name in enumerate(classes)}
+        counts = [self.count(i) for i in range(len(store))]
+        if not sum(counts):
+            reason = f"not found: {store.not_found}" if store.not_found else f"{len(store)} structures give none"
+            raise StoreError(f"{store.path}: a split without any sample ({reason})")
+        self.entry = np.repeat(np.arange(len(store)), counts)  # of every sample, its entry in the store
+        self.within = np.arange(len(self.entry)) - np.repeat(np.cumsum([0, *counts[:-1]]), counts)  # its number there
+
+    def __len__(self) -> int:
+        return len(self.entry)
+
+    @property
+    def num_targets(self) -> int:
+        """How many things are predicted: one for every sample, or several of a structure."""
+        return len(self)
+
+    def count(self, index: int) -> int:
+        """How many samples an entry of the store gives."""
+        return 1
+
+    def labels(self, index: int) -> dict:
+        """The labels of an entry. Raises StoreError if it has none."""
+        labels = self.store.labels(index)
+        if not labels:
+            raise StoreError(f"{self.store.path}: {self.store.names[index]} has no labels, it is a plain structure")
+        return labels
+
+    def targets(self) -> np.ndarray:
+        """All targets (K, ...), for `Task.fit`; empty for tasks that do not need them."""
+        return np.zeros(0)
+
+    def sides(self, index: int, first: int) -> list[Protein]:
+        """The two structures of an entry: its `first` residues, and the others."""
+        return [self.store.read(index, 0, first), self.store.read(index, first)]
+
+    def whole(self, index: int, target: Tensor, group: str, start: int = 0, length: int | None = None) -> Sample:
+        """A sample that is one whole structure, or `length` residues of it."""
+        protein = self.store.read(index, start, length)
+        focus = torch.ones(protein.num_residues, dtype=torch.bool)
+        return Sample(protein, focus, target, (self.store.names[index],), (group,))
+
+
+class Unlabelled(Samples):
+    """Structures without labels, from any store. With `residues` every residue has a name of its own."""
+
+    def __init__(self, store: ProteinStore, residues: bool = False):
+        super().__init__(store)
+        self.residues = residues
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        sample = self.whole(key[1], torch.full((1,), torch.nan), "")
+        if not self.residues:
+            return sample
+        (name,) = sample.names
+        names = tuple(f"{name}:{chain}:{number}{code.strip()}" for chain, number, code in self.store.positions(key[1]))
+        return replace(sample, target=sample.target.expand(len(names)), names=names, groups=(name,) * len(names))
+
+
+class ValueSamples(Samples):
+    """EC, PSR and tables of the user's own: a structure and its value, or K of its residues and their values."""
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        labels, name = self.labels(key[1]), self.store.names[key[1]]  # one sample per entry
+        target = torch.tensor(self.target(labels).tolist())
+        rows = torch.tensor(labels.get("rows", ()), dtype=torch.long)
+        start, length = self.window(*key, rows)
+        sample = self.whole(key[1], target, labels.get("target", name), start, length)
+        if "places" not in labels:
+            return sample
+        inside = ((rows >= start) & (rows < start + length)).nonzero()[:, 0]
+        focus = torch.zeros_like(sample.focus)
+        focus[rows[inside] - start] = True
+        names = tuple(f"{name}:{labels['places'][i]}" for i in inside.tolist())
+        return replace(sample, focus=focus, target=target[inside], names=names, groups=(name,) * len(names))
+
+    def window(self, epoch: int, index: int, rows: Tensor) -> tuple[int, int]:
+        """First residue and length of what is kept of an entry: at most `max_residues`, one of `rows` among them."""
+        size = self.store.num_residues(index)
+        if self.max_residues is None or size <= self.max_residues:
+            return 0, size
+        random, first, last = np.random.default_rng([0, epoch, index]), 0, size - self.max_residues
+        if len(rows):
+            row = int(rows[random.integers(len(rows))])
+            first, last = max(first, row - self.max_residues + 1), min(last, row)
+        return int(random.integers(first, last + 1)), self.max_residues
+
+    def target(self, labels: dict) -> np.ndarray:
+        """The values of an entry: (K,) numbers or indices of classes, (K, C) 0 or 1 for several classes at once."""
+        kind, values = labels["kind"], labels["values"]
+        if kind == "classes":
+            return np.array([self.class_index[name] for name in values])
+        if kind != "labels":
+            return np.array(values, dtype=np.float64)
+        return np.array([[name in present for name in self.class_index] for present in values], dtype=np.float32)
+
+    @property
+    def num_targets(self) -> int:
+        return sum(len(self.labels(i)["values"]) for i in range(len(self)))
+
+    def targets(self) -> np.ndarray:
+        """The values of all structures or residues."""
+        return np.concatenate([self.target(self.labels(i)) for i in range(len(self))])
+
+
+class MutationSamples(Samples):
+    """MSP: a complex and its mutant, and whether the mutation stabilises it (1.0) or not."""
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        labels, name, sides = self.labels(key[1]), self.store.names[key[1]], []
+        first = labels["first"]
+        for protein, start, rows in zip(self.sides(key[1], first), (0, first), labels["mutated"], strict=True):
+            focus = torch.zeros(protein.num_residues, dtype=torch.bool)
+            focus[torch.tensor(rows) - start] = True
+            sides.append(self._around(protein, focus))
+        group = re.sub(r"_[^_]+$", "", name.partition("#")[0])  # the complex: its mutations are not independent
+        return _pair(sides, labels["label"], name, group)
+
+    def targets(self) -> np.ndarray:
+        return np.array([float(self.labels(i)["label"]) for i in range(len(self))])
+
+    def _around(self, protein: Protein, focus: Tensor) -> tuple[Protein, Tensor]:
+        """The `max_residues` residues nearest to those in focus (by CA), file order."""
+        if self.max_residues is None or protein.num_residues <= self.max_residues:
+            return protein, focus
+        ca = protein.pos[protein.atom_name == CA]
+        distance = length(ca[:, None] - ca[focus]).amin(1)
+        keep = torch.zeros_like(focus)
+        keep[distance.argsort(stable=True)[: self.max_residues]] = True
+        return protein.select_residues(keep), focus[keep]
+
+
+class EnvironmentSamples(Samples):
+    """RES: the surroundings of a residue whose type is hidden, and its type.
+
+    Of the residue itself only the backbone is there (differences.md, row 24: a CB would tell glycine apart).
+    """
+
+    def count(self, index: int) -> int:
+        return len(self.labels(index)["residues"])
+
+    def targets(self) -> np.ndarray:
+        types = [self.store.read(i).residue_type[self.labels(i)["residues"]] for i in range(len(self.store))]
+        return torch.cat(types).numpy()
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        index, number = int(self.entry[key[1]]), int(self.within[key[1]])
+        labels, protein = self.labels(index), self.store.read(index)
+        centre, listed = labels["residues"][number], labels["atoms"].split(labels["counts"])[number]
+        near = torch.zeros(protein.num_atoms, dtype=torch.bool)
+        near[listed.long()] = True
+        central = protein.atom_residue == centre
+        protein, focus = _with_atoms(protein, torch.where(central, protein.atom_name <= O, near), centre)
+        target = protein.residue_type[focus]
+        # Hidden twice: marked as masked, and without a type that anything could read.
+        protein = replace(protein, masked=focus, residue_type=protein.residue_type.masked_fill(focus, 0))
+        chain, residue_number, code = self.store.positions(index)[centre]
+        name = f"{self.store.names[index]}:{chain}:{residue_number}{code.strip()}"
+        return Sample(protein, focus, target, (name,), (self.store.names[index],))
+
+
+class InterfaceSamples(Samples):
+    """PIP: two residues of two proteins, each in its surroundings of 30 angstrom, and whether they touch (1.0) or not.
+
+    For every complex up to 10 of its positive pairs and as many others, drawn anew in every epoch.
+    """
+
+    positives = 10
+    radius = 30.0  # angstrom around the CA
+
+    def count(self, index: int) -> int:
+        """Twice the smallest of three numbers: `positives`, positive pairs, all other pairs."""
+        labels, size = self.labels(index), self.store.num_residues(index)
+        positive = labels["pairs"].numpy()
+        first, never = labels["first"], np.array(labels["ambiguous"], dtype=int)
+        others = (first - (never < first).sum()) * (size - first - (never >= first).sum())
+        others -= (~np.isin(positive, never).any(1)).sum()
+        return 2 * int(min(self.positives, len(positive), others))
+
+    def targets(self) -> np.ndarray:
+        return np.tile([1.0, 0.0], len(self) // 2)
+
+    def pairs(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs of residues (K, 2) of an entry and whether they touch (K,), positives first.
+
+        They depend on (epoch, index) only: every run, whatever its seed, is trained and tested on the same pairs.
+        """
+        labels, size = self.labels(index), self.store.num_residues(index)
+        positive, first = labels["pairs"].numpy().astype(np.int64), labels["first"]
+        random, half = np.random.default_rng([0, epoch, index]), self.count(index) // 2
+        chosen = positive[random.permutation(len(positive))[:half]]
+        taken = set(map(tuple, positive.tolist()))
+        never, negative = set(labels["ambiguous"]), []
+        while len(negative) < half:
+            i, j = int(random.integers(first)), int(random.integers(first, size))
+            if (i, j) not in taken and i not in never and j not in never:
+                taken.add((i, j))
+                negative.append((i, j))
+        pairs = np.concatenate([chosen, np.array(negative, dtype=np.int64).reshape(-1, 2)])
+        return pairs, np.repeat([1.0, 0.0], half)
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        index, number = int(self.entry[key[1]]), int(self.within[key[1]])
+        pairs, touch = self.pairs(key[0], index)
+        (left, right), first, name = pairs[number].tolist(), self.labels(index)["first"], self.store.names[index]
+        sides = []
+        for protein, residue in zip(self.sides(index, first), (left, right - first), strict=True):
+            ca = protein.pos[(protein.atom_residue == residue) & (protein.atom_name == CA)]
+            sides.append(_with_atoms(protein, length(protein.pos - ca) <= self.radius, residue))
+        return _pair(sides, touch[number], f"{name}:{left}-{right}", name)
+
+
+def _pair(sides: list[tuple[Protein, Tensor]], target: float, name: str, group: str) -> Sample:
+    """A sample of two structures, each with its residues in focus."""
+    proteins, focus = zip(*sides, strict=True)
+    target = torch.tensor([float(target)])
+    return Sample(Protein.pack(list(proteins)), torch.cat(focus), target, (name,), (group,))
+
+
+def _with_atoms(protein: Protein, keep: Tensor, centre: int) -> tuple[Protein, Tensor]:
+    """The protein of the atoms for which `keep` (N,) is True; and (R,), True for the residue that was `centre`."""
+    focus = torch.arange(protein.num_residues) == centre
+    kept = torch.zeros(protein.num_residues, dtype=torch.bool)
+    kept[protein.atom_residue[keep]] = True
+    return protein.select_atoms(keep).select_residues(kept), focus[kept]
+
+
+SAMPLES = {
+    "ec": ValueSamples,
+    "table": ValueSamples,
+    "psr": ValueSamples,
+    "msp": MutationSamples,
+    "pip": InterfaceSamples,
+    "res": EnvironmentSamples,
+}

@@ -1,0 +1,101 @@
+"""A task of the user's own: structures, and a table of labels for them or for their residues (docs/extending.md).
+
+`labels.py` reads the table. Here its names meet the structures. A column `split` says what is for testing; without it a
+hash of the sequence decides. One store of the structures serves all tables: labels are added as it is opened.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+
+from ..files import StructureError, first_three, read_rows
+from ..reading.sources import find_structures, structure_files, without_ending
+from ..reading.store import FAILURES, ProteinStore, finished_store
+from .label_table import Row, read_table
+from .labelled_set import SPLITS, LabelledData
+
+
+def table_set(
+    path,
+    data,
+    kind: str | None = None,
+    needed: Sequence[str] = tuple(SPLITS),
+    together: bool = False,
+    **columns,
+) -> LabelledData:
+    """The three splits of the structures in `data` that the table at `path` names. Those not `needed` may be empty.
+
+    With `together` all structures are in the test split. `read_table` says what kinds and columns there are.
+
+    Raises StructureError: the table is malformed, or its names do not match the structures in `data`.
+    """
+    table, labels, first = read_table(path, kind, **columns), defaultdict(list), {}
+    residues = bool(table.rows[0].place)
+    for row in table.rows:
+        name = without_ending(row.name) + (f"_{row.chain}" if row.chain and not residues else "")
+        if (other := first.setdefault((name, row.chain, row.place), row)) is not row:
+            problem = f"row {row.number} is of {name:.100} {row.place}".rstrip() + f", like row {other.number}"
+            problem += ": give their mean in one"
+            raise StructureError(path, "malformed table", problem)
+        labels[name].append(row)
+    store = finished_store(Path(data))
+    there = _names_in(store) if store else {source.name for source in find_structures(data).sources}
+    files = {name.rpartition("_")[0] for name in labels}
+    each_chain = not store and not residues and files <= there and not labels.keys() & there
+    _match(path, files if each_chain else labels.keys(), data, there)
+    split_of = dict.fromkeys(labels, "test") if together else _splits(path, labels, needed)
+    count = f"{len(table.rows)} residues of {len(labels)}" if residues else f"{len(labels)}"
+    about, notes = f"{table.kind} on {count} structures, {path}: {table.about}", table.notes
+    if unlabelled := sorted(there - labels.keys() - (files if each_chain else set())):
+        there = f"{len(there) - len(unlabelled)} of {len(there)} structures have a label"
+        notes = [*notes, f"{there}; without one: {first_three(unlabelled)}"]
+    origin = structure_files(data, each_chain=each_chain)
+    return LabelledData(
+        train=origin,
+        valid=origin,
+        test=origin,
+        classes=table.classes,
+        about=about,
+        notes=notes,
+        options={"kind": table.kind, "residues": residues, "each_chain": each_chain, **table.options},
+        labels=labels,
+        split_of=split_of,
+    )
+
+
+def _match(path, names: Set[str], data, there: Set[str]) -> None:
+    """Raise StructureError if one of these names fits several structures of `there`, or none."""
+    fitting = defaultdict(list)  # a file in several folders
+    for name in sorted(there):
+        fitting[name.rpartition("/")[2]].append(name)
+    for name in sorted(names & fitting.keys()):
+        if len(fitting[name]) > 1 and not names >= {*fitting[name]}:
+            raise StructureError(path, "a name that fits several structures", f"{name}: {first_three(fitting[name])}")
+    if missing := sorted(names - there):
+        written = {name.casefold(): name for name in there}
+        others = [f"; {name} is {written[name.casefold()]} there" for name in missing if name.casefold() in written]
+        detail = f"{len(missing)} of {len(names)}: {first_three(missing)}; {data} has {len(there)}"
+        detail += f": {first_three(sorted(there))}{''.join(others[:1])}"
+        raise StructureError(path, "names that match no structure", detail)
+
+
+def _names_in(store: Path) -> set[str]:
+    """The names of all sources of a finished store: its proteins, and what was not read or not wanted."""
+    _, *failures = read_rows(store / FAILURES).values()
+    return {*ProteinStore(store).names, *(name for name, *_ in failures)}
+
+
+def _splits(path, labels: Mapping[str, Sequence[Row]], needed: Sequence[str]) -> dict[str, str]:
+    """The split of every structure; "" if its sequence decides, which is known when the structures are read.
+
+    Raises StructureError if a structure has several splits, or a split that is `needed` has none.
+    """
+    splits = {}
+    for name, rows in labels.items():
+        splits[name], *others = {row.split for row in rows}
+        if others:
+            raise StructureError(path, "malformed table", f"{name:.100} is in several splits")
+    if "" not in splits.values() and (empty := set(needed) - set(splits.values())):
+        detail = f"{len(labels)} structures leave none for {' and '.join(sorted(empty))}"
+        raise StructureError(path, "a split without structures", detail)
+    return splits

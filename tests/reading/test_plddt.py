@@ -1,0 +1,110 @@
+"""`siamdiff build --min-plddt`: predicted structures of low confidence are skipped and counted."""
+
+import gzip
+import math
+import tarfile
+
+import pytest
+
+from siamdiff_min.reading.bundled import bundle_path
+from siamdiff_min.reading.parse import read_structure
+from siamdiff_min.reading.store import open_store
+from siamdiff_min.tools import build
+
+MMCIF = """data_x
+loop_
+_atom_site.group_PDB
+_atom_site.type_symbol
+_atom_site.label_atom_id
+_atom_site.label_comp_id
+_atom_site.auth_asym_id
+_atom_site.auth_seq_id
+_atom_site.Cartn_x
+_atom_site.Cartn_y
+_atom_site.Cartn_z
+_atom_site.B_iso_or_equiv
+"""
+
+
+def predicted(of) -> str:
+    """5PTI with the value `of(residue number, atom)` in the column of B factors."""
+    with tarfile.open(bundle_path() / "structures.tar") as archive:
+        text = gzip.decompress(archive.extractfile("5PTI_A.pdb.gz").read()).decode()
+    lines = [line for line in text.splitlines() if line.startswith("ATOM")]
+    return "".join(f"{line[:60]}{of(int(line[22:26]), line[12:16].strip()):6.2f}{line[66:]}\n" for line in lines)
+
+
+def as_mmcif(text: str) -> str:
+    cut = ((12, 16), (17, 20), (21, 22), (22, 26), (30, 38), (38, 46), (46, 54), (60, 66))
+    rows = [[line[a:b].strip() for a, b in cut] for line in text.splitlines()]
+    return MMCIF + "".join(f"ATOM {row[0][0]} {' '.join(row)}\n" for row in rows)
+
+
+HALF = predicted(lambda number, atom: 50 if number % 2 else 90)  # 58 residues: 29 have 50, 29 have 90
+
+
+ATOMS = predicted(lambda number, atom: 40 + len(atom))  # a value for each atom, as of AlphaFold 3, Boltz and Chai
+MEAN = 41.7  # over residues, to a decimal
+METRIC = "loop_\n_ma_qa_metric.id\n_ma_qa_metric.name\n_ma_qa_metric.type\n1 global pLDDT\n2 local pLDDT\n"
+COLUMNS = "model_id label_asym_id label_seq_id metric_id metric_value"
+LOCAL = "loop_\n" + "".join(f"_ma_qa_metric_local.{name}\n" for name in COLUMNS.split())
+LOCAL += "".join(f"1 A {number} 2 {30 if number % 2 else 50}\n" for number in range(1, 59))
+
+
+def mean_plddt(text: str) -> float | None:
+    return read_structure("x", text).plddt
+
+
+@pytest.mark.parametrize("form", [str, as_mmcif])
+def test_the_mean_is_over_residues(form):
+    assert mean_plddt(form(HALF)) == pytest.approx(70)
+    assert mean_plddt(form(predicted(lambda number, atom: 0.5 if number % 2 else 0.9))) == pytest.approx(70)
+    if form is str:
+        other = predicted(lambda n, atom: n % 3)
+        assert mean_plddt(f"MODEL 1\n{HALF}ENDMDL\nMODEL 2\n{other}ENDMDL\n") == pytest.approx(70)
+        assert mean_plddt(f"{HALF}END\n{other}END\n") == pytest.approx(70)
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("EXPDTA    THEORETICAL MODEL\n" + HALF, 70),
+    ("EXPDTA    X-RAY DIFFRACTION\n" + HALF, None),  # one B factor for each residue, as of a coarse experiment
+    ("EXPDTA    SOLUTION NMR\n" + ATOMS, None),
+    (as_mmcif(HALF) + "_exptl.method 'X-RAY DIFFRACTION'\n_software.name AlphaFold\n", None),
+    (as_mmcif(HALF) + "_exptl.method 'THEORETICAL MODEL'\n", 70),
+    (as_mmcif(ATOMS) + METRIC, MEAN),
+    (as_mmcif(ATOMS) + "_software.name AlphaFold-beta-20231127\n", MEAN),
+    (as_mmcif(ATOMS) + "_software.name 'Boltz-2'\n", MEAN),
+    (as_mmcif(ATOMS) + "_software.name CHAINSAW\n", math.nan),  # a program of crystallographers
+    (as_mmcif(ATOMS).replace("auth_", "label_") + METRIC + LOCAL, 40),
+    (as_mmcif(ATOMS).replace("auth_", "label_") + LOCAL, 40),
+    (as_mmcif(ATOMS) + METRIC.replace("pLDDT", "QMEAN"), math.nan),
+    (ATOMS, math.nan),
+    (HALF.replace(" 50.00 ", "****** ", 1), math.nan),
+    (as_mmcif(HALF).replace(" 50.00\n", " ?\n", 1) + METRIC, math.nan),
+    (predicted(lambda number, atom: 0), math.nan),
+    (predicted(lambda number, atom: 101 if number == 5 else 70), math.nan),
+    (predicted(lambda number, atom: -1 if number == 5 else 70), math.nan),
+    ("".join(line + "\n" for line in HALF.splitlines() if line[12:16].strip() == "CA"), math.nan),
+])  # fmt: skip
+def test_the_words_of_a_file_decide_then_its_b_factors(text, expected):
+    """None is of an experiment, nan of a file that says neither."""
+    assert mean_plddt(text) == pytest.approx(expected, abs=0.05, nan_ok=True)
+
+
+def test_low_confidence_is_skipped_and_counted(tmp_path, capsys):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "good.pdb").write_text(predicted(lambda number, atom: 80 + number % 2))
+    (data / "low.pdb").write_text(HALF)
+    (data / "experiment.pdb").write_text("EXPDTA    X-RAY DIFFRACTION\n" + ATOMS)
+    (data / "silent.pdb").write_text(ATOMS)
+    (data / "low3.cif").write_text(as_mmcif(ATOMS) + METRIC)
+    assert build.main([str(data), "--min-plddt", "75"]) == 0
+    said = capsys.readouterr().out
+    assert "seen 5 = used 3 + skipped 2 (mean pLDDT below 75 2) + failed 0" in said
+    assert "left out or replaced 1 (files that name neither pLDDT nor an experiment (kept) 1)" in said
+    chosen = open_store(said.split(": seen")[0])
+    assert chosen.names == ["experiment", "good", "silent"]
+    assert "low\tskipped\tmean pLDDT below 75\t" in (chosen.path / "failures.tsv").read_text()
+    everything = open_store(data)
+    assert everything.names == ["experiment", "good", "low", "low3", "silent"] and everything.path != chosen.path

@@ -1,0 +1,200 @@
+"""Finding structures in folders and archives, hostile archives, and the bundle."""
+
+import errno
+import gzip
+import os
+import tarfile
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from helpers import reasons, special, tar
+
+from siamdiff_min.files import MachineError, StructureError
+from siamdiff_min.reading.bundled import bundle_index, bundle_path
+from siamdiff_min.reading.pool import read_all
+from siamdiff_min.reading.sources import LOCK, data_files, find_structures
+
+TEXT = b"".join(
+    b"ATOM  %5d  CA  GLY A%4d    %8.3f   0.000   0.000  1.00  0.00           C\n" % (i, i, 3.8 * i) for i in range(1, 4)
+)
+
+
+def write_tar(path, members):
+    path.write_bytes(tar(members))
+    return path
+
+
+def names(listing):
+    return [source.name for source in listing.sources]
+
+
+def test_a_folder_is_searched_recursively_and_sorted(tmp_path):
+    for file in ("b.pdb", "a.cif", "x/c.ent", "x/y/d.pdb.gz", "x/Z.CIF.gz", "readme.txt", ".pdb", "my.store/f.pdb"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_bytes(TEXT)
+    for file in (LOCK, f"{'0' * 16}/e.pdb", f"{'0' * 16}-{'1' * 12}/e.pdb", "g.pdb", f"sub/{'0' * 16}/h.pdb"):
+        (tmp_path / "data.store" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data.store" / file).write_bytes(TEXT)
+    listing = find_structures(tmp_path)
+    assert names(listing) == ["Z", "a", "b", "c", "d", "f"]
+    assert reasons(listing) == {"not a structure file": 2}  # stores are not searched, what is only called so is
+    (tmp_path / "x" / "a.cif").write_bytes(TEXT)
+    assert [name for name in names(find_structures(tmp_path)) if "a" in name] == ["a", "x/a"]
+
+
+def test_hidden_files_of_macos_are_skipped(tmp_path):
+    (tmp_path / "__MACOSX").mkdir()
+    for file in ("a.pdb", "._a.pdb", "__MACOSX/b.pdb"):
+        (tmp_path / file).write_bytes(TEXT if file == "a.pdb" else b"\0\5\x16\7")
+    write_tar(tmp_path / "x.tar", [("c.pdb", TEXT), ("._c.pdb", b"\0\5\x16\7"), ("__MACOSX/._c.pdb", b"")])
+    listing = find_structures(tmp_path)
+    assert names(listing) == ["a", "c"] and reasons(listing) == {"a hidden file of macOS": 4}
+
+
+def test_one_kind_of_file_is_taken_of_each_structure(tmp_path):
+    alphafold = [f"AF-P1-F{k}-model_v6.{kind}.gz" for k in (1, 2) for kind in ("cif", "pdb")]
+    listing = find_structures(write_tar(tmp_path / "UP1.tar", [(name, gzip.compress(TEXT)) for name in alphafold]))
+    assert names(listing) == ["AF-P1-F1-model_v6", "AF-P1-F2-model_v6"]
+    assert all(source.member.endswith(".pdb.gz") for source in listing.sources)
+    assert reasons(listing) == {"another file of the same structure": 2}
+
+
+def test_a_folder_of_archives_and_a_single_file(tmp_path):
+    write_tar(tmp_path / "one.tar", [("a.pdb", TEXT)])
+    write_tar(tmp_path / "two.tar", [("a.pdb", TEXT), ("b.pdb", TEXT)])
+    (tmp_path / "c.pdb").write_bytes(TEXT)
+    before = data_files(tmp_path)
+    with zipfile.ZipFile(tmp_path / "six.zip", "w") as archive:
+        archive.writestr("sub/d.pdb", TEXT)
+    listing = find_structures(tmp_path)
+    assert names(listing) == ["b", "c", "d", "one/a", "two/a"] and data_files(tmp_path).items() > before.items()
+    assert listing.sources[2].read().protein.num_residues == 3
+    assert names(find_structures(tmp_path / "c.pdb")) == ["c"]
+    assert find_structures(tmp_path / "c.pdb").sources[0].read().protein.num_residues == 3
+
+
+def test_processes_that_read_a_zip_at_once_do_not_move_each_others_place(tmp_path):
+    """Also if the process that they are forked from has read it before."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for i in range(100):
+            archive.writestr(f"{i}.pdb", b"REMARK %d\n" % i * 1000 + TEXT)
+    sources = find_structures(tmp_path / "a.zip").sources
+    sources[0].read()
+    assert [str(x) for x in read_all(sources, 2) if isinstance(x, StructureError)] == []
+
+
+def test_links_in_a_folder(tmp_path):
+    (tmp_path / "a.pdb").write_bytes(TEXT)
+    (tmp_path / "b.pdb").symlink_to(tmp_path / "a.pdb")
+    (tmp_path / "c.pdb").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    listing = find_structures(tmp_path)
+    assert names(listing) == ["a", "b"]
+    assert reasons(listing) == {"not a regular file": 1, "folder that is not entered": 1}
+    assert [Path(file).name for file in data_files(tmp_path)] == ["a.pdb", "b.pdb"]
+
+
+def test_damaged_archives_are_an_error_that_names_them(tmp_path):
+    whole = write_tar(tmp_path / "x.tar", [("a.pdb", TEXT), ("b.pdb", TEXT), ("c.pdb", TEXT)]).read_bytes()
+    path = tmp_path / "y.tar"
+    second = 512 + 512  # the first member is a header and one block
+    for data in (b"", b"not an archive" * 100, whole[: second + 700], whole[: second + 100], b"\x1f\x8b" + whole):
+        path.write_bytes(data)
+        with pytest.raises(StructureError, match=r"y\.tar: damaged archive"):
+            find_structures(path)
+    path.write_bytes(whole[:second] + b"\1" * 512 + whole[second + 512 :])  # tarfile would end the list here
+    with pytest.raises(StructureError, match="no valid header at byte 1024"):
+        find_structures(path)
+
+
+def test_members_of_an_archive_that_fails_as_a_whole_are_not_counted_one_by_one(tmp_path):
+    """Half a list of its members is no part of what was seen."""
+    members = [(special("link.pdb", tarfile.SYMTYPE, "a.pdb"), b""), ("a.pdb", TEXT)]
+    whole = write_tar(tmp_path / "whole.tar", members).read_bytes()
+    (tmp_path / "half.tar").write_bytes(whole[: 3 * 512 - 100])
+    listing = find_structures(tmp_path)
+    assert names(listing) == ["a", "half.tar"] and reasons(listing) == {"not a regular file": 1}
+    with pytest.raises(StructureError, match="damaged archive"):
+        listing.sources[1].read()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES])
+def test_a_fault_of_the_machine_is_none_of_a_folder(tmp_path, monkeypatch, number):
+    """A folder that cannot be entered is skipped by name; a disk that fails ends it all."""
+
+    def fails(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "scandir", fails)
+    if number == errno.EACCES:
+        assert reasons(find_structures(tmp_path)) == {"folder that is not entered": 1}
+    else:
+        with pytest.raises(MachineError, match=rf"{tmp_path.name}: {os.strerror(number)}; that is a fault of the mach"):
+            find_structures(tmp_path)
+
+
+def test_the_bundle_holds_what_its_index_says():
+    index = bundle_index()
+    listing = find_structures(bundle_path())
+    assert len(listing.sources) == len(index) == 217
+    assert Counter(row["set"] for row in index) == {"structure": 180, "complex": 37}
+    by_file = {f"{os.path.basename(s.path).removesuffix('.tar')}/{s.member}": s for s in listing.sources}
+    assert by_file.keys() == {row["file"] for row in index}
+
+
+def test_the_readme_of_the_bundle_credits_every_entry():
+    text = (bundle_path() / "README.md").read_text()
+    assert "CC0 1.0" in text
+    for row in bundle_index():
+        package = row["source_package"].partition(":")[2]
+        assert f"| {row['file']} | {row['pdb_id']} | {row['chains']} | {package} (" in text
+
+
+def test_a_packed_tar_is_read_like_a_plain_one(tmp_path, monkeypatch):
+    """Unpacked once, by the process that lists it; nothing of it stays on the disk."""
+    (tmp_path / "x.tar").write_bytes(plain := tar([(f"sub/{i}.pdb", TEXT + b"END\n" * 9**i) for i in range(5)]))
+    (tmp_path / "x.tar.gz").write_bytes(gzip.compress(plain))
+    (tmp_path / "y.tgz").write_bytes(gzip.compress(plain)[:-20])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    listing = find_structures(tmp_path / "x.tar.gz")
+    assert names(listing) == names(find_structures(tmp_path / "x.tar"))
+    monkeypatch.setattr(gzip, "open", None)  # what was unpacked is there for the processes that read
+    for found in read_all(listing.sources, 2):
+        assert found.protein.num_residues == 3
+    assert not os.listdir(tmp_path / "temporary")
+    monkeypatch.undo()
+    with pytest.raises(StructureError, match=r"y\.tgz: damaged archive .EOFError"):
+        find_structures(tmp_path / "y.tgz")
+
+
+@pytest.mark.parametrize("newer, older", [(TEXT, TEXT * 2), (TEXT * 2, TEXT)], ids=["smaller", "larger"])
+@pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".zip"])
+def test_of_a_member_that_is_there_twice_the_last_counts(tmp_path, ending, newer, older):
+    """`tar -r` adds the new one at the end."""
+    members = [("x.pdb", older), ("notes", b"1"), ("y.pdb", TEXT), ("notes", b"2"), ("x.pdb", newer)]
+    path = tmp_path / f"a{ending}"
+    if ending == ".zip":
+        with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "w") as archive:
+            for name, data in members:
+                archive.writestr(name, data)
+    else:
+        path.write_bytes(tar(members) if ending == ".tar" else gzip.compress(tar(members)))
+    listing = find_structures(path)
+    assert names(listing) == ["x", "y"] and reasons(listing) == {
+        "an older member of the same name": 2,
+        "not a structure file": 1,
+    }
+    assert listing.sources[0].size == len(newer) == len(listing.sources[0]._member())
+
+
+def test_biological_assemblies_and_packed_archives_by_name(tmp_path):
+    for file in ("a.pdb1", "b.pdb1.gz", "b.cif", "z.tar.xz", "c.7z"):
+        (tmp_path / file).write_bytes(gzip.compress(TEXT) if file.endswith("gz") else TEXT)
+    listing = find_structures(tmp_path)
+    assert names(listing) == ["a", "b"] and listing.sources[0].read().protein.num_residues == 3
+    assert listing.sources[1].path.endswith("b.cif")
+    packed = {f"{name} is a packed archive, unpack it first": 1 for name in ("z.tar.xz", "c.7z")}
+    assert reasons(listing) == packed | {"another file of the same structure": 1}

@@ -1,0 +1,465 @@
+"""The store: equal to direct reading, whatever the number of processes or interruptions; damage; crops; split."""
+
+import hashlib
+import importlib
+import json
+import multiprocessing
+import os
+import pickle
+import re
+import shutil
+from argparse import Namespace
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import assert_equal
+
+from benchmarks.pdb import write_pdb
+from siamdiff_min import cli
+from siamdiff_min.files import ConfigError, StoreError, WriteError, replacing
+from siamdiff_min.protein.constants import ATOM_ELEMENT
+from siamdiff_min.protein.protein import Protein
+from siamdiff_min.reading import sources
+from siamdiff_min.reading import store as stores
+from siamdiff_min.reading.bundled import bundle_index, bundle_path
+from siamdiff_min.reading.crops import Crops, split
+from siamdiff_min.reading.shards import load_shard
+from siamdiff_min.reading.sources import find_structures, structure_files
+from siamdiff_min.reading.store import META, ProteinStore, open_store
+from siamdiff_min.tools import build
+
+SIZES = (5, 1, 12, 30, 7, 9, 3, 4, 8, 2)
+
+
+def protein(size: int, seed: int) -> Protein:
+    """CA, some with N or O: random, two chains where there is more than one residue, an insertion code."""
+    g = torch.Generator().manual_seed(seed)
+    has = torch.rand(size, 3, generator=g) < 0.7
+    has[:, 1] = True
+    residue, slot = has.nonzero().T
+    chain = (torch.arange(size) >= (size + 1) // 2).long()
+    ca = torch.arange(size)[:, None] * torch.tensor([3.8, 0.0, 0.0]) + torch.randn(size, 3, generator=g) * 0.3
+    return Protein(
+        pos=(torch.randn(len(slot), 3, generator=g) * 0.3 + ca[residue]).round(decimals=3),
+        element=torch.tensor(ATOM_ELEMENT)[torch.tensor([0, 1, 3])[slot]],
+        atom_name=torch.tensor([0, 1, 3])[slot],
+        atom_residue=residue,
+        residue_type=torch.randint(20, (size,), generator=g),
+        masked=torch.zeros(size, dtype=torch.bool),
+        residue_number=torch.arange(size) - 3,
+        insertion_code=torch.where(torch.arange(size) % 4 == 3, ord("B"), ord(" ")),
+        residue_index=torch.arange(size) - chain * ((size + 1) // 2),
+        chain=chain,
+        residue_protein=torch.zeros(size, dtype=torch.long),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Ten small structures, three files that cannot be read and one that is none."""
+    root = tmp_path / "data"
+    (root / "sub").mkdir(parents=True)
+    for i, size in enumerate(SIZES):
+        write_pdb(root / ("sub" if i % 3 == 0 else "") / f"p{i}.pdb", protein(size, seed=i))
+    (root / "bad1.pdb").write_text("<html>")
+    (root / "bad2.pdb").write_text("")
+    (root / "bad3.cif").write_text("data_x\n")
+    (root / "notes.txt").write_text("")
+    return root
+
+
+@pytest.fixture
+def small_steps(monkeypatch):
+    monkeypatch.setattr(stores, "SHARD", 3)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIAMDIFF_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    monkeypatch.setattr(stores.os, "access", lambda path, mode: False)
+
+
+def digest(store) -> dict[str, str]:
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(store.iterdir())}
+
+
+def tree(folder) -> dict[str, bytes | None]:
+    """Everything under a folder, None for a folder."""
+    return {str(f.relative_to(folder)): None if f.is_dir() else f.read_bytes() for f in sorted(folder.rglob("*"))}
+
+
+# ---- building --------------------------------------------------------------------------------------------------------
+
+
+def test_the_store_equals_direct_reading(folder, tmp_path, small_steps):
+    store = ProteinStore(open_store(folder, tmp_path / "s").path)
+    direct = {s.name: s.read() for s in find_structures(folder).sources if s.name.startswith("p")}
+    assert store.names == sorted(direct) == [f"p{i}" for i in range(10)]
+    assert [store.num_residues(i) for i in range(len(store))] == list(SIZES)
+    for i, name in enumerate(store.names):
+        assert_equal(store[i], direct[name].protein)
+        assert_equal(store[i], protein(SIZES[i], seed=i))
+        assert store.positions(i) == direct[name].positions
+    assert_equal(store[-1], store[9])
+    for index in (10, -11):
+        with pytest.raises(IndexError):
+            store[index]
+
+
+def test_number_of_processes_changes_no_byte(folder, tmp_path, small_steps):
+    one, three = (open_store(folder, tmp_path / f"s{workers}", workers) for workers in (1, 3))
+    assert one.path.name == three.path.name and digest(one.path) == digest(three.path)
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("shard", [1, 0, 4])
+def test_a_build_that_is_killed_goes_on_and_gives_the_same_bytes(folder, tmp_path, small_steps, monkeypatch, shard):
+    """What is read again is what its last shard had, at most."""
+    whole, write, read_all, read = open_store(folder, tmp_path / "whole"), stores.write_file, stores.read_all, []
+
+    def die(file, *args):
+        if file.name == f"{shard:05d}.pt":
+            raise KeyboardInterrupt
+        write(file, *args)
+
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        context.setattr(stores, "write_file", die)
+        open_store(folder, tmp_path / "s")
+    unfinished = tmp_path / "s" / whole.path.name
+    with pytest.raises(StoreError, match="not a finished store"):
+        ProteinStore(unfinished)
+    monkeypatch.setattr(stores, "read_all", lambda sources, count: (read.extend(sources), read_all(sources, count))[1])
+    assert open_store(folder, tmp_path / "s").path == unfinished
+    assert len(read) == 13 - 3 * shard and digest(unfinished) == digest(whole.path)
+
+
+def test_a_meta_json_of_the_users_is_data(folder):
+    (folder / META).write_text('{"format": 1}')
+    before = tree(folder)
+    assert len(open_store(folder)) == 10 and tree(folder) == before
+    with pytest.raises(StoreError, match="not a"):
+        ProteinStore(folder)
+
+
+@pytest.mark.parametrize("script, options", [("siamdiff_min.pretrain", ""), ("siamdiff_min.finetune", "--task psr")])
+def test_a_dry_run_changes_nothing_on_the_disk(folder, cache, tmp_path, script, options, capsys):
+    data = [] if options else ["--data", str(folder)]
+    before = tree(tmp_path)
+    assert open_store(folder, build=False) is None
+    main = importlib.import_module(script).main
+    assert main([*options.split(), *data, "--dry-run", "--out", str(tmp_path / "out"), "--size", "tiny"]) == 0
+    assert tree(tmp_path) == before and "not converted to a store yet" in capsys.readouterr().out
+
+
+def test_a_name_that_is_not_utf8(folder, capsys):
+    """And what is printed has to be UTF-8."""
+    odd = str(folder)
+    os.rename(f"{odd}/p1.pdb", os.fsdecode(os.fsencode(odd) + b"/p\xfe.pdb"))
+    assert cli.main(["build", odd]) == 0 and "seen 14 = used 10" in capsys.readouterr().out
+    store = open_store(odd)
+    assert os.fsdecode(b"p\xfe") in store.names and len(store) == 10
+
+
+@pytest.mark.parametrize("files, found", [([], "it is empty"), (["a.txt", "b.xz"], "not a structure file 2")])
+def test_where_nothing_is_found_it_is_said_what_was_looked_for(tmp_path, files, found):
+    (tmp_path / "data").mkdir()
+    for name in files:
+        (tmp_path / "data" / name).write_text("<html>")
+    reason = rf"no protein that can be read in .*data \({found}\); looked for \.pdb, .*\.cif\.gz.*\.tar.*failures\.tsv"
+    with pytest.raises(StoreError, match=reason):
+        open_store(tmp_path / "data", tmp_path / "s")
+    assert open_store(tmp_path / "data", tmp_path / "s", build=False) is None
+
+
+def test_a_disk_that_is_full_is_said_and_loses_nothing(folder, tmp_path, small_steps, monkeypatch):
+    with pytest.raises(WriteError, match="could not write"):
+        open_store(folder, folder / "p1.pdb" / "s")
+    store = open_store(folder, tmp_path / "s")
+    before = digest(store.path)
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    write_pdb(folder / "new.pdb", protein(6, seed=99))
+    with monkeypatch.context() as context, pytest.raises(WriteError, match=r"could not write .*: No space left"):
+        context.setattr(os, "fsync", full)
+        open_store(folder, tmp_path / "s")
+    assert digest(store.path) == before
+    assert len(open_store(folder, tmp_path / "s")) == 11
+
+
+def test_two_processes_that_write_one_file(tmp_path):
+    """The later one writes it. The earlier one neither puts half of it in its place, nor removes it."""
+    path, early, late = tmp_path / "x", replacing(tmp_path / "x"), replacing(tmp_path / "x")
+    path.write_bytes(b"old")
+    early.__enter__().write(b"early")
+    file = late.__enter__()
+    file.write(b"la")
+    file.flush()
+    with pytest.raises(WriteError, match="another process writes it too"):
+        early.__exit__(None, None, None)
+    assert path.read_bytes() == b"old"
+    file.write(b"te")
+    late.__exit__(None, None, None)
+    assert tree(tmp_path) == {"x": b"late"}
+
+
+# ---- opening ---------------------------------------------------------------------------------------------------------
+
+
+def test_open_builds_once_and_again_when_the_data_change(folder, capsys):
+    first = open_store(folder)
+    assert first.path.parent == folder.with_name("data.store")
+    before = tree(folder.parent)
+    assert open_store(folder).path == open_store(first.path).path == open_store(first.path.parent).path == first.path
+    assert tree(folder.parent) == before
+    write_pdb(folder / "new.pdb", protein(6, seed=99))
+    capsys.readouterr()
+    assert len(open_store(folder)) == 11 and "seen 15" in capsys.readouterr().err
+    assert len(open_store(first.path)) == 10
+    with pytest.raises(StoreError, match=rf"has 2 finished stores, give one of them: .*{first.path.name}"):
+        open_store(first.path.parent)
+    with pytest.raises(ConfigError, match="is a finished store: nothing is built from it"):
+        open_store(structure_files(first.path, min_plddt=70))
+    (folder / "new.pdb").unlink()
+    assert open_store(folder).path == first.path and capsys.readouterr().err == ""
+
+
+def test_names_sizes_and_times_decide_on_a_store_and_its_content_on_a_run(folder, tmp_path):
+    """Copied or moved with its times a folder keeps its store. Without them it gets another one, of equal checksum."""
+    store = open_store(folder)
+    shutil.copytree(folder, tmp_path / "copy")  # as `cp -a`
+    assert open_store(tmp_path / "copy").path.name == store.path.name
+    (tmp_path / "new").mkdir()
+    for name in ("data", "data.store"):
+        (tmp_path / name).rename(tmp_path / "new" / name)
+    before = tree(tmp_path / "new")
+    moved = open_store(tmp_path / "new" / "data")
+    assert moved.checksum == store.checksum and tree(tmp_path / "new") == before
+    os.utime(tmp_path / "new" / "data" / "p1.pdb", ns=(5, 5))
+    again = open_store(tmp_path / "new" / "data")
+    assert again.path != moved.path and again.checksum == store.checksum
+    (tmp_path / "copy" / "bad1.pdb").unlink()  # what could not be read does not matter, nor where the data lay
+    assert open_store(tmp_path / "copy").checksum == store.checksum
+    os.rename(tmp_path / "copy" / "p1.pdb", tmp_path / "copy" / "p1a.pdb")
+    assert open_store(tmp_path / "copy").checksum != store.checksum
+
+
+def test_two_versions_lie_side_by_side(folder, monkeypatch):
+    before = open_store(folder)
+    with monkeypatch.context() as context:
+        context.setattr(stores, "FORMAT", "siamdiff_min store, version 99")
+        after = open_store(folder)
+        assert after.path.parent == before.path.parent and after.path != before.path
+        with pytest.raises(StoreError, match="is not a siamdiff_min store, version 99: give the structures"):
+            open_store(before.path)
+    assert open_store(folder).path == before.path
+
+
+def test_a_single_file_leaves_nothing_beside_itself(folder, cache):
+    before = tree(folder)
+    store = open_store(folder / "p1.pdb")
+    assert store.names == ["p1"] and store.path.parent.parent == cache and tree(folder) == before
+    assert open_store(folder / "p1.pdb", folder.parent / "chosen").path.parent == folder.parent / "chosen"
+
+
+def test_beside_the_data_nothing_is_written_if_that_is_asked(folder, cache):
+    """As for --predict; a store that is there is used."""
+    before = tree(folder.parent)
+    assert open_store(folder, beside=False).path.parent.parent == cache
+    shutil.rmtree(cache)
+    assert tree(folder.parent) == before
+    store = open_store(folder)
+    assert open_store(folder, beside=False).path == store.path and not cache.exists()
+
+
+def test_folders_that_cannot_be_written_have_their_stores_in_the_cache(folder, cache, tmp_path, read_only):
+    """Two of one name have places of their own there; a store that lies beside the data is used."""
+    shutil.copytree(folder, tmp_path / "two" / "data")
+    one, two = (open_store(place) for place in (folder, tmp_path / "two" / "data"))
+    assert one.path.parent != two.path.parent and one.path.parent.parent == two.path.parent.parent == cache
+    assert re.fullmatch(r"data-[0-9a-f]{12}\.store", one.path.parent.name) and open_store(folder).path == one.path
+    one.path.parent.rename(folder.with_name("data.store"))
+    assert open_store(folder).path.parent == folder.with_name("data.store")
+
+
+def test_two_processes_that_open_at_once(folder, tmp_path, capfd):
+    """One builds, the other waits."""
+    fork = multiprocessing.get_context("fork")
+    both = [fork.Process(target=open_store, args=(folder, tmp_path / "s")) for _ in range(2)]
+    for method in ("start", "join"):
+        for process in both:
+            getattr(process, method)()
+    assert [process.exitcode for process in both] == [0, 0] and capfd.readouterr().err.count("seen 14") == 1
+    open_store(folder, tmp_path / "s").verify()
+
+
+def test_without_data_the_bundle_is_used(folder, cache, monkeypatch):
+    monkeypatch.setattr(sources, "bundle_path", lambda: folder)
+    store = open_store()
+    assert len(store) == 10 and store.path.parent.parent == cache
+    assert open_store().path == store.path
+
+
+# ---- reading and damage ----------------------------------------------------------------------------------------------
+
+
+def test_a_slice_equals_a_crop_and_does_not_alias_the_store(folder):
+    store = open_store(folder)
+    for i, size in enumerate(SIZES):
+        for start_at in range(size + 1):
+            for length in {0, min(1, size - start_at), size - start_at}:
+                assert_equal(store.read(i, start_at, length), store[i].crop(start_at, length))
+        assert_equal(store.read(i, size // 2), store.read(i, size // 2, size - size // 2))
+    for start_at, length in ((-1, 1), (0, 6), (5, 1), (0, -1), (6, None)):
+        with pytest.raises(ValueError, match="p0, which has 5"):
+            store.read(0, start_at, length)
+    store[0].pos.zero_()
+    assert_equal(store[0], protein(SIZES[0], seed=0))
+
+
+def test_a_store_larger_than_memory_reads_the_same(folder, monkeypatch):
+    monkeypatch.setattr(stores, "memory", lambda: 0)
+    store = open_store(folder)
+    assert_equal(store[3], protein(SIZES[3], seed=3))
+
+
+def test_what_passes_to_other_processes_is_the_description_and_not_the_data(folder):
+    store = open_store(folder)
+    before, whole = len(pickle.dumps(store)), store[3]
+    assert len(pickle.dumps(store)) == before
+    assert_equal(pickle.loads(pickle.dumps(store))[3], whole)
+
+
+@pytest.mark.full
+def test_processes_that_are_spawned_read_the_store(folder):
+    store = open_store(folder)
+    loader = torch.utils.data.DataLoader(store, batch_size=None, num_workers=1, multiprocessing_context="spawn")
+    for i, p in enumerate(loader):
+        assert_equal(p, store[i])
+
+
+def test_damage_is_named_and_mended_by_removing_the_folder(folder, small_steps):
+    store = open_store(folder)
+    before = digest(store.path)
+    for file in sorted(store.path.glob("*.pt"))[1:3]:  # the first has failures only
+        data = file.read_bytes()
+        for damage in (data[: len(data) // 2], b"", None):
+            file.unlink() if damage is None else file.write_bytes(damage)
+            with pytest.raises(StoreError, match=rf"{file.name} is damaged \(.*: remove {store.path}, and it is built"):
+                ProteinStore(store.path).verify()
+        file.write_bytes(data)
+        at = data.index(load_shard(file)["atoms"].numpy().tobytes())  # what torch does not notice, the checksum does
+        file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(StoreError, match=rf"{file.name} is damaged \(its checksum differs\)"):
+            ProteinStore(store.path).verify()
+        file.write_bytes(data)
+    store.verify()
+    shutil.rmtree(store.path)
+    assert digest(open_store(folder).path) == before
+
+
+def test_the_build_command_builds_and_checks(folder, capsys):
+    assert build.main([str(folder)]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    (file,) = Path(f"{folder}.store").glob("*/00000.pt")
+    assert said.startswith(f"{file.parent}: seen 14 = used 10 + ") and "all checksums are right" in said
+    assert build.main([str(file.parent)]) == 0
+    assert capsys.readouterr().out.splitlines() == [said]  # nothing is read again
+    file.write_bytes(bytes(len(file.read_bytes())))
+    for place in (folder, file.parent, f"{folder}.store"):
+        with pytest.raises(StoreError, match=rf"^{file} is damaged \(.*remove {file.parent}, and it is built again"):
+            build.main([str(place)])
+    (file.parent / META).write_text("{")
+    with pytest.raises(StoreError, match=r"not a finished store \(meta\.json: Expecting property name"):
+        open_store(folder)
+
+
+# ---- crops, split, bundle --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", ["seed", "epoch", "index"])
+def test_every_seed_epoch_and_protein_has_a_window_of_its_own(changes):
+    """Of proteins that are equally long: 40 draws among 91 windows, the others being fixed."""
+    store, fixed = Namespace(num_residues=lambda index: 100, checksum=""), {"seed": 3, "epoch": 3, "index": 3}
+    keys = [fixed | {changes: number} for number in range(40)]
+    starts = {Crops(store, 10, key["seed"]).window(key["epoch"], key["index"])[0] for key in keys}
+    assert len(starts) > 25
+
+
+@pytest.mark.parametrize("draw_last_window, windows", [(True, 8), (False, 7)])
+def test_every_window_is_equally_likely(draw_last_window, windows):
+    store = Namespace(num_residues=lambda index: 12, checksum="")
+    crops = Crops(store, 5, seed=1, draw_last_window=draw_last_window)
+    draws = 4000
+    count = Counter(crops.window(epoch, 2)[0] for epoch in range(draws))
+    assert sorted(count) == list(range(windows))
+    expected = draws / windows
+    assert sum((n - expected) ** 2 / expected for n in count.values()) < 30  # p about 1e-4 with 7 degrees of freedom
+
+
+def test_a_crop_is_a_pure_function_of_seed_epoch_and_index(folder):
+    store = open_store(folder)
+    keys = [(epoch, index) for epoch in range(6) for index in range(len(store))]
+    drawn, again = {key: Crops(store, 5, seed=7)[key] for key in reversed(keys)}, Crops(store, 5, seed=7)
+    for key in keys:
+        item, name = again[key]
+        assert_equal(item, drawn[key][0])
+        assert name == drawn[key][1] == store.names[key[1]]
+        assert_equal(item, store[key[1]].crop(*again.window(*key)))
+        assert item.num_residues == min(5, SIZES[key[1]])
+
+
+def test_whole_proteins_without_a_length_and_batches(folder):
+    store = open_store(folder)
+    crops = Crops(store, None, seed=0)
+    assert len(crops) == 10
+    assert_equal(crops[3, 3][0], store[3])
+    batch, names = crops.collate([crops[0, i] for i in (4, 1)])
+    assert names == ["p4", "p1"] and batch.num_proteins == 2
+    assert_equal(batch.unpack()[0], store[4])
+
+
+def test_the_split_is_stable_and_near_the_share_that_was_asked(folder):
+    keys = [hashlib.sha256(str(i).encode()).hexdigest()[:16] for i in range(1000)]
+    many = Namespace(names=[str(i) for i in range(1000)], sequences=keys)
+    train, valid = split(many, 0.3)
+    assert sorted(train + valid) == list(range(1000)) and train == sorted(train) and 250 < len(valid) < 350
+    assert split(many, 0.0) == (list(range(1000)), []) and {*valid} > {*split(many, 0.2)[1]}
+    store = open_store(folder)
+    before = {store.names[i] for i in split(store, 0.4)[1]}
+    write_pdb(folder / "p00.pdb", protein(3, seed=50))  # one more shifts the rows, but nobody changes sides
+    store = open_store(folder)
+    assert {store.names[i] for i in split(store, 0.4)[1]} - {"p00"} == before and 0 < len(before) < 10
+
+
+BUNDLED = {row["file"].split("/")[1].removesuffix(".pdb.gz"): row for row in bundle_index()}
+
+
+def test_the_bundle_has_the_split_of_its_index():
+    sides = split(Namespace(names=sorted(BUNDLED)), 0.5)
+    for side, name, size in zip(sides, ("train", "valid"), (173, 22), strict=True):
+        assert {BUNDLED[sorted(BUNDLED)[i]]["split"] for i in side} == {name} and len(side) == size
+
+
+@pytest.mark.full
+def test_the_bundle_has_the_counts_of_its_index(tmp_path):
+    bundle = open_store(bundle_path(), tmp_path / "bundle.store")
+    meta, row = bundle.meta, BUNDLED
+    assert [meta[name] for name in ("proteins", "residues", "atoms", "seen")] == [217, 47097, 370785, 219]
+    assert (meta["skipped"], meta["failed"]) == ({"not a structure file": 2}, {})
+    assert meta["dropped"] == {"modified residues (read as their parent)": 7}
+    assert set(bundle.names) == row.keys()
+    for i, name in enumerate(bundle.names):
+        p = bundle[i]
+        assert (p.num_residues, p.num_atoms) == (int(row[name]["n_residues"]), int(row[name]["n_atoms"]))
+        assert int(p.chain.max()) + 1 == len(row[name]["chains"].split(","))
+    bundle.verify()
+    assert json.loads((bundle.path / META).read_bytes())["path"] == str(bundle_path().resolve())

@@ -1,0 +1,175 @@
+"""Tables of labels: a case for each way in which people write them, what is read, what is refused, what is said."""
+
+import csv
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from siamdiff_min.files import StructureError
+from siamdiff_min.sets import label_table as labels
+
+ROOT = Path(__file__).parents[2]
+
+READ = {  # a table, options, the kind, and the values by name
+    "columns in any order": ("\ufeffvalue\tname\r\n1\ta\r\n\r\n3\tb c\r\n", {}, "regression", {"a": 1, "b c": 3}),
+    "titles in capitals": ("Name,Value\na,1\nb,2", {}, "regression", {"a": 1, "b": 2}),
+    "of a lab": (
+        "Protein;Datum;Tm;Bemerkung\n4bdf_A;1.2.24;0,520;gut\n4bdg_A;2.2.24;;\n4bdh_A;;1,5;ok\n",
+        {"value_column": ["Tm"]}, "regression", {"4bdf_A": 0.52, "4bdh_A": 1.5}),
+    "not measured": (
+        "name;value\na;1,5\nb;n. d.\nc;#N/A\nd;NA\ne;nan\nf;\ng;N.D.\nh;\N{MINUS SIGN}2,5",
+        {"missing": ["n.d."]}, "regression", {"a": 1.5, "h": -2.5}),
+    "one column of numbers, with gaps": ("name,value\na,1\nb,\nc,0\n", {}, "binary", {"a": 1, "c": 0}),
+    "several properties": (
+        "id;Tm;logS\na;60,5;\nb;;-2,1\nc;;\nd;70;-3", {"value_column": ["Tm", "logS"]}, "regression",
+        {"a": [60.5, None], "b": [None, -2.1], "d": [70, -3]}),
+    "a binary property beside a number": (
+        "name\tx\ty\na\t1\t2\nb\t0\t5", {"value_column": ["x", "y"]}, "regression", {"a": [1, 2], "b": [0, 5]}),
+    "NA may be sodium": ("name,value\na,NA\nb,MG\nc,\nd,NA", {}, "classes", {"a": "NA", "b": "MG", "d": "NA"}),
+    "spaces": ('name , value\n a,"x ,  y, "\nb , y ', {}, "labels", {"a": ["x", "y"], "b": ["y"]}),
+    "no class of several": ('name,value\na,"x, y"\nb,\nc,y', {}, "labels", {"a": ["x", "y"], "b": [], "c": ["y"]}),
+    "numbers as names": ("name,value\na,1\nb,2\nc,1", {"kind": "classes"}, "classes", {"a": "1", "b": "2", "c": "1"}),
+    "lists of numbers as names": (
+        'name,value\na,"1,2"\nb,2', {"kind": "labels"}, "labels", {"a": ["1", "2"], "b": ["2"]}),
+    "EC numbers": ("name\tvalue\na\t3.4.1.1, 1.1.1.1\nb\t3.4.1.1", {}, "labels",
+        {"a": ["3.4.1.1", "1.1.1.1"], "b": ["3.4.1.1"]}),
+    "names that begin with a number": ("name,value\na,1a\nb,2b", {}, "classes", {"a": "1a", "b": "2b"}),
+    "three decimals": ('name,value\na,"1,250"\nb,"2,500"', {}, "regression", {"a": 1.25, "b": 2.5}),
+    "three decimals and fewer": ('name;value\na;1,250\nb;3\nc;0,5', {}, "regression", {"a": 1.25, "b": 3, "c": 0.5}),
+    "a title with a comma": ("name;value;T, in K\na;1;5\nb;3;6", {}, "regression", {"a": 1, "b": 3}),
+    "a title with a semicolon": ('name,value,"T; in K"\na,1,5\nb,3,6', {}, "regression", {"a": 1, "b": 3}),
+    "Excel's empty cells at the end": ("name,value\na,1,,\nb,3\n", {}, "regression", {"a": 1, "b": 3}),
+    "an index of pandas": (",name,value\n0,a,1\n1,b,3\n", {}, "regression", {"a": 1, "b": 3}),
+    "a column `number` of whole structures": ("name,number,value\na,1,1\nb,2,3\n", {}, "regression", {"a": 1, "b": 3}),
+    "0 only is no yes or no": ("name,value\na,0\nb,0", {}, "regression", {"a": 0, "b": 0}),
+    "0 and 1 as numbers": ("name,value\na,0e0\nb,1.0", {}, "binary", {"a": 0, "b": 1}),
+}  # fmt: skip
+NUMBERS = "other values look like numbers"
+REFUSED = {  # a table, its kind, the message
+    "": (None, "no rows below the titles; expected columns name and value"),
+    "name\tvalue\n": (None, "no rows below the titles"),
+    "name\tlabel\na\t1": (None, "no column is called 'value', there are name, label; see --value-column"),
+    "a,1\nb,2": (None, "no column is called 'value'"),
+    "name\tvalue\na\t1\t2": (None, "row 2 has 3 columns of 2"),
+    "name,value\n\n\na,1,5": (None, "row 4 has 3 columns of 2"),
+    "name;value\na,1": (None, "row 2 has 1 columns of 2"),
+    "name\tvalue\n\t1": (None, "row 2 is without a name"),
+    "name\tchain\tnumber\tvalue\na\tA\tfive\t1": (None, "row 2 is without a residue number"),
+    "name\tchain\tnumber\tresidue\tvalue\na\tA\t5\tQ7\t1": (None, "row 2 is of no residue that we know"),
+    "name\tvalue\tsplit\na\t1\ttraining": (None, "row 2 is of no split, expected train"),
+    "name\tvalue\tvalue\na\t1\t2": (None, "several columns are called 'value'"),
+    'name\tvalue\na\t"1\nb\t2': (None, "unexpected end of data"),
+    'name,value\na,"1"2': (None, "expected after"),
+    "name,value\na,'" + "x" * 200_000 + "'": (None, "field larger than field limit"),
+    "name,value\na,1\nb,2": ("binary", "row 3: '2' is no value for binary"),
+    "name,value\na,x\nb,2": ("regression", "row 2: 'x' is no value for regression"),
+    "name,value\na,inf\nb,2": (None, "row 2: 'inf' is no value for regression"),
+    "name,value\na,x\nb,x": (None, "one class only"),
+    "name,value\na,\nb,NA": ("regression", "column value has no value"),
+    "name,value\na,1\nb,n. d.\nc,2": (None, f"row 3: 'n. d.' is no number, and {NUMBERS}.*--missing \"n. d.\""),
+    "name;value\na;0,52\nb;n. d.": (None, f"row 3: 'n. d.' is no number, and {NUMBERS}"),
+    "name;value\na;0,52\nb;1.5": (None, "row 3: '1.5' has a decimal point, but '0,52' a decimal comma"),
+    "name;value\na;1.234,5\nb;2,5": (None, f"row 2: '1.234,5' is no number, and {NUMBERS}"),
+    "name;value\na;1,234,567\nb;2,345,678": (None, f"row 2: '1,234,567' is no number, and {NUMBERS}"),
+    "name,value\na,1\nb,1_000": (None, f"row 3: '1_000' is no number, and {NUMBERS}"),
+    "name,value\na,1_0\nb,1_000": (None, "row 2: '1_0' is no number"),
+    "name,value\na,1\nb,>100": (None, "row 3: '>100' is no number"),
+    "name,value\na,30%\nb,35.5%\nc,30%": (None, "row 2: '30%' has a unit: write numbers alone"),
+    "name,value\na,1.5 \u00b0C\nb,2 \u00b0C": (None, "row 2: '1.5 \u00b0C' has a unit"),
+    "name;value\na;1,5 ± 0,3\nb;2 ± 1": (None, "row 2: '1,5 ± 0,3' has a unit"),
+    "name,value\na,30%\nb,2": ("regression", "row 2: '30%' is no value for regression; write numbers alone"),
+    'name,value\na,"1,250"\nb,980': (None, "is '1,250' 1250 or 1.250.*: write all without commas"),
+    '"name" "value"\n"1" "a" 5\n"2" "b" 6': (None, "blanks set its cells apart"),
+    "name,value\na,1\nb,-nan": (None, "row 3: '-nan' is no value for regression"),
+    "name,value\na,1\nb,3.5e38": (None, "row 3: '3.5e38' is no value"),
+}
+
+
+def read(folder, text, **options):
+    (folder / "t.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return labels.read_table(folder / "t.csv", **options)
+
+
+@pytest.mark.parametrize("case", READ)
+def test_a_table_is_read(tmp_path, case):
+    text, options, kind, values = READ[case]
+    table = read(tmp_path, text, **options)
+    plain = {row.name: row.value for row in table.rows}
+    if "properties" in table.options:
+        plain = {name: [None if x != x else x for x in value] for name, value in plain.items()}
+    assert (table.kind, plain) == (kind, values)
+    if kind in ("classes", "labels"):
+        assert table.classes == tuple(sorted({x for value in values.values() for x in np.atleast_1d(value).tolist()}))
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=range(len(REFUSED)))
+def test_a_table_is_refused(tmp_path, text):
+    kind, reason = REFUSED[text]
+    with pytest.raises(StructureError, match=rf"t\.csv: malformed table \(.*{reason}"):
+        read(tmp_path, text, kind=kind)
+
+
+def test_what_a_user_is_told(tmp_path):
+    text = "name;batch;value\n" + "".join(f"p{i};x;{i % 4},0\n" for i in range(20)) + "q;x;\n"
+    table = read(tmp_path, text)
+    assert table.about == "0 to 3" and table.notes == [
+        "columns that are not read: batch",
+        "decimal commas, 0,0 is read as 0",
+        "1 of 21 rows were not measured (empty 1)",
+        "only 4 different whole numbers: --kind classes if they are names",
+    ]
+    table = read(tmp_path, text, kind="classes")
+    assert table.about == "4 classes: 0,0 5, 1,0 5, 2,0 5, 3,0 5" and table.notes[1:] == ["1 of 21 rows have no class"]
+    table = read(tmp_path, "name,value\na,x\nb,y\nc,z\nd,z")
+    assert table.notes == ["2 of 3 classes are named once: is this the right column?"]
+    table = read(tmp_path, "name,x,y\na,1,1\nb,0,\nc,0,0", value_column=["x", "y"])
+    assert table.about == "x: 1 of 3 are 1, y: 1 of 2 are 1" and table.notes == [
+        "y: 1 of 3 rows were not measured (empty 1)"
+    ]
+    with pytest.raises(StructureError, match="several value columns must hold numbers, classes cannot be in x, y"):
+        read(tmp_path, "name,x,y\na,u,1\nb,v,2", value_column=["x", "y"], kind="classes")
+
+
+def test_columns_of_residues(tmp_path):
+    row = read(tmp_path, "name\tchain\tnumber\tresidue\tvalue\tsplit\na\tA\t52A\tmse\t1\tval\nb\tA\t-1\tW\t2\t\n").rows
+    assert row[0] == labels.Row(2, "a", "A", "52A", "M", "valid", 1.0) and row[1].residue == "W" and row[1].split == ""
+
+
+def test_what_is_no_text(tmp_path):
+    with pytest.raises(StructureError, match=r"t\.csv: a workbook, not text \(save it as CSV\)"):
+        read(tmp_path, b"PK\3\4rest")
+    with pytest.raises(StructureError, match=r"cannot be opened .*No such file"):
+        labels.read_table(tmp_path / "nothing")
+
+
+def test_a_wrong_table_is_named_before_torch_is_loaded(tmp_path):
+    (tmp_path / "t.csv").write_text("name,label\na,1\n")
+    script = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from siamdiff_min import cli\ntry: cli.main(sys.argv[1:])\n"
+    )
+    script += "finally: print('torch' in sys.modules)"
+    command = ["finetune", "--task", "table", "--labels", "t.csv", "--data", "nowhere", "--value-column", "x"]
+    ran = subprocess.run([sys.executable, "-c", script, *command], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.stdout == "False\n" and ran.returncode == 1 and "no column is called 'x'" in ran.stderr
+
+
+@pytest.mark.parametrize("separator", "\t,;")
+@pytest.mark.parametrize("quotes", ["none", "all", "Excel's"])
+def test_every_table_that_excel_or_pandas_writes_is_read_alike(tmp_path, separator, quotes):
+    """Also with spaces around cells, rows without content, line ends of Windows, and other encodings."""
+    cells = [["name", "value", "split"], ["p 1", "a, b", "train"], ['p"2', "ä", "val"], ["p3", "", "test"]]
+    style = {"none": csv.QUOTE_MINIMAL, "all": csv.QUOTE_ALL, "Excel's": csv.QUOTE_NONNUMERIC}[quotes]
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter=separator, quoting=style).writerows([*cells, ["", "", ""]])
+    text = text.getvalue()
+    expected = [("p 1", ["a", "b"], "train"), ('p"2', ["ä"], "valid"), ("p3", [], "test")]
+    spaced = re.sub(f"{separator}(?! )", f"{separator} ", text).replace("\r\n", " \r\n").replace('" \r', '"\r')
+    variants = [text, "\ufeff" + text, text.replace("\r\n", "\n"), text.replace("\r\n", "\r"), spaced]
+    for given in [*map(str.encode, variants), text.encode("utf-16"), text.encode("cp1252")]:
+        rows = read(tmp_path, given, kind="labels").rows
+        assert [(row.name, row.value, row.split) for row in rows] == expected

@@ -1,0 +1,175 @@
+"""The splits of labelled sets: structures of one sequence stay together, and what a user is told about the splits."""
+
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import real_protein
+
+from benchmarks.pdb import write_pdb
+from siamdiff_min.files import StoreError, StructureError
+from siamdiff_min.protein.protein import Protein
+from siamdiff_min.reading.crops import split
+from siamdiff_min.reading.sources import Origin, find_structures
+from siamdiff_min.reading.store import open_store
+from siamdiff_min.sets import Set
+from siamdiff_min.sets.labelled_set import SPLITS, LabelledData, remarks, split_by_sequence
+from siamdiff_min.sets.samples import MutationSamples, ValueSamples
+from siamdiff_min.sets.table_set import table_set
+from siamdiff_min.tools import build
+
+
+@pytest.fixture
+def copies(tmp_path):
+    """Twenty pieces of a chain, each as two files of other names, and one of two equal chains."""
+    chain, folder = real_protein("1LCD_A"), tmp_path / "data"
+    folder.mkdir()
+    for i in range(20):
+        for name in "ab":
+            write_pdb(folder / f"{name}{i}.pdb", chain.crop(i, 30))
+    return folder
+
+
+def set_of(folder, values):
+    table = folder.parent / "labels.csv"
+    table.write_text("name,value\n" + "".join(f"{name},{value}\n" for name, value in values.items()))
+    return table_set(table, folder)
+
+
+def test_copies_are_on_one_side_in_pre_training_and_in_tables(copies):
+    store = open_store(copies, workers=1)
+    assert len({*store.sequences}) == 20
+    data = set_of(copies, {name: i for i, name in enumerate(store.names)})
+    tables = [data.open(name, workers=1).names for name in SPLITS]
+    assert [*map(len, tables)] == [32, 4, 4]
+    for sides in (tables, [[store.names[i] for i in side] for side in split(store, 0.3)]):
+        side_of = {name: number for number, side in enumerate(sides) for name in side}
+        assert len(side_of) == 40 and len({*side_of.values()}) == len(sides)
+        assert all(side_of[f"a{i}"] == side_of[f"b{i}"] for i in range(20))
+
+
+def test_a_chain_and_its_dimer_have_one_sequence(copies):
+    """And a chain with others beside it has another, whatever their order; the same in every process and version."""
+    chain = real_protein("1LCD_A").crop(0, 30)
+    both = Protein.pack([chain, replace(chain, pos=chain.pos + 40)])
+    one = {"chain": both.residue_protein, "residue_protein": torch.zeros_like(both.chain), "num_proteins": 1}
+    write_pdb(copies / "dimer.pdb", replace(both, **one), ("A", "B"))
+    whole = real_protein("1LCD_A")
+    pieces = [replace(p, pos=p.pos + 40 * i) for i, p in enumerate(whole.crop(5 * i, 8) for i in range(6))]
+    for name, parts in (("six", pieces), ("turned", pieces[::-1])):
+        six = Protein.pack(parts)
+        one = {"chain": six.residue_protein, "residue_protein": torch.zeros_like(six.chain), "num_proteins": 1}
+        write_pdb(copies / f"{name}.pdb", replace(six, **one), tuple("ABCDEF"))
+    store = open_store(copies, workers=1)
+    of = dict(zip(store.names, store.sequences))
+    assert Counter(store.sequences)[of["dimer"]] == 3 and of["six"] == of["turned"] == "b9097420b70e9a90"
+
+
+def test_a_table_may_name_chains_of_files_that_have_several(tmp_path, capsys):
+    """As NAME_A or in a column `chain`; both read one store, with an entry for every chain."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    five = real_protein("2BEG")
+    five = replace(five, chain=five.chain.unique(return_inverse=True)[1])
+    for i in range(2):
+        write_pdb(folder / f"f{i}.pdb", replace(five, pos=five.pos + 100 * i), tuple("ABCDE"))
+    rows = [(f"f{i}", chain, 10 * i + k) for i in range(2) for k, chain in enumerate("ABCDE")]
+    found = []
+    for header, lines in (
+        ("name,value,split", [f"{name}_{chain},{value}" for name, chain, value in rows]),
+        ("name,chain,value,split", [f"{name}.pdb,{chain},{value}" for name, chain, value in rows]),
+    ):
+        table = tmp_path / "labels.csv"
+        table.write_text("\n".join([header, *(f"{line},train" for line in lines)]))
+        store = table_set(table, folder, needed=["train"]).open("train", workers=1)
+        assert len({*store.sequences}) == 1
+        labels = [(store.labels(i)["values"], store.positions(i)[0][0]) for i in range(10)]
+        found.append([(name, *of) for name, of in zip(store.names, labels)])
+        for i in range(10):
+            expected = five.select_residues(five.chain == i % 5)
+            assert torch.allclose(store[i].pos, (expected.pos + 100 * (i // 5)).float(), atol=1e-3)
+            assert torch.equal(store[i].residue_type, expected.residue_type) and not store[i].chain.any()
+    assert found[0] == found[1] == [(f"{name}_{chain}", [float(value)], chain) for name, chain, value in rows]
+    assert build.main([str(folder), "--each-chain"]) == 0
+    assert capsys.readouterr().out.startswith(f"{store.path}: seen 10 = used 10 ")
+    table.write_text("name,value,split\nf0_A,1,train\nf1_Q,2,train")
+    assert table_set(table, folder, needed=["train"]).open("train").not_found == "1 structures (f1_Q)"
+    table.write_text("name,value,split\nf0_A,1,train\nf1,2,train")
+    with pytest.raises(StructureError, match=r"match no structure \(1 of 2: f0_A;"):
+        table_set(table, folder, needed=["train"])
+    (folder / "f0_A.pdb").write_bytes((folder / "f1.pdb").read_bytes())  # a file of this name comes before a chain
+    assert not table_set(table, folder, needed=["train"]).train.each_chain
+    table.write_text("name,value,split\nf0_A,1,train")
+    assert not table_set(table, folder, needed=["train"]).train.each_chain
+
+
+def test_plugins_for_version_0_3_still_work(copies):
+    def gyration_set(config, needed):
+        return LabelledData(Origin(copies, "key", lambda: find_structures(copies), copies, {"a": (1, 2)}))
+
+    data = Set(gyration_set, MutationSamples)(None, ["train"])
+    assert data.samples is MutationSamples and not data.train.in_cache and data.open("train", workers=1).names
+
+
+def of_sequences(**sequences):
+    return SimpleNamespace(names=[*sequences], sequences=[*sequences.values()])
+
+
+def test_a_tenth_each_the_same_every_time():
+    names = {f"x{i}": f"{i * 7919 % 200:03}" for i in range(200)}
+    one = split_by_sequence(of_sequences(**names), dict.fromkeys(names, ""))
+    two = split_by_sequence(of_sequences(**names), dict.fromkeys(reversed(names), ""))
+    assert one == two and Counter(one.values()) == {"train": 160, "valid": 20, "test": 20}
+    assert {name for name, side in one.items() if side == "test"} == {n for n, key in names.items() if int(key) < 20}
+
+
+def test_few_structures_and_sequences_with_many_copies():
+    """One each is held out of nine without any splits, none of nine beside named ones. A large family is trained on."""
+    nine = {f"x{i}": str(i) for i in range(9)}
+    sides = [*split_by_sequence(of_sequences(**nine), dict.fromkeys(nine, "")).values()]
+    assert Counter(sides) == {"train": 7, "valid": 1, "test": 1}
+    beside = split_by_sequence(
+        of_sequences(**nine, a="a", b="b"), {**dict.fromkeys(nine, ""), "a": "valid", "b": "test"}
+    )
+    assert beside.pop("a") == "valid" and beside.pop("b") == "test" and {*beside.values()} == {"train"}
+    family = {**dict.fromkeys((f"f{i}" for i in range(30)), "00"), **{f"y{i}": str(10 + i) for i in range(10)}}
+    sides = split_by_sequence(of_sequences(**family), dict.fromkeys(family, ""))
+    assert {sides[f"f{i}"] for i in range(30)} == {"train"}
+    assert Counter(sides.values()) == {"train": 32, "valid": 4, "test": 4}
+
+
+def test_a_split_that_no_sequence_is_left_for_is_a_sentence(copies):
+    data = set_of(copies, {"a1": 1, "b1": 2})
+    with pytest.raises(StoreError, match="2 structures leave none for train, as those of one sequence stay together"):
+        data.open("train", workers=1)
+
+
+def test_what_is_said_of_the_splits(copies):
+    """Copies across given splits; a class that is in the test split only, or not in validation."""
+    lines = [("a1", "x", "train"), ("a2", "y", "train"), ("a4", "x", "valid"), ("b1", "z", "test"), ("a3", "z", "test")]
+    table = copies.parent / "given.csv"
+    table.write_text("name,value,split\n" + "".join(f"{','.join(line)}\n" for line in lines))
+    data = table_set(table, copies)
+    found = remarks({name: ValueSamples(data.open(name, workers=1), data.classes) for name in SPLITS})
+    assert found == [
+        "1 of 2 structures in test have the sequence of one in train",
+        "1 of 3 classes do not occur in train: z",
+        "2 of 3 classes do not occur in valid: y, z",
+    ]
+    assert remarks({"test": ValueSamples(data.open("test", workers=1), data.classes)}) == []
+
+
+def test_a_name_that_fits_several_files_is_refused_with_all_of_them(copies):
+    (copies / "sub").mkdir()
+    (copies / "a1.pdb").rename(copies / "sub" / "a2.pdb")
+    (copies / "A3.PDB").write_bytes((copies / "a3.pdb").read_bytes())
+    with pytest.raises(StructureError, match=r"fits several structures \(a2: a2, sub/a2\)"):
+        set_of(copies, {"a2": 1, "a4": 2})
+    set_of(copies, {"a2": 1, "sub/a2": 2, "a4": 2})
+    with pytest.raises(StructureError, match=r"match no structure \(4 of 4: A4, q1, q2, \.\.\.; .*; A4 is a4 there\)"):
+        set_of(copies, {"A4": 1, "q1": 2, "q2": 3, "q3": 4})
+    assert set_of(copies, {"a4": 1, "a5": 2}).notes == [
+        "2 of 41 structures have a label; without one: A3, a0, a10, ..."
+    ]

@@ -1,0 +1,194 @@
+"""Samples from labels: what each task sees, what it must not see, and that a sample depends on its key alone."""
+
+import pickle
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from given import Given, dataset, entries, structure, surroundings
+from helpers import assert_equal_samples
+
+from siamdiff_min.downstream.sample import pack_samples
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.protein.constants import CA, RESIDUE_INDEX, O
+from siamdiff_min.protein.geometry import length
+from siamdiff_min.reading.sources import Listing, Origin
+from siamdiff_min.reading.store import StoreError, open_store
+from siamdiff_min.reading.structure import join
+from siamdiff_min.sets import SETS
+from siamdiff_min.sets.samples import SAMPLES, Unlabelled
+
+
+@pytest.mark.parametrize("task", SETS)
+def test_a_sample_depends_on_its_key_alone(task, tmp_path):
+    data = dataset(task, tmp_path)
+    assert len(data) == 4
+    again = pickle.loads(pickle.dumps(data))
+    for key in [(0, 0), (0, 3), (1, 2)]:
+        assert_equal_samples(data[key], again[key])
+    batch, names = pack_samples([data[0, i] for i in range(4)])
+    assert names == [data[0, i].names[0] for i in range(4)] and len(set(names)) == 4
+    assert batch.target.shape[0] == 4 and len(batch.focus) == batch.protein.num_residues
+    assert batch.protein.num_proteins == (8 if task in ("pip", "msp") else 4)
+    assert_equal_samples(batch.to("cpu"), batch)
+
+
+def test_a_plain_store_has_no_labels(tmp_path):
+    origin = Origin(tmp_path, "x", lambda: Listing([Given("a", structure())], []))
+    store = open_store(origin, store=tmp_path / "s")
+    with pytest.raises(StoreError, match="a has no labels"):
+        SAMPLES["psr"](store)[0, 0]
+    sample = Unlabelled(store)[0, 0]
+    assert sample.target.isnan().all() and sample.protein.num_residues == 51 and sample.names == ("a",)
+
+
+def test_crops_to_train_on_are_windows_drawn_anew_that_keep_a_label(tmp_path):
+    """Values stay at their residues: here each is the number of its row."""
+    rows = [0, 1, 30, 49, 50]
+    labels = {"kind": "regression", "values": [float(row) for row in rows], "rows": rows, "places": [*map(str, rows)]}
+    origin = Origin(tmp_path, "x", lambda: Listing([Given("a", structure(**labels))], []))
+    store, starts = open_store(origin, store=tmp_path / "s"), set()
+    for epoch in range(60):
+        sample = SAMPLES["table"](store, max_residues=10)[epoch, 0]
+        assert_equal_samples(sample, SAMPLES["table"](store, max_residues=10)[epoch, 0])
+        start = int(sample.target[0]) - int(sample.focus.nonzero()[0])
+        window = range(start, start + 10)
+        assert sample.target.tolist() == [row for row in rows if row in window] and 0 <= start <= 41
+        assert (sample.focus.nonzero()[:, 0] + start).tolist() == sample.target.tolist()
+        assert torch.equal(sample.protein.pos, store.read(0, start, 10).pos)
+        assert sample.names == tuple(f"a:{int(row)}" for row in sample.target.tolist())
+        starts.add(start)
+    assert len(starts) > 10  # of 14
+    assert SAMPLES["table"](store)[0, 0].protein.num_residues == 51
+    assert dataset("psr", tmp_path, 3)[0, 2].groups == ("t0",)  # the protein that it is a model of
+    whole = dataset("psr", tmp_path, max_residues=20)[3, 1]
+    assert whole.protein.num_residues == 20 and whole.focus.all() and whole.target.shape == (1,)
+
+
+def test_msp_keeps_the_residues_nearest_to_the_mutation(tmp_path):
+    whole, cut = dataset("msp", tmp_path)[0, 1], dataset("msp", tmp_path, max_residues=20)[0, 1]
+    assert whole.protein.residues_per_protein.tolist() == [51, 51] and whole.focus.nonzero().flatten().tolist() == [
+        8,
+        59,
+    ]
+    assert whole.protein.residue_type[whole.focus][1] == RESIDUE_INDEX["TRP"] and whole.target.tolist() == [1.0]
+    assert cut.protein.residues_per_protein.tolist() == [20, 20] and cut.focus.sum() == 2
+    for before, after in zip(whole.protein.unpack(), cut.protein.unpack()):
+        ca = before.pos[before.atom_name == CA]
+        expected = sorted(range(51), key=lambda i: float(length(ca[i] - ca[8])))[:20]
+        assert after.residue_number.tolist() == before.residue_number[sorted(expected)].tolist()
+
+
+def test_msp_keeps_what_is_near_to_any_of_several_mutated_residues(tmp_path):
+    """Two mutations at both ends of a chain: the nearest one decides, not their mean, the farthest, or the first."""
+    wild = structure()
+    both = join([wild, wild], first=51, mutated=[[2, 45], [53, 96]], label=1)
+    origin = Origin(tmp_path, "x", lambda: Listing([Given("x", both)], []))
+    store = open_store(origin, store=tmp_path / "s")
+    found = SAMPLES["msp"](store, max_residues=20)[0, 0].protein.unpack()[0]
+    ca = wild.protein.pos[wild.protein.atom_name == CA]
+    nearest = sorted(range(51), key=lambda i: min(float(length(ca[i] - ca[k])) for k in (2, 45)))[:20]
+    assert found.residue_number.tolist() == wild.protein.residue_number[sorted(nearest)].tolist()
+
+
+@pytest.mark.parametrize("name", ["GLY", "TRP", "ALA"])
+@pytest.mark.parametrize("preset", ["paper", "official"])
+def test_res_shows_no_bit_of_the_type(tmp_path, name, preset):
+    """The type of the centre is changed in the file, with or without side chain: the network's input is the same."""
+    (entry,) = entries("res", 1)
+    protein, centre = entry.structure.protein, 5
+    types = protein.residue_type.clone()
+    types[centre] = RESIDUE_INDEX[name]
+    changed = replace(protein, residue_type=types)
+    side_chain = (protein.atom_residue == centre) & (protein.atom_name > O)
+    assert side_chain.any() and RESIDUE_INDEX[name] != protein.residue_type[centre]
+    trimmed = changed.select_atoms(~side_chain)
+    # every atom of the neighbourhood, and the side chain of the centre too: the reader must not trust the file
+    everything = [*surroundings(protein, centre), *side_chain.nonzero().flatten().tolist()]
+
+    def sample(protein, atoms, key):
+        labels = {"residues": [centre], "counts": [len(atoms)], "atoms": torch.tensor(atoms)}
+        given = Given("r", replace(entry.structure, protein=protein, labels=labels))
+        store = open_store(Origin(tmp_path, key, lambda: Listing([given], [])), store=tmp_path / key)
+        return SAMPLES["res"](store)[0, 0]
+
+    a = sample(protein, everything, "a")
+    b = sample(changed, everything, "b")
+    c = sample(trimmed, surroundings(trimmed, centre), "c")
+    encoder = ENCODERS["gearnet"]("atom", "tiny", preset)
+    graph = encoder.builder(a.protein)
+    for other in (b, c):
+        assert_equal_samples(replace(a, target=other.target), other)
+        same = encoder.builder(other.protein)
+        for x, y in zip(vars(graph).values(), vars(same).values()):
+            assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+    assert a.target.item() == protein.residue_type[centre] and b.target.item() == RESIDUE_INDEX[name]
+    central = a.protein.atom_residue == a.focus.nonzero().item()
+    assert a.protein.atom_name[central].tolist() == [0, 1, 2, 3] and a.protein.masked.equal(a.focus)
+
+
+def test_res_environment_is_what_the_labels_say(tmp_path):
+    data = dataset("res", tmp_path, 3)
+    protein = entries("res", 3)[0].structure.protein
+    for i, centre in enumerate((5, 6, 7)):
+        near = surroundings(protein, centre)
+        own = (protein.atom_residue == centre) & (protein.atom_name <= O)
+        expected = torch.zeros(protein.num_atoms, dtype=torch.bool)
+        expected[near] = True
+        assert torch.equal(data[0, i].protein.pos, protein.pos[expected | own])
+
+
+def test_pip_pairs(tmp_path):
+    data = dataset("pip", tmp_path, 16)
+    first, positive = 51, {(i, 51 + 3 * i) for i in range(2, 10)}
+    drawn = set()
+    for epoch in range(40):
+        pairs, touch = data.pairs(epoch, 0)
+        assert touch.tolist() == [1.0] * 8 + [0.0] * 8
+        assert set(map(tuple, pairs[:8].tolist())) == positive
+        negative = set(map(tuple, pairs[8:].tolist()))
+        assert len(negative) == 8 and not negative & positive
+        assert all(0 < i < first < j < 181 for i, j in negative)  # 0 and 51 are ambiguous
+        drawn |= negative
+    assert len(drawn) > 250  # of 320 draws among 6,450 pairs
+    sample = data[0, 0]
+    residues = data.pairs(0, 0)[0][0]
+    whole = entries("pip", 16)[0].structure.protein
+    for side, residue, protein in zip(range(2), residues, sample.protein.unpack()):
+        inside = (whole.atom_residue >= 51) == bool(side)
+        ca = whole.pos[(whole.atom_residue == int(residue)) & (whole.atom_name == CA)]
+        assert torch.equal(protein.pos, whole.pos[inside & (length(whole.pos - ca) <= 30)])
+    focus = sample.protein.pos[sample.focus[sample.protein.atom_residue] & (sample.protein.atom_name == CA)]
+    assert torch.equal(focus, whole.pos[whole.atom_name == CA][torch.from_numpy(residues)])
+
+
+def test_pip_draws_other_positives_in_every_epoch(tmp_path):
+    """Ten of 30, each about as often."""
+    data, epochs = dataset("pip", tmp_path, 60), 60
+    drawn = Counter(tuple(pair) for epoch in range(epochs) for pair in data.pairs(epoch, 0)[0][:10].tolist())
+    assert drawn.keys() == {(i, 51 + 3 * i) for i in range(2, 32)} and drawn.total() == 10 * epochs
+    assert max(drawn.values()) < 2 * epochs / 3 and len(data) == 20
+
+
+def test_pip_draws_for_every_complex_anew(tmp_path):
+    """Two entries of the same complex: neither their positives nor their negatives are the same."""
+    (given,) = entries("pip", 60)
+    origin = Origin(tmp_path, "x", lambda: Listing([given, replace(given, name="d")], []))
+    data = SAMPLES["pip"](open_store(origin, store=tmp_path / "s"))
+    one, other = (set(map(tuple, data.pairs(0, index)[0].tolist())) for index in (0, 1))
+    assert len(one & other) < 10 and len(one) == len(other) == 20
+
+
+def test_pip_takes_no_more_pairs_than_there_are(tmp_path):
+    """Two residues against three, of which four pairs touch and one residue is ambiguous: two pairs are left."""
+    one, two = (replace(s, protein=s.protein.crop(0, n)) for s, n in ((structure(), 2), (structure(), 3)))
+    pairs = torch.tensor([[0, 2], [0, 3], [1, 4], [0, 4]])
+    given = Given("c", join([one, two], first=2, ambiguous=[4], pairs=pairs))
+    store = open_store(Origin(tmp_path, "x", lambda: Listing([given], [])), store=tmp_path / "s")
+    data = SAMPLES["pip"](store)
+    assert len(data) == 4
+    for epoch in range(9):
+        pairs, touch = data.pairs(epoch, 0)
+        assert sorted(map(tuple, pairs[touch == 0].tolist())) == [(1, 2), (1, 3)]
+        assert len(set(map(tuple, pairs[touch == 1].tolist())) & {(0, 2), (0, 3), (1, 4), (0, 4)}) == 2

@@ -1,0 +1,430 @@
+"""Labels of the user's own: tables that are read or refused, splits, residues that are found, samples, the recipe."""
+
+import gzip
+import json
+import pickle
+import re
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from Bio.PDB import PDBParser
+from Bio.PDB.mmcifio import MMCIFIO
+from conftest import needs_filters, real_protein
+
+from benchmarks.pdb import write_pdb
+from siamdiff_min import cli, finetune
+from siamdiff_min.downstream.sample import pack_samples
+from siamdiff_min.downstream.tasks import KINDS as TARGETS
+from siamdiff_min.downstream.tasks import TASKS
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.files import ConfigError, StoreError, StructureError
+from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
+from siamdiff_min.reading.store import open_store
+from siamdiff_min.sets.label_table import SPLITS
+from siamdiff_min.sets.samples import SAMPLES
+from siamdiff_min.sets.table_set import table_set
+from siamdiff_min.tools import report
+from siamdiff_min.tools.runs import read_predictions
+
+ROOT = Path(__file__).parents[2]
+NAMES = [f"p{i}" for i in range(6)]
+PROTEIN = real_protein("1LCD_A", torch.float32)
+PROTEIN = replace(PROTEIN, chain=torch.zeros_like(PROTEIN.chain))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Six structures, the last in a folder of its own; and a file without a label."""
+    for i, name in enumerate([*NAMES, "other"]):
+        path = tmp_path / "data" / ("x" if i == 5 else "") / f"{name}.pdb"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "w") as file:
+            write_pdb(file, PROTEIN.crop(i, 10 + i))
+    return tmp_path
+
+
+def write(folder, *lines):
+    path = folder / "labels.tsv"
+    if "name" not in lines[0]:
+        residues = ("chain", "number") * (len(lines[0]) > 3)
+        lines = (("name", *residues, "value", "split")[: len(lines[0])], *lines)
+    path.write_text("".join("\t".join(map(str, line)) + "\n" for line in lines))
+    return path
+
+
+def opened(folder, *lines):
+    """The store of the training split, with the labels of a table."""
+    return table_set(write(folder, *lines), folder / "data", needed=["train"]).open("train", workers=1)
+
+
+# ---- structures ------------------------------------------------------------------------------------------------------
+
+
+KINDS = {  # values, kind that they look like, names, targets
+    "regression": (["1", "2.5", "-3e1", "0", "7", "8"], (), torch.float32),
+    "binary": (["1", "0", "1", "0.0", "1", "0"], (), torch.float32),
+    "classes": (["b", "a", "b", "a", "c", "b"], ("a", "b", "c"), torch.long),
+    "labels": (["b", "a,b", "", "c", "a", "b,c,"], ("a", "b", "c"), torch.float32),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds(folder, kind):
+    values, names, dtype = KINDS[kind]
+    data = table_set(write(folder, *zip(NAMES, values)), folder / "data")
+    assert data.options == {"kind": kind, "residues": False, "each_chain": False} and data.classes == names
+    assert data.about.startswith(f"{kind} on 6 structures")
+    sets, found = [SAMPLES["table"](data.open(split, workers=1), data.classes) for split in SPLITS], {}
+    for sample in (samples[0, i] for samples in sets for i in range(len(samples))):
+        assert sample.target.dtype == dtype and sample.focus.all() and len(sample.names) == 1
+        found[sample.names[0]] = sample.target[0]
+    assert [len(samples) for samples in sets] == [4, 1, 1] and sorted(found) == NAMES
+    expected = [float(text) if dtype == torch.float32 and not names else text for text in values]
+    if kind == "labels":
+        found = {name: ",".join(n for n, there in zip(names, x) if there) for name, x in found.items()}
+        expected = [text.strip(",") for text in values]
+    assert [names[found[name]] if kind == "classes" else found[name] for name in NAMES] == expected
+
+
+def test_one_store_for_all_tables_and_nothing_beside_the_data(folder):
+    """It is that of the structures alone; a checksum tells apart what is seen of it."""
+    path = write(folder, ("name", "value"), *((f"{name}.pdb", i) for i, name in enumerate(NAMES)))
+    plain, checksums = open_store(folder / "data"), set()
+    text = path.read_text()
+    for other in (text, text.replace("\t", ","), text.replace("p5.pdb\t5", "p5.pdb\t6")):
+        path.write_text(other)
+        data = table_set(path, folder / "data")
+        stores = [data.open(split, workers=1) for split in SPLITS]
+        assert {store.path for store in stores} == {plain.path}
+        assert sorted(name for store in stores for name in store.names) == NAMES and len(plain) == 7
+        checksums |= {store.checksum for store in stores}
+    assert len(checksums) == 4 and {x.name for x in folder.iterdir()} == {"data", "data.store", "labels.tsv"}
+    passed = pickle.loads(pickle.dumps(stores[0]))
+    assert passed.names == stores[0].names and passed.labels(0) == stores[0].labels(0)
+
+
+def test_a_finished_store_takes_the_place_of_its_structures(folder):
+    """As for pre-training: of a folder, or as `siamdiff build --min-plddt` prints it."""
+    path = write(folder, *((name, i) for i, name in enumerate(NAMES)))
+    data = table_set(path, folder / "data")
+    expected, store = [data.open(split, workers=1) for split in SPLITS], None
+    for store in (expected[0].path, folder / "data.store"):
+        given = table_set(path, store)
+        assert given.about == data.about and given.notes == data.notes == [
+            "6 of 7 structures have a label; without one: other"
+        ]
+        for split, own in zip(SPLITS, expected):
+            found = given.open(split, workers=1)
+            assert (found.path, found.names, found.checksum) == (own.path, own.names, own.checksum)
+            assert [found.labels(i) for i in range(len(found))] == [own.labels(i) for i in range(len(own))]
+    with pytest.raises(StructureError, match=r"names that match no structure \(1 of 7: p9;"):
+        table_set(write(folder, *((name, 1) for name in [*NAMES, "p9"])), store)
+
+
+def test_structures_that_cannot_be_read_are_counted(folder):
+    (folder / "data" / "p0.pdb").write_text("<html>")
+    lines = [(name, i, "train") for i, name in enumerate(NAMES)]
+    store = opened(folder, *lines)
+    finished = table_set(folder / "labels.tsv", store.path, needed=["train"]).open("train", workers=1)
+    assert store.names == finished.names == NAMES[1:]
+    assert store.not_found == finished.not_found == "1 structures (p0)"
+
+
+def test_splits_by_column(folder):
+    lines = [(name, 1 + i, split) for i, (name, split) in enumerate(zip(NAMES, ["train", "val", "test"] * 2))]
+    data = table_set(write(folder, *lines), folder / "data")
+    listed = [data.open(split, workers=1).names for split in SPLITS]
+    assert listed == [["p0", "p3"], ["p1", "p4"], ["p2", "p5"]]
+    with pytest.raises(StructureError, match="4 structures leave none for valid"):
+        table_set(write(folder, *[line for line in lines if line[2] != "val"]), folder / "data")
+    alone = table_set(write(folder, *((name, 1, "test") for name in NAMES)), folder / "data", needed=["test"])
+    assert alone.split_of == dict.fromkeys(NAMES, "test")  # enough to score
+    lines = [("p0", "A", 1, 0.5, "train"), ("p0", "A", 2, 0.5, "test")]
+    with pytest.raises(StructureError, match="p0 is in several splits"):
+        table_set(write(folder, *lines), folder / "data")
+
+
+def test_residues_are_found_by_chain_number_and_insertion_code(folder):
+    numbers = PROTEIN.residue_number.tolist()
+    chain = "A"
+    lines = [("name", "chain", "number", "value")]
+    for i, name in enumerate(NAMES):
+        own = [n for n in numbers[i : i + 10 + i]]
+        lines += [(name, chain, own[7], 0.7), (name, chain, own[2], 0.2), (name, chain, 999, 9), (name, "Z", own[2], 9)]
+    data = table_set(write(folder, *lines), folder / "data")
+    assert data.options == {"kind": "regression", "residues": True, "each_chain": False}
+    assert "24 residues of 6 structures" in data.about
+    store = data.open("train", workers=1)
+    samples = SAMPLES["table"](store)
+    sample = samples[0, 0]
+    assert sample.focus.nonzero().flatten().tolist() == [2, 7]
+    assert torch.allclose(sample.target, torch.tensor([0.2, 0.7]))
+    name = store.names[0]
+    first = numbers[NAMES.index(name) + 2]
+    assert sample.names[0] == f"{name}:A:{first}" and sample.groups == (name, name)
+    assert store.not_found == "8 labels of residues that are not in theirs"
+    batch, names = pack_samples([samples[0, i] for i in range(3)])
+    assert len(names) == 6 == len(batch.target) == batch.focus.sum() and batch.protein.num_proteins == 3
+    assert samples.targets().shape == (8,) and samples.num_targets == 8 and len(samples) == 4
+
+
+def test_residues_of_one_number_are_told_apart_by_chain_and_insertion_code(folder):
+    """Two chains of five residues, each numbered 5, 5A, 5B, 6, -7; the rows of the table come in another order."""
+    numbers, codes = torch.tensor([5, 5, 5, 6, -7] * 2), torch.tensor([*map(ord, " AB  " * 2)])
+    protein = replace(PROTEIN.crop(0, 10), residue_number=numbers, insertion_code=codes)
+    protein = replace(protein, chain=torch.arange(10) // 5)
+    write_pdb(folder / "data" / "two.pdb", protein, ("L", "H"))
+    places = [(chain, number) for number in ("5A", "-7", "5", "6", "5B") for chain in "HL"]
+    lines = [("two", *place, row, "train") for row, place in enumerate(places)]
+    store = opened(folder, *lines)
+    sample = SAMPLES["table"](store)[0, 0]
+    in_file = [(chain, number) for chain in "LH" for number in ("5", "5A", "5B", "6", "-7")]
+    assert sample.names == tuple(f"two:{chain}:{number}" for chain, number in in_file) and not store.not_found
+    assert sample.target.tolist() == [places.index(place) for place in in_file] and sample.focus.all()
+    lines = [("two", "H", "5A", 1, "train"), ("two", "H", "5C", 2, "train"), ("two", "A", "5", 3, "train")]
+    store = opened(folder, *lines)
+    assert SAMPLES["table"](store)[0, 0].focus.nonzero().flatten().tolist() == [6]
+    assert store.not_found == "2 labels of residues that are not in theirs"
+
+
+def test_structures_without_their_labelled_residues_are_left_out(folder):
+    """Numbers or chains of another scheme: the store has its structures, but none of the labels."""
+    numbers = [900, *[int(PROTEIN.residue_number[8])] * 5]
+    store = opened(folder, *((name, "A", number, 1, "train") for name, number in zip(NAMES, numbers)))
+    assert store.names == NAMES[1:]
+    assert store.not_found == "1 structures (p0), 1 labels of residues that are not in theirs"
+    reason = r"data\.store.*: a split without any sample \(not found: 6 structures \(p0, p1, p2, \.\.\.\), 6 labels of"
+    with pytest.raises(StoreError, match=reason):
+        SAMPLES["table"](opened(folder, *((name, "A", 900, 1, "train") for name in NAMES)))
+
+
+# ---- the task --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("kind, residues, level", [
+    ("regression", False, "residue"), ("binary", True, "residue"), ("classes", False, "atom"), ("labels", True, "atom"),
+    ("classes", True, "residue"), ("labels", False, "residue"),
+])  # fmt: skip
+def test_every_kind_is_learnt_by_heart(folder, kind, residues, level):
+    torch.manual_seed(0)
+    texts = KINDS[kind][0]
+    texts = [text or "a" for text in texts]
+    if residues:
+        numbers = PROTEIN.residue_number.tolist()
+        lines = [(n, "A", numbers[i + 5 + k], texts[(i + k) % 6]) for i, n in enumerate(NAMES) for k in range(3)]
+    else:
+        lines = list(zip(NAMES, texts))
+    data = table_set(write(folder, *lines), folder / "data", kind)
+    samples = SAMPLES["table"](data.open("train", workers=1), classes=data.classes)
+    batch, _ = pack_samples([samples[0, i] for i in range(4)])
+    outputs = {"num_outputs": len(data.classes)} if data.classes else {}
+    task = TASKS["table"](ENCODERS["gearnet"](level, "tiny"), **outputs, **data.options)
+    task.fit(samples.targets(), "tiny")
+    optimizer, losses = torch.optim.Adam(task.parameters(), lr=3e-3), []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss, logs = task(batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if loss.item() < 0.1 * losses[0]:
+            break
+    assert losses[-1] < 0.1 * losses[0] and "loss_constant" in logs
+    score = task.score(task.predict(batch)).detach().double().numpy()
+    values = task.metrics(score, batch.target.numpy(), batch.groups)
+    assert set(TARGETS[kind].measures) == values.keys() and values.get("spearman", values[task.measures[0]]) > 0.8
+
+
+def test_a_metric_of_another_kind_is_refused():
+    encoder = ENCODERS["gearnet"]("residue", "tiny")
+    with pytest.raises(ConfigError, match="--metric rmse is not for binary, which has auroc, auprc, accuracy"):
+        TASKS["table"](encoder, kind="binary", metric="rmse")
+    assert TASKS["table"](encoder, metric="mae").decides == ("mae", "min")
+    assert TASKS["table"](encoder, metric="spearman").decides == ("spearman", "max")
+
+
+def test_a_residue_of_another_type_is_refused_and_numbers_from_one_are_pointed_out(folder):
+    """The table of p2 counts from 1, its file does not: labels would lie on other residues."""
+    numbers, letters = PROTEIN.residue_number.tolist(), [ONE_LETTER[t] for t in PROTEIN.residue_type]
+    assert 1 not in numbers[2:14]
+    columns = ("name", "chain", "number", "residue", "value", "split")
+    right = [("p2", "A", numbers[2 + i], RESIDUES[ONE_LETTER.index(letters[2 + i])], i, "train") for i in range(12)]
+    store = opened(folder, columns, *right)
+    assert store.labels(0)["values"] == [*range(12)] and not store.not_found
+    shifted = [("p2", "A", 1 + i, letters[2 + i], i, "train") for i in range(12)]
+    with pytest.raises(StructureError, match=r"p2: residues are numbered differently \(A:\d+ is \w, but \w in row \d+"):
+        opened(folder, columns, *shifted)
+    unchecked = [(*line[:3], *line[4:]) for line in shifted]
+    store = opened(folder, *unchecked)
+    assert "1 structures have no residue 1, but the table has: are its numbers theirs?" in store.not_found
+
+
+# ---- several properties ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["regression", "binary"])
+def test_a_gap_changes_neither_loss_nor_gradient(kind):
+    task = TASKS["table"](ENCODERS["gearnet"]("residue", "tiny"), 2, kind=kind, properties=("x", "y"))
+    target = torch.tensor([[1.0, 0.0], [0.0, torch.nan], [torch.nan, 1.0]])
+    output = torch.randn(3, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    loss = task.loss(output, target).mean()
+    there = ~target.isnan()
+    alone = TASKS["table"](ENCODERS["gearnet"]("residue", "tiny"), kind=kind)
+    expected = alone.loss(output[there][:, None], target[there]).mean()
+    assert torch.allclose(loss, expected) and loss.isfinite()
+    (gradient,), (other,) = torch.autograd.grad(loss, output), torch.autograd.grad(expected, output)
+    assert torch.allclose(gradient, other) and not gradient[~there].any()
+
+
+def test_metrics_of_each_property_and_their_mean():
+    task = TASKS["table"](ENCODERS["gearnet"]("residue", "tiny"), 2, properties=("x", "y"))
+    target = np.array([[1.0, 100], [2, np.nan], [3, 300], [np.nan, 600]])
+    task.fit(target, "tiny")
+    score = np.nan_to_num(target) + np.array([1, 10])
+    values = task.metrics(score, target, ["a"] * 4)
+    assert values["rmse:x"] == 1 and np.isclose(values["rmse:y"], 10) and values["spearman"] == 1
+    assert np.isclose(values["rmse"], (1 / target[:3, 0].std() + 10 / target[[0, 2, 3], 1].std()) / 2)
+    answer = task.answer(target)
+    assert answer == {"mean": [2, 1000 / 3], "median": [2, 300]}
+    constant = task.constant_metrics(answer, target, ["a"] * 4)
+    assert constant["mae:y"] == (200 + 0 + 300) / 3 and np.isclose(constant["rmse:x"] ** 2, 2 / 3)
+
+
+# ---- a table of a lab, from its files to a page and to predictions ---------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory) -> Path:
+    """Twelve structures in four formats, and the table that a German Excel makes of two properties of them."""
+    folder = tmp_path_factory.mktemp("lab")
+    (folder / "files").mkdir()
+    rows = ["\ufeffProtein;Datum;Länge;halb;Bemerkung"]
+    for i in range(12):
+        path = folder / "files" / f"p{i}{('.pdb', '.pdb.gz', '.cif', '.cif.gz')[i % 4]}"
+        write_pdb(folder / "one.pdb", PROTEIN.crop(i, 10 + 4 * i))
+        text = (folder / "one.pdb").read_text()
+        if ".cif" in path.name:
+            written = MMCIFIO()
+            written.set_structure(PDBParser(QUIET=True).get_structure("p", folder / "one.pdb"))
+            written.save(str(folder / "one.cif"))
+            text = (folder / "one.cif").read_text()
+        path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+        long, half = f"{10 + 4 * i},50", "n. d." if i == 3 else "" if i % 4 == 1 else f"{5 + 2 * i}"
+        rows.append(f'p{i};1.2.24;{long};{half};"gut; aber"')
+    (folder / "lab.csv").write_bytes("\r\n".join(rows).encode())
+    return folder
+
+
+QUICK = ["--num-workers", "0", "--device", "cpu", "--threads", "1"]
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("columns", [["Länge", "halb"], ["Länge"]])
+def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypatch, capsys):
+    """Without training: a linear head in closed form, every structure scored by a head that has not seen it."""
+    monkeypatch.chdir(lab)
+    out = Path("-".join(columns))
+    data = ["--labels", "lab.csv", "--data", "files", "--value-column", *columns, "--missing", "n.d."]
+    frozen = ["--task", "table", *data, "--freeze", "--folds", "4", "--init-from", "siamdiff-residue"]
+    new = ["--predict", "files/p3.cif.gz"]
+    assert finetune.main([*frozen, *QUICK, "--out", str(out), *new, "files/p4.pdb"]) == 0
+    said = capsys.readouterr().out
+    assert "older" not in said and said.count("predicted   1 structures") == 2
+    assert "decimal commas" in said and "columns that are not read: Datum" in said and "4 folds     12 samples" in said
+    assert "warning     4 folds of 12 structures: below 4 in one, rho, r and AUROC come out too low" in said
+    assert ("halb: 4 of 12 rows were not measured" in said) == (len(columns) == 2)
+    results = json.loads((out / "results.json").read_text())
+    scored = read_predictions(out / "seed-0" / "predictions.tsv")
+    assert sorted(scored["id"]) == sorted(f"p{i}" for i in range(12)) and scored["target"].shape[0] == 12
+    name = "spearman:Länge" if len(columns) == 2 else "spearman"
+    assert results["mean"][name] > 0.8 and results["interval"][name] and results["options"]["linear"]
+    predicted = read_predictions(next(out.glob("predicted-p3-*.tsv")))
+    assert abs(np.ravel(predicted["prediction"])[0] - 22.5) < 5
+    page = report.write_page([out]).read_text()
+    assert ("4 of 12 rows were not measured (empty 3, n. d. 1)" in page) == (len(columns) == 2)
+    assert f"<h1>{', '.join(columns)}: regression of structures" in page and page.count("Predicted against true") >= 1
+    assert finetune.main([*frozen, *QUICK, "--out", str(out), *new]) == 0
+    (older,) = re.findall("older than this model.*: (.*)", capsys.readouterr().out)
+    assert older == f"{next(out.glob('predicted-p4-*'))}, {out / 'report.html'}"
+    model = ["--eval-only", str(out / "seed-0" / "best.pt"), "--labels", "lab.csv", "--data", "files"]
+    assert cli.main(["finetune", *model, "--missing", "n.d.", *QUICK]) == 0
+    assert "was fitted to all structures of its table" in capsys.readouterr().out
+
+
+def test_several_properties_are_learned_together(lab, monkeypatch):
+    monkeypatch.chdir(lab)
+    data = ["--labels", "lab.csv", "--data", "files", "--value-column", "Länge", "halb", "--missing", "n.d."]
+    small = ["--level", "residue", "--size", "tiny", "--max-steps", "2", "--batch-size", "4", *QUICK]
+    assert finetune.main(["--task", "table", *data, *small, "--out", "trained"]) == 0
+    results = json.loads(Path("trained/results.json").read_text())
+    assert {"rmse", "rmse:Länge", "rmse:halb"} <= results["mean"].keys() and results["answer"]["mean"][0] > 10
+
+
+def test_a_model_of_chains_predicts_chains(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "files").mkdir()
+    rows = ["pdb,chain,value"]
+    for i in range(4):
+        protein = PROTEIN.crop(i, 30)
+        two = replace(protein, chain=torch.arange(30) // (12 + i))
+        write_pdb(tmp_path / "files" / f"f{i}.pdb", two.select_residues(two.chain < 2), ("A", "B"))
+        rows += [f"f{i},{chain},{i + 2 * k}" for k, chain in enumerate("AB")]
+    (tmp_path / "lab.csv").write_text("\n".join(rows))
+    frozen = ["--task", "table", "--labels", "lab.csv", "--data", "files", "--freeze", "--folds", "2", "--out", "run"]
+    assert finetune.main([*frozen, "--level", "residue", "--size", "tiny", *QUICK, "--predict", "files/f2.pdb"]) == 0
+    model, (first,) = ["--eval-only", "run/seed-0/best.pt"], Path("run").glob("predicted-*.tsv")
+    assert read_predictions(first)["id"].tolist() == ["f2_A", "f2_B"]
+    assert finetune.main([*model, "--predict", "files", *QUICK]) == 0
+    (later,) = Path("run/seed-0/eval").glob("predicted-files-*.tsv")
+    assert sorted(read_predictions(later)["id"]) == sorted(f"f{i}_{chain}" for i in range(4) for chain in "AB")
+    assert "predicted   8 structures" in capsys.readouterr().out
+
+
+def test_folds_need_a_frozen_encoder_and_enough_structures(lab, monkeypatch):
+    monkeypatch.chdir(lab)
+    data = ["--task", "table", "--labels", "lab.csv", "--data", "files", "--value-column", "Länge", *QUICK]
+    with pytest.raises(ConfigError, match="--folds 4 needs --freeze"):
+        finetune.main([*data, "--folds", "4"])
+    with pytest.raises(ConfigError, match=r"--freeze: 13 folds need as many different structures .* there are 12"):
+        finetune.main([*data, "--freeze", "--folds", "13", "--size", "tiny", "--level", "residue", "--out", "many"])
+
+
+# ---- the recipe, as printed ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@needs_filters
+def test_the_recipe_runs_as_printed(tmp_path, monkeypatch, capsys):
+    """docs/extending.md; shorter by --max-steps, and with fewer structures."""
+    text = (ROOT / "docs" / "extending.md").read_text()
+    commands = re.search(r"<!-- run -->\n```bash\n(.*?)```", text, re.S)[1]
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(ROOT / "examples" / "own_labels.py")
+    for name in ("labels.tsv", "residues.tsv"):
+        header, *lines = (tmp_path / name).read_text().splitlines()
+        few = sorted({line.split("\t")[0] for line in lines})[:10]
+        kept = [line for line in lines if line.split("\t")[0] in few]
+        (tmp_path / name).write_text("\n".join([header, *kept]) + "\n")
+    said = []
+    for command in commands.splitlines()[1:]:
+        program, file, *arguments = command.split()
+        assert (program, file) == ("python", "finetune.py")
+        more = ["--num-workers", "0", "--device", "cpu"] + ([] if "--eval-only" in command else ["--max-steps", "2"])
+        assert finetune.main([*arguments, *more]) == 0
+        said.append(capsys.readouterr().out)
+    assert "regression on 10 structures" in said[0] and "pearson" in said[0]
+    assert re.search(r"regression on \d{3,4} residues of 10 structures", said[1])
+    predicted = next(Path("runs/neighbours/seed-0/eval").glob("predicted-1A19_A-*.tsv")).read_text().splitlines()
+    assert len(predicted) == 90 and predicted[1].startswith("1A19_A:A:1\t1A19_A\t") and "predicted   1 struc" in said[2]
+    model = ["--eval-only", "runs/neighbours/seed-0/best.pt", "--data", "structures", "--device", "cpu"]
+    assert finetune.main([*model, "--labels", "residues.tsv", "--num-workers", "0"]) == 0
+    with pytest.raises(ConfigError, match=r"was trained on other labels than those of labels\.tsv"):
+        finetune.main([*model, "--labels", "labels.tsv"])
+    with pytest.raises(ConfigError, match="--task table needs --labels, a file, and --data"):
+        finetune.main(["--task", "table", "--labels", "labels.tsv", "--device", "cpu"])

@@ -1,0 +1,521 @@
+"""Embeddings depend on the structure alone; files of any kind and quality end in a table or in the list of failures."""
+
+import csv
+import gzip
+import io
+import itertools
+import os
+import re
+import shutil
+import signal
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import processes
+import pytest
+import torch
+from Bio.PDB import MMCIFIO, PDBParser
+
+import siamdiff_min
+from siamdiff_min import cli
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.encoders.weights import save_encoder_file
+from siamdiff_min.files import ConfigError, StructureError, import_plugins
+from siamdiff_min.protein.constants import ATOM_NAMES
+from siamdiff_min.reading.parse import read_structure
+from siamdiff_min.reading.sources import Source, bundle_path
+from siamdiff_min.tools import embed
+from siamdiff_min.tools.embed import Embedder
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> list[Path]:
+    """The twelve smallest of the bundled chains, as files."""
+    folder = tmp_path_factory.mktemp("files")
+    with tarfile.open(bundle_path() / "structures.tar") as archive:
+        members = sorted((m for m in archive if m.isfile() and m.name.endswith(".gz")), key=lambda m: m.size)[:12]
+        for member in members:
+            (folder / Path(member.name).name).write_bytes(archive.extractfile(member).read())
+    return [folder / Path(member.name).name for member in members]
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory) -> dict[str, Path]:
+    """An encoder with random weights at both levels, as files."""
+    folder = tmp_path_factory.mktemp("encoders")
+    for level in ("atom", "residue"):
+        torch.manual_seed(0)
+        save_encoder_file(folder / level, ENCODERS["gearnet"](level, "tiny"), "gearnet", level, "tiny", "paper")
+    return {level: folder / level for level in ("atom", "residue")}
+
+
+@pytest.fixture(scope="module", params=["atom", "residue"])
+def checkpoint(request, encoders) -> Path:
+    return encoders[request.param]
+
+
+@pytest.fixture(scope="module")
+def weights(encoders) -> Path:
+    return encoders["residue"]
+
+
+def stem(file: Path) -> str:
+    return file.name.removesuffix(".pdb.gz")
+
+
+@pytest.mark.repeats
+def test_embeddings_do_not_depend_on_order_or_batch(checkpoint, files):
+    alone = siamdiff_min.load_encoder(checkpoint, "cpu")
+    single = [alone.embed(file) for file in files[:6]]
+    for batch_nodes, order in [(10**6, range(6)), (10**6, (5, 3, 0, 1, 4, 2)), (500, range(6)), (1, range(6))]:
+        many = alone.embed(*[files[i] for i in order], batch_nodes=batch_nodes)
+        for i, embedding in zip(order, many):
+            assert embedding.id == stem(files[i]) and embedding.sequence == single[i].sequence
+            for name in ("mean", "per_residue"):
+                a, b = getattr(embedding, name), getattr(single[i], name)
+                assert a.shape == b.shape and np.abs(a - b).max() <= 1e-6 * np.abs(b).max()
+
+
+def test_embeddings_are_those_of_the_encoder_and_named_after_the_file(checkpoint, files):
+    structure = read_structure(files[0])
+    encoder = siamdiff_min.load_encoder(checkpoint, "cpu")
+    embedding = encoder.embed(structure)
+    with torch.inference_mode():
+        encoding = encoder(structure.protein)
+    assert np.array_equal(embedding.per_residue, encoding.residue.numpy())
+    assert np.allclose(embedding.mean, embedding.per_residue.mean(0))
+    assert len(embedding.sequence) == len(embedding.chain) == structure.protein.num_residues
+    assert set(embedding.chain) == set(structure.chain_names)
+    assert embedding.residue_number.tolist() == structure.protein.residue_number.tolist()
+
+
+def embed_here(*argv) -> int:
+    return cli.main(["embed", *map(str, argv), "--device", "cpu", "--num-workers", "0"])
+
+
+def run(*argv, status=0):
+    return processes.run("embed", *argv, "--device", "cpu", "--num-workers", "0", status=status)
+
+
+def test_a_folder_a_tar_and_a_file_some_of_them_broken(checkpoint, tmp_path, files):
+    folder, out = tmp_path / "mixed", tmp_path / "sub" / "e.npz"
+    folder.mkdir()
+    for i in range(9):
+        shutil.copy(files[i], folder)
+    (folder / "broken.pdb").write_text("<html>not found</html>")
+    (folder / "notes.txt").write_text("not a structure")
+    with tarfile.open(tmp_path / "more.tar", "w") as archive:
+        archive.add(files[10], files[10].name)
+        archive.add(files[0], "again/" + files[0].name)  # the same name as one in the folder
+    options = "--checkpoint", checkpoint, "--out", out, "--include", "mean", "per_residue"
+    said = run(folder, tmp_path / "more.tar", files[11], *options)
+    assert "seen 14 = embedded 12 + skipped 1 + failed 1" in said
+    assert f"failed: {folder / 'broken.pdb'}: an HTML or XML page" in said
+    assert "skipped: not a structure file 1" in said
+    with np.load(out, allow_pickle=False) as arrays:
+        ids = arrays["id"].tolist()
+        assert len(set(ids)) == 12 and sum(name.endswith(files[0].name[:6]) for name in ids) == 2
+        assert arrays["failed"].tolist() == [str(folder / "broken.pdb")]
+        row = ids.index(stem(files[11]))
+        expected = siamdiff_min.load_encoder(checkpoint, "cpu").embed(files[11])
+        residues = slice(*arrays["residue_offset"][row : row + 2])
+        reference = expected.per_residue
+        assert np.abs(arrays["per_residue"][residues] - reference).max() <= 1e-6 * np.abs(reference).max()
+        assert np.allclose(arrays["mean"][row], expected.mean, rtol=1e-5, atol=1e-6)
+        assert arrays["residue_number"][residues].tolist() == expected.residue_number.tolist()
+        assert "".join(arrays["residue_type"][residues]) == expected.sequence
+        assert len(arrays["residue_chain"]) == len(arrays["per_residue"])
+
+
+def test_whatever_holds_a_structure_is_taken(weights, tmp_path, files):
+    embedder = siamdiff_min.load_encoder(weights, "cpu")
+    data = gzip.decompress(files[0].read_bytes())
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "one.PDB").write_bytes(data)
+    writer = MMCIFIO()
+    writer.set_structure(PDBParser(QUIET=True).get_structure("1abc", tmp_path / "folder" / "one.PDB"))
+    writer.save(str(tmp_path / "folder" / "two.mmcif"))
+    (tmp_path / "folder" / "readme.txt").write_text("not a structure")
+    shutil.copy(tmp_path / "folder" / "two.mmcif", tmp_path)
+    one = embedder.embed(tmp_path / "folder" / "one.PDB")
+    given = [str(tmp_path / "two.mmcif"), read_structure("x.pdb", data), tmp_path / "folder"]
+    many = embedder.embed(*given)
+    assert [e.id for e in many] == ["two", "1", "one", "two"]
+    for embedding in many:
+        assert embedding.sequence == one.sequence and np.abs(embedding.mean - one.mean).max() < 1e-5
+    assert [embedder.embed(x).id for x in given[:2]] == ["two", "0"]  # one gives one
+    assert len(embedder.embed(tmp_path / "folder")) == 2
+    embed_here(tmp_path / "two.mmcif", tmp_path / "folder", "--checkpoint", weights, "--out", tmp_path / "e.npz")
+    two = [str(tmp_path / "two.mmcif:two"), str(tmp_path / "folder/two.mmcif:two")]
+    with np.load(tmp_path / "e.npz") as arrays:
+        assert arrays["id"].tolist() == [two[0], "one", two[1]]
+    twice = tmp_path / "folder", tmp_path / "folder" / "one.PDB"
+    assert embed_here(*twice, "--checkpoint", weights, "--out", tmp_path / "e.npz") == 0
+    with np.load(tmp_path / "e.npz") as arrays:
+        assert arrays["id"].tolist() == ["one", "two"]
+    with pytest.raises(StructureError, match="not a structure file"):
+        embedder.embed(tmp_path / "folder" / "readme.txt")
+
+
+def test_what_is_held_in_memory_is_taken(weights, files):
+    """One gives one, many give a list in order: proteins, structures, Biopython's objects, open files, lists."""
+    embedder = siamdiff_min.load_encoder(weights, "cpu")
+    data = gzip.decompress(files[0].read_bytes()).decode()
+    one, structure = embedder.embed(files[0]), read_structure("x", data)
+    theirs = PDBParser(QUIET=True).get_structure("1abc", io.StringIO(data))
+    chain = next(iter(theirs[0]))
+    ca = structure.protein.alpha_carbons()
+    made = siamdiff_min.Protein.from_ca(ca.pos.numpy(), one.sequence)
+    held = [structure.protein, made, structure, theirs, theirs[0], chain, io.StringIO(data)]
+    ids = ["0", "1", "2", "1abc", "1abc", f"1abc_{chain.id}", "6"]
+
+    def same(found):
+        return np.abs(found.mean - one.mean).max() < 1e-5 and found.sequence == one.sequence
+
+    many = embedder.embed(*held[:-1], io.StringIO(data))
+    assert [e.id for e in many] == ids and all(map(same, many))
+    for given, name in zip(held, ids):
+        alone = embedder.embed(given)
+        assert same(alone) and alone.id == (name if name in ids[3:6] else "0")
+    with open(files[0], "rb") as opened, gzip.open(files[0]) as unpacked:  # as from the path
+        assert [e.id for e in embedder.embed(opened, unpacked)] == [stem(files[0])] * 2
+    nested = embedder.embed([files[0], [structure, theirs], (str(files[1]),)])
+    assert [e.id for e in nested] == [stem(files[0]), "1", "1abc", stem(files[1])]
+    assert embedder.embed([]) == [] and len(embedder.embed([made])) == 1 == len(embedder.embed(iter([made])))
+    batch = siamdiff_min.Protein.pack([structure.protein, made])
+    assert [e.id for e in embedder.embed(batch)] == ["0", "1"] and all(map(same, embedder.embed(batch)))
+    assert embedder.embed(made).chain == ["0"] * len(one.sequence)
+    assert repr(one) == f"Embedding({one.id!r}, R={len(one.sequence)}, d={one.mean.size})"
+    for wrong in (3, None, [structure, 3], np.zeros((4, 3))):
+        with pytest.raises(ConfigError, match=r"embed takes paths, .* it was given (int|NoneType|float64)"):
+            embedder.embed(wrong)
+
+
+def test_what_fails_is_left_out_with_a_warning_if_asked(weights, tmp_path, files):
+    embedder = siamdiff_min.load_encoder(weights, "cpu")
+    (tmp_path / "x.pdb").write_text("nothing")
+    (tmp_path / "notes.txt").write_text("nothing")
+    bad = [tmp_path / "x.pdb", tmp_path / "absent.pdb", io.StringIO("<html>"), [tmp_path / "notes.txt"]]
+    given = [files[0], *bad, files[1]]
+    with pytest.warns(UserWarning, match="^left out: ") as warned:
+        found = embedder.embed(*given, errors="skip")
+    assert [e.id for e in found] == [stem(files[0]), stem(files[1])]
+    said = [str(warning.message) for warning in warned]
+    reasons = "x.pdb: no atoms", "absent.pdb: cannot be opened", "open file: an HTML", "notes.txt: not a structure"
+    assert len(said) == 4 and all(reason in text for reason, text in zip(reasons, said))
+    assert all(warning.filename == __file__ for warning in warned)
+    with pytest.warns(UserWarning, match="left out: .*no atoms"):
+        assert embedder.embed(tmp_path / "x.pdb", errors="skip") is None
+    with pytest.warns(UserWarning, match="left out: .*no atoms"):
+        assert embedder.embed([tmp_path / "x.pdb"], errors="skip") == []
+    for one in bad:
+        with pytest.raises(StructureError):
+            embedder.embed(files[0], one)
+    with pytest.raises(ConfigError, match="errors is 'raise' or 'skip'"):
+        embedder.embed(files[0], errors="ignore")
+    with pytest.raises(ConfigError, match="include has atom"):
+        embedder.embed(files[0], include=["atom"])
+
+
+def test_vectors_of_atoms(encoders, files, tmp_path):
+    """Each is of the atom that is named beside it; their means over a residue are the residue's vectors."""
+    for level, weights in encoders.items():
+        embedder = siamdiff_min.load_encoder(weights, "cpu")
+        e = embedder.embed(files[0], include=["per_atom", "per_residue"])
+        view = embedder.builder.select_nodes(read_structure(files[0]).protein)
+        assert e.per_atom.shape == (view.num_atoms, len(e.mean))
+        assert (len(e.per_atom) == len(e.sequence)) is (level == "residue")
+        assert e.atom_name == [ATOM_NAMES[name] for name in view.atom_name]
+        assert e.atom_residue.tolist() == view.atom_residue.tolist()
+        for row in (0, len(e.sequence) - 1):
+            assert np.allclose(e.per_atom[e.atom_residue == row].mean(0), e.per_residue[row], rtol=1e-5, atol=1e-6)
+        assert embedder.embed(files[0]).per_atom.shape == (0, len(e.mean))
+        for include in (["per_atom"], ["per_atom", "mean", "per_residue"]):
+            out = tmp_path / "e.npz"
+            assert embed_here(files[1], files[0], "--checkpoint", weights, "--include", *include, "--out", out) == 0
+            with np.load(out) as arrays:
+                row = arrays["id"].tolist().index(e.id)
+                atoms, residues = (slice(*arrays[f"{what}_offset"][row : row + 2]) for what in ("atom", "residue"))
+                assert np.abs(arrays["per_atom"][atoms] - e.per_atom).max() <= 1e-5 * np.abs(e.per_atom).max()
+                assert arrays["atom_name"][atoms].tolist() == e.atom_name
+                assert arrays["atom_residue"][atoms].tolist() == e.atom_residue.tolist()
+                assert arrays["residue_number"][residues].tolist() == e.residue_number.tolist()
+                assert len(arrays["per_atom"]) == len(arrays["atom_name"]) == arrays["atom_offset"][-1]
+
+
+def test_a_path_that_gives_nothing_is_named_and_told_by_the_status(weights, tmp_path, files, capsys):
+    (tmp_path / "notes.txt").write_text("not a structure")
+    (tmp_path / "x.pdb").write_text("nothing")
+    (tmp_path / "empty").mkdir()
+    paths = [tmp_path / "notes.txt", tmp_path / "x.pdb", tmp_path / "empty", files[0]]
+    assert embed_here(*paths, "--checkpoint", weights, "--out", tmp_path / "e.npz") == 1
+    said = "".join(capsys.readouterr())
+    assert f"skipped: {paths[0]}: not a structure file" in said and f"failed: {paths[1]}: no atoms in it" in said
+    assert f"skipped: {paths[2]}: no structure in it" in said and "embedded 1 +" in said
+    with np.load(tmp_path / "e.npz") as arrays:
+        assert arrays["id"].tolist() == [stem(files[0])]
+
+
+def columns(path: Path) -> dict[str, list]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: array.tolist() for name, array in arrays.items()}
+
+
+def test_what_is_embedded_before_an_interruption_is_kept(weights, tmp_path, files, monkeypatch, capsys):
+    """The same command goes on after the last part, and writes the same vectors. Another command begins anew."""
+    (tmp_path / "bad.pdb").write_text("nothing")
+    given = [*files[:4], tmp_path / "bad.pdb", *files[4:9]]
+    options = ["--checkpoint", weights, "--include", *embed.INCLUDE, "--out"]
+    assert embed_here(*given, *options, tmp_path / "whole.npz") == 1
+    add, calls = embed.Kept.add, []
+
+    def interrupted(self, *arguments):
+        calls.append(add(self, *arguments))
+        if len(calls) == 6:
+            self.file.write(b"half a li")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(embed.Kept, "add", interrupted)
+    capsys.readouterr()
+    assert embed_here(*given, *options, tmp_path / "e.npz") == 130
+    assert "e.npz is not written; 6 structures are kept, and the same command goes on" in capsys.readouterr().err
+    assert not (tmp_path / "e.npz").exists()
+    assert embed_here(*given, *options, tmp_path / "e.npz") == 1
+    assert "going on after 6 of 10 structures" in capsys.readouterr().out
+    assert columns(tmp_path / "e.npz") == columns(tmp_path / "whole.npz")
+    calls.clear()
+    assert embed_here(*given, *options, tmp_path / "e.npz") == 130
+    assert embed_here(*given[1:], *options, tmp_path / "e.npz") == 1
+    assert "going on" not in capsys.readouterr().out and len(columns(tmp_path / "e.npz")["id"]) == 8
+    assert sorted(os.listdir(tmp_path)) == ["bad.pdb", "e.npz", "whole.npz"]
+
+
+def test_what_holds_no_vectors_of_ours_is_never_replaced(weights, tmp_path, files):
+    np.savez(other := io.BytesIO(), x=np.zeros(3), id=np.zeros(2))
+    contents = b"my notes", b"PK, and then text", other.getvalue(), b"name,x,y\n"
+    for name, content in itertools.product(("mine.npz", "mine.csv"), contents):
+        out = tmp_path / name
+        out.write_bytes(content)
+        before = out.read_bytes()
+        with pytest.raises(SystemExit, match="exists and holds no vectors of siamdiff embed, so it is not replaced"):
+            embed_here(files[0], "--checkpoint", weights, "--out", out)
+        assert out.read_bytes() == before and os.listdir(tmp_path) == [name]
+        out.unlink()
+
+
+def test_a_csv_has_a_row_for_every_structure(weights, tmp_path, files):
+    shutil.copy(files[1], tmp_path / "with, comma.pdb.gz")
+    given = [files[0], tmp_path / "with, comma.pdb.gz"]
+    for _ in range(2):  # the second replaces the first
+        assert embed_here(*given, "--checkpoint", weights, "--out", tmp_path / "e.csv") == 0
+    head, *rows = csv.reader((tmp_path / "e.csv").read_text().splitlines())
+    embed_here(*given, "--checkpoint", weights, "--out", tmp_path / "e.npz")
+    found = columns(tmp_path / "e.npz")
+    names = [stem(files[0]), "with, comma"]
+    assert head[:3] == ["name", "v1", "v2"] and [row[0] for row in rows] == found["id"] == names
+    assert np.array_equal(np.array([row[1:] for row in rows], dtype=np.float32), np.array(found["mean"], np.float32))
+    with pytest.raises(SystemExit, match=r"a \.csv holds the mean of every structure"):
+        embed_here(*given, "--checkpoint", weights, "--out", tmp_path / "e.csv", "--include", "per_residue")
+
+
+def test_models_of_low_confidence_are_left_out_if_asked(weights, tmp_path, capsys):
+    real = gzip.decompress((Path(__file__).parents[1] / "reading/1LCD.pdb.gz").read_bytes()).decode().splitlines()
+    chain = [line for line in real if line.startswith("ATOM") and line[21] == "A"][:100]
+    for name, plddt in (("good", 90.0), ("bad", 40.0)):
+        text = "".join(f"{line[:60]}{plddt + int(line[25]):6.2f}{line[66:]}\n" for line in chain)
+        (tmp_path / f"{name}.pdb").write_text(text)
+    assert embed_here(tmp_path, "--checkpoint", weights, "--out", tmp_path / "e.npz", "--min-plddt", 70) == 0
+    said = "".join(capsys.readouterr())
+    assert "skipped: mean pLDDT below 70 1" in said and "seen 2 = embedded 1 + skipped 1 + failed 0" in said
+    assert columns(tmp_path / "e.npz")["id"] == ["good"]
+    assert 90 < siamdiff_min.load_encoder(weights, "cpu").embed(tmp_path / "good.pdb").plddt < 99
+
+
+def test_every_chain_alone(weights, tmp_path, capsys):
+    text = gzip.decompress((Path(__file__).parents[1] / "reading/1LCD.pdb.gz").read_bytes()).decode()
+    real = text.partition("ENDMDL")[0].splitlines()
+    chain = [line for line in real if line.startswith("ATOM") and line[21] == "A"]
+    moved = [f"{line[:21]}B{line[22:30]}{float(line[30:38]) + 60:8.3f}{line[38:]}" for line in chain[:200]]
+    (tmp_path / "two.pdb").write_text("\n".join([*chain, *moved]) + "\n")
+    (tmp_path / "bad.pdb").write_text("nothing")
+    options = "--checkpoint", weights, "--include", "mean", "per_residue", "--out", tmp_path / "e.npz", "--each-chain"
+    assert embed_here(tmp_path, *options) == 0
+    assert "seen 3 = embedded 2 + skipped 0 + failed 1" in capsys.readouterr().out
+    found, encoder = columns(tmp_path / "e.npz"), siamdiff_min.load_encoder(weights, "cpu")
+    assert found["id"] == ["two_A", "two_B"]
+    for k, part in enumerate(read_structure(tmp_path / "two.pdb").chains().values()):
+        assert np.array_equal(np.array(found["mean"][k], np.float32), encoder.embed(part).mean)
+    assert set(found["residue_chain"]) == {"A", "B"}
+    assert embed_here(tmp_path / "two.pdb", tmp_path / "bad.pdb", *options) == 1
+
+
+def test_where_memory_runs_out_the_batch_is_halved_and_one_structure_fails(weights, files, monkeypatch):
+    """As in a graph of one large complex: the others keep their vectors."""
+    encoder = siamdiff_min.load_encoder(weights, "cpu")
+    found = [encoder.embed(file) for file in files[:6]]
+    largest = max(len(e.sequence) for e in found)
+    encode, sizes = encoder.forward, []
+
+    def forward(protein):
+        sizes.append(protein.num_residues)
+        if protein.num_residues >= largest:
+            raise RuntimeError("[enforce fail] err == 0. DefaultCPUAllocator: can't allocate memory")
+        return encode(protein)
+
+    monkeypatch.setattr(encoder, "forward", forward)
+    with pytest.warns(UserWarning, match=rf"no memory left for it \({largest} residues\)"):
+        rest = encoder.embed(*files[:6], errors="skip", batch_nodes=10**6)
+    assert sizes[0] == sum(len(e.sequence) for e in found) and len(sizes) > 3
+    expected = {e.id: e.mean for e in found if len(e.sequence) < largest}
+    assert {e.id for e in rest} == expected.keys() and len(rest) == 5
+    assert all(np.allclose(e.mean, expected[e.id], rtol=1e-5, atol=1e-6) for e in rest)
+
+    def broken(protein):
+        raise RuntimeError("shapes cannot be multiplied")
+
+    monkeypatch.setattr(encoder, "forward", broken)
+    with pytest.raises(RuntimeError, match="shapes"):
+        encoder.embed(files[0])
+
+
+def test_an_encoder_of_a_plugin(tmp_path, files):
+    plugin, out = tmp_path / "slim_plugin.py", tmp_path / "e.npz"
+    plugin.write_text(
+        "from siamdiff_min.encoders import ENCODERS, RESIDUE_GRAPH\n"
+        "from siamdiff_min.encoders.gearnet import GearNet\n"
+        "ENCODERS['slim'] = lambda level, size, preset: GearNet(RESIDUE_GRAPH, [8, 8])\n"
+    )
+    try:
+        import_plugins([plugin])
+        ENCODERS["slim"]("residue").save(tmp_path / "slim.pt")
+        with pytest.raises(ConfigError, match="encoder slim builds graphs of residue level, but --level is atom"):
+            ENCODERS["slim"]("atom")
+        del ENCODERS["slim"], sys.modules[plugin.stem]
+        command = [files[0], "--checkpoint", tmp_path / "slim.pt", "--out", out]
+        with pytest.raises(SystemExit, match="'slim', which is not known here: import the file that adds it first"):
+            embed_here(*command)
+        assert embed_here(*command, "--plugin", plugin) == 0 and np.load(out)["mean"].shape == (1, 16)
+    finally:
+        ENCODERS.pop("slim", None)
+
+
+def test_a_gpu_takes_batches_and_gives_the_same_in_order(weights, files, tmp_path, monkeypatch):
+    """The processes read, and a structure that fails keeps its place."""
+    (tmp_path / "bad.pdb").write_text("nothing")
+    given = [*files[:3], tmp_path / "bad.pdb", *files[3:5]]
+    sources = [Source("", str(path)) for path in given]
+    encoder, sizes = siamdiff_min.load_encoder(weights, "cpu"), []
+    monkeypatch.setattr(embed, "ready_encoder", lambda *_: Embedder(encoder, batch_nodes=10**6))
+    monkeypatch.setattr(embed, "GROUP", 4)
+    encode = encoder.forward
+    monkeypatch.setattr(encoder, "forward", lambda x: (sizes.append(x.num_proteins), encode(x))[1])
+    job = embed.Job(weights, (), "cuda", None, "off", ("mean",), False)
+    found = [*embed.embed_sources(job, sources, 2)]
+    assert sizes == [3, 2] and isinstance(found[3][0], StructureError)
+    for path, (x,) in zip(given, found):
+        if path != given[3]:
+            assert x.id == str(path) and np.allclose(x.mean, encoder.embed(path).mean, rtol=1e-5, atol=1e-6)
+
+
+def test_bfloat16_changes_vectors_by_little(checkpoint, files, tmp_path):
+    found = {}
+    for amp in ("off", "bf16"):
+        options = "--checkpoint", checkpoint, "--out", tmp_path / f"{amp}.npz", "--amp", amp
+        assert embed_here(*files[:3], *options) == 0
+        found[amp] = np.array(columns(tmp_path / f"{amp}.npz")["mean"])
+    difference = np.linalg.norm(found["bf16"] - found["off"], axis=1) / np.linalg.norm(found["off"], axis=1)
+    assert 0 < difference.max() < 0.02
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_command_that_is_stopped_ends_at_once_and_goes_on_later(number, weights, tmp_path, files):
+    (tmp_path / "many").mkdir()
+    for i in range(40):
+        os.link(files[0], tmp_path / "many" / f"{i}.pdb.gz")
+    log, out = tmp_path / "log", tmp_path / "e.npz"
+    command = [tmp_path / "many", "--checkpoint", weights, "--out", out, "--device", "cpu", "--num-workers", "2"]
+    (child,) = processes.start(log, 1, "embed", *command)
+    part = tmp_path / "e.npz.siamdiff-part"
+    processes.until(lambda: (part.exists() and part.stat().st_size > 1000) or not child.is_alive(), log)
+    workers = processes.descendants(child.pid)
+    os.kill(child.pid, number)
+    assert processes.finish([child]) == [130 if number == signal.SIGINT else -number] and not out.exists()
+    processes.until(lambda: not any(map(processes.running, workers)), log)
+    assert "Traceback" not in log.read_text()
+    if number == signal.SIGINT:
+        last = log.read_text().splitlines()[-1]
+        assert re.fullmatch(r"stopped: .*e\.npz is not written; \d+ structures are kept, and the same .*", last)
+    (child,) = processes.start(log, 1, "embed", *command)
+    assert processes.finish([child]) == [0] and "going on after " in log.read_text()
+    found = columns(out)
+    assert len(found["id"]) == 40 and len({tuple(vector) for vector in found["mean"]}) == 1
+    assert sorted(os.listdir(tmp_path)) == ["e.npz", "log", "many"]
+
+
+def stripped(source: Path, target: Path, keep) -> Path:
+    lines = gzip.decompress(source.read_bytes()).decode().splitlines(keepends=True)
+    target.write_text("".join(line for line in lines if line[:4] != "ATOM" or keep(line)))
+    return target
+
+
+def test_incomplete_structures_are_named(encoders, files, tmp_path, capsys):
+    """At atom level without side chains; at both levels without some of the residues."""
+    bare = stripped(files[0], tmp_path / "bare.pdb", lambda line: line[12:16].strip() in ("N", "CA", "C", "O"))
+    trace = stripped(files[0], tmp_path / "trace.pdb", lambda line: line[12:16].strip() == "CA")
+    number = gzip.decompress(files[0].read_bytes()).decode().split("ATOM")[1][18:23]
+    broken = stripped(files[0], tmp_path / "broken.pdb", lambda x: x[12:16].strip() != "CA" or x[22:27] != number)
+    paths, out = [bare, trace, broken, files[0]], tmp_path / "e.npz"
+    advice = "100% of the side-chain atoms are missing, so use --checkpoint siamdiff-residue"
+    for level, found in (("atom", {"bare": advice, "trace": advice}), ("residue", {})):
+        assert embed_here(*paths, "--checkpoint", encoders[level], "--out", out) == 0
+        said = capsys.readouterr().err
+        left_out = r"warning: broken: left out: residues without CA 1"
+        expected = sorted([left_out, *(f"warning: {name}: {reason}" for name, reason in found.items())])
+        assert sorted(line for line in said.splitlines() if line.startswith("warning")) == expected
+        with np.load(out) as arrays:
+            told = dict(zip(arrays["id"].tolist(), arrays["incomplete"].tolist(), strict=True))
+        assert told == {"bare": "", "trace": ""} | found | {"broken": left_out[17:], stem(files[0]): ""}
+        assert siamdiff_min.load_encoder(encoders[level], "cpu").embed(trace).incomplete == found.get("trace", "")
+
+
+def test_numbers_that_are_not_finite_are_never_handed_out(encoders, files, tmp_path, monkeypatch, capsys):
+    encoder = siamdiff_min.load_encoder(encoders["residue"], "cpu")
+    encode, large = encoder.forward, len(encoder.embed(files[1]).sequence)
+
+    def overflow(protein):
+        encoding = encode(protein)
+        encoding.residue[protein.residue_protein == 0] *= torch.inf if protein.num_residues == large else 1
+        return encoding
+
+    monkeypatch.setattr(encoder, "forward", overflow)
+    with pytest.raises(StructureError, match="0: no finite representation"):
+        encoder.embed(read_structure(files[1]))
+    monkeypatch.setattr(embed, "ready_encoder", lambda *_: Embedder(encoder))
+    assert embed_here(*files[:2], "--checkpoint", encoders["residue"], "--out", tmp_path / "e.npz") == 1
+    said = capsys.readouterr()
+    assert "embedded 1 + skipped 0 + failed 1" in said.out and f"failed: {files[1]}: no finite" in said.err
+    found = columns(tmp_path / "e.npz")
+    assert found["id"] == [stem(files[0])] and np.isfinite(found["mean"]).all() and found["failed"] == [str(files[1])]
+
+
+def test_errors_are_clear(weights, tmp_path):
+    (tmp_path / "x.pdb").write_text("nothing")
+    (tmp_path / "d.npz").mkdir()
+    (tmp_path / "empty").mkdir()
+    x, options = tmp_path / "x.pdb", ["--checkpoint", weights, "--out", tmp_path / "e.npz"]
+    for argv, said in (
+        ([x, *options], "no structure could be read"),
+        ([tmp_path / "empty", *options], "no structure could be read"),
+        ([tmp_path / "absent", *options], "absent: cannot be opened (no such file or folder)"),
+        ([x, "--checkpoint", x], f"{x} cannot be read as a torch file"),
+        ([x, *options[:3], tmp_path / "d.npz"], "d.npz is not the name of an .npz or .csv file"),
+        ([x, *options, "--fail-fast"], f"{x}: no atoms in it"),
+        ([x, *options[:3], tmp_path / "emb.txt"], "emb.txt is not the name of an .npz or .csv file"),
+    ):
+        with pytest.raises(SystemExit, match=f"^error: .*{re.escape(said)}"):
+            embed_here(*argv)
+    assert not (tmp_path / "e.npz").exists() and not (tmp_path / "emb.txt").exists()
+    with pytest.raises(StructureError, match=r"x\.pdb"):
+        siamdiff_min.load_encoder(weights, "cpu").embed(x)
