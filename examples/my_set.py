@@ -7,8 +7,8 @@ from pathlib import Path
 from siamdiff_min import TASKS
 from siamdiff_min.downstream.tasks import Regression
 from siamdiff_min.reading.sources import Listing, Origin, find_structures
-from siamdiff_min.sets import SETS
 from siamdiff_min.sets.labelled_set import LabelledData
+from siamdiff_min.sets.sets import SETS
 from siamdiff_min.training.config import PREDICTED
 
 

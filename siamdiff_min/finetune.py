@@ -31,9 +31,9 @@ from .encoders import weights
 from .files import ConfigError
 from .reading.sources import structure_files
 from .reading.store import finished_store, open_store
-from .sets import SETS
 from .sets.labelled_set import SPLITS, LabelledData, remarks
 from .sets.samples import Samples, Unlabelled
+from .sets.sets import SETS
 from .training import checkpoint, engine, results
 from .training.batches import epoch_batches
 from .training.config import FINETUNE, finetune_options, flag, for_seed, printed

@@ -476,9 +476,3 @@ def test_names_in_differences_exist():
     assert len(names) > 25
     for name in names:
         assert re.search(rf"\b{name.split('.')[-1]}\b", text), name
-
-
-def test_pages_stay_short():
-    """All that a user may read, tables and code included."""
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
-    assert sum(len(page.read_text().split()) for page in pages) <= 14_050

@@ -57,7 +57,7 @@ def test_interrupted_and_resumed_as_documented(tmp_path, few):
 def test_a_sequence_head_that_has_learned_nothing_is_not_in_the_file(ablation, tmp_path):
     """Scores of mutations would be those of random weights."""
     (tmp_path / "data").mkdir()
-    shutil.copy(ROOT / "tests" / "protein" / "1LCD.pdb.gz", tmp_path / "data")
+    shutil.copy(ROOT / "tests" / "reading" / "1LCD.pdb.gz", tmp_path / "data")
     options = ["--method", "siamdiff", "--ablation", ablation, "--level", "residue", "--data", tmp_path / "data"]
     options += ["--batch-size", 1, "--valid-fraction", 0, "--max-steps", 1]
     said = train(*options, "--out", tmp_path / "run")

@@ -2,9 +2,8 @@
 
 import sys
 
-from .. import sets
 from ..reading import bundled, crops, shards, sources, store
-from ..sets import atom3d, demo, ec, labelled_set, samples, table_set
+from ..sets import atom3d, demo, ec, labelled_set, samples, sets, table_set
 
 OLD_NAMES = {
     "atom3d": atom3d,

@@ -63,7 +63,7 @@ def build_diffpret(
     return build_siamdiff(encoder, level, preset, ablation, head_dim, siamese=False)
 
 
-def self_prediction(types: bool = False, geometry: str | None = None) -> Callable[..., SelfPrediction]:
+def build_self_prediction(types: bool = False, geometry: str | None = None) -> Callable[..., SelfPrediction]:
     """A function that builds residue type, distance, angle or dihedral prediction, or a combination (App. D, F)."""
 
     def build(encoder: nn.Module, level: str, preset: str = "paper") -> SelfPrediction:
@@ -95,13 +95,13 @@ def build_torsional(encoder: nn.Module, level: str, preset: str = "paper") -> To
 OBJECTIVES = {  # name -> function (encoder, level, preset) -> objective; the first two take options too
     "diffpret": build_diffpret,
     "siamdiff": build_siamdiff,
-    "residue-type": self_prediction(types=True),
-    "distance": self_prediction(geometry="distance"),
-    "angle": self_prediction(geometry="angle"),
-    "dihedral": self_prediction(geometry="dihedral"),
-    "residue-type+distance": self_prediction(types=True, geometry="distance"),
-    "residue-type+angle": self_prediction(types=True, geometry="angle"),
-    "residue-type+dihedral": self_prediction(types=True, geometry="dihedral"),
+    "residue-type": build_self_prediction(types=True),
+    "distance": build_self_prediction(geometry="distance"),
+    "angle": build_self_prediction(geometry="angle"),
+    "dihedral": build_self_prediction(geometry="dihedral"),
+    "residue-type+distance": build_self_prediction(types=True, geometry="distance"),
+    "residue-type+angle": build_self_prediction(types=True, geometry="angle"),
+    "residue-type+dihedral": build_self_prediction(types=True, geometry="dihedral"),
     "multiview": build_multiview,
     "score-matching": build_score_matching,
     "torsional": build_torsional,

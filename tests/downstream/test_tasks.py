@@ -18,7 +18,7 @@ from siamdiff_min.encoders.ops import segment_mean, segment_sum
 from siamdiff_min.files import ConfigError
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES
-from siamdiff_min.sets import SETS
+from siamdiff_min.sets.sets import SETS
 from siamdiff_min.training import evaluation, ranks, results
 from siamdiff_min.training.config import TABLE_5, TABLE_6, finetune_options
 

@@ -14,9 +14,9 @@ from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.crops import split
 from siamdiff_min.reading.sources import Origin, find_structures
 from siamdiff_min.reading.store import open_store
-from siamdiff_min.sets import Set
 from siamdiff_min.sets.labelled_set import SPLITS, LabelledData, remarks, split_by_sequence
 from siamdiff_min.sets.samples import MutationSamples, ValueSamples
+from siamdiff_min.sets.sets import Set
 from siamdiff_min.sets.table_set import table_set
 from siamdiff_min.tools import build
 

@@ -16,8 +16,8 @@ from siamdiff_min.protein.geometry import length
 from siamdiff_min.reading.sources import Listing, Origin
 from siamdiff_min.reading.store import StoreError, open_store
 from siamdiff_min.reading.structure import join
-from siamdiff_min.sets import SETS
 from siamdiff_min.sets.samples import SAMPLES, Unlabelled
+from siamdiff_min.sets.sets import SETS
 
 
 @pytest.mark.parametrize("task", SETS)
