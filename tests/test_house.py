@@ -135,3 +135,35 @@ def test_one_search_leads_from_the_paper_to_the_code(element):
 def test_the_readme_is_read_in_a_few_minutes():
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 200 and len(text.split()) <= 1300
+
+
+ONLY_FASTER = {"encoders.fast", "encoders.rowsum", "protein.neighbors"}
+NOT_THE_METHOD = {"files", "machine", "protein.check", "protein.arrays", "encoders.weights", "encoders.released"}
+
+
+def read_for_the_loss() -> list[Path]:
+    """SiamDiff, GearNet, and the modules that they import; without what only makes them faster or checks."""
+    found: list[Path] = []
+    todo = [PACKAGE / f"{name}.py" for name in ("pretraining/siamdiff", "encoders/gearnet", "encoders/formulas")]
+    while todo:
+        path = todo.pop()
+        if path in found:
+            continue
+        found.append(path)
+        for name, _ in imported(path):
+            below = name.removeprefix("siamdiff_min.")
+            file = PACKAGE / f"{below.replace('.', '/')}.py"
+            if file.exists() and below not in ONLY_FASTER | NOT_THE_METHOD:
+                todo.append(file)
+    return found
+
+
+def test_the_readme_says_how_many_lines_to_read_for_the_loss():
+    """Lines that are not blank, to 5 %; and those of the package."""
+    text = (ROOT / "README.md").read_text()
+    (said,) = re.findall(r"\| lines to read for the loss \|.*\| about ([\d,]+)", text)
+    lines = sum(bool(line.strip()) for path in read_for_the_loss() for line in path.read_text().splitlines())
+    assert abs(int(said.replace(",", "")) / lines - 1) < 0.05, lines
+    (said,) = re.findall(r"\| lines of the package \| \| about ([\d,]+)", text)
+    lines = sum(len(path.read_text().splitlines()) for path in FILES)
+    assert abs(int(said.replace(",", "")) / lines - 1) < 0.05, lines
