@@ -164,7 +164,7 @@ NAMES = {  # as a reader of the paper knows them
 }
 
 
-PROBED = ("2026-11/results/probe", "2026-11-benchmarks/results/probe", "2026-12-scale/results/probe-test-old")
+PROBED = ("2026-11/results/probe", "2026-11-benchmarks/results/probe", "2026-11-scale/results/probe-test-old")
 
 
 def rows_of(found: dict, level: str) -> list[tuple[str, tuple[float, float, float], str]]:
@@ -214,7 +214,7 @@ def draw_scale(path: Path) -> None:
     """Mean skill (with its interval over families) and held-out sequence loss against the number of chains."""
     from matplotlib.figure import Figure
 
-    study = importlib.import_module("studies.2026-12-scale.tables")
+    study = importlib.import_module("studies.2026-11-scale.tables")
     rows = read_all([study.RESULTS / "probe"])["atom", "small"]
     losses = study.read_losses(study.RESULTS / "heldout.tsv")
     canvas = Figure(figsize=(8.2, 3.4), layout="constrained", facecolor="white")

@@ -27,6 +27,7 @@ def test_what_a_user_calls_is_there():
     assert called <= set(siamdiff_min.__all__)
     assert all(hasattr(siamdiff_min, name) for name in siamdiff_min.__all__)
     assert set(siamdiff_min.__all__) <= set(dir(siamdiff_min))
+    assert set(siamdiff_min.ON_DEMAND) == {name for name in siamdiff_min.__all__ if not name.endswith("Error")}
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         siamdiff_min.nothing  # noqa: B018
 

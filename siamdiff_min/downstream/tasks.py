@@ -304,7 +304,7 @@ def table_task(
     return task
 
 
-TASKS = {
+TASKS: dict[str, Callable[..., Task]] = {
     "ec": EnzymeCommission,
     "pip": InterfacePrediction,
     "msp": MutationStability,

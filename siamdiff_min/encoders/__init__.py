@@ -82,7 +82,7 @@ def named(name: str, build: Callable) -> Callable:
     return built
 
 
-class Builders(dict):
+class Builders(dict[str, Callable[..., Encoder]]):
     """Name -> what builds an encoder, `named`, so that an encoder of a plugin can be saved too."""
 
     def __setitem__(self, name: str, build: Callable) -> None:

@@ -14,6 +14,7 @@ from ..files import ConfigError
 from ..protein.conformer import GaussianConformer, TorsionalConformer
 from .contrast import MultiviewContrast
 from .diffusion import SCHEDULES, Schedule
+from .objective import Objective
 from .other_diffusion import ScoreMatching, TorsionalDiffusion
 from .self_prediction import Geometry, ResidueTypes, SelfPrediction
 from .siamdiff import SiamDiff
@@ -92,7 +93,7 @@ def build_torsional(encoder: nn.Module, level: str, preset: str = "paper") -> To
     return TorsionalDiffusion(encoder, replace(schedule, t_range=(1, schedule.steps)))
 
 
-OBJECTIVES = {  # name -> function (encoder, level, preset) -> objective; the first two take options too
+OBJECTIVES: dict[str, Callable[..., Objective]] = {  # (encoder, level, preset) -> objective; the first two take options
     "diffpret": build_diffpret,
     "siamdiff": build_siamdiff,
     "residue-type": build_self_prediction(types=True),
