@@ -174,16 +174,22 @@ def rows_of(found: dict, level: str) -> list[tuple[str, tuple[float, float, floa
     """
     rows = []
     size_of_package, package = PACKAGE[level]
-    for size, names in (("tiny", NAMES), (size_of_package, (package,))):
+    for size, names in (("tiny", NAMES), (size_of_package, {package: f"siamdiff-{level}, in the package"})):
         methods = {name: runs for name, runs in found.get((level, size), {}).items() if "+" not in name}
-        for name in names if SCRATCH in methods else ():
-            if name in methods:
-                label = f"siamdiff-{level}, in the package" if name == package else NAMES[name]
+        if SCRATCH not in methods:
+            continue
+        for name in names:
+            if name not in methods:
+                continue
+            kind = "package" if name == package else "floor" if name in FLOORS else "method"
+            label = names[name]
+            if kind != "floor":
                 runs = len(methods[name])
-                label += "" if name in FLOORS else f" ({runs} run{'s' * (runs > 1)})"
-                kind = "package" if name == package else "floor" if name in FLOORS else "method"
-                rows.append((kind, difference(methods, name, SCRATCH, Result.skill)[:3], label))
-    return sorted(rows, key=lambda row: (("floor", "method", "package").index(row[0]), row[1][0]))
+                label += f" ({runs} runs)" if runs > 1 else f" ({runs} run)"
+            value, low, high, _ = difference(methods, name, SCRATCH, Result.skill)
+            rows.append((kind, (value, low, high), label))
+    order = ("floor", "method", "package")
+    return sorted(rows, key=lambda row: (order.index(row[0]), row[1][0]))
 
 
 def draw_gains(path: Path) -> None:

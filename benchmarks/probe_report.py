@@ -12,7 +12,9 @@ import functools
 import itertools
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,14 +79,19 @@ def result_of(row) -> Result:
     """The scores of a row that `benchmarks.probe` wrote."""
     known, own = np.unique(row["family"], return_inverse=True)
     drawn = weights(tuple(known.tolist()))
-    scores, skills = {}, {}
+    scores = {}
+    skills = {}
     for (probe, kind), share in itertools.product(KIND.items(), SHARES):
-        if f"{probe}/{share}/sums" in row:
-            sums, constant = row[f"{probe}/{share}/sums"], float(row[f"{probe}/{share}/constant"])
-            of_family = np.zeros((len(known), sums.shape[1]))
-            np.add.at(of_family, own, sums.astype(float))
-            scores[probe, share] = score(kind, drawn @ of_family)
-            skills[probe, share] = (scores[probe, share] - constant) / (1 - constant)
+        name = f"{probe}/{share}"
+        if f"{name}/sums" not in row:
+            continue
+        # The sums of every family, then of every draw of families.
+        sums = row[f"{name}/sums"].astype(float)
+        of_family = np.zeros((len(known), sums.shape[1]))
+        np.add.at(of_family, own, sums)
+        scores[probe, share] = score(kind, drawn @ of_family)
+        baseline = float(row[f"{name}/constant"])
+        skills[probe, share] = (scores[probe, share] - baseline) / (1 - baseline)
     return Result(scores, skills)
 
 
@@ -123,12 +130,19 @@ def difference(methods: dict, one: str, other: str, measure) -> tuple[float, flo
 
     Where no method has a second run, the variation between runs is unknown: families alone are drawn.
     """
-    a, b = (mean_of(methods[name], measure) for name in (one, other))
+    gain = mean_of(methods[one], measure) - mean_of(methods[other], measure)
     variance, freedom = pooled(methods, measure)
-    families, runs = np.var(a[1:] - b[1:]), 1 / len(methods[one]) + 1 / len(methods[other])
-    error = max(1e-12, np.sqrt(families + (variance * runs if freedom else 0)))
-    value, t = a[0] - b[0], stats.t(freedom) if freedom else stats.norm
-    return value, value - t.ppf(0.975) * error, value + t.ppf(0.975) * error, 2 * t.sf(abs(value) / error)
+    square = np.var(gain[1:])
+    t = stats.norm
+    if freedom:
+        runs = 1 / len(methods[one]) + 1 / len(methods[other])
+        square += variance * runs
+        t = stats.t(freedom)
+
+    error = max(1e-12, np.sqrt(square))  # two rows may be equal: p divides by it
+    half = t.ppf(0.975) * error
+    p = 2 * t.sf(abs(gain[0]) / error)
+    return gain[0], gain[0] - half, gain[0] + half, p
 
 
 def holm(p: dict[str, float]) -> dict[str, float]:
@@ -143,12 +157,18 @@ def holm(p: dict[str, float]) -> dict[str, float]:
 def page(methods: dict, level: str, measure) -> str:
     """Page's trend test of the order of the paper's table."""
     order = [name for name in PAPER[level] if name in methods]
-    seeds = sorted(set.intersection(*(set(methods[name]) for name in order))) if order else []
-    absent = [name for name in PAPER[level] if name not in methods and name != "columns"]
+    replicates = [set(methods[name]) for name in order]
+    seeds = sorted(set.intersection(*replicates)) if order else []
     if len(order) < 3 or len(seeds) < 2:
         return f"Page's trend test: too little ({len(order)} methods, {len(seeds)} replicates)"
-    table = np.array([[measure(methods[name][seed])[0] for name in order[::-1]] for seed in seeds])
-    found = stats.page_trend_test(table)
+
+    # A row for every seed, the worst method of the paper first.
+    rows = []
+    for seed in seeds:
+        rows.append([measure(methods[name][seed])[0] for name in reversed(order)])
+    found = stats.page_trend_test(rows)
+
+    absent = [name for name in PAPER[level] if name not in methods and name != "columns"]
     left_out = f", without {', '.join(absent)}" if absent else ""
     result = f"L = {found.statistic:.0f}, p = {found.pvalue:.4f}"
     return f"Page's trend test of {len(order)} methods in {len(seeds)} replicates{left_out}: {result}"
@@ -176,39 +196,67 @@ def cell(runs: dict[int, Result], measure) -> str:
 
 def part(methods: dict[str, dict[int, Result]], level: str, size: str, against: str = SCRATCH) -> list[str]:
     """The lines of one level and size; differences are those from the method `against`."""
+    # A row for every method: those without a network, random weights, then in the order of the paper.
+    measures = measures_of(methods)
     lines = [f"### {level} level, {size}", ""]
-    measures = {"mean skill": Result.skill}
-    measures["without masked type"] = lambda run: run.skill([p for p in PROBES if p != "masked"])
-    measures |= {name: (lambda run, name=name: run.scores[name, 100]) for name in KIND}
-    every = [run.skills for runs in methods.values() for run in runs.values()]
-    shares = [share for share in SHARES[:-1] if all((PROBES[0], share) in skills for skills in every)]
-    measures |= {f"mean skill, {share} %": (lambda run, s=share: run.skill(share=s)) for share in shares}
-    lines += [f"| | runs | {' | '.join(measures)} |", "|" + "---|" * (len(measures) + 2)]
-    order = [name for name in PAPER[level] if name in methods]
-    names = [*FLOORS, SCRATCH, *order, *sorted(methods)]
-    for name in dict.fromkeys(name for name in names if name in methods):
-        cells = [cell(methods[name], measure) for measure in measures.values()]
-        lines.append(f"| {name} | {len(methods[name])} | {' | '.join(cells)} |")
+    lines.append(f"| | runs | {' | '.join(measures)} |")
+    lines.append("|" + "---|" * (len(measures) + 2))
+    for name in dict.fromkeys([*FLOORS, SCRATCH, *PAPER[level], *sorted(methods)]):
+        if name in methods:
+            cells = [cell(methods[name], measure) for measure in measures.values()]
+            lines.append(f"| {name} | {len(methods[name])} | {' | '.join(cells)} |")
+
     others = [name for name in methods if name not in (*FLOORS, SCRATCH, against)]
-    if against in methods and others:
-        for title in ("mean skill", "without masked type"):
-            found = {name: difference(methods, name, against, measures[title]) for name in others}
-            interval = "95 % interval" if pooled(methods, Result.skill)[1] else "95 % interval, families alone"
-            adjusted = holm({name: values[3] for name, values in found.items()})
-            lines += ["", f"| {title} | minus {against} | {interval} | p (Holm) |", "|---|---|---|---|"]
-            for name, (value, low, high, _) in found.items():
-                lines.append(f"| {name} | {value:+.3f} | {low:+.3f} .. {high:+.3f} | {adjusted[name]:.2g} |")
-        if "siamdiff" in methods and "diffpret" in methods:
-            value, low, high, p = difference(methods, "siamdiff", "diffpret", Result.skill)
-            lines += ["", f"SiamDiff minus DiffPreT: {value:+.3f} ({low:+.3f} .. {high:+.3f}), p = {p:.2g}"]
-        lines += ["", page(methods, level, Result.skill), "", correlations(methods, level, Result.skill)]
+    if against not in methods or not others:
+        return [*lines, ""]
+
+    # The differences of two measures, and what they say of the paper's order.
+    for title in ("mean skill", "without masked type"):
+        lines += ["", *differences(methods, others, against, title, measures[title])]
+    if "siamdiff" in methods and "diffpret" in methods:
+        value, low, high, p = difference(methods, "siamdiff", "diffpret", Result.skill)
+        lines += ["", f"SiamDiff minus DiffPreT: {value:+.3f} ({low:+.3f} .. {high:+.3f}), p = {p:.2g}"]
+    lines += ["", page(methods, level, Result.skill), "", correlations(methods, level, Result.skill)]
     return [*lines, ""]
+
+
+def measures_of(methods: dict[str, dict[int, Result]]) -> dict[str, Callable[[Result], np.ndarray]]:
+    """Title -> measure of a run: skills, the score of every probe, then smaller shares that all runs have."""
+    unmasked = [probe for probe in PROBES if probe != "masked"]
+    measures = {"mean skill": Result.skill, "without masked type": partial(Result.skill, probes=unmasked)}
+    for name in KIND:
+        measures[name] = partial(score_of, probe=name)
+    runs = list(itertools.chain.from_iterable(of_seed.values() for of_seed in methods.values()))
+    for share in SHARES[:-1]:
+        if all((PROBES[0], share) in run.skills for run in runs):
+            measures[f"mean skill, {share} %"] = partial(Result.skill, share=share)
+    return measures
+
+
+def score_of(run: Result, probe: str) -> np.ndarray:
+    """The score of a probe with all labels (1 + DRAWS,)."""
+    return run.scores[probe, 100]
+
+
+def differences(methods: dict, names: list[str], against: str, title: str, measure) -> list[str]:
+    """A table of the differences between the methods `names` and `against`."""
+    found = {name: difference(methods, name, against, measure) for name in names}
+    p = {name: values[-1] for name, values in found.items()}
+    adjusted = holm(p)
+    _, freedom = pooled(methods, Result.skill)
+    interval = "95 % interval" if freedom else "95 % interval, families alone"
+    lines = [f"| {title} | minus {against} | {interval} | p (Holm) |", "|---|---|---|---|"]
+    for name, (value, low, high, _) in found.items():
+        lines.append(f"| {name} | {value:+.3f} | {low:+.3f} .. {high:+.3f} | {adjusted[name]:.2g} |")
+    return lines
 
 
 def report(folders: list[Path], against: str = SCRATCH) -> list[str]:
     """The parts of every level and size."""
-    found = read_all(folders)
-    return [line for (level, size), methods in sorted(found.items()) for line in part(methods, level, size, against)]
+    lines = []
+    for (level, size), methods in sorted(read_all(folders).items()):
+        lines += part(methods, level, size, against)
+    return lines
 
 
 PACKAGE = {"atom": ("paper", "diffpret-gpu"), "residue": ("medium", "clean-all")}  # size and run of its encoders

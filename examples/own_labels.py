@@ -7,7 +7,7 @@ from pathlib import Path
 import siamdiff_min
 from siamdiff_min.reading.parse import read_structure
 
-bundle = Path(siamdiff_min.__file__).parent / "data" / "bundle"
+bundle = Path(siamdiff_min.__file__).parent / "reading" / "bundle"
 with tarfile.open(bundle / "structures.tar") as archive:
     archive.extractall("structures", filter="data")  # Python 3.10.12, 3.11.4 or later
 with open(bundle / "index.tsv") as file:

@@ -17,7 +17,7 @@ from ..downstream.metrics import spearman
 from ..files import printable
 from ..training.wording import less_is_better, show
 from .captions import text
-from .runs import Run, properties
+from .runs import RunFolder, properties
 
 COLOURS = ("#2f7fd1", "#d9652b", "#1f9e77", "#a35bc2", "#b8860b", "#2ba3b8", "#d0478a", "#7f8790")  # of runs, or seeds
 INK = "#010203"  # of a figure's lines and words: the page replaces it by its own, which depends on the reader
@@ -70,27 +70,31 @@ def card(title: str, draw: Callable, *arguments, height: float = 2.8, words: str
     return f"{head}{svg}<p class=note>{note}</div>"
 
 
-def colours(runs: Sequence[Run], run: Run) -> dict[str, str]:
+def colours(runs: Sequence[RunFolder], run: RunFolder) -> dict[str, str]:
     """Seed -> colour: that of the run, or of every seed of the only run one."""
     seeds = dict.fromkeys([*run.lines, *run.predictions])
     if len(runs) > 1:
-        colour = COLOURS[runs.index(run) % len(COLOURS)]
-        return dict.fromkeys(seeds, colour)
-    return {seed: COLOURS[number % len(COLOURS)] for number, seed in enumerate(seeds)}
+        return dict.fromkeys(seeds, colour_of(runs.index(run)))
+    return {seed: colour_of(number) for number, seed in enumerate(seeds)}
+
+
+def colour_of(number: int) -> str:
+    """The colour of one of several runs or seeds."""
+    return COLOURS[number % len(COLOURS)]
 
 
 # ---- measures --------------------------------------------------------------------------------------------------------
 
 
-def forest(axes, runs: Sequence[Run], measure: str) -> None:
+def forest(axes, runs: Sequence[RunFolder], measure: str) -> None:
     """A row for every run: a bar of its interval, a mark of its value, dots of its seeds; dashed: constant answers."""
     several = len(runs) > 1
     for row, run in enumerate(runs):
         value = run.results["mean"][measure]
         interval = run.results["interval"].get(measure) or [math.nan, math.nan]
-        constant = run.results["constant"].get(measure)
+        baseline = run.results["constant"].get(measure)
         of_seeds = run.results["test"]
-        colour = COLOURS[row % len(COLOURS)] if several else INK
+        colour = colour_of(row) if several else INK
 
         # The interval, the value in it, every seed if there are several, and across the row the constant answer.
         axes.plot(interval, [row, row], color=colour, lw=8, alpha=0.35)
@@ -100,7 +104,7 @@ def forest(axes, runs: Sequence[Run], measure: str) -> None:
             for seed, metrics in of_seeds.items():
                 dot = math.nan if metrics[measure] is None else metrics[measure]
                 axes.plot(dot, row, "o", color=own.get(seed, colour), ms=4)
-        axes.plot([constant, constant], [row - 0.4, row + 0.4], color=INK, ls="--", lw=1.2)
+        axes.plot([baseline, baseline], [row - 0.4, row + 0.4], color=INK, ls="--", lw=1.2)
 
         # Above the row: the name of the run at the left edge, its value at the right one.
         if several:
@@ -116,7 +120,7 @@ def forest(axes, runs: Sequence[Run], measure: str) -> None:
         axes.set_xlim(left=min(left, -0.02))
 
 
-def curve(axes, runs: Sequence[Run], measure: str) -> None:
+def curve(axes, runs: Sequence[RunFolder], measure: str) -> None:
     """A measure over the epochs: thin in training, thick held out, dashed the constant answer, a ring at the best."""
     inside = []  # values that the axis has to show
     for run in runs:
@@ -172,23 +176,15 @@ class Seed(NamedTuple):
     table: Mapping[str, np.ndarray]  # all columns of its predictions.tsv
 
 
-class Scatter(NamedTuple):
-    """Numbers that a run predicts, to be drawn when those of all runs are known."""
-
-    name: str  # of the property
-    title: str
-    seeds: list[Seed]
-    mean: float | None  # of the training split
-
-
-def prediction_cards(runs: Sequence[Run]) -> list[str]:
+def prediction_cards(runs: Sequence[RunFolder]) -> list[str]:
     """The figures that suit the predictions: of yes or no all runs in one, of numbers and classes one for each run."""
     confusions = []
     scatters = []
     yes_or_no = defaultdict(list)  # name of the property and targets -> seeds of all runs
+    ends = ends_of(runs)
     for run in runs:
+        own = colours(runs, run)
         for name, of_seed, mean in properties(run):
-            own = colours(runs, run)
             tables = [(own[seed], of_seed[seed]) for seed in own if seed in of_seed]
             seeds = [Seed(colour, table["target"], table["prediction"], table) for colour, table in tables]
             if not seeds:
@@ -201,8 +197,9 @@ def prediction_cards(runs: Sequence[Run]) -> list[str]:
             elif np.isin(target, (0, 1)).all():
                 yes_or_no[name, target.tobytes()] += seeds
             else:
-                scatters.append(Scatter(name, f"Predicted against true, {words}", seeds, mean))
-    return [*confusions, *scatter_cards(scatters), *yes_or_no_cards(yes_or_no)]
+                title = f"Predicted against true, {words}"
+                scatters.append(card(title, against_true, seeds, ends[name], mean, height=SQUARE))
+    return [*confusions, *scatters, *yes_or_no_cards(yes_or_no)]
 
 
 def counted(name: str, seeds: Sequence[Seed], run_name: str) -> str:
@@ -213,34 +210,44 @@ def counted(name: str, seeds: Sequence[Seed], run_name: str) -> str:
     return ", ".join(words for words in (name, size, run_name) if words)
 
 
-def scatter_cards(scatters: Sequence[Scatter]) -> list[str]:
-    """Numbers. Those of one property have the same axes, so that runs can be compared."""
-    values = defaultdict(list)  # property -> all targets and predictions
-    for scatter in scatters:
-        for seed in scatter.seeds:
-            values[scatter.name] += [seed.target, seed.prediction]
+def ends_of(runs: Sequence[RunFolder]) -> dict[str, tuple[float, float]]:
+    """Where the axes of every property begin and end, the same for all runs, so that they can be compared."""
+    values = defaultdict(list)
+    for run in runs:
+        for name, of_seed, _ in properties(run):
+            for table in of_seed.values():
+                values[name] += [table["target"].ravel(), table["prediction"].ravel()]
 
-    cards = []
-    for scatter in scatters:
-        low = min(np.min(x) for x in values[scatter.name])
-        high = max(np.max(x) for x in values[scatter.name])
-        room = 0.04 * (high - low)
-        ends = low - room, high + room
-        cards.append(card(scatter.title, against_true, scatter.seeds, ends, scatter.mean, height=SQUARE))
-    return cards
+    ends = {}
+    for name, arrays in values.items():
+        joined = np.concatenate(arrays)
+        room = 0.04 * np.ptp(joined)  # as much as a dot is wide
+        ends[name] = joined.min() - room, joined.max() + room
+    return ends
 
 
-def against_true(axes, seeds: Sequence[Seed], ends: tuple[float, float], answer: float | None) -> str:
+def against_true(axes, seeds: Sequence[Seed], ends: tuple[float, float], baseline: float | None) -> str:
     """Numbers: predicted against true, each point with the name of its sample; dashed the constant answer."""
+    rhos = []
     for seed in seeds:
-        many = len(seed.target) > 1000  # then they are one image
-        dots = axes.scatter(seed.target, seed.prediction, s=18, color=seed.colour, alpha=0.7, lw=0, rasterized=many)
+        rho = spearman(seed.prediction, seed.target)
+        rhos.append(f"{rho:.2f}")
+        dots = axes.scatter(
+            seed.target,
+            seed.prediction,
+            s=18,
+            color=seed.colour,
+            alpha=0.7,
+            lw=0,
+            rasterized=len(seed.target) > 1000,  # then they are one image
+        )
         dots.set_urls([printable(name) for name in seed.table["id"]])
+
+    # Where predictions would be right, and where those of the mean lie.
     axes.axline((ends[0], ends[0]), slope=1, color=INK, lw=1, alpha=0.3)
-    axes.axhline(math.nan if answer is None else answer, color=INK, ls="--", lw=1.2)
+    axes.axhline(math.nan if baseline is None else baseline, color=INK, ls="--", lw=1.2)
     axes.set(xlabel="true", ylabel="predicted", xlim=ends, ylim=ends, aspect="equal")
-    rho = " / ".join(f"{spearman(seed.prediction, seed.target):.2f}" for seed in seeds)
-    return f"rho = {rho}. Dashed: the mean of the training split, the constant answer"
+    return f"rho = {' / '.join(rhos)}. Dashed: the mean of the training split, the constant answer"
 
 
 def yes_or_no_cards(yes_or_no: Mapping[tuple[str, bytes], Sequence[Seed]]) -> list[str]:

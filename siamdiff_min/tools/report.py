@@ -17,7 +17,7 @@ from ..training.metrics_file import in_order
 from ..training.wording import cell, table, title_of
 from . import figures
 from .captions import about, difference, predicted, tested_on, text, verdict
-from .runs import Run, read_run
+from .runs import RunFolder, read_run
 
 NO_MATPLOTLIB = "the pictures are missing, they need matplotlib: pip install matplotlib"
 HEAD = '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
@@ -78,16 +78,16 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return [name if names.count(name) == 1 else "/".join(path.parts[-2:]) for name, path in zip(names, paths)]
 
 
-def heading(runs: Sequence[Run], title: str) -> str:
+def heading(runs: Sequence[RunFolder], title: str) -> str:
     """What was predicted, and by which runs."""
     body = f"<h1>{text(title)}</h1>"
     for number, run in enumerate(runs):
-        name = f"{mark(colour_of_run(number))}<b>{text(run.name)}</b> " if len(runs) > 1 else ""
+        name = f"{mark(figures.colour_of(number))}<b>{text(run.name)}</b> " if len(runs) > 1 else ""
         body += f"<p>{name}{about(run)}"
     return body
 
 
-def section(runs: Sequence[Run]) -> str:
+def section(runs: Sequence[RunFolder]) -> str:
     """All about runs of one task, or of pre-training: result, predictions, curves, tables."""
     # The scores, and beside them the predictions, which of several runs begin a new line.
     scores, curves = cards_of(runs)
@@ -110,7 +110,7 @@ def section(runs: Sequence[Run]) -> str:
     return f"{body}<div class=tables>{''.join(tables)}</div>"
 
 
-def cards_of(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
+def cards_of(runs: Sequence[RunFolder]) -> tuple[list[str], list[str]]:
     """Of every measure the card of its result, and the one of its curve, if it has changed."""
     lines = [line for run in runs for of_seed in run.lines.values() for line in of_seed]
     names = measures_of(runs, lines)
@@ -131,7 +131,7 @@ def cards_of(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
     return scores, curves
 
 
-def measures_of(runs: Sequence[Run], lines: Sequence[dict]) -> list[str]:
+def measures_of(runs: Sequence[RunFolder], lines: Sequence[dict]) -> list[str]:
     """The measures to show: those of the results, then those that were only logged. No speeds.
 
     Without `loss` if it is not the same sum in all runs.
@@ -149,13 +149,13 @@ def measures_of(runs: Sequence[Run], lines: Sequence[dict]) -> list[str]:
     return [name for name in names if not name.endswith("_per_second")]
 
 
-def legend(runs: Sequence[Run], curves: bool = False) -> str:
+def legend(runs: Sequence[RunFolder], curves: bool = False) -> str:
     """The colours of runs or seeds, if there are several; with `curves` also the kinds of lines."""
     # A run alone shows its seeds.
     if len(runs) == 1:
         colours = {f"seed {seed}": colour for seed, colour in figures.colours(runs, runs[0]).items()}
     else:
-        colours = {run.name: colour_of_run(number) for number, run in enumerate(runs)}
+        colours = {run.name: figures.colour_of(number) for number, run in enumerate(runs)}
     items = []
     if len(colours) > 1:
         items += [f"<span>{mark(colour)}{text(name)}</span>" for name, colour in colours.items()]
@@ -167,17 +167,12 @@ def legend(runs: Sequence[Run], curves: bool = False) -> str:
     return f"<p class=legend>{''.join(items)}</p>"
 
 
-def colour_of_run(number: int) -> str:
-    """The colour of one of several runs."""
-    return figures.COLOURS[number % len(figures.COLOURS)]
-
-
 def mark(colour: str) -> str:
     """A short line in a colour."""
     return f'<i style="border-color:{colour}"></i>'
 
 
-def options_of(runs: Sequence[Run]) -> list[list[str]]:
+def options_of(runs: Sequence[RunFolder]) -> list[list[str]]:
     """The options that are not the default; of several runs those in which they differ."""
     known = FINETUNE if runs[0].config.get("task") else PRETRAIN
     titles = [run.name for run in runs] if len(runs) > 1 else ["value (all others: default)"]

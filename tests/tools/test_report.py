@@ -16,7 +16,7 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.protein.constants import RESIDUES
 from siamdiff_min.tools import captions, figures, report
-from siamdiff_min.tools.runs import Run, read_predictions
+from siamdiff_min.tools.runs import RunFolder, read_predictions
 from siamdiff_min.training import wording
 from siamdiff_min.training.config import finetune_options, pretrain_options
 from siamdiff_min.training.results import Predictions, write_predictions, write_results
@@ -213,7 +213,7 @@ def test_an_error_above_that_of_the_mean_is_called_worse():
     gains = {"rmse": [0.1, 0.9], "mae": [-0.9, -0.1], "pearson": [0.1, 0.9], "auroc": [-0.3, -0.1], "fmax": [-0.1, 0.1]}
     half = dict.fromkeys(gains, 0.5)
     found = defaultdict(dict, {"mean": half, "constant": half, "gain_interval": gains})
-    run = Run("", {}, found, {}, {})
+    run = RunFolder("", {}, found, {}, {})
     words = {"rmse": "worse than", "mae": "better than", "pearson": "better than", "auroc": "worse than"}
     for name, word in {**words, "fmax": "not told apart from"}.items():
         assert f">{word} the constant answer (0.500)<" in captions.verdict(run, name)
