@@ -61,11 +61,19 @@ class Entropy(Statistic):
     @classmethod
     def of(cls, target: Tensor, num_classes: int, weight: Tensor | None = None) -> Entropy:
         """Classes target (M,); `weight` (M,) if they weigh differently in the loss."""
-        weight = torch.ones_like(target, dtype=torch.float) if weight is None else weight
-        return cls(torch.zeros(num_classes, device=target.device).index_add_(0, target, weight)[None])
+        if weight is None:
+            weight = torch.ones_like(target, dtype=torch.float)
+        counts = torch.zeros(num_classes, device=target.device).index_add_(0, target, weight)
+        return cls(counts[None])
 
     @staticmethod
     def value(sums: list[list[float]]) -> float:
         """The mean over the columns."""
-        entropies = [sum(-n / sum(column) * math.log(n / sum(column)) for n in column if n) for column in sums]
+        entropies = [entropy(counts) for counts in sums]
         return sum(entropies) / len(entropies)
+
+
+def entropy(counts: list[float]) -> float:
+    """-sum p log p of the frequencies p of these counts."""
+    total = sum(counts)
+    return sum(-count / total * math.log(count / total) for count in counts if count)

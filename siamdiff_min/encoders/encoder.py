@@ -62,7 +62,8 @@ class Encoder(nn.Module):
 
         Raises ConfigError if the coordinates have another type than the weights.
         """
-        own, given = next(self.parameters()).dtype, protein.pos.dtype
+        own = next(self.parameters()).dtype
+        given = protein.pos.dtype
         if own != given:
             advice = "give both one, or for half the precision call it under torch.autocast"
             raise ConfigError(f"the weights of the encoder are {own}, the coordinates {given}: {advice}")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..files import CheckpointError, ConfigError, SiamDiffError, write_file
 from ..machine import choose_device
-from . import ENCODERS, RANDOM_ESM, Encoder, named
+from . import ENCODERS, RANDOM_ESM, Encoder
 from .esm import ESM2
 from .released import IDENTITY, esm_weights, released_encoder, tensors_of
 
@@ -176,7 +176,7 @@ def new_encoder(config: Namespace, say: Callable[[str], None] = print) -> nn.Mod
 
     Raises ConfigError if there is no such encoder at this level, or the options are for another one.
     """
-    encoder = named(config.encoder, ENCODERS[config.encoder])(config.level, config.size, config.preset)
+    encoder = ENCODERS[config.encoder](config.level, config.size, config.preset)
     if encoder.has_esm:
         if config.esm or not (config.init_from or getattr(config, "eval_only", None)):
             say(load_esm(encoder.esm, config.esm) if config.esm else f"note        {RANDOM_ESM}: --esm")
@@ -206,7 +206,7 @@ def load_encoder(name: str | Path, device: str = "auto") -> Encoder:
         if architecture not in ENCODERS:
             advice = "import the file that adds it first, or give it as --plugin"
             raise CheckpointError(f"{name} holds the encoder {architecture!r:.50}, which is not known here: {advice}")
-        encoder = named(architecture, ENCODERS[architecture])(*identity)
+        encoder = ENCODERS[architecture](*identity)
     load_weights(encoder, content["state"], str(name))
     if "not_loaded" in content:
         left = f"; not loaded: {', '.join(content['not_loaded'])}" if content["not_loaded"] else ""

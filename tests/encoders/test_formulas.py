@@ -31,7 +31,7 @@ def test_the_form_chooses(monkeypatch):
         monkeypatch.setattr(formulas, "form", form)
         assert taken() == {form}
     monkeypatch.setattr(formulas, "form", "quick")
-    with pytest.raises(ConfigError, match="SIAMDIFF_KERNELS is 'quick'; there are plain and fast"):
+    with pytest.raises(ConfigError, match="SIAMDIFF_FORMULAS is 'quick'; there are plain and fast"):
         formulas.aggregate(torch.zeros(0), None, torch.nn.Linear(1, 1))
 
 
