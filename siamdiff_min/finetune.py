@@ -98,7 +98,7 @@ def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks:
     """Predict for all structures of a source, or every chain of them; returns the table. Others get another table."""
     alone = data.options.get("each_chain", False) and not finished_store(Path(source))  # a store has its own entries
     origin = structure_files(source, each_chain=alone)
-    store = ranks.first(lambda: open_store(origin, workers=config.num_workers or 1, beside=False))
+    store = ranks.build_in_turn(lambda: open_store(origin, workers=config.num_workers or 1, beside=False))
     unlabelled = Unlabelled(store, residues=data.options.get("residues", False))
     predictions = results.predict(task, unlabelled, config, ranks)
     name = Path(source).resolve().name.split(".")[0]
@@ -128,7 +128,7 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Labe
             source = f"{config.labels or config.data or 'the demo'}{other and f'; of one alone: {other}'}"
             raise ConfigError(f"{config.eval_only} was trained on other labels than those of {source}")
     how = {"workers": config.num_workers or 1, "build": not config.dry_run}
-    stores = ranks.first(lambda: [data.open(split, **how) for split in needed])
+    stores = ranks.build_in_turn(lambda: [data.open(split, **how) for split in needed])
     datasets = {}
     if None not in stores:
         for split, store in zip(needed, stores):
@@ -242,7 +242,7 @@ def fit_head(config: Namespace, task: Task, datasets: dict, classes: tuple, rank
     ranks.say(f"head        linear, of {len(y)} samples, penalty {penalties}")
     if ranks.rank == 0:
         write_model(config, task, classes, 0.0, {})
-    ranks.gather([])  # the others wait until it is there
+    ranks.all_gather([])  # the others wait until it is there
     if not config.folds:
         return results.predict(task, datasets["test"], config, ranks)
     score = task.score(torch.from_numpy(outputs).to(ranks.device)).double().cpu().numpy()

@@ -27,6 +27,11 @@ class Statistic:
         """The number to log, from the total of all `sums`, as a (nested) list."""
         raise NotImplementedError
 
+    @classmethod
+    def share(cls, sums: list, total: list) -> float:
+        """The same number for one part of the data, with the best constant of all data: nan if nothing was counted."""
+        raise NotImplementedError
+
 
 class Mean(Statistic):
     """The mean of some values; sums (2,) are their total and number."""
@@ -41,6 +46,10 @@ class Mean(Statistic):
         total, count = sums
         return total / count
 
+    @classmethod
+    def share(cls, sums: list[float], total: list[float]) -> float:
+        return cls.value(sums) if sums[1] else math.nan
+
 
 class Variance(Statistic):
     """The variance of targets: the squared error of their mean. Sums (3,) are total, number, total of squares."""
@@ -53,6 +62,13 @@ class Variance(Statistic):
     def value(sums: list[float]) -> float:
         total, count, squares = sums
         return squares / count - (total / count) ** 2
+
+    @staticmethod
+    def share(sums: list[float], total: list[float]) -> float:
+        """The squared error of the mean of all data."""
+        own, count, squares = sums
+        mean = total[0] / total[1]
+        return (squares - 2 * mean * own) / count + mean**2 if count else math.nan
 
 
 class Entropy(Statistic):
@@ -69,11 +85,17 @@ class Entropy(Statistic):
     @staticmethod
     def value(sums: list[list[float]]) -> float:
         """The mean over the columns."""
-        entropies = [entropy(counts) for counts in sums]
+        entropies = [cross_entropy(counts, counts) for counts in sums]
         return sum(entropies) / len(entropies)
 
+    @staticmethod
+    def share(sums: list[list[float]], total: list[list[float]]) -> float:
+        """The cross-entropy of the frequencies of all data, a mean over the columns that counted something."""
+        entropies = [cross_entropy(own, of_all) for own, of_all in zip(sums, total) if sum(own)]
+        return sum(entropies) / len(entropies) if entropies else math.nan
 
-def entropy(counts: list[float]) -> float:
-    """-sum p log p of the frequencies p of these counts."""
-    total = sum(counts)
-    return sum(-count / total * math.log(count / total) for count in counts if count)
+
+def cross_entropy(counts: list[float], predicted: list[float]) -> float:
+    """-sum p log q: p and q are the frequencies of `counts` and `predicted`. Of one thing twice, its entropy."""
+    total, of_predicted = sum(counts), sum(predicted)
+    return sum(-n / total * math.log(m / of_predicted) for n, m in zip(counts, predicted) if n)

@@ -62,6 +62,8 @@ class MultiviewContrast(Objective):
     Two coins per protein and crop decide.
     """
 
+    compared = 8  # held-out proteins are measured eight at a time, whatever the batch size
+
     def __init__(self, encoder: nn.Module, conventions: Conventions = PAPER):
         super().__init__(encoder)
         self.all_crops = conventions.contrast_all_crops

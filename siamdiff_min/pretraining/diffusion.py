@@ -15,6 +15,7 @@ from ..encoders.ops import segment_mean
 from ..files import ConfigError
 from ..protein.geometry import normal_like
 from ..protein.protein import Protein
+from .held_out import HeldOutNoise
 
 MASK_RATE = (0.15, 1.0)  # at t = 0 and t = T (App. D)
 
@@ -59,6 +60,8 @@ class Schedule:
     def draw_t(self, num: int, generator: torch.Generator) -> Tensor:
         """One time step t per protein (B,), uniform over the t of this stage (Alg. 1, line 4)."""
         first, last = self.t_range
+        if isinstance(generator, HeldOutNoise):
+            return first + (generator.shares(num) * (last - first + 1)).long()
         return torch.randint(first, last + 1, (num,), generator=generator, device=generator.device)
 
     def ablated(self, structure: bool = True, sequence: bool = True, t: int | None = None) -> Schedule:

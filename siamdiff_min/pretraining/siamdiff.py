@@ -20,6 +20,7 @@ from ..protein.constants import NUM_RESIDUE_TYPES
 from ..protein.protein import Protein
 from ..statistics import Entropy, Mean
 from .diffusion import Schedule, add_gaussian_noise, edges_to_vectors, hide_residues, random_mask
+from .held_out import stream
 from .objective import LossAndLogs, Objective
 
 
@@ -86,14 +87,15 @@ class SiamDiff(Objective):
         first = self.encoder.builder.select_nodes(protein)
         if self.conformer is None:
             return [first], {}
-        second, logs = self.conformer(first, generator)
+        second, logs = self.conformer(first, stream(generator, "second view"))
         return [first, second], logs
 
     def draw_mask(self, protein: Protein, t: Tensor, generator: torch.Generator) -> Tensor:
         """The residues to mask (M,) at the steps t (B,); none without the sequence loss."""
         if not self.schedule.weight_sequence:
             return t.new_zeros(0)
-        return random_mask(protein, self.schedule.mask_rate(t), generator, self.conventions.mask_with_replacement)
+        own = stream(generator, "mask")
+        return random_mask(protein, self.schedule.mask_rate(t), own, self.conventions.mask_with_replacement)
 
     def add_noise(self, protein: Protein, t: Tensor, chosen: Tensor, generator: torch.Generator) -> Noisy:
         """q(P^t | P^0) of Eq. 2 and Eq. 3: mask the sequence, build the graph, then move the atoms."""
@@ -103,7 +105,8 @@ class SiamDiff(Objective):
         clean_length = edge_lengths(graph, protein.pos)
         atom_alpha_bar = self.alpha_bar[t - 1][protein.atom_protein]  # (N,)
         if self.schedule.weight_structure:
-            protein = replace(protein, pos=add_gaussian_noise(protein.pos, atom_alpha_bar, generator))
+            noisy = add_gaussian_noise(protein.pos, atom_alpha_bar, stream(generator, "noise"))
+            protein = replace(protein, pos=noisy)
         edge_alpha_bar = atom_alpha_bar[graph.src]  # (E,)
         score = (clean_length - edge_lengths(graph, protein.pos)) * (edge_alpha_bar / (1 - edge_alpha_bar)).sqrt()
         return Noisy(protein, graph, score)

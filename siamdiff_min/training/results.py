@@ -20,13 +20,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset
 
 from ..downstream.metrics import redrawn
 from ..downstream.tasks import Binary, Task
 from ..files import SiamDiffError, replacing, write_file, write_rows
 from ..machine import progress, versions
 from . import evaluation
+from .batches import valid_keys
 from .ranks import Ranks
 from .wording import summary
 
@@ -59,7 +60,8 @@ def predict(
         score = compute(sample) if compute else task.score(task.predict(sample))
         return b, names, sample.groups, sample.target.cpu().numpy(), score.double().cpu().numpy()
 
-    parts = ranks.gather(evaluation.held_out(task, Subset(dataset, range(len(dataset))), config, ranks, measure))
+    batches = valid_keys(range(len(dataset)), config.batch_size)
+    parts = ranks.all_gather(evaluation.each_batch(task, batches, dataset, config, ranks, measure))
     _, names, groups, target, score = zip(*sorted(parts, key=lambda part: part[0]))
     return Predictions(list(chain(*names)), list(chain(*groups)), np.concatenate(target), np.concatenate(score))
 

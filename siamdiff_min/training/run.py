@@ -140,7 +140,7 @@ class Run:
         else:
             saved = None if resume == "never" else (Path(resume), read_weights(resume, CHECKPOINT))
         name = saved and saved[0].name
-        if len(set(self.ranks.gather([name]))) > 1:
+        if len(set(self.ranks.all_gather([name]))) > 1:
             raise ConfigError(f"not all processes see the same checkpoints in {out}: it must lie on a shared disk")
         if saved is None:
             return

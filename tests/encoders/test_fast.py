@@ -51,7 +51,7 @@ def test_few_entries_are_a_product(rows):
 
 
 def test_few_entries_pass_on_what_is_not_finite():
-    """A length of nan or inf must end a run (`engine.minimise`), not vanish."""
+    """A length of nan or inf must end a run (`engine.train_step`), not vanish."""
     x = rows_of_one_hots(fast.ONE_HOTS, 40)
     x[1, -1], x[2, -1] = torch.nan, torch.inf
     result = fast.few_entries(x)(torch.ones(1, 2, 40, dtype=torch.float64))

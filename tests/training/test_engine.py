@@ -18,9 +18,10 @@ from standin import assert_equal_weights, configure, lines, train
 from torch.utils.data import Subset
 
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.files import ConfigError, SiamDiffError
+from siamdiff_min.files import ConfigError, SiamDiffError, read_rows
 from siamdiff_min.pretraining import SCHEDULES, SiamDiff
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.reading.crops import Crops
 from siamdiff_min.statistics import Entropy, Mean, Variance
 from siamdiff_min.training import checkpoint, engine, evaluation, metrics_file, ranks
 from siamdiff_min.training.batches import valid_keys
@@ -119,16 +120,18 @@ class Seeds(standin.Objective):
         return super().forward(protein, generator)
 
 
-def test_every_part_of_every_step_and_every_held_out_batch_has_random_numbers_of_its_own(tmp_path):
-    """Two epochs of five steps, four parts each. Those of a held-out batch are the same in every epoch."""
+def test_every_part_of_every_step_and_every_held_out_protein_has_random_numbers_of_its_own(tmp_path):
+    """Two epochs of five steps, four parts each. Those of a held-out protein are the same in every epoch and run."""
     config = configure(tmp_path, "--global-batch-size", 8, "--batch-size", 2, "--epochs", 1, 1)
     objective, _ = train(config, Seeds(), num_valid=0)
     noise, dropout = zip(*objective.seeds)
     assert len({*noise, *dropout}) == 2 * len(noise) == 2 * 10 * 4
-    for _ in range(2):
-        evaluation.evaluate(objective, Subset(standin.Dataset(10), range(10)), configure(tmp_path), ALONE)
-    *_, first, second, third, a, b, c = (seed for seed, _ in objective.seeds)
-    assert len({first, second, third, *noise}) == 3 + len(noise) and (a, b, c) == (first, second, third)
+    for other in (["--seed", 0], ["--seed", 7, "--batch-size", 1]):
+        config = configure(tmp_path, *other)
+        evaluation.evaluate(objective, Subset(standin.Dataset(10), range(10)), config, ALONE)
+    measured = [seed for seed, _ in objective.seeds[len(noise) :]]
+    once = 10 * evaluation.DRAWS
+    assert len({*measured, *noise}) == once + len(noise) and measured[:once] == measured[once:]
 
 
 def test_a_smaller_last_batch_counts_by_its_size(tmp_path):
@@ -137,6 +140,49 @@ def test_a_smaller_last_batch_counts_by_its_size(tmp_path):
     objective.forward = lambda protein, _: (protein.residue_type.double().mean(), {})
     types = [data.dataset[0, i][0].residue_type.item() for i in range(10)]
     assert evaluation.evaluate(objective, data, configure(tmp_path), ALONE)["loss"] == pytest.approx(np.mean(types))
+
+
+def test_the_losses_of_every_held_out_protein_are_written_down(tmp_path):
+    """Their means are the values of the run, those of the best constant too."""
+    objective = SiamDiff(ENCODERS["gearnet"]("residue", "tiny"), None, SCHEDULES["paper"])
+    protein = replace(real_protein(dtype=torch.float32), residue_protein=torch.zeros(51, dtype=torch.long))
+
+    class Pieces(torch.utils.data.Dataset):
+        checksum = ""
+
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, key):
+            return protein.crop(12 * key[1], 15), f"piece{key[1]}"
+
+        collate = staticmethod(Crops.collate)
+
+    config = configure(tmp_path, "--num-workers", 0)
+    values = evaluation.evaluate(objective, Subset(Pieces(), range(3)), config, ALONE, tmp_path / "valid.tsv")
+    titles, *rows = read_rows(tmp_path / "valid.tsv").values()
+    assert [(row[0], row[1]) for row in rows] == [(f"piece{i}", str(k)) for i in range(3) for k in range(4)]
+    assert titles[:3] == ["protein", "draw", "loss"] and {*titles[2:]} == values.keys() - {"samples"}
+    for column, title in enumerate(titles[2:], 2):
+        mean = np.mean([float(row[column]) for row in rows])
+        if title != "sequence_accuracy":  # its mean is over residues
+            assert values[title] == pytest.approx(mean, rel=1e-6), title
+
+
+def test_the_constant_of_all_is_measured_on_every_part():
+    """`share` of the parts, weighed by their sizes, is `value` of all."""
+    x = torch.tensor([1.0, 2.0, 7.0, 4.0, 4.0])
+    parts = [Variance.of(x[:2]).sums.tolist(), Variance.of(x[2:]).sums.tolist()]
+    total = Variance.of(x).sums.tolist()
+    of_parts = [Variance.share(part, total) for part in parts]
+    assert 2 / 5 * of_parts[0] + 3 / 5 * of_parts[1] == pytest.approx(Variance.value(total))
+    assert of_parts[0] == pytest.approx(((x[:2] - x.mean()) ** 2).mean().item())
+    classes = torch.tensor([0, 0, 1, 2, 2])
+    parts = [Entropy.of(classes[:2], 3).sums.tolist(), Entropy.of(classes[2:], 3).sums.tolist()]
+    total = Entropy.of(classes, 3).sums.tolist()
+    of_parts = [Entropy.share(part, total) for part in parts]
+    assert 2 / 5 * of_parts[0] + 3 / 5 * of_parts[1] == pytest.approx(Entropy.value(total))
+    assert of_parts[0] == pytest.approx(-math.log(2 / 5))
 
 
 @pytest.mark.parametrize("values", [torch.tensor([True, False, True, True]), torch.full((1001,), 0.75).bfloat16()])
@@ -153,7 +199,10 @@ def test_held_out_batches_see_the_batch_norm_of_rank_0(tmp_path, monkeypatch):
     def measure(number, batch, names):
         seen.append(dict(objective.encoder.norm.named_buffers()))
 
-    evaluation.held_out(objective, data, configure(tmp_path), replace(ALONE, rank=1, world=2), measure)
+    batches = valid_keys(data.indices, 4)
+    evaluation.each_batch(
+        objective, batches, data.dataset, configure(tmp_path), replace(ALONE, rank=1, world=2), measure
+    )
     assert len(seen) == 1 and all((buffer == 7).all() for buffer in seen[0].values())
 
 
@@ -169,13 +218,15 @@ def test_evaluation_does_not_depend_on_the_number_of_ranks(tmp_path, monkeypatch
     monkeypatch.setattr(evaluation.dist, "broadcast", lambda buffer, rank: None)
     for world in (2, 3):
         parts = []
-        monkeypatch.setattr(Ranks, "gather", lambda self, items, parts=parts: parts.extend(items) or items)
+        monkeypatch.setattr(Ranks, "all_gather", lambda self, items, parts=parts: parts.extend(items) or items)
         for rank in range(world):
             evaluation.evaluate(objective, held_out, config, replace(ALONE, rank=rank, world=world))
-        monkeypatch.setattr(Ranks, "gather", lambda self, items, parts=parts: parts)
+        monkeypatch.setattr(Ranks, "all_gather", lambda self, items, parts=parts: parts)
         assert ranks.means([], ALONE) == {k: x for k, x in alone.items() if k != "samples"}  # identical, not close
         monkeypatch.undo()
         monkeypatch.setattr(evaluation.dist, "broadcast", lambda buffer, rank: None)
+        other = configure(tmp_path, "--seed", 5, "--batch-size", 3)
+        assert evaluation.evaluate(objective, held_out, other, ALONE) == alone
     counted = sum(len(batch) for batch in valid_keys(range(num), config.batch_size))
     assert counted == num and (num == 0) == (alone == {})
 
@@ -300,8 +351,9 @@ def test_memory_that_runs_out_names_the_proteins_and_what_helps(training, tmp_pa
         return (torch.empty(2**60), {}) if self.training == training else forward(self, protein, generator)
 
     monkeypatch.setattr(standin.Objective, "forward", too_large)
-    names = r"protein-\d+, protein-\d+, protein-\d+, protein-\d+"
-    with pytest.raises(SiamDiffError, match=rf"memory ran out with 4 residues in a batch: {names}\. Take"):
+    size = 4 if training else 1  # a held-out protein is measured alone
+    names = ", ".join([r"protein-\d+"] * size)
+    with pytest.raises(SiamDiffError, match=rf"memory ran out with {size} residues in a batch: {names}\. Take"):
         train(configure(tmp_path))
 
 
@@ -425,14 +477,14 @@ def test_cosine_decay(tmp_path):
 @pytest.fixture
 def losses(monkeypatch):
     """The loss of every step of all runs, in order."""
-    found, minimise = [], engine.minimise
+    found, train_step = [], engine.train_step
 
     def watched(*about):
-        step = minimise(*about)
+        step = train_step(*about)
         found.append(float(sum(logs["loss"].sums[0] for _, logs in step.parts)) / 4)
         return step
 
-    monkeypatch.setattr(engine, "minimise", watched)
+    monkeypatch.setattr(engine, "train_step", watched)
     return found
 
 
