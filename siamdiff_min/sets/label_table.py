@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..files import Parser, StructureError, read_rows, structure_errors
+from ..files import StructureError, read_rows, structure_errors
 from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 
 SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # split -> its names in data sets
@@ -94,19 +94,6 @@ def read_table(
     options = {"column": ", ".join(columns)} if value_column else {}
     options |= {"properties": columns} if len(columns) > 1 else {}
     return Table(kind, labelled, classes, options, about, notes)
-
-
-def check_table(argv: Sequence[str]) -> None:
-    """Read the table of a command line, if it has one, so that a mistake in it is named at once."""
-    parser = Parser(add_help=False)
-    for name in ("--labels", "--eval-only", "--kind", "--name-column"):
-        parser.add_argument(name)
-    for name in ("--value-column", "--missing"):
-        parser.add_argument(name, nargs="+")
-    options = vars(parser.parse_known_args(argv)[0])
-    path, model = options.pop("labels"), options.pop("eval_only")  # a model knows its columns
-    if path and not model:
-        read_table(path, **options)
 
 
 def _by_title(rows: Mapping[int, Sequence[str]]) -> tuple[list[str], dict[int, dict[str, str]]]:

@@ -168,15 +168,25 @@ def train_step(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
 def check_finite(steps: dict[int, Step], ranks: Ranks) -> None:
     """Raise SiamDiffError, on all ranks, that names the proteins of the first step that went wrong."""
     bad = ranks.all_gather([number for number, step in steps.items() if not step.finite()])
-    if bad:
-        step = steps[min(bad)]
-        losses = ranks.all_gather([(names, float(logs["loss"].sums[0]) / len(names)) for names, logs in step.parts])
-        losses = [loss for loss in losses if not math.isfinite(loss[1])] or losses
-        listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in losses)
-        infinite = [name for name, norm in zip(step.trained, step.norms.isfinite()) if not norm]
-        if all(math.isfinite(loss) for _, loss in losses):
-            problem = f"the loss is finite, but not the gradient of {', '.join(infinite):.500}"
-            mend = "Look for a square root, a norm, or a division at zero in what is new; or leave the proteins out"
-        else:
-            problem, mend = "the loss is not finite", "Lower --lr, or leave them out"
-        raise SiamDiffError(f"step {min(bad)}: {problem}. Proteins: {listing}. {mend}")
+    if not bad:
+        return
+    first = min(bad)
+    step = steps[first]
+
+    # The loss of each part of that step, on all ranks; those that are not finite, if any.
+    mine = []
+    for names, logs in step.parts:
+        total = float(logs["loss"].sums[0])
+        mine.append((names, total / len(names)))
+    losses = ranks.all_gather(mine)
+    infinite = [part for part in losses if not math.isfinite(part[1])]
+
+    if infinite:
+        problem = "the loss is not finite"
+        mend = "Lower --lr, or leave them out"
+    else:
+        parameters = [name for name, finite in zip(step.trained, step.norms.isfinite()) if not finite]
+        problem = f"the loss is finite, but not the gradient of {', '.join(parameters):.500}"
+        mend = "Look for a square root, a norm, or a division at zero in what is new; or leave the proteins out"
+    listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in infinite or losses)
+    raise SiamDiffError(f"step {first}: {problem}. Proteins: {listing}. {mend}")
