@@ -14,6 +14,7 @@ from torch.utils.data import Subset
 
 from .conventions import CONVENTIONS
 from .encoders import weights
+from .pretraining.objective import Objective
 from .reading.crops import Crops, split
 from .reading.store import open_store
 from .training import checkpoint
@@ -51,11 +52,10 @@ def main(argv: list[str] | None = None) -> int:
             path = Path(config.out) / "encoder.pt"
             if ranks.rank == 0:
                 identity = config.encoder, config.level, config.size, config.preset
-                stages = getattr(objective, "stages", {}).values()
-                learned = hasattr(objective, "seq_mlp") and (not stages or any(x.weight_sequence for x in stages))
-                head = {"seq_mlp": objective.seq_mlp.state_dict()} if learned else {}
+                kept = objective.kept_heads() if isinstance(objective, Objective) else {}
+                heads = {name: head.state_dict() for name, head in kept.items()}
                 origin = {"method": config.method, "config": vars(config)}
-                weights.save_encoder_file(path, objective.encoder, *identity, **origin, **head)
+                weights.save_encoder_file(path, objective.encoder, *identity, **origin, **heads)
                 ranks.say(summary(Path(config.out) / "metrics.jsonl"))
             ranks.say(f"encoder     {path}")
     return 0
