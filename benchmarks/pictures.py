@@ -37,7 +37,7 @@ def draw_algorithm(out: Path) -> None:
     protein = source.read().protein.crop(START, LENGTH)
     generator = torch.Generator().manual_seed(1)
     objective = build_siamdiff(ENCODERS["gearnet"]("atom", "tiny"), "atom")
-    views = [protein, objective.conformer(protein, generator)[0]]
+    views = [protein, objective.draw_conformer(protein, generator)[0]]
     chosen = torch.arange(1, protein.num_residues, MASK_EVERY)
     noisy = [objective.add_noise(view, torch.tensor([T]), chosen, generator).protein for view in views]
     clean = [view.select_atoms((view.atom_name < 4) | ~noisy[0].masked[view.atom_residue]) for view in views]

@@ -21,11 +21,12 @@ from .encoding import Encoding
 from .ops import MLP, Links, lowered
 from .rowsum import RowSum
 
-BLOCK = 48 << 20  # bytes of results that `map_then_sum` makes at a time on a CPU
-TARGETS = 512  # of which `sum_then_map` holds the sums at a time
+# How much is made at a time. Results depend on these numbers by rounding alone.
+BLOCK = 48 << 20  # bytes of results in `map_then_sum` on a CPU
+TARGETS = 512  # whose sums `sum_then_map` holds
 ONE_HOTS = 1024  # rows of `few_entries` that share a copy of the weight
-MOST_ENTRIES = 8  # `few_entries` is for rows of which at most one entry in so many is not 0
-ROWS = 16  # of a table that are added up by one product
+MOST_ENTRIES = 8  # one entry in so many, at most, is not 0 in the rows of `few_entries`
+ROWS = 16  # of a table that one product adds up
 
 
 # ---- sums and linear maps --------------------------------------------------------------------------------------------
@@ -145,9 +146,10 @@ class Piecewise:
         and d = 3,072, forward and backward), and on a GPU it has no fixed order.
         """
         # The first piece has no change; zeros fill the last block.
-        fill = -(len(self.knot) + 1) % ROWS
-        change = F.pad(self.change, (0, 0, 1, fill)).unflatten(0, (-1, ROWS))
-        rows = F.pad(self.rows, (0, 0, 1, fill)).unflatten(0, (-1, ROWS))
+        pieces = len(self.knot) + 1
+        padding = (0, 0, 1, -pieces % ROWS)
+        change = F.pad(self.change, padding).unflatten(0, (-1, ROWS))
+        rows = F.pad(self.rows, padding).unflatten(0, (-1, ROWS))
         triangle = rows.new_ones(ROWS, ROWS).tril()[:, None]
         factors = triangle * change.mT[:, None]  # (K / ROWS, ROWS, 2, ROWS)
 
@@ -159,8 +161,7 @@ class Piecewise:
             triangle = rows.new_ones(len(blocks), len(blocks)).tril()
             before = triangle @ blocks.flatten(1)
         before = before.view_as(sums[:, :1])
-        pieces = sums.add_(before).flatten(0, 1)
-        return pieces[: len(self.knot) + 1]
+        return sums.add_(before).flatten(0, 1)[:pieces]
 
     def __call__(self, x: Tensor) -> Tensor:
         """f of numbers x (P,) that need no gradient: (P, d). Row 2 k of the table, and x times row 2 k + 1."""

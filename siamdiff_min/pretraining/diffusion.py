@@ -90,15 +90,18 @@ def random_mask(protein: Protein, rate: Tensor, generator: torch.Generator, with
     Returns the residues to mask (M,), increasing. With replacement, floor(n rate) of n residues are drawn, and some may
     be drawn twice (differences.md, row 3).
     """
-    protein_of, size = protein.residue_protein, protein.residues_per_protein
     if with_replacement:
+        size = protein.residues_per_protein
+        first = size.cumsum(0) - size
         draws = (size * rate.float()).long().clamp(min=1)
-        protein_of = torch.arange(len(size), device=rate.device).repeat_interleave(draws)
-        u = torch.rand(len(protein_of), generator=generator, device=rate.device)
-        return (u * size[protein_of]).long() + (size.cumsum(0) - size)[protein_of]
+        drawn_from = torch.arange(len(size), device=rate.device).repeat_interleave(draws)
+        u = torch.rand(len(drawn_from), generator=generator, device=rate.device)
+        return (u * size[drawn_from]).long() + first[drawn_from]
+    protein_of = protein.residue_protein
     u = torch.rand(protein.num_residues, generator=generator, device=rate.device)
     smallest = u.new_ones(protein.num_proteins).scatter_reduce_(0, protein_of, u, "amin")
-    return ((u < rate[protein_of]) | (u == smallest[protein_of])).nonzero().squeeze(1)
+    masked = (u < rate[protein_of]) | (u == smallest[protein_of])
+    return masked.nonzero().squeeze(1)
 
 
 def add_gaussian_noise(pos: Tensor, alpha_bar: Tensor, generator: torch.Generator) -> Tensor:

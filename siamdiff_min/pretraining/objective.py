@@ -20,6 +20,10 @@ class Objective(nn.Module):
         super().__init__()
         self.encoder = encoder
 
+    def kept_heads(self) -> dict[str, nn.Module]:
+        """The heads that `encoder.pt` keeps all the same, by name."""
+        return {}
+
 
 def mean_or_zero(x: Tensor) -> Tensor:
     """Mean of the entries of x, 0 of none: a batch may hold nothing that can be predicted."""

@@ -23,7 +23,9 @@ CLASH_OVERLAP = 0.8  # angstrom; spheres overlapping by more clash. Hydrogen bon
 @cache
 def _tables(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Atom names of every chi (20, 4, 4), -1 for none; Greek rank and radius of every atom name (37,)."""
-    return tuple(torch.tensor(x, device=device) for x in (CHI_ATOM_INDEX, GREEK_RANK, ATOM_RADIUS))
+    chi = torch.tensor(CHI_ATOM_INDEX, device=device)
+    greek = torch.tensor(GREEK_RANK, device=device)
+    return chi, greek, torch.tensor(ATOM_RADIUS, device=device)
 
 
 def chi_atoms(protein: Protein) -> tuple[Tensor, Tensor]:
@@ -83,7 +85,8 @@ def new_clashes(native: Protein, pos: Tensor) -> Tensor:
     _, _, radius = _tables(pos.device)
     farthest = 2 * max(VDW_RADIUS.values()) - CLASH_OVERLAP  # the reach of the largest two atoms, angstrom
     i, j = radius_pairs(pos, native.atom_protein, farthest)
-    reach = radius[native.atom_name[i]] + radius[native.atom_name[j]] - CLASH_OVERLAP
+    radius = radius[native.atom_name]  # (N,)
+    reach = radius[i] + radius[j] - CLASH_OVERLAP
     now = length(pos[i] - pos[j]) < reach
     before = length(native.pos[i] - native.pos[j]) < reach
     other_residue = native.atom_residue[i] != native.atom_residue[j]
@@ -102,8 +105,8 @@ class TorsionalConformer:
     """Random rotamers: wrapped normal noise of `std` radian on chi 1..4 of every residue (Sec. 4.1, App. D).
 
     A residue whose side chain makes a new clash is drawn again with `shrink` times its standard deviation, up to
-    `attempts` times. One that still clashes keeps its native side chain. Without the clash check of the conventions the
-    first draw is the conformer (differences.md, row 12).
+    `attempts` times: the paper has no number for either. One that still clashes keeps its native side chain. Without
+    the clash check of the conventions the first draw is the conformer (differences.md, row 12).
     """
 
     std: float = 0.1 * torch.pi

@@ -21,8 +21,8 @@ def radius_pairs(pos: Tensor, protein: Tensor, radius: float) -> tuple[Tensor, T
     k, other = ranges(first.flatten(), last.flatten())
     i = order.index_select(0, k // first.shape[1])
     j = order.index_select(0, other)
-    distance = length(pos.index_select(0, i) - pos.index_select(0, j))
-    near = (distance < radius).nonzero().squeeze(1)
+    vector = pos.index_select(0, i) - pos.index_select(0, j)
+    near = (length(vector) < radius).nonzero().squeeze(1)
     return i.index_select(0, near), j.index_select(0, near)
 
 
@@ -54,7 +54,8 @@ def candidates(pos: Tensor, protein: Tensor, radius: float) -> tuple[Tensor, Ten
 
     # Their ranges, after that of the point's own column.
     row = torch.arange(len(pos), device=pos.device)[:, None]
-    first = torch.cat([row + 1, torch.searchsorted(key, column - 1)], dim=1)
+    lowest = torch.searchsorted(key, column - 1)
+    first = torch.cat([row + 1, lowest], dim=1)
     highest = torch.cat([key[:, None] + 1, column + 1], dim=1)
     last = torch.searchsorted(key, highest, right=True)
     return order, first, last
@@ -67,8 +68,10 @@ def radius_neighbors(pos: Tensor, protein: Tensor, radius: float, most: int | No
     point = torch.cat([j, i])
     if most is None:
         return neighbour, point
-    order = length(pos[neighbour] - pos[point]).argsort(stable=True)
-    order = order[point[order].argsort(stable=True)]  # by point, nearest first
+    distance = length(pos[neighbour] - pos[point])
+    order = distance.argsort(stable=True)
+    by_point = point[order].argsort(stable=True)
+    order = order[by_point]  # by point, nearest first
     count = histogram(point, len(pos))
     _, rank = ranges(torch.zeros_like(count), count)  # among the neighbours of one point
     order = order[rank < most]
@@ -80,7 +83,8 @@ def ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     count = last - first
     k = torch.arange(len(count), device=count.device).repeat_interleave(count)
     before = count.cumsum(0) - count  # (K,) elements of earlier ranges
-    return k, torch.arange(len(k), device=count.device) + (first - before).index_select(0, k)
+    element = torch.arange(len(k), device=count.device)
+    return k, element + (first - before).index_select(0, k)
 
 
 def histogram(index: Tensor, size: int) -> Tensor:
@@ -98,19 +102,23 @@ def nearest_neighbors(pos: Tensor, protein: Tensor, num_proteins: int, k: int) -
     width = int(count.max())
     column = torch.arange(width, device=pos.device)
     rows_at_a_time = max(1, 2**22 // max(width, 1))  # 2^22 distances are 16 MB in float32, their vectors 48 MB
+    rows = torch.arange(len(pos), device=pos.device)
     neighbours = []
     points = []
-    for row in torch.arange(len(pos), device=pos.device).split(rows_at_a_time):
+    for row in rows.split(rows_at_a_time):
         # All points of the same protein, padded to the width of the largest.
-        other = start[protein[row]][:, None] + column  # (rows, width)
-        of_protein = column < count[protein[row]][:, None]
-        valid = of_protein & (other != row[:, None])
-        there = pos.index_select(0, other.clamp(max=len(pos) - 1).flatten()).view(*other.shape, 3)
-        distance = length(pos[row][:, None] - there).masked_fill(~valid, torch.inf)
+        own = protein[row][:, None]
+        other = start[own] + column  # (rows, width)
+        valid = (column < count[own]) & (other != row[:, None])
+        existing = other.clamp(max=len(pos) - 1)
+        there = pos.index_select(0, existing.flatten()).view(*other.shape, 3)
+        here = pos[row][:, None]
+        distance = length(here - there).masked_fill(~valid, torch.inf)
 
         # The k nearest, less the padding where there are fewer.
         nearest = distance.topk(min(k, width), largest=False)
         point, rank = nearest.values.isfinite().nonzero(as_tuple=True)
-        neighbours.append(other.gather(1, nearest.indices)[point, rank])
+        neighbour = other.gather(1, nearest.indices)
+        neighbours.append(neighbour[point, rank])
         points.append(row[point])
     return torch.cat(neighbours), torch.cat(points)

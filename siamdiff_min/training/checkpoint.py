@@ -64,7 +64,9 @@ def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
     if own.get("ablation") == "no-clash-check":
         conventions = getattr(getattr(objective, "draw_conformer", None), "conventions", None)
         if conventions is None or conventions.clash_check:  # of a plugin that passes over the option
-            raise ConfigError(f"--ablation no-clash-check: {config.method} checks for clashes all the same, or has none")
+            raise ConfigError(
+                f"--ablation no-clash-check: {config.method} checks for clashes all the same, or has none"
+            )
     return objective
 
 
