@@ -44,6 +44,7 @@ ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slo
     **dict.fromkeys(("TASKS", "Task"), ".downstream.tasks"),
     **dict.fromkeys(("Ranking", "rank_mutants"), ".tools.ranking"),
     "bundled": ".reading.bundled",
+    "random_encoder": ".tools.random_encoder",
     "read_structure": ".reading.parse",
     "Protein": ".protein.protein",
     "Structure": ".reading.structure",

@@ -14,7 +14,7 @@ best.pt and predictions.tsv; siamdiff report OUT draws them.
 import hashlib
 from argparse import Namespace
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -252,7 +252,14 @@ def fit_head(config: Namespace, task: Task, datasets: dict, classes: tuple, rank
 def write_model(config: Namespace, task: Task, classes: tuple, epochs: float, valid: dict) -> None:
     """Write OUT/best.pt: the model after so many epochs, with its metrics on the validation split."""
     content = {name: getattr(config, name) for name in ("task", *weights.IDENTITY, "seed", "max_residues", "folds")}
-    content |= {"epochs": epochs, "valid": valid, "labels": list(classes), "options": task.options, **task.known}
+    content |= {
+        "conventions": asdict(task.encoder.builder.conventions),
+        "epochs": epochs,
+        "valid": valid,
+        "labels": list(classes),
+        "options": task.options,
+        **task.known,
+    }
     weights.write_weights(f"{config.out}/best.pt", weights.MODEL, {**content, "state": task.state_dict()})
 
 

@@ -99,7 +99,7 @@ class EncoderTable(dict[str, Callable[..., Encoder]]):
             if level != own:
                 raise ConfigError(f"the encoder {name} builds graphs of {own} level, but --level is {level}")
             encoder.identity = name, level, size, preset
-            encoder.as_built = encoder.builder, list(encoder.state_dict())
+            encoder.as_built = encoder.layout()
             return encoder
 
         return build_and_remember

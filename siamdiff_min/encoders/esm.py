@@ -221,4 +221,5 @@ class ESMGearNet(Encoder):
             node=torch.cat([h[protein.atom_residue], structure.node], dim=-1),
             residue=torch.cat([h, structure.residue], dim=-1),
             protein=torch.cat([mean, structure.protein], dim=-1),
+            residue_protein=protein.residue_protein,
         )

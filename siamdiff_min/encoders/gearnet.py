@@ -88,4 +88,5 @@ class GearNet(Encoder):
             node=node,
             residue=segment_mean(node, protein.atom_residue, protein.num_residues),
             protein=self.readout(node, protein.atom_protein, protein.num_proteins),
+            residue_protein=protein.residue_protein,
         )

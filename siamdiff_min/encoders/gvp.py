@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..conventions import Conventions
 from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS
 from ..protein.protein import Protein
 from .encoder import Encoder
@@ -163,6 +164,11 @@ class GVPGNN(Encoder):
         self.layers = nn.ModuleList(GVPConvLayer(dims, edge_dims, dropout) for _ in range(num_layers))
         self.W_out = nn.ModuleList([TupleNorm(dims[0]), GVP(dims, (dims[0], 0))])
 
+    def follow(self, conventions: Conventions) -> None:
+        """As every encoder; the radial basis is one of the conventions."""
+        super().follow(conventions)
+        self.longest = conventions.radial_basis
+
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
         """Encode a batch. `graph` (default: the builder's) gives edges and one-hots, `protein.pos` the edge vectors."""
         protein, graph = self.with_graph(protein, graph)
@@ -188,4 +194,5 @@ class GVPGNN(Encoder):
             node=a,
             residue=segment_mean(a, protein.atom_residue, protein.num_residues),
             protein=segment_mean(a, protein.atom_protein, protein.num_proteins),
+            residue_protein=protein.residue_protein,
         )

@@ -65,11 +65,14 @@ class Schedule:
         return torch.randint(first, last + 1, (num,), generator=generator, device=generator.device)
 
     def ablated(self, structure: bool = True, sequence: bool = True, t: int | None = None) -> Schedule:
-        """The ablations of Table 3: one of the two diffusions alone, with weight 1, or one fixed t."""
-        t_range = self.t_range if t is None else (t, t)
-        if structure and sequence:
-            return replace(self, t_range=t_range)
-        return replace(self, t_range=t_range, weight_structure=float(structure), weight_sequence=float(sequence))
+        """The ablations of Table 3: one of the two diffusions alone, with weight 1, or one fixed t (-1: the last)."""
+        changed = self
+        if t is not None:
+            step = t if t > 0 else self.steps + 1 + t
+            changed = replace(changed, t_range=(step, step))
+        if not (structure and sequence):
+            changed = replace(changed, weight_structure=float(structure), weight_sequence=float(sequence))
+        return changed
 
 
 SCHEDULES = {  # preset -> stage -> schedule (differences.md, rows 1, 2, 11)
