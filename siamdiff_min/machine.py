@@ -55,7 +55,7 @@ def versions() -> dict[str, str]:
 
 
 def git_commit(file: Path) -> str | None:
-    """The commit of the repository that a file belongs to, with "changed" if the work tree differs; None without one."""
+    """The commit of the repository that a file belongs to, and "changed" if the work tree differs; None without one."""
     git = ["git", "-C", str(file.resolve().parent)]
     try:
         tracked = subprocess.run([*git, "ls-files", "--error-unmatch", file.name], capture_output=True, timeout=10)

@@ -58,15 +58,14 @@ def latest(folder: Path, say: Callable[[str], None] = print) -> tuple[Path, dict
 
 
 def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
-    """The objective that the options ask for, with initial weights. Raises ConfigError for an ablation without effect."""
+    """The objective that the options ask for, with initial weights. Raises ConfigError if an ablation does nothing."""
     own = {name: getattr(config, name) for name, option in PRETRAIN.items() if config.method in option.only}
     objective = OBJECTIVES[config.method](encoder, config.level, config.preset, **own)
     if own.get("ablation") == "no-clash-check":
         conventions = getattr(getattr(objective, "draw_conformer", None), "conventions", None)
         if conventions is None or conventions.clash_check:  # of a plugin that passes over the option
-            raise ConfigError(
-                f"--ablation no-clash-check: {config.method} checks for clashes all the same, or has none"
-            )
+            problem = f"{config.method} checks for clashes all the same, or draws no side chains"
+            raise ConfigError(f"--ablation no-clash-check does nothing: {problem}")
     return objective
 
 

@@ -295,7 +295,7 @@ def presets(config: Namespace, subject: str) -> tuple[Mapping, ...]:
 
 
 def parent_of(method: str) -> str | None:
-    """The method of the package whose row of TABLE_5 this one has: itself, or of a plugin the one it is a variant of."""
+    """The method of the package whose row of TABLE_5 this one has: itself, or the one that a plugin varies."""
     return next((name for name in OURS if TABLE_5[name] is TABLE_5.get(method)), None)
 
 
