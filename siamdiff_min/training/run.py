@@ -256,9 +256,9 @@ def plugin_files(plugins: Sequence[str]) -> list[Path]:
     files = [Path(file).resolve() for file in plugins]
     folders = {file.parent for file in files}
     beside = set()
-    for module in list(sys.modules.values()):
+    for name, module in list(sys.modules.items()):
         origin = getattr(module, "__file__", None)
-        if origin and Path(origin).suffix == ".py" and Path(origin).resolve().parent in folders:
+        if name != "__main__" and origin and Path(origin).suffix == ".py" and Path(origin).resolve().parent in folders:
             beside.add(Path(origin).resolve())
     return files + sorted(beside - set(files))
 

@@ -4,7 +4,9 @@ import json
 import math
 import os
 import signal
+import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,13 +20,15 @@ from standin import assert_equal_weights, configure, lines, train
 from torch.utils.data import Subset
 
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.files import ConfigError, SiamDiffError, read_rows
-from siamdiff_min.pretraining import SCHEDULES, SiamDiff
+from siamdiff_min.encoders.weights import find_weights
+from siamdiff_min.files import ConfigError, SiamDiffError, checksum, read_rows
+from siamdiff_min.pretraining import OBJECTIVES, SCHEDULES, SiamDiff
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.crops import Crops
 from siamdiff_min.statistics import Entropy, Mean, Variance
 from siamdiff_min.training import checkpoint, engine, evaluation, metrics_file, ranks
 from siamdiff_min.training.batches import valid_keys
+from siamdiff_min.training.config import PRETRAIN
 from siamdiff_min.training.engine import Run
 from siamdiff_min.training.ranks import Ranks
 
@@ -386,6 +390,87 @@ def test_other_code_of_a_plugin_is_not_resumed(tmp_path, monkeypatch):
     plugin.write_text("WEIGHT = 3.0\n")
     with pytest.raises(ConfigError, match=r"with other data: code of --plugin was \w+, is "):
         train(configure(tmp_path / "out", "--max-steps", 3, "--plugin", plugin))
+
+
+def test_what_a_plugin_imports_from_its_folder_counts_as_its_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    plugin, helper = tmp_path / "plugin_of_two.py", tmp_path / "its_helper.py"
+    plugin.write_text("import its_helper\n")
+    helper.write_text("WEIGHT = 1.0\n")
+    try:
+        train(configure(tmp_path / "out", "--max-steps", 1, "--plugin", plugin))
+        train(configure(tmp_path / "out", "--max-steps", 2, "--plugin", plugin))
+        helper.write_text("WEIGHT = 3.0\n")
+        with pytest.raises(ConfigError, match="with other data: code of --plugin was"):
+            train(configure(tmp_path / "out", "--max-steps", 3, "--plugin", plugin))
+    finally:
+        sys.modules.pop("its_helper", None), sys.modules.pop("plugin_of_two", None)
+
+
+def test_an_ablation_that_does_nothing_is_refused(monkeypatch):
+    """A plugin's method that passes the option over; siamdiff itself leaves the check out."""
+    for name, build in {"siamdiff": OBJECTIVES["siamdiff"], "bend": lambda *a, ablation, head_dim: bend(*a)}.items():
+        monkeypatch.setitem(OBJECTIVES, name, build)
+
+    def bend(encoder, level, preset):
+        return OBJECTIVES["siamdiff"](encoder, level, preset)
+
+    encoder = ENCODERS["gearnet"]("atom", "tiny")
+    options = Namespace(method="siamdiff", level="atom", preset="paper", ablation="no-clash-check", head_dim=None)
+    assert not checkpoint.new_objective(encoder, options).draw_conformer.conventions.clash_check
+    option = PRETRAIN["ablation"]._replace(only=["siamdiff", "bend"])
+    monkeypatch.setitem(PRETRAIN, "ablation", option)
+    monkeypatch.setitem(PRETRAIN, "head_dim", PRETRAIN["head_dim"]._replace(only=["siamdiff", "bend"]))
+    with pytest.raises(ConfigError, match="no-clash-check does nothing: bend checks for clashes all the same"):
+        checkpoint.new_objective(encoder, Namespace(**{**vars(options), "method": "bend"}))
+
+
+def test_a_validation_that_is_no_number_is_said_each_time(tmp_path, capsys):
+    """The poisoned protein is held out; training goes on."""
+    objective = standin.Objective(poison=-1.0)  # every protein
+    training = objective.forward
+    objective.forward = lambda protein, generator: quiet(training, objective, protein, generator)
+    train(configure(tmp_path, "--epochs", 1, 1), objective)
+    said = capsys.readouterr().out
+    assert said.count("warning     of the held-out proteins, loss is not finite") == 3  # two epochs, and stage 2 begins
+
+
+def quiet(forward, objective, protein, generator):
+    objective.poison = 1e6 if objective.training else -1.0
+    return forward(protein, generator)
+
+
+def test_options_json_says_what_the_run_was(tmp_path, monkeypatch):
+    """Threads, the commit of the package and of a plugin if there is one, and the file it started from."""
+    repository = tmp_path / "mine"
+    repository.mkdir()
+    plugin = repository / "my_committed_plugin.py"
+    plugin.write_text("A = 1\n")
+    git = ["git", "-C", str(repository), "-c", "user.name=x", "-c", "user.email=x@y.z"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    monkeypatch.setattr(sys, "path", sys.path[:])
+
+    def written(**changes):
+        options = configure(tmp_path / "out", "--max-steps", 1, "--plugin", plugin)
+        train(Namespace(**{**vars(options), **changes}))
+        return json.loads((tmp_path / "out" / "options.json").read_text())
+
+    try:
+        content = written()
+        assert content["threads"] == torch.get_num_threads() and content["started_from"] is None
+        assert content["commits"][str(plugin)] == head
+        plugin.write_text("A = 2\n")
+        (tmp_path / "out").rename(tmp_path / "before")
+        content = written(init_from="siamdiff-residue")
+        assert content["commits"][str(plugin)] == f"{head}, changed"
+        assert (
+            content["started_from"]["method"] == "siamdiff-clean-partner" and content["started_from"]["steps"] == 11_628
+        )
+        assert content["started_from"]["sha256"] == checksum(find_weights("siamdiff-residue"))
+    finally:
+        sys.modules.pop("my_committed_plugin", None)
 
 
 def test_resuming_from_a_path(tmp_path, reference, monkeypatch, capsys):
