@@ -17,6 +17,7 @@ from ..downstream.metrics import spearman
 from ..files import printable
 from ..training.wording import less_is_better, show
 from .captions import text
+from .comparison import over_proteins
 from .runs import RunFolder, properties
 
 COLOURS = ("#2f7fd1", "#d9652b", "#1f9e77", "#a35bc2", "#b8860b", "#2ba3b8", "#d0478a", "#7f8790")  # of runs, or seeds
@@ -91,9 +92,9 @@ def forest(axes, runs: Sequence[RunFolder], measure: str) -> None:
     several = len(runs) > 1
     for row, run in enumerate(runs):
         value = run.results["mean"][measure]
-        interval = run.results["interval"].get(measure) or [math.nan, math.nan]
+        interval = over_proteins(run, measure) or [math.nan, math.nan]
         baseline = run.results["constant"].get(measure)
-        of_seeds = run.results["test"]
+        of_seeds = run.results["test"] or run.results["held_out"]
         colour = colour_of(row) if several else INK
 
         # The interval, the value in it, every seed if there are several, and across the row the constant answer.
@@ -102,7 +103,7 @@ def forest(axes, runs: Sequence[RunFolder], measure: str) -> None:
         if len(of_seeds) > 1:
             own = colours(runs, run)
             for seed, metrics in of_seeds.items():
-                dot = math.nan if metrics[measure] is None else metrics[measure]
+                dot = math.nan if metrics.get(measure) is None else metrics[measure]
                 axes.plot(dot, row, "o", color=own.get(seed, colour), ms=4)
         axes.plot([baseline, baseline], [row - 0.4, row + 0.4], color=INK, ls="--", lw=1.2)
 
