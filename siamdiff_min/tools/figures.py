@@ -40,6 +40,7 @@ STYLE = {
 LINK = re.compile('<a xlink:href="(.*?)".*?>(.*?)</a>', flags=re.DOTALL)
 WIDTH = 4.6  # inches, as is the height of a card
 SQUARE = 4.4  # height of a picture with two axes alike
+WORST = 5  # dots with their names
 MOST_CELLS = 20  # classes whose counts are written into a confusion matrix
 
 
@@ -244,11 +245,19 @@ def against_true(axes, seeds: Sequence[Seed], ends: tuple[float, float], baselin
         )
         dots.set_urls([printable(name) for name in seed.table["id"]])
 
+    # Names of the worst, beside the dots of the first seed; on the inner side, so that they stay in the picture.
+    errors = np.mean([np.abs(seed.prediction - seed.target) for seed in seeds], axis=0)
+    for worst in np.argsort(-errors, kind="stable")[:WORST]:
+        place = seeds[0].target[worst], seeds[0].prediction[worst]
+        right = place[0] > sum(ends) / 2
+        name = printable(seeds[0].table["id"][worst])[:30]
+        axes.annotate(f" {name} ", place, fontsize=7, va="center", ha="right" if right else "left")
+
     # Where predictions would be right, and where those of the mean lie.
     axes.axline((ends[0], ends[0]), slope=1, color=INK, lw=1, alpha=0.3)
     axes.axhline(math.nan if baseline is None else baseline, color=INK, ls="--", lw=1.2)
     axes.set(xlabel="true", ylabel="predicted", xlim=ends, ylim=ends, aspect="equal")
-    return f"rho = {' / '.join(rhos)}. Dashed: the mean of the training split, the constant answer"
+    return f"rho = {' / '.join(rhos)}. Named: the worst. Dashed: the mean of the training split, the constant answer"
 
 
 def yes_or_no_cards(yes_or_no: Mapping[tuple[str, bytes], Sequence[Seed]]) -> list[str]:

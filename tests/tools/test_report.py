@@ -164,6 +164,21 @@ def test_the_numbers_of_the_predictions_are_drawn(tmp_path, drawn):
     assert np.isclose(auc(x, y), found["test"]["0"]["auroc"])
 
 
+def test_the_five_worst_predictions_are_named(tmp_path):
+    """By the mean error over seeds, as text that can be read without a pointer; every dot has its name under it."""
+    finetuned(tmp_path, "psr")
+    target, score, _ = SCORES["psr"]
+    page = report.write_page([tmp_path]).read_text()
+    card = page[page.index("<h3>Predicted against true") :]
+    named = re.findall(r">\s*(sample \d+)\s*</text>", card[: card.index("</svg>")])
+    assert named == [f"sample {i}" for i in np.argsort(-abs(score - target))[:5]]
+    assert len({*re.findall("<title>(sample .*?)</title>", card)}) == 20
+    words = "What counts is the first, Spearman&#x27;s rho over all models: it has chosen the epoch"
+    assert words in page
+        "&#x27;", "'"
+    )
+
+
 def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch, drawn):
     for name, shift in (("scratch", 0.0), ("pretrained", 0.2)):
         finetuned(tmp_path / name, "psr", (0, 1), shift, "--lr", str(1e-3 + shift))
