@@ -175,8 +175,6 @@ def test_the_five_worst_predictions_are_named(tmp_path):
     assert len({*re.findall("<title>(sample .*?)</title>", card)}) == 20
     words = "What counts is the first, Spearman&#x27;s rho over all models: it has chosen the epoch"
     assert words in page
-        "&#x27;", "'"
-    )
 
 
 def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch, drawn):
