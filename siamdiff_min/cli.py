@@ -1,4 +1,4 @@
-"""`siamdiff train | finetune | embed | mutants | report | build`: every command of the package by one name.
+"""`siamdiff train | finetune | embed | mutants | color | report | build`: every command of the package by one name.
 
 `train.py` and `finetune.py` of a clone are the first two, for torchrun.
 """
@@ -17,6 +17,7 @@ COMMANDS = {  # name -> module, and what it does
     "finetune": ("siamdiff_min.finetune", "fine-tune an encoder on a task, score or apply the model"),
     "embed": ("siamdiff_min.tools.embed", "representations of your own structures, as embeddings.npz"),
     "mutants": ("siamdiff_min.tools.mutants", "which mutants to make next, from a structure and a few measured ones"),
+    "color": ("siamdiff_min.tools.color", "a number for every residue, as colours of a copy of the structure"),
     "report": ("siamdiff_min.tools.report", "a page that shows a run, or compares several"),
     "build": ("siamdiff_min.tools.build", "convert structures to a store, and check it"),
 }

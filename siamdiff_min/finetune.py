@@ -34,6 +34,7 @@ from .reading.store import finished_store, open_store
 from .sets.labelled_set import SPLITS, LabelledData, remarks
 from .sets.samples import Samples, Unlabelled
 from .sets.sets import SETS
+from .tools.color import color_predictions
 from .training import checkpoint, engine, results
 from .training.batches import epoch_batches
 from .training.config import FINETUNE, finetune_options, flag, for_seed, printed
@@ -106,6 +107,8 @@ def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks:
     if ranks.rank == 0:
         results.write_predictions(path, predictions, data.classes or task.names, isinstance(task, Classes))
     ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
+    if config.pdb and data.options.get("residues") and ranks.rank == 0:
+        ranks.say(f"coloured    {len(color_predictions(path, Path(source)))} files: {path.with_suffix('')}")
     return path
 
 

@@ -1,15 +1,14 @@
 """What a page says of a run, as HTML: what it predicts, how it was made, and what its result means."""
 
 import html
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..downstream.tasks import TASKS
 from ..files import printable
 from ..training import wording
-from ..training.results import interval
 from ..training.wording import show
+from . import comparison
 from .runs import RunFolder
 
 
@@ -62,18 +61,34 @@ def about(run: RunFolder) -> str:
 
 def tested_on(runs: Sequence[RunFolder]) -> str:
     """The line below *Result*: on what the runs were tested, and what the signs in the pictures are."""
+    # Runs of one split say the same, which is said once.
     tested = [run.results for run in runs if run.results["test"]]
-    if not tested:
-        return text("held out at the end; dashed: the best answer that looks at nothing")
-
-    # Runs of one test split say the same, which is said once.
-    splits = dict.fromkeys(": ".join(wording.counted(results)) for results in tested)
-    reasons = dict.fromkeys(results.get("no_interval") for results in tested)
-    no_interval = [f" (none {reason})" for reason in reasons if reason]
-    note = f"{' / '.join(splits)}. Bars: 95 % intervals over draws of structures{''.join(no_interval)}"
-    if any(len(results["test"]) > 1 for results in tested):
+    proteins = [run.results["proteins"] for run in runs if run.results["proteins"]]
+    if tested:
+        splits = dict.fromkeys(": ".join(wording.counted(results)) for results in tested)
+        reasons = dict.fromkeys(results.get("no_interval") for results in tested)
+        no_interval = [f" (none {reason})" for reason in reasons if reason]
+        note = f"{' / '.join(splits)}. Bars: 95 % intervals over draws of structures{''.join(no_interval)}"
+    elif proteins:
+        counts = dict.fromkeys(str(of_run["count"]) for of_run in proteins)
+        note = f"{' / '.join(counts)} proteins, held out at the end. Bars: 95 % intervals over proteins"
+    else:
+        note = "held out at the end"
+    if any(len(run.results["test"] or run.results["held_out"]) > 1 for run in runs):
         note += "; dots: seeds"
-    return text(f"{note}; dashed: the best answer that looks at nothing")
+    return text(f"{note}; dashed: the best answer that looks at nothing{what_counts(tested)}")
+
+
+def what_counts(tested: Sequence[dict]) -> str:
+    """A sentence that says which measure of a fine-tuned run counts, and why; "" for pre-training."""
+    if not tested:
+        return ""
+    first = next(iter(tested[0]["mean"]))
+    words = f". What counts is the first, {wording.title_of(first).partition(' (')[0]}"
+    epochs = [max(results["best_epoch"].values(), default=0) for results in tested]
+    if max(epochs) > 0 and tested[0]["direction"].get(first):
+        words += ": it has chosen the epoch, on other structures"
+    return words
 
 
 # ---- a measure -------------------------------------------------------------------------------------------------------
@@ -82,9 +97,9 @@ def tested_on(runs: Sequence[RunFolder]) -> str:
 def verdict(run: RunFolder, measure: str) -> str:
     """A result in words: its value, its interval, how it compares with the constant answer."""
     value = run.results["mean"][measure]
-    interval = run.results["interval"].get(measure)
+    interval = comparison.over_proteins(run, measure)
     baseline = run.results["constant"].get(measure)
-    gain = run.results["gain_interval"].get(measure)
+    gain = comparison.over_baseline(run, measure)
 
     words = f"<p class=big>{show(measure, value)}{correct_of(run, measure)}</p>"
     if interval:
@@ -93,7 +108,7 @@ def verdict(run: RunFolder, measure: str) -> str:
     if baseline is None:
         return words
 
-    # Pre-training has no test split and so no interval: its value alone decides. A test split that is too small for an
+    # Pre-training without a valid.tsv has no interval: its value alone decides. A test split that is too small for an
     # interval decides nothing.
     if not gain and not run.results["test"]:
         gain = [value - baseline, value - baseline]
@@ -114,22 +129,14 @@ def correct_of(run: RunFolder, measure: str) -> str:
 
 
 def difference(runs: Sequence[RunFolder], measure: str) -> str:
-    """Of two runs on one test split the second minus the first, with its interval over the same draws; else nothing."""
+    """Of two runs on one test split the second minus the first, with its interval; else nothing."""
     if len(runs) != 2:
         return ""
     first, second = runs
-    before = first.results["draws"]
-    after = second.results["draws"]
-    drawn = measure in before and measure in after
-    if not drawn or before["split"] != after["split"]:
+    gain, interval = comparison.difference(first, second, measure)
+    if interval is None:
         return ""
-
-    # Draw k is of the same structures in both, so differences vary by less than each of the two does.
-    count = min(len(before[measure]), len(after[measure]))
-    gains = after[measure][:count] - before[measure][:count]
-    low, high = interval(gains) or (math.nan, math.nan)
-    gain = second.results["mean"][measure] - first.results["mean"][measure]
-
-    side = wording.side(measure, [low, high], second.results["direction"])
+    side = wording.side(measure, interval, second.results["direction"])
+    low, high = interval
     words = f"{second.name} {side} {first.name}: {gain:+.3g}, 95 % interval {low:+.3g} to {high:+.3g}"
     return f"<p class={side.split()[0]}>{text(words)}</p>"

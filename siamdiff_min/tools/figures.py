@@ -17,6 +17,7 @@ from ..downstream.metrics import spearman
 from ..files import printable
 from ..training.wording import less_is_better, show
 from .captions import text
+from .comparison import over_proteins
 from .runs import RunFolder, properties
 
 COLOURS = ("#2f7fd1", "#d9652b", "#1f9e77", "#a35bc2", "#b8860b", "#2ba3b8", "#d0478a", "#7f8790")  # of runs, or seeds
@@ -39,6 +40,7 @@ STYLE = {
 LINK = re.compile('<a xlink:href="(.*?)".*?>(.*?)</a>', flags=re.DOTALL)
 WIDTH = 4.6  # inches, as is the height of a card
 SQUARE = 4.4  # height of a picture with two axes alike
+WORST = 5  # dots with their names
 MOST_CELLS = 20  # classes whose counts are written into a confusion matrix
 
 
@@ -91,9 +93,9 @@ def forest(axes, runs: Sequence[RunFolder], measure: str) -> None:
     several = len(runs) > 1
     for row, run in enumerate(runs):
         value = run.results["mean"][measure]
-        interval = run.results["interval"].get(measure) or [math.nan, math.nan]
+        interval = over_proteins(run, measure) or [math.nan, math.nan]
         baseline = run.results["constant"].get(measure)
-        of_seeds = run.results["test"]
+        of_seeds = run.results["test"] or run.results["held_out"]
         colour = colour_of(row) if several else INK
 
         # The interval, the value in it, every seed if there are several, and across the row the constant answer.
@@ -102,7 +104,7 @@ def forest(axes, runs: Sequence[RunFolder], measure: str) -> None:
         if len(of_seeds) > 1:
             own = colours(runs, run)
             for seed, metrics in of_seeds.items():
-                dot = math.nan if metrics[measure] is None else metrics[measure]
+                dot = math.nan if metrics.get(measure) is None else metrics[measure]
                 axes.plot(dot, row, "o", color=own.get(seed, colour), ms=4)
         axes.plot([baseline, baseline], [row - 0.4, row + 0.4], color=INK, ls="--", lw=1.2)
 
@@ -243,11 +245,19 @@ def against_true(axes, seeds: Sequence[Seed], ends: tuple[float, float], baselin
         )
         dots.set_urls([printable(name) for name in seed.table["id"]])
 
+    # Names of the worst, beside the dots of the first seed; on the inner side, so that they stay in the picture.
+    errors = np.mean([np.abs(seed.prediction - seed.target) for seed in seeds], axis=0)
+    for worst in np.argsort(-errors, kind="stable")[:WORST]:
+        place = seeds[0].target[worst], seeds[0].prediction[worst]
+        right = place[0] > sum(ends) / 2
+        name = printable(seeds[0].table["id"][worst])[:30]
+        axes.annotate(f" {name} ", place, fontsize=7, va="center", ha="right" if right else "left")
+
     # Where predictions would be right, and where those of the mean lie.
     axes.axline((ends[0], ends[0]), slope=1, color=INK, lw=1, alpha=0.3)
     axes.axhline(math.nan if baseline is None else baseline, color=INK, ls="--", lw=1.2)
     axes.set(xlabel="true", ylabel="predicted", xlim=ends, ylim=ends, aspect="equal")
-    return f"rho = {' / '.join(rhos)}. Dashed: the mean of the training split, the constant answer"
+    return f"rho = {' / '.join(rhos)}. Named: the worst. Dashed: the mean of the training split, the constant answer"
 
 
 def yes_or_no_cards(yes_or_no: Mapping[tuple[str, bytes], Sequence[Seed]]) -> list[str]:

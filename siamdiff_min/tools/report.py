@@ -1,14 +1,16 @@
 """One page to show: `siamdiff report RUN...` draws runs of train.py or finetune.py, and compares several.
 
-The result comes first, with its interval, the best answer that looks at nothing, and the predictions; then the curves
-with all seeds, and the options. A page is one file without scripts, for wide screens and phones, dark and light. Its
+The result comes first, with its interval, the best answer that looks at nothing, and the predictions; of several runs
+the differences to the first one (`comparison.py`, also as CSV or LaTeX); then the curves with all seeds, and the
+options. A page is one file without scripts, for wide screens and phones, dark and light. Its
 words are HTML (`captions.py`). Only the pictures (`figures.py`) need matplotlib: pip install matplotlib.
 """
 
 import importlib.util
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from ..files import Parser, write_file
@@ -17,7 +19,10 @@ from ..training.metrics_file import in_order
 from ..training.wording import cell, table, title_of
 from . import figures
 from .captions import about, difference, predicted, tested_on, text, verdict
-from .runs import RunFolder, read_run
+from .comparison import NOTE
+from .latex import write_latex
+from .runs import RunFolder, read_runs
+from .tables import comparison_rows, measures_to_compare, write_csv
 
 NO_MATPLOTLIB = "the pictures are missing, they need matplotlib: pip install matplotlib"
 HEAD = '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
@@ -46,8 +51,22 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser(prog="siamdiff report", description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, nargs="+", help="folders of runs (--out of train.py or finetune.py)")
     parser.add_argument("--out", type=Path, help="the page (default: RUN/report.html; of several runs comparison.html)")
+    parser.add_argument("--csv", type=Path, help="write every measure of every run to this table too")
+    parser.add_argument(
+        "--latex", type=Path, help="write mean ± sd, intervals and ranks to this file, as Tables 1 and 2"
+    )
     args = parser.parse_args(argv)
     print(write_page(args.run, args.out))
+    if args.csv or args.latex:
+        sections = {}
+        for title, runs in read_sections(args.run).items():
+            sections[title] = runs, measures_to_compare(runs, measures_of(runs))
+        if args.csv:
+            write_csv(args.csv, sections)
+            print(args.csv)
+        if args.latex:
+            write_latex(args.latex, sections)
+            print(args.latex)
     if not importlib.util.find_spec("matplotlib"):
         print(f"warning: {NO_MATPLOTLIB}", file=sys.stderr)
     return 0
@@ -55,27 +74,23 @@ def main(argv: list[str] | None = None) -> int:
 
 def write_page(paths: Sequence[Path], out: Path | None = None) -> Path:
     """Draw runs of train.py and finetune.py; returns the page. Raises SiamDiffError."""
-    # Runs that predict the same are compared.
-    groups = defaultdict(list)
-    for path, name in zip(paths, names_of(paths)):
-        run = read_run(path, name)
-        groups[predicted(run)].append(run)
-
+    sections = read_sections(paths)
     body = "" if importlib.util.find_spec("matplotlib") else f"<p class=worse>{NO_MATPLOTLIB}"
-    for title, runs in groups.items():
+    for title, runs in sections.items():
         body += heading(runs, title)
         body += section(runs)
     if out is None:
         out = paths[0] / "report.html" if len(paths) == 1 else Path("comparison.html")
-    write_file(out, as_page(", ".join(groups), body))
+    write_file(out, as_page(", ".join(sections), body))
     return out
 
 
-def names_of(paths: Sequence[Path]) -> list[str]:
-    """The folders' names; those that several have with the folder above."""
-    paths = [path.resolve() for path in paths]
-    names = [path.name for path in paths]
-    return [name if names.count(name) == 1 else "/".join(path.parts[-2:]) for name, path in zip(names, paths)]
+def read_sections(paths: Sequence[Path]) -> dict[str, list[RunFolder]]:
+    """What was predicted -> the runs that did: they are compared."""
+    sections = defaultdict(list)
+    for run in read_runs(paths):
+        sections[predicted(run)].append(run)
+    return sections
 
 
 def heading(runs: Sequence[RunFolder], title: str) -> str:
@@ -96,7 +111,10 @@ def section(runs: Sequence[RunFolder]) -> str:
     body = f"<h2>Result</h2><p class=note>{tested_on(runs)}</p>{legend(runs)}"
     body += f"<div class=cards>{''.join(cards)}</div>"
 
-    # How they came about.
+    # Side by side, and how the numbers came about.
+    rows = comparison_rows(runs, measures_to_compare(runs, measures_of(runs)))
+    if len(runs) > 1 and len(rows) > 1:
+        body += f"<p class=note>{NOTE}.</p><div class=tables>{as_html('Side by side', rows)}</div>"
     if curves:
         body += f"<h2>Curves</h2>{legend(runs, curves=True)}<div class=cards>{''.join(curves)}</div>"
 
@@ -107,13 +125,15 @@ def section(runs: Sequence[RunFolder]) -> str:
             title = f"Numbers of {run.name}" if len(runs) > 1 else "Numbers"
             tables.append(as_html(title, table(run.results)))
     tables.append(as_html("Options", options_of(runs)))
+    if any(run.made for run in runs):
+        tables.append(as_html("How it was made", origins_of(runs)))
     return f"{body}<div class=tables>{''.join(tables)}</div>"
 
 
 def cards_of(runs: Sequence[RunFolder]) -> tuple[list[str], list[str]]:
     """Of every measure the card of its result, and the one of its curve, if it has changed."""
-    lines = [line for run in runs for of_seed in run.lines.values() for line in of_seed]
-    names = measures_of(runs, lines)
+    lines = lines_of(runs)
+    names = measures_of(runs)
     scores = []
     curves = []
     for name in names:
@@ -131,13 +151,19 @@ def cards_of(runs: Sequence[RunFolder]) -> tuple[list[str], list[str]]:
     return scores, curves
 
 
-def measures_of(runs: Sequence[RunFolder], lines: Sequence[dict]) -> list[str]:
+def lines_of(runs: Sequence[RunFolder]) -> list[dict]:
+    """The lines of metrics.jsonl of all seeds of all runs."""
+    logs = chain.from_iterable(run.lines.values() for run in runs)
+    return list(chain.from_iterable(logs))
+
+
+def measures_of(runs: Sequence[RunFolder]) -> list[str]:
     """The measures to show: those of the results, then those that were only logged. No speeds.
 
     Without `loss` if it is not the same sum in all runs.
     """
     logged = {}
-    for line in lines:
+    for line in lines_of(runs):
         logged |= line
     names = dict.fromkeys(name for run in runs for name in run.results["mean"])
     names |= dict.fromkeys(name for name, _ in in_order(logged))
@@ -186,6 +212,24 @@ def options_of(runs: Sequence[RunFolder]) -> list[list[str]]:
         if changed and (differ or len(runs) == 1):
             rows.append([name, *map(str, values)])
     return rows
+
+
+def origins_of(runs: Sequence[RunFolder]) -> list[list[str]]:
+    """What options.json says of the runs beside the options: command, versions, threads, commit, checksums."""
+    columns = [dict(flattened(run.made)) for run in runs]
+    rows = [["", *(run.name for run in runs)]]
+    for name in dict.fromkeys(chain.from_iterable(columns)):
+        rows.append([name, *(column.get(name, "") for column in columns)])
+    return rows
+
+
+def flattened(content: Mapping, before: str = "") -> Iterator[tuple[str, str]]:
+    """Names and values of nested dictionaries; the inner names follow the outer ones."""
+    for name, value in content.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{before}{name}, ")
+        else:
+            yield f"{before}{name}", str(value)
 
 
 def as_html(title: str, rows: Sequence[Sequence]) -> str:

@@ -1,5 +1,10 @@
-"""The folder of a run of train.py or finetune.py, as it was written: for the page that draws it."""
+"""The folder of a run of train.py or finetune.py, as it was written: for the page that draws it.
 
+Pre-training runs that differ in their seed alone, in folders NAME-SEED or NAME/seed-SEED, become one with several
+seeds, as a fine-tuning run has them.
+"""
+
+import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,25 +15,68 @@ from typing import NamedTuple
 import numpy as np
 
 from ..files import SiamDiffError, read_rows, structure_errors
+from ..training.config import PRETRAIN
 from ..training.metrics_file import in_order
 from ..training.results import DRAWS
 
 
 class RunFolder(NamedTuple):
-    """The content of a run's folder."""
+    """The content of a run's folder.
+
+    `results` is results.json with its "draws". Pre-training has none: then "mean" and "constant" are the last numbers
+    of what was held out, "held_out" those of every seed, and "proteins" the means of every seed and protein (S, P) with
+    their "count" and "split". If a run has not ended, "unfinished" says so.
+    """
 
     name: str
     config: dict  # its options, if they are known
-    results: dict  # results.json, "draws" and "unfinished"; without one, the last numbers of what was held out
+    made: dict  # what else options.json says: command, versions, data, ...
+    results: dict
     lines: dict[str, list[dict]]  # of the metrics.jsonl of every seed; of pre-training of ""
     predictions: dict[str, dict[str, np.ndarray]]  # of every seed
+
+
+def read_runs(paths: Sequence[Path]) -> list[RunFolder]:
+    """Read the folders of runs; seeds of one pre-training become one run. Raises SiamDiffError."""
+    free = {name for name, option in PRETRAIN.items() if option.free}  # options that change no result
+    groups = defaultdict(list)
+    for path in paths:
+        run = read_run(path, "")
+        folder = folder_of_method(path.resolve(), run)
+        decisive = {name: value for name, value in run.config.items() if name not in free | {"seed"}}
+        groups[folder, repr(decisive)].append((path.resolve(), run))
+
+    # A run alone is called by its own folder, several seeds by what their folders have in common.
+    folders = [group[0][0] if len(group) == 1 else folder for (folder, _), group in groups.items()]
+    runs = []
+    for group, name in zip(groups.values(), names_of(folders)):
+        of_seeds = [run for _, run in group]
+        runs.append((of_seeds[0] if len(of_seeds) == 1 else joined(of_seeds))._replace(name=name))
+    return runs
+
+
+def folder_of_method(path: Path, run: RunFolder) -> Path:
+    """The folder of a pre-training run without its seed: NAME of NAME-SEED and of NAME/seed-SEED."""
+    seed = run.config.get("seed")
+    if "method" in run.config and path.name == f"seed-{seed}":
+        return path.parent
+    if "method" in run.config and path.name.endswith(f"-{seed}"):
+        return path.with_name(path.name.removesuffix(f"-{seed}"))
+    return path
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """The folders' names; those that several have with the folder above."""
+    paths = [path.resolve() for path in paths]
+    names = [path.name for path in paths]
+    return [name if names.count(name) == 1 else "/".join(path.parts[-2:]) for name, path in zip(names, paths)]
 
 
 def read_run(path: Path, name: str) -> RunFolder:
     """Read the folder of a run. Raises SiamDiffError if it holds none, or a damaged file."""
     lines = {}
     predictions = {}
-    config = {}
+    made = {}
     results = defaultdict(dict)  # older versions wrote less
     with structure_errors(path, "damaged, or not of a run"):
         # What each seed has logged and predicted. Pre-training writes into the folder itself.
@@ -36,7 +84,7 @@ def read_run(path: Path, name: str) -> RunFolder:
             seed = "" if folder == path else folder.name.removeprefix("seed-")
             if (folder / "metrics.jsonl").exists():
                 lines[seed] = read_lines(folder / "metrics.jsonl")
-                config = read_json(folder / "options.json").get("options", config)
+                made = read_json(folder / "options.json") or made
             if (folder / "predictions.tsv").exists():
                 predictions[seed] = read_predictions(folder / "predictions.tsv")
 
@@ -46,17 +94,84 @@ def read_run(path: Path, name: str) -> RunFolder:
             raise SiamDiffError(f"{path} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
         if (path / DRAWS).exists():
             results["draws"] = dict(np.load(path / DRAWS, allow_pickle=False))
-        config = results["config"] or config
+        config = results["config"] or made.get("options", {})
 
         # Without a test split: how far it is, and what the last validation has measured.
         if not results["test"]:
             if config:
                 results["unfinished"] = what_is_left(config["epochs"], lines)
-            valid = [line for line in chain.from_iterable(lines.values()) if line["split"] == "valid"]
-            for measure, value in in_order(valid[-1]) if valid else ():
-                results["mean"][measure] = value or None  # 0 is not worth a card
-                results["constant"][measure] = valid[-1].get(f"{measure}_constant")
-    return RunFolder(name, config, results, lines, predictions)
+            results |= read_held_out(path, lines)
+    made = {key: value for key, value in made.items() if key != "options"}
+    return RunFolder(name, config, made, results, lines, predictions)
+
+
+def read_held_out(path: Path, lines: Mapping[str, list[dict]]) -> dict:
+    """What the last validation of a run has measured, of every protein too if there is a valid.tsv."""
+    valid = [line for line in chain.from_iterable(lines.values()) if line["split"] == "valid"]
+    if not valid:
+        return {}
+    values = dict(in_order(valid[-1]))
+    baseline = {measure: valid[-1].get(f"{measure}_constant") for measure in values}
+    proteins = read_proteins(path / "valid.tsv") if (path / "valid.tsv").exists() else {}
+    for name, of_proteins in proteins.items():
+        if name in values:
+            values[name] = float(np.nanmean(of_proteins))
+        elif name.endswith("_constant"):
+            baseline[name.removesuffix("_constant")] = float(np.nanmean(of_proteins))
+    mean = {measure: value or None for measure, value in values.items()}  # 0 is not worth a card
+    return {"mean": mean, "constant": baseline, "proteins": proteins, "held_out": {"": values}}
+
+
+def read_proteins(path: Path) -> dict:
+    """The mean over the draws of every held-out protein (1, P), by measure; their "count"; a hash of them, the "split".
+
+    The mean is nan if a measure has no value, as the sequence loss of a protein without a masked residue.
+    """
+    titles, *rows = read_rows(path).values()
+    columns = dict(zip(titles, np.array(rows).T))
+    names, owner = np.unique(columns.pop("protein"), return_inverse=True)
+    draws = sorted(map("\0".join, zip(names[owner], columns.pop("draw"))))
+    split = hashlib.sha256("\0".join(draws).encode("utf-8", "surrogateescape")).hexdigest()
+    values = {"split": split, "count": len(names)}
+    for measure, cells in columns.items():
+        numbers = np.array([cell or "nan" for cell in cells], dtype=float)
+        known = np.isfinite(numbers)
+        count = np.bincount(owner[known], minlength=len(names))
+        total = np.bincount(owner[known], numbers[known], minlength=len(names))
+        values[measure] = np.where(count > 0, total / np.maximum(count, 1), np.nan)[None]
+    return values
+
+
+def joined(runs: Sequence[RunFolder]) -> RunFolder:
+    """Pre-training runs that differ in their seed alone, as one run."""
+    by_seed = {str(run.config["seed"]): run for run in runs}
+    first = runs[0]
+    results = defaultdict(dict)
+    results["held_out"] = {seed: run.results["held_out"].get("", {}) for seed, run in by_seed.items()}
+    results["mean"] = mean_of([*results["held_out"].values()])
+    results["constant"] = mean_of([run.results["constant"] for run in by_seed.values()])
+    results["unfinished"] = next(filter(None, (run.results["unfinished"] for run in runs)), "")
+
+    # Every protein, if all seeds have seen the same ones.
+    proteins = [run.results["proteins"] for run in by_seed.values()]
+    if proteins[0] and all(of_seed.get("split") == proteins[0]["split"] for of_seed in proteins):
+        for name, of_first in proteins[0].items():
+            of_seeds = [of_seed[name] for of_seed in proteins]
+            results["proteins"][name] = of_first if name in ("split", "count") else np.concatenate(of_seeds)
+
+    lines = {seed: run.lines[""] for seed, run in by_seed.items()}
+    config = {**first.config, "seed": " ".join(by_seed)}
+    return first._replace(config=config, results=results, lines=lines)
+
+
+def mean_of(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The means of the numbers that all tables have."""
+    found = {}
+    for name in tables[0]:
+        values = [table.get(name) for table in tables]
+        if None not in values:
+            found[name] = sum(values) / len(values)
+    return found
 
 
 def read_json(path: Path) -> dict:

@@ -95,6 +95,7 @@ OPTIONS = {  # group of --help -> its options, in order
         tune("metric", "metric that decides which epoch is the best (default: by kind)", only=TABLE, choices=METRICS),
         tune("eval_only", "do not train: score this model (OUT/seed-S/best.pt)", **FREE),
         tune("predict", "structures to predict for, as OUT/predicted-NAME-*.tsv", only=PREDICTED, nargs="+", **FREE),
+        tune("pdb", "with --predict, of residues: copies of the files, coloured", only=TABLE, **FREE, **SWITCH),
         both("plugin", "Python files that add a method, a task or an encoder", **FREE, nargs="+", action="extend"),
     ],
     "data": [

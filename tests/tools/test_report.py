@@ -1,5 +1,6 @@
 """The page of a run: every measure and every kind of prediction is drawn; what is no run is named."""
 
+import csv
 import json
 import re
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn.metrics import auc
 
 from siamdiff_min.downstream.tasks import TASKS
@@ -162,6 +164,19 @@ def test_the_numbers_of_the_predictions_are_drawn(tmp_path, drawn):
     assert np.isclose(auc(x, y), found["test"]["0"]["auroc"])
 
 
+def test_the_five_worst_predictions_are_named(tmp_path):
+    """By the mean error over seeds, as text that can be read without a pointer; every dot has its name under it."""
+    finetuned(tmp_path, "psr")
+    target, score, _ = SCORES["psr"]
+    page = report.write_page([tmp_path]).read_text()
+    card = page[page.index("<h3>Predicted against true") :]
+    named = re.findall(r">\s*(sample \d+)\s*</text>", card[: card.index("</svg>")])
+    assert named == [f"sample {i}" for i in np.argsort(-abs(score - target))[:5]]
+    assert len({*re.findall("<title>(sample .*?)</title>", card)}) == 20
+    words = "What counts is the first, Spearman&#x27;s rho over all models: it has chosen the epoch"
+    assert words in page
+
+
 def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch, drawn):
     for name, shift in (("scratch", 0.0), ("pretrained", 0.2)):
         finetuned(tmp_path / name, "psr", (0, 1), shift, "--lr", str(1e-3 + shift))
@@ -202,6 +217,33 @@ def test_two_runs_of_one_split_are_compared_draw_by_draw(tmp_path, monkeypatch):
     assert words["c"] == ""  # of other targets
 
 
+def test_three_runs_are_compared_with_the_first_one(tmp_path):
+    """Differences over the same draws of structures, wider by two seeds; on the page and in the table."""
+    for name, shift in {"a": 0.0, "b": 0.3, "c": 3.0}.items():
+        finetuned(tmp_path / name, "table", (0, 1), shift)
+        content = json.loads((tmp_path / name / "results.json").read_text())
+        content["test"]["1"]["rmse"] += 0.02 + shift / 10  # another seed
+        content["mean"]["rmse"] += 0.01 + shift / 20
+        (tmp_path / name / "results.json").write_text(json.dumps(content))
+    runs = [str(tmp_path / name) for name in "abc"]
+    table = tmp_path / "table.csv"
+    report.main([*runs, "--out", str(tmp_path / "page.html"), "--csv", str(table)])
+    with open(table, newline="") as file:
+        rows = {row["run"]: row for row in csv.DictReader(file) if row["measure"] == "rmse"}
+    draws = {name: np.load(tmp_path / name / "draws.npz")["rmse"] for name in "abc"}
+    seeds = {"a": 0.02, "b": 0.05, "c": 0.32}  # between the two, whose variance is half its square
+    for name in "bc":
+        gain, low, high = (float(rows[name][title]) for title in ("difference", "difference low", "difference high"))
+        ends = np.quantile(draws[name] - draws["a"], [0.025, 0.975])
+        squares = np.array([seeds["a"] ** 2, seeds[name] ** 2]) / 4
+        half = stats.t.ppf(0.975, squares.sum() ** 2 / (squares**2).sum()) * np.sqrt(squares.sum())
+        expected = [gain - np.hypot(gain - ends[0], half), gain + np.hypot(ends[1] - gain, half)]
+        assert [low, high] == pytest.approx(expected) and rows[name]["difference over"] == "test structures and seeds"
+    page = (tmp_path / "page.html").read_text()
+    assert f"<td>c<td>2<td>{float(rows['c']['mean']):.3g}" in page and page.count("<h2>Side by side") == 1
+    assert rows["a"]["difference"] == "" and float(rows["a"]["std"]) == pytest.approx(0.02 / np.sqrt(2))
+
+
 def test_a_page_is_one_file_without_scripts_and_follows_the_reader(tmp_path):
     finetuned(tmp_path, "psr")
     page = report.write_page([tmp_path], tmp_path / "page.html").read_text()
@@ -213,7 +255,7 @@ def test_an_error_above_that_of_the_mean_is_called_worse():
     gains = {"rmse": [0.1, 0.9], "mae": [-0.9, -0.1], "pearson": [0.1, 0.9], "auroc": [-0.3, -0.1], "fmax": [-0.1, 0.1]}
     half = dict.fromkeys(gains, 0.5)
     found = defaultdict(dict, {"mean": half, "constant": half, "gain_interval": gains})
-    run = RunFolder("", {}, found, {}, {})
+    run = RunFolder("", {}, {}, found, {}, {})
     words = {"rmse": "worse than", "mae": "better than", "pearson": "better than", "auroc": "worse than"}
     for name, word in {**words, "fmax": "not told apart from"}.items():
         assert f">{word} the constant answer (0.500)<" in captions.verdict(run, name)

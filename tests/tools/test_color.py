@@ -1,0 +1,185 @@
+"""`siamdiff color`: numbers of residues stand in the B factors of all their atoms, and nothing else is changed."""
+
+import gzip
+import io
+import warnings
+
+import numpy as np
+import pytest
+from Bio.PDB.MMCIFParser import MMCIFParser
+from Bio.PDB.PDBParser import PDBParser
+from rows import as_mmcif, as_pdb, residue
+
+from siamdiff_min.files import SiamDiffError
+from siamdiff_min.reading.parse import read_structure
+from siamdiff_min.reading.sources import bundle_path, find_structures
+from siamdiff_min.tools import color
+
+ROWS = [
+    *residue("ALA", 52, names=("N", "CA", "C", "O", "CB")),
+    *residue("GLY", 52, code="A"),
+    *residue("TRP", 53),
+    *residue("SER", 52, chain="B"),
+    *residue("HOH", 201, names=("O",), chain="B", het=True),
+]
+TABLE = "name,chain,number,code,value\nx,A,52,,1.5\nx,A,52,A,-0.25\nx,B,52,,3\ny,A,53,,9\n"
+NUMBERS = {("A", 52, " "): 1.5, ("A", 52, "A"): -0.25, ("B", 52, " "): 3.0}
+
+
+def b_factors(text: str) -> dict[tuple[str, int, str], set[float]]:
+    """By Biopython: the B factors of all atoms of every residue in the first model."""
+    parser = MMCIFParser(QUIET=True) if text.startswith("data_") else PDBParser(QUIET=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = next(parser.get_structure("x", io.StringIO(text)).get_models())
+    found = {}
+    for atom in model.get_atoms():
+        _, number, code = atom.parent.id
+        found.setdefault((atom.parent.parent.id, number, code), set()).add(atom.bfactor)
+    return found
+
+
+def colored(tmp_path, text: str, table: str = TABLE, *options) -> str:
+    """What `siamdiff color` makes of a file and a table."""
+    ending = "cif" if text.startswith("data_") else "pdb"
+    structure = tmp_path / f"x.{ending}"
+    structure.write_text(text)
+    (tmp_path / "table.csv").write_text(table)
+    out = tmp_path / f"copy.{ending}"
+    assert color.main([str(structure), str(tmp_path / "table.csv"), "--out", str(out), *options]) == 0
+    assert structure.read_text() == text
+    return out.read_text()
+
+
+@pytest.mark.parametrize("write", [as_pdb, as_mmcif])
+def test_all_atoms_of_a_residue_get_its_number(write, tmp_path, capsys):
+    """Insertion codes and chains are told apart; residues without a number have one below all others."""
+    found = b_factors(colored(tmp_path, write(ROWS)))
+    assert {key: values for key, values in found.items() if key in NUMBERS} == {k: {x} for k, x in NUMBERS.items()}
+    assert {*found} == {*NUMBERS, ("A", 53, " "), ("B", 201, " ")} and found["A", 53, " "] == {-3.5}
+    ending = "pdb" if write is as_pdb else "cif"
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].endswith(f"copy.{ending}: value of 3 of 3 residues of the table, -0.25 to 3")
+    assert "spectrum b, blue_white_red, minimum=-0.25, maximum=3; color grey70, b < -1.875" in said[1]
+    assert "bfactor palette blue:white:red range -0.25,3; color @@bfactor<-1.875 grey" in said[2]
+
+
+@pytest.mark.parametrize("write", [as_pdb, as_mmcif])
+def test_nothing_but_b_factors_is_changed(write, tmp_path):
+    """Every model is coloured; a file without the column gets one, a short line of a PDB file too."""
+    models = [row | {"model": model} for model in (1, 2) for row in ROWS]
+    text = write(models, models=True)
+    copy = colored(tmp_path, text)
+    assert len(copy.splitlines()) == len(text.splitlines())
+    number = 0
+    for before, after in zip(text.splitlines(), copy.splitlines()):
+        if not before.startswith(("ATOM", "HETATM")):
+            assert before == after
+        elif write is as_pdb:
+            assert before[:60] + before[66:] == after[:60] + after[66:] and float(after[60:66]) != 0
+            number += 1
+        else:
+            own, other = before.split(), after.split()
+            assert own[:14] + own[15:] == other[:14] + other[15:] and float(other[14]) != 0
+            number += 1
+    assert number == 2 * len(ROWS)
+    # Without B factors in it.
+    if write is as_pdb:
+        lines = [line[:56].rstrip() if line.startswith("ATOM") else line for line in text.splitlines()]
+    else:
+        cells = [line.split(" ") for line in text.splitlines() if "B_iso" not in line]
+        lines = [" ".join(row[:14] + row[15:] if row[0] in ("ATOM", "HETATM") else row) for row in cells]
+    without = "\n".join([*lines, ""])
+    assert b_factors(colored(tmp_path, without)) == b_factors(copy)
+
+
+def test_real_files_with_insertion_codes(tmp_path):
+    """Each residue of a bundled structure gets its place in the file, which Biopython reads again."""
+    source = next(source for source in find_structures(bundle_path()).sources if source.name == "4NHC_H")
+    text = gzip.decompress(source._member()).decode()
+    structure = read_structure("4NHC_H", text)
+    rows = [f"4NHC_H:{chain}:{number}{code.strip()}" for chain, number, code in structure.positions]
+    assert any(row[-1].isalpha() for row in rows) and len({*rows}) == len(rows)
+    table = "id\tgroup\tprediction\n" + "".join(f"{row}\t4NHC_H\t{i}\n" for i, row in enumerate(rows))
+    values = tmp_path / "predicted.tsv"
+    values.write_text(table)
+    copy, found = color.color("x", text, color.read_values(values, "4NHC_H"))
+    assert list(found.values()) == list(range(len(rows)))
+    read = b_factors(copy)
+    for i, (chain, number, code) in enumerate(structure.positions):
+        assert read[chain, number, code] == {float(i)}
+    again = read_structure("4NHC_H", copy).protein
+    assert again.pos.equal(structure.protein.pos) and again.residue_type.equal(structure.protein.residue_type)
+
+
+def test_mutations_count_by_their_mean(tmp_path):
+    """As in mutants.tsv: chain A is not named, and the type of a residue is checked."""
+    table = "mutation\tpredicted\tlow\nA52G\t1\t0\nA52V\t2\t0\nG52AS\t-1\t0\nB:S52A\t4\t7\n"
+    found = b_factors(colored(tmp_path, as_pdb(ROWS), table))
+    assert found["A", 52, " "] == {1.5} and found["A", 52, "A"] == {-1} and found["B", 52, " "] == {4}
+    assert b_factors(colored(tmp_path, as_pdb(ROWS), table, "--column", "low"))["B", 52, " "] == {7}
+    with pytest.raises(SiamDiffError, match="A:52 is A, but W in the table"):
+        colored(tmp_path, as_pdb(ROWS), "mutation\tpredicted\nW52G\t1\n")
+    only_b = b_factors(colored(tmp_path, as_pdb(ROWS), "mutation\tpredicted\nS52G\t1\n", "--chain", "B"))
+    assert only_b["B", 52, " "] == {1} and only_b["A", 52, " "] == {0}
+
+
+def test_numbers_that_six_columns_cannot_hold(tmp_path):
+    """Small ones get the digits that fit; an mmCIF file holds all."""
+    table = "chain,number,value\nA,52,0.01234567\nB,52,0.5\n"
+    assert b_factors(colored(tmp_path, as_pdb(ROWS), table))["A", 52, " "] == {0.012}
+    assert b_factors(colored(tmp_path, as_mmcif(ROWS), table))["A", 52, " "] == {0.01234567}
+    for low, high in ((1e-5, 2e-5), (0, 1e7), (100000, 100001)):
+        table = f"chain,number,value\nA,52,{low}\nB,52,{high}\n"
+        with pytest.raises(SiamDiffError, match="six columns cannot hold"):
+            colored(tmp_path, as_pdb(ROWS), table)
+        assert b_factors(colored(tmp_path, as_mmcif(ROWS), table))["B", 52, " "] == {float(high)}
+
+
+def test_files_and_tables_that_do_not_fit(tmp_path):
+    wrong = {
+        "chain,number,value\nC,52,1\n": "none of the residues of the table; its first one is A:52",
+        "chain,number,score\nA,52,1\n": "no column value; there are chain, number, score: see --column",
+        "name,chain,number,value\n1abc.pdb,A,52,1\n": "no number of x in it, but of 1abc",
+        "chain,value\nA,1\n": "no residue in it",
+        "mutation,predicted\n52,1\n": "is no mutation like A52G",
+        "chain,number,residue,value\nA,52,GLY,1\n": "A:52 is A, but G in the table",
+    }
+    for table, words in wrong.items():
+        with pytest.raises(SiamDiffError, match=words):
+            colored(tmp_path, as_pdb(ROWS), table)
+    torn = as_mmcif(ROWS).replace(" N . ALA", "\nN . ALA")
+    with pytest.raises(SiamDiffError, match="every row must be a line"):
+        colored(tmp_path, torn)
+    (tmp_path / "table.csv").write_text(TABLE)
+    (tmp_path / "x.pdb").write_text(as_pdb(ROWS))
+    with pytest.raises(SiamDiffError, match="is the structure itself"):
+        color.main([f"{tmp_path}/x.pdb", f"{tmp_path}/table.csv", "--out", f"{tmp_path}/x.pdb"])
+
+
+def test_predictions_of_a_folder(tmp_path):
+    """Files of both kinds, one packed: what `finetune --predict --pdb` writes."""
+    folder = tmp_path / "structures"
+    folder.mkdir()
+    (folder / "x.pdb.gz").write_bytes(gzip.compress(as_pdb(ROWS).encode()))
+    (folder / "y.cif").write_text(as_mmcif(ROWS))
+    rows = [f"{name}:{chain}:{number}{code.strip()}\t{name}\t{x + (name == 'y')}"
+            for name in "xy" for (chain, number, code), x in NUMBERS.items()]  # fmt: skip
+    table = tmp_path / "predicted-structures.tsv"
+    table.write_text("\n".join(["id\tgroup\tprediction", *rows]))
+    copies = color.color_predictions(table, folder)
+    assert copies == [tmp_path / "predicted-structures" / name for name in ("x.pdb", "y.cif")]
+    found = [b_factors(path.read_text())["A", 52, "A"] for path in copies]
+    assert found == [{-0.25}, {0.75}]
+
+
+def test_blank_chains_and_large_numbers(tmp_path):
+    """Chains are called as the reader calls them; numbers in hybrid-36."""
+    rows = [*residue("ALA", 1, chain=" "), *residue("GLY", 2, chain=" ")]
+    lines = as_pdb(rows).splitlines()
+    text = "\n".join([*lines[:4], "TER", *lines[4:8], lines[8], ""]).replace("GLY     2 ", "GLY  A000 ")
+    structure = read_structure("x", text)
+    assert [(chain, number) for chain, number, _ in structure.positions] == [("", 1), ("_2", 10000)]
+    table = "chain,number,value\n,1,5\n_2,10000,7\n"
+    lines = colored(tmp_path, text, table).splitlines()
+    assert np.unique([float(line[60:66]) for line in lines if line.startswith("ATOM")]).tolist() == [5, 7]

@@ -1,0 +1,253 @@
+"""Runs side by side: intervals that cover, seeds of one method as one run, tables as CSV and LaTeX."""
+
+import csv
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.probe_report import PAPER, SCRATCH
+from siamdiff_min.tools import latex, report
+from siamdiff_min.tools.comparison import Row, compare, difference, interval_of, t_interval, variance_of_seeds
+from siamdiff_min.tools.runs import RunFolder, folder_of_method, read_proteins, read_runs
+from siamdiff_min.training.config import pretrain_options
+
+MEASURES = ("sequence_loss", "structure_loss")
+
+
+def pretrained(folder: Path, losses: np.ndarray | None, *options, seed: int = 0, last: float = 2.5) -> Path:
+    """What train.py leaves in --out: options, a last validation, and the losses (P, draws) of every held-out protein.
+
+    The structure loss is twice the sequence loss.
+    """
+    config = pretrain_options(["--size", "tiny", "--epochs", "1", "1", "--seed", str(seed), *options])
+    folder.mkdir(parents=True)
+    (folder / "options.json").write_text(json.dumps({"command": "train.py", "options": vars(config), "steps": 4}))
+    values = {"sequence_loss": last, "sequence_loss_constant": 2.9, "structure_loss": 2 * last, "clash_rate": 0.5}
+    lines = [{"step": step, "epoch": step - 1, "split": "valid", **values} for step in (1, 2)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if losses is not None:
+        rows = ["\t".join(["protein", "draw", *MEASURES])]
+        for (protein, draw), loss in np.ndenumerate(losses):
+            rows.append(f"P{protein}\t{draw}\t{loss!r}\t{2 * loss!r}".replace("np.float64(", "").replace(")", ""))
+        (folder / "valid.tsv").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def made(name: str, values: np.ndarray) -> RunFolder:
+    """A pre-trained run of which every protein is known: values (seeds, P)."""
+    results = defaultdict(dict)
+    results["mean"] = {"x_loss": values.mean()}
+    results["held_out"] = {str(seed): {"x_loss": of_seed.mean()} for seed, of_seed in enumerate(values)}
+    results["proteins"] = {"split": "same", "count": values.shape[1], "x_loss": values}
+    return RunFolder(name, {}, {}, results, {}, {})
+
+
+# ---- intervals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("of_seeds", [0.0, 0.1, 0.5, 2.0])
+def test_intervals_cover_the_truth(of_seeds):
+    """95 % of 1,500, whichever of the two sources is the larger one.
+
+    22 proteins as in the demo set, three seeds. Proteins differ by 1, and by .3 from seed to seed. Seeds of the second
+    method vary by half as much, and its loss is 0.2 lower.
+    """
+    rng = np.random.default_rng(0)
+    hits = []
+    for _ in range(1500):
+        proteins = rng.normal(size=22)
+        values = []
+        for spread in (of_seeds, of_seeds / 2):
+            values.append(proteins + spread * rng.normal(size=(3, 1)) + 0.3 * rng.normal(size=(3, 22)))
+        first, second = made("a", values[0]), made("b", values[1] - 0.2)
+        _, (gain_low, gain_high) = difference(first, second, "x_loss")
+        low, high = interval_of(first, "x_loss")
+        alone = t_interval(values[0][0])
+        hits.append((low < 0 < high, gain_low < -0.2 < gain_high, alone[0] < 0 < alone[1]))
+    both, of_difference, one_seed = np.mean(hits, axis=0)
+    assert 0.935 < both < 0.985 and 0.935 < of_difference < 0.985
+    if of_seeds == 2:  # proteins alone do not cover what another seed would give
+        assert one_seed < 0.4
+
+
+def test_half_widths_add_up_in_squares():
+    """Three proteins, two seeds, by hand. Every protein changes by the same from seed to seed, so nothing is taken off.
+
+    With a run of one seed the interval is that of the proteins alone.
+    """
+    proteins = np.array([1.0, 2.0, 3.0])
+    half = stats.t.ppf(0.975, 2) / np.sqrt(3)  # standard deviation 1
+    assert t_interval(proteins) == pytest.approx([2 - half, 2 + half])
+    run = made("a", np.stack([proteins - 1, proteins + 1]))
+    both = np.hypot(half, stats.t.ppf(0.975, 1) * np.sqrt(2 / 2))  # variance 2 among two seeds
+    assert interval_of(run, "x_loss") == pytest.approx([2 - both, 2 + both])
+    one = made("b", proteins[None])
+    assert interval_of(one, "x_loss") == pytest.approx([2 - half, 2 + half])
+    assert difference(one, run, "x_loss")[1] == pytest.approx([0, 0])
+
+    # Of two methods that differ in their seeds alone: Welch's test.
+    others = np.array([0.0, 0.5, 4.0])
+    _, (low, high) = difference(run, made("c", proteins + others[:, None]), "x_loss")
+    expected = stats.ttest_ind(others, [-1, 1], equal_var=False).confidence_interval()
+    assert [low, high] == pytest.approx([expected.low, expected.high])
+
+
+def test_the_variance_of_seeds_is_a_component_of_variance():
+    """By a formula of analysis of variance: (mean square of seeds - of the rest) / proteins; never below 0."""
+    values = np.random.default_rng(0).normal(size=(4, 7)) + np.array([[0], [1], [3], [4]])
+    seeds = 7 * values.mean(1).var(ddof=1)
+    total = ((values - values.mean()) ** 2).sum()
+    rest = (total - 3 * seeds - 6 * 4 * values.mean(0).var(ddof=1)) / 18
+    assert variance_of_seeds(made("a", values), "x_loss") == pytest.approx((seeds - rest) / 7)
+    equal = values - values.mean(1, keepdims=True)
+    assert variance_of_seeds(made("a", equal), "x_loss") == 0
+
+
+def test_the_difference_of_paired_proteins_is_narrower():
+    """Two runs 0.1 apart on every protein, give or take .01, though proteins differ by 1."""
+    rng = np.random.default_rng(0)
+    proteins = rng.normal(size=22)
+    first, second = made("a", proteins[None]), made("b", proteins[None] + 0.1 + 0.01 * rng.normal(size=22))
+    rows = compare([first, second], "x_loss")
+    assert [row.run for row in rows] == ["a", "b"] and rows[0].gain is None and rows[0].interval[1] > 0.2
+    expected = stats.ttest_1samp(second.results["proteins"]["x_loss"][0] - proteins, 0).confidence_interval()
+    assert rows[1].gain_interval == pytest.approx([expected.low, expected.high]) and expected.high < 0.12
+    assert (rows[1].sources, rows[1].seeds, rows[1].std) == ("held-out proteins", 1, None)
+    second.results["proteins"]["split"] = "other proteins"
+    assert compare([first, second], "x_loss")[1].gain_interval is None
+
+
+# ---- valid.tsv, seeds ------------------------------------------------------------------------------------------------
+
+
+def test_every_protein_counts_once_in_any_order(tmp_path):
+    path = tmp_path / "valid.tsv"
+    path.write_text("protein\tdraw\tx_loss\nB\t0\t1\nA\t0\t5\nB\t1\t3\nA\t1\tnan\nC\t0\tnan\nC\t1\tnan\n")
+    read = read_proteins(path)
+    assert read["x_loss"][0, :2].tolist() == [5, 2] and np.isnan(read["x_loss"][0, 2]) and read["count"] == 3
+    rows = path.read_text().splitlines()
+    path.write_text("\n".join([rows[0], *reversed(rows[1:])]))
+    assert read_proteins(path)["split"] == read["split"]
+    path.write_text("\n".join(rows[:-1]))  # a draw less
+    assert read_proteins(path)["split"] != read["split"]
+
+
+def test_seeds_of_one_method_are_one_run(tmp_path):
+    """By the names of the folders, if no option but the seed differs."""
+    losses = np.arange(6.0).reshape(3, 2) / 10
+    paths = [pretrained(tmp_path / f"a-{seed}", losses + seed, seed=seed) for seed in (0, 1, 12)]
+    paths += [pretrained(tmp_path / "b" / f"seed-{seed}", losses, "--lr", "0.1", seed=seed) for seed in (0, 3)]
+    paths += [pretrained(tmp_path / f"c-{seed}", losses, "--lr", f"0.{seed + 2}", seed=seed) for seed in (0, 1)]
+    paths += [pretrained(tmp_path / "d-1", None, seed=0)]
+    runs = read_runs(paths)
+    assert [run.name for run in runs] == ["a", "b", "c-0", "c-1", "d-1"]
+    a = runs[0]
+    assert list(a.lines) == ["0", "1", "12"] and a.config["seed"] == "0 1 12"
+    assert a.results["mean"]["sequence_loss"] == pytest.approx(0.25 + 13 / 3)
+    row = compare(runs, "sequence_loss")[0]
+    assert (row.seeds, row.std) == (3, pytest.approx(np.std([0, 1, 12], ddof=1))) and row.baseline == pytest.approx(2.9)
+    assert np.allclose(a.results["proteins"]["structure_loss"].mean(0), 2 * (losses.mean(1) + 13 / 3))
+    assert compare(runs, "sequence_loss")[4].mean == 2.5  # of metrics.jsonl, if there is no valid.tsv
+
+
+def test_only_the_own_seed_is_taken_from_a_name():
+    run = RunFolder("", {"method": "siamdiff", "seed": 2}, {}, {}, {}, {})
+    names = {"x-2": "x", "x-12": "x-12", "x/seed-2": "x", "x2": "x2", "x-1": "x-1"}
+    assert {name: str(folder_of_method(Path(name), run)) for name in names} == names
+    assert folder_of_method(Path("x-2"), run._replace(config={"task": "ec", "seed": 2})) == Path("x-2")
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_three_runs_of_pretraining_on_a_page_and_in_files(tmp_path, capsys):
+    """The numbers of the page, the CSV file and the tabular are those of valid.tsv."""
+    rng = np.random.default_rng(0)
+    proteins = 2 + rng.random((10, 1)) + 0.1 * rng.random((10, 4))
+    shifts = {"full": (0.0, 0.02, 0.04), "small": (0.1, 0.12, 0.14), "large": (0.5,)}
+    noise = {"full": "none", "small": "small-noise", "large": "large-noise"}
+    paths = []
+    for name, of_seeds in shifts.items():
+        for seed, shift in enumerate(of_seeds):
+            own = proteins + shift + 0.01 * rng.random((10, 1))
+            paths.append(pretrained(tmp_path / f"{name}-{seed}", own, "--ablation", noise[name], seed=seed))
+    files = ["--out", "page.html", "--csv", "table.csv", "--latex", "table.tex"]
+    files = [str(tmp_path / x) if "." in x else x for x in files]
+    assert report.main([*map(str, paths), *files]) == 0
+    assert capsys.readouterr().out.split() == files[1::2]
+    with open(tmp_path / "table.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["measure"], row["run"]) for row in rows] == [
+        (measure, run) for measure in MEASURES for run in ("full", "small", "large-0")
+    ]
+    small, large = rows[1:3]
+    assert small["seeds"] == "3" and float(small["constant"]) == pytest.approx(2.9)
+    runs = {run.name: run for run in read_runs(paths)}
+    gain, interval = difference(runs["full"], runs["small"], "sequence_loss")
+    assert (
+        float(small["difference"]) == pytest.approx(gain) and 0.05 < float(small["difference low"]) < 0.1 < gain + 0.1
+    )
+    assert [float(small[f"difference {end}"]) for end in ("low", "high")] == pytest.approx(interval)
+    assert (small["difference over"], large["difference over"]) == ("held-out proteins and seeds", "held-out proteins")
+    # On the page: the same, in three digits. Every measure is named once.
+    page = (tmp_path / "page.html").read_text()
+    side_by_side = page[page.index("Side by side") : page.index("<h2>Options")]
+    assert f"<td>small<td>3<td>{float(small['mean']):.3g}<td>{float(small['std']):.3g}<td>" in side_by_side
+    assert f"<td>{gain:+.3g}<td>{interval[0]:+.3g} to {interval[1]:+.3g}<td>worse than it" in side_by_side
+    assert side_by_side.count("sequence loss") == 1 and "clash" not in side_by_side
+    assert "10 proteins, held out at the end. Bars: 95 % intervals over proteins; dots: seeds" in page
+    # The tabular: the best bold, the second underlined, their ranks, intervals below.
+    tabular = (tmp_path / "table.tex").read_text()
+    cells = [[cell.strip() for cell in line.rstrip("\\ ").split("&")] for line in tabular.splitlines() if "&" in line]
+    assert [line[0] for line in cells if line[0]][1:] == [
+        "full", "small", "large-0", "constant answer", "small $-$ full", "large-0 $-$ full"
+    ]  # fmt: skip
+    mean, std = float(rows[0]["mean"]), float(rows[0]["std"])
+    assert cells[2] == ["full", rf"\textbf{{{mean:.3f}$\pm${std:.3f}}}", cells[2][2], r"\textbf{1.0}"]
+    assert cells[4][1].startswith(r"\underline{") and cells[4][3] == r"\underline{2.0}" and cells[6][3] == "3.0"
+    assert cells[8][1:] == ["2.900", "-", ""] and cells[9][1] == f"${gain:+.3f}$"
+    assert f"$[{interval[0]:+.3f}, {interval[1]:+.3f}]$" in cells[10][1]
+
+
+def test_mean_ranks_are_those_of_table_2():
+    """From the means that the paper prints; equal ones share the better rank."""
+    methods = {name: values for name, values in PAPER["residue"].items() if name != "columns"}
+    ranks = []
+    for k in range(1, 6):
+        ranks.append(latex.ranked({name: values[k] for name, values in methods.items()}, less=False))
+    found = latex.mean_ranks([*methods], ranks)
+    assert {name: round(rank, 1) for name, rank in found.items()} == {name: x[0] for name, x in methods.items()}
+    assert found["siamdiff"] == 1.2 and found[SCRATCH] == 7.8
+    del ranks[2]["siamdiff"]
+    assert "siamdiff" not in latex.mean_ranks([*methods], ranks)
+
+
+def test_names_are_written_for_latex():
+    assert latex.escaped("a_b 50% {x}\\n") == r"a\_b 50\% \{x\}\textbackslash{}n"
+    assert latex.title_in_paper("auprc", ()) == "AUPR" and latex.title_in_paper("sequence_loss", ()) == "Sequence loss"
+    row = Row("a", 3, 0.8557, 0.0071, None, None, "", None, None, "")
+    assert latex.mean_and_std(row) == r"0.856$\pm$0.007"
+
+
+def test_one_method_on_two_tasks_is_one_row(tmp_path):
+    """Folders TASK/METHOD: a column for each task, in which the methods are ranked."""
+    for task, measure in (("psr", "global_spearman"), ("msp", "auroc")):
+        for method, value in (("scratch", 0.5), ("siamdiff", 0.75)):
+            content = {"test": {"0": {measure: value}, "1": {measure: value + 0.1}}, "mean": {measure: value + 0.05}}
+            content |= {"config": {"task": task}, "direction": {measure: "max"}}
+            (tmp_path / task / method).mkdir(parents=True)
+            (tmp_path / task / method / "results.json").write_text(json.dumps(content))
+    paths = [str(path.parent) for path in sorted(tmp_path.rglob("results.json"))]
+    report.main([*paths, "--out", str(tmp_path / "page.html"), "--latex", str(tmp_path / "table.tex")])
+    lines = (tmp_path / "table.tex").read_text().splitlines()
+    assert r" & \multicolumn{1}{c}{\textbf{MSP}} & \multicolumn{1}{c}{\textbf{PSR}} & \textbf{Mean} \\" in lines
+    assert r"\textbf{Method} & AUROC & Global $\rho$ & \textbf{Rank} \\" in lines
+    best = r"\textbf{0.800$\pm$0.071}"
+    assert rf"siamdiff & {best} & {best} & \textbf{{1.0}} \\" in lines
+    assert r"siamdiff $-$ scratch & $+0.250$ & $+0.250$ &  \\" in lines
+    assert re.search("<h2>Side by side", (tmp_path / "page.html").read_text())
