@@ -184,10 +184,8 @@ def new_encoder(config: Namespace, say: Callable[[str], None] = print) -> nn.Mod
     """
     encoder = ENCODERS[config.encoder](config.level, config.size, config.preset)
     source = config.init_from or getattr(config, "eval_only", None)
-    if source:
-        content = load_encoder_file(source)
-        if content.get("preset") == config.preset and follow_file(encoder, content, source):
-            say(f"note        graphs follow the conventions in {source}, not the preset {config.preset} as it is here")
+    if source and follow_file(encoder, load_encoder_file(source), source):
+        say(f"note        graphs follow the conventions in {source}, not the preset {config.preset} as it is here")
     if encoder.has_esm:
         if config.esm or not (config.init_from or getattr(config, "eval_only", None)):
             say(load_esm(encoder.esm, config.esm) if config.esm else f"note        {RANDOM_ESM}: --esm")

@@ -9,7 +9,7 @@ from conftest import real_protein
 from processes import ROOT
 
 import siamdiff_min
-from siamdiff_min.conventions import CONVENTIONS, OFFICIAL, PAPER
+from siamdiff_min.conventions import CONVENTIONS, PAPER
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.files import CheckpointError, ConfigError
 from siamdiff_min.training.config import pretrain_options
@@ -57,14 +57,12 @@ def test_an_encoder_is_loaded_with_the_graph_it_was_saved_with(name, level, pres
 
 
 def test_training_from_a_file_has_its_graph(tmp_path, monkeypatch):
-    """Unless another preset is asked for; and a line says so."""
+    """And a line says so."""
     path = tmp_path / "own.pt"
     encoder, said = saved("gearnet", "residue", "paper", path, monkeypatch), []
     found = weights.new_encoder(pretrain_options(["--init-from", str(path)]), said.append)
     assert_same_graph(found, encoder)
     assert said == [f"note        graphs follow the conventions in {path}, not the preset paper as it is here"]
-    other = weights.new_encoder(pretrain_options(["--init-from", str(path), "--preset", "official"]), said.append)
-    assert other.builder.conventions == OFFICIAL and len(said) == 1
 
 
 def test_files_of_before_and_of_later_versions(tmp_path, monkeypatch):
