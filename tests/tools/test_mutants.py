@@ -21,9 +21,18 @@ from siamdiff_min.encoders.weights import load_encoder, load_encoder_file
 from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import ONE_LETTER
 from siamdiff_min.tools import mutation_model
-from siamdiff_min.tools.mutation_model import Effects, Sites, held_out, leaving, log_odds, trust
-from siamdiff_min.tools.mutation_names import Places
-from siamdiff_min.tools.ranking import Ranking, known_sites, rank_mutants
+from siamdiff_min.tools.mutation_model import (
+    Effects,
+    Mutation,
+    PositionFeatures,
+    Prior,
+    leave_out_errors,
+    leaving,
+    log_odds,
+)
+from siamdiff_min.tools.mutation_names import Positions
+from siamdiff_min.tools.ranking import Ranking, known_features, rank_mutants
+from siamdiff_min.tools.verdict import FLOOR, MEAN, Comparison, Deal, trust
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "protein_g.pdb.gz"
@@ -37,7 +46,7 @@ def kept(tmp_path_factory) -> Path:
     """The log-odds of the example: seconds, once."""
     path = tmp_path_factory.mktemp("mutants") / "log-odds.npz"
     structure = siamdiff_min.read_structure(EXAMPLE)
-    known_sites(structure, Places.of(structure, None).rows, path)
+    known_features(structure, Positions.of(structure, None).residues, path)
     return path
 
 
@@ -46,20 +55,22 @@ def ranking(kept) -> Ranking:
     return rank_mutants(EXAMPLE, MEASURED, lower_is_better=True, kept=kept)
 
 
-def random_sites(num_residues: int = 12, seed: int = 0) -> Sites:
+def random_features(num_residues: int = 12, seed: int = 0) -> PositionFeatures:
     rng = np.random.default_rng(seed)
     wild = rng.integers(20, size=num_residues)
     odds = rng.normal(size=(2, num_residues, 20))
     neighbours = rng.integers(3, 30, size=(num_residues, 2)).astype(float)
-    return Sites(wild, neighbours, rng.normal(size=(2, num_residues, 30)), odds)
+    return PositionFeatures(wild, neighbours, rng.normal(size=(2, num_residues, 30)), odds)
 
 
-def some_mutants(sites: Sites, count: int, seed: int = 0) -> list:
+def some_mutants(features: PositionFeatures, count: int, seed: int = 0) -> list:
     """The wild type, single, double and triple mutants."""
     rng, found = np.random.default_rng(seed), [()]
     while len(found) < count:
-        places = rng.choice(len(sites.wild), rng.integers(1, 4), replace=False)
-        found.append(tuple(sorted(int(20 * i + (sites.wild[i] + rng.integers(1, 20)) % 20) for i in places)))
+        positions = rng.choice(len(features.wild), rng.integers(1, 4), replace=False)
+        found.append(
+            tuple(sorted(Mutation(int(i), int((features.wild[i] + rng.integers(1, 20)) % 20)) for i in positions))
+        )
     return found
 
 
@@ -80,7 +91,7 @@ def test_log_odds_are_those_of_the_whole_structure_masked_once_for_each_residue(
             logs = head(encoder(hidden).residue[row]).log_softmax(-1)
             expected.append(logs - logs[protein.residue_type[row]])
     counted = []
-    found = log_odds(name, protein, rows, lambda: counted.append(1))
+    found = log_odds(name, protein, [[row] for row in rows], lambda: counted.append(1))
     assert np.abs(found - torch.stack(expected).numpy()).max() < tolerance
     assert sum(counted) == len(rows) and found.std() > 0.5
 
@@ -91,7 +102,7 @@ def test_far_residues_change_nothing():
     pos = torch.cat([protein.pos, protein.pos + 200])
     double = Protein.pack([protein, protein])
     double = Protein(**{**vars(double), "pos": pos, "residue_protein": double.residue_protein * 0, "num_proteins": 1})
-    one, two = (log_odds("siamdiff-residue", p, [3, 40]) for p in (protein, double))
+    one, two = (log_odds("siamdiff-residue", p, [[3], [40]]) for p in (protein, double))
     np.testing.assert_allclose(one, two, atol=1e-4)
 
 
@@ -99,9 +110,9 @@ def test_far_residues_change_nothing():
 
 
 def test_effects_add_up():
-    sites = random_sites()
-    known = some_mutants(sites, 40)
-    model = Effects(sites, known, np.random.default_rng(1).normal(size=40))
+    features = random_features()
+    known = some_mutants(features, 40)
+    model = Effects(Prior(features, known), np.random.default_rng(1).normal(size=40))
     (wild_type, *values), _ = model.predict([(), *known[1:]])
     singles = {x: model.predict([(x,)])[0][0] - wild_type for mutant in known for x in mutant}
     np.testing.assert_allclose(values, [wild_type + sum(singles[x] for x in mutant) for mutant in known[1:]])
@@ -110,42 +121,45 @@ def test_effects_add_up():
 @pytest.mark.parametrize("floor", [False, True])
 def test_positions_left_out_in_closed_form_are_those_of_a_refit(floor):
     """A multiple mutant leaves with all of its positions."""
-    sites = random_sites(30)
-    known = some_mutants(sites, 60)
+    features = random_features(30)
+    known = some_mutants(features, 60)
     y = np.random.default_rng(1).normal(size=60)
-    model = Effects(sites, known, y, floor)
+    model = Effects(Prior(features, known, floor), y)
     kernel = model.covariance(known, known) + model.noise * np.eye(60)
-    rest = (y - model.centre - model.expected(known)) / model.scale
+    rest = (y - model.centre) / model.scale - model.prior.expected(known)
     for i, mutant in enumerate(known):
-        mine = {x // 20 for x in mutant}
-        stay = [k for k, m in enumerate(known) if not mine & {x // 20 for x in m} and k != i and (mutant or m)]
+        mine = {x.position for x in mutant}
+        stay = [k for k, m in enumerate(known) if not mine & {x.position for x in m} and k != i and (mutant or m)]
         weights = np.linalg.solve(kernel[np.ix_(stay, stay)], kernel[stay, i])
         expected = y[i] - model.scale * (rest[i] - weights @ rest[stay])
-        assert model.held_out[i] == pytest.approx(expected, abs=1e-8)
+        assert model.left_out[i] == pytest.approx(expected, abs=1e-8)
         spread = model.scale * np.sqrt(kernel[i, i] - weights @ kernel[stay, i])
-        assert model.spread[i] == pytest.approx(spread, abs=1e-8)
+        assert model.left_out_spread[i] == pytest.approx(spread, abs=1e-8)
 
 
 def test_mutants_of_the_same_positions_leave_alone():
     """If all mutants share a position, nothing would remain without it."""
-    sites = random_sites()
-    known = [tuple(sorted((int(sites.wild[0] + k) % 20, 20 + int(sites.wild[1] + k) % 20))) for k in range(1, 20)]
+    features = random_features()
+    one, two = features.wild[:2]
+    known = [(Mutation(0, int(one + k) % 20), Mutation(1, int(two + k) % 20)) for k in range(1, 20)]
     np.testing.assert_array_equal(leaving(known), np.eye(19))
-    np.testing.assert_allclose(held_out(np.eye(19), np.ones(19), leaving(known)), 1)
+    errors, variance = leave_out_errors(np.eye(19), leaving(known))
+    np.testing.assert_allclose(errors @ np.ones(19), 1)
+    np.testing.assert_allclose(variance, 1)
 
 
 def test_intervals_hold_nine_of_ten_new_values():
-    sites, held, covered, rho = random_sites(40, seed=2), [], [], []
-    singles = [(20 * i + t,) for i in range(40) for t in range(20) if t != sites.wild[i]]
-    covariance = Effects(sites, singles[:2], np.arange(2.0)).covariance(singles, singles)
+    features, held, covered, rho = random_features(40, seed=2), [], [], []
+    singles = [(Mutation(i, t),) for i in range(40) for t in range(20) if t != features.wild[i]]
+    covariance = Prior(features, singles[:2]).effect_covariance(singles, singles)
     for seed in range(4):
         rng = np.random.default_rng(seed)
         y = rng.multivariate_normal(np.zeros(len(singles)), covariance) + rng.normal(size=len(singles)) * 0.5
         known, new = np.split(rng.permutation(len(y)), [100])
-        model = Effects(sites, [singles[i] for i in known], y[known])
+        model = Effects(Prior(features, [singles[i] for i in known]), y[known])
         value, half = model.predict([singles[i] for i in new])
         held.append(np.mean(np.abs(value - y[new]) <= half))
-        covered.append(trust(model, y[known]).covered)
+        covered.append(trust(model).covered)
         rho.append(np.corrcoef(value, y[new])[0, 1])
     assert 0.86 < np.mean(held) < 0.95 and 0.86 < np.mean(covered) < 0.95 and np.mean(rho) > 0.5
 
@@ -153,7 +167,7 @@ def test_intervals_hold_nine_of_ten_new_values():
 # ---- mutations as text -----------------------------------------------------------------------------------------------
 
 
-PLACES = Places([4, 5, 6, 9], [("A", 52, ""), ("A", 52, "a"), ("A", -3, ""), ("B", 52, "")], "AGLV")
+POSITIONS = Positions([[4], [5], [6], [9]], [("A", 52, ""), ("A", 52, "a"), ("A", -3, ""), ("B", 52, "")], "AGLV")
 
 
 @pytest.mark.parametrize(
@@ -163,27 +177,27 @@ PLACES = Places([4, 5, 6, 9], [("A", 52, ""), ("A", 52, "a"), ("A", -3, ""), ("B
     + [("L-3P/A52G", "A:A52G/A:L-3P"), ("WT", "WT"), ("wild type", "WT"), ("A52A", "WT")],
 )
 def test_mutations_are_read_as_people_write_them(text, mutant):
-    assert PLACES.name(*PLACES.read([text])) == mutant
+    assert POSITIONS.name(*POSITIONS.read([text])) == mutant
 
 
 def test_all_misfits_are_one_sentence():
     with pytest.raises(ConfigError) as error:
-        PLACES.read(["A52G", "A53G", "C52G", "C:A52G", "A52", "A52G/A52K", "X52A", "A52B"])
+        POSITIONS.read(["A52G", "A53G", "C52G", "C:A52G", "A52", "A52G/A52K", "X52A", "A52B"])
     text = str(error.value)
     assert text.startswith("7 mutations do not fit the structure: A53G (no such residue), C52G (the structure has A)")
     assert "C:A52G (chain C is not among those of --chain)" in text
     assert text.endswith("A52K (a second mutation there in A52G/A52K) and 2 more") and "\n" not in text
     with pytest.raises(ConfigError, match=r"structure: A52 \(is no mutation like A52G\)$"):  # no shift would help
-        PLACES.read(["A52G", "G52aK", "L-3P", "A52"])
+        POSITIONS.read(["A52G", "G52aK", "L-3P", "A52"])
 
 
 def test_the_shift_that_would_fit_is_said():
     structure = siamdiff_min.read_structure(EXAMPLE)
-    places = Places.of(structure, None)
+    positions = Positions.of(structure, None)
     shifted = [f"{text[0]}{int(text[1:-1]) + 3}{text[-1]}" for text, _ in MEASURED]
     with pytest.raises(ConfigError, match=r"; all fit if -3 is added to the numbers \(--shift -3\)$"):
-        places.read(shifted)
-    assert places.read(shifted, shift=-3) == places.read(text for text, _ in MEASURED)
+        positions.read(shifted)
+    assert positions.read(shifted, shift=-3) == positions.read(text for text, _ in MEASURED)
 
 
 # ---- the ranking, and what it says of itself -------------------------------------------------------------------------
