@@ -110,7 +110,8 @@ def trust(model: Effects) -> Trust | None:
         others = np.delete(ratio, rows)
         inside += [value <= reach(others) for value in ratio[rows]]
     covered = float(np.mean(inside))
-    return Trust(rho, error, gains[MEAN].value, gains, against.backwards(y), covered)
+    explained = float(against.model.explained(y[:, None])[0])
+    return Trust(rho, error, explained, gains, against.backwards(y), covered)
 
 
 class Comparison:
