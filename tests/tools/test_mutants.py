@@ -33,7 +33,7 @@ from siamdiff_min.tools.mutation_model import (
     log_odds,
 )
 from siamdiff_min.tools.mutation_names import Positions
-from siamdiff_min.tools.ranking import Ranking, known_features, rank_mutants
+from siamdiff_min.tools.ranking import Ranking, known_features, one_sided, rank_mutants
 from siamdiff_min.tools.verdict import FLOOR, MEAN, UNMEASURED, Comparison, Deal, is_better, trust
 
 ROOT = Path(__file__).parents[2]
@@ -363,14 +363,18 @@ def test_a_name_that_a_spreadsheet_made_a_date_is_said():
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
-    [("A52*", "a stop codon"), ("p.Ala52Ter", "a stop codon"), ("A52del", "a deletion"), ("A52_L53del", "a deletion")]
-    + [("A52_L53insGG", "an insertion"), ("A52dup", "an insertion"), ("A52delinsGG", "an insertion")]
-    + [("A52Gfs*3", "a frame shift"), ("Ala52fs", "a frame shift"), ("A20G", "in a gap of the structure")]
-    + [("A52G/A20G", "in a gap of the structure"), ("A52G", ""), ("A53G", ""), ("C52G", ""), ("WT", "")],
+    ("kind", "texts"),
+    [
+        ("a stop codon", ["A52*", "p.Ala52Ter"]),
+        ("a deletion", ["A52del", "A52_L53del"]),
+        ("an insertion", ["A52_L53insGG", "A52dup", "A52delinsGG"]),
+        ("a frame shift", ["A52Gfs*3", "Ala52fs"]),
+        ("in a gap of the structure", ["A20G", "A52G/A20G"]),
+        ("", ["A52G", "A53G", "C52G", "WT", "Ala52Gly"]),
+    ],
 )
-def test_what_is_no_substitution_is_told_by_kind(text, kind):
-    assert POSITIONS.left_out(text) == kind
+def test_what_is_no_substitution_is_told_by_kind(kind, texts):
+    assert {POSITIONS.left_out(text) for text in texts} == {kind}
 
 
 def test_ranges_of_positions():
@@ -453,7 +457,7 @@ def test_what_cannot_be_learned_from_is_left_out_and_counted(kept):
 
 
 def test_a_typing_error_and_missing_logarithms_are_named(kept):
-    name, value = MEASURED[40]
+    name, _ = MEASURED[40]
     wrong = [*MEASURED[:40], (name, 300.0), *MEASURED[41:]]
     (note,) = rank_mutants(EXAMPLE, wrong, kept=kept).notes
     assert note.startswith(f"{name} is 300, far from the others (median ") and note.endswith("a typing error?")
@@ -495,25 +499,21 @@ def test_the_next_batch_is_as_it_is_wished(kept):
             batch(**wishes)
 
 
-def test_a_batch_of_few_types_is_said(kept):
-    ranking = rank_mutants(EXAMPLE, MEASURED, kept=kept, types="LIFVD", per_position=5)
-    count = sum(row["mutation"][-1] in "LIFV" for row in ranking.next)
-    types = Counter(row["mutation"][-1] for row in ranking.next).most_common(4)
-    assert count < 96 and ranking.sentences[-1] == (
-        f"{sum(n for _, n in types)} of 96 in the next batch are {', '.join(t for t, _ in types)}: "
-        "--not-types leaves types out"
-    )
-    assert "--not-types" not in rank_mutants(EXAMPLE, MEASURED, kept=kept, types="GASPVTCILNDQ").sentences[-1]
+def test_a_batch_of_few_types_is_said():
+    letters = "L" * 40 + "I" * 30 + "F" * 12 + "V" * 7 + "SDE" * 2
+    few = [{"mutation": f"A{number}{new}"} for number, new in enumerate(letters)]
+    assert one_sided(few) == ["89 of 95 in the next batch are L, I, F, V: --not-types leaves types out"]
+    even = [{"mutation": f"A{number}{new}"} for number, new in enumerate("LIFVSDEK" * 12)]
+    assert one_sided(even) == []
 
 
 def test_chains_of_one_sequence_are_one_gene(kept, ranking):
     """Two copies of protein G, 200 angstrom apart, and a third chain that lacks residues."""
     one = siamdiff_min.read_structure(EXAMPLE)
     copies = []
-    for shift in (0, 200, 400):
-        protein = one.protein
-        moved = Protein(**{**vars(protein), "pos": protein.pos + shift})
-        copies.append(Structure(moved.select_residues(torch.arange(56) >= shift / 40), ("ABC"[shift // 200],)))
+    for chain, shift, lacks in (("A", 0, 0), ("B", 200, 0), ("C", 400, 10)):
+        moved = Protein(**{**vars(one.protein), "pos": one.protein.pos + shift})
+        copies.append(Structure(moved.select_residues(torch.arange(56) >= lacks), (chain,)))
     three = join(copies)
     numbering = Positions.of(three, None)
     assert numbering.copy_of == {"A": "A", "B": "A", "C": "A"} and len(numbering.wild) == 56
