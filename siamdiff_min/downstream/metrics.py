@@ -12,7 +12,18 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 NAN = float("nan")
 LESS_IS_BETTER = {"rmse", "mae"}
-MORE_IS_BETTER = {"fmax", "auprc", "auroc", "accuracy", "pearson", "spearman", "global_spearman", "mean_spearman"}
+MORE_IS_BETTER = {
+    "fmax",
+    "auprc",
+    "auroc",
+    "accuracy",
+    "balanced_accuracy",
+    "macro_f1",
+    "pearson",
+    "spearman",
+    "global_spearman",
+    "mean_spearman",
+}
 
 
 def metric(compute: Callable) -> Callable:
@@ -123,6 +134,24 @@ def accuracy(score: np.ndarray, target: np.ndarray) -> float:
     """
     chosen = score.argmax(1) if score.ndim == 2 else score > 0.5
     return (chosen == target).mean()
+
+
+@metric
+def balanced_accuracy(score: np.ndarray, target: np.ndarray) -> float:
+    """Mean over the classes that occur of the share that is recognised. score (K, C), target (K,)."""
+    right = score.argmax(1) == target
+    return np.mean([right[target == label].mean() for label in np.unique(target)])
+
+
+@metric
+def macro_f1(score: np.ndarray, target: np.ndarray) -> float:
+    """Mean over the classes that occur or were chosen of F1, which is 0 without a hit. score (K, C), target (K,)."""
+    chosen = score.argmax(1)
+    found = []
+    for label in np.union1d(chosen, target):
+        hits = np.sum((chosen == label) & (target == label))
+        found.append(2 * hits / (np.sum(chosen == label) + np.sum(target == label)))
+    return np.mean(found)
 
 
 def rows_of_groups(groups: Sequence) -> list[np.ndarray]:
