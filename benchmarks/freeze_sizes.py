@@ -71,7 +71,7 @@ def decoded(kind: str, output: np.ndarray) -> np.ndarray:
 
 
 def verdicts(kind: str, predictions, targets) -> dict[str, list[float]]:
-    """Of every measure the shares of tables as good and as bad; predictions and targets by table, the real one first."""
+    """Of every measure the shares of tables as good and as bad. The first prediction and target are the real ones."""
     found = {}
     for name in MEASURES[kind]:
         compute = getattr(metrics, name)

@@ -57,6 +57,7 @@ def ridge_out_of_fold(x: np.ndarray, y: np.ndarray, fold: np.ndarray, part: np.n
         y: targets (K, C, T) of T tables. The C columns of a table share a penalty, chosen by the `part` (K,) left out.
     """
     size = len(x)
+    folds = fold.max() + 1
     std = x.std(0)
     z = (x - x.mean(0)) / np.where(std > 1e-6 * np.abs(x.mean(0)), std, 1.0)  # 1.0: the same in all rows
     values, vectors = np.linalg.eigh(z @ z.T)
@@ -64,27 +65,34 @@ def ridge_out_of_fold(x: np.ndarray, y: np.ndarray, fold: np.ndarray, part: np.n
     flat = y.reshape(size, -1)
     projected = vectors.T @ flat
 
-    # With H = 1/K + V diag(s / (s + penalty)) V^T, the fit of all rows, r = y - H y. The residuals of rows S when S is
-    # left out are (1 - H)_SS^-1 r_S.
-    losses = np.zeros((len(PENALTIES), fold.max() + 1, y.shape[2]))
-    left_out = np.zeros((len(PENALTIES), *y.shape))
+    # The fit of all rows is H y, with H = 1/K + V diag(s / (s + penalty)) V^T.
+    losses = np.zeros((len(PENALTIES), folds, y.shape[2]))
+    errors = np.zeros((len(PENALTIES), *y.shape))
     for i, penalty in enumerate(PENALTIES):
         share = values / (values + penalty)
         rest = np.eye(size) - (vectors * share) @ vectors.T - 1 / size
         residual = flat - vectors @ (share[:, None] * projected) - flat.mean(0)
-        for k in range(fold.max() + 1):
+        for k in range(folds):
             out = fold == k
-            left_out[i, out] = np.linalg.solve(rest[np.ix_(out, out)], residual[out]).reshape(-1, *y.shape[1:])
+            errors[i, out] = errors_left_out(rest, residual, np.flatnonzero(out)).reshape(-1, *y.shape[1:])
             for p in range(PARTS):
-                chosen = np.flatnonzero(out | (part == p))
-                if len(chosen) == out.sum() or len(chosen) == size:  # nothing to judge by, or to learn from
-                    continue
-                error = np.linalg.solve(rest[np.ix_(chosen, chosen)], residual[chosen])[~out[chosen]]
-                losses[i, k] += np.square(error).sum(0).reshape(y.shape[1:]).sum(0)
+                rows = np.flatnonzero(out | (part == p))
+                if out.sum() < len(rows) < size:  # else there is nothing to judge by, or to learn from
+                    error = errors_left_out(rest, residual, rows)[~out[rows]]
+                    of_columns = np.square(error).sum(0).reshape(y.shape[1:])
+                    losses[i, k] += of_columns.sum(0)
 
-    # Every fold and table has the penalty with the smallest loss in the other folds.
+    # Every fold of every table has the penalty with the smallest loss in the other folds.
     best = losses.argmin(0)[fold]  # (K, T)
-    return y - np.take_along_axis(left_out, best[None, :, None], 0)[0]
+    return y - np.take_along_axis(errors, best[None, :, None], 0)[0]
+
+
+def errors_left_out(rest: np.ndarray, residual: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The errors (n, T) for `rows` (n,) of ridge regression on the others, from `residual` (K, T) of that on all rows.
+
+    They are (1 - H)_nn^-1 times their residuals, where `rest` (K, K) is 1 - H.
+    """
+    return np.linalg.solve(rest[np.ix_(rows, rows)], residual[rows])
 
 
 def shares(values: np.ndarray, less_is_better: bool) -> tuple[float, float]:
