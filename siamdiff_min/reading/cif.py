@@ -93,14 +93,14 @@ class _Values:
         """Numbers with a point (N,), and which of them can be read in this way."""
         length = self.end - self.start
         width = min(int(length.max(initial=0)), 15)  # so many digits are exact in a float
-        letters = self._pieces(width, self.end - width)
-        letters[np.arange(width) < width - length[:, None]] = ord(" ")
+        letters = np.ascontiguousarray(self._pieces(width, self.end - width).T)
+        letters[np.arange(width)[:, None] < width - length] = ord(" ")
         found = np.full(len(length), np.nan)
         sound = np.zeros(len(length), bool)
         for places in range(width - 1):
-            rows = np.flatnonzero((letters[:, width - 1 - places] == ord(".")) & (length <= width))
+            rows = np.flatnonzero((letters[width - 1 - places] == ord(".")) & (length <= width))
             if len(rows):
-                found[rows], sound[rows] = decimals(letters[rows], places)
+                found[rows], sound[rows] = decimals(letters[:, rows], places)
         return found, sound
 
     def _pieces(self, width: int, start: np.ndarray) -> np.ndarray:

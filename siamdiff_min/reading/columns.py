@@ -144,28 +144,32 @@ _RANK[ord("0") : ord("9") + 1] = 2
 
 
 def whole_numbers(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bytes (..., width) that end with the last digit: the number without its sign, the sign, and what can be read.
+    """Bytes (width, ...), the last one a digit: the number without its sign, its sign, and what can be read.
 
-    Blanks, a minus, digits: in this order. Only blanks, or a minus, count as 0.
+    Blanks, a minus, digits: in this order. Only blanks, or a minus, count as 0. Every letter has its own row, so that
+    numpy goes through many numbers at once.
     """
     rank = _RANK[letters]
-    in_order = (rank[..., :-1] <= rank[..., 1:]) & ~((rank[..., :-1] == 1) & (rank[..., 1:] == 1))
-    sound = in_order.all(-1) & (rank < 9).all(-1)
-    weight = 10.0 ** np.arange(letters.shape[-1])[::-1]
-    sign = np.where((rank == 1).any(-1), -1.0, 1.0)
-    return _DIGIT[letters] @ weight, sign, sound
+    before, behind = rank[:-1], rank[1:]
+    sound = (before <= behind).all(0) & (rank < 9).all(0) & ~((before == 1) & (behind == 1)).any(0)
+    size = np.zeros(letters.shape[1:])
+    for digits in _DIGIT[letters]:
+        size = size * 10 + digits
+    return size, np.where((rank == 1).any(0), -1.0, 1.0), sound
 
 
 def decimals(letters: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes (..., width) that end with a point and `places` digits: the numbers, and which of them can be read.
+    """Bytes (width, ...) that end with a point and `places` digits: the numbers, and which of them can be read.
 
     A quotient of two whole numbers is rounded as Python rounds the decimal number: both to the last bit.
     """
-    point = letters.shape[-1] - places - 1
-    before, sign, sound = whole_numbers(letters[..., :point])
-    behind, _, sound_behind = whole_numbers(letters[..., point + 1 :])
-    digits = (_RANK[letters[..., point + 1 :]] == 2).all(-1)
+    point = len(letters) - places - 1
+    before, sign, sound = whole_numbers(letters[:point])
+    digits = letters[point + 1 :]
+    sound &= (letters[point] == ord(".")) & (_RANK[digits] == 2).all(0)
     if places == 0 and point > 0:  # at least one digit
-        digits &= _RANK[letters[..., point - 1]] == 2
-    sound = sound & sound_behind & digits & (letters[..., point] == ord("."))
-    return sign * ((before * 10.0**places + behind) / 10.0**places), sound
+        sound &= _RANK[letters[point - 1]] == 2
+    size = before
+    for digit in _DIGIT[digits]:
+        size = size * 10 + digit
+    return sign * (size / 10.0**places), sound

@@ -116,12 +116,13 @@ def _read_model(path: str, lines: _Lines, begin: int, end: int) -> tuple[Atoms, 
     place = letters[:, 17:27]
     first = changes(*place.T)
     run = np.repeat(np.arange(len(first)), np.diff(first, append=len(numbers)))
-    size, sign, usual = whole_numbers(place[first, 5:9])
+    size, sign, usual = whole_numbers(place[first, 5:9].T)
     five_digits = place[first, 9] - ord("0") < 10
     usual &= (place[first, 8] - ord("0") < 10) & ~five_digits & (place[first, 9] < 128)
     residue_number = (size * sign).astype(np.int64)[run]
     code = letters[:, 26].copy()
-    xyz, sound = decimals(letters[:, 30:54].reshape(-1, 3, 8), 3)
+    points = letters[:, 30:54].reshape(-1, 3, 8)
+    xyz, sound = decimals(np.ascontiguousarray(points.transpose(2, 0, 1)), 3)
 
     # Lines that are not usual, and those that are no atoms but look so, in file order: the first error counts.
     odd = numbers[~(sound.all(1) & usual[run])]
