@@ -175,11 +175,11 @@ def _simple(rows: str, width: int) -> _Values | None:
 
 def _tables(path: str, content: bytes) -> dict[str, _Values | list[str]]:
     """The columns of the first data block with atoms, whose `_atom_site` is complete. All blocks must be whole."""
-    text = content.decode("latin-1").replace("\r\n", "\n").replace("\r", "\n")
-    _, *blocks = re.split("^data_", text, flags=re.MULTILINE | re.IGNORECASE)
+    text = "\n" + content.decode("latin-1").replace("\r\n", "\n").replace("\r", "\n")
+    _, *blocks = re.split("\n[Dd][Aa][Tt][Aa]_", text)
     first: dict = {}
     for block in blocks:
-        rest, large = _without_rows("data_" + block)
+        rest, large = _without_rows(f"data_{block}\n")
         parser = _Parser(io.StringIO(rest))
         tables = {name.lower(): column for name, column in parser.items()}
         for names, values in large:
@@ -218,8 +218,13 @@ def models_of(path: str, tables: Mapping) -> Iterator[Model]:
     if not sizes:
         return
     plddt, predicted = _confidence(tables)
+    columns_to_come = dict(COLUMNS)
+    if predicted is False:
+        columns_to_come["b_factor"] = ("", "?")  # nobody looks at it
+    if not plddt:
+        columns_to_come["label_number"] = ("", ".")
     texts = {}
-    for key, (*names, default) in COLUMNS.items():
+    for key, (*names, default) in columns_to_come.items():
         if key not in "xyz":
             texts[key] = _column(path, tables, names, default, sizes[0])
     coordinates = [_given(path, tables, COLUMNS[axis][0]) for axis in "xyz"]
@@ -229,10 +234,12 @@ def models_of(path: str, tables: Mapping) -> Iterator[Model]:
     if not all(name.isdigit() or name in BLANK for name in order):  # a token too many or too few in some rows
         raise ValueError(f"models {', '.join(order)[:50]} in place of numbers")
     for name in order:
-        rows = np.flatnonzero(model.where(name.__eq__))  # a model's rows may lie apart
-        columns = {key: column.take(rows) for key, column in texts.items()}
-        xyz = [column.take(rows) for column in coordinates]
-        atoms, dropped = _atoms(columns, xyz, plddt.get(name, {}), predicted)
+        columns, xyz = texts, coordinates
+        if len(order) > 1:  # a model's rows may lie apart
+            rows = np.flatnonzero(model.where(name.__eq__))
+            columns = {key: column.take(rows) for key, column in texts.items()}
+            xyz = [column.take(rows) for column in coordinates]
+        atoms, dropped = _atoms(columns, xyz, plddt.get(name, {}))
         yield atoms, Counter({OTHER_MODELS: len(order) - 1}) + dropped, predicted
 
 
@@ -245,16 +252,15 @@ def _given(path: str, tables: Mapping, name: str):
 
 def _column(path: str, tables: Mapping, names: list[str], default: str | None, size: int) -> Column:
     """The first of some columns that is there; where it has no value, that of the second."""
-    found = [tables[SITE + name].column() for name in names if SITE + name in tables]
+    found = [tables[SITE + name] for name in names if SITE + name in tables]
     if not found:
         return _given(path, tables, names[0]) if default is None else Column.constant(default, size)
-    blank = found[0].where(BLANK.__contains__)
-    if len(found) == 2 and blank.any():
-        return found[0].or_else(blank, found[1])
-    return found[0]
+    first = found[0].column()
+    blank = first.where(BLANK.__contains__)
+    return first.or_else(blank, found[1].column()) if len(found) == 2 and blank.any() else first
 
 
-def _atoms(columns: dict[str, Column], xyz: list, plddt: dict[tuple, str], predicted) -> tuple[Atoms, Counter]:
+def _atoms(columns: dict[str, Column], xyz: list, plddt: dict[tuple, str]) -> tuple[Atoms, Counter]:
     """The atoms of a model, and counts of those without a residue number. Raises ValueError of the first wrong row."""
     # Atoms of waters may have no number.
     number, residue = columns["number"], columns["residue"]
@@ -268,7 +274,7 @@ def _atoms(columns: dict[str, Column], xyz: list, plddt: dict[tuple, str], predi
 
     occupancy, x, y, z, number = _numbers(columns, xyz)
     label = columns["label"].map(lambda text: "" if text in BLANK else text)
-    b_factor = Column.constant("?", len(number)) if predicted is False else columns["b_factor"]
+    b_factor = columns["b_factor"]
     if plddt:
         of_residue, absent = _by_residue(columns, plddt)
         b_factor = of_residue.or_else(absent, b_factor)
