@@ -119,7 +119,10 @@ def import_plugins(paths: Sequence[str | Path]) -> None:
 
 @contextlib.contextmanager
 def console() -> Iterator[None]:
-    """The frame of all commands: a SiamDiffError ends them with its sentence and status 1."""
+    """The frame of all commands: a SiamDiffError ends them with its sentence and status 1.
+
+    What is wrong with the options is wrong in all processes of torchrun, and the first one says it.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # not of a notebook
             stream.reconfigure(errors="backslashreplace")  # for file names that the encoding cannot hold
@@ -127,7 +130,10 @@ def console() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except SiamDiffError as error:
-        ahead = "" if os.environ.get("RANK", "0") == "0" else "\n"  # the first process may show a bar on this line
+        first = os.environ.get("RANK", "0") == "0"
+        if isinstance(error, ConfigError) and not first:
+            sys.exit(1)
+        ahead = "" if first else "\n"  # the first process may show a bar on this line
         sys.exit(f"{ahead}error: {error}")
     except KeyboardInterrupt:  # `train` and `embed` say first what they keep
         print("stopped", file=sys.stderr)

@@ -85,7 +85,9 @@ class Atoms:
     element: Column
     hetero: np.ndarray  # of a HETATM record
     b_factor: Column  # or the pLDDT that an mmCIF file has for the residue
-    marks: tuple[Column, ...]  # tell molecules of one chain id apart: segment, number of TER before; or the label column
+    marks: tuple[
+        Column, ...
+    ]  # tell molecules of one chain id apart: segment, number of TER before; or the label column
 
     def __len__(self) -> int:
         return len(self.number)

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 from tqdm import tqdm
 
-from ..files import ConfigError, SiamDiffError, lock
+from ..files import ConfigError, MachineError, SiamDiffError, lock
 from ..machine import Bar, choose_device, keep_few_plans, keep_freed_memory, progress
 from ..statistics import Statistic
 
+CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # SLURM can send the last one before the time is over
+MINUTE = 60  # seconds until a process says that it waits for the others
 PATIENCE = timedelta(days=7)  # timeout of collectives; the others wait while rank 0 converts data
 Record = dict[str, Statistic]  # of one batch, by name
 
@@ -73,8 +76,31 @@ class Ranks:
 
 
 def world_size() -> int:
-    """The number of processes that torchrun has started, 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", 1))
+    """The number of processes that torchrun has started, 1 without it. Raises ConfigError for half of its variables."""
+    text = os.environ.get("WORLD_SIZE", "").strip()
+    if text in ("", "1"):
+        return 1
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing or not text.isdecimal() or text == "0":
+        found = f"WORLD_SIZE is {text} in the environment" + (f", without {', '.join(missing)}" if missing else "")
+        raise ConfigError(f"{found}: start several processes with torchrun, or one after `unset WORLD_SIZE`")
+    return int(text)
+
+
+@contextmanager
+def impatient(rank: int, world: int) -> Iterator[None]:
+    """Say after a minute that this process still waits for the others to start."""
+    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    problem = f"process {rank} of {world} has waited a minute for the others at {address}"
+    help = "Is each of them started? For one process alone: unset WORLD_SIZE"
+    timer = threading.Timer(MINUTE, lambda: print(f"waiting     {problem}. {help}", file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # no thread is left when processes are forked
 
 
 @contextmanager
@@ -94,21 +120,25 @@ def launch(
         torch.use_deterministic_algorithms(True)
     if choose_device(device) == "cuda":
         if local >= torch.cuda.device_count():
-            raise ConfigError(f"torchrun started more processes than there are GPUs here ({torch.cuda.device_count()})")
-        chosen, backend = torch.device("cuda", local), "cpu:gloo,cuda:nccl"
+            count = torch.cuda.device_count()
+            raise MachineError(f"torchrun started more processes than there are GPUs here ({count})")
+        chosen = torch.device("cuda", local)
+        backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(chosen)
         torch.set_float32_matmul_precision("highest" if deterministic else "high")  # the latter is TF32
     else:
-        chosen, backend = torch.device("cpu"), "gloo"
+        chosen = torch.device("cpu")
+        backend = "gloo"
         keep_freed_memory()
         if amp == "bf16":
             keep_few_plans()
     if world > 1:
         try:
-            store, *_ = next(rendezvous("env://", rank, world, timeout=PATIENCE))
-            # torchrun may keep this store through its restarts, with the stale addresses of those before.
-            store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
+            with impatient(rank, world):
+                store, *_ = next(rendezvous("env://", rank, world, timeout=PATIENCE))
+                # torchrun may keep this store through its restarts, with the stale addresses of those before.
+                store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+                dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
         except RuntimeError as error:
             raise SiamDiffError(f"the processes of this run cannot meet: {error!s:.300}") from error
     try:
@@ -119,7 +149,8 @@ def launch(
             help = "Memory may have run out (fewer --num-workers need less), or the disk of the data does not answer"
             raise SiamDiffError(f"{reason}. {help}") from error
         if isinstance(error, dist.DistError) or "/gloo/" in str(error):
-            raise SiamDiffError(f"lost another process of this run, whose message tells why ({reason})") from error
+            cause = "its own message tells why; if it left none, it was killed, as by a lack of memory"
+            raise SiamDiffError(f"lost another process of this run: {cause} ({reason})") from error
         raise
     if world > 1:  # not in a `finally`: on an error the other processes are not waited for
         dist.barrier()
@@ -129,15 +160,21 @@ def launch(
 
 @contextmanager
 def catch_signals() -> Iterator[list[int]]:
-    """Yield a list that collects SIGTERM and Ctrl-C. A second Ctrl-C interrupts at once."""
+    """Yield a list that collects SIGTERM, SIGUSR1 and Ctrl-C. A second Ctrl-C interrupts at once.
+
+    Outside the main thread, as in a web server, Python takes no signals: they are left to the host.
+    """
     caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
 
     def remember(number, frame):
         if number == signal.SIGINT and number in caught:
             raise KeyboardInterrupt
         caught.append(number)
 
-    before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, remember) for number in CAUGHT}
     try:
         yield caught
     finally:

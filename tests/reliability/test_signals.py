@@ -57,7 +57,7 @@ def stopped(run, place: Path, world: int, number: int, in_a_save: bool, log: Pat
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 @pytest.mark.parametrize("name, world, signals", [
     ("training", 1, 3), ("conversion", 1, 1),
     *(pytest.param(*case, marks=SOAK) for case in (("training", 1, 12), ("training", 2, 5), ("fine-tuning", 1, 5))),

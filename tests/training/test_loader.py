@@ -47,7 +47,7 @@ def test_a_process_that_loads_and_fails_is_killed_or_hangs_ends_the_run(how, ind
     until(lambda: SENTENCES[how] in (log.read_text() if log.exists() else ""), log)
     codes, said = finish(children, SOON), log.read_text()
     assert codes == [1] * world and "Traceback" not in said, said
-    assert world == 1 or "error: lost another process of this run, whose message tells why" in said, said
+    assert world == 1 or "error: lost another process of this run: its own message tells why" in said, said
 
 
 def test_a_shard_that_was_damaged_ends_the_command(enzymes, tmp_path):
@@ -117,6 +117,32 @@ def test_batches_come_in_order_and_errors_in_their_turn(workers, recwarn):
         next(loaded)
     assert not multiprocessing.active_children()
     assert not [warning for warning in recwarn if "fork()" not in str(warning.message)]  # from Python 3.12 on
+
+
+class Late:
+    """Items that take a second: of work, or of sleep."""
+
+    collate = staticmethod(torch.stack)
+
+    def __getitem__(self, key):
+        end = time.process_time() + 1
+        while key == "works" and time.process_time() < end:
+            pass
+        time.sleep(30 if key == "hangs" else 0)
+        return torch.zeros(1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody tells how long another process has computed")
+def test_a_process_that_gets_little_cpu_is_waited_for_and_one_that_hangs_is_not(monkeypatch, capfd):
+    monkeypatch.setattr(loader, "PATIENCE", 0.2)
+    (batch,) = loader.load_batches(Late(), [["works"]], Namespace(num_workers=1), CPU)
+    assert len(batch) == 1
+    assert capfd.readouterr().err.count("waiting     for the data: this machine is busy") == 1
+    with pytest.raises(RuntimeError, match="DataLoader timed out"):
+        list(loader.load_batches(Late(), [["hangs"]], Namespace(num_workers=1), CPU))
+    monkeypatch.setattr(loader, "MOST_CPU", 0.3)
+    with pytest.raises(RuntimeError, match="DataLoader timed out"):
+        list(loader.load_batches(Late(), [["works"]], Namespace(num_workers=1), CPU))
 
 
 class Signalled(list):
