@@ -121,7 +121,8 @@ class SiamDiff(Objective):
 
     def structure_loss(self, noisy: list[Noisy], crossed: list[Encoding]) -> LossAndLogs:
         """|eps - eps_theta|^2 of Eq. 10: the mean over atoms, views, then proteins. And its logs."""
-        # Eq. 5: m_ij = MLP(a_i * a_j, MLP(|r_i - r_j|)) of every edge, a from the other view, r from this one
+        # Eq. 5: m_ij = MLP(a_i * a_j, MLP(|r_i - r_j|)) of every edge, a from the other view, r from this one. Line 10
+        # of Alg. 1 has h for a (differences.md, row 36).
         predicted = formulas.edge_scores(noisy, crossed, self.dist_mlp, self.struct_mlp)
         errors = [noise_error(view, m) for view, m in zip(noisy, predicted)]
         baselines = [noise_error(view, torch.zeros_like(m)) for view, m in zip(noisy, predicted)]
