@@ -19,8 +19,8 @@ def random_encoder(
     """The encoder of that name (`ENCODERS`) with random weights that follow from `seed`, in evaluation mode.
 
     The statistics of its batch norms are measured on pieces of bundled chains. As built they are 0 and 1, with which
-    numbers grow from layer to layer, so that the vectors say less than such weights can. The generators of the caller
-    do not notice. Raises ConfigError for an encoder, a level or a GPU that is not there.
+    numbers grow from layer to layer, until the last layer outweighs all others. The generators of the caller do not
+    notice. Raises ConfigError for an encoder, a level or a GPU that is not there.
     """
     device = choose_device(device)
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
