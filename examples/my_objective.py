@@ -15,13 +15,15 @@ class ContactNumber(Objective):
 
     def __init__(self, encoder, level, preset="paper", near=10.0):
         super().__init__(encoder)
-        self.head, self.near = MLP(encoder.out_dim, encoder.out_dim, 1), near
+        self.head = MLP(encoder.out_dim, encoder.out_dim, 1)
+        self.near = near
 
     def forward(self, protein, generator):
         ca = protein.alpha_carbons()
         i, j = radius_pairs(ca.pos, ca.residue_protein, self.near)
         number = torch.bincount(torch.cat([i, j]), minlength=protein.num_residues)
-        error = (self.head(self.encoder(protein).residue).squeeze(-1) - number / 10).square()
+        predicted = self.head(self.encoder(protein).residue).squeeze(-1)
+        error = (predicted - number / 10).square()
         return error.mean(), {"contact_number_error": Mean.of(error)}
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import Subset
 
+from siamdiff_min.encoders import ATOM_GRAPH
 from siamdiff_min.files import StoreError
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.statistics import Mean
@@ -23,6 +24,8 @@ from siamdiff_min.training.ranks import Ranks, launch, world_size
 
 
 class Encoder(nn.Module):
+    builder = ATOM_GRAPH
+
     def __init__(self, norm: bool, dropout: float):
         super().__init__()
         self.linear = nn.Linear(3, 16)

@@ -14,7 +14,9 @@ from .gvp import GVPGNN
 
 __all__ = ["ENCODERS", "RANDOM_ESM", "Encoder", "Encoding", "Graph", "GraphBuilder"]
 
-GEARNET_DIMS = {  # size -> level -> hidden widths (App. D); all but "paper" are this project's, for laptops
+# Hidden widths: size -> level -> layers. "paper" is App. D's, the others are ours, for laptops. A smaller size is not
+# only narrower: the readout of residues (`build_gearnet`), rate, batch and epochs (`SMALLER` of presets.py) change too.
+GEARNET_DIMS = {
     "paper": {"atom": [128] * 6, "residue": [512] * 6},
     "medium": {"atom": [96] * 6, "residue": [128] * 6},
     "small": {"atom": [64] * 6, "residue": [64] * 6},

@@ -233,7 +233,8 @@ def edge_lengths(graph: Graph, pos: Tensor) -> Tensor:
 def line_graph(graph: Graph, pos: Tensor, num_bins: int) -> tuple[Tensor, Tensor, Tensor]:
     """Pairs of edges k -> j, j -> i as edge ids, and the bin of the angle between them: edge_in, edge_out, bin (L,).
 
-    Sorted by edge_out. k may be i: the way back, at angle 0. Bin b holds the angles k-j-i in [b, b + 1) pi / num_bins.
+    Sorted by edge_out. k may be i: the way back, at angle 0 (differences.md, row 35). Bin b holds the angles k-j-i in
+    [b, b + 1) pi / num_bins.
     """
     # The edges that end where edge_out begins are one range each, as edges are sorted by dst.
     node = torch.arange(graph.num_nodes + 1, device=graph.dst.device)

@@ -47,6 +47,7 @@ def read_torch_file(path: str | Path, allow: tuple = ()):
     `allow` are the types it may hold besides tensors, strings, numbers, lists and dicts. With the package safetensors
     also a file of that kind. Raises CheckpointError.
     """
+    # Read it: nothing in it is run, and a damaged part is named.
     file = find_weights(path)
     try:
         if file.suffix == ".safetensors":
@@ -57,6 +58,8 @@ def read_torch_file(path: str | Path, allow: tuple = ()):
             if damaged := archive.testzip():
                 raise ValueError(f"the checksum of {damaged} differs")
             return torch.load(file, map_location="cpu", weights_only=True)
+
+    # Say what is wrong with it, and what helps.
     except ImportError as error:
         raise CheckpointError(f"{path} needs the package safetensors: pip install safetensors") from error
     except UnpicklingError as error:
@@ -208,7 +211,9 @@ def load_encoder(name: str | Path, device: str = "auto") -> Encoder:
     `encoder(protein)` and `encoder.embed(path)` give representations. "auto" is a GPU if there is any. No random number
     is drawn. Raises CheckpointError for another file, ConfigError for a GPU that is not there.
     """
-    device, content = choose_device(device), load_encoder_file(name)
+    device = choose_device(device)
+    content = load_encoder_file(name)
+
     # Initial weights are drawn, then replaced: the generators of the caller do not notice.
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         architecture, level, size, preset = (content[key] for key in IDENTITY)
@@ -221,6 +226,8 @@ def load_encoder(name: str | Path, device: str = "auto") -> Encoder:
     encoder.identity = architecture, level, size, preset
     follow_file(encoder, content, str(name))
     load_weights(encoder, content["state"], str(name))
+
+    # Released weights name neither a preset nor what lies beside them.
     if "not_loaded" in content:
         left = f"; not loaded: {', '.join(content['not_loaded'])}" if content["not_loaded"] else ""
         warnings.warn(

@@ -53,7 +53,7 @@ class Schedule:
         return (1 - self.betas).cumprod(0)
 
     def mask_rate(self, t: Tensor) -> Tensor:
-        """Cumulative probability of [MASK] at step t (B,), linear in t (App. D)."""
+        """Cumulative probability of [MASK] at step t (B,), linear in t from t = 0 (App. D), so .1585 at t = 1."""
         low, high = MASK_RATE
         return low + (high - low) * t / self.steps
 
@@ -76,7 +76,7 @@ class Schedule:
 
 
 SCHEDULES = {  # preset -> stage -> schedule (differences.md, rows 1, 2, 11)
-    "paper": {
+    "paper": {  # the text's variances in the code's formula: beta_1 comes out as 3.47e-4
         1: Schedule(sigmoid_betas(100, 1e-4, 0.1), t_range=(10, 100)),
         2: Schedule(sigmoid_betas(100, 1e-4, 0.1), t_range=(1, 9)),
     },

@@ -124,7 +124,8 @@ class SiamDiff(Objective):
 
     def structure_loss(self, noisy: list[Noisy], crossed: list[Encoding]) -> LossAndLogs:
         """|eps - eps_theta|^2 of Eq. 10: the mean over atoms, views, then proteins. And its logs."""
-        # Eq. 5: m_ij = MLP(a_i * a_j, MLP(|r_i - r_j|)) of every edge, a from the other view, r from this one
+        # Eq. 5: m_ij = MLP(a_i * a_j, MLP(|r_i - r_j|)) of every edge, a from the other view, r from this one. Line 10
+        # of Alg. 1 has h for a (differences.md, row 36).
         predicted = formulas.edge_scores(noisy, crossed, self.dist_mlp, self.struct_mlp)
         errors = [noise_error(view, m) for view, m in zip(noisy, predicted)]
         baselines = [noise_error(view, torch.zeros_like(m)) for view, m in zip(noisy, predicted)]
@@ -133,7 +134,10 @@ class SiamDiff(Objective):
         return loss.mean(), {"structure_loss": Mean.of(loss), "structure_loss_constant": Mean.of(baseline)}
 
     def sequence_loss(self, protein: Protein, chosen: Tensor, crossed: list[Encoding]) -> LossAndLogs:
-        """CE(s_i^0, p(s_i^0 | P^t)) of Eq. 11: the mean over masked residues, views, then proteins. And its logs."""
+        """CE(s_i^0, p(s_i^0 | P^t)) of Eq. 11: the mean over masked residues, views, then proteins. And its logs.
+
+        It needs p of Eq. 7 alone; nothing takes the step of Eq. 6.
+        """
         target = protein.residue_type[chosen]  # (M,)
         protein_of = protein.residue_protein[chosen]
         logits = [raised(self.seq_mlp(h.residue[chosen])) for h in crossed]  # (M, 20); its softmax is p of Eq. 7
@@ -155,10 +159,10 @@ class SiamDiff(Objective):
     def denoise(self, protein: Protein, t: int, generator: torch.Generator) -> list[Tensor]:
         """R^0, R^t, and an estimate of R^0: three times (N, 3), angstrom.
 
-        Eq. 4 takes a part of eps_theta away, the estimate all of it. But eps_theta is shorter than the noise at small
-        t and longer at large t (differences.md, row 6). So even true scores take only about half of the noise away,
-        and at t = 100 next to nothing (CA: a third). As in training, eps_theta comes from the other view. Nothing is
-        masked. Batch norm's statistics stay as they are.
+        It is no step of Eq. 4, which takes a part of eps_theta away: the estimate takes all of it. But eps_theta is
+        shorter than the noise at small t and longer at large t (differences.md, row 6). So even true scores take only
+        about half of the noise away, and at t = 100 next to nothing (CA: a third). As in training, eps_theta comes from
+        the other view. Nothing is masked. Batch norm's statistics stay as they are.
         """
         # Both views at step t, as in training, with no residue chosen.
         views, _ = self.views(protein, generator)

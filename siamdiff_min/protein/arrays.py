@@ -104,7 +104,7 @@ def _letters(sequence, order: str) -> str:
     if numbers.dtype == torch.bool or numbers.is_floating_point() or numbers.is_complex():
         raise StructureError("sequence", "neither letters nor whole numbers", str(numbers.dtype))
     numbers = numbers.tolist()
-    if not all(0 <= number < len(order) for number in numbers):
+    if min(numbers) < 0 or max(numbers) >= len(order):
         raise StructureError("sequence", f"numbers beyond 0 to 19, which count {order}")
     return "".join(order[number] for number in numbers)
 
@@ -121,7 +121,8 @@ def _fields(pos: Tensor, atom_name: Tensor, atom_residue: Tensor, residue_type: 
     size = len(residue_type)
     names = _chain_names(chain, size)
     starts = [row for row in range(size) if row == 0 or names[row] != names[row - 1]]
-    if len({str(name) for name in names}) != len(starts):
+    different = {str(name) for name in names}
+    if len(different) != len(starts):
         raise StructureError("chain", "residues of one chain do not stand together")
     start = torch.tensor(starts)
     lengths = torch.tensor([*starts[1:], size]) - start

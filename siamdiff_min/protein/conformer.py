@@ -33,10 +33,12 @@ def chi_atoms(protein: Protein) -> tuple[Tensor, Tensor]:
 
     The index is -1 for a missing atom. A chi is defined if its four atoms are there and all earlier chi are defined.
     """
-    chi, _, _ = _tables(protein.pos.device)
-    slot = torch.full((protein.num_residues, len(ATOM_NAMES) + 1), -1, device=protein.pos.device)
-    slot[protein.atom_residue, protein.atom_name] = torch.arange(protein.num_atoms, device=protein.pos.device)
-    names = chi[protein.residue_type] % slot.shape[1]  # (R, 4, 4); the name -1 finds the last, always empty slot
+    device = protein.pos.device
+    chi, _, _ = _tables(device)
+    slots = len(ATOM_NAMES) + 1
+    slot = torch.full((protein.num_residues, slots), -1, device=device)
+    slot[protein.atom_residue, protein.atom_name] = torch.arange(protein.num_atoms, device=device)
+    names = chi[protein.residue_type] % slots  # (R, 4, 4); the name -1 finds the last, always empty slot
     index = slot.gather(1, names.flatten(1)).view_as(names)
     complete = (index >= 0).all(-1)
     return index, complete.cumprod(1).bool()
@@ -140,12 +142,14 @@ class TorsionalConformer:
             "clash_rate": clashing,
             "native_side_chains": (angles == 0).all(1),
         }
-        return conformer, {name: Mean.of(residues.to(protein.pos.dtype)) for name, residues in shares.items()}
+        dtype = protein.pos.dtype
+        return conformer, {name: Mean.of(residues.to(dtype)) for name, residues in shares.items()}
 
     def draw(self, protein: Protein, std: float | Tensor, generator: torch.Generator) -> Tensor:
         """Wrapped normal noise (R, 4) in [0, 2 pi) for every chi."""
-        noise = normal_like(protein.pos.new_empty(protein.num_residues, MAX_CHI), generator)
-        return (noise * std) % (2 * torch.pi)
+        of_chi = protein.pos.new_empty(protein.num_residues, MAX_CHI)
+        noise = std * normal_like(of_chi, generator)
+        return noise % (2 * torch.pi)
 
 
 @dataclass(frozen=True)
@@ -156,4 +160,5 @@ class GaussianConformer:
 
     def __call__(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, dict[str, Mean]]:
         """The conformer; it has nothing to log."""
-        return replace(protein, pos=protein.pos + self.std * normal_like(protein.pos, generator)), {}
+        noise = self.std * normal_like(protein.pos, generator)
+        return replace(protein, pos=protein.pos + noise), {}

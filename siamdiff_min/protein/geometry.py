@@ -28,7 +28,8 @@ def dihedral(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
     w = d - c
     normal = torch.linalg.cross(v, w)
     sine = (u * normal).sum(-1) * length(v)
-    cosine = (torch.linalg.cross(u, v) * normal).sum(-1)
+    other_normal = torch.linalg.cross(u, v)
+    cosine = (other_normal * normal).sum(-1)
     return torch.atan2(sine, cosine)
 
 
@@ -39,7 +40,8 @@ def rotate_about_axis(point: Tensor, start: Tensor, end: Tensor, theta: Tensor) 
     cos = theta.cos()[..., None]
     sin = theta.sin()[..., None]
     along = axis * (axis * r).sum(-1, keepdim=True)
-    moved = end + along + (r - along) * cos + torch.linalg.cross(axis, r) * sin
+    across = r - along
+    moved = end + along + across * cos + torch.linalg.cross(axis, r) * sin
     no_axis = (axis == 0).all(-1, keepdim=True)
     return torch.where(no_axis, point, moved)
 

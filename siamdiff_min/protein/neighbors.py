@@ -40,15 +40,17 @@ def candidates(pos: Tensor, protein: Tensor, radius: float) -> tuple[Tensor, Ten
     cell = cell.long()
     cell = cell - cell.amin(0) + 1
     size = cell.amax(0) + 2
+    size_x, size_y, size_z = size.unbind()
 
     # Sort by protein, then x, y, z.
     x, y, z = cell.unbind(1)
-    key = ((protein * size[0] + x) * size[1] + y) * size[2] + z
+    plane = protein * size_x + x
+    key = (plane * size_y + y) * size_z + z
     key, order = key.sort(stable=True)
 
     # The four columns +, as the keys of their middle cells; `line` and `layer` are one step along y and along x.
-    line = size[2]
-    layer = size[1] * size[2]
+    line = size_z
+    layer = size_y * size_z
     steps = torch.stack([line, layer - line, layer, layer + line])
     column = key[:, None] + steps  # (N, 4)
 

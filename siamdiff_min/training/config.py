@@ -109,7 +109,12 @@ OPTIONS = {  # group of --help -> its options, in order
         train("valid_fraction", "share held out; the demo set has a split of its own", 0.05, type=SHARE),
     ],
     "size": [
-        both("size", "smaller ones are for laptops (default: of --init-from, or paper; of a demo tiny)", choices=SIZES),
+        both(
+            "size",
+            "smaller ones, for laptops, differ in layers, readout, rate and batch too "
+            "(default: of --init-from, or paper; of a demo tiny)",
+            choices=SIZES,
+        ),
         train("epochs", "epochs of each stage, large and small noise; 0 leaves it out (default: preset)", **SEVERAL),
         tune("epochs", "epochs (default: preset)", type=COUNT, nargs=1),
         both("batch_size", "samples per process and forward pass (default: preset)", type=COUNT),
