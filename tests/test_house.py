@@ -37,11 +37,15 @@ def module_name(path: Path) -> str:
 
 
 def imported(path: Path) -> list[tuple[str, bool]]:
-    """Absolute names of the modules a file imports, and whether at module level."""
+    """Absolute names of the modules a file imports, and whether at module level. Those for type checkers do not count."""
     tree = ast.parse(path.read_text())
     top = {id(node) for node in tree.body}
+    for_types = [x for x in tree.body if isinstance(x, ast.If) and ast.unparse(x.test) == "TYPE_CHECKING"]
+    unread = {id(node) for block in for_types for node in ast.walk(block)}
     found = []
     for node in ast.walk(tree):
+        if id(node) in unread:
+            continue
         if isinstance(node, ast.Import):
             found += [(alias.name, id(node) in top) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
