@@ -8,8 +8,8 @@ import os
 import sys
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep
+from siamdiff_min.cli import check_table
 from siamdiff_min.files import console
-from siamdiff_min.sets.label_table import check_table
 
 if __name__ == "__main__":
     with console():

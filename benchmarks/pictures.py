@@ -37,7 +37,7 @@ def draw_algorithm(out: Path) -> None:
     protein = source.read().protein.crop(START, LENGTH)
     generator = torch.Generator().manual_seed(1)
     objective = build_siamdiff(ENCODERS["gearnet"]("atom", "tiny"), "atom")
-    views = [protein, objective.conformer(protein, generator)[0]]
+    views = [protein, objective.draw_conformer(protein, generator)[0]]
     chosen = torch.arange(1, protein.num_residues, MASK_EVERY)
     noisy = [objective.add_noise(view, torch.tensor([T]), chosen, generator).protein for view in views]
     clean = [view.select_atoms((view.atom_name < 4) | ~noisy[0].masked[view.atom_residue]) for view in views]
@@ -164,7 +164,7 @@ NAMES = {  # as a reader of the paper knows them
 }
 
 
-PROBED = ("2026-11/results/probe", "2026-11-benchmarks/results/probe", "2026-12-scale/results/probe-test-old")
+PROBED = ("2026-11/results/probe", "2026-11-benchmarks/results/probe", "2026-11-scale/results/probe-test-old")
 
 
 def rows_of(found: dict, level: str) -> list[tuple[str, tuple[float, float, float], str]]:
@@ -220,7 +220,7 @@ def draw_scale(path: Path) -> None:
     """Mean skill (with its interval over families) and held-out sequence loss against the number of chains."""
     from matplotlib.figure import Figure
 
-    study = importlib.import_module("studies.2026-12-scale.tables")
+    study = importlib.import_module("studies.2026-11-scale.tables")
     rows = read_all([study.RESULTS / "probe"])["atom", "small"]
     losses = study.read_losses(study.RESULTS / "heldout.tsv")
     canvas = Figure(figsize=(8.2, 3.4), layout="constrained", facecolor="white")

@@ -1,9 +1,12 @@
 """An encoder of one's own: means over neighbours, three times."""
 
+from dataclasses import replace
+
 import torch.nn.functional as F
 from torch import nn
 
 from siamdiff_min import ENCODERS, Encoding
+from siamdiff_min.conventions import CONVENTIONS
 from siamdiff_min.encoders import ATOM_GRAPH, RESIDUE_GRAPH, Encoder
 from siamdiff_min.encoders.ops import segment_mean
 
@@ -13,7 +16,8 @@ class MeanOfNeighbours(Encoder):
 
     def __init__(self, level, size="paper", preset="paper"):
         super().__init__()
-        self.builder = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level]
+        graph = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level]
+        self.builder = replace(graph, conventions=CONVENTIONS[preset])
         self.layer_dims = [{"paper": 512, "medium": 256, "small": 128, "tiny": 64}[size]]
         self.first = nn.Linear(self.builder.node_dim, self.out_dim)
         self.layers = nn.ModuleList(nn.Linear(self.out_dim, self.out_dim) for _ in range(3))
@@ -27,6 +31,7 @@ class MeanOfNeighbours(Encoder):
             node=x,
             residue=segment_mean(x, protein.atom_residue, protein.num_residues),
             protein=segment_mean(x, protein.atom_protein, protein.num_proteins),
+            residue_protein=protein.residue_protein,
         )
 
 

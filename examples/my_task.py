@@ -12,7 +12,7 @@ class Robust(Regression):
     def loss(self, output, target):
         return F.huber_loss(output.squeeze(-1), (target - self.mean) / self.std, reduction="none")
 
-    def constant(self, target):
+    def baseline_loss(self, target):
         return Mean.of(self.loss(target.new_zeros(len(target), 1), target))
 
 

@@ -325,15 +325,15 @@ def random_mask(p, t, generator):
 
 
 def diffuse(p, t, chosen, level, generator):
-    """P^t, its graph, and a score of each edge: minus the noise on its length, in units of the noise on an atom."""
+    """P^t, its graph, and the target of each edge: minus the noise on its length, in units of the noise on an atom."""
     p = replace(p, residue_type=p.residue_type.index_fill(0, chosen, MASK))  # S^t, Eq. 3
     p = p.keep_atoms((p.atom_name < 4) | (p.residue_type[p.atom_residue] != MASK))  # no side chains, App. D, row 9
     graph = build_graph(p, level)  # of the clean coordinates, row 5
     alpha_bar = ALPHA_BAR.to(p.pos)[t - 1][p.atom_protein]  # (N,)
     ratio = (1 - alpha_bar) / alpha_bar  # (N,)
     noised = p.pos + ratio.sqrt()[:, None] * normal_like(p.pos, generator)  # (N, 3)  Eq. 3 over sqrt(alpha_bar), row 4
-    score = (graph.lengths(p.pos) - graph.lengths(noised)) / ratio.sqrt()[graph.src]  # (E,)  Sec. 3.3, row 6
-    return replace(p, pos=noised), graph, score
+    target = (graph.lengths(p.pos) - graph.lengths(noised)) / ratio.sqrt()[graph.src]  # (E,)  Sec. 3.3, row 6
+    return replace(p, pos=noised), graph, target
 
 
 # ---- 6. The losses, and Algorithm 1 ----------------------------------------------------------------------------------
@@ -377,10 +377,10 @@ class SiamDiff(nn.Module):
         structure, sequence = sum(structure) / len(views), sum(sequence) / len(views)
         return structure + sequence, structure.detach(), sequence.detach()  # Eq. 12; with two views Eq. 14
 
-    def structure_loss(self, p, graph, score, a):
+    def structure_loss(self, p, graph, target, a):
         distance = self.dist_mlp(graph.lengths(p.pos)[:, None])  # (E, d)
         m = self.struct_mlp(torch.cat([a[graph.src] * a[graph.dst], distance], dim=1)).squeeze(1)  # (E,)  Eq. 5, row 7
-        eps, eps_theta = to_vectors(score, graph, p.pos), to_vectors(m, graph, p.pos)  # (N, 3)  both negated
+        eps, eps_theta = to_vectors(target, graph, p.pos), to_vectors(m, graph, p.pos)  # (N, 3)  both negated
         error = (eps - eps_theta).square().sum(1)  # (N,)  Eq. 10
         return mean(error, p.atom_protein, p.num_proteins).mean()  # over atoms, then proteins, row 14
 

@@ -8,6 +8,7 @@ beside this one are the ground (files, machine, conventions, statistics) and the
 
 import importlib
 import sys
+from typing import TYPE_CHECKING
 
 if sys.version_info < (3, 10):  # noqa: UP036  # a clone asks nobody; only pip reads what pyproject.toml needs
     sys.exit("error: siamdiff_min needs Python 3.10 or newer, and this is %d.%d" % sys.version_info[:2])  # noqa: UP031
@@ -22,6 +23,18 @@ from .files import (
     WriteError,
 )
 
+if TYPE_CHECKING:  # what `__getattr__` loads, for those who read types
+    from .downstream.tasks import TASKS, Task
+    from .encoders import ENCODERS, GVPGNN, Encoder, Encoding, ESMGearNet, GearNet
+    from .encoders.weights import list_encoders, load_encoder
+    from .pretraining import OBJECTIVES, SCHEDULES, Schedule, SiamDiff
+    from .protein.protein import Protein
+    from .reading.bundled import bundled
+    from .reading.parse import read_structure
+    from .reading.structure import Structure
+    from .tools.embedder import Embedder, Embedding
+    from .tools.ranking import Ranking, rank_mutants
+
 __version__ = "0.4.0"
 ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slowly, and a wrong command needs neither
     **dict.fromkeys(("ENCODERS", "GVPGNN", "ESMGearNet", "Encoder", "Encoding", "GearNet"), ".encoders"),
@@ -31,20 +44,42 @@ ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slo
     **dict.fromkeys(("TASKS", "Task"), ".downstream.tasks"),
     **dict.fromkeys(("Ranking", "rank_mutants"), ".tools.ranking"),
     "bundled": ".reading.bundled",
+    "random_encoder": ".tools.random_encoder",
     "read_structure": ".reading.parse",
     "Protein": ".protein.protein",
     "Structure": ".reading.structure",
 }
 __all__ = [
+    "ENCODERS",
+    "GVPGNN",
+    "OBJECTIVES",
+    "SCHEDULES",
+    "TASKS",
     "CheckpointError",
     "ConfigError",
+    "ESMGearNet",
+    "Embedder",
+    "Embedding",
+    "Encoder",
+    "Encoding",
+    "GearNet",
     "MachineError",
+    "Protein",
+    "Ranking",
+    "Schedule",
+    "SiamDiff",
     "SiamDiffError",
     "StoreError",
+    "Structure",
     "StructureError",
+    "Task",
     "UnwantedError",
     "WriteError",
-    *ON_DEMAND,
+    "bundled",
+    "list_encoders",
+    "load_encoder",
+    "rank_mutants",
+    "read_structure",
 ]
 
 

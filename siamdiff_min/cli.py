@@ -9,7 +9,8 @@ from importlib import import_module
 
 from . import __version__
 from .files import Parser, console
-from .sets.label_table import check_table
+from .sets.label_table import read_table
+from .training.options import TABLE_OPTIONS
 
 COMMANDS = {  # name -> module, and what it does
     "train": ("siamdiff_min.pretrain", "pre-train an encoder: DiffPreT, SiamDiff, and what they are compared with"),
@@ -20,6 +21,20 @@ COMMANDS = {  # name -> module, and what it does
     "report": ("siamdiff_min.tools.report", "a page that shows a run, or compares several"),
     "build": ("siamdiff_min.tools.build", "convert structures to a store, and check it"),
 }
+
+
+def check_table(argv: list[str]) -> None:
+    """Read the table of a command line of finetune, if it has one, so that a mistake in it is named at once."""
+    parser = Parser(add_help=False)
+    for name, arguments in TABLE_OPTIONS.items():
+        parser.add_argument("--" + name.replace("_", "-"), **arguments)
+    parser.add_argument("--kind")
+    parser.add_argument("--eval-only")
+    options = vars(parser.parse_known_args(argv)[0])
+    path = options.pop("labels")
+    model = options.pop("eval_only")  # it knows its columns
+    if path and not model:
+        read_table(path, **options)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -70,7 +70,9 @@ class StructureError(SiamDiffError):
 
     def __init__(self, path, reason: str = "", detail: str = ""):
         super().__init__(str(path), reason, detail)  # all of them in `args`, so that it survives pickling
-        self.path, self.reason, self.detail = str(path), reason, detail
+        self.path = str(path)
+        self.reason = reason
+        self.detail = detail
 
     def __str__(self) -> str:
         text = f"{self.path}: {self.reason}" if self.reason else self.path
@@ -91,11 +93,15 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str):
-        if choice := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            wrong, known, sign = choice[1], choice[2].replace("'", "").split(", "), ""
+        choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if choice:
+            wrong = choice[1]
+            known = choice[2].replace("'", "").split(", ")
+            sign = ""
         else:
             wrong = "".join(re.findall(r"unrecognized arguments:.*?--([^\s=]+)", message))
-            known, sign = re.findall(r"--([\w-]+)", self.format_help()), "--"
+            known = re.findall(r"--([\w-]+)", self.format_help())
+            sign = "--"
         near = difflib.get_close_matches(wrong, known, 1)  # without the dashes, which all options share
         super().error(f"{message}. Did you mean {sign}{near[0]}?" if near else message)
 

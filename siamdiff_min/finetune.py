@@ -13,19 +13,13 @@ best.pt and predictions.tsv; siamdiff report OUT draws them.
 
 import hashlib
 from argparse import Namespace
-from contextlib import closing
 from dataclasses import replace
-from functools import partial
-from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.optim.swa_utils import update_bn
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Subset
 
-from .downstream import linear
-from .downstream.sample import Sample
 from .downstream.tasks import TASKS, Classes, Task
 from .encoders import weights
 from .files import ConfigError
@@ -35,11 +29,9 @@ from .sets.labelled_set import SPLITS, LabelledData, remarks
 from .sets.samples import Samples, Unlabelled
 from .sets.sets import SETS
 from .tools.color import color_predictions
-from .training import checkpoint, engine, results
-from .training.batches import epoch_batches
+from .training import checkpoint, engine, frozen, results
 from .training.config import FINETUNE, finetune_options, flag, for_seed, printed
 from .training.evaluation import evaluate
-from .training.loader import load_batches
 from .training.ranks import Ranks, launch, world_size
 
 OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong way round (differences.md, row 21)
@@ -63,32 +55,45 @@ def main(argv: list[str] | None = None) -> int:
 
 def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples], ranks: Ranks) -> int:
     """For every seed: minimise, then score the best epoch on the test split. Apply the last seed's model."""
-    tested, epochs = {}, {}
+    tested = {}
+    epochs = {}
+    closed_form = data.options.get("linear") and not config.eval_only
     for seed in config.seeds:
         of_seed = for_seed(config, seed)
         task = build_task(of_seed, data, datasets, ranks)
-        if data.options.get("linear") and not config.eval_only:
-            tested[seed] = fit_head(of_seed, task, datasets, data.classes, ranks)
-        elif not config.eval_only and (stopped := train(of_seed, task, datasets, data.classes, ranks)):
-            return 128 + stopped
+        if closed_form:
+            tested[seed] = frozen.fit_head(of_seed, task, datasets, data.classes, ranks)
+        elif not config.eval_only:
+            stopped = train(of_seed, task, datasets, data.classes, ranks)
+            if stopped:
+                return 128 + stopped
+
+        # From here on the task is the model of the best epoch, with what its file says of the data.
         best = config.eval_only or f"{of_seed.out}/best.pt"
         model = weights.read_weights(best, weights.MODEL)
         weights.load_weights(task, model["state"], best)
-        if datasets:
-            splits, answer = {**model.get("splits", {}), **task.known["splits"]}, task.known.get("answer")
-            task.known = {"splits": splits, "answer": answer or model.get("answer"), "notes": data.notes}
-            if seed not in tested:
-                epochs[str(seed)] = float(model["epochs"])
-                tested[seed] = results.predict(task, datasets["test"], of_seed, ranks)
-            if ranks.rank == 0:
-                path = Path(of_seed.out) / "predictions.tsv"
-                results.write_predictions(path, tested[seed], data.classes or task.names, isinstance(task, Classes))
+        if not datasets:
+            continue
+        task.known = {
+            "splits": {**model.get("splits", {}), **task.known["splits"]},
+            "answer": task.known.get("answer") or model.get("answer"),
+            "notes": data.notes,
+        }
+        if not closed_form:
+            epochs[str(seed)] = float(model["epochs"])
+            tested[seed] = results.predict(task, datasets["test"], of_seed, ranks)
+        if ranks.rank == 0:
+            path = Path(of_seed.out) / "predictions.tsv"
+            results.write_predictions(path, tested[seed], data.classes or task.names, isinstance(task, Classes))
+
+    # The results of all seeds, then predictions for other structures.
     if tested and ranks.rank == 0:
         ranks.say(results.write_results(Path(config.out) / "results.json", config, task, tested, epochs))
     new = [apply(of_seed, path, task, data, ranks) for path in config.predict or ()]
-    older = {*Path(config.out).glob("report.html"), *Path(config.out).rglob("predicted-*.tsv")}.difference(new)
+    pages = [*Path(config.out).glob("report.html"), *Path(config.out).rglob("predicted-*.tsv")]
+    older = sorted(str(path) for path in {*pages}.difference(new))
     if older and not config.eval_only:
-        ranks.say(f"warning     older than this model, make them anew: {', '.join(sorted(map(str, older)))}")
+        ranks.say(f"warning     older than this model, make them anew: {', '.join(older)}")
     if not new and config.task in FINETUNE["predict"].only:
         plugin = f" {flag('plugin', config.plugin)}" if config.plugin else ""
         ranks.say(f"new files   siamdiff finetune --eval-only {best} --predict STRUCTURES{plugin}")
@@ -96,12 +101,13 @@ def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples
 
 
 def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks: Ranks) -> Path:
-    """Predict for all structures of a source, or every chain of them; returns the table. Others get another table."""
-    alone = data.options.get("each_chain", False) and not finished_store(Path(source))  # a store has its own entries
-    origin = structure_files(source, each_chain=alone)
-    store = ranks.first(lambda: open_store(origin, workers=config.num_workers or 1, beside=False))
+    """Predict for all structures of a source, or each chain of them; returns the table. Others get another table."""
+    in_store = finished_store(Path(source))  # which has its own entries
+    origin = structure_files(source, each_chain=data.options.get("each_chain", False) and not in_store)
+    store = ranks.build_in_turn(lambda: open_store(origin, workers=config.num_workers or 1, beside=False))
     unlabelled = Unlabelled(store, residues=data.options.get("residues", False))
     predictions = results.predict(task, unlabelled, config, ranks)
+
     name = Path(source).resolve().name.split(".")[0]
     path = Path(config.out).parent / f"predicted-{name}-{store.checksum[:6]}.tsv"
     if ranks.rank == 0:
@@ -119,30 +125,33 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Labe
     only applied needs none.
     """
     if model and config.predict and not config.data:
-        return LabelledData(classes=tuple(model["labels"]), options=model["options"]), {}  # classes are "labels" there
+        return LabelledData(classes=classes_of(model), options=model["options"]), {}
     needed = ("test",) if model or config.folds else tuple(SPLITS)  # all that is scored is in the test split
     data = SETS[config.task](config, needed)
-    options = {**data.options, "metric": config.metric, "linear": config.freeze} if data.options else {}
+    options = {}
+    if data.options:
+        options = {**data.options, "metric": config.metric, "linear": config.freeze}
     if model:
         options = model["options"]
-        own = data.options.keys() - {"column", "each_chain"}  # title and files may differ
-        if data.classes != tuple(model["labels"]) or any(options.get(name) != data.options[name] for name in own):
-            other = ", ".join(sorted({*data.classes} ^ {*model["labels"]})[:3])
-            source = f"{config.labels or config.data or 'the demo'}{other and f'; of one alone: {other}'}"
-            raise ConfigError(f"{config.eval_only} was trained on other labels than those of {source}")
+        check_labels(config, data, model)
+
+    # From the stores of the splits to samples.
     how = {"workers": config.num_workers or 1, "build": not config.dry_run}
-    stores = ranks.first(lambda: [data.open(split, **how) for split in needed])
+    stores = ranks.build_in_turn(lambda: [data.open(split, **how) for split in needed])
     datasets = {}
     if None not in stores:
         for split, store in zip(needed, stores):
             cropped = split == "train" or config.task == "msp"  # other tasks see whole structures in evaluation
             datasets[split] = data.samples(store, data.classes, config.max_residues if cropped else None)
+
+    # What the user should know about them.
     ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
     ranks.say("\n".join([f"labels      {data.about}", *(f"            {note}" for note in data.notes)]))
-    samples = ", ".join(f"{split} {x.num_targets}" for split, x in datasets.items()) or "not converted to a store yet"
-    ranks.say(f"samples     {samples}")
+    samples = ", ".join(f"{split} {x.num_targets}" for split, x in datasets.items())
+    ranks.say(f"samples     {samples or 'not converted to a store yet'}")
     warnings = remarks(datasets)
-    if config.folds and "test" in datasets and (size := len(datasets["test"].store)) < 4 * config.folds:
+    size = len(datasets["test"].store) if config.folds and datasets else 0
+    if 0 < size < 4 * (config.folds or 0):
         # A head that says little but its mean says less for a fold of high values. Of 20 random values rho is -.55 with
         # 20 folds, -.2 with 10, -.07 with 5.
         warnings.append(f"{config.folds} folds of {size} structures: below 4 in one, rho, r and AUROC come out too low")
@@ -151,6 +160,25 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Labe
     for warning in warnings:
         ranks.say(f"warning     {warning}")
     return replace(data, options=options, notes=[*data.notes, *warnings]), datasets
+
+
+def classes_of(model: dict) -> tuple[str, ...]:
+    """The classes that a model file predicts; it calls them "labels"."""
+    return tuple(model["labels"])
+
+
+def check_labels(config: Namespace, data: LabelledData, model: dict) -> None:
+    """Raise ConfigError if a model was trained on other labels. The title of the values and their files may differ."""
+    theirs = model["options"]
+    own = {name: value for name, value in data.options.items() if name not in ("column", "each_chain")}
+    same_options = all(theirs.get(name) == value for name, value in own.items())
+    if data.classes == classes_of(model) and same_options:
+        return
+    source = f"{config.labels or config.data or 'the demo'}"
+    alone = sorted({*data.classes} ^ {*classes_of(model)})
+    if alone:
+        source += f"; of one alone: {', '.join(alone[:3])}"
+    raise ConfigError(f"{config.eval_only} was trained on other labels than those of {source}")
 
 
 def build_task(config: Namespace, data: LabelledData, datasets: dict[str, Samples], ranks: Ranks) -> Task:
@@ -162,12 +190,16 @@ def build_task(config: Namespace, data: LabelledData, datasets: dict[str, Sample
         checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
     if config.freeze:
         encoder.requires_grad_(False)
+
+    # What the training split says before anything is learned; with --folds all structures are in the test split.
     sizes = {split: {"samples": x.num_targets, "structures": len(set(x.entry))} for split, x in datasets.items()}
     task.known = {"splits": sizes}
-    if (split := "test" if config.folds else "train") in datasets:
+    split = "test" if config.folds else "train"
+    if split in datasets:
         targets = datasets[split].targets()
         task.fit(targets, config.size)
-        task.known["answer"] = task.answer(targets) if len(targets) else None
+        task.known["answer"] = task.baseline(targets) if len(targets) else None
+
     trained = sum(p.numel() for p in task.parameters() if p.requires_grad)
     training = "" if config.eval_only else f", {trained:,} parameters to train"
     ranks.say(f"task        {config.task}, {config.level} level, seed {config.seed}{training}")
@@ -176,123 +208,40 @@ def build_task(config: Namespace, data: LabelledData, datasets: dict[str, Sample
     return task.to(ranks.device)
 
 
-def calibrate(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> None:
-    """Measure the means and variances of batch norm over 100 training batches, for a frozen encoder without training.
-
-    With mean 0 and variance 1 instead, values would grow from layer to layer. All processes see the same batches.
-    """
-    batches = epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
-    keys = [[(0, int(i)) for i in batch] for batch in batches]
-    with closing(load_batches(dataset, keys, config, ranks.device)) as loaded:
-        proteins = (sample.protein.to(ranks.device) for sample, _ in loaded)
-        update_bn(map(task.encoder.builder.select_nodes, proteins), task.encoder)
-
-
-class Embedded(Dataset):
-    """Samples whose `protein` is the input of the head (structures * B, d). The processes that load them make it."""
-
-    def __init__(self, samples: Samples, task: Task, amp: str):
-        self.samples, self.task, self.amp = samples, task, amp
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, key: tuple[int, int]) -> Sample:
-        return self.samples[key]
-
-    def collate(self, items: list[Sample]) -> tuple[Sample, list[str]]:
-        sample, names = self.samples.collate(items)
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=self.amp == "bf16"):
-            return replace(sample, protein=self.task.represent(sample)), names
-
-
-def embed(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> results.Predictions:
-    """The input of the head for every sample, as its score. On a CPU each sample goes alone, as in `siamdiff embed`."""
-    if ranks.device.type != "cpu":
-        return results.predict(task, dataset, config, ranks, task.represent)
-    alone = Namespace(**{**vars(config), "batch_size": 1})
-    return results.predict(task, Embedded(dataset, task, config.amp), alone, ranks, attrgetter("protein"))
-
-
-def fit_head(config: Namespace, task: Task, datasets: dict, classes: tuple, ranks: Ranks) -> results.Predictions:
-    """Embed the structures with the frozen encoder, then fit the linear head in closed form; write OUT/best.pt.
-
-    Returns predictions for the test split. Without --folds the head is that of the two other splits. With --folds it is
-    that of all structures, but each structure is predicted by a head of those in other folds, never by one that has
-    seen its sequence. Raises ConfigError if there are too few structures.
-    """
-    if checkpoint.checkpoints(Path(config.out)):
-        raise ConfigError(f"{config.out} holds checkpoints of another run: choose another --out")
-    learnt = [datasets["test"]] if config.folds else [datasets["train"], datasets["valid"]]
-    if not config.init_from:
-        calibrate(config, task, learnt[0], ranks)
-    parts = [embed(config, task, dataset, ranks) for dataset in learnt]
-    sequence = {name: key for x in learnt for name, key in zip(x.store.names, x.store.sequences, strict=True)}
-    groups = np.array([sequence[name] for part in parts for name in part.groups])
-    x, y = (np.concatenate([getattr(part, field) for part in parts]) for field in ("score", "target"))
-    fit = partial(linear.fit, kind=task.options["kind"], num_classes=len(classes))
-    y = task.standardise(torch.from_numpy(y).to(ranks.device)).cpu().numpy()
-    try:
-        head = fit(x, y, groups)
-        outputs = config.folds and linear.out_of_fold(fit, x, y, groups, config.folds)
-    except ValueError as error:
-        raise ConfigError(f"--freeze: {error}") from error
-    layer = task.head.layers[-1]
-    with torch.no_grad():
-        layer.weight.copy_(torch.from_numpy(head.weight))
-        layer.bias.copy_(torch.from_numpy(head.bias))
-    penalties = ", ".join(f"{penalty:g}" for penalty in sorted({*head.penalty}))
-    ranks.say(f"head        linear, of {len(y)} samples, penalty {penalties}")
-    if ranks.rank == 0:
-        write_model(config, task, classes, 0.0, {})
-    ranks.gather([])  # the others wait until it is there
-    if not config.folds:
-        return results.predict(task, datasets["test"], config, ranks)
-    score = task.score(torch.from_numpy(outputs).to(ranks.device)).double().cpu().numpy()
-    return replace(parts[0], score=score)
-
-
-def write_model(config: Namespace, task: Task, classes: tuple, epochs: float, valid: dict) -> None:
-    """Write OUT/best.pt: the model after so many epochs, with its metrics on the validation split."""
-    content = {name: getattr(config, name) for name in ("task", *weights.IDENTITY, "seed", "max_residues", "folds")}
-    content |= {"epochs": epochs, "valid": valid, "labels": list(classes), "options": task.options, **task.known}
-    weights.write_weights(f"{config.out}/best.pt", weights.MODEL, {**content, "state": task.state_dict()})
-
-
 def train(config: Namespace, task: Task, datasets: dict[str, Samples], classes: tuple[str, ...], ranks: Ranks) -> int:
     """Minimise; OUT/best.pt is the epoch with the best validation metric. Returns the signal that ended it, or 0."""
     metric, mode = task.decides
-
-    def score(epochs: float, values: dict[str, float]) -> float:
-        """The score the next epoch must beat. Not counted: a nan metric, or an epoch cut short by --max-steps."""
-        value = values[metric] if mode == "max" else -values[metric]
-        return value if epochs == int(epochs) and np.isfinite(value) else -np.inf
-
     path = Path(config.out) / "best.pt"
     best = -np.inf
 
+    def to_beat(epochs: float, values: dict[str, float]) -> float:
+        """What the next epoch must beat. Not counted: a nan metric, or an epoch cut short by --max-steps."""
+        value = values[metric] if mode == "max" else -values[metric]
+        counts = epochs == int(epochs) and np.isfinite(value)
+        return value if counts else -np.inf
+
     def validate(epochs: float) -> dict[str, float]:
         nonlocal best
-        predictions = results.predict(task, datasets["valid"], config, ranks)
-        values = task.metrics(predictions.score, predictions.target, predictions.groups)
-        values = {"samples": len(predictions.names), **values}
+        found = results.predict(task, datasets["valid"], config, ranks)
+        values = {"samples": len(found.names), **task.metrics(found.prediction, found.target, found.groups)}
         if metric == "loss":
-            values["loss"] = evaluate(task, every(datasets["valid"]), config, ranks)["loss"]
-        if score(epochs, values) > best or best == -np.inf:
-            best = score(epochs, values)
+            values["loss"] = evaluate(task, whole(datasets["valid"]), config, ranks)["loss"]
+        if to_beat(epochs, values) > best or best == -np.inf:
+            best = to_beat(epochs, values)
             if ranks.rank == 0:
-                write_model(config, task, classes, epochs, values)
+                results.write_model(config, task, classes, epochs, values)
         return values
 
     if config.freeze and not config.init_from:
-        calibrate(config, task, datasets["train"], ranks)
+        frozen.calibrate(config, task, datasets["train"], ranks)
     plateau = OFFICIAL_PLATEAU.get(config.task) if config.preset == "official" else task.decides
     bound_to = hashlib.sha256("\0".join([datasets["valid"].checksum, *classes]).encode()).hexdigest()
-    run = engine.Run(config, task, every(datasets["train"]), ranks, plateau, unit="samples", bound_to=bound_to)
+    run = engine.Run(config, task, whole(datasets["train"]), ranks, plateau, unit="samples", bound_to=bound_to)
     engine.begin(run)
     if run.step and path.exists():
         before = weights.read_weights(path, weights.MODEL)
-        best = score(before["epochs"], before["valid"])
+        best = to_beat(before["epochs"], before["valid"])
+
     stopped = engine.train(run, validate)
     if not stopped and best == -np.inf:
         reason = f"{metric} could not be measured, or none was whole"
@@ -300,6 +249,6 @@ def train(config: Namespace, task: Task, datasets: dict[str, Samples], classes: 
     return stopped
 
 
-def every(dataset: Samples) -> Subset:
+def whole(dataset: Samples) -> Subset:
     """All samples of a data set."""
     return Subset(dataset, range(len(dataset)))

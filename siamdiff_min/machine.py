@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import platform
 import resource
+import subprocess
 import sys
 import threading
 import time
@@ -53,6 +54,20 @@ def versions() -> dict[str, str]:
     return {package.__name__: package.__version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
+def git_commit(file: Path) -> str | None:
+    """The commit of the repository that a file belongs to, and "changed" if the work tree differs; None without one."""
+    git = ["git", "-C", str(file.resolve().parent)]
+    try:
+        tracked = subprocess.run([*git, "ls-files", "--error-unmatch", file.name], capture_output=True, timeout=10)
+        if tracked.returncode:
+            return None
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10).stdout.strip()
+        change = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):  # no git here
+        return None
+    return f"{commit}, changed" if change.stdout.strip() else commit
+
+
 def peak_memory(device: torch.device) -> float:
     """Most memory this process has used so far, in MB: of the GPU's tensors when on one."""
     if device.type == "cuda":
@@ -89,11 +104,22 @@ def cores() -> int:
         own = len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
         return os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(own, int(quota) // int(period)))
-    except (OSError, ValueError):  # no such file, or no quota: "max"
-        return own
+    return max(1, min(own, _quota()))
+
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def _quota() -> int:
+    """The CPU cores that a container may use, of cgroup version 2 or 1; a large number if there is no limit."""
+    for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
+        try:
+            quota, period = " ".join((CGROUP / file).read_text() for file in files).split()
+            if int(quota) > 0:  # version 1 writes -1 for no limit, version 2 "max"
+                return int(quota) // int(period)
+        except (OSError, ValueError):
+            continue
+    return sys.maxsize
 
 
 def no_memory_left(error: BaseException) -> bool:

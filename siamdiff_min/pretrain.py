@@ -14,14 +14,19 @@ from torch.utils.data import Subset
 
 from .conventions import CONVENTIONS
 from .encoders import weights
+from .pretraining.objective import Objective
 from .reading.crops import Crops, split
 from .reading.store import open_store
 from .training import checkpoint
-from .training.config import pretrain_options, printed
+from .training.config import parent_of, pretrain_options, printed
 from .training.engine import Run, begin, train
 from .training.evaluation import evaluate
 from .training.metrics_file import summary
 from .training.ranks import Ranks, launch, world_size
+
+# Held-out proteins that are measured, each DRAWS times, after every epoch: of 365,000 structures 5 % would be 18,000.
+VALIDATED = 500
+HELD_OUT_SEED = 0  # of the crops of held-out proteins
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
             return 0
 
         def validate(epochs: float) -> dict[str, float]:
-            return evaluate(objective, held_out, config, ranks)
+            return evaluate(objective, held_out, config, ranks, Path(config.out) / "valid.tsv")
 
         with ranks.alone_in(config.out):
             run = Run(config, objective, data, ranks)
@@ -48,17 +53,23 @@ def main(argv: list[str] | None = None) -> int:
             stopped = train(run, validate)
             if stopped:
                 return 128 + stopped
-            path = Path(config.out) / "encoder.pt"
             if ranks.rank == 0:
-                identity = config.encoder, config.level, config.size, config.preset
-                stages = getattr(objective, "stages", {}).values()
-                learned = hasattr(objective, "seq_mlp") and (not stages or any(x.weight_sequence for x in stages))
-                head = {"seq_mlp": objective.seq_mlp.state_dict()} if learned else {}
-                origin = {"method": config.method, "config": vars(config)}
-                weights.save_encoder_file(path, objective.encoder, *identity, **origin, **head)
-                ranks.say(summary(Path(config.out) / "metrics.jsonl"))
-            ranks.say(f"encoder     {path}")
+                save_encoder(objective, run)
+                ranks.say(summary(run.metrics))
+            run.warn_of_infinite()
+            ranks.say(f"encoder     {Path(config.out) / 'encoder.pt'}")
     return 0
+
+
+def save_encoder(objective: torch.nn.Module, run: Run) -> None:
+    """Write OUT/encoder.pt, with the heads that the objective keeps and what the encoder learned from."""
+    config = run.config
+    identity = config.encoder, config.level, config.size, config.preset
+    kept = objective.kept_heads() if isinstance(objective, Objective) else {}
+    heads = {name: head.state_dict() for name, head in kept.items()}
+    origin = {"method": config.method, "steps": run.step, "config": vars(config)}
+    path = Path(config.out) / "encoder.pt"
+    weights.save_encoder_file(path, objective.encoder, *identity, **origin, **heads)
 
 
 def open_data(config: Namespace, ranks: Ranks) -> tuple[Subset, Subset] | tuple[None, None]:
@@ -68,16 +79,21 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[Subset, Subset] | tuple[
     None.
     """
     source = config.data or "demo set (bundled structures; --data for your own)"
-    store = ranks.first(lambda: open_store(config.data, config.store, config.num_workers or 1, not config.dry_run))
+    workers = config.num_workers or 1
+    store = ranks.build_in_turn(lambda: open_store(config.data, config.store, workers, not config.dry_run))
     if store is None:
         ranks.say(f"data        {source}: not converted to a store yet")
         return None, None
     train, valid = split(store, config.valid_fraction)
-    ranks.say(f"data        {source}: {len(train)} proteins to train on, {len(valid)} held out")
+    measured = sorted(sorted(valid, key=lambda index: store.sequences[index])[:VALIDATED])  # the hash of a sequence
+    only = f", {len(measured)} of them are measured" if len(measured) < len(valid) else ""
+    ranks.say(f"data        {source}: {len(train)} proteins to train on, {len(valid)} held out{only}")
     if not valid:
         ranks.say("warning     no protein is held out, so there is no validation: --valid-fraction")
-    crops = Crops(store, config.max_length, config.seed, CONVENTIONS[config.preset].last_window)
-    return Subset(crops, train), Subset(crops, valid)
+    last_window = CONVENTIONS[config.preset].last_window
+    crops = Crops(store, config.max_length, config.seed, last_window)
+    held_out = Crops(store, config.max_length, HELD_OUT_SEED, last_window)  # the same crops whatever --seed is
+    return Subset(crops, train), Subset(held_out, measured)
 
 
 def build_objective(config: Namespace, ranks: Ranks) -> torch.nn.Module:
@@ -90,6 +106,8 @@ def build_objective(config: Namespace, ranks: Ranks) -> torch.nn.Module:
     if len(getattr(objective, "stages", ())) > len(config.epochs):
         ranks.say(f"warning     {config.method} is trained in stage 1 alone: a plugin adds its name to STAGED for both")
     count, part = (sum(p.numel() for p in module.parameters()) for module in (objective, encoder))
+    if config.size != "paper" and parent_of(config.method) is None:
+        ranks.say(f"note        its row in TABLE_5 counts: --size {config.size} changes the network, not batch or rate")
     ranks.say(f"objective   {config.method}, {config.level} level, preset {config.preset}: {count:,} parameters")
     ranks.say(f"encoder     {config.encoder}, size {config.size}: {part:,} parameters")
     return objective

@@ -1,6 +1,6 @@
 """Every published table of the studies again, from the kept answers.
 
-    python -m studies [2026-11 2026-12-scale ...] [--sites SITES] [--sites315 SITES315] [--stability STABILITY]
+    python -m studies [2026-11 2026-11-scale ...] [--sites SITES] [--sites315 SITES315] [--stability STABILITY]
 
 Two benchmarks need the sets of others, which may not be kept here: SITES and STABILITY are described in
 2026-11-benchmarks/README.md. Without them their tables are left out, and a line says so.
@@ -15,7 +15,7 @@ from benchmarks import ddg, ppis, probe_report
 from siamdiff_min.files import console
 
 HERE = Path(__file__).parent
-SCALE = HERE / "2026-12-scale/results"
+SCALE = HERE / "2026-11-scale/results"
 BENCHMARKS = HERE / "2026-11-benchmarks/results"
 Part = tuple[str, Callable[[], list[str]]]  # a title, and what gives the lines below it
 
@@ -51,11 +51,11 @@ def of_2026_11_benchmarks(args: argparse.Namespace) -> Iterator[Part]:
     yield "results.md: Test_60 without three chains", lambda: sites(args.sites, "ppis", "1b6cB", "3cbjA", "1jmoA")
     yield "results.md: Test_315", lambda: sites(args.sites315, "ppis315")
     yield "results.md: S461", lambda: stability(BENCHMARKS / "ddg")
-    yield "2026-12-scale/results.md: S461, a second look", lambda: stability(SCALE / "ddg")
+    yield "2026-11-scale/results.md: S461, a second look", lambda: stability(SCALE / "ddg")
 
 
-def of_2026_12_scale(args: argparse.Namespace) -> Iterator[Part]:
-    tables = importlib.import_module("studies.2026-12-scale.tables")
+def of_scale(args: argparse.Namespace) -> Iterator[Part]:
+    tables = importlib.import_module("studies.2026-11-scale.tables")
     yield "results.md: the curve, and all rows", lambda: tables.report(SCALE)
     yield "results.md: residue types", lambda: tables.residue_types(SCALE / "res")
     yield "results.md: nearest neighbours", lambda: tables.neighbours(SCALE / "neighbours.tsv")
@@ -63,8 +63,8 @@ def of_2026_12_scale(args: argparse.Namespace) -> Iterator[Part]:
     yield "docs/results.md: all encoders, old test families", lambda: probe_report.report(folders)
 
 
-def of_2026_12_mutants(args: argparse.Namespace) -> Iterator[Part]:
-    tables = importlib.import_module("studies.2026-12-mutants.tables")
+def of_mutants(args: argparse.Namespace) -> Iterator[Part]:
+    tables = importlib.import_module("studies.2026-11-mutants.tables")
     yield "results.md: learning curves", tables.curves
     yield "results.md: the model minus others", tables.gains
     yield "results.md: every assay", tables.proteins
@@ -72,8 +72,8 @@ def of_2026_12_mutants(args: argparse.Namespace) -> Iterator[Part]:
     yield "results.md: S461 without measurements", tables.zero_shot
 
 
-STUDIES = {"2026-11": of_2026_11, "2026-11-benchmarks": of_2026_11_benchmarks, "2026-12-scale": of_2026_12_scale}
-STUDIES |= {"2026-12-mutants": of_2026_12_mutants}
+STUDIES = {"2026-11": of_2026_11, "2026-11-benchmarks": of_2026_11_benchmarks, "2026-11-scale": of_scale}
+STUDIES |= {"2026-11-mutants": of_mutants}
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -11,7 +11,8 @@ import torch
 from conftest import generator, real_protein
 from sklearn.metrics import average_precision_score, matthews_corrcoef, roc_auc_score
 
-from benchmarks import ddg, ppis, probe
+import siamdiff_min
+from benchmarks import ddg, encoder_card, ppis, probe, relatives
 from benchmarks.families import families
 from benchmarks.pdb import write_pdb
 from benchmarks.superpose import CUTOFFS, gdt_ts, superpose
@@ -258,3 +259,35 @@ def test_gdt_is_close_to_the_best_over_all_subsets():
         found.append(gdt_ts(model, native))
         assert found[-1] <= best[-1] + 1e-12
     assert sum(found) > 0.95 * sum(best)
+
+
+def test_the_nearest_relatives_are_counted(tmp_path, capsys):
+    """Two copies of each of two chains are relatives; by composition, states and vectors each finds the other."""
+    lines = ["id\tcluster"]
+    for name in ("1A19_A", "5PTI_A"):
+        for copy in "xy":
+            write_pdb(tmp_path / f"{name}{copy}.pdb", siamdiff_min.bundled(name).protein)
+            lines.append(f"{name}{copy}\t{name}")
+    (tmp_path / "table.tsv").write_text("\n".join(lines) + "\n")
+    states = {file.stem: np.arange(30) * (1 + (file.stem[0] == "1")) % 20 for file in tmp_path.glob("*.pdb")}
+    np.savez(tmp_path / "states.npz", **states)
+    command = [str(tmp_path), str(tmp_path / "table.tsv"), "composition", "random", "siamdiff-residue"]
+    relatives.main([*command, "--states", str(tmp_path / "states.npz")])
+    rows = ["composition", "random weights, as built", "siamdiff-residue", "3Di states", "pairs of 3Di states"]
+    assert capsys.readouterr().out.splitlines() == [f"{row}: 4 of 4" for row in rows]
+
+
+def test_vectors_without_an_error_are_not_moved():
+    x = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
+    assert encoder_card.moved_by_error([x], [x]) == (0.0, 1.0)
+    swapped = torch.cat([x[1:2], x[:1], x[2:]])
+    shift, own = encoder_card.moved_by_error([x], [swapped])
+    expected = 2 * (x[0] - x[1]).norm() / (x - x.mean(0)).norm(dim=1).sum()
+    assert own == pytest.approx(7 / 9) and shift == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_component_along_the_length_is_found():
+    lengths = torch.arange(20, 60)
+    noise = 0.01 * torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    means = lengths.log()[:, None] * torch.tensor([3.0, 0, -1, 0, 0]) + noise
+    assert encoder_card.correlation_with_length(means, lengths) > 0.999

@@ -41,7 +41,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "studies").rglob("*.md")]
 PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "siamdiff_min/reading/bundle", "tests/golden")]
 PAST = {"CHANGELOG.md", "tried.md", "plan.md"}  # they name what is no more, or not yet
-ENDED = {"2026-11", "2026-11-benchmarks", "2026-12-scale"}  # studies, whose pages name commands as they were run
+ENDED = {"2026-11", "2026-11-benchmarks", "2026-11-scale"}  # studies, whose pages name commands as they were run
 CURRENT = [page for page in PAGES if page.name not in PAST and not ENDED & {*page.parts}]
 TEXT = (ROOT / "docs" / "extending.md").read_text()
 README = (ROOT / "README.md").read_text()
@@ -315,7 +315,7 @@ def test_the_page_on_gearnets_weights_runs_and_prints_what_it_says(folder, monke
     monkeypatch.setitem(GEARNET_DIMS, "paper", {"residue": [32] * 6, "atom": [128] * 6})
     state = ENCODERS["gearnet"]("residue", "paper", "official").state_dict()
     torch.save({"model": {f"model.{name}": x for name, x in state.items()}, "optimizer": {}}, "mc_gearnet_edge.pth")
-    page = (ROOT / "docs" / "gearnet.md").read_text()
+    page = (ROOT / "docs" / "encoders.md").read_text()
     blocks = re.findall(r"<!-- run -->\n```python\n(.*?)^```$", page, flags=re.M | re.S)
     (said,) = re.findall(r"^```text\n(.*?)^```$", page, flags=re.M | re.S)
     Path("gearnet.py").write_text("\n".join(blocks))
@@ -451,8 +451,8 @@ def test_options_in_a_sentence_exist(page):
 
 
 def test_every_key_of_metrics_is_explained():
-    """docs/usage.md names whatever an objective or a task logs, and what a line has besides."""
-    text = (ROOT / "docs" / "usage.md").read_text().partition("## Every key of metrics.jsonl")[2]
+    """docs/outputs.md names whatever an objective or a task logs, and what a line has besides."""
+    text = (ROOT / "docs" / "outputs.md").read_text().partition("## Every key of metrics.jsonl")[2]
     with tarfile.open(bundle_path() / "structures.tar") as archive:
         data = archive.extractfile("5PTI_A.pdb.gz").read()
     protein = read_structure("5PTI_A", data).protein.crop(0, 20)

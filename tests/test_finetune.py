@@ -251,7 +251,7 @@ def minimised(tmp_path, monkeypatch):
         Path(config.out).mkdir(parents=True, exist_ok=True)
 
         def predict(task, data, *_):
-            return Namespace(score=data, target=next(calls), groups=(), names=())
+            return Namespace(prediction=data, target=next(calls), groups=(), names=())
 
         def train(run, validate):
             started.append(run.plateau)

@@ -27,6 +27,7 @@ def test_what_a_user_calls_is_there():
     assert called <= set(siamdiff_min.__all__)
     assert all(hasattr(siamdiff_min, name) for name in siamdiff_min.__all__)
     assert set(siamdiff_min.__all__) <= set(dir(siamdiff_min))
+    assert set(siamdiff_min.ON_DEMAND) == {name for name in siamdiff_min.__all__ if not name.endswith("Error")}
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         siamdiff_min.nothing  # noqa: B018
 
@@ -165,3 +166,29 @@ def test_the_encoders_of_the_package_are_listed():
         steps = f"after {about['steps']} steps of {about['method']}: {about['data']}"
         assert sentence == f"gearnet of size {about['size']} at {name.partition('-')[2]} level, {steps}"
         assert about["steps"] > 1000 and "chains" in about["data"]
+
+
+OLD_PLUGIN = """
+from siamdiff_min.data.labelled import LabelledData
+from siamdiff_min.data.samples import SAMPLES, ValueSamples
+from siamdiff_min.data.sets import SETS
+from siamdiff_min.data.sources import Listing, Origin, Source, find_structures
+from siamdiff_min.data.store import ProteinStore, open_store
+from siamdiff_min.data import bundled
+SETS["mine"] = lambda config, needed: LabelledData()
+"""
+
+
+def test_plugins_of_0_4_find_the_modules_they_knew():
+    """The same objects under both names: a row that an old plugin adds is a row of today's table."""
+    from siamdiff_min.reading import bundled, sources, store
+    from siamdiff_min.sets import labelled_set, sets
+
+    names = {}
+    try:
+        exec(OLD_PLUGIN, names)
+        assert sets.SETS.pop("mine") and names["SETS"] is sets.SETS
+    finally:
+        sets.SETS.pop("mine", None)
+    assert names["LabelledData"] is labelled_set.LabelledData and names["Origin"] is sources.Origin
+    assert names["open_store"] is store.open_store and names["bundled"] is bundled

@@ -13,7 +13,9 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch.nn import functional as F
 
-PENALTIES = np.logspace(-1, 6, 8)  # times the sum of squared weights of the standardised features
+# Times the sum of squared weights of the standardised features: from hardly any to so much that only the mean is left.
+# Factors of ten are fine enough, as the loss is flat around its minimum.
+PENALTIES = np.logspace(-1, 6, 8)
 FOLDS = 5  # to choose among them
 MOST = 1000  # rows that choose. The best penalty depends on the noise, not on the number of rows
 LOSSES = {  # kind of the targets -> (outputs, targets) -> mean loss
@@ -47,7 +49,9 @@ def fit(x: np.ndarray, y: np.ndarray, groups: Sequence, kind: str, num_classes: 
     """
     if kind not in LOSSES:
         raise ValueError(f"there is no linear head for labels of the kind {kind}")
-    x, y, groups = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64), np.asarray(groups)
+    x = np.asarray(x, dtype=np.float64)
+    y = np.asarray(y, dtype=np.float64)
+    groups = np.asarray(groups)
     heads = []
     for column in y.reshape(len(y), -1).T:
         there = ~np.isnan(column)
@@ -58,13 +62,17 @@ def fit(x: np.ndarray, y: np.ndarray, groups: Sequence, kind: str, num_classes: 
 def out_of_fold(fit: Callable, x: np.ndarray, y: np.ndarray, groups: np.ndarray, folds: int) -> np.ndarray:
     """Outputs (K, C) for all rows, each by the head that `fit(x, y, groups)` makes of the rows in other folds."""
     fold = folds_of(y, groups, folds)
-    outputs, rows = [], []
+    outputs = []
+    rows = []
     for k in range(folds):
         others = fold != k
         head = fit(x[others], y[others], groups[others])
         outputs.append(head(x[~others]))
         rows.append(np.flatnonzero(~others))
-    return np.concatenate(outputs)[np.argsort(np.concatenate(rows))]  # in the order of x
+
+    # From the order of the folds back to that of x: rows[order] are 0, 1, 2 ...
+    order = np.argsort(np.concatenate(rows))
+    return np.concatenate(outputs)[order]
 
 
 def folds_of(y: np.ndarray, groups: np.ndarray, folds: int) -> np.ndarray:
@@ -72,34 +80,52 @@ def folds_of(y: np.ndarray, groups: np.ndarray, folds: int) -> np.ndarray:
 
     Raises ValueError if there are fewer groups than folds.
     """
-    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
-    if len(first) < folds:
-        raise ValueError(f"{folds} folds need as many different structures with a value, there are {len(first)}")
-    value, random = y.reshape(len(y), -1)[first, 0], np.random.default_rng(0)
-    order = np.lexsort((random.random(len(first)), value))  # by value, equal ones by chance
+    _, first_row, group = np.unique(groups, return_index=True, return_inverse=True)
+    count = len(first_row)
+    if count < folds:
+        raise ValueError(f"{folds} folds need as many different structures with a value, there are {count}")
+
+    # The groups from the lowest value to the highest, equal ones by chance.
+    random = np.random.default_rng(0)
+    value = y.reshape(len(y), -1)[first_row, 0]
+    by_value = np.lexsort((random.random(count), value))
+
     # Every fold gets one of each `folds` groups of similar value, by chance. If the lowest of them were always in one
     # fold, a head that says the mean of the others would look worse than chance.
-    order = order[np.lexsort((random.random(len(first)), np.arange(len(first)) // folds))]
-    return (order.argsort() % folds)[group]
+    similar = np.arange(count) // folds
+    order = by_value[np.lexsort((random.random(count), similar))]
+    place = order.argsort()
+    return (place % folds)[group]
 
 
 def _with_best_penalty(x: np.ndarray, y: np.ndarray, groups: np.ndarray, kind: str, num_classes: int) -> Head:
     """The head of one output, or of all classes."""
-    mean, std = x.mean(0), x.std(0)
+    mean = x.mean(0)
+    std = x.std(0)
     std = np.where(std > 1e-6 * np.abs(mean), std, 1.0)  # 1.0: the same in all rows
-    z, basis = (x - mean) / std, None
-    if len(z) < z.shape[1]:  # the weights are sums of rows, so as many numbers are enough: the same head, faster
-        basis, z = np.linalg.qr(z.T)
-        z = z.T
+    z = (x - mean) / std
+
+    # The weights are sums of rows: with fewer rows than features as many numbers are enough, for the same head.
+    basis = None
+    if len(z) < z.shape[1]:
+        basis, coordinates = np.linalg.qr(z.T)
+        z = coordinates.T
+
+    # Which penalty has the smallest loss on rows that were left out?
     some = np.random.default_rng(0).permutation(len(y))[:MOST]
-    folds, losses = max(2, min(FOLDS, len(np.unique(groups[some])))), []
-    solvers = [partial(_solve, kind=kind, num_classes=num_classes, penalty=penalty) for penalty in PENALTIES]
-    target = torch.from_numpy(y[some].astype(int) if kind == "classes" else y[some])
-    for solve in solvers:
+    folds = max(2, min(FOLDS, len(np.unique(groups[some]))))
+    integers = kind == "classes"
+    target = torch.from_numpy(y[some].astype(int) if integers else y[some])
+    losses = []
+    for penalty in PENALTIES:
+        solve = partial(_solve, kind=kind, num_classes=num_classes, penalty=penalty)
         output = torch.from_numpy(out_of_fold(solve, z[some], y[some], groups[some], folds))
-        losses.append(LOSSES[kind](output if kind == "classes" else output[:, 0], target))
-    head = solvers[np.argmin(losses)](z, y, groups)
-    weight = (head.weight if basis is None else head.weight @ basis.T) / std
+        losses.append(LOSSES[kind](output if integers else output[:, 0], target))
+
+    # The head of all rows with it, for features that are not standardised.
+    head = _solve(z, y, groups, kind, num_classes, PENALTIES[np.argmin(losses)])
+    weight = head.weight if basis is None else head.weight @ basis.T
+    weight = weight / std
     return Head(weight, head.bias - weight @ mean, head.penalty)
 
 
@@ -107,21 +133,26 @@ def _solve(z: np.ndarray, y: np.ndarray, _: np.ndarray, kind: str, num_classes: 
     """The head of standardised features with this penalty."""
     if kind == "regression":
         model = Ridge(penalty).fit(z, y)
-        weight, bias = model.coef_[None], np.array([model.intercept_])
+        weight = model.coef_[None]
+        bias = np.array([model.intercept_])
     elif kind == "classes":
         weight, bias = _logistic(z, y, num_classes, penalty)
     else:
-        weight, bias = (x[1:] - x[:1] for x in _logistic(z, y, 2, penalty))
+        weight, bias = _logistic(z, y, 2, penalty)
+        weight = weight[1:] - weight[:1]
+        bias = bias[1:] - bias[:1]
     return Head(weight, bias, np.full(len(bias), penalty))
 
 
 def _logistic(z: np.ndarray, y: np.ndarray, classes: int, penalty: float) -> tuple[np.ndarray, np.ndarray]:
     """Weights and biases of logits. A class that no row has is as probable as in half a row."""
-    weight, bias = np.zeros((classes, z.shape[1])), np.full(classes, np.log(0.5 / len(y)))
+    weight = np.zeros((classes, z.shape[1]))
+    bias = np.full(classes, np.log(0.5 / len(y)))
     present = np.unique(y).astype(int)
     bias[present] = 0
     if len(present) > 1:
         model = LogisticRegression(C=1 / penalty, max_iter=1000).fit(z, y)
         rows = present[-len(model.coef_) :]  # of two classes, the first has the logit 0
-        weight[rows], bias[rows] = model.coef_, model.intercept_
+        weight[rows] = model.coef_
+        bias[rows] = model.intercept_
     return weight, bias

@@ -21,6 +21,13 @@ from ..statistics import Entropy, Statistic, Variance
 from . import metrics
 from .sample import Sample
 
+RENAMED = {  # methods of a task -> their names in version 0.4, which plugins may define or call
+    "to_prediction": "score",
+    "baseline_loss": "constant",
+    "baseline": "answer",
+    "baseline_metrics": "constant_metrics",
+}
+
 
 class Task(nn.Module):
     """The base of all tasks: a head of three layers, as wide as the output of the encoder."""
@@ -36,20 +43,29 @@ class Task(nn.Module):
     measures: Sequence[str]  # functions of `downstream.metrics`; the first decides which epoch is the best
     best: str | None = None  # "max" or "min", if the first measure is your own; without it the loss decides
     loss: Callable[[Tensor, Tensor], Tensor]  # (output of the head, target) -> loss of every sample (B,)
-    constant: Callable[[Tensor], Statistic]  # (target) -> the loss of the best constant prediction
-    score: Callable[[Tensor], Tensor]  # (output) -> probabilities, or values in the units of the target
+    baseline_loss: Callable[[Tensor], Statistic]  # (target) -> the loss of the best constant prediction
+    to_prediction: Callable[[Tensor], Tensor]  # (output) -> probabilities, or values in the units of the target
     options: Mapping = {}  # what a model file keeps beside the classes, to build the task again
-    known: Mapping = {}  # about the data: the constant `answer`; samples and structures of all `splits`; `notes`
+    known: Mapping = {}  # about the data: the baseline ("answer"); samples and structures of all "splits"; "notes"
 
     def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
         super().__init__()
-        self.encoder, d = encoder, encoder.out_dim
-        self.head = MLP(self.structures * d, d, d, num_outputs or self.num_outputs)
+        self.encoder = encoder
+        width = encoder.out_dim
+        self.head = MLP(self.structures * width, width, width, num_outputs or self.num_outputs)
+
+    def __init_subclass__(cls):
+        """Give every method of `RENAMED` that a class defines its other name too."""
+        super().__init_subclass__()
+        for new, old in RENAMED.items():
+            for name, other in ((new, old), (old, new)):
+                if name in vars(cls):
+                    setattr(cls, other, vars(cls)[name])
 
     def forward(self, sample: Sample, generator: torch.Generator | None = None) -> tuple[Tensor, dict[str, Statistic]]:
         """Mean loss of a batch, and what to log. Nothing is drawn: only objectives of pre-training need a generator."""
         loss = self.loss(self.predict(sample), sample.target).mean()
-        return loss, {"loss_constant": self.constant(sample.target)}
+        return loss, {"loss_constant": self.baseline_loss(sample.target)}
 
     def predict(self, sample: Sample) -> Tensor:
         """Output of the head (B, num_outputs) in float32: logits, or standardised values."""
@@ -69,7 +85,8 @@ class Task(nn.Module):
             chosen = chosen & (protein.atom_name == CA)
         weight = chosen.to(encoding.node.dtype)
         count = segment_sum(weight, protein.atom_protein, protein.num_proteins)
-        return segment_sum(encoding.node * weight[:, None], protein.atom_protein, protein.num_proteins) / count[:, None]
+        total = segment_sum(encoding.node * weight[:, None], protein.atom_protein, protein.num_proteins)
+        return total / count[:, None]
 
     def fit(self, targets: np.ndarray, size: str) -> None:
         """Prepare for the targets of the training split; `size` is the size of the encoder. By default nothing."""
@@ -78,34 +95,47 @@ class Task(nn.Module):
         """The target in the units of the outputs."""
         return target
 
-    def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+    def metrics(self, prediction: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
         """The metrics over a whole split. Of several properties: of each, and for every metric their mean."""
         if not self.properties:
-            return {name: getattr(metrics, name)(score, target) for name in self.measures}
-        values, there = {}, ~np.isnan(target)
+            return {name: getattr(metrics, name)(prediction, target) for name in self.measures}
+        values = {}
+        there = ~np.isnan(target)
         for name in self.measures:
-            own = [getattr(metrics, name)(s[m], t[m]) for s, t, m in zip(score.T, target.T, there.T)]
-            comparable = np.array(own) / self.unit(name)
-            values[name] = float(comparable[np.isfinite(comparable)].mean()) if np.isfinite(own).any() else np.nan
-            values |= {f"{name}:{of}": x for of, x in zip(self.properties, own)}
+            compute = getattr(metrics, name)
+            of_properties = []
+            for i, measured in enumerate(there.T):
+                of_properties.append(compute(prediction[measured, i], target[measured, i]))
+            comparable = np.array(of_properties) / self.unit(name)
+            finite = comparable[np.isfinite(comparable)]
+            values[name] = float(finite.mean()) if len(finite) else np.nan
+            for of, value in zip(self.properties, of_properties):
+                values[f"{name}:{of}"] = value
         return values
 
     def unit(self, measure: str) -> np.ndarray | float:
         """What a measure of each property is divided by before the mean over properties is taken."""
         return 1.0
 
-    def answer(self, targets: np.ndarray) -> dict:
-        """The best answer that looks at nothing, from the targets of the training split (K, ...): their mean."""
+    def baseline(self, targets: np.ndarray) -> dict:
+        """The best prediction that looks at nothing, from the targets of the training split (K, ...): their mean."""
         return {"mean": np.nanmean(targets, 0).tolist()}
 
-    def constant_metrics(self, answer: Mapping, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        """The metrics of this answer: absolute errors of its median, all others of its mean."""
+    def baseline_metrics(self, baseline: Mapping, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        """The metrics of this baseline: absolute errors of its median, all others of its mean."""
         found = {}
-        for which in [which for which in ("mean", "median") if which in answer]:
-            score = np.broadcast_to(values := np.array(answer[which]), (len(target), *values.shape))
-            of_all = self.metrics(score, target, groups)
-            found |= {name: x for name, x in of_all.items() if which == "mean" or name.startswith("mae")}
+        for which in ("mean", "median"):
+            if which not in baseline:
+                continue
+            values = np.array(baseline[which])
+            prediction = np.broadcast_to(values, (len(target), *values.shape))
+            for name, value in self.metrics(prediction, target, groups).items():
+                if which == "mean" or name.startswith("mae"):
+                    found[name] = value
         return found
+
+    answer = baseline  # the names of version 0.4
+    constant_metrics = baseline_metrics
 
     @property
     def decides(self) -> tuple[str, str]:
@@ -118,7 +148,9 @@ class Task(nn.Module):
         if self.best and measure == self.measures[0]:
             return self.best
         name = measure.partition(":")[0]  # of several properties it is NAME:PROPERTY
-        return "min" if name in metrics.LESS_IS_BETTER else "max" if name in metrics.MORE_IS_BETTER else None
+        if name in metrics.LESS_IS_BETTER:
+            return "min"
+        return "max" if name in metrics.MORE_IS_BETTER else None
 
     def train(self, mode: bool = True) -> Task:
         """Training mode. A frozen encoder stays in evaluation mode, and so does its batch norm."""
@@ -141,11 +173,12 @@ class Binary(Task):
         loss = F.binary_cross_entropy_with_logits(output, known, reduction="none")
         return over_measured(loss, target) if self.properties else loss.mean(-1)
 
-    def constant(self, target: Tensor) -> Entropy:
+    def baseline_loss(self, target: Tensor) -> Entropy:
         target = target.view(len(target), -1)
-        return Entropy(torch.stack([(target == 0).sum(0), (target == 1).sum(0)], dim=-1).to(target.dtype))
+        counts = torch.stack([(target == 0).sum(0), (target == 1).sum(0)], dim=-1)
+        return Entropy(counts.to(target.dtype))
 
-    def score(self, output: Tensor) -> Tensor:
+    def to_prediction(self, output: Tensor) -> Tensor:
         return output.double().sigmoid().squeeze(-1)
 
 
@@ -161,7 +194,7 @@ class MultiLabel(Binary):
             with torch.no_grad():
                 self.head.layers[-1].bias.copy_(frequency.logit())
 
-    def score(self, output: Tensor) -> Tensor:
+    def to_prediction(self, output: Tensor) -> Tensor:
         return output.double().sigmoid()
 
 
@@ -173,13 +206,13 @@ class Classes(Task):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(output, target, reduction="none")
 
-    def constant(self, target: Tensor) -> Entropy:
+    def baseline_loss(self, target: Tensor) -> Entropy:
         return Entropy.of(target, self.head.layers[-1].out_features)
 
-    def score(self, output: Tensor) -> Tensor:
+    def to_prediction(self, output: Tensor) -> Tensor:
         return output.double().softmax(-1)
 
-    def answer(self, targets: np.ndarray) -> dict:
+    def baseline(self, targets: np.ndarray) -> dict:
         """The shares of the classes; the commonest is chosen."""
         count = np.bincount(targets, minlength=self.head.layers[-1].out_features)
         return {"mean": (count / len(targets)).tolist()}
@@ -196,7 +229,8 @@ class Regression(Task):
         self.register_buffer("std", torch.ones(num_outputs or ()))
 
     def fit(self, targets: np.ndarray, size: str) -> None:
-        mean, std = np.nanmean(targets, 0), np.nanstd(targets, 0)
+        mean = np.nanmean(targets, 0)
+        std = np.nanstd(targets, 0)
         self.mean.copy_(torch.as_tensor(mean))
         self.std.copy_(torch.as_tensor(np.where(std > 1e-6 * np.abs(mean), std, 1.0)))  # 1.0: all values are the same
 
@@ -211,16 +245,16 @@ class Regression(Task):
         error = (output.view(target.shape) - self.standardise(known)).square()
         return over_measured(error, target) if self.properties else error
 
-    def constant(self, target: Tensor) -> Variance:
+    def baseline_loss(self, target: Tensor) -> Variance:
         standardised = self.standardise(target)
         return Variance.of(standardised[~standardised.isnan()] if self.properties else standardised)
 
-    def score(self, output: Tensor) -> Tensor:
+    def to_prediction(self, output: Tensor) -> Tensor:
         return (output if self.properties else output.squeeze(-1)) * self.std + self.mean
 
-    def answer(self, targets: np.ndarray) -> dict:
+    def baseline(self, targets: np.ndarray) -> dict:
         """The mean; the mean absolute error of the median is smaller."""
-        return {**super().answer(targets), "median": np.nanmedian(targets, 0).tolist()}
+        return {**super().baseline(targets), "median": np.nanmedian(targets, 0).tolist()}
 
 
 def over_measured(losses: Tensor, target: Tensor) -> Tensor:
@@ -242,21 +276,27 @@ class InterfacePrediction(Binary):
     """PIP: do two residues touch? From the CA of both, each encoded in its own surroundings. AUROC."""
 
     predicts = "contact of two residues (PIP)"
-    structures, sees, measures = 2, "CA", ("auroc",)
+    structures = 2
+    sees = "CA"
+    measures = ("auroc",)
 
 
 class MutationStability(Binary):
     """MSP: does a mutation stabilise a complex? From all atoms mutated, before and after. AUROC and AUPRC."""
 
     predicts = "stabilising mutations (MSP)"
-    structures, sees, measures = 2, "atoms", ("auroc", "auprc")
+    structures = 2
+    sees = "atoms"
+    measures = ("auroc", "auprc")
 
 
 class ResidueIdentity(Classes):
     """RES: which amino acid fits into these surroundings? From the CA of the residue that is hidden. Accuracy."""
 
     predicts = "residue type from its surroundings (RES)"
-    num_outputs, names, sees = NUM_RESIDUE_TYPES, RESIDUES, "CA"
+    num_outputs = NUM_RESIDUE_TYPES
+    names = RESIDUES
+    sees = "CA"
 
 
 class StructureRanking(Regression):
@@ -265,9 +305,9 @@ class StructureRanking(Regression):
     predicts = "GDT_TS of a model (PSR)"
     measures = ("global_spearman", "mean_spearman")
 
-    def metrics(self, score: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        mean = metrics.mean_spearman(score, target, groups)
-        return {"global_spearman": metrics.spearman(score, target), "mean_spearman": mean}
+    def metrics(self, prediction: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        mean = metrics.mean_spearman(prediction, target, groups)
+        return {"global_spearman": metrics.spearman(prediction, target), "mean_spearman": mean}
 
 
 KINDS = {"regression": Regression, "binary": Binary, "classes": Classes, "labels": MultiLabel}
@@ -293,18 +333,30 @@ def table_task(
     if kind not in KINDS:
         raise ConfigError(f"labels of the kind {kind!r:.50} are not known here. Do they come from a --plugin?")
     task = KINDS[kind](encoder, num_outputs)
-    task.sees, metric = "residues" if residues else "structure", metric or task.measures[0]
-    if metric not in task.measures:
+    if metric and metric not in task.measures:
         raise ConfigError(f"--metric {metric} is not for {kind}, which has {', '.join(task.measures)}")
-    task.measures, task.properties = sorted(task.measures, key=lambda name: name != metric), tuple(properties)
+    decides = metric or task.measures[0]
+    task.measures = sorted(task.measures, key=lambda name: name != decides)  # it comes first
+    task.properties = tuple(properties)
+    task.sees = "residues" if residues else "structure"
     if linear:
         task.head = MLP(encoder.out_dim, task.head.layers[-1].out_features)
-    task.options = {"kind": kind, "residues": residues, "each_chain": each_chain, "metric": metric, "linear": linear}
-    task.options |= {"column": column, **({"properties": list(properties)} if properties else {})}
+
+    # Enough to call this function again.
+    task.options = {
+        "kind": kind,
+        "residues": residues,
+        "each_chain": each_chain,
+        "metric": decides,
+        "linear": linear,
+        "column": column,
+    }
+    if properties:
+        task.options["properties"] = list(properties)
     return task
 
 
-TASKS = {
+TASKS: dict[str, Callable[..., Task]] = {
     "ec": EnzymeCommission,
     "pip": InterfacePrediction,
     "msp": MutationStability,

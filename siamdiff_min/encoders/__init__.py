@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial, wraps
 
 from ..conventions import CONVENTIONS
 from ..files import ConfigError
@@ -21,6 +20,12 @@ GEARNET_DIMS = {  # size -> level -> hidden widths (App. D); all but "paper" are
     "small": {"atom": [64] * 6, "residue": [64] * 6},
     "tiny": {"atom": [32] * 3, "residue": [32] * 4},
 }
+GVP_SIZES = {  # size -> channels and layers; "paper" are the defaults of GVPGNN (App. H), the others are ours
+    "paper": {},
+    "medium": {"dims": (80, 16)},
+    "small": {"dims": (64, 16), "num_layers": 4},
+    "tiny": {"dims": (32, 8), "num_layers": 3},
+}
 
 
 def build_gearnet(level: str, size: str = "paper", preset: str = "paper") -> GearNet:
@@ -28,7 +33,8 @@ def build_gearnet(level: str, size: str = "paper", preset: str = "paper") -> Gea
 
     The small sizes take the mean at both: a sum starts a head tens of times too large, and short runs never recover.
     """
-    builder = replace({"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level], conventions=CONVENTIONS[preset])
+    graph = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level]
+    builder = replace(graph, conventions=CONVENTIONS[preset])
     readout = "sum" if (level, size) == ("residue", "paper") else "mean"
     return GearNet(builder, GEARNET_DIMS[size][level], readout=readout)
 
@@ -40,10 +46,9 @@ def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
     """
     if level != "atom":
         raise ConfigError(f"the encoder gvp exists at atom level only (App. H), not at {level} level")
-    sizes = {"paper": {}, "medium": {"dims": (80, 16)}}
-    sizes |= {"small": {"dims": (64, 16), "num_layers": 4}, "tiny": {"dims": (32, 8), "num_layers": 3}}
-    builder = replace(ATOM_GRAPH, conventions=CONVENTIONS[preset])
-    return GVPGNN(builder, longest=builder.conventions.radial_basis, **sizes[size])
+    conventions = CONVENTIONS[preset]
+    builder = replace(ATOM_GRAPH, conventions=conventions)
+    return GVPGNN(builder, longest=conventions.radial_basis, **GVP_SIZES[size])
 
 
 def build_esm_gearnet(
@@ -57,44 +62,55 @@ def build_esm_gearnet(
         raise ConfigError(f"the encoder esm-gearnet exists at residue level only (Sec. 5.4), not at {level} level")
     if esm and size != "paper":
         raise ConfigError(f"esm-gearnet-{esm} is of --size paper; of --size {size} there is esm-gearnet")
-    sizes = {"paper": ESM_SIZES[esm or "650M"], "medium": ESM_SIZES["8M"], "small": (4, 128, 8), "tiny": (2, 64, 4)}
-    model = ESM2(*sizes[size])
+    shapes = {"paper": ESM_SIZES[esm or "650M"], "medium": ESM_SIZES["8M"], "small": (4, 128, 8), "tiny": (2, 64, 4)}
     builder = replace(RESIDUE_GRAPH, conventions=CONVENTIONS[preset])
-    return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], model, num_angle_bins)
+    return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], ESM2(*shapes[size]), num_angle_bins)
 
 
-def named(name: str, build: Callable) -> Callable:
-    """The same `build`, whose encoders remember what builds them again, for their file.
+def build_esm_gearnet_edge(level: str, size: str = "paper", preset: str = "paper") -> ESMGearNet:
+    """ESM-GearNet with messages between edges: ours (differences.md, row 33)."""
+    return build_esm_gearnet(level, size, preset, num_angle_bins=8)
 
-    Raises ConfigError if the graph of an encoder is of another level than it is asked for.
+
+def esm_gearnet_after(esm: str) -> Callable[..., ESMGearNet]:
+    """A function that builds ESM-GearNet with the published ESM-2 of this size."""
+
+    def build(level: str, size: str = "paper", preset: str = "paper") -> ESMGearNet:
+        return build_esm_gearnet(level, size, preset, esm)
+
+    return build
+
+
+class EncoderTable(dict[str, Callable[..., Encoder]]):
+    """Name -> function (level, size, preset) that builds an encoder, from the package or from a plugin.
+
+    `ENCODERS[name]` is that function with two things added: it refuses an encoder whose graphs are of another level,
+    and the encoder remembers how it was built, so that its file can say so.
     """
 
-    @wraps(build, updated=())
-    def built(level: str, size: str = "paper", preset: str = "paper") -> Encoder:
-        encoder = build(level, size, preset)
-        if level != encoder.builder.level:
-            own = f"graphs of {encoder.builder.level} level"
-            raise ConfigError(f"the encoder {name} builds {own}, but --level is {level}")
-        encoder.identity = name, level, size, preset
-        encoder.as_built = encoder.builder, [*encoder.state_dict()]
-        return encoder
+    def __getitem__(self, name: str) -> Callable[..., Encoder]:
+        if name not in self:
+            raise ConfigError(f"there is no encoder {name!r}; there are {', '.join(self)}")
+        build = super().__getitem__(name)
 
-    return built
+        def build_and_remember(level: str, size: str = "paper", preset: str = "paper") -> Encoder:
+            encoder = build(level, size, preset)
+            own = encoder.builder.level
+            if level != own:
+                raise ConfigError(f"the encoder {name} builds graphs of {own} level, but --level is {level}")
+            encoder.identity = name, level, size, preset
+            encoder.as_built = encoder.layout()
+            return encoder
 
-
-class Builders(dict):
-    """Name -> what builds an encoder, `named`, so that an encoder of a plugin can be saved too."""
-
-    def __setitem__(self, name: str, build: Callable) -> None:
-        super().__setitem__(name, named(name, build))
-
-    def __missing__(self, name: str) -> Callable:
-        raise ConfigError(f"there is no encoder {name!r}; there are {', '.join(self)}")
+        return build_and_remember
 
 
-ENCODERS = Builders()
-ENCODERS["gearnet"], ENCODERS["gvp"], ENCODERS["esm-gearnet"] = build_gearnet, build_gvp, build_esm_gearnet
-for _size in ESM_SIZES:
-    ENCODERS[f"esm-gearnet-{_size}"] = partial(build_esm_gearnet, esm=_size)
-ENCODERS["esm-gearnet-edge"] = partial(build_esm_gearnet, num_angle_bins=8)
-ONE_LEVEL = {name: "residue" for name in ENCODERS if name.startswith("esm")} | {"gvp": "atom"}
+ENCODERS = EncoderTable()
+ENCODERS["gearnet"] = build_gearnet
+ENCODERS["gvp"] = build_gvp
+ENCODERS["esm-gearnet"] = build_esm_gearnet
+ONE_LEVEL = {"gvp": "atom", "esm-gearnet": "residue", "esm-gearnet-edge": "residue"}  # those that have only one
+for _esm in ESM_SIZES:
+    ENCODERS[f"esm-gearnet-{_esm}"] = esm_gearnet_after(_esm)
+    ONE_LEVEL[f"esm-gearnet-{_esm}"] = "residue"
+ENCODERS["esm-gearnet-edge"] = build_esm_gearnet_edge

@@ -1,11 +1,13 @@
 """The base of all encoders: `Encoder` turns a `Protein` into an `Encoding`."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from ..conventions import PAPER, Conventions
 from ..files import ConfigError
 from ..protein.protein import Protein
 from .graph import Graph, GraphBuilder
@@ -18,7 +20,7 @@ class Encoder(nn.Module):
     layer_dims: list[int]  # widths of the layers, side by side in the output
     has_esm = False  # whether there is an ESM-2 inside, called `esm`
     identity: tuple[str, str, str, str] | None = None  # name, level, size, preset: how `ENCODERS` builds it again
-    as_built: tuple[GraphBuilder, list[str]] | None = None  # by `ENCODERS`: its graphs, and the names of its tensors
+    as_built: tuple[GraphBuilder, list[str]] | None = None  # the `layout` when `ENCODERS` had built it
 
     @property
     def out_dim(self) -> int:
@@ -52,7 +54,7 @@ class Encoder(nn.Module):
 
         if self.identity is None:
             raise ConfigError(f"{path} is not written: build this {type(self).__name__} by its name in ENCODERS")
-        if self.as_built != (self.builder, [*self.state_dict()]):
+        if self.as_built != self.layout():
             changed = f"graphs or layers were changed since ENCODERS[{self.identity[0]!r}] built them"
             warnings.warn(f"{path}: {changed}, and load_encoder builds them as they were", stacklevel=2)
         save_encoder_file(Path(path), self, *self.identity, **values)
@@ -62,7 +64,8 @@ class Encoder(nn.Module):
 
         Raises ConfigError if the coordinates have another type than the weights.
         """
-        own, given = next(self.parameters()).dtype, protein.pos.dtype
+        own = next(self.parameters()).dtype
+        given = protein.pos.dtype
         if own != given:
             advice = "give both one, or for half the precision call it under torch.autocast"
             raise ConfigError(f"the weights of the encoder are {own}, the coordinates {given}: {advice}")
@@ -70,6 +73,16 @@ class Encoder(nn.Module):
             protein = self.builder.select_nodes(protein)
             graph = self.builder(protein)
         return protein, graph
+
+    def layout(self) -> tuple[GraphBuilder, list[str]]:
+        """Its graphs, but for their conventions, and the names of its tensors."""
+        return replace(self.builder, conventions=PAPER), list(self.state_dict())
+
+    def follow(self, conventions: Conventions) -> None:
+        """Build graphs by these conventions from now on, whatever the preset says."""
+        for module in self.modules():  # ESM-GearNet has a GearNet in it
+            if isinstance(module, Encoder):
+                module.builder = replace(module.builder, conventions=conventions)
 
     def lr_factors(self) -> dict[str, float]:
         """Learning rates relative to the run's, for the parameters that have their own."""

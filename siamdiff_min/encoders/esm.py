@@ -57,34 +57,42 @@ def tokenise(protein: Protein, dtype: torch.dtype = torch.float32) -> Tokens:
     missing from the structure do not. In training the embeddings of <mask> were set to zero, a share of 0.12. So that
     their sum stays as large, the others are scaled by (1 - 0.12) / (1 - share of <mask> in the sequence).
     """
+    # The chain, window and sequence of every residue (R,), and the number of residues of every sequence (W,).
     chains = torch.stack([protein.residue_protein, protein.chain])
     _, chain, size = chains.unique_consecutive(dim=1, return_inverse=True, return_counts=True)
     row = torch.arange(protein.num_residues, device=chain.device)
     number = (size + MAX_RESIDUES - 1) // MAX_RESIDUES  # windows per chain
-    window = (row - (size.cumsum(0) - size)[chain]) * number[chain] // size[chain]
+    in_chain = row - (size.cumsum(0) - size)[chain]
+    window = in_chain * number[chain] // size[chain]
     windows = torch.stack([chain, window])
-    _, sequence, length = windows.unique_consecutive(dim=1, return_inverse=True, return_counts=True)  # (R,), (W,)
+    _, sequence, length = windows.unique_consecutive(dim=1, return_inverse=True, return_counts=True)
 
+    # Where every sequence begins and ends among the tokens, shortest first (W,), and which token is a residue's (R,).
     shortest_first = length.argsort(stable=True)
     tokens = length[shortest_first] + 2
-    start = torch.empty_like(length).index_copy(0, shortest_first, tokens.cumsum(0) - tokens)  # (W,) of <cls>
-    first = length.cumsum(0) - length  # (W,) first residue
+    start = torch.empty_like(length).index_copy(0, shortest_first, tokens.cumsum(0) - tokens)
+    end = start + length + 1
+    first = length.cumsum(0) - length  # residue
+    last = first + length - 1
     of_residue = start[sequence] + 1 + row - first[sequence]
-    position = protein.residue_index - protein.residue_index[first][sequence] + 1
-    end, last = start + length + 1, first + length - 1
 
+    # The tokens: residue types between <cls> and <eos>. All are <eos> to begin with.
     types = _residue_token(row.device)[protein.residue_type].masked_fill(protein.masked, MASK)
-    blank = row.new_full((len(row) + 2 * len(length),), EOS)
-    share = segment_sum(protein.masked.to(dtype), sequence, len(length)) / (length + 2)  # (W,) of <mask>
-    scale = ((1 - TRAINED_MASK_RATE) / (1 - share))[shortest_first].repeat_interleave(tokens, output_size=len(blank))
+    token = row.new_full((len(row) + 2 * len(length),), EOS)
+    token = token.index_copy(0, start, torch.full_like(start, CLS)).index_copy(0, of_residue, types)
+
+    # Their positions: <cls> is 0, the first residue 1, and <eos> follows the last.
+    of_first = protein.residue_index[first]
+    place = protein.residue_index - of_first[sequence] + 1
+    position = torch.zeros_like(token).index_copy(0, of_residue, place).index_copy(0, end, place[last] + 1)
+
+    # Their scale, by the share of <mask> in every sequence (W,).
+    share = segment_sum(protein.masked.to(dtype), sequence, len(length)) / (length + 2)
+    scale = ((1 - TRAINED_MASK_RATE) / (1 - share))[shortest_first]
+    scale = scale.repeat_interleave(tokens, output_size=len(token))
     lengths, counts = tokens.unique_consecutive(return_counts=True)
-    return Tokens(
-        token=blank.index_copy(0, start, torch.full_like(start, CLS)).index_copy(0, of_residue, types),
-        position=torch.zeros_like(blank).index_copy(0, of_residue, position).index_copy(0, end, position[last] + 1),
-        scale=scale[:, None],
-        of_residue=of_residue,
-        groups=list(zip(counts.tolist(), lengths.tolist())),
-    )
+    groups = list(zip(counts.tolist(), lengths.tolist()))
+    return Tokens(token, position, scale[:, None], of_residue, groups)
 
 
 @cache
@@ -94,7 +102,8 @@ def _residue_token(device: torch.device) -> Tensor:
 
 def rotary_angles(position: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosine and sine (T, 1, width) of position / 10000^(2 i / width), i < width / 2 twice over (Su et al. 2021)."""
-    frequency = 1 / 10000 ** (torch.arange(0, width, 2, dtype=dtype, device=position.device) / width)
+    even = torch.arange(0, width, 2, dtype=dtype, device=position.device)
+    frequency = 1 / 10000 ** (even / width)
     angle = (position[:, None] * frequency).repeat(1, 2)[:, None]
     return angle.cos(), angle.sin()
 
@@ -105,17 +114,30 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.heads = heads
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
+        self.q_proj = nn.Linear(width, width)
+        self.k_proj = nn.Linear(width, width)
+        self.v_proj = nn.Linear(width, width)
+        self.out_proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], groups: list[tuple[int, int]]) -> Tensor:
         """(T, width) -> (T, width)."""
-        q, k, v = (linear(x).unflatten(-1, (self.heads, -1)) for linear in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = rotate(q, *rotation).to(v.dtype), rotate(k, *rotation).to(v.dtype)  # (T, heads, width / heads)
-        sizes, out = [number * length for number, length in groups], []
-        for (number, _), *parts in zip(groups, *(y.split(sizes) for y in (q, k, v))):
-            same_length = [y.unflatten(0, (number, -1)).transpose(1, 2) for y in parts]  # (number, heads, length, .)
-            out.append(F.scaled_dot_product_attention(*same_length).transpose(1, 2).flatten(0, 1))
-        return self.out_proj(torch.cat(out).flatten(1))
+        # Queries, keys and values of every head: (T, heads, width / heads).
+        by_head = (self.heads, -1)
+        q = self.q_proj(x).unflatten(-1, by_head)
+        k = self.k_proj(x).unflatten(-1, by_head)
+        v = self.v_proj(x).unflatten(-1, by_head)
+        q = rotate(q, *rotation).to(v.dtype)
+        k = rotate(k, *rotation).to(v.dtype)
+
+        # Sequences of one length at a time, so that none is padded.
+        sizes = [number * length for number, length in groups]
+        parts = zip(q.split(sizes), k.split(sizes), v.split(sizes))
+        results = []
+        for (number, _), triple in zip(groups, parts):
+            batch = [y.unflatten(0, (number, -1)).transpose(1, 2) for y in triple]  # (number, heads, length, .)
+            result = F.scaled_dot_product_attention(*batch)
+            results.append(result.transpose(1, 2).flatten(0, 1))
+        return self.out_proj(torch.cat(results).flatten(1))
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -130,12 +152,15 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.self_attn = Attention(width, heads)
-        self.self_attn_layer_norm, self.final_layer_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.self_attn_layer_norm = nn.LayerNorm(width)
+        self.final_layer_norm = nn.LayerNorm(width)
+        self.fc1 = nn.Linear(width, 4 * width)
+        self.fc2 = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], groups: list[tuple[int, int]]) -> Tensor:
         x = x + self.self_attn(self.self_attn_layer_norm(x), rotation, groups)
-        return x + self.fc2(F.gelu(self.fc1(self.final_layer_norm(x))))
+        hidden = F.gelu(self.fc1(self.final_layer_norm(x)))
+        return x + self.fc2(hidden)
 
 
 class ESM2(nn.Module):
@@ -143,7 +168,8 @@ class ESM2(nn.Module):
 
     def __init__(self, num_layers: int, width: int, heads: int):
         super().__init__()
-        self.width, self.heads = width, heads
+        self.width = width
+        self.heads = heads
         self.embed_tokens = nn.Embedding(len(VOCABULARY), width)
         self.layers = nn.ModuleList(Block(width, heads) for _ in range(num_layers))
         self.emb_layer_norm_after = nn.LayerNorm(width)
@@ -155,7 +181,8 @@ class ESM2(nn.Module):
 
     def encode(self, tokens: Tokens) -> Tensor:
         """Representations of all tokens (T, width): the last layer, after its norm."""
-        x = self.embed_tokens(tokens.token).masked_fill((tokens.token == MASK)[:, None], 0) * tokens.scale
+        hidden = (tokens.token == MASK)[:, None]
+        x = self.embed_tokens(tokens.token).masked_fill(hidden, 0) * tokens.scale
         rotation = rotary_angles(tokens.position, self.width // self.heads, x.dtype)
         for layer in self.layers:
             x = layer(x, rotation, tokens.groups)
@@ -172,7 +199,8 @@ class ESMGearNet(Encoder):
 
     def __init__(self, builder: GraphBuilder, dims: list[int], esm: ESM2, num_angle_bins: int = 0):
         super().__init__()
-        self.builder, self.esm = builder, esm
+        self.builder = builder
+        self.esm = esm
         self.gearnet = GearNet(builder, dims, num_angle_bins, readout="sum", node_dim=esm.width)
         self.layer_dims = [esm.width, *self.gearnet.layer_dims]
 
@@ -193,4 +221,5 @@ class ESMGearNet(Encoder):
             node=torch.cat([h[protein.atom_residue], structure.node], dim=-1),
             residue=torch.cat([h, structure.residue], dim=-1),
             protein=torch.cat([mean, structure.protein], dim=-1),
+            residue_protein=protein.residue_protein,
         )

@@ -7,6 +7,7 @@ possible. The boldest case of the third: layers that see one number become a tab
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,12 +19,14 @@ from torch.nn import functional as F
 from ..protein.geometry import length
 from .encoding import Encoding
 from .ops import MLP, Links, lowered
-from .rowsum import Gather
+from .rowsum import RowSum
 
-BLOCK = 48 << 20  # bytes of results that `map_then_sum` makes at a time on a CPU
-TARGETS = 512  # of which `sum_then_map` holds the sums at a time
+# How much is made at a time. Results depend on these numbers by rounding alone.
+BLOCK = 48 << 20  # bytes of results in `map_then_sum` on a CPU
+TARGETS = 512  # whose sums `sum_then_map` holds
 ONE_HOTS = 1024  # rows of `few_entries` that share a copy of the weight
-ROWS = 16  # of a table that are added up by one product
+MOST_ENTRIES = 8  # one entry in so many, at most, is not 0 in the rows of `few_entries`
+ROWS = 16  # of a table that one product adds up
 
 
 # ---- sums and linear maps --------------------------------------------------------------------------------------------
@@ -33,27 +36,34 @@ class _SumLinear(torch.autograd.Function):
     """A linear layer on sums of rows. Sums are recomputed in the backward pass, which saves 0.06 GB per protein."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, gather: Gather, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.gather = gather
+    def forward(ctx, x: Tensor, row_sum: RowSum, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.row_sum = row_sum
         ctx.save_for_backward(x, weight)
-        return F.linear(gather(x).view(-1, weight.shape[1]), weight, bias)
+        sums = row_sum(x).view(-1, weight.shape[1])
+        return F.linear(sums, weight, bias)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor]:
         x, weight = ctx.saved_tensors
-        grad_x = ctx.gather.transposed((grad @ weight).view(-1, x.shape[1])) if ctx.needs_input_grad[0] else None
-        grad_weight = grad.t() @ ctx.gather(x).view(-1, weight.shape[1])
-        return grad_x, None, grad_weight, grad.sum(0)
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            grad_sums = (grad @ weight).view(-1, x.shape[1])
+            grad_x = ctx.row_sum.transposed(grad_sums)
+        sums = ctx.row_sum(x).view(-1, weight.shape[1])
+        return grad_x, None, grad.t() @ sums, grad.sum(0)
 
 
-def sum_then_map(x: Tensor, gather: Gather, weight: Tensor, bias: Tensor) -> Tensor:
+def sum_then_map(x: Tensor, row_sum: RowSum, weight: Tensor, bias: Tensor) -> Tensor:
     """`_SumLinear` without gradients on a CPU: the sums of a few targets at a time, so that they stay in the cache."""
-    size, results = TARGETS * weight.shape[1] // x.shape[1], []
-    for first in range(0, max(1, gather.num_targets), size):
-        offsets = gather.offsets[first : first + size + 1]
-        source = gather.source[offsets[0] : offsets[-1]]
+    sums_per_target = weight.shape[1] // x.shape[1]  # one for every relation
+    size = TARGETS * sums_per_target
+    results = []
+    for first in range(0, max(1, row_sum.num_targets), size):
+        offsets = row_sum.offsets[first : first + size + 1]
+        source = row_sum.source[offsets[0] : offsets[-1]]
         sums = F.embedding_bag(source, x, offsets - offsets[0], mode="sum", include_last_offset=True)
-        results.append(F.linear(sums.view(-1, weight.shape[1]), weight, bias))
+        sums = sums.view(-1, weight.shape[1])
+        results.append(F.linear(sums, weight, bias))
     return torch.cat(results)
 
 
@@ -68,15 +78,27 @@ def few_entries(x: Tensor) -> Callable[[Tensor], Tensor] | None:
     if x.device.type != "cpu" or x.dtype == torch.bfloat16 or x.requires_grad or len(x) < ONE_HOTS:
         return None
     place = x.bool().flatten().nonzero().squeeze(1)
-    if 8 * len(place) > x.numel():
+    if len(place) > x.numel() // MOST_ENTRIES:
         return None
-    row, copies = place // x.shape[1], -(-len(x) // ONE_HOTS)
-    source = place + (row // ONE_HOTS - row) * x.shape[1]  # of the weights of all copies, one below the other
-    gather = Gather(source.int(), row.int(), copies * x.shape[1], len(x), x.flatten().index_select(0, place))
-    return lambda weight: gather(weight.flatten(0, 1).t().expand(copies, -1, -1).flatten(0, 1))
+
+    # Every entry adds the column of the weights that it points to, in the copy for its row.
+    width = x.shape[1]
+    row = place // width
+    column = place % width
+    copy = row // ONE_HOTS
+    copies = math.ceil(len(x) / ONE_HOTS)
+    source = copy * width + column  # the copies lie one below the other
+    entry = x.flatten().index_select(0, place)
+    row_sum = RowSum(source.int(), row.int(), copies * width, len(x), entry)
+
+    def maps(weight: Tensor) -> Tensor:
+        columns = weight.flatten(0, 1).t()  # (in, r out)
+        return row_sum(columns.expand(copies, -1, -1).flatten(0, 1))
+
+    return maps
 
 
-def map_then_sum(x: Tensor, gather: Gather, weight: Tensor) -> Tensor:
+def map_then_sum(x: Tensor, row_sum: RowSum, weight: Tensor) -> Tensor:
     """Apply r linear maps, weight (r, out, in), to every row of x (S, in), then sum the results that share a target.
 
     The results of row s are the rows r s .. r s + r - 1. A CPU computes a few columns of them at a time: all 8 maps of
@@ -84,9 +106,13 @@ def map_then_sum(x: Tensor, gather: Gather, weight: Tensor) -> Tensor:
     """
     size = weight.shape[1]
     if x.device.type == "cpu":
-        size = max(16, BLOCK // (4 * max(1, len(x)) * len(weight)) // 16 * 16)
+        bytes_of_a_column = 4 * max(1, len(x)) * len(weight)
+        size = max(16, BLOCK // bytes_of_a_column // 16 * 16)  # in steps of 16 float32, a line of the cache
     maps = few_entries(x) or (lambda part: F.linear(x, part.flatten(0, 1)))
-    sums = [gather(maps(part).view(-1, part.shape[1])) for part in weight.split(size, dim=1)]
+    sums = []
+    for part in weight.split(size, dim=1):
+        results = maps(part).view(-1, part.shape[1])
+        sums.append(row_sum(results))
     return sums[0] if len(sums) == 1 else torch.cat(sums, dim=1)
 
 
@@ -119,21 +145,31 @@ class Piecewise:
         Products with a triangle of ones add up ROWS changes at a time. `cumsum` takes 2.2 times as long (3,000 knots
         and d = 3,072, forward and backward), and on a GPU it has no fixed order.
         """
-        fill = -(len(self.knot) + 1) % ROWS
-        change, rows = (F.pad(x, (0, 0, 1, fill)).unflatten(0, (-1, ROWS)) for x in (self.change, self.rows))
-        triangle = rows.new_ones(ROWS, ROWS).tril()[:, None] * change.mT[:, None]  # (K / ROWS, ROWS, 2, ROWS)
+        # The first piece has no change; zeros fill the last block.
+        pieces = len(self.knot) + 1
+        padding = (0, 0, 1, -pieces % ROWS)
+        change = F.pad(self.change, padding).unflatten(0, (-1, ROWS))
+        rows = F.pad(self.rows, padding).unflatten(0, (-1, ROWS))
+        triangle = rows.new_ones(ROWS, ROWS).tril()[:, None]
+        factors = triangle * change.mT[:, None]  # (K / ROWS, ROWS, 2, ROWS)
+
+        # Sums within each block, and the sum of all before it.
         with torch.autocast(rows.device.type, enabled=False):
-            sums = (triangle.flatten(1, 2) @ rows).unflatten(1, (ROWS, 2))  # within each block of ROWS
-            blocks = torch.cat([self.start[None], sums[:-1, -1]]).flatten(1)
-            before = rows.new_ones(len(sums), len(sums)).tril() @ blocks
-        return sums.add_(before.view_as(sums[:, :1])).flatten(0, 1)[: len(self.knot) + 1]
+            sums = factors.flatten(1, 2) @ rows
+            sums = sums.unflatten(1, (ROWS, 2))
+            blocks = torch.cat([self.start[None], sums[:-1, -1]])
+            triangle = rows.new_ones(len(blocks), len(blocks)).tril()
+            before = triangle @ blocks.flatten(1)
+        before = before.view_as(sums[:, :1])
+        return sums.add_(before).flatten(0, 1)[:pieces]
 
     def __call__(self, x: Tensor) -> Tensor:
         """f of numbers x (P,) that need no gradient: (P, d). Row 2 k of the table, and x times row 2 k + 1."""
         row = 2 * torch.searchsorted(self.knot, x, out_int32=True)
-        source, weight = torch.stack([row, row + 1], dim=1), torch.stack([torch.ones_like(x), x], dim=1)
+        source = torch.stack([row, row + 1], dim=1)
+        weight = torch.stack([torch.ones_like(x), x], dim=1)
         target = torch.arange(2 * len(x), dtype=torch.int32, device=x.device) // 2
-        look_up = Gather(source.flatten(), target, 2 * len(self.table), len(x), weight.flatten())
+        look_up = RowSum(source.flatten(), target, 2 * len(self.table), len(x), weight.flatten())
         return look_up(self.table.flatten(0, 1))
 
     def crossings(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -146,20 +182,32 @@ class Piecewise:
         value = self(ends).detach()
         on = value > 0
         piece, unit = (on[1:] != on[:-1]).nonzero(as_tuple=True)
-        before, after = value[piece, unit], value[piece + 1, unit]
-        return torch.lerp(ends[piece], ends[piece + 1], before / (before - after)), piece, unit, on
+        before = value[piece, unit]
+        after = value[piece + 1, unit]
+        share = before / (before - after)  # of the piece, up to the crossing
+        return torch.lerp(ends[piece], ends[piece + 1], share), piece, unit, on
 
     def relu_linear(self, weight: Tensor, bias: Tensor, low: Tensor, high: Tensor) -> Piecewise:
         """W relu(f) + b between `low` and `high`; weight W (out, d) in the type of its products, bias b (out,)."""
         crossing, piece, unit, on = self.crossings(low, high)
-        dtype, sign = self.start.dtype, torch.where(on[piece, unit], -1, 1)[:, None]
+        dtype = self.start.dtype
+
+        # Before the first knot, and at the knots of f: the units above 0, mapped.
         with torch.autocast(weight.device.type, enabled=False):
             start = (self.start * on[0]) @ weight.t().to(dtype)
-            mapped = ((self.rows * on[1:-1]).to(weight.dtype) @ weight.t()).to(dtype)  # at knots of f: units above 0
-        turned = sign * self.table[piece, :, unit]  # at a crossing: one unit joins, or leaves with all it has
-        start, rows = torch.stack([start[0] + bias, start[1]]), weight.t().index_select(0, unit).to(dtype)
+            rows_on = (self.rows * on[1:-1]).to(weight.dtype)
+            mapped = (rows_on @ weight.t()).to(dtype)
+        start = torch.stack([start[0] + bias, start[1]])
+
+        # At a crossing one unit joins, or leaves with all it has.
+        sign = torch.where(on[piece, unit], -1, 1)[:, None]
+        turned = sign * self.table[piece, :, unit]
+        column = weight.t().index_select(0, unit).to(dtype)
+
+        # Both kinds of knots in their order.
         knot, order = torch.cat([self.knot, crossing]).sort()
-        change, rows = (torch.cat(x).index_select(0, order) for x in ((self.change, turned), (mapped, rows)))
+        change = torch.cat([self.change, turned]).index_select(0, order)
+        rows = torch.cat([mapped, column]).index_select(0, order)
         return Piecewise(start, knot, change, rows)
 
 
@@ -190,12 +238,15 @@ class _PairLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, i: Tensor, j: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, i, j, weight)
-        return x.index_select(0, i).mul_(x.index_select(0, j)) @ weight.t()  # x[i] takes three times as long
+        product = x.index_select(0, i).mul_(x.index_select(0, j))  # x[i] takes three times as long
+        return product @ weight.t()
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, Tensor]:
         x, i, j, weight = ctx.saved_tensors
-        left, right, grad_product = x.index_select(0, i), x.index_select(0, j), grad @ weight
+        left = x.index_select(0, i)
+        right = x.index_select(0, j)
+        grad_product = grad @ weight
         grad_weight = grad.t() @ (left * right)
         grad_x = torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
         grad_x.index_add_(0, i, right.mul_(grad_product).to(grad_x.dtype))
@@ -218,23 +269,33 @@ def edge_scores(noisy: list, crossed: list[Encoding], dist_mlp: MLP, struct_mlp:
     once for all views replaces dist_mlp and its part of the first layer of struct_mlp, since no activation separates
     them.
     """
-    first, second, third = dist_mlp.layers
-    mix, *rest = struct_mlp.layers
-    product_weight, distance_weight = mix.weight.tensor_split([mix.in_features - third.out_features], dim=1)
-    pairs, lengths, scores = [], [], []
+    # The pairs of each view, and their lengths.
+    pairs = []
+    lengths = []
     for view in noisy:
         pos = view.protein.pos
         pair, edge_pair = torch.unique(view.graph.pair, return_inverse=True)
-        i, j = pair // len(pos), pair % len(pos)
+        i = pair // len(pos)
+        j = pair % len(pos)
         pairs.append((i, j, edge_pair))
         lengths.append(length(pos.index_select(0, i) - pos.index_select(0, j)))
-    last = distance_weight @ third.weight, distance_weight @ third.bias + mix.bias
-    of_length = scalar_layers(torch.cat(lengths), first, second, *last)
+
+    # The third layer of dist_mlp, and what the first of struct_mlp makes of it, are one map.
+    first, second, third = dist_mlp.layers
+    mix, *rest = struct_mlp.layers
+    product_weight, distance_weight = mix.weight.tensor_split([mix.in_features - third.out_features], dim=1)
+    weight = distance_weight @ third.weight
+    bias = distance_weight @ third.bias + mix.bias
+    of_length = scalar_layers(torch.cat(lengths), first, second, weight, bias)
+
+    # The score of every pair, copied to its edges.
+    scores = []
     for encoding, (i, j, edge_pair), distance in zip(crossed, pairs, lengths):
         x = pair_linear(encoding.node, i, j, product_weight).add_(of_length(distance))  # (P, hidden)
         for layer in rest:
             x = layer(F.relu(x, inplace=True))
-        scores.append(x.squeeze(-1).to(distance.dtype).index_select(0, edge_pair))
+        of_pair = x.squeeze(-1).to(distance.dtype)
+        scores.append(of_pair.index_select(0, edge_pair))
     return scores
 
 
@@ -247,20 +308,25 @@ def aggregate(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
     maps_first = not in_blocks and links.num_relations > 1 and links.num_sources <= links.num_targets
     if maps_first not in links.prepared:
         links.prepared[maps_first] = prepare(links, maps_first, in_blocks)  # once for all layers
-    gather, weight = links.prepared[maps_first], lowered(linear.weight)
+    row_sum = links.prepared[maps_first]
+    weight = lowered(linear.weight)
     if maps_first:
         weight = weight.view(len(weight), links.num_relations, -1).transpose(0, 1)  # (r, out, in)
-        return map_then_sum(lowered(x), gather, weight).add_(linear.bias)
-    return (sum_then_map if in_blocks else _SumLinear.apply)(lowered(x), gather, weight, lowered(linear.bias))
+        return map_then_sum(lowered(x), row_sum, weight).add_(linear.bias)
+    sum_linear = sum_then_map if in_blocks else _SumLinear.apply
+    return sum_linear(lowered(x), row_sum, weight, lowered(linear.bias))
 
 
-def prepare(links: Links, maps_first: bool, sort: bool) -> Gather:
+def prepare(links: Links, maps_first: bool, sort: bool) -> RowSum:
     """Sums over the results of all maps of all sources, or over the sources for every relation of every target.
 
     The latter must be sorted by target and relation. Links between edges are not: `sort` them. Raises ValueError if
     links are in no order (on a CPU; the check would make a GPU wait).
     """
-    r, source, relation, sums = links.num_relations, links.source.int(), links.relation.int(), links.target.int()
+    r = links.num_relations
+    source = links.source.int()
+    relation = links.relation.int()
+    sums = links.target.int()
     if not maps_first:
         sums = sums * r + relation
     if sort and r > 1:
@@ -269,5 +335,5 @@ def prepare(links: Links, maps_first: bool, sort: bool) -> Gather:
     elif sums.device.type == "cpu" and (sums[1:] < sums[:-1]).any():
         raise ValueError("links come sorted by target, those between nodes also by relation")
     if maps_first:
-        return Gather(source * r + relation, sums, links.num_sources * r, links.num_targets)
-    return Gather(source, sums, links.num_sources, links.num_targets * r)
+        return RowSum(source * r + relation, sums, links.num_sources * r, links.num_targets)
+    return RowSum(source, sums, links.num_sources, links.num_targets * r)

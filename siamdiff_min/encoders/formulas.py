@@ -1,7 +1,7 @@
 """The formulas that cost most, as published. `fast.py` has the same numbers faster, and is what runs by default.
 
-SIAMDIFF_KERNELS=plain in the environment, or `formulas.form = "plain"` in Python, runs what is written here: every edge
-has a row of its own, and every message is stored. So does a layer that has to be called, because it has a hook, or
+SIAMDIFF_FORMULAS=plain in the environment, or `formulas.form = "plain"` in Python, runs what is written here: every
+edge has a row of its own, and every message is stored. So does a layer that has to be called, because it has a hook, or
 because another module took its place (LoRA): the fast form reads its weights.
 """
 
@@ -17,13 +17,14 @@ from .encoding import Encoding
 from .ops import MLP, Links, segment_sum
 
 FORMS = ("plain", "fast")
-form = os.environ.get("SIAMDIFF_KERNELS", "fast")
+_before = os.environ.get("SIAMDIFF_KERNELS", "fast")  # the name of the variable up to 0.4
+form = os.environ.get("SIAMDIFF_FORMULAS", _before)
 
 
 def is_fast(*layers: nn.Module) -> bool:
     """Whether these layers take the fast form. Raises ConfigError for a form that does not exist."""
     if form not in FORMS:
-        raise ConfigError(f"SIAMDIFF_KERNELS is {form!r}; there are {' and '.join(FORMS)}")
+        raise ConfigError(f"SIAMDIFF_FORMULAS is {form!r}; there are {' and '.join(FORMS)}")
     return form == "fast" and not any(has_to_be_called(layer) for layer in layers)
 
 
@@ -40,15 +41,21 @@ def edge_scores(noisy: list, crossed: list[Encoding], dist_mlp: MLP, struct_mlp:
     Edges and coordinates r are those of a noisy view (`Noisy` of siamdiff.py), a are the atoms of its `crossed`
     encoding, which is the other view's. Returns the scores (E,) of each noisy view.
     """
-    usual = [len(getattr(head, "layers", ())) for head in (dist_mlp, struct_mlp)] == [3, 3]  # not heads of your own
-    wanted = any(view.protein.pos.requires_grad for view in noisy)  # the fast form has no gradient of lengths
-    if usual and not wanted and is_fast(dist_mlp, *dist_mlp.layers, struct_mlp, *struct_mlp.layers):
+    # The fast form knows heads of three layers, and has no gradient of lengths.
+    usual = [len(getattr(head, "layers", ())) for head in (dist_mlp, struct_mlp)] == [3, 3]
+    moving = any(view.protein.pos.requires_grad for view in noisy)
+    if usual and not moving and is_fast(dist_mlp, *dist_mlp.layers, struct_mlp, *struct_mlp.layers):
         return fast.edge_scores(noisy, crossed, dist_mlp, struct_mlp)
+
     scores = []
     for view, encoding in zip(noisy, crossed):
-        i, j, pos, a = view.graph.src, view.graph.dst, view.protein.pos, encoding.node
+        i = view.graph.src
+        j = view.graph.dst
+        pos = view.protein.pos
+        a = encoding.node
         distance = dist_mlp(length(pos[i] - pos[j])[:, None])  # (E, d)
-        scores.append(struct_mlp(torch.cat([a[i] * a[j], distance], dim=-1)).squeeze(-1).to(pos.dtype))
+        m = struct_mlp(torch.cat([a[i] * a[j], distance], dim=-1))  # (E, 1)
+        scores.append(m.squeeze(-1).to(pos.dtype))
     return scores
 
 

@@ -44,7 +44,9 @@ class GearNet(Encoder):
         self, builder: GraphBuilder, dims: list[int], num_angle_bins: int = 8, readout: str = "mean", node_dim: int = 0
     ):
         super().__init__()
-        self.builder, self.num_angle_bins, self.layer_dims = builder, num_angle_bins, dims
+        self.builder = builder
+        self.num_angle_bins = num_angle_bins
+        self.layer_dims = dims
         self.readout = {"mean": segment_mean, "sum": segment_sum}[readout]
         node = [node_dim or builder.node_dim, *dims]
         self.layers = nn.ModuleList(RelationalConv(a, b, builder.num_relations) for a, b in pairwise(node))
@@ -56,18 +58,25 @@ class GearNet(Encoder):
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
         """Encode a batch. `graph` (or the builder's) gives edges and one-hots, `protein.pos` lengths and angles."""
         protein, graph = self.with_graph(protein, graph)
-        node_links, num_edges = graph.links, graph.num_edges
+        node_links = graph.links
+
+        # Messages between edges: along the line graph, and from every edge to the node where it ends.
         if self.num_angle_bins:
+            num_edges = graph.num_edges
             edge = torch.arange(num_edges, device=graph.src.device)
             edge_to_node = replace(node_links, source=edge, num_sources=num_edges)
             edge_in, edge_out, angle_bin = line_graph(graph, protein.pos, self.num_angle_bins)
             edge_links = Links(edge_in, edge_out, angle_bin, num_edges, num_edges, self.num_angle_bins)
-            m = torch.cat([graph.edge_feature, edge_lengths(graph, protein.pos)[:, None]], dim=-1)  # (E, edge_dim)
+            length = edge_lengths(graph, protein.pos)
+            m = torch.cat([graph.edge_feature, length[:, None]], dim=-1)  # (E, edge_dim)
 
-        x, hidden = graph.node_feature, []
+        # The layers; the output has all of them side by side.
+        x = graph.node_feature
+        hidden = []
         for i, (conv, norm) in enumerate(zip(self.layers, self.batch_norms)):
             h = conv(x, node_links)  # (N, d)
-            h = h + x if h.shape == x.shape else h  # short cut if the widths agree
+            if h.shape == x.shape:
+                h = h + x  # short cut
             if self.num_angle_bins:
                 m = self.edge_layers[i](m, edge_links)  # (E, width of x)
                 # Nodes and edges share the W_r of `conv.linear`, as in GearNet-Edge.
@@ -79,4 +88,5 @@ class GearNet(Encoder):
             node=node,
             residue=segment_mean(node, protein.atom_residue, protein.num_residues),
             protein=self.readout(node, protein.atom_protein, protein.num_proteins),
+            residue_protein=protein.residue_protein,
         )

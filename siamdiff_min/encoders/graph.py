@@ -66,9 +66,10 @@ class Graph:
 
     def select_edges(self, keep: Tensor) -> Graph:
         """Keep the edges where `keep` (E,) is True. Nodes stay, even those that lose every edge."""
-        kept, names = keep.nonzero().squeeze(1), ("src", "dst", "relation", "edge_feature")
-        shown = [name for name in ("shown_vector", "shown_length") if getattr(self, name) is not None]
-        return replace(self, **{name: getattr(self, name)[kept] for name in (*names, *shown)})
+        kept = keep.nonzero().squeeze(1)
+        names = ["src", "dst", "relation", "edge_feature"]
+        names += [name for name in ("shown_vector", "shown_length") if getattr(self, name) is not None]
+        return replace(self, **{name: getattr(self, name)[kept] for name in names})
 
 
 @dataclass(frozen=True)
@@ -114,19 +115,27 @@ class GraphBuilder:
 
     def __call__(self, protein: Protein, show_types: bool = True) -> Graph:
         """The graph of a batch; no edge joins two proteins. `show_types` is that of `node_feature`."""
-        pos, protein_of = protein.pos, protein.atom_protein
-        spatial = []
+        # Edges (src, dst, relation) of each kind, in the order of their relations.
+        pos = protein.pos
+        edges = []
+        if self.num_offsets:
+            edges.append(self.sequential_edges(protein))
         if self.radius:
-            spatial.append(radius_neighbors(pos, protein_of, self.radius, self.conventions.max_neighbors))
+            src, dst = radius_neighbors(pos, protein.atom_protein, self.radius, self.conventions.max_neighbors)
+            edges.append((src, dst, torch.full_like(src, self.num_offsets)))
         if self.num_neighbors:
-            spatial.append(nearest_neighbors(pos, protein_of, protein.num_proteins, self.num_neighbors))
-        edges = [self.sequential_edges(protein)] if self.num_offsets else []  # (src, dst, relation) of each kind
-        edges += [(src, dst, torch.full_like(src, self.num_offsets + k)) for k, (src, dst) in enumerate(spatial)]
+            src, dst = nearest_neighbors(pos, protein.atom_protein, protein.num_proteins, self.num_neighbors)
+            edges.append((src, dst, torch.full_like(src, self.num_relations - 1)))
         src, dst, relation = (torch.cat(x) for x in zip(*edges))
-        ends = (protein.atom_residue.index_select(0, node) for node in (src, dst))
-        distance = self.offset(protein, *ends).abs()  # |i - j|
+
+        # Of the spatial kinds, those that join residues far apart in the sequence are kept.
+        src_residue = protein.atom_residue.index_select(0, src)
+        dst_residue = protein.atom_residue.index_select(0, dst)
+        distance = self.offset(protein, src_residue, dst_residue).abs()  # |i - j|
         far = distance >= self.min_sequence_distance
         kept = (far | (relation < self.num_offsets)).nonzero().squeeze(1)
+
+        # Sort them as a graph has them.
         key = sort_key(src, dst, relation, protein.num_atoms, self.num_relations)
         order = kept[key[kept].argsort()]
         src, dst, relation, distance = (x.index_select(0, order) for x in (src, dst, relation, distance))
@@ -141,11 +150,12 @@ class GraphBuilder:
         """
         row = torch.arange(protein.num_residues, device=protein.pos.device)
         shift = torch.arange(-self.max_offset, self.max_offset + 1, device=row.device)
-        src, end = row.repeat(len(shift)), (row + shift[:, None]).flatten()
+        src = row.repeat(len(shift))
+        end = (row + shift[:, None]).flatten()  # the first and last residues lead out of the batch
         dst = end.clamp(0, len(row) - 1)
         offset = self.offset(protein, src, dst)
-        near = (dst == end) & same_chain(protein, src, dst) & (offset.abs() <= self.max_offset)
-        kept = near.nonzero().squeeze(1)
+        near = (dst == end) & (offset.abs() <= self.max_offset)
+        kept = (near & same_chain(protein, src, dst)).nonzero().squeeze(1)
         return src[kept], dst[kept], offset[kept] + self.max_offset
 
     def offset(self, protein: Protein, i: Tensor, j: Tensor) -> Tensor:
@@ -172,13 +182,20 @@ class GraphBuilder:
 
         A masked residue has zeros, or the bits of glycine (differences.md, row 8), whatever its type.
         """
-        residue = one_hot(protein.residue_type.masked_fill(protein.masked, 0), NUM_RESIDUE_TYPES, protein.pos.dtype)
+        dtype = protein.pos.dtype
+        shown_type = protein.residue_type.masked_fill(protein.masked, 0)
+        residue = one_hot(shown_type, NUM_RESIDUE_TYPES, dtype)  # (R, 20)
         if not self.conventions.mask_is_glycine:
             residue = residue * ~protein.masked[:, None]
-        ends = [residue.index_select(0, protein.atom_residue.index_select(0, node)) for node in (src, dst)]
-        relation = one_hot(relation, self.num_relations, residue.dtype)
-        distance = one_hot(distance.clamp(max=MAX_SEQUENCE_DISTANCE), MAX_SEQUENCE_DISTANCE + 1, residue.dtype)
-        return torch.cat([*ends, relation, distance], dim=-1)
+        src_residue = protein.atom_residue.index_select(0, src)
+        dst_residue = protein.atom_residue.index_select(0, dst)
+        features = [
+            residue.index_select(0, src_residue),
+            residue.index_select(0, dst_residue),
+            one_hot(relation, self.num_relations, dtype),
+            one_hot(distance.clamp(max=MAX_SEQUENCE_DISTANCE), MAX_SEQUENCE_DISTANCE + 1, dtype),
+        ]
+        return torch.cat(features, dim=-1)
 
 
 ATOM_GRAPH = GraphBuilder(radius=4.5)
@@ -218,16 +235,21 @@ def line_graph(graph: Graph, pos: Tensor, num_bins: int) -> tuple[Tensor, Tensor
 
     Sorted by edge_out. k may be i: the way back, at angle 0. Bin b holds the angles k-j-i in [b, b + 1) pi / num_bins.
     """
-    src, dst = graph.src, graph.dst
-    start = torch.searchsorted(dst.contiguous(), torch.arange(graph.num_nodes + 1, device=dst.device))
-    edge_out, edge_in = ranges(start[src], start[src + 1])  # edges that end where edge_out begins: one range each
+    # The edges that end where edge_out begins are one range each, as edges are sorted by dst.
+    node = torch.arange(graph.num_nodes + 1, device=graph.dst.device)
+    start = torch.searchsorted(graph.dst.contiguous(), node)
+    edge_out, edge_in = ranges(start[graph.src], start[graph.src + 1])
+
+    # The cosine, one coordinate at a time: a sum over rows of three numbers takes more than twice as long.
     direction = F.normalize(edge_vectors(graph, pos), dim=-1, eps=1e-12)
-    # One coordinate at a time: a sum over rows of three numbers takes more than twice as long.
-    x, y, z = (d.index_select(0, edge_in) * d.index_select(0, edge_out) for d in direction.unbind(-1))
+    x, y, z = (part.index_select(0, edge_in) * part.index_select(0, edge_out) for part in direction.unbind(-1))
     cosine = -(x + y + z)
     no_length = (direction == 0).all(-1)  # a self edge has no direction: angle 0
-    cosine = cosine.masked_fill(no_length.index_select(0, edge_in) | no_length.index_select(0, edge_out), 1.0)
+    without_angle = no_length.index_select(0, edge_in) | no_length.index_select(0, edge_out)
+    cosine = cosine.masked_fill(without_angle, 1.0)
+
+    # Its bin: a comparison with every bound takes half as long as `bucketize`.
     angle_bin = torch.zeros_like(cosine, dtype=torch.uint8)
-    for b in range(1, num_bins):  # half as long as `bucketize`
-        angle_bin += cosine <= math.cos(b * math.pi / num_bins)
+    for bound in range(1, num_bins):
+        angle_bin += cosine <= math.cos(bound * math.pi / num_bins)
     return edge_in, edge_out, angle_bin.long()

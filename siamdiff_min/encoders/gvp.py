@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..conventions import Conventions
 from ..protein.constants import NUM_ELEMENTS, NUM_RESIDUE_CHANNELS
 from ..protein.protein import Protein
 from .encoder import Encoder
@@ -30,26 +31,31 @@ class GVP(nn.Module):
 
     def __init__(self, in_dims: Dims, out_dims: Dims, relu: bool = True):
         super().__init__()
-        (scalars, vectors), (self.out_scalars, self.out_vectors) = in_dims, out_dims
+        scalars, vectors = in_dims
+        self.out_scalars, self.out_vectors = out_dims
         self.relu = relu
         hidden = max(vectors, self.out_vectors) if vectors else 0
         self.ws = nn.Linear(scalars + hidden, self.out_scalars)
         if vectors:
             self.wh = nn.Linear(vectors, hidden, bias=False)
-            if self.out_vectors:
-                self.wv = nn.Linear(hidden, self.out_vectors, bias=False)
-                self.wsv = nn.Linear(self.out_scalars, self.out_vectors)
+        if vectors and self.out_vectors:
+            self.wv = nn.Linear(hidden, self.out_vectors, bias=False)
+            self.wsv = nn.Linear(self.out_scalars, self.out_vectors)
 
     def forward(self, s: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """(K, scalars), (K, 3, vectors) -> the same of the output widths."""
-        h = None if v is None else self.wh(v)  # (K, 3, hidden)
-        if h is not None:
-            s = torch.cat([s, h.square().sum(-2).clamp(min=SHORTEST**2).sqrt()], dim=-1)
-        z, v = self.ws(s), None
-        if self.out_vectors:
-            zeros = z.new_zeros(len(z), 3, self.out_vectors)
-            v = zeros if h is None else self.wv(h) * torch.sigmoid(self.wsv(z))[:, None]
-        return (F.relu(z) if self.relu else z), v
+        if v is not None:
+            h = self.wh(v)  # (K, 3, hidden)
+            norm = h.square().sum(-2).clamp(min=SHORTEST**2).sqrt()
+            s = torch.cat([s, norm], dim=-1)
+        z = self.ws(s)
+        scalars = F.relu(z) if self.relu else z
+        if not self.out_vectors:
+            return scalars, None
+        if v is None:
+            return scalars, z.new_zeros(len(z), 3, self.out_vectors)
+        gate = torch.sigmoid(self.wsv(z))[:, None]
+        return scalars, self.wv(h) * gate
 
 
 class TupleNorm(nn.Module):
@@ -83,9 +89,10 @@ class GVPConv(nn.Module):
 
     def __init__(self, node_dims: Dims, out_dims: Dims, edge_dims: Dims):
         super().__init__()
-        width = tuple(2 * n + e for n, e in zip(node_dims, edge_dims))
+        scalars = 2 * node_dims[0] + edge_dims[0]
+        vectors = 2 * node_dims[1] + edge_dims[1]
         self.message_func = nn.ModuleList(
-            [GVP(width, out_dims), GVP(out_dims, out_dims), GVP(out_dims, out_dims, relu=False)]
+            [GVP((scalars, vectors), out_dims), GVP(out_dims, out_dims), GVP(out_dims, out_dims, relu=False)]
         )
 
     def forward(self, node: Pair, edge: Pair, links: Links) -> Pair:
@@ -93,7 +100,9 @@ class GVPConv(nn.Module):
         s, v = (torch.cat([x[links.source], e, x[links.target]], dim=-1) for x, e in zip(node, edge))
         for layer in self.message_func:
             s, v = layer(s, v)
-        return tuple(segment_mean(x, links.target, links.num_targets) for x in (s, v))
+        s = segment_mean(s, links.target, links.num_targets)
+        v = segment_mean(v, links.target, links.num_targets)
+        return s, v
 
 
 class GVPConvLayer(nn.Module):
@@ -108,9 +117,11 @@ class GVPConvLayer(nn.Module):
         self.dropout = TupleDropout(dropout)
 
     def forward(self, node: Pair, edge: Pair, links: Links) -> Pair:
-        node = self.norm[0](*add(node, self.dropout(*self.conv(node, edge, links))))
+        message = self.conv(node, edge, links)
+        node = self.norm[0](*add(node, self.dropout(*message)))
         wide = self.ff_func[0](*node)
-        return self.norm[1](*add(node, self.dropout(*self.ff_func[1](*wide))))
+        change = self.ff_func[1](*wide)
+        return self.norm[1](*add(node, self.dropout(*change)))
 
 
 def add(a: Pair, b: Pair) -> Pair:
@@ -121,7 +132,8 @@ def add(a: Pair, b: Pair) -> Pair:
 def radial_basis(length: Tensor, longest: float, number: int) -> Tensor:
     """exp(-((length - mu) / sigma)^2) (E, number), centres mu in 0 .. longest angstrom, sigma = longest / number."""
     centres = torch.linspace(0, longest, number, dtype=length.dtype, device=length.device)
-    return (-((length[:, None] - centres) * (number / longest)).square()).exp()
+    scaled = (length[:, None] - centres) * (number / longest)
+    return (-scaled.square()).exp()
 
 
 class GVPGNN(Encoder):
@@ -141,7 +153,10 @@ class GVPGNN(Encoder):
         dropout: float = 0.1,
     ):
         super().__init__()
-        self.builder, self.num_basis, self.longest, self.layer_dims = builder, num_basis, longest, [dims[0]]
+        self.builder = builder
+        self.num_basis = num_basis
+        self.longest = longest
+        self.layer_dims = [dims[0]]
         self.embedding = nn.Embedding(NUM_ELEMENTS, NUM_ELEMENTS)
         self.residue_embedding = nn.Linear(NUM_RESIDUE_CHANNELS, NUM_ELEMENTS, bias=False)
         self.W_v = nn.ModuleList([TupleNorm(NUM_ELEMENTS), GVP((NUM_ELEMENTS, 0), dims, relu=False)])
@@ -149,23 +164,35 @@ class GVPGNN(Encoder):
         self.layers = nn.ModuleList(GVPConvLayer(dims, edge_dims, dropout) for _ in range(num_layers))
         self.W_out = nn.ModuleList([TupleNorm(dims[0]), GVP(dims, (dims[0], 0))])
 
+    def follow(self, conventions: Conventions) -> None:
+        """As every encoder; the radial basis is one of the conventions."""
+        super().follow(conventions)
+        self.longest = conventions.radial_basis
+
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
         """Encode a batch. `graph` (default: the builder's) gives edges and one-hots, `protein.pos` the edge vectors."""
         protein, graph = self.with_graph(protein, graph)
         links = graph.links
+
+        # Nodes begin with scalars alone, edges with the basis of their length and their vector.
         element, residue = graph.node_feature.split([NUM_ELEMENTS, NUM_RESIDUE_CHANNELS], dim=-1)
-        node = element @ self.embedding.weight + self.residue_embedding(residue), None  # residue is 0 where masked
+        scalars = element @ self.embedding.weight + self.residue_embedding(residue)  # residue is 0 where masked
+        node = (scalars, None)
         vector = edge_vectors(graph, protein.pos)[:, :, None]  # (E, 3, 1), a unit vector after W_e[0]
-        edge = radial_basis(edge_lengths(graph, protein.pos), self.longest, self.num_basis), vector
+        edge = (radial_basis(edge_lengths(graph, protein.pos), self.longest, self.num_basis), vector)
+
+        # Norms and widths, convolutions, and the scalars that come out.
         for node_layer, edge_layer in zip(self.W_v, self.W_e):
-            node, edge = node_layer(*node), edge_layer(*edge)
+            node = node_layer(*node)
+            edge = edge_layer(*edge)
         for layer in self.layers:
             node = layer(node, edge, links)
         for layer in self.W_out:
             node = layer(*node)
-        node = node[0].to(protein.pos.dtype)  # bfloat16 under autocast, in which sums over many atoms go astray
+        a = node[0].to(protein.pos.dtype)  # bfloat16 under autocast, in which sums over many atoms go astray
         return Encoding(
-            node=node,
-            residue=segment_mean(node, protein.atom_residue, protein.num_residues),
-            protein=segment_mean(node, protein.atom_protein, protein.num_proteins),
+            node=a,
+            residue=segment_mean(a, protein.atom_residue, protein.num_residues),
+            protein=segment_mean(a, protein.atom_protein, protein.num_proteins),
+            residue_protein=protein.residue_protein,
         )

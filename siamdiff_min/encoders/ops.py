@@ -39,7 +39,8 @@ def segment_mean(x: Tensor, index: Tensor, size: int) -> Tensor:
     """Mean of the rows of x (K, ...) that share an index (K,): (size, ...), like their sum; empty segments give 0."""
     sums = segment_sum(x, index, size)
     count = segment_sum(torch.ones_like(index, dtype=sums.dtype), index, size).clamp(min=1)
-    return sums / count.view(-1, *[1] * (x.dim() - 1))
+    ones = [1] * (x.dim() - 1)
+    return sums / count.view(-1, *ones)
 
 
 class MLP(nn.Module):

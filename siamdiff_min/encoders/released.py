@@ -3,7 +3,6 @@
 Only names and shapes are looked at here; `weights.py` reads the files.
 """
 
-import itertools
 import re
 from pathlib import Path
 
@@ -26,48 +25,76 @@ def tensors_of(content) -> dict[str, Tensor]:
     for name in ("model", "state_dict", "model_state_dict"):
         if isinstance(content, dict) and isinstance(content.get(name), dict):
             content = content[name]
-    named = isinstance(content, dict) and all(isinstance(k, str) and isinstance(x, Tensor) for k, x in content.items())
-    return content if named else {}
+    if not isinstance(content, dict):
+        return {}
+    are_weights = all(isinstance(name, str) and isinstance(x, Tensor) for name, x in content.items())
+    return content if are_weights else {}
 
 
 def released_encoder(state: dict[str, Tensor], path: str | Path) -> dict:
     """The encoder in the weights of torchdrug's GearNet or of ESM-GearNet, alone or inside something.
 
     Encoder, level and size are told from the shapes, never from the name of the file: two released links are swapped.
-    What is beside the encoder is not loaded, but named.
+    What is beside the encoder is not loaded, but `not_loaded` has its names.
     """
+    # The one GearNet in it: what stands before the names of its layers, and whether ESM is beside it.
     found = [match for match in map(_FIRST.fullmatch, state) if match]
     if len(found) != 1:
         names = ", ".join([match[0] for match in found] or list(state)[:3])
         problem = "several GearNets" if found else "no GearNet: no layers.0.self_loop.weight, but"
         raise CheckpointError(f"{path} holds {problem} {names}, ...")
-    prefix, gearnet = found[0].groups()
-    around = re.sub(r"[^.]+\.$", "", prefix)  # of the module that has the encoder in it
-    names = {name: name.removeprefix(prefix if name.startswith(prefix) else around) for name in state}
-    own = _ESM_GEARNET if gearnet else _GEARNET
-    loaded = {short: state[name] for name, short in names.items() if name == prefix + short and own.fullmatch(short)}
-    heads = {short.split(".")[0] for name, short in names.items() if short not in loaded}
-    shapes = [x.shape for name, x in loaded.items() if re.fullmatch(rf"{gearnet}layers\.\d+\.self_loop\.weight", name)]
-    dims = [shapes[0][1], *(shape[0] for shape in shapes)]  # of the input, then of the layers
-    if gearnet:
-        esm = {f"esm-gearnet-{size}".removesuffix("-650M"): width for size, (_, width, _) in ESM_SIZES.items()}
-        known = [(width, name, "residue", "paper") for name, width in esm.items()]
+    prefix, structure_model = found[0].groups()
+    pattern = _ESM_GEARNET if structure_model else _GEARNET
+
+    # What is the encoder's, by its names without the prefix, and the first words of the other names.
+    around = re.sub(r"[^.]+\.$", "", prefix)  # the prefix of the module that has the encoder in it
+    loaded = {}
+    beside = set()
+    for name, tensor in state.items():
+        within = name.removeprefix(prefix)
+        if name.startswith(prefix) and pattern.fullmatch(within):
+            loaded[within] = tensor
+        else:
+            rest = within if name.startswith(prefix) else name.removeprefix(around)
+            beside.add(rest.split(".")[0])
+
+    # Its widths, of the input and of the layers, decide which encoder it is.
+    layer = re.compile(rf"{structure_model}layers\.\d+\.self_loop\.weight")
+    shapes = [tensor.shape for name, tensor in loaded.items() if layer.fullmatch(name)]
+    dims = [shapes[0][1], *(shape[0] for shape in shapes)]
+    known = _esm_gearnets() if structure_model else _gearnets()
+    if structure_model:
         loaded = _esm_gearnet(loaded, path)
-    else:
-        nodes = {"atom": ATOM_GRAPH.node_dim, "residue": RESIDUE_GRAPH.node_dim}
-        known = [(nodes[level], "gearnet", level, size) for level, size in itertools.product(nodes, GEARNET_DIMS)]
-    for width, name, level, size in known:
-        if dims == [width, *GEARNET_DIMS[size][level]]:
-            identity = dict(zip(IDENTITY, (name, level, size, "official")))
-            return {**identity, "state": loaded, "not_loaded": sorted(heads)}
-    listed = "; ".join(f"{width} and {GEARNET_DIMS[size][level]}" for width, _, level, size in known)
+    for identity, widths in known:
+        if dims == widths:
+            return {**dict(zip(IDENTITY, identity)), "state": loaded, "not_loaded": sorted(beside)}
+    listed = "; ".join(f"{widths[0]} and {widths[1:]}" for _, widths in known)
     shape = f"input {dims[0]} and widths {dims[1:]}"
     raise CheckpointError(f"{path} holds a GearNet with {shape}; known are input and widths {listed}")
 
 
+def _gearnets() -> list[tuple[tuple[str, ...], list[int]]]:
+    """The identity of every GearNet, with the widths of its input and layers."""
+    known = []
+    for level, graph in (("atom", ATOM_GRAPH), ("residue", RESIDUE_GRAPH)):
+        for size, dims in GEARNET_DIMS.items():
+            known.append((("gearnet", level, size, "official"), [graph.node_dim, *dims[level]]))
+    return known
+
+
+def _esm_gearnets() -> list[tuple[tuple[str, ...], list[int]]]:
+    """The same of every ESM-GearNet; its input is ESM's output."""
+    known = []
+    for esm, (_, width, _) in ESM_SIZES.items():
+        name = "esm-gearnet" if esm == "650M" else f"esm-gearnet-{esm}"
+        known.append(((name, "residue", "paper", "official"), [width, *GEARNET_DIMS["paper"]["residue"]]))
+    return known
+
+
 def _esm_gearnet(state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
     """torchdrug's weights by the names of `ESMGearNet`. Raises CheckpointError for another order of types."""
-    tokens = state.pop("sequence_model.mapping", torch.zeros(0)).tolist()[: len(RESIDUE_TOKEN)]  # of the residue types
+    mapping = state.pop("sequence_model.mapping", torch.zeros(0)).tolist()
+    tokens = mapping[: len(RESIDUE_TOKEN)]  # of the residue types
     if tokens != list(RESIDUE_TOKEN):
         raise CheckpointError(f"{path} has the residue types in another order, with ESM's tokens {tokens}")
     state = {re.sub(r"^sequence_model\.model\.", "esm.", name): x for name, x in state.items()}

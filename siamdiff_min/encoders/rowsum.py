@@ -13,7 +13,7 @@ from .ops import segment_sum
 
 
 @dataclass(frozen=True, eq=False)
-class Gather:
+class RowSum:
     """Sums of rows: sum t adds the rows source[k] for which target[k] = t. Its transpose is the backward pass.
 
     All layers share one.
@@ -27,7 +27,7 @@ class Gather:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Sum rows of x (num_sources, d) into (num_targets, d)."""
-        return _RowSum.apply(x, self)
+        return _AddRows.apply(x, self)
 
     @cached_property
     def offsets(self) -> Tensor:
@@ -36,22 +36,23 @@ class Gather:
         return F.pad(count.cumsum(0, dtype=torch.int32), (1, 0))
 
     @cached_property
-    def transposed(self) -> Gather:
+    def transposed(self) -> RowSum:
         """From targets to sources, as gradients go: made when the first backward pass asks for it."""
         source, order = self.source.sort(stable=True)
+        target = self.target.index_select(0, order)
         weight = None if self.weight is None else self.weight.index_select(0, order)
-        return Gather(self.target.index_select(0, order), source, self.num_targets, self.num_sources, weight)
+        return RowSum(target, source, self.num_targets, self.num_sources, weight)
 
 
-class _RowSum(torch.autograd.Function):
-    """Rows added up: no message (K, d) is ever stored. The backward pass of torch's own takes ten times as long."""
+class _AddRows(torch.autograd.Function):
+    """`RowSum` of x: no message (K, d) is ever stored. The backward pass of torch's own takes ten times as long."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, gather: Gather) -> Tensor:
-        ctx.gather = gather
-        how = {"mode": "sum", "include_last_offset": True, "per_sample_weights": gather.weight}
-        return F.embedding_bag(gather.source, x, gather.offsets, **how)
+    def forward(ctx, x: Tensor, row_sum: RowSum) -> Tensor:
+        ctx.row_sum = row_sum
+        how = {"mode": "sum", "include_last_offset": True, "per_sample_weights": row_sum.weight}
+        return F.embedding_bag(row_sum.source, x, row_sum.offsets, **how)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.gather.transposed(grad.contiguous()), None
+        return ctx.row_sum.transposed(grad.contiguous()), None

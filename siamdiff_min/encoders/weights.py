@@ -11,15 +11,17 @@ import warnings
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from pickle import UnpicklingError
 
 import torch
 from torch import Tensor, nn
 
+from ..conventions import CONVENTIONS
 from ..files import CheckpointError, ConfigError, SiamDiffError, write_file
 from ..machine import choose_device
-from . import ENCODERS, RANDOM_ESM, Encoder, named
+from . import ENCODERS, RANDOM_ESM, Encoder
 from .esm import ESM2
 from .released import IDENTITY, esm_weights, released_encoder, tensors_of
 
@@ -120,26 +122,30 @@ def encoder_of(content: dict) -> dict:
     if content["format"] == ENCODER:
         return content
     options = content["config"] if content["format"] == CHECKPOINT else content
-    state = content[WEIGHTS[content["format"]]].items()
-    state = {name.removeprefix("encoder."): x for name, x in state if name.startswith("encoder.")}
-    return {**{name: options[name] for name in IDENTITY if name in options}, "state": state}
+    tensors = content[WEIGHTS[content["format"]]].items()
+    state = {name.removeprefix("encoder."): x for name, x in tensors if name.startswith("encoder.")}
+    known = {name: options[name] for name in (*IDENTITY, "conventions") if name in options}
+    return {**known, "state": state}
 
 
 def save_encoder_file(
     file: Path, encoder: nn.Module, name: str, level: str, size: str, preset: str, /, **values
 ) -> None:
-    """Write `encoder.pt`, the weights of `ENCODERS[name](level, size, preset)`. `values` are plain, or `seq_mlp`:
-    the weights of the sequence head (Eq. 7), which gives log p(mutant) - log p(wild).
+    """Write `encoder.pt`, the weights of `ENCODERS[name](level, size, preset)`, and the conventions of its graphs.
+
+    `values` are plain, or `seq_mlp`: the weights of the sequence head (Eq. 7), which gives log p(mutant) - log p(wild).
 
     Raises ConfigError for values that no file can hold.
     """
-    identity = dict(zip(IDENTITY, (name, level, size, preset)))
-    if taken := values.keys() & {*IDENTITY, "format", "state"}:
+    own = dict(zip(IDENTITY, (name, level, size, preset)))
+    own["conventions"] = asdict(encoder.builder.conventions)
+    taken = values.keys() & {*own, "format", "state"}
+    if taken:
         raise ConfigError(f"{file} is not written: {', '.join(sorted(taken))} is a name of its own")
-    values = {own: _as_plain(value) for own, value in values.items()}
+    values = {key: _as_plain(value) for key, value in values.items()}
     if wrong := not_readable(values):
         raise ConfigError(f"{file} is not written: {', '.join(wrong)} is not made of numbers and words")
-    write_weights(file, ENCODER, {**identity, **values, "state": encoder.state_dict()})
+    write_weights(file, ENCODER, {**own, **values, "state": encoder.state_dict()})
 
 
 def not_readable(values: dict) -> list[str]:
@@ -176,7 +182,10 @@ def new_encoder(config: Namespace, say: Callable[[str], None] = print) -> nn.Mod
 
     Raises ConfigError if there is no such encoder at this level, or the options are for another one.
     """
-    encoder = named(config.encoder, ENCODERS[config.encoder])(config.level, config.size, config.preset)
+    encoder = ENCODERS[config.encoder](config.level, config.size, config.preset)
+    source = config.init_from or getattr(config, "eval_only", None)
+    if source and follow_file(encoder, load_encoder_file(source), source):
+        say(f"note        graphs follow the conventions in {source}, not the preset {config.preset} as it is here")
     if encoder.has_esm:
         if config.esm or not (config.init_from or getattr(config, "eval_only", None)):
             say(load_esm(encoder.esm, config.esm) if config.esm else f"note        {RANDOM_ESM}: --esm")
@@ -202,11 +211,15 @@ def load_encoder(name: str | Path, device: str = "auto") -> Encoder:
     device, content = choose_device(device), load_encoder_file(name)
     # Initial weights are drawn, then replaced: the generators of the caller do not notice.
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        architecture, *identity = (content[key] for key in IDENTITY)
+        architecture, level, size, preset = (content[key] for key in IDENTITY)
+        advice = "import the file that adds it first, or give it as --plugin"
         if architecture not in ENCODERS:
-            advice = "import the file that adds it first, or give it as --plugin"
             raise CheckpointError(f"{name} holds the encoder {architecture!r:.50}, which is not known here: {advice}")
-        encoder = named(architecture, ENCODERS[architecture])(*identity)
+        if preset not in CONVENTIONS and "conventions" not in content:
+            raise CheckpointError(f"{name} is of the preset {preset!r:.50}, which is not known here: {advice}")
+        encoder = ENCODERS[architecture](level, size, preset if preset in CONVENTIONS else "paper")
+    encoder.identity = architecture, level, size, preset
+    follow_file(encoder, content, str(name))
     load_weights(encoder, content["state"], str(name))
     if "not_loaded" in content:
         left = f"; not loaded: {', '.join(content['not_loaded'])}" if content["not_loaded"] else ""
@@ -214,6 +227,20 @@ def load_encoder(name: str | Path, device: str = "auto") -> Encoder:
             f"{name} names no preset, so it is read as one of the released code (official){left}", stacklevel=2
         )
     return encoder.to(device).eval()
+
+
+def follow_file(encoder: Encoder, content: dict, source: str) -> bool:
+    """Build graphs as the encoder of this file did; whether they differ from those of the preset as it is here.
+
+    A plugin may have changed the preset when the file was written. Files of 0.4 and before hold no conventions.
+    """
+    before = encoder.builder.conventions
+    try:
+        conventions = replace(before, **content.get("conventions", {}))
+    except TypeError as error:
+        raise CheckpointError(f"{source} has conventions that this version does not know: {error}") from error
+    encoder.follow(conventions)
+    return conventions != before
 
 
 def load_esm(esm: ESM2, path: str) -> str:

@@ -14,6 +14,7 @@ from ..files import ConfigError
 from ..protein.conformer import GaussianConformer, TorsionalConformer
 from .contrast import MultiviewContrast
 from .diffusion import SCHEDULES, Schedule
+from .objective import Objective
 from .other_diffusion import ScoreMatching, TorsionalDiffusion
 from .self_prediction import Geometry, ResidueTypes, SelfPrediction
 from .siamdiff import SiamDiff
@@ -28,8 +29,15 @@ ABLATIONS = {  # Table 3 (Sec. 5.3) and App. G, as arguments of Schedule.ablated
     "no-sequence": {"sequence": False},
     "no-structure": {"structure": False},
     "small-noise": {"t": 1},
-    "large-noise": {"t": 100},
+    "large-noise": {"t": -1},  # T. All types and side chains are hidden there: at atom level both views are the same
 }
+
+
+def schedules_of(preset: str) -> dict[int, Schedule]:
+    """The schedules of both stages. Raises ConfigError for a preset of a plugin that has none."""
+    if preset not in SCHEDULES:
+        raise ConfigError(f"preset {preset} has no noise: SCHEDULES[{preset!r}] = {{1: Schedule(...), 2: ...}} adds it")
+    return SCHEDULES[preset]
 
 
 def build_siamdiff(
@@ -49,7 +57,8 @@ def build_siamdiff(
             raise ConfigError(f"--ablation {ablation} is for siamdiff at atom level: only there side chains may clash")
         conventions = replace(conventions, clash_check=False)
     simulated = {"atom": TorsionalConformer(conventions=conventions), "residue": GaussianConformer()}[level]
-    schedules, changes = SCHEDULES[preset], ABLATIONS[ablation]
+    schedules = schedules_of(preset)
+    changes = ABLATIONS[ablation]
     if "t" in changes:
         schedules = dict.fromkeys(schedules, schedules[1])  # one t of one schedule in both stages
     stages = {stage: schedule.ablated(**changes) for stage, schedule in schedules.items()}
@@ -67,9 +76,10 @@ def build_self_prediction(types: bool = False, geometry: str | None = None) -> C
     """A function that builds residue type, distance, angle or dihedral prediction, or a combination (App. D, F)."""
 
     def build(encoder: nn.Module, level: str, preset: str = "paper") -> SelfPrediction:
-        d, conventions = encoder.out_dim, CONVENTIONS[preset]
-        residue_types = ResidueTypes(d, conventions) if types else None
-        return SelfPrediction(encoder, residue_types, Geometry(d, geometry, conventions) if geometry else None)
+        conventions = CONVENTIONS[preset]
+        residue_types = ResidueTypes(encoder.out_dim, conventions) if types else None
+        hidden_edges = Geometry(encoder.out_dim, geometry, conventions) if geometry else None
+        return SelfPrediction(encoder, residue_types, hidden_edges)
 
     return build
 
@@ -88,11 +98,11 @@ def build_torsional(encoder: nn.Module, level: str, preset: str = "paper") -> To
     """Torsional diffusion of side chains (App. G), at every t of the schedule of DiffPreT."""
     if level != "atom":
         raise ConfigError("torsional diffusion exists at atom level only: CA atoms alone have no side-chain torsions")
-    schedule = SCHEDULES[preset][1]
+    schedule = schedules_of(preset)[1]
     return TorsionalDiffusion(encoder, replace(schedule, t_range=(1, schedule.steps)))
 
 
-OBJECTIVES = {  # name -> function (encoder, level, preset) -> objective; the first two take options too
+OBJECTIVES: dict[str, Callable[..., Objective]] = {  # (encoder, level, preset) -> objective; the first two take options
     "diffpret": build_diffpret,
     "siamdiff": build_siamdiff,
     "residue-type": build_self_prediction(types=True),

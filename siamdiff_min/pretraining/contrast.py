@@ -12,8 +12,8 @@ from ..protein.protein import Protein
 from ..statistics import Mean
 from .objective import LossAndLogs, Objective
 
-MAX_RESIDUES = 50  # of a subsequence
-RADIUS = 15.0  # angstrom; a ball around a residue
+MAX_RESIDUES = 50  # of a subsequence (App. D, as the three below)
+RADIUS = 15.0  # of a ball around a residue, angstrom
 EDGE_MASK_RATE = 0.15
 TEMPERATURE = 0.07
 
@@ -27,8 +27,9 @@ def draw_below(number: Tensor, generator: torch.Generator) -> Tensor:
 def subsequence(protein: Protein, generator: torch.Generator) -> Tensor:
     """Residues (R,) bool of a random window of at most 50 residues of every protein, every window equally likely."""
     size = protein.residues_per_protein
+    first = size.cumsum(0) - size
     windows = (size - MAX_RESIDUES).clamp(min=0) + 1
-    start = size.cumsum(0) - size + draw_below(windows, generator)  # (B,)
+    start = first + draw_below(windows, generator)  # (B,)
     offset = torch.arange(protein.num_residues, device=start.device) - start[protein.residue_protein]
     return (offset >= 0) & (offset < MAX_RESIDUES)
 
@@ -50,10 +51,14 @@ def info_nce(z: Tensor, other: Tensor, all_crops: bool = True) -> tuple[Tensor, 
     crops = F.normalize(torch.cat([z, other]).float(), dim=-1)  # (2B, d)
     with torch.autocast(crops.device.type, enabled=False):  # --amp would make it bfloat16 again
         similarity = (crops @ crops.T / TEMPERATURE).fill_diagonal_(-torch.inf)
-    target = torch.arange(len(crops), device=crops.device).roll(len(z))
+    num = len(z)
+    target = torch.arange(2 * num, device=crops.device).roll(num)
     if not all_crops:
-        similarity, target = similarity[: len(z), len(z) :], target[len(z) :]
-    return F.cross_entropy(similarity, target, reduction="none"), similarity.argmax(-1) == target
+        similarity = similarity[:num, num:]
+        target = target[num:]
+    loss = F.cross_entropy(similarity, target, reduction="none")
+    correct = similarity.argmax(-1) == target
+    return loss, correct
 
 
 class MultiviewContrast(Objective):
@@ -61,6 +66,8 @@ class MultiviewContrast(Objective):
 
     Two coins per protein and crop decide.
     """
+
+    compared = 8  # held-out proteins are measured eight at a time, whatever the batch size
 
     def __init__(self, encoder: nn.Module, conventions: Conventions = PAPER):
         super().__init__(encoder)
@@ -75,12 +82,13 @@ class MultiviewContrast(Objective):
         h = [self.encoder(*crop).protein for crop in crops]  # encode
         z = [self.mlp(x) for x in h]  # predict
         loss, correct = info_nce(*z, self.all_crops)  # compare
-        seen = slice(None if protein.num_proteins > 1 else 0)  # alone it finds itself
         candidates = 2 * protein.num_proteins - 1 if self.all_crops else protein.num_proteins
+        baseline = torch.full_like(loss, candidates).log()
+        seen = slice(None) if protein.num_proteins > 1 else slice(0)  # alone it finds itself
         return loss.mean(), {
             "contrastive_loss": Mean.of(loss[seen]),
-            "contrastive_loss_constant": Mean.of(torch.full_like(loss, candidates).log()[seen]),
-            "contrastive_accuracy": Mean.of(correct.float()[seen]),
+            "contrastive_loss_constant": Mean.of(baseline[seen]),
+            "contrastive_accuracy": Mean.of(correct[seen].float()),
         }
 
     def draw(self, protein: Protein, ca: Tensor, generator: torch.Generator) -> tuple[Protein, Graph]:
@@ -91,7 +99,8 @@ class MultiviewContrast(Objective):
     def crop(self, protein: Protein, ca: Tensor, generator: torch.Generator) -> Protein:
         """A subsequence or a ball of every protein."""
         coin = torch.rand(protein.num_proteins, generator=generator, device=ca.device) < 0.5
-        window, near = subsequence(protein, generator), ball(protein, ca, generator)
+        window = subsequence(protein, generator)
+        near = ball(protein, ca, generator)
         return protein.select_residues(torch.where(coin[protein.residue_protein], window, near))
 
     def hide_edges(self, protein: Protein, graph: Graph, generator: torch.Generator) -> Graph:

@@ -15,6 +15,7 @@ from ..encoders.ops import segment_mean
 from ..files import ConfigError
 from ..protein.geometry import normal_like
 from ..protein.protein import Protein
+from .held_out import HeldOutNoise
 
 MASK_RATE = (0.15, 1.0)  # at t = 0 and t = T (App. D)
 
@@ -59,14 +60,19 @@ class Schedule:
     def draw_t(self, num: int, generator: torch.Generator) -> Tensor:
         """One time step t per protein (B,), uniform over the t of this stage (Alg. 1, line 4)."""
         first, last = self.t_range
+        if isinstance(generator, HeldOutNoise):
+            return first + (generator.shares(num) * (last - first + 1)).long()
         return torch.randint(first, last + 1, (num,), generator=generator, device=generator.device)
 
     def ablated(self, structure: bool = True, sequence: bool = True, t: int | None = None) -> Schedule:
-        """The ablations of Table 3: one of the two diffusions alone, with weight 1, or one fixed t."""
-        t_range = self.t_range if t is None else (t, t)
-        if structure and sequence:
-            return replace(self, t_range=t_range)
-        return replace(self, t_range=t_range, weight_structure=float(structure), weight_sequence=float(sequence))
+        """The ablations of Table 3: one of the two diffusions alone, with weight 1, or one fixed t (-1: the last)."""
+        changed = self
+        if t is not None:
+            step = t if t > 0 else self.steps + 1 + t
+            changed = replace(changed, t_range=(step, step))
+        if not (structure and sequence):
+            changed = replace(changed, weight_structure=float(structure), weight_sequence=float(sequence))
+        return changed
 
 
 SCHEDULES = {  # preset -> stage -> schedule (differences.md, rows 1, 2, 11)
@@ -87,15 +93,18 @@ def random_mask(protein: Protein, rate: Tensor, generator: torch.Generator, with
     Returns the residues to mask (M,), increasing. With replacement, floor(n rate) of n residues are drawn, and some may
     be drawn twice (differences.md, row 3).
     """
-    protein_of, size = protein.residue_protein, protein.residues_per_protein
     if with_replacement:
+        size = protein.residues_per_protein
+        first = size.cumsum(0) - size
         draws = (size * rate.float()).long().clamp(min=1)
-        protein_of = torch.arange(len(size), device=rate.device).repeat_interleave(draws)
-        u = torch.rand(len(protein_of), generator=generator, device=rate.device)
-        return (u * size[protein_of]).long() + (size.cumsum(0) - size)[protein_of]
+        drawn_from = torch.arange(len(size), device=rate.device).repeat_interleave(draws)
+        u = torch.rand(len(drawn_from), generator=generator, device=rate.device)
+        return (u * size[drawn_from]).long() + first[drawn_from]
+    protein_of = protein.residue_protein
     u = torch.rand(protein.num_residues, generator=generator, device=rate.device)
     smallest = u.new_ones(protein.num_proteins).scatter_reduce_(0, protein_of, u, "amin")
-    return ((u < rate[protein_of]) | (u == smallest[protein_of])).nonzero().squeeze(1)
+    masked = (u < rate[protein_of]) | (u == smallest[protein_of])
+    return masked.nonzero().squeeze(1)
 
 
 def add_gaussian_noise(pos: Tensor, alpha_bar: Tensor, generator: torch.Generator) -> Tensor:

@@ -12,10 +12,13 @@ from ..files import ConfigError
 from ..protein.protein import Protein
 
 
-def without(graph: Graph, edge: Tensor, repetitions: bool = True) -> Graph:
+def remove_edges(graph: Graph, edge: Tensor, repetitions: bool = True) -> Graph:
     """The graph without some edges (K,), and without all others between their ends too if `repetitions`."""
     pair = graph.pair
-    gone = torch.isin(pair, pair[edge]) if repetitions else torch.zeros_like(pair).index_fill(0, edge, 1).bool()
+    if repetitions:
+        gone = torch.isin(pair, pair[edge])
+    else:
+        gone = torch.zeros_like(pair, dtype=torch.bool).index_fill(0, edge, True)
     return graph.select_edges(~gone)
 
 

@@ -14,9 +14,15 @@ LossAndLogs = tuple[Tensor, dict[str, Statistic]]
 class Objective(nn.Module):
     """An encoder, and heads that are thrown away after pre-training."""
 
+    compared = 1  # proteins that a held-out one is measured with: more than one if a loss compares proteins
+
     def __init__(self, encoder: nn.Module):
         super().__init__()
         self.encoder = encoder
+
+    def kept_heads(self) -> dict[str, nn.Module]:
+        """The heads that `encoder.pt` keeps all the same, by name."""
+        return {}
 
 
 def mean_or_zero(x: Tensor) -> Tensor:

@@ -38,25 +38,39 @@ class ScoreMatching(Objective):
     def __init__(self, encoder: nn.Module):
         super().__init__(encoder)
         d = encoder.out_dim
-        self.dist_mlp, self.mlp = MLP(1, d, d), MLP(2 * d, d, 1)
+        self.dist_mlp = MLP(1, d, d)
+        self.mlp = MLP(2 * d, d, 1)
         self.register_buffer("sigma", sigmas(), persistent=False)
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
         protein = self.encoder.builder.select_nodes(protein)
-        graph, n = self.encoder.builder(protein), protein.num_atoms
+        graph = self.encoder.builder(protein)
         pair, edge_pair = torch.unique(graph.pair, return_inverse=True)
-        i, j = pair // n, pair % n
-        drawn = torch.randint(NUM_SIGMAS, (protein.num_proteins,), generator=generator, device=pair.device)  # draw
-        sigma = self.sigma.to(protein.pos)[drawn][protein.atom_protein[i]]  # (P,)
-        noise = normal_like(sigma, generator).masked_fill(i == j, 0.0)  # a self edge has no length to be noised
-        noised = edge_lengths(graph, protein.pos) + (sigma * noise)[edge_pair]  # noise (E,)
-        a = encode_edges(self.encoder, protein, graph, noised).node  # encode
+        i = pair // protein.num_atoms
+        j = pair % protein.num_atoms
+
+        # Draw a sigma per protein.
+        drawn = torch.randint(NUM_SIGMAS, (protein.num_proteins,), generator=generator, device=pair.device)
+        of_protein = self.sigma.to(protein.pos)[drawn]
+        sigma = of_protein[protein.atom_protein[i]]  # (P,)
+
+        # Noise the lengths, those of one pair alike. A self edge has no length to be noised.
+        noise = normal_like(sigma, generator).masked_fill(i == j, 0.0)
+        noised = edge_lengths(graph, protein.pos) + (sigma * noise)[edge_pair]  # (E,)
+
+        # Encode, and predict from both ends and the length shown.
+        a = encode_edges(self.encoder, protein, graph, noised).node
         shown = torch.zeros_like(noise).index_copy_(0, edge_pair, noised)[:, None]  # (P, 1) edges of a pair agree
-        predicted = self.mlp(torch.cat([a[i] * a[j], self.dist_mlp(shown)], dim=-1)).squeeze(-1).to(noise.dtype)
-        loss, constant = (predicted + noise).square()[i != j], noise.square()[i != j]  # compare
+        of_length = self.dist_mlp(shown)
+        predicted = self.mlp(torch.cat([a[i] * a[j], of_length], dim=-1)).squeeze(-1).to(noise.dtype)
+
+        # Compare with minus the noise.
+        joins_two = i != j
+        loss = (predicted + noise).square()[joins_two]
+        baseline = noise.square()[joins_two]
         return mean_or_zero(loss), {
             "score_matching_loss": Mean.of(loss),
-            "score_matching_loss_constant": Mean.of(constant),
+            "score_matching_loss_constant": Mean.of(baseline),
         }
 
 
@@ -76,21 +90,35 @@ class TorsionalDiffusion(Objective):
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
         graph = self.encoder.builder(protein)
-        t = self.schedule.draw_t(protein.num_proteins, generator)  # draw
+
+        # Draw a step for every protein; with it goes the standard deviation (R,), radian.
+        t = self.schedule.draw_t(protein.num_proteins, generator)
         abar = self.alpha_bar.to(protein.pos)[t - 1][protein.residue_protein]
-        std = ((1 - abar) / abar).sqrt()  # (R,) radian
+        std = ((1 - abar) / abar).sqrt()
+
+        # Draw one of the chi that are defined in each residue, all equally likely.
         atoms, defined = chi_atoms(protein)  # (R, 4, 4), (R, 4)
-        defined = defined & (protein.residue_type != RESIDUE_INDEX["PRO"])[:, None]
+        is_proline = protein.residue_type == RESIDUE_INDEX["PRO"]
+        defined = defined & ~is_proline[:, None]
         u = torch.rand(defined.shape, generator=generator, device=abar.device)
-        chi = u.masked_fill(~defined, -1.0).argmax(1)  # (R,) one of the defined, all equally likely
+        chi = u.masked_fill(~defined, -1.0).argmax(1)  # (R,)
+
+        # Draw its angle in (-pi, pi], and turn it.
         turned = std * normal_like(std, generator)
-        turned = torch.pi - torch.remainder(torch.pi - turned, 2 * torch.pi)  # (-pi, pi]
-        noised = rotate_side_chains(protein, turned[:, None] * F.one_hot(chi, MAX_CHI) * defined)  # noise
-        a = self.encoder(noised, graph).node  # encode
-        turns, row = defined.any(1), torch.arange(len(chi), device=chi.device)
-        predicted = self.mlp(a[atoms[row, chi][turns]].flatten(1)).squeeze(-1).to(abar.dtype)  # (M,) of four atoms each
+        turned = torch.pi - torch.remainder(torch.pi - turned, 2 * torch.pi)
+        angles = turned[:, None] * F.one_hot(chi, MAX_CHI) * defined
+        noised = rotate_side_chains(protein, angles)
+
+        # Encode, and predict from the four atoms of each chi that turned.
+        a = self.encoder(noised, graph).node
+        turns = defined.any(1)
+        row = torch.arange(len(chi), device=chi.device)
+        four = atoms[row, chi][turns]  # (M, 4)
+        predicted = self.mlp(a[four].flatten(1)).squeeze(-1).to(abar.dtype)
+
+        # Compare with the angle over its standard deviation.
         noise = (turned / std)[turns]  # (M,)
-        loss = (predicted - noise).square()  # compare
+        loss = (predicted - noise).square()
         return mean_or_zero(loss), {
             "torsion_loss": Mean.of(loss),
             "torsion_loss_constant": Mean.of(noise.square()),

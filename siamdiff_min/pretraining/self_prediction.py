@@ -16,7 +16,7 @@ from ..protein.geometry import angle, dihedral, length
 from ..protein.protein import Protein
 from ..statistics import Entropy, Mean, Variance
 from .diffusion import hide_residues, random_mask
-from .hide import encode_edges, without
+from .hide import encode_edges, remove_edges
 from .objective import LossAndLogs, Objective, mean_or_zero
 from .walks import sample_walks, walk_nodes
 
@@ -44,7 +44,8 @@ class ResidueTypes(nn.Module):
 
     def __init__(self, d: int, conventions: Conventions = PAPER):
         super().__init__()
-        self.mlp, self.conventions = MLP(d, d, NUM_RESIDUE_TYPES), conventions
+        self.mlp = MLP(d, d, NUM_RESIDUE_TYPES)
+        self.conventions = conventions
 
     def hide(self, protein: Protein, generator: torch.Generator) -> tuple[Protein, Tensor]:
         """The protein without these types, and the residues (M,) that have lost theirs."""
@@ -66,20 +67,24 @@ class Geometry(nn.Module):
 
     def __init__(self, d: int, quantity: str, conventions: Conventions = PAPER):
         super().__init__()
-        self.quantity, self.conventions = quantity, conventions
+        self.quantity = quantity
+        self.conventions = conventions
         self.measure, self.edges, self.num = GEOMETRY[quantity]
-        self.mlp = MLP((self.edges + 1) * d, d, 1 if quantity == "distance" else NUM_BINS)
+        outputs = 1 if quantity == "distance" else NUM_BINS
+        self.mlp = MLP((self.edges + 1) * d, d, outputs)
 
     def hide(self, protein: Protein, graph: Graph, generator: torch.Generator) -> tuple[Graph, Tensor]:
         """The graph without the edges of these walks, and the nodes (M, edges + 1) they visit."""
-        walk = sample_walks(graph, protein.atom_protein, self.num, self.edges, generator)
-        return without(graph, walk.flatten(), self.conventions.hide_repetitions), walk_nodes(graph, walk)
+        walks = sample_walks(graph, protein.atom_protein, self.num, self.edges, generator)
+        left = remove_edges(graph, walks.flatten(), self.conventions.hide_repetitions)
+        return left, walk_nodes(graph, walks)
 
     def target(self, points: Tensor) -> Tensor:
         """Of points (M, edges + 1, 3): angstrom, or the bin of an angle in [0, pi] (M,)."""
         if self.quantity == "distance":
             return length(points[:, 1] - points[:, 0])
-        return (self.measure(*points.unbind(1)).abs() * (NUM_BINS / torch.pi)).long().clamp(max=NUM_BINS - 1)
+        angle = self.measure(*points.unbind(1)).abs()
+        return (angle * (NUM_BINS / torch.pi)).long().clamp(max=NUM_BINS - 1)
 
     def loss(self, target: Tensor, a: Tensor) -> LossAndLogs:
         """Targets (M,) from the representations of all atoms of a walk (M, edges + 1, d)."""
@@ -98,20 +103,31 @@ class SelfPrediction(Objective):
 
     def __init__(self, encoder: nn.Module, types: ResidueTypes | None, geometry: Geometry | None):
         super().__init__(encoder)
-        self.types, self.geometry = types, geometry
+        self.types = types
+        self.geometry = geometry
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
-        protein = left = self.encoder.builder.select_nodes(protein)
-        if self.types is not None:  # draw and hide
+        protein = self.encoder.builder.select_nodes(protein)
+
+        # Draw and hide. The graph is that of what the masked residues have left.
+        left = protein
+        if self.types is not None:
             left, chosen = self.types.hide(protein, generator)
         graph = self.encoder.builder(left)
         if self.geometry is not None:
             graph, nodes = self.geometry.hide(left, graph, generator)
+
+        # Encode. Coordinates would tell what hidden edges do not.
         encoding = self.encoder(left, graph) if self.geometry is None else encode_edges(self.encoder, left, graph)
-        loss, logs = 0.0, {}
-        if self.types is not None:  # predict and compare
+
+        # Predict and compare.
+        loss = 0.0
+        logs = {}
+        if self.types is not None:
             loss, logs = self.types.loss(protein.residue_type[chosen], encoding.residue[chosen])
         if self.geometry is not None:
-            more, more_logs = self.geometry.loss(self.geometry.target(left.pos[nodes]), encoding.node[nodes])
-            loss, logs = loss + more, logs | more_logs
+            target = self.geometry.target(left.pos[nodes])
+            geometry_loss, geometry_logs = self.geometry.loss(target, encoding.node[nodes])
+            loss = loss + geometry_loss
+            logs = logs | geometry_logs
         return loss, logs

@@ -20,6 +20,7 @@ from ..protein.constants import NUM_RESIDUE_TYPES
 from ..protein.protein import Protein
 from ..statistics import Entropy, Mean
 from .diffusion import Schedule, add_gaussian_noise, edges_to_vectors, hide_residues, random_mask
+from .held_out import stream
 from .objective import LossAndLogs, Objective
 
 
@@ -29,7 +30,7 @@ class Noisy:
 
     protein: Protein  # P^t: coordinates R^t, sequence S^t
     graph: Graph  # edges of the clean structure (differences.md, row 5)
-    score: Tensor  # (E,) minus the noise on a distance, over the deviation of a coordinate's (differences.md, row 6)
+    edge_target: Tensor  # (E,) minus the noise on a length, over the deviation on a coordinate (differences.md, row 6)
 
 
 class SiamDiff(Objective):
@@ -50,11 +51,14 @@ class SiamDiff(Objective):
         head_dim: int | None = None,
     ):
         super().__init__(encoder)
-        self.conformer, self.stages, self.conventions = conformer, stages, conventions
-        d, hidden = encoder.out_dim, head_dim or encoder.out_dim
+        self.draw_conformer = conformer
+        self.conventions = conventions
+        d = encoder.out_dim
+        hidden = head_dim or d
         self.dist_mlp = MLP(1, hidden, hidden, d)
         self.struct_mlp = MLP(2 * d, hidden, hidden, 1)
         self.seq_mlp = MLP(d, hidden, hidden, NUM_RESIDUE_TYPES)
+        self.stages = stages
         self.schedule = stages[1]
         self.register_buffer("alpha_bar", self.schedule.alpha_bar.float(), persistent=False)
 
@@ -62,6 +66,11 @@ class SiamDiff(Objective):
         """Train on the noise steps t of stage 1 or 2 (Sec. 3.4)."""
         self.schedule = self.stages[stage]
         self.alpha_bar = self.schedule.alpha_bar.to(self.alpha_bar)
+
+    def kept_heads(self) -> dict[str, nn.Module]:
+        """The sequence head (Eq. 7), which tells how likely a mutant is, if any stage trains it."""
+        trained = any(schedule.weight_sequence for schedule in self.stages.values())
+        return {"seq_mlp": self.seq_mlp} if trained else {}
 
     def forward(self, protein: Protein, generator: torch.Generator) -> LossAndLogs:
         """Alg. 1, lines 2-11, on a batch: the loss, and its logs."""
@@ -83,17 +92,18 @@ class SiamDiff(Objective):
 
     def views(self, protein: Protein, generator: torch.Generator) -> tuple[list[Protein], dict[str, Mean]]:
         """P_1 and P_2 (Alg. 1, lines 2-3), and the logs of the conformer. DiffPreT has P_1 alone."""
-        first = self.encoder.builder.select_nodes(protein)
-        if self.conformer is None:
-            return [first], {}
-        second, logs = self.conformer(first, generator)
-        return [first, second], logs
+        native = self.encoder.builder.select_nodes(protein)
+        if self.draw_conformer is None:
+            return [native], {}
+        conformer, logs = self.draw_conformer(native, stream(generator, "second view"))
+        return [native, conformer], logs
 
     def draw_mask(self, protein: Protein, t: Tensor, generator: torch.Generator) -> Tensor:
         """The residues to mask (M,) at the steps t (B,); none without the sequence loss."""
         if not self.schedule.weight_sequence:
             return t.new_zeros(0)
-        return random_mask(protein, self.schedule.mask_rate(t), generator, self.conventions.mask_with_replacement)
+        own = stream(generator, "mask")
+        return random_mask(protein, self.schedule.mask_rate(t), own, self.conventions.mask_with_replacement)
 
     def add_noise(self, protein: Protein, t: Tensor, chosen: Tensor, generator: torch.Generator) -> Noisy:
         """q(P^t | P^0) of Eq. 2 and Eq. 3: mask the sequence, build the graph, then move the atoms."""
@@ -101,32 +111,44 @@ class SiamDiff(Objective):
         show_types = not (self.conventions.hide_all_types and self.schedule.weight_sequence)
         graph = self.encoder.builder(protein, show_types)
         clean_length = edge_lengths(graph, protein.pos)
+
         atom_alpha_bar = self.alpha_bar[t - 1][protein.atom_protein]  # (N,)
         if self.schedule.weight_structure:
-            protein = replace(protein, pos=add_gaussian_noise(protein.pos, atom_alpha_bar, generator))
+            noisy = add_gaussian_noise(protein.pos, atom_alpha_bar, stream(generator, "noise"))
+            protein = replace(protein, pos=noisy)
+
         edge_alpha_bar = atom_alpha_bar[graph.src]  # (E,)
-        score = (clean_length - edge_lengths(graph, protein.pos)) * (edge_alpha_bar / (1 - edge_alpha_bar)).sqrt()
-        return Noisy(protein, graph, score)
+        inverse_std = (edge_alpha_bar / (1 - edge_alpha_bar)).sqrt()
+        edge_target = (clean_length - edge_lengths(graph, protein.pos)) * inverse_std
+        return Noisy(protein, graph, edge_target)
 
     def structure_loss(self, noisy: list[Noisy], crossed: list[Encoding]) -> LossAndLogs:
         """|eps - eps_theta|^2 of Eq. 10: the mean over atoms, views, then proteins. And its logs."""
         # Eq. 5: m_ij = MLP(a_i * a_j, MLP(|r_i - r_j|)) of every edge, a from the other view, r from this one
-        scores = formulas.edge_scores(noisy, crossed, self.dist_mlp, self.struct_mlp)
-        loss = torch.stack([noise_error(n, m) for n, m in zip(noisy, scores)]).mean(0)  # (B,)
-        constant = torch.stack([noise_error(n, torch.zeros_like(m)) for n, m in zip(noisy, scores)]).mean(0)
-        return loss.mean(), {"structure_loss": Mean.of(loss), "structure_loss_constant": Mean.of(constant)}
+        predicted = formulas.edge_scores(noisy, crossed, self.dist_mlp, self.struct_mlp)
+        errors = [noise_error(view, m) for view, m in zip(noisy, predicted)]
+        baselines = [noise_error(view, torch.zeros_like(m)) for view, m in zip(noisy, predicted)]
+        loss = torch.stack(errors).mean(0)  # (B,)
+        baseline = torch.stack(baselines).mean(0)
+        return loss.mean(), {"structure_loss": Mean.of(loss), "structure_loss_constant": Mean.of(baseline)}
 
     def sequence_loss(self, protein: Protein, chosen: Tensor, crossed: list[Encoding]) -> LossAndLogs:
         """CE(s_i^0, p(s_i^0 | P^t)) of Eq. 11: the mean over masked residues, views, then proteins. And its logs."""
-        target, protein_of = protein.residue_type[chosen], protein.residue_protein[chosen]  # (M,)
-        weight = 1 / segment_sum(torch.ones_like(chosen.float()), protein_of, protein.num_proteins)[protein_of]
-        logits = [raised(self.seq_mlp(c.residue[chosen])) for c in crossed]  # Eq. 6 and Eq. 7: softmax of it (M, 20)
-        each = [F.cross_entropy(x, target, reduction="none") for x in logits]
-        loss = torch.stack([segment_mean(x, protein_of, protein.num_proteins) for x in each]).mean(0)  # (B,)
+        target = protein.residue_type[chosen]  # (M,)
+        protein_of = protein.residue_protein[chosen]
+        logits = [raised(self.seq_mlp(h.residue[chosen])) for h in crossed]  # (M, 20); its softmax is p of Eq. 7
+        errors = [F.cross_entropy(of_view, target, reduction="none") for of_view in logits]
+        means = [segment_mean(error, protein_of, protein.num_proteins) for error in errors]
+        loss = torch.stack(means).mean(0)  # (B,)
+
+        # The best answer without a look: the frequencies of the types, every protein weighing the same.
+        count = segment_sum(torch.ones_like(chosen.float()), protein_of, protein.num_proteins)
+        weight = 1 / count[protein_of]
+        correct = torch.stack(logits).argmax(-1) == target
         return loss.mean(), {
             "sequence_loss": Mean.of(loss),
             "sequence_loss_constant": Entropy.of(target, NUM_RESIDUE_TYPES, weight),
-            "sequence_accuracy": Mean.of((torch.stack(logits).argmax(-1) == target).float()),
+            "sequence_accuracy": Mean.of(correct.float()),
         }
 
     @torch.no_grad()
@@ -138,15 +160,23 @@ class SiamDiff(Objective):
         and at t = 100 next to nothing (CA: a third). As in training, eps_theta comes from the other view. Nothing is
         masked. Batch norm's statistics stay as they are.
         """
+        # Both views at step t, as in training, with no residue chosen.
         views, _ = self.views(protein, generator)
         steps = torch.full((views[0].num_proteins,), t, device=protein.pos.device)
         noisy = [self.add_noise(view, steps, steps[:0], generator) for view in views]
-        buffers = {name: buffer.clone() for name, buffer in self.encoder.named_buffers()}  # training would change them
-        other = torch.func.functional_call(self.encoder, buffers, (noisy[-1].protein, noisy[-1].graph))
-        (m,) = formulas.edge_scores(noisy[:1], [other], self.dist_mlp, self.struct_mlp)
-        pos, graph = noisy[0].protein.pos, noisy[0].graph
-        noise = -edges_to_vectors(m, pos, graph.src, graph.dst)  # eps_theta; `Noisy.score` says why minus
-        return [views[0].pos, pos, pos - (1 / self.alpha_bar[t - 1] - 1).sqrt() * noise]
+
+        # Encode the other view, with copies of the statistics that a training encoder would change.
+        other = noisy[-1]
+        buffers = {name: buffer.clone() for name, buffer in self.encoder.named_buffers()}
+        encoding = torch.func.functional_call(self.encoder, buffers, (other.protein, other.graph))
+
+        # Eq. 5, and a step back by its noise.
+        (m,) = formulas.edge_scores(noisy[:1], [encoding], self.dist_mlp, self.struct_mlp)
+        pos = noisy[0].protein.pos
+        graph = noisy[0].graph
+        noise = -edges_to_vectors(m, pos, graph.src, graph.dst)  # eps_theta; `Noisy.edge_target` says why minus
+        std = (1 / self.alpha_bar[t - 1] - 1).sqrt()
+        return [views[0].pos, pos, pos - std * noise]
 
 
 def noise_error(noisy: Noisy, m: Tensor) -> Tensor:
@@ -154,6 +184,7 @@ def noise_error(noisy: Noisy, m: Tensor) -> Tensor:
 
     Noise and prediction are both numbers of edges, and become vectors in one go (differences.md, row 6).
     """
-    protein, graph = noisy.protein, noisy.graph
-    difference = edges_to_vectors(m - noisy.score, protein.pos, graph.src, graph.dst)  # (N, 3)
+    protein = noisy.protein
+    graph = noisy.graph
+    difference = edges_to_vectors(m - noisy.edge_target, protein.pos, graph.src, graph.dst)  # (N, 3)
     return segment_mean(difference.square().sum(-1), protein.atom_protein, protein.num_proteins)

@@ -17,33 +17,51 @@ def sample_walks(graph: Graph, node_protein: Tensor, num: int, edges: int, gener
     A batch of atom graphs has 14 million walks, too many to list. So count the walks that begin with each edge, step by
     step, and draw edge after edge in proportion to these counts.
     """
-    n, src, dst = graph.num_nodes, graph.src, graph.dst
+    src = graph.src
+    dst = graph.dst
     if not graph.num_edges:
         return src.new_zeros(0, edges)
-    on = (src != dst).long()  # self edges lead nowhere
+
+    # Edges in the order of their first nodes: those of node i are first[i] .. first[i + 1] - 1.
     order = src.argsort(stable=True)
-    first = torch.searchsorted(src[order], torch.arange(n + 1, device=src.device))  # edges of every node in that order
-    ways, count = [], torch.ones(n, dtype=torch.long, device=src.device)
-    for _ in range(edges):  # number of walks that begin with an edge; float64 holds all below 2^53
-        ways.append((on * count[dst])[order].cumsum(0).double())
-        count = segment_sum(on * count[dst], src, n)
-    start = torch.searchsorted(node_protein, torch.arange(int(node_protein[-1]) + 2, device=src.device))
-    low, high = first[start[:-1]], first[start[1:]]  # edges of every protein, nodes being sorted by protein
-    low, high, protein = (x.repeat_interleave(num) for x in (low, high, torch.arange(len(low), device=src.device)))
-    walk = []
-    for total in reversed(ways):
+    node = torch.arange(graph.num_nodes + 1, device=src.device)
+    first = torch.searchsorted(src[order], node)
+
+    # How many walks of 1, 2, ... steps begin with each edge, as running sums. float64 holds all below 2^53.
+    leads_on = (src != dst).long()  # self edges lead nowhere
+    totals = []
+    count = torch.ones(graph.num_nodes, dtype=torch.long, device=src.device)  # of walks from each node
+    for _ in range(edges):
+        walks_of_edge = leads_on * count[dst]
+        totals.append(walks_of_edge[order].cumsum(0).double())
+        count = segment_sum(walks_of_edge, src, graph.num_nodes)
+
+    # The first edge may be any of the protein; nodes are sorted by protein.
+    protein = torch.arange(int(node_protein[-1]) + 1, device=src.device)
+    low = first[torch.searchsorted(node_protein, protein)].repeat_interleave(num)
+    high = first[torch.searchsorted(node_protein, protein, right=True)].repeat_interleave(num)
+    wanted = protein.repeat_interleave(num)
+
+    # Draw it, then the next among the edges of the node where it ends.
+    steps = []
+    for total in reversed(totals):
         cumulative = torch.cat([total.new_zeros(1), total])
         u = torch.rand(len(low), generator=generator, device=src.device, dtype=torch.float64)
         drawn = cumulative[low] + u * (cumulative[high] - cumulative[low])
         position = torch.searchsorted(total, drawn, right=True).clamp(max=len(total) - 1)
-        walk.append(order[position])
-        low, high = first[dst[walk[-1]]], first[dst[walk[-1]] + 1]
-    walks = torch.stack(walk, dim=1)  # (M, edges)
+        edge = order[position]
+        steps.append(edge)
+        low = first[dst[edge]]
+        high = first[dst[edge] + 1]
+    walks = torch.stack(steps, dim=1)  # (M, edges)
+
+    # Keep what is a walk: an empty protein finds one of another, a dead end breaks it, and no node comes twice.
     nodes = walk_nodes(graph, walks)
-    own = node_protein[nodes[:, 0]] == protein  # an empty protein finds a walk of another
-    connected = (src[walks[:, 1:]] == dst[walks[:, :-1]]).all(1) & (on[walks] > 0).all(1)  # a dead end breaks it
+    own = node_protein[nodes[:, 0]] == wanted
+    connected = (src[walks[:, 1:]] == dst[walks[:, :-1]]).all(1) & (leads_on[walks] > 0).all(1)
     ordered = nodes.sort(1).values
-    return walks[own & connected & (ordered[:, 1:] != ordered[:, :-1]).all(1)]
+    distinct = (ordered[:, 1:] != ordered[:, :-1]).all(1)
+    return walks[own & connected & distinct]
 
 
 def walk_nodes(graph: Graph, walk: Tensor) -> Tensor:

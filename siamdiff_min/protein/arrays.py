@@ -32,30 +32,49 @@ def from_atom37(pos, mask, sequence, chain) -> dict[str, Tensor]:
     if len(mask) != len(pos):
         raise StructureError("mask", f"of {len(mask)} residues beside pos of {len(pos)}")
     residue_type = _types(sequence, len(pos), AATYPE).to(pos.device)
-    slots = _SLOTS.to(pos.device)[residue_type]  # (R, 15)
+
+    # The columns of each residue's atoms in the order of PDB files, and which of them hold one: (R, 15) both.
+    slots = _SLOTS.to(pos.device)[residue_type]
     present = mask.gather(1, slots.clamp(min=0)) & (slots >= 0)
-    if (wrong := (present.sum(1) != mask.sum(1)).nonzero()).numel():
-        row = int(wrong[0])
-        name, atoms = RESIDUES[residue_type[row]], [ATOM37[i] for i in mask[row].nonzero().squeeze(1).tolist()]
-        other = next(atom for atom in atoms if atom not in [*RESIDUE_ATOMS[name], "OXT"])
-        raise StructureError("mask", f"{name} has no {other}", f"residue {row}; numbers of a sequence count {AATYPE}")
-    if (without := (~mask[:, ATOM37.index("CA")]).nonzero()).numel():
-        raise StructureError("mask", "a residue without CA", f"residue {int(without[0])}; leave out such residues")
+
+    # No atom of the mask may be left without a slot, and no residue without its CA.
+    foreign = (present.sum(1) != mask.sum(1)).nonzero()
+    if len(foreign):
+        row = int(foreign[0])
+        residue = RESIDUES[residue_type[row]]
+        problem = f"{residue} has no {_foreign_atom(residue, mask[row])}"
+        raise StructureError("mask", problem, f"residue {row}; numbers of a sequence count {AATYPE}")
+    no_carbon = (~mask[:, ATOM37.index("CA")]).nonzero()
+    if len(no_carbon):
+        row = int(no_carbon[0])
+        raise StructureError("mask", "a residue without CA", f"residue {row}; leave out such residues")
+
+    # The atoms, residue by residue.
     atom_residue, slot = present.nonzero().unbind(1)
     column = slots[atom_residue, slot]
-    return _fields(pos[atom_residue, column], _NAMES.to(pos.device)[column], atom_residue, residue_type, chain)
+    atom_name = _NAMES.to(pos.device)[column]
+    return _fields(pos[atom_residue, column], atom_name, atom_residue, residue_type, chain)
+
+
+def _foreign_atom(residue: str, mask: Tensor) -> str:
+    """The first atom of the mask (37,) that this residue does not have."""
+    own = [*RESIDUE_ATOMS[residue], "OXT"]
+    atoms = [ATOM37[column] for column in mask.nonzero().flatten().tolist()]
+    return next(atom for atom in atoms if atom not in own)
 
 
 def _array(name: str, value, *shape: str | int) -> Tensor:
-    """A tensor of this shape, in which a letter stands for any size. Anything but a tensor is copied."""
+    """A tensor of this shape, in which "R" stands for any size. Anything but a tensor is copied."""
     try:
         array = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
     except (TypeError, ValueError) as error:
         raise StructureError(name, "not an array of numbers", str(error)) from error
-    if array.ndim != len(shape) or any(want not in (size, "R") for want, size in zip(shape, array.shape)):
-        batch = "; pack one protein for each, see Protein.pack" if array.ndim == len(shape) + 1 else ""
-        expected = f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
-        raise StructureError(name, f"of shape {tuple(array.shape)} in place of {expected}{batch}")
+    sizes = zip(shape, array.shape)
+    if array.ndim != len(shape) or any(wanted not in (size, "R") for wanted, size in sizes):
+        is_batch = array.ndim == len(shape) + 1
+        advice = "; pack one protein for each, see Protein.pack" if is_batch else ""
+        expected = str(shape).replace("'", "")
+        raise StructureError(name, f"of shape {tuple(array.shape)} in place of {expected}{advice}")
     if not len(array):
         raise StructureError(name, "no residue in it")
     return array
@@ -63,39 +82,52 @@ def _array(name: str, value, *shape: str | int) -> Tensor:
 
 def _types(sequence, size: int, order: str) -> Tensor:
     """Indices into RESIDUES (R,), from a text, an array of letters, or whole numbers that index into `order`."""
-    if not isinstance(sequence, (str, Tensor)):
-        letters = np.asarray(sequence).flatten().tolist()  # of the column of a table too
-        letters = [x.decode("latin-1") if isinstance(x, bytes) else x for x in letters]
-        sequence = "".join(letters) if letters and all(isinstance(x, str) for x in letters) else sequence
-    if not isinstance(sequence, str):
-        numbers = _array("sequence", sequence, "R")
-        if numbers.dtype == torch.bool or numbers.is_floating_point() or numbers.is_complex():
-            raise StructureError("sequence", "neither letters nor whole numbers", str(numbers.dtype))
-        if not all(0 <= i < len(order) for i in numbers.tolist()):
-            raise StructureError("sequence", f"numbers beyond 0 to 19, which count {order}")
-        sequence = "".join(order[i] for i in numbers.tolist())
-    if len(sequence) != size:
-        raise StructureError("sequence", f"of {len(sequence)} residues beside pos of {size}")
-    for row, letter in enumerate(sequence):
+    letters = _letters(sequence, order)
+    if len(letters) != size:
+        raise StructureError("sequence", f"of {len(letters)} residues beside pos of {size}")
+    for row, letter in enumerate(letters):
         if letter not in ONE_LETTER:
             raise StructureError("sequence", f"{letter!r} is none of the 20 amino acids {ONE_LETTER}", f"residue {row}")
-    return torch.tensor([ONE_LETTER.index(letter) for letter in sequence])
+    return torch.tensor([ONE_LETTER.index(letter) for letter in letters])
+
+
+def _letters(sequence, order: str) -> str:
+    """One-letter codes, as `_types` is given them."""
+    if isinstance(sequence, str):
+        return sequence
+    if not isinstance(sequence, Tensor):
+        cells = np.asarray(sequence).flatten().tolist()  # of the column of a table too
+        letters = [cell.decode("latin-1") if isinstance(cell, bytes) else cell for cell in cells]
+        if letters and all(isinstance(letter, str) for letter in letters):
+            return "".join(letters)
+    numbers = _array("sequence", sequence, "R")
+    if numbers.dtype == torch.bool or numbers.is_floating_point() or numbers.is_complex():
+        raise StructureError("sequence", "neither letters nor whole numbers", str(numbers.dtype))
+    numbers = numbers.tolist()
+    if not all(0 <= number < len(order) for number in numbers):
+        raise StructureError("sequence", f"numbers beyond 0 to 19, which count {order}")
+    return "".join(order[number] for number in numbers)
 
 
 def _fields(pos: Tensor, atom_name: Tensor, atom_residue: Tensor, residue_type: Tensor, chain) -> dict[str, Tensor]:
     """All fields of one protein; residues are numbered from 1 in each chain."""
-    if not pos.isfinite().all():
-        row = int(atom_residue[~pos.isfinite().all(1)][0])
+    finite = pos.isfinite().all(1)
+    if not finite.all():
+        row = int(atom_residue[~finite][0])
         raise StructureError("pos", "not finite", f"residue {row}")
-    device, size = pos.device, len(residue_type)
-    names = [0] * size if chain is None else chain.tolist() if hasattr(chain, "tolist") else list(chain)
-    if len(names) != size:
-        raise StructureError("chain", f"of {len(names)} residues beside pos of {size}")
-    starts = [i for i in range(size) if i == 0 or names[i] != names[i - 1]]
-    if len({*map(str, names)}) != len(starts):
+
+    # A chain begins wherever the name changes, and its name does not come back.
+    device = pos.device
+    size = len(residue_type)
+    names = _chain_names(chain, size)
+    starts = [row for row in range(size) if row == 0 or names[row] != names[row - 1]]
+    if len({str(name) for name in names}) != len(starts):
         raise StructureError("chain", "residues of one chain do not stand together")
-    lengths = torch.tensor([*starts[1:], size]) - torch.tensor(starts)
-    index = torch.cat([torch.arange(length) for length in lengths.tolist()]).to(device)
+    start = torch.tensor(starts)
+    lengths = torch.tensor([*starts[1:], size]) - start
+    chain = torch.arange(len(starts)).repeat_interleave(lengths)
+    index = torch.arange(size) - start[chain]
+    index = index.to(device)
     return {
         "pos": pos,
         "element": torch.tensor(ATOM_ELEMENT, device=device)[atom_name],
@@ -106,6 +138,16 @@ def _fields(pos: Tensor, atom_name: Tensor, atom_residue: Tensor, residue_type: 
         "residue_number": index + 1,
         "insertion_code": torch.full((size,), ord(" "), device=device),
         "residue_index": index,
-        "chain": torch.arange(len(starts)).repeat_interleave(lengths).to(device),
+        "chain": chain.to(device),
         "residue_protein": torch.zeros(size, dtype=torch.long, device=device),
     }
+
+
+def _chain_names(chain, size: int) -> list:
+    """The name or number of every residue's chain; without any, all are of one."""
+    if chain is None:
+        return [0] * size
+    names = chain.tolist() if hasattr(chain, "tolist") else list(chain)
+    if len(names) != size:
+        raise StructureError("chain", f"of {len(names)} residues beside pos of {size}")
+    return names

@@ -23,7 +23,9 @@ CLASH_OVERLAP = 0.8  # angstrom; spheres overlapping by more clash. Hydrogen bon
 @cache
 def _tables(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Atom names of every chi (20, 4, 4), -1 for none; Greek rank and radius of every atom name (37,)."""
-    return tuple(torch.tensor(x, device=device) for x in (CHI_ATOM_INDEX, GREEK_RANK, ATOM_RADIUS))
+    chi = torch.tensor(CHI_ATOM_INDEX, device=device)
+    greek = torch.tensor(GREEK_RANK, device=device)
+    return chi, greek, torch.tensor(ATOM_RADIUS, device=device)
 
 
 def chi_atoms(protein: Protein) -> tuple[Tensor, Tensor]:
@@ -36,7 +38,8 @@ def chi_atoms(protein: Protein) -> tuple[Tensor, Tensor]:
     slot[protein.atom_residue, protein.atom_name] = torch.arange(protein.num_atoms, device=protein.pos.device)
     names = chi[protein.residue_type] % slot.shape[1]  # (R, 4, 4); the name -1 finds the last, always empty slot
     index = slot.gather(1, names.flatten(1)).view_as(names)
-    return index, (index >= 0).all(-1).cumprod(1).bool()
+    complete = (index >= 0).all(-1)
+    return index, complete.cumprod(1).bool()
 
 
 def rotate_side_chains(protein: Protein, angles: Tensor, conventions: Conventions = PAPER) -> Protein:
@@ -47,19 +50,28 @@ def rotate_side_chains(protein: Protein, angles: Tensor, conventions: Convention
     turn: its ring would open. Conventions may differ in both (differences.md, rows 17, 18). Disulphides are not held:
     their S-S bonds change (in 5PTI from 2.0 to 1.2 .. 3.8 angstrom, over 200 conformers).
     """
+    # Which chi turn: (R, 4).
     chi, greek, _ = _tables(protein.pos.device)
     names = chi[protein.residue_type]  # (R, 4, 4)
-    turns = names[..., 0] >= 0 if conventions.missing_at_origin else chi_atoms(protein)[1]  # (R, 4)
+    turns = names[..., 0] >= 0 if conventions.missing_at_origin else chi_atoms(protein)[1]
     if not conventions.proline_turns:
-        turns = turns & (protein.residue_type != RESIDUE_INDEX["PRO"])[:, None]
-    # One slot per residue and atom name, so that a chi finds its atoms by name: (R, 37, 3)
+        is_proline = protein.residue_type == RESIDUE_INDEX["PRO"]
+        turns = turns & ~is_proline[:, None]
+
+    # One slot per residue and atom name, so that a chi finds its atoms by name: (R, 37, 3).
     pos = protein.pos.new_zeros(protein.num_residues, len(ATOM_NAMES), 3)
     pos[protein.atom_residue, protein.atom_name] = protein.pos
     row = torch.arange(protein.num_residues, device=pos.device)
+
+    # The bond from the second to the third atom is the axis; what is as far out as the fourth, or farther, turns.
     for k in range(MAX_CHI):
         _, start, end, last = names[:, k].clamp(min=0).unbind(1)  # (R,) each
-        moves = turns[:, k, None] & (angles[:, k, None] != 0) & (greek >= greek[last][:, None])  # (R, 37)
-        turned = rotate_about_axis(pos, pos[row, start][:, None], pos[row, end][:, None], angles[:, k, None])
+        angle = angles[:, k, None]  # (R, 1)
+        beyond = greek >= greek[last][:, None]  # (R, 37)
+        moves = turns[:, k, None] & (angle != 0) & beyond
+        axis_start = pos[row, start][:, None]
+        axis_end = pos[row, end][:, None]
+        turned = rotate_about_axis(pos, axis_start, axis_end, angle)
         pos = torch.where(moves[..., None], turned, pos)
     return replace(protein, pos=pos[protein.atom_residue, protein.atom_name])
 
@@ -71,13 +83,21 @@ def new_clashes(native: Protein, pos: Tensor) -> Tensor:
     blamed; if both did, both residues are.
     """
     _, _, radius = _tables(pos.device)
-    i, j = radius_pairs(pos, native.atom_protein, 2 * max(VDW_RADIUS.values()) - CLASH_OVERLAP)
-    reach = radius[native.atom_name[i]] + radius[native.atom_name[j]] - CLASH_OVERLAP
-    now, before = (length(x[i] - x[j]) < reach for x in (pos, native.pos))
-    fresh = now & ~before & (native.atom_residue[i] != native.atom_residue[j])
-    atom, moved = torch.cat([i, j]), (pos != native.pos).any(-1)
+    farthest = 2 * max(VDW_RADIUS.values()) - CLASH_OVERLAP  # the reach of the largest two atoms, angstrom
+    i, j = radius_pairs(pos, native.atom_protein, farthest)
+    radius = radius[native.atom_name]  # (N,)
+    reach = radius[i] + radius[j] - CLASH_OVERLAP
+    now = length(pos[i] - pos[j]) < reach
+    before = length(native.pos[i] - native.pos[j]) < reach
+    other_residue = native.atom_residue[i] != native.atom_residue[j]
+    fresh = now & ~before & other_residue  # (P,) pairs
+
+    # Each atom of a fresh clash is blamed if it moved.
+    atom = torch.cat([i, j])
+    moved = (pos != native.pos).any(-1)
     blamed = fresh.repeat(2) & moved[atom]
-    return torch.zeros_like(native.masked).index_put((native.atom_residue[atom],), blamed, accumulate=True)
+    residue = native.atom_residue[atom]
+    return torch.zeros_like(native.masked).index_put((residue,), blamed, accumulate=True)
 
 
 @dataclass(frozen=True)
@@ -85,8 +105,8 @@ class TorsionalConformer:
     """Random rotamers: wrapped normal noise of `std` radian on chi 1..4 of every residue (Sec. 4.1, App. D).
 
     A residue whose side chain makes a new clash is drawn again with `shrink` times its standard deviation, up to
-    `attempts` times. One that still clashes keeps its native side chain. Without the clash check of the conventions the
-    first draw is the conformer (differences.md, row 12).
+    `attempts` times: the paper has no number for either. One that still clashes keeps its native side chain. Without
+    the clash check of the conventions the first draw is the conformer (differences.md, row 12).
     """
 
     std: float = 0.1 * torch.pi
@@ -102,16 +122,24 @@ class TorsionalConformer:
         conformer = rotate_side_chains(protein, angles, self.conventions)
         if not self.conventions.clash_check:
             return conformer, {}
-        clashing = drawn = new_clashes(protein, conformer.pos)
+
+        # Draw again what clashes. This ends: if all side chains were native, there would be no new clash.
+        clashing_as_drawn = new_clashes(protein, conformer.pos)
+        clashing = clashing_as_drawn
         attempt = 0
-        while clashing.any():  # this ends: if all side chains were native, there would be no new clash
+        while clashing.any():
             attempt += 1
-            std = torch.where(clashing[:, None], std * self.shrink, std)
+            again = clashing[:, None]
+            std = torch.where(again, std * self.shrink, std)
             redrawn = self.draw(protein, std, generator) if attempt <= self.attempts else torch.zeros_like(angles)
-            angles = torch.where(clashing[:, None], redrawn, angles)
+            angles = torch.where(again, redrawn, angles)
             conformer = rotate_side_chains(protein, angles, self.conventions)
             clashing = new_clashes(protein, conformer.pos)
-        shares = {"clash_rate_drawn": drawn, "clash_rate": clashing, "native_side_chains": (angles == 0).all(1)}
+        shares = {
+            "clash_rate_drawn": clashing_as_drawn,
+            "clash_rate": clashing,
+            "native_side_chains": (angles == 0).all(1),
+        }
         return conformer, {name: Mean.of(residues.to(protein.pos.dtype)) for name, residues in shares.items()}
 
     def draw(self, protein: Protein, std: float | Tensor, generator: torch.Generator) -> Tensor:

@@ -19,9 +19,9 @@ _FORCE_FIELD = {  # its names of protonation states and disulphides: AMBER and C
     "HID": "HIS", "HIE": "HIS", "HIP": "HIS", "HSD": "HIS", "HSE": "HIS", "HSP": "HIS",
     "CYX": "CYS", "CYM": "CYS", "ASH": "ASP", "GLH": "GLU", "LYN": "LYS",
 }  # fmt: skip
-_AT_ENDS = {
-    f"{end}{name}": parent for end in "NC" for name, parent in ({r: r for r in RESIDUES} | _FORCE_FIELD).items()
-}
+_INSIDE = {name: name for name in RESIDUES} | _FORCE_FIELD
+_AT_ENDS = {f"N{name}": parent for name, parent in _INSIDE.items()}
+_AT_ENDS |= {f"C{name}": parent for name, parent in _INSIDE.items()}
 _FORCE_FIELD |= _AT_ENDS | {  # NLYS, CMET: the first and the last residue of a chain, in old AMBER and GROMACS
     "HISA": "HIS", "HISB": "HIS", "HISD": "HIS", "HISE": "HIS", "HISH": "HIS", "HIS1": "HIS", "HIS2": "HIS",
     "CYSH": "CYS", "CYS1": "CYS", "CYS2": "CYS", "ASPH": "ASP", "ASPP": "ASP", "GLUH": "GLU", "GLUP": "GLU",
@@ -35,7 +35,8 @@ PARENT_ATOM = {("MSE", "SE"): "SD", ("SEC", "SE"): "SG"}  # selenium sits where 
 # Force fields name some atoms their own way: CHARMM and GROMACS.
 PARENT_ATOM |= {(name, "CD"): "CD1" for name in UNMODIFIED if PARENT[name] == "ILE"}
 _TERMINAL = {"OT1": "O", "OT2": "OXT", "OC1": "O", "OC2": "OXT"}
-PARENT_ATOM |= {(name, atom): usual for name in UNMODIFIED for atom, usual in _TERMINAL.items()}
+for _atom, _usual in _TERMINAL.items():
+    PARENT_ATOM |= {(name, _atom): _usual for name in UNMODIFIED}
 
 # Side-chain heavy atoms beyond CB, in the order of the chain (Greek letters G, D, E, Z, H).
 _BEYOND_CB = {
@@ -46,10 +47,12 @@ _BEYOND_CB = {
     "TYR": "CG CD1 CD2 CE1 CE2 CZ OH", "TRP": "CG CD1 CD2 NE1 CE2 CE3 CZ2 CZ3 CH2",
 }  # fmt: skip
 BACKBONE = ("N", "CA", "C", "O")
-RESIDUE_ATOMS = {r: [*BACKBONE, *([] if r == "GLY" else ["CB"]), *_BEYOND_CB[r].split()] for r in RESIDUES}
+RESIDUE_ATOMS = {name: [*BACKBONE, "CB", *_BEYOND_CB[name].split()] for name in RESIDUES}
+RESIDUE_ATOMS["GLY"].remove("CB")
 """Heavy atoms of every residue; a chain's last residue may also carry OXT."""
 
-ATOM_NAMES = [*BACKBONE, "CB", *sorted({a for names in _BEYOND_CB.values() for a in names.split()}), "OXT"]
+_SIDE_CHAIN_NAMES = set(" ".join(_BEYOND_CB.values()).split())
+ATOM_NAMES = [*BACKBONE, "CB", *sorted(_SIDE_CHAIN_NAMES), "OXT"]
 ATOM_INDEX = {name: i for i, name in enumerate(ATOM_NAMES)}  # N, CA, C, O are 0, 1, 2, 3
 N, CA, C, O = range(4)
 
@@ -84,10 +87,16 @@ CHI_ATOMS = {
     "ARG": ["N CA CB CG", "CA CB CG CD", "CB CG CD NE", "CG CD NE CZ"],
 }  # fmt: skip
 MAX_CHI = 4
-CHI_ATOM_INDEX = [
-    [[ATOM_INDEX[a] for a in chi.split()] for chi in CHI_ATOMS[r]] + [[-1] * 4] * (MAX_CHI - len(CHI_ATOMS[r]))
-    for r in RESIDUES
-]
+
+
+def _chi_rows(residue: str) -> list[list[int]]:
+    """Its atoms (4, 4) as indices into ATOM_NAMES."""
+    rows = [[ATOM_INDEX[atom] for atom in atoms.split()] for atoms in CHI_ATOMS[residue]]
+    missing = MAX_CHI - len(rows)
+    return rows + [[-1] * 4] * missing
+
+
+CHI_ATOM_INDEX = [_chi_rows(residue) for residue in RESIDUES]
 """CHI_ATOMS as a table (20, 4, 4) of indices into ATOM_NAMES, -1 where a residue has no such chi."""
 
 # Bondi (1964), J. Phys. Chem. 68:441: van der Waals radii in angstrom of C, N, O, S, by atomic number.

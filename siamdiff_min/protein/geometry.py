@@ -14,24 +14,34 @@ def length(vector: Tensor) -> Tensor:
 
 def angle(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Angle a-b-c at b, points (..., 3) -> (...) in [0, pi]; 0 if a point coincides with b."""
-    u, v = a - b, c - b
-    return torch.atan2(length(torch.linalg.cross(u, v)), (u * v).sum(-1))
+    u = a - b
+    v = c - b
+    sine = length(torch.linalg.cross(u, v))  # times |u| |v|, as is the cosine
+    cosine = (u * v).sum(-1)
+    return torch.atan2(sine, cosine)
 
 
 def dihedral(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
     """Dihedral angle a-b-c-d, points (..., 3) -> (...) in (-pi, pi], positive clockwise along b -> c (IUPAC)."""
-    u, v, w = b - a, c - b, d - c
-    n = torch.linalg.cross(v, w)
-    return torch.atan2((u * n).sum(-1) * length(v), (torch.linalg.cross(u, v) * n).sum(-1))
+    u = b - a
+    v = c - b
+    w = d - c
+    normal = torch.linalg.cross(v, w)
+    sine = (u * normal).sum(-1) * length(v)
+    cosine = (torch.linalg.cross(u, v) * normal).sum(-1)
+    return torch.atan2(sine, cosine)
 
 
 def rotate_about_axis(point: Tensor, start: Tensor, end: Tensor, theta: Tensor) -> Tensor:
     """Rotate points (..., 3) by theta (...) radian about start -> end, right-hand rule; no length, no rotation."""
-    axis, r = torch.nn.functional.normalize(end - start, dim=-1), point - end
-    cos, sin = theta.cos()[..., None], theta.sin()[..., None]
+    axis = torch.nn.functional.normalize(end - start, dim=-1)
+    r = point - end
+    cos = theta.cos()[..., None]
+    sin = theta.sin()[..., None]
     along = axis * (axis * r).sum(-1, keepdim=True)
     moved = end + along + (r - along) * cos + torch.linalg.cross(axis, r) * sin
-    return torch.where((axis == 0).all(-1, keepdim=True), point, moved)
+    no_axis = (axis == 0).all(-1, keepdim=True)
+    return torch.where(no_axis, point, moved)
 
 
 def normal_like(x: Tensor, generator: torch.Generator) -> Tensor:

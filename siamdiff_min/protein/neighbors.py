@@ -18,9 +18,11 @@ def radius_pairs(pos: Tensor, protein: Tensor, radius: float) -> tuple[Tensor, T
     if len(pos) == 0:
         return protein, protein
     order, first, last = candidates(pos, protein, radius)
-    i, j = ranges(first.flatten(), last.flatten())
-    i, j = order.index_select(0, i // first.shape[1]), order.index_select(0, j)
-    near = (length(pos.index_select(0, i) - pos.index_select(0, j)) < radius).nonzero().squeeze(1)
+    k, other = ranges(first.flatten(), last.flatten())
+    i = order.index_select(0, k // first.shape[1])
+    j = order.index_select(0, other)
+    vector = pos.index_select(0, i) - pos.index_select(0, j)
+    near = (length(vector) < radius).nonzero().squeeze(1)
     return i.index_select(0, near), j.index_select(0, near)
 
 
@@ -31,32 +33,48 @@ def candidates(pos: Tensor, protein: Tensor, radius: float) -> tuple[Tensor, Ten
     `order` sorts points by cell, z last: the three cells of a column along z are one range. Seen along     . * +
     z, a point in column * looks at the columns + and at what follows it in *; the others look at it.      . . +
     """
+    # The cell of every point, with one empty layer below and one above: neighbours never wrap round.
     cell = (pos.detach().double() / (radius * (1 + 1e-6))).floor()
     if cell.device.type == "cpu" and not (cell.abs() < 2**31).all():  # one nan would lose the neighbours of all
         raise ValueError("coordinates that are not finite, or too large")
     cell = cell.long()
-    cell = cell - cell.amin(0) + 1  # one empty layer below, one above: neighbours never wrap round
+    cell = cell - cell.amin(0) + 1
     size = cell.amax(0) + 2
-    key = ((protein * size[0] + cell[:, 0]) * size[1] + cell[:, 1]) * size[2] + cell[:, 2]
+
+    # Sort by protein, then x, y, z.
+    x, y, z = cell.unbind(1)
+    key = ((protein * size[0] + x) * size[1] + y) * size[2] + z
     key, order = key.sort(stable=True)
-    line, layer = size[2], size[1] * size[2]
-    column = key[:, None] + torch.stack([line, layer - line, layer, layer + line])  # (N, 4)
+
+    # The four columns +, as the keys of their middle cells; `line` and `layer` are one step along y and along x.
+    line = size[2]
+    layer = size[1] * size[2]
+    steps = torch.stack([line, layer - line, layer, layer + line])
+    column = key[:, None] + steps  # (N, 4)
+
+    # Their ranges, after that of the point's own column.
     row = torch.arange(len(pos), device=pos.device)[:, None]
-    first = torch.cat([row + 1, torch.searchsorted(key, column - 1)], dim=1)
-    last = torch.searchsorted(key, torch.cat([key[:, None] + 1, column + 1], dim=1), right=True)
+    lowest = torch.searchsorted(key, column - 1)
+    first = torch.cat([row + 1, lowest], dim=1)
+    highest = torch.cat([key[:, None] + 1, column + 1], dim=1)
+    last = torch.searchsorted(key, highest, right=True)
     return order, first, last
 
 
 def radius_neighbors(pos: Tensor, protein: Tensor, radius: float, most: int | None) -> tuple[Tensor, Tensor]:
     """Directed pairs (neighbour, point); with `most`, only that many nearest neighbours of each point."""
     i, j = radius_pairs(pos, protein, radius)
-    neighbour, point = torch.cat([i, j]), torch.cat([j, i])
+    neighbour = torch.cat([i, j])
+    point = torch.cat([j, i])
     if most is None:
         return neighbour, point
-    order = length(pos[neighbour] - pos[point]).argsort(stable=True)
-    order = order[point[order].argsort(stable=True)]  # by point, nearest first
+    distance = length(pos[neighbour] - pos[point])
+    order = distance.argsort(stable=True)
+    by_point = point[order].argsort(stable=True)
+    order = order[by_point]  # by point, nearest first
     count = histogram(point, len(pos))
-    order = order[ranges(torch.zeros_like(count), count)[1] < most]  # the rank among the neighbours of one point
+    _, rank = ranges(torch.zeros_like(count), count)  # among the neighbours of one point
+    order = order[rank < most]
     return neighbour[order], point[order]
 
 
@@ -64,7 +82,9 @@ def ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     """Write out the half-open ranges first[k] .. last[k] (K,): for every element its k and its value."""
     count = last - first
     k = torch.arange(len(count), device=count.device).repeat_interleave(count)
-    return k, torch.arange(len(k), device=count.device) + (first - (count.cumsum(0) - count)).index_select(0, k)
+    before = count.cumsum(0) - count  # (K,) elements of earlier ranges
+    element = torch.arange(len(k), device=count.device)
+    return k, element + (first - before).index_select(0, k)
 
 
 def histogram(index: Tensor, size: int) -> Tensor:
@@ -81,13 +101,24 @@ def nearest_neighbors(pos: Tensor, protein: Tensor, num_proteins: int, k: int) -
     start = count.cumsum(0) - count
     width = int(count.max())
     column = torch.arange(width, device=pos.device)
-    pairs = []
-    for row in torch.arange(len(pos), device=pos.device).split(max(1, 2**22 // max(width, 1))):
-        other = start[protein[row]][:, None] + column  # (rows, width)
-        valid = (column < count[protein[row]][:, None]) & (other != row[:, None])
-        there = pos.index_select(0, other.clamp(max=len(pos) - 1).flatten()).view(*other.shape, 3)
-        distance = length(pos[row][:, None] - there).masked_fill(~valid, torch.inf)
+    rows_at_a_time = max(1, 2**22 // max(width, 1))  # 2^22 distances are 16 MB in float32, their vectors 48 MB
+    rows = torch.arange(len(pos), device=pos.device)
+    neighbours = []
+    points = []
+    for row in rows.split(rows_at_a_time):
+        # All points of the same protein, padded to the width of the largest.
+        own = protein[row][:, None]
+        other = start[own] + column  # (rows, width)
+        valid = (column < count[own]) & (other != row[:, None])
+        existing = other.clamp(max=len(pos) - 1)
+        there = pos.index_select(0, existing.flatten()).view(*other.shape, 3)
+        here = pos[row][:, None]
+        distance = length(here - there).masked_fill(~valid, torch.inf)
+
+        # The k nearest, less the padding where there are fewer.
         nearest = distance.topk(min(k, width), largest=False)
-        near = nearest.values.isfinite().nonzero(as_tuple=True)
-        pairs.append((other.gather(1, nearest.indices)[near], row[near[0]]))
-    return tuple(map(torch.cat, zip(*pairs)))
+        point, rank = nearest.values.isfinite().nonzero(as_tuple=True)
+        neighbour = other.gather(1, nearest.indices)
+        neighbours.append(neighbour[point, rank])
+        points.append(row[point])
+    return torch.cat(neighbours), torch.cat(points)

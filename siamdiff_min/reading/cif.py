@@ -1,18 +1,23 @@
-"""mmCIF files to rows, by Biopython's parser. Chain ids and residue numbers are the author's."""
+"""mmCIF files to columns of atoms. Chain ids and residue numbers are the author's.
+
+Biopython's parser reads what is not simple. A simple table has no text of several lines and no comment among its rows:
+one row of it is left for the parser, the others are cut out and found by the blanks between them.
+"""
+
+from __future__ import annotations
 
 import io
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 
 from ..files import StructureError
 from ..protein.constants import PARENT
-from .rows import NO_NUMBER, OTHER_MODELS, AtomRow, Model, text_lines
+from .columns import NO_NUMBER, OTHER_MODELS, WIDEST, Atoms, Column, Model, changes, decimals
 
 COLUMNS = {  # of `_atom_site`: possible names, the first with a value counts; then the default of a missing column
     "model": ("pdbx_pdb_model_num", "1"),
@@ -33,9 +38,80 @@ COLUMNS = {  # of `_atom_site`: possible names, the first with a value counts; t
     "b_factor": ("b_iso_or_equiv", "?"),
 }
 BLANK = {".": " ", "?": " "}  # how mmCIF writes that there is no value
+SITE = "_atom_site."
+_HEADER = re.compile(r"\nloop_[ \t]*\n((?:_\S+[ \t]*\n)+)")  # of a table
+_LAST_ROW = re.compile(r"\n(?=[#_;]|loop_)")
+SMALL = 2000  # letters of a table that is left to the parser
 
 
-class _Tables(MMCIF2Dict):
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+class _Values:
+    """The values of a column of a table: places in a text."""
+
+    def __init__(self, buffer: np.ndarray, start: np.ndarray, end: np.ndarray):
+        self.buffer = buffer  # bytes, with WIDEST others before the first and behind the last place
+        self.start = start
+        self.end = end
+
+    @staticmethod
+    def of(texts: list[str]) -> _Values:
+        encoded = [text.encode("latin-1") for text in texts]
+        end = np.cumsum([len(text) for text in encoded], dtype=np.int64) + WIDEST
+        length = np.array([len(text) for text in encoded], np.int64)
+        filling = b" " * WIDEST
+        return _Values(np.frombuffer(filling + b"".join(encoded) + filling, np.uint8), end - length, end)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def next_blank(self, i: int) -> int:
+        """Where the text goes on behind the i-th value and its quote."""
+        end = int(self.end[i])
+        return end - WIDEST + (self.buffer[end] > ord(" "))
+
+    def take(self, rows) -> _Values:
+        """Some rows: their numbers, a mask or a slice."""
+        return _Values(self.buffer, self.start[rows], self.end[rows])
+
+    def texts(self) -> list[str]:
+        text = self.buffer.tobytes()
+        return [text[i:j].decode("latin-1") for i, j in zip(self.start.tolist(), self.end.tolist())]
+
+    def column(self) -> Column:
+        """The texts as a column."""
+        length = self.end - self.start
+        width = int(length.max(initial=0))
+        if width > WIDEST:
+            return Column.of(self.texts())
+        letters = self._pieces(width, self.start)
+        letters[np.arange(width) >= length[:, None]] = 0
+        return Column.of_letters(letters)
+
+    def numbers(self) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers with a point (N,), and which of them can be read in this way."""
+        length = self.end - self.start
+        width = min(int(length.max(initial=0)), 15)  # so many digits are exact in a float
+        letters = np.ascontiguousarray(self._pieces(width, self.end - width).T)
+        letters[np.arange(width)[:, None] < width - length] = ord(" ")
+        found = np.full(len(length), np.nan)
+        sound = np.zeros(len(length), bool)
+        for places in range(width - 1):
+            rows = np.flatnonzero((letters[width - 1 - places] == ord(".")) & (length <= width))
+            if len(rows):
+                found[rows], sound[rows] = decimals(letters[:, rows], places)
+        return found, sound
+
+    def _pieces(self, width: int, start: np.ndarray) -> np.ndarray:
+        """The bytes (N, width) from some places on."""
+        if not width:
+            return np.zeros((len(start), 0), np.uint8)
+        every = np.ndarray((len(self.buffer) - width + 1,), f"S{width}", self.buffer, strides=(1,))
+        return every[start].view(np.uint8).reshape(-1, width)
+
+
+class _Parser(MMCIF2Dict):
     """Biopython's parser. Lines without quotes or comments, nearly all, take a short cut."""
 
     def __setitem__(self, key, value):
@@ -50,86 +126,263 @@ class _Tables(MMCIF2Dict):
         return map(sys.intern, line.split())  # most values occur again and again: a third of the memory
 
 
-def _tables(path: str, content: bytes) -> dict[str, list[str]]:
+def _without_rows(block: str) -> tuple[str, list[tuple[list[str], _Values]]]:
+    """A data block that has one row of each large simple table; and these tables: names of columns, values by row.
+
+    To Biopython's parser, which takes every value alone, that is the same, but for the rows.
+    """
+    parts, tables = [], []
+    done = 0
+    in_text = False  # between two lines that begin with ;
+    for header in _HEADER.finditer(block):
+        start = header.end()
+        last = _LAST_ROW.search(block, start - 1)
+        end = last.start() if last else len(block)
+        in_text ^= block.count("\n;", max(done - 1, 0), start) % 2 == 1
+        names = header[1].split()
+        large = end - start > SMALL and (names[0].lower().startswith(SITE) or "ATOM" not in block[start:end])
+        values = _simple(block[start:end], len(names)) if large and not in_text else None
+        first_row = start
+        if values is not None:
+            tables.append((names, values))
+            first_row += values.next_blank(len(names) - 1)
+        parts.append(block[done:first_row])
+        done = start if values is None else end
+    return "".join([*parts, block[done:]]), tables
+
+
+def _simple(rows: str, width: int) -> _Values | None:
+    """The values of a table with `width` columns, or None if blanks alone do not tell where they are."""
+    if "loop_" in rows.lower() or not rows.isascii():
+        return None
+    filling = b" " * WIDEST
+    buffer = np.frombuffer(filling + rows.encode() + filling, np.uint8)
+    if ((buffer < ord(" ")) & (buffer != ord("\n")) & (buffer != ord("\t"))).any():
+        return None
+    borders = np.flatnonzero(np.diff((buffer > ord(" ")).view(np.int8))) + 1
+    start, end = borders[::2], borders[1::2]
+    if not len(start) or len(start) % width:
+        return None
+    first, last = buffer[start], buffer[end - 1]
+    quoted = (first == ord("'")) | (first == ord('"'))
+    closed = (first == last) & (end - start > 1)
+    if (first == ord("#")).any() or (quoted & ~closed).any():
+        return None
+    start, end = start + quoted, end - quoted
+    names_again = buffer[start[::width]] == ord("_")  # to Biopython these end the table
+    return None if names_again.any() else _Values(buffer, start, end)
+
+
+def _tables(path: str, content: bytes) -> dict[str, _Values | list[str]]:
     """The columns of the first data block with atoms, whose `_atom_site` is complete. All blocks must be whole."""
-    text, first = "".join(text_lines(content)), {}
-    starts = [match.start() for match in re.finditer("^data_", text, re.MULTILINE | re.IGNORECASE)]
-    for start, end in zip(starts, [*starts[1:], len(text)]):
-        block = _Tables(io.StringIO("data_" + text[start + 5 : end]))
-        tables = {name.lower(): column for name, column in block.items()}
-        columns = {name: column for name, column in tables.items() if name.startswith("_atom_site.")}
-        sizes = sorted(map(len, columns.values()))
+    text = "\n" + content.decode("latin-1").replace("\r\n", "\n").replace("\r", "\n")
+    _, *blocks = re.split("\n[Dd][Aa][Tt][Aa]_", text)
+    first: dict = {}
+    for block in blocks:
+        rest, large = _without_rows(f"data_{block}\n")
+        parser = _Parser(io.StringIO(rest))
+        tables = {name.lower(): column for name, column in parser.items()}
+        for names, values in large:
+            for i, name in enumerate(names):
+                column = values.take(slice(i, None, len(names)))
+                behind = parser[name][1:]  # of rows that were not cut out
+                tables[name.lower()] = [*column.texts(), *behind] if behind else column
+        columns = [column for name, column in tables.items() if name.startswith(SITE)]
+        sizes = sorted(map(len, columns))
         if sizes and sizes[0] != sizes[-1]:
             raise StructureError(path, "truncated or damaged table", f"{sizes[0]} to {sizes[-1]} values in its columns")
-        others = (column for name, column in block.items() if not name.lower().startswith(("_atom_site.", "data_")))
+        others = (column for name, column in parser.items() if not name.lower().startswith((SITE, "data_")))
         if any("ATOM" in column or "HETATM" in column for column in others):
             raise ValueError("rows of atoms in a table of something else")
-        first = first or (tables if any(columns.values()) else {})
+        if not first and any(map(len, columns)):
+            first = tables
     return first
 
 
+# ---- atoms -----------------------------------------------------------------------------------------------------------
+
+
 def mmcif_models(path: str, content: bytes) -> Iterator[Model]:
-    """One model of an mmCIF file after the other. Chain ids and residue numbers are the author's."""
+    """One model of an mmCIF file after the other."""
     tables = _tables(path, content)
-    if not tables:
+    columns = {}
+    for name, column in tables.items():
+        if name.startswith((SITE, *CONFIDENCE)):
+            columns[name] = column if isinstance(column, _Values) else _Values.of(column)
+    yield from models_of(path, columns)
+
+
+def models_of(path: str, tables: Mapping) -> Iterator[Model]:
+    """One model after the other, from the columns of a data block: `_Values`, or what BinaryCIF has in its place."""
+    sizes = [len(column) for name, column in tables.items() if name.startswith(SITE)]
+    if not sizes:
         return
-    size = next(len(column) for name, column in tables.items() if name.startswith("_atom_site."))
-    confidence, predicted = _confidence(tables)
+    plddt, predicted = _confidence(tables)
+    columns_to_come = dict(COLUMNS)
+    if predicted is False:
+        columns_to_come["b_factor"] = ("", "?")  # nobody looks at it
+    if not plddt:
+        columns_to_come["label_number"] = ("", ".")
+    texts = {}
+    for key, (*names, default) in columns_to_come.items():
+        if key not in "xyz":
+            texts[key] = _column(path, tables, names, default, sizes[0])
+    coordinates = [_given(path, tables, COLUMNS[axis][0]) for axis in "xyz"]
 
-    def column(*names, default):
-        columns = [tables[f"_atom_site.{name}"] for name in names if f"_atom_site.{name}" in tables]
-        if not columns and default is None:
-            raise StructureError(path, "unreadable", f"no column {names[0]}")
-        if len(columns) == 2 and any(blank in columns[0] for blank in BLANK):
-            return [second if first in BLANK else first for first, second in zip(*columns)]
-        return columns[0] if columns else [default] * size
-
-    models, *others = (column(*names, default=default) for *names, default in COLUMNS.values())
-    order = {name: i for i, name in enumerate(dict.fromkeys(models))}
+    model = texts.pop("model")
+    order = list(dict.fromkeys(model.texts(changes(model.index))))
     if not all(name.isdigit() or name in BLANK for name in order):  # a token too many or too few in some rows
         raise ValueError(f"models {', '.join(order)[:50]} in place of numbers")
-    rows = sorted(zip(models, *others), key=lambda row: order[row[0]])  # a model's rows may lie apart
-    for model, atoms in groupby(rows, key=itemgetter(0)):
-        kept, dropped = [], Counter({OTHER_MODELS: len(order) - 1})
-        for _, chain, number, code, residue, atom, altloc, occupancy, x, y, z, element, group, label, place, b in atoms:
-            if number in BLANK:
-                dropped[f"amino acids: {NO_NUMBER}" if residue in PARENT else NO_NUMBER] += 1
-                continue
-            code, altloc = BLANK.get(code, code), BLANK.get(altloc, altloc)
-            occupancy = 1.0 if occupancy in BLANK else float(occupancy)
-            xyz, element, hetero = (float(x), float(y), float(z)), element.upper(), group.upper() == "HETATM"
-            number, marks = int(number), ("" if label in BLANK else label,)
-            of_atom = atom, altloc, occupancy, xyz, element, confidence.get((model, label, place), b)
-            kept.append(AtomRow(chain, number, code, residue, *of_atom, hetero, marks))
-        yield kept, dropped, predicted
+    for name in order:
+        columns, xyz = texts, coordinates
+        if len(order) > 1:  # a model's rows may lie apart
+            rows = np.flatnonzero(model.where(name.__eq__))
+            columns = {key: column.take(rows) for key, column in texts.items()}
+            xyz = [column.take(rows) for column in coordinates]
+        atoms, dropped = _atoms(columns, xyz, plddt.get(name, {}))
+        yield atoms, Counter({OTHER_MODELS: len(order) - 1}) + dropped, predicted
 
+
+def _given(path: str, tables: Mapping, name: str):
+    """A column of `_atom_site`. Raises StructureError if it is not there."""
+    if SITE + name not in tables:
+        raise StructureError(path, "unreadable", f"no column {name}")
+    return tables[SITE + name]
+
+
+def _column(path: str, tables: Mapping, names: list[str], default: str | None, size: int) -> Column:
+    """The first of some columns that is there; where it has no value, that of the second."""
+    found = [tables[SITE + name] for name in names if SITE + name in tables]
+    if not found:
+        return _given(path, tables, names[0]) if default is None else Column.constant(default, size)
+    first = found[0].column()
+    blank = first.where(BLANK.__contains__)
+    return first.or_else(blank, found[1].column()) if len(found) == 2 and blank.any() else first
+
+
+def _atoms(columns: dict[str, Column], xyz: list, plddt: dict[tuple, str]) -> tuple[Atoms, Counter]:
+    """The atoms of a model, and counts of those without a residue number. Raises ValueError of the first wrong row."""
+    # Atoms of waters may have no number.
+    number, residue = columns["number"], columns["residue"]
+    numbered = ~number.where(BLANK.__contains__)
+    dropped: Counter = Counter()
+    if not numbered.all():
+        for name in residue.texts(~numbered):
+            dropped[f"amino acids: {NO_NUMBER}" if name in PARENT else NO_NUMBER] += 1
+        columns = {key: column.take(numbered) for key, column in columns.items()}
+        xyz = [axis.take(numbered) for axis in xyz]
+
+    occupancy, x, y, z, number = _numbers(columns, xyz)
+    label = columns["label"].map(lambda text: "" if text in BLANK else text)
+    b_factor = columns["b_factor"]
+    if plddt:
+        of_residue, absent = _by_residue(columns, plddt)
+        b_factor = of_residue.or_else(absent, b_factor)
+    atoms = Atoms(
+        chain=columns["chain"],
+        number=number,
+        code=columns["code"].map(lambda text: BLANK.get(text, text)),
+        residue=columns["residue"],
+        atom=columns["atom"],
+        altloc=columns["altloc"].map(lambda text: BLANK.get(text, text)),
+        occupancy=occupancy,
+        xyz=np.stack([x, y, z], axis=1),
+        element=columns["element"].map(str.upper),
+        hetero=columns["group"].where(lambda text: text.upper() == "HETATM"),
+        b_factor=b_factor,
+        marks=(label,),
+    )
+    return atoms, dropped
+
+
+def _numbers(columns: dict[str, Column], xyz: list) -> list[np.ndarray]:
+    """Occupancies (1 without one), x, y, z and residue numbers. Raises ValueError of the first row that has none."""
+    occupancy, number = columns["occupancy"], columns["number"]
+    occupancies = [_number(1 if text in BLANK else text, float) for text in occupancy.values]
+    found = [np.array(occupancies, float)[occupancy.index]]
+    wrong = [np.array([value is None for value in occupancies], bool)[occupancy.index]]
+    for axis in xyz:
+        values, sound = axis.numbers()
+        wrong.append(~sound)
+        for row in np.flatnonzero(~sound).tolist():
+            value = _number(axis.take([row]).texts()[0], float)
+            if value is not None:
+                values[row] = value
+                wrong[-1][row] = False
+        found.append(values)
+    numbers = [_number(text, int) for text in number.values]
+    wrong.append(np.array([value is None for value in numbers], bool)[number.index])
+    found.append(np.array([value or 0 for value in numbers], np.int64)[number.index])
+
+    in_some = np.logical_or.reduce(wrong)
+    if in_some.any():
+        row = int(in_some.argmax())
+        of_row = [occupancy.texts([row])[0], *(axis.take([row]).texts()[0] for axis in xyz)]
+        for text, is_wrong in zip(of_row, wrong):
+            if is_wrong[row]:
+                float(text)
+        int(number.texts([row])[0])
+    return found
+
+
+def _number(text: str, kind: Callable) -> float | int | None:
+    """The number that a text is, or None."""
+    try:
+        return kind(text)
+    except ValueError:
+        return None
+
+
+def _by_residue(columns: dict[str, Column], plddt: dict[tuple, str]) -> tuple[Column, np.ndarray]:
+    """The pLDDT of the residue of every atom, and where there is none."""
+    label, place = columns["label"], columns["label_number"]
+    first = changes(label.index, place.index)
+    found = [plddt.get(of_residue) for of_residue in zip(label.texts(first), place.texts(first))]
+    of_row = np.repeat(np.arange(len(first)), np.diff(first, append=len(label.index)))
+    return Column.of([value or "" for value in found], of_row), np.array([value is None for value in found])[of_row]
+
+
+# ---- confidence ------------------------------------------------------------------------------------------------------
 
 # Names of programs in `_software`, such as "AlphaFold2" and "Boltz-1".
 _PREDICTORS = re.compile(
     "(alphafold|colabfold|esmfold|openfold|omegafold|helixfold|rosettafold|boltz|chai|protenix)(?![a-z])", re.IGNORECASE
 )
+CONFIDENCE = ("_ma_qa_metric.", "_ma_qa_metric_local.", "_exptl.", "_software.")  # the tables that tell it
 
 
-def _confidence(tables: dict[str, list[str]]) -> tuple[dict[tuple, str], bool | None]:
-    """The pLDDT by model, `label_asym_id` and `label_seq_id`, and what the third part of a `Model` says."""
-
-    def rows(table: str, *names: str) -> Iterator[tuple[str, ...]]:
-        columns = [tables.get(f"_{table}.{name}", []) for name in names]
-        return zip(*(column or [""] * len(columns[0]) for column in columns))
-
-    metrics = {metric: f"{name} {kind}".lower() for metric, name, kind in rows("ma_qa_metric", "id", "name", "type")}
+def _confidence(tables: Mapping) -> tuple[dict[str, dict[tuple, str]], bool | None]:
+    """The pLDDT by model, then by `label_asym_id` and `label_seq_id`; and what the third part of a `Model` says."""
+    metrics = {}
+    for metric, name, kind in _rows(tables, "_ma_qa_metric.", "id", "name", "type"):
+        metrics[metric] = f"{name} {kind}".lower()
     plddt = {metric for metric, words in metrics.items() if "plddt" in words}
-    local = rows("ma_qa_metric_local", "metric_id", "model_id", "label_asym_id", "label_seq_id", "metric_value")
-    found = {tuple(place): value for metric, *place, value in local if metric in plddt or not metrics}
+    names = "metric_id", "model_id", "label_asym_id", "label_seq_id", "metric_value"
+    found: dict[str, dict[tuple, str]] = {}
+    for metric, model, label, place, value in _rows(tables, "_ma_qa_metric_local.", *names):
+        if metric in plddt or not metrics:
+            found.setdefault(model, {})[label, place] = value
     if found or plddt:
         return found, True
-    methods = tables.get("_exptl.method", ())
+    methods = _texts(tables, "_exptl.method")
     if any(method not in BLANK and "THEORETICAL" not in method.upper() for method in methods):
         return {}, False
-    return {}, True if any(map(_PREDICTORS.search, tables.get("_software.name", ()))) else None
+    predicted = any(map(_PREDICTORS.search, _texts(tables, "_software.name")))
+    return {}, True if predicted else None
+
+
+def _texts(tables: Mapping, name: str) -> list[str]:
+    """The texts of a column, none if it is not there."""
+    return tables[name].texts() if name in tables else []
+
+
+def _rows(tables: Mapping, table: str, *names: str) -> Iterator[tuple[str, ...]]:
+    """The rows of some columns of a table; the first of them counts the rows."""
+    columns = [_texts(tables, f"{table}{name}") for name in names]
+    return zip(*(column or [""] * len(columns[0]) for column in columns))
 
 
 def is_mmcif(content: bytes) -> bool:
     """Whether the first line that is neither blank nor a comment opens a data block."""
-    lines = (line for line in text_lines(content) if line.strip() and not line.startswith("#"))
+    lines = (line for line in io.TextIOWrapper(io.BytesIO(content), "latin-1") if line.strip() and line[0] != "#")
     return next(lines, "").lower().startswith("data_")

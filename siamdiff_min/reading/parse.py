@@ -18,9 +18,10 @@ from Bio.PDB.Entity import Entity
 
 from ..files import StructureError, blame_machine, structure_errors
 from .cif import is_mmcif, mmcif_models
+from .columns import OTHER_MODELS, Model
 from .pdb import pdb_models
 from .policy import assemble
-from .rows import OTHER_MODELS, AtomRow, Model
+from .rows import AtomRow, columns_of
 from .structure import Structure
 
 
@@ -49,10 +50,10 @@ def read_structure(source, data: str | bytes | None = None, model: int = 0, chai
         models = list(islice(models, None if model < 0 else model + 1))  # later models are not looked at
     if models and not 0 <= model < len(models):
         raise StructureError(path, "no such model", f"{len(models)} models, asked for number {model}")
-    rows, dropped, predicted = models[model] if models else ([], {}, None)
-    if not rows and not dropped.keys() - {OTHER_MODELS}:
+    atoms, dropped, predicted = models[model] if models else ((), {}, None)
+    if not len(atoms) and not dropped.keys() - {OTHER_MODELS}:
         raise StructureError(path, "no atoms in it")
-    return assemble(path, rows, dropped, chain, predicted=predicted)
+    return assemble(path, atoms, dropped, chain, predicted=predicted)
 
 
 def name_of(source) -> str:
@@ -71,13 +72,13 @@ def _biopython_models(entity: Entity) -> Iterator[Model]:
             for residue in chain.get_unpacked_list():
                 hetero, number, code = residue.id
                 of_residue = chain.id.strip(), number, code, residue.resname.strip()
-                marks = (residue.segid.strip(),)
+                segment = residue.segid.strip()
                 for atom in residue.get_unpacked_list():
                     occupancy = 1.0 if atom.occupancy is None else float(atom.occupancy)
                     xyz, element = tuple(atom.coord.tolist()), (atom.element or "").upper()
                     of_atom = atom.name, atom.altloc, occupancy, xyz, element, atom.bfactor
-                    rows.append(AtomRow(*of_residue, *of_atom, hetero != " ", marks))
-        yield rows, Counter({OTHER_MODELS: len(models) - 1}), None
+                    rows.append(AtomRow(*of_residue, *of_atom, hetero != " ", segment))
+        yield columns_of(rows), Counter({OTHER_MODELS: len(models) - 1}), None
 
 
 def _content(path: str, data: str | bytes | None) -> bytes:

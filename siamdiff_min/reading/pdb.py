@@ -1,13 +1,19 @@
-"""PDB files to rows: by columns, with numbers and chain ids that are too long for their columns."""
+"""PDB files to columns of atoms, with numbers and chain ids that are too long for their columns.
+
+The lines of atoms are one table of bytes. Lines that are not as usual are read one by one.
+"""
 
 import re
 from collections import Counter
 from collections.abc import Iterator
 
+import numpy as np
+
 from ..files import StructureError
 from ..protein.constants import PARENT, UNMODIFIED
-from .rows import NO_NUMBER, OTHER_MODELS, AtomRow, Model, text_lines
+from .columns import NO_NUMBER, OTHER_MODELS, Atoms, Column, Model, changes, decimals, whole_numbers
 
+WIDTH = 80  # letters of a line
 # The residue number of an atom (hybrid-36; a fifth digit takes the insertion code's column), then its coordinates.
 _POINTS = r".{3}([- \d]{4}\.\d{3}){3}"
 _NUMBERS = re.compile(r".{22}([-\d]\d{4}|[- \d]{4}\D|[A-Z][\dA-Z]{3}\D|[a-z][\da-z]{3}\D)" + _POINTS, re.ASCII)
@@ -17,60 +23,155 @@ _STRAY = re.compile(
     r"[^A-Z]*(ATOM  |ATOM *\d|HETATM)|(?!SIGATM|REMARK).{29,31}((?= *-?\d+\.)[- \d]{4}\.\d{3}){3}",
     re.IGNORECASE | re.ASCII,
 )
+_MARKS = ("TER", "EXPDTA", "MODEL", "ENDMDL", "END")  # records that are looked at besides atoms
 
 
 def pdb_models(path: str, content: bytes) -> Iterator[Model]:
     """One model of a PDB file after the other; a later model is only read if it is asked for."""
     parts = re.split(rb"\n(?:MODEL|ENDMDL|END)\b", b"\n" + content)
     others = sum(b"\nATOM" in part or b"\nHETATM" in part for part in parts) - 1
-    rows: list[AtomRow] | None = None  # None between models
-    explicit, dropped, predicted = False, Counter({OTHER_MODELS: others}), None
-    ends, pairs = Counter(), set()  # TER records behind each chain; ids of two letters, in columns 21 and 22
-    for number, line in enumerate(text_lines(content), 1):
-        record = line[:6].rstrip()
-        # From atom 100,000 on the serial number may run into the name of the record.
-        if line.startswith("ATOM") or record == "HETATM":
-            rows = [] if rows is None else rows
-            row = _pdb_row(path, number, line, ends)
-            if row is None:
-                dropped[NO_NUMBER] += 1
-                continue
-            rows.append(row)
-            if line[20] != " " and row.chain == line[20:22].strip():
-                pairs.add(row.chain)
-        elif record == "TER" and rows:
-            ends[rows[-1].chain] += 1
-        elif record == "EXPDTA" and "THEORETICAL" not in line:
-            predicted = False
-        elif record == "MODEL" and explicit:
-            break  # the model before it has no end
-        elif record in ("MODEL", "ENDMDL", "END"):  # some programs separate models by END
-            if rows is not None:
-                yield _named(rows, ends, pairs), dropped, predicted
-            explicit, dropped = record == "MODEL", Counter({OTHER_MODELS: others})
-            ends, pairs = Counter(), set()
-            rows = [] if explicit else None
-        elif _STRAY.match(line):
-            raise ValueError(f"line {number} looks like an atom, but is no ATOM or HETATM record")
-    if explicit:
-        raise StructureError(path, "truncated", "MODEL without ENDMDL")
-    if rows is not None:
-        yield _named(rows, ends, pairs), dropped, predicted
+    lines = _Lines(content)
+    borders = [number for number, record in lines.marks.items() if record in ("MODEL", "ENDMDL", "END")]
+    predicted = None
+    explicit = False  # a MODEL record has begun this model
+    begin = 0
+    for border in [*borders, len(lines.start)]:
+        record = lines.marks.get(border, "")  # "" at the end of the file
+        found = lines.is_atom[begin:border].any()
+        atoms, dropped, measured = _read_model(path, lines, begin, border)
+        predicted = False if measured else predicted
+        if explicit and record in ("MODEL", ""):
+            raise StructureError(path, "truncated", "MODEL without ENDMDL")
+        if explicit or found:  # some programs separate models by END
+            yield atoms, Counter({OTHER_MODELS: others}) + dropped, predicted
+        explicit = record == "MODEL"
+        begin = border + 1
 
 
-def _pdb_row(path: str, number: int, line: str, ends: Counter) -> AtomRow | None:
-    """The atom in a line, by columns. A missing occupancy counts as 1.
+class _Lines:
+    """The lines of a PDB file."""
+
+    def __init__(self, content: bytes):
+        content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").removesuffix(b"\n")
+        self.buffer = np.frombuffer(content + b"\n" + b" " * WIDTH, np.uint8)
+        self.end = np.flatnonzero(self.buffer == ord("\n"))
+        self.start = np.append(0, self.end[:-1] + 1)
+        words = self._pieces(8, self.start).view("<u8").ravel()
+        first_six = words & (2**48 - 1)
+        self.is_atom = words & (2**32 - 1) == int.from_bytes(b"ATOM", "little")
+        self.is_atom |= first_six == int.from_bytes(b"HETATM", "little")
+        self.atoms = np.flatnonzero(self.is_atom)
+        others = np.flatnonzero(~self.is_atom & (self.end > self.start))
+        candidates = others[self._are_marks(words[others])].tolist()
+        records = {number: self.text(number)[:6].rstrip() for number in candidates}
+        self.marks = {number: record for number, record in records.items() if record in _MARKS}
+        self.doubtful = others[self._are_doubtful(words[others], self.start[others])]
+
+    def _pieces(self, width: int, start: np.ndarray) -> np.ndarray:
+        """The bytes (N, width) from some places on."""
+        every = np.ndarray((len(self.buffer) - width + 1,), f"S{width}", self.buffer, strides=(1,))
+        return every[start].view(np.uint8).reshape(-1, width)
+
+    @staticmethod
+    def _are_marks(words: np.ndarray) -> np.ndarray:
+        """Lines that begin as one of `_MARKS` does."""
+        return np.isin(words & 0xFFFFFF, [int.from_bytes(mark[:3].encode(), "little") for mark in _MARKS])
+
+    def _are_doubtful(self, words: np.ndarray, start: np.ndarray) -> np.ndarray:
+        """Lines that `_STRAY` may match: no letter stands first, or AT or HE, or there are points where atoms have them."""
+        small = words | 0x2020  # two letters as small ones
+        first = small & 0xFF
+        doubtful = (first < ord("a")) | (first > ord("z"))
+        doubtful |= np.isin(small & 0xFFFF, [int.from_bytes(letters, "little") for letters in (b"at", b"he")])
+        for column in (33, 34, 35):
+            points = [self.buffer[np.minimum(start + column + k, len(self.buffer) - 1)] == ord(".") for k in (0, 8, 16)]
+            doubtful |= points[0] & points[1] & points[2]
+        return doubtful
+
+    def text(self, number: int) -> str:
+        """A line. One character per byte, because the columns of a PDB file are bytes."""
+        return self.buffer[self.start[number] : self.end[number]].tobytes().decode("latin-1")
+
+    def letters(self, numbers: np.ndarray) -> np.ndarray:
+        """Some lines as bytes (N, WIDTH), short ones with blanks behind."""
+        start = self.start[numbers]
+        length = self.end[numbers] - start
+        letters = self._pieces(WIDTH, start)
+        if len(length) and length.min() < WIDTH:
+            letters[np.arange(WIDTH) >= length[:, None]] = ord(" ")
+        return letters
+
+
+def _read_model(path: str, lines: _Lines, begin: int, end: int) -> tuple[Atoms, Counter, bool]:
+    """The atoms in the lines from `begin` to `end`, what is left out, and whether an experiment is named.
+
+    Raises ValueError or StructureError, of the first line that is wrong.
+    """
+    numbers = lines.atoms[slice(*np.searchsorted(lines.atoms, (begin, end)))]  # of the lines with atoms
+    marks = {number: record for number, record in lines.marks.items() if begin <= number < end}
+    experiments = [n for n, record in marks.items() if record == "EXPDTA" and "THEORETICAL" not in lines.text(n)]
+
+    # Columns of usual lines. A run is what stands together with one residue and number.
+    letters = lines.letters(numbers)
+    place = letters[:, 17:27]
+    first = changes(*place.T)
+    run = np.repeat(np.arange(len(first)), np.diff(first, append=len(numbers)))
+    size, sign, usual = whole_numbers(place[first, 5:9].T)
+    five_digits = place[first, 9] - ord("0") < 10
+    usual &= (place[first, 8] - ord("0") < 10) & ~five_digits & (place[first, 9] < 128)
+    residue_number = (size * sign).astype(np.int64)[run]
+    code = letters[:, 26].copy()
+    points = letters[:, 30:54].reshape(-1, 3, 8)
+    xyz, sound = decimals(np.ascontiguousarray(points.transpose(2, 0, 1)), 3)
+
+    # Lines that are not usual, and those that are no atoms but look so, in file order: the first error counts.
+    odd = numbers[~(sound.all(1) & usual[run])]
+    doubtful = lines.doubtful[slice(*np.searchsorted(lines.doubtful, (begin, end)))]
+    kept = np.ones(len(numbers), bool)
+    for number in sorted([*odd.tolist(), *doubtful.tolist()]):
+        row = int(np.searchsorted(numbers, number))
+        if lines.is_atom[number]:
+            read = _odd_atom(path, number + 1, lines.text(number))
+            kept[row] = read is not None
+            if read is not None:
+                residue_number[row], code[row], xyz[row] = read
+        elif number not in experiments and not (marks.get(number) == "TER" and kept[:row].any()):
+            if _STRAY.match(lines.text(number)):
+                raise ValueError(f"line {number + 1} looks like an atom, but is no ATOM or HETATM record")
+    dropped = Counter({NO_NUMBER: int((~kept).sum())})
+
+    # Names. TER counts for the chain of the atom before it.
+    names = Column.of_letters(place[first, :5])
+    names = Column(names.values, names.index[run][kept])
+    letters = letters[kept]
+    row_of_end = [int(kept[: np.searchsorted(numbers, n)].sum()) for n, record in marks.items() if record == "TER"]
+    residue, chain, ends = _named(names, row_of_end)
+    segment = Column.of_letters(letters[:, 72:76]).map(_segment)
+    atoms = Atoms(
+        chain=chain,
+        number=residue_number[kept],
+        code=Column.of_letters(code[kept][:, None]),
+        residue=residue,
+        atom=Column.of_letters(letters[:, 12:16]).map(str.strip),
+        altloc=Column.of_letters(letters[:, 16:17]),
+        occupancy=_occupancies(Column.of_letters(letters[:, 54:60])),
+        xyz=xyz[kept],
+        element=Column.of_letters(letters[:, 76:78]).map(lambda text: text.strip().upper()),
+        hetero=letters[:, 0] == ord("H"),
+        b_factor=Column.of_letters(letters[:, 60:66]),
+        marks=(segment, ends),
+    )
+    return atoms, dropped, bool(experiments)
+
+
+def _odd_atom(path: str, number: int, line: str) -> tuple[int, int, tuple[float, ...]] | None:
+    """Residue number, insertion code and coordinates in a line.
 
     None for an atom without a residue number, unless it belongs to an amino acid: then that is an error.
     """
-    if len(line.rstrip("\n")) < 54:  # x, y and z end in column 54
+    if len(line) < 54:  # x, y and z end in column 54
         raise StructureError(path, "truncated", f"the atom in line {number} has no coordinates")
-    residue, chain, atom = line[17:20].strip(), line[21].strip(), line[12:16].strip()
-    if line[20] != " ":  # the fourth letter of a name, or the first of a chain
-        if residue in UNMODIFIED and line[17:21] not in PARENT:
-            chain = line[20:22].strip()
-        else:
-            residue = line[17:21].strip()
+    residue, _ = _residue_and_chain(line[17:22])
     try:
         if not _NUMBERS.match(line):
             raise ValueError("its residue number or the points of its coordinates are not in their columns")
@@ -81,15 +182,7 @@ def _pdb_row(path: str, number: int, line: str, ends: Counter) -> AtomRow | None
         if residue not in PARENT and _NO_NUMBER.match(line):
             return None
         raise ValueError(f"the atom in line {number}: {error}") from error
-    try:
-        occupancy = float(line[54:60])
-    except ValueError:
-        occupancy = 1.0
-    code, element, hetero = " " if five else line[26], line[76:78].strip().upper(), line.startswith("HETATM")
-    segment = line[72:76].strip()
-    marks = "" if "." in segment else segment, ends[chain]  # numbers with points are no names
-    of_atom = atom, line[16], occupancy, xyz, element, line[60:66]
-    return AtomRow(chain, residue_number, code, residue, *of_atom, hetero, marks)
+    return residue_number, ord(" " if five else line[26]), xyz
 
 
 def _integer(text: str) -> int:
@@ -99,14 +192,61 @@ def _integer(text: str) -> int:
     return int(text, 36) + (10_000 - 10 * 36**3 if text[0].isupper() else 10_000 + 16 * 36**3)
 
 
-def _named(rows: list[AtomRow], ends: Counter, pairs: set[str]) -> list[AtomRow]:
-    """The rows with their chain ids, if these have two letters or none. Blank ids become "", "_2", "_3", ... by TER."""
-    if not (pairs or ends[""]):
-        return rows
-    named = []
-    for row in rows:
-        pair, blank = row.residue[3:] + row.chain, f"_{row.marks[1] + 1}" * (row.marks[1] > 0)
-        if len(row.residue) == 4 and pair in pairs:
-            row = row._replace(residue=row.residue[:3], chain=pair)
-        named.append(row if row.chain else row._replace(chain=blank))
-    return named
+def _residue_and_chain(columns: str) -> tuple[str, str]:
+    """Of columns 18 to 22. The fourth letter is of the residue's name, or the first of a chain id of two letters."""
+    residue, chain = columns[:3].strip(), columns[4:].strip()
+    if columns[3] == " ":
+        return residue, chain
+    if residue in UNMODIFIED and columns[:4] not in PARENT:
+        return residue, columns[3:].strip()
+    return columns[:4].strip(), chain
+
+
+def _has_two_letters(columns: str) -> bool:
+    """Whether columns 21 and 22 are a chain id."""
+    return columns[3] != " " and _residue_and_chain(columns)[1] == columns[3:].strip()
+
+
+def _named(names: Column, row_of_end: list[int]) -> tuple[Column, Column, Column]:
+    """Residues, chains, and the number of TER before an atom in its chain.
+
+    If one chain id has two letters, four letters that may be a residue and such an id are. Blank ids become "", "_2",
+    "_3", ... by TER.
+    """
+    pairs = [_residue_and_chain(columns) for columns in names.values]
+    chain = Column.of([chain for _, chain in pairs], names.index)
+    ends = np.zeros(len(chain.index), np.int64)
+    rows = np.array([row - 1 for row in row_of_end if row], np.int64)  # the atoms before TER
+    for i in np.unique(chain.index[rows]).tolist():
+        of_chain = np.flatnonzero(chain.index == i)
+        ends[of_chain] = np.searchsorted(rows[chain.index[rows] == i], of_chain)
+
+    used = {names.values[i] for i in np.unique(names.index).tolist()}
+    two_letters = {columns[3:].strip() for columns in used if _has_two_letters(columns)}
+    if two_letters:
+        for i, (residue, letter) in enumerate(pairs):
+            if len(residue) == 4 and residue[3:] + letter in two_letters:
+                pairs[i] = residue[:3], residue[3:] + letter
+        chain = Column.of([chain for _, chain in pairs], names.index)
+    residue = Column.of([residue for residue, _ in pairs], names.index)
+    blank = chain.where(lambda text: not text)
+    if ends[blank].any():
+        by_end = Column.of([f"_{end + 1}" if end else "" for end in range(int(ends.max()) + 1)], ends)
+        chain = chain.or_else(blank, by_end)
+    return residue, chain, Column(list(range(int(ends.max(initial=0)) + 1)), ends)
+
+
+def _segment(columns: str) -> str:
+    """The name of a segment. Numbers with points are no names."""
+    return "" if "." in columns else columns.strip()
+
+
+def _occupancies(column: Column) -> np.ndarray:
+    """A missing one counts as 1."""
+    values = []
+    for text in column.values:
+        try:
+            values.append(float(text))
+        except ValueError:
+            values.append(1.0)
+    return np.array(values)[column.index]

@@ -1,15 +1,16 @@
-"""From rows of atoms to a `Structure`: the parsing policy (altlocs, modified residues, what is left out or refused).
+"""From columns of atoms to a `Structure`: the parsing policy (altlocs, modified residues, what is left out or refused).
 
-Every format ends here: PDB, mmCIF and the data frames of ATOM3D are rows, one per atom. A position is chain, residue
-number and insertion code, whatever the type of its records (ATOM, HETATM). No coordinate is ever made up.
+Every format ends here: PDB, mmCIF, BinaryCIF and the data frames of ATOM3D are columns, one row per atom. A position is
+chain, residue number and insertion code, whatever the type of its records (ATOM, HETATM). No coordinate is ever made
+up. The columns are worked on as a whole; rows are looked at one by one only where there is something to choose.
 """
+
+from __future__ import annotations
 
 import math
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from ..protein.check import check_protein
 from ..protein.constants import (
     ATOM_ELEMENT,
     ATOM_INDEX,
+    ATOM_NAMES,
     CA,
     MODIFIED,
     PARENT,
@@ -29,19 +31,22 @@ from ..protein.constants import (
     N,
 )
 from ..protein.protein import Protein
+from .columns import Atoms, Column, changes, one_key
 from .repair import MAX_CA_STEP, repair
-from .rows import AtomRow
 from .structure import Structure
 
 MAX_PEPTIDE_BOND = 2.5  # angstrom from C to the next N; beyond it is no neighbour in a chain
 _NUCLEOTIDES = [*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"]
 _NOT_A_RESIDUE = dict.fromkeys(["HOH", "WAT", "DOD", "H2O", "TIP", "TP3", "SOL", "SPC"], "waters")
 _NOT_A_RESIDUE |= dict.fromkeys(_NUCLEOTIDES, "nucleotides")
+_ATOMS = {name: {a: ATOM_INDEX[a] for a in [*RESIDUE_ATOMS[parent], "OXT"]} for name, parent in PARENT.items()}
+for (_name, _atom), _parent_atom in PARENT_ATOM.items():
+    _ATOMS[_name][_atom] = ATOM_INDEX[_parent_atom]
 
 
 def assemble(
     path: str,
-    rows: Iterable[AtomRow],
+    atoms: Atoms,
     dropped: Mapping[str, int],
     chain: str | Sequence[str] | None = None,
     restore_codes: bool = True,
@@ -53,158 +58,335 @@ def assemble(
     insertion codes are made anew, unless the caller finds residues by their codes. `predicted` says if the file calls
     itself a prediction, None if it says nothing.
     """
-    rows = repair(path, list(rows), chain, restore_codes)
+    atoms, given_code = repair(path, atoms, chain, restore_codes)
     if chain is not None:
-        names = dict.fromkeys(row.chain for row in rows)
-        wanted = {chain} if isinstance(chain, str) and (chain in names or not chain) else set(chain)
-        if missing := wanted - names.keys():
-            detail = f"asked for {', '.join(sorted(missing))}, has {', '.join(names)}"
-            raise StructureError(path, "no such chain", detail)
-        rows = [row for row in rows if row.chain in wanted]
+        kept = _chosen_chains(path, atoms.chain, chain)
+        atoms = atoms.take(kept)
+        given_code = given_code[kept]
     counts = Counter(dropped)
-    numbered_twice = sum(row.atom == "CA" and row.lost_code for row in rows)
+    numbered_twice = int((given_code & atoms.atom.where("CA".__eq__)).sum())
     counts["numbers already taken (the residue is given an insertion code)"] += numbered_twice
-    chains = {name: _in_chain(residues, counts) for name, residues in _apply_policy(rows, counts).items()}
-    chains, counts = {name: residues for name, residues in chains.items() if residues}, +counts  # without zeros
-    if not chains:
+
+    residues = apply_policy(atoms, counts).in_chains(counts)
+    counts = +counts  # without zeros
+    if not len(residues.alpha):
         reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
         raise StructureError(path, "no protein in it", f"skipped: {reasons}" if reasons else "")
-    structure = Structure(_protein(path, chains), tuple(chains), counts, plddt=_mean_plddt(chains, predicted))
-    check_protein(path, structure.protein, structure.chain_names)
-    return structure
+    protein, chain_names = residues.protein(path)
+    plddt = None if predicted is False else residues.mean_plddt(predicted)
+    check_protein(path, protein, chain_names)
+    return Structure(protein, chain_names, counts, plddt=plddt)
 
 
-_ATOMS = {name: {a: ATOM_INDEX[a] for a in [*RESIDUE_ATOMS[parent], "OXT"]} for name, parent in PARENT.items()}
-for (_name, _atom), _parent_atom in PARENT_ATOM.items():
-    _ATOMS[_name][_atom] = ATOM_INDEX[_parent_atom]
-Residue = dict[int, AtomRow]  # index into ATOM_NAMES -> atom; each atom has the residue's name and position
+def _chosen_chains(path: str, column: Column, chain: str | Sequence[str]) -> np.ndarray:
+    """(N,) which atoms are of the chains that are asked for. Raises StructureError if one is not there."""
+    names = dict.fromkeys(column.texts(changes(column.index)))
+    wanted = {chain} if isinstance(chain, str) and (chain in names or not chain) else set(chain)
+    if missing := wanted - names.keys():
+        detail = f"asked for {', '.join(sorted(missing))}, has {', '.join(names)}"
+        raise StructureError(path, "no such chain", detail)
+    return column.where(wanted.__contains__)
 
 
-def _apply_policy(rows: Iterable[AtomRow], dropped: Counter) -> dict[str, list[Residue]]:
-    """The residues of every chain, in file order. `dropped` counts what is left out.
+# ---- from rows to residues -------------------------------------------------------------------------------------------
+
+
+class _Reasons:
+    """Counts of what is left out. They are handed over in the order of the first of each: stores keep this order."""
+
+    def __init__(self):
+        self.found: dict[str, tuple[tuple, int]] = {}
+
+    def add(self, reason: str, count: int, where: tuple) -> None:
+        """`where` is the place of the first: position, step (0 for its rows, then 1, 2), row."""
+        before, sum_before = self.found.get(reason, (where, 0))
+        self.found[reason] = min(before, where), sum_before + count
+
+    def into(self, counts: Counter) -> None:
+        for reason, (_, count) in sorted(self.found.items(), key=lambda item: item[1][0]):
+            counts[reason] += count
+
+
+class _Groups:
+    """The rows by chain, by position, and by the name of the residue there; each group in one piece.
 
     All rows with the same chain, number and insertion code are one position, wherever they stand in the file and
     whatever their record type: alternative residues at one position cannot become two residues.
     """
-    positions: dict[tuple, dict[str, list[AtomRow]]] = {}  # chain, number, code -> name of the residue -> its rows
-    for (*position, residue), group in groupby(rows, key=itemgetter(0, 1, 2, 3)):
-        positions.setdefault(tuple(position), {}).setdefault(residue, []).extend(group)
 
-    chains: dict[str, list[Residue]] = {chain: [] for chain, _, _ in positions}
-    for (chain, _, _), names in positions.items():
-        options = []
-        for name, group in names.items():
-            if name in PARENT:
-                atoms, reasons = _one_conformation(group, _ATOMS[name])
-                options.append(atoms)
-                if reasons:  # most residues have none
-                    dropped.update(reasons)
-            elif {"N", "CA", "C"} <= {row.atom for row in group} and name.isalnum() and len(name) < 6:
-                dropped[f"residues of unknown parent ({name})"] += 1
-            else:
-                dropped[_NOT_A_RESIDUE.get(name, "ligands and unknown residues")] += 1
-        with_ca = [atoms for atoms in options if CA in atoms]
-        dropped["residues without CA"] += len(options) - len(with_ca)
-        if with_ca:
-            chains[chain].append(max(with_ca, key=lambda atoms: atoms[CA].occupancy))  # the first of equals
-            dropped["alternative residues"] += len(with_ca) - 1
-    return chains
+    def __init__(self, atoms: Atoms):
+        # A run is what stands together. Runs are sorted by the first run of their chain, position and group.
+        columns = atoms.chain.index, atoms.number, atoms.code.index, atoms.residue.index
+        start = changes(*columns)
+        chain, number, code, residue = (column[start] for column in columns)
+        position = _first_with(one_key(chain, number, code))
+        group = _first_with(one_key(position, residue))
+        order = np.lexsort((group, position, _first_with(one_key(chain))))  # the last key is the first to sort by
+        if (order[1:] < order[:-1]).any():
+            size = np.diff(start, append=len(atoms))[order]
+            shift = start[order] - (size.cumsum() - size)
+            atoms = atoms.take(np.repeat(shift, size) + np.arange(len(atoms)))
+            start = size.cumsum() - size
 
+        heads = changes(group[order])
+        self.atoms = atoms
+        self.first = start[heads]  # row of each group
+        self.size = np.diff(self.first, append=len(atoms))
+        self.position = position[order][heads]  # rank of its position in the file
+        self.of_row = np.repeat(np.arange(len(heads)), self.size)
+        self.name = atoms.residue.index[self.first]
+        self.is_protein = atoms.residue.where(PARENT.__contains__)[self.first]
 
-def _in_chain(residues: list[Residue], dropped: Counter) -> list[Residue]:
-    """The residues without free amino acids. `dropped` counts these, and modified residues.
-
-    A HETATM or a modified residue must be bonded to a residue next to it, in the file or by number.
-    """
-    by_number, kept = {residue[CA].number: residue for residue in residues}, []
-    for i, residue in enumerate(residues):
-        number, name, hetero = residue[CA].number, residue[CA].residue, residue[CA].hetero
-        beside = [*residues[max(i - 1, 0) : i + 2], by_number.get(number - 1), by_number.get(number + 1)]
-        if not (hetero or name in MODIFIED) or any(_bonded(residue, b) for b in beside if b not in (None, residue)):
-            dropped["modified residues (read as their parent)"] += name in MODIFIED
-            kept.append(residue)
-        else:
-            dropped["free amino acids"] += 1
-    return kept
+    def earliest(self, rows: np.ndarray) -> tuple[int, int, int]:
+        """The place of the first of these rows in the file, as `_Reasons` takes it."""
+        position = self.position[self.of_row[rows]]
+        first = position.argmin()
+        return int(position[first]), 0, int(rows[first])
 
 
-def _bonded(a: Residue, b: Residue) -> bool:
-    """Whether a peptide bond joins two residues. If N or C is missing, the distance of their CA decides."""
-    if {N, C} <= a.keys() & b.keys():
-        return min(math.dist(a[C].xyz, b[N].xyz), math.dist(b[C].xyz, a[N].xyz)) < MAX_PEPTIDE_BOND
-    return math.dist(a[CA].xyz, b[CA].xyz) < MAX_CA_STEP
+def _first_with(key: np.ndarray) -> np.ndarray:
+    """For every row, the first row with its key; keys count from 0."""
+    return np.unique(key, return_index=True)[1][key]
 
 
-def _one_conformation(group: list[AtomRow], known: dict[str, int]) -> tuple[dict[int, AtomRow], list[str]]:
-    """One row for every known atom of a residue, and a reason for every row that is left out.
+def _known_atoms(residue: Column, atom: Column) -> np.ndarray:
+    """Index into ATOM_NAMES of every row (N,), -1 for what its residue does not have."""
+    names = {name: i for i, name in enumerate(atom.values)}
+    proteins = [name for name in residue.values if name in PARENT]
+    table = np.full((len(proteins) + 1, len(names)), -1, np.int16)
+    for row, name in enumerate(proteins):
+        for atom_name, index in _ATOMS[name].items():
+            if atom_name in names:
+                table[row, names[atom_name]] = index
+    row_of = {name: row for row, name in enumerate(proteins)}
+    rows = np.array([row_of.get(name, -1) for name in residue.values], np.int64)  # the last row has no atoms
+    return table[rows[residue.index], atom.index].astype(np.int64)
+
+
+def _is_hydrogen(atom: str) -> bool:
+    return atom.lstrip(string.digits)[:1] in ("H", "D")
+
+
+def apply_policy(atoms: Atoms, counts: Counter) -> Residues:
+    """The residues of every chain, in file order. `counts` is told what is left out."""
+    groups, reasons = _Groups(atoms), _Reasons()
+    atoms = groups.atoms
+    _count_others(groups, reasons)
+
+    # Atoms that are no part of their residue.
+    known = _known_atoms(atoms.residue, atoms.atom)
+    unknown = groups.is_protein[groups.of_row] & (known < 0)
+    hydrogen = atoms.element.where(("H", "D").__contains__) | atoms.atom.where(_is_hydrogen)
+    for reason, which in ("hydrogens", unknown & hydrogen), ("unknown atom names", unknown & ~hydrogen):
+        rows = np.flatnonzero(which)
+        if len(rows):
+            reasons.add(reason, len(rows), groups.earliest(rows))
+
+    source = _one_conformation(groups, known, reasons)
+    kept = source >= 0
+
+    # A residue needs a CA. If a position has several residues, the one whose CA has the highest occupancy is taken.
+    alpha = np.full(len(groups.first), -1)
+    rows = np.flatnonzero(kept & (known == CA))
+    alpha[groups.of_row[rows]] = source[rows]
+    reasons.add("residues without CA", int((groups.is_protein & (alpha < 0)).sum()), (0, 1, 0))
+    chosen = _one_residue(groups.position, alpha, atoms.occupancy, reasons)
+    reasons.into(counts)
+    kept &= chosen[groups.of_row]
+    size = np.bincount(groups.of_row[kept], minlength=len(chosen))[chosen]
+    return Residues(atoms, alpha[chosen], size, source[kept], known[kept])
+
+
+def _count_others(groups: _Groups, reasons: _Reasons) -> None:
+    """Count the groups that are no residue of a protein."""
+    atoms = groups.atoms
+    others = np.flatnonzero(~groups.is_protein)
+    backbone = np.zeros((3, len(groups.first)), bool)
+    for has, name in zip(backbone, ("N", "CA", "C")):
+        has[groups.of_row[atoms.atom.where(name.__eq__)]] = True
+    by_name = others[groups.name[others].argsort(kind="stable")]
+    starts = changes(groups.name[by_name])
+    for same in np.split(by_name, starts[1:]) if len(others) else ():
+        name = atoms.residue.values[groups.name[same[0]]]
+        amino_acids = backbone[:, same].all(0) & (name.isalnum() and len(name) < 6)
+        usual = _NOT_A_RESIDUE.get(name, "ligands and unknown residues")
+        for reason, which in (f"residues of unknown parent ({name})", amino_acids), (usual, ~amino_acids):
+            found = same[which]
+            if len(found):
+                reasons.add(reason, len(found), groups.earliest(groups.first[found]))
+
+
+def _one_conformation(groups: _Groups, known: np.ndarray, reasons: _Reasons) -> np.ndarray:
+    """For every row (N,) the row that is taken in its place: usually itself, -1 if none is.
 
     The altloc with the highest occupancy is taken, the first of equals. It is chosen once for the residue, by the mean
     over the atoms that have several. An atom that lacks it takes its own highest.
     """
-    options: dict[int, dict[str, AtomRow]] = {}
-    reasons: list[str] = []
-    for row in group:
-        index = known.get(row.atom)
-        if index is None:
-            hydrogen = row.element in ("H", "D") or row.atom.lstrip(string.digits)[:1] in ("H", "D")
-            reasons.append("hydrogens" if hydrogen else "unknown atom names")
-        elif row.altloc in options.setdefault(index, {}):
-            reasons.append("duplicate atoms")
+    source = np.where(known >= 0, np.arange(len(known)), -1)
+    slot = groups.of_row * len(ATOM_NAMES) + known  # of an atom in its residue
+    count = np.bincount(slot[known >= 0])
+    to_choose = np.unique(np.flatnonzero(count > 1) // len(ATOM_NAMES))
+    for group in to_choose.tolist():
+        begin = int(groups.first[group])
+        rows = slice(begin, begin + int(groups.size[group]))
+        chosen, duplicates, alternatives = _chosen_altlocs(groups.atoms, known, rows)
+        source[rows] = -1
+        for first, row in chosen:
+            source[first] = row
+        position = int(groups.position[group])
+        if duplicates:
+            reasons.add("duplicate atoms", len(duplicates), (position, 0, duplicates[0]))
+        if alternatives:
+            reasons.add("alternative locations", alternatives, (position, 0, rows.stop - 0.5))
+    return source
+
+
+def _chosen_altlocs(atoms: Atoms, known: np.ndarray, rows: slice) -> tuple[list[tuple[int, int]], list[int], int]:
+    """Of a residue: the first row of every atom with the row that is taken; the duplicate rows; how many are left."""
+    options: dict[int, dict[str, int]] = {}  # atom -> altloc -> row
+    duplicates = []
+    for row, index, altloc in zip(range(rows.start, rows.stop), known[rows].tolist(), atoms.altloc.texts(rows)):
+        if index < 0:
+            continue
+        if altloc in options.setdefault(index, {}):
+            duplicates.append(row)
         else:
-            options[index][row.altloc] = row
+            options[index][altloc] = row
     occupancies: dict[str, list[float]] = {}
-    for rows in options.values():
-        if len(rows) > 1:
-            reasons += ["alternative locations"] * (len(rows) - 1)
-            for altloc, row in rows.items():
-                occupancies.setdefault(altloc, []).append(row.occupancy)
+    for row_of in options.values():
+        if len(row_of) > 1:
+            for altloc, row in row_of.items():
+                occupancies.setdefault(altloc, []).append(float(atoms.occupancy[row]))
     best = max(occupancies, key=lambda a: round(sum(occupancies[a]) / len(occupancies[a]), 6), default="")
-    chosen = {
-        index: rows[best] if best in rows else max(rows.values(), key=lambda row: row.occupancy)
-        for index, rows in options.items()
-    }
-    return chosen, reasons
+    chosen = []
+    for row_of in options.values():
+        highest = max(row_of.values(), key=lambda row: atoms.occupancy[row])
+        chosen.append((min(row_of.values()), row_of.get(best, highest)))
+    return chosen, duplicates, sum(len(row_of) - 1 for row_of in options.values())
 
 
-def _mean_plddt(chains: dict[str, list[Residue]], predicted: bool | None) -> float | None:
-    """The mean over residues, 0 to 100; None of an experiment, nan if it cannot be told.
-
-    A file that does not say what it is holds a prediction if each residue has one B factor for its atoms, and not all
-    residues have the same. If no value is above 1, the scale was 0 to 1.
-    """
-    if predicted is False:
-        return None
-    residues = [[row.b_factor for row in residue.values()] for chain in chains.values() for residue in chain]
-    alike = all(len({*residue}) == 1 for residue in residues) and max(map(len, residues)) > 1
-    if not predicted and not (alike and len({residue[0] for residue in residues}) > 1):
-        return math.nan
-    try:
-        values = [[float(value) for value in residue] for residue in residues]
-    except (TypeError, ValueError):  # None, "?", "******"
-        return math.nan
-    lowest, highest = min(map(min, values)), max(map(max, values))
-    mean = math.fsum(sum(residue) / len(residue) for residue in values) / len(values)
-    return mean * (100 if highest <= 1 else 1) if 0 <= lowest <= highest <= 100 and highest else math.nan
+def _one_residue(position: np.ndarray, alpha: np.ndarray, occupancy: np.ndarray, reasons: _Reasons) -> np.ndarray:
+    """Which groups (G,) are taken: at each position the one whose CA (row `alpha`, or -1) has the highest occupancy."""
+    chosen = alpha >= 0
+    groups = np.flatnonzero(chosen)
+    starts = changes(position[groups])
+    if len(groups):
+        first_position = int(position[groups].min())
+        reasons.add("alternative residues", len(groups) - len(starts), (first_position, 2, 0))
+    for start in starts[np.diff(starts, append=len(groups)) > 1].tolist():
+        options = groups[start:][position[groups[start:]] == position[groups[start]]]
+        best = max(options.tolist(), key=lambda group: occupancy[alpha[group]])  # the first of equals
+        chosen[options] = options == best
+    return chosen
 
 
-def _protein(path: str, chains: dict[str, list[Residue]]) -> Protein:
-    """All chains as one `Protein`."""
-    residues = [residue for chain in chains.values() for residue in chain]
-    _, numbers, codes, names, *_ = zip(*(residue[CA] for residue in residues))
-    if any(len(code) != 1 or ord(code) > 126 for code in codes):
-        raise StructureError(path, "unreadable", "insertion code of more than one ASCII character")
-    name = np.array([index for residue in residues for index in residue])
-    lengths = [len(chain) for chain in chains.values()]
-    return Protein(
-        pos=torch.from_numpy(np.array([row.xyz for residue in residues for row in residue.values()], np.float32)),
-        element=torch.from_numpy(np.array(ATOM_ELEMENT)[name]),
-        atom_name=torch.from_numpy(name),
-        atom_residue=torch.from_numpy(np.repeat(np.arange(len(residues)), list(map(len, residues)))),
-        residue_type=torch.tensor([RESIDUE_INDEX[PARENT[name]] for name in names]),
-        masked=torch.zeros(len(residues), dtype=torch.bool),
-        residue_number=torch.tensor(numbers),
-        insertion_code=torch.tensor([ord(code) for code in codes]),
-        residue_index=torch.cat([torch.arange(length) for length in lengths]),
-        chain=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)),
-        residue_protein=torch.zeros(len(residues), dtype=torch.long),
-    )
+# ---- from residues to a protein --------------------------------------------------------------------------------------
+
+
+class Residues:
+    """R residues with n atoms, by chain, in file order."""
+
+    def __init__(self, atoms: Atoms, alpha: np.ndarray, size: np.ndarray, row: np.ndarray, known: np.ndarray):
+        self.atoms = atoms
+        self.alpha = alpha  # (R,) row of CA: what holds for the residue stands there
+        self.size = size  # (R,) how many atoms it has
+        self.row = row  # (n,) row of the atom
+        self.known = known  # (n,) index into ATOM_NAMES
+        self.name = atoms.residue.take(alpha)
+        self.number = atoms.number[alpha]
+        self.chain = atoms.chain.index[alpha]
+
+    def in_chains(self, counts: Counter) -> Residues:
+        """The residues without free amino acids. `counts` is told of these, and of modified residues.
+
+        A HETATM or a modified residue must be bonded to a residue next to it, in the file or by number.
+        """
+        modified = self.name.where(MODIFIED.__contains__)
+        kept = np.ones(len(self.alpha), bool)
+        doubtful = np.flatnonzero(modified | self.atoms.hetero[self.alpha])
+        if not len(doubtful):
+            return self
+        backbone = self._backbone()
+        by_place = {place: i for i, place in enumerate(zip(self.chain.tolist(), self.number.tolist()))}
+        for i in doubtful.tolist():
+            chain, number = int(self.chain[i]), int(self.number[i])
+            beside = [j for j in (i - 1, i + 1) if 0 <= j < len(kept) and self.chain[j] == chain]
+            beside += [by_place.get((chain, number - 1), i), by_place.get((chain, number + 1), i)]
+            kept[i] = any(self._bonded(backbone[i], backbone[j]) for j in beside if j != i)
+        reasons = ("modified residues (read as their parent)", modified & kept), ("free amino acids", ~kept)
+        for reason, which in reasons if kept[0] else reversed(reasons):  # in the order of the first
+            counts[reason] += int(which.sum())
+        of_row = np.repeat(kept, self.size)
+        return Residues(self.atoms, self.alpha[kept], self.size[kept], self.row[of_row], self.known[of_row])
+
+    def _backbone(self) -> list[dict[int, list[float]]]:
+        """Where N, CA and C of each residue are, without those that are missing."""
+        found: list[dict] = [{} for _ in self.size]
+        residue = np.repeat(np.arange(len(self.size)), self.size)
+        rows = np.flatnonzero((self.known == N) | (self.known == CA) | (self.known == C))
+        places = self.atoms.xyz[self.row[rows]].tolist()
+        for i, atom, xyz in zip(residue[rows].tolist(), self.known[rows].tolist(), places):
+            found[i][atom] = xyz
+        return found
+
+    @staticmethod
+    def _bonded(a: dict[int, list[float]], b: dict[int, list[float]]) -> bool:
+        """Whether a peptide bond joins two residues. If N or C is missing, the distance of their CA decides."""
+        if {N, C} <= a.keys() & b.keys():
+            return min(math.dist(a[C], b[N]), math.dist(b[C], a[N])) < MAX_PEPTIDE_BOND
+        return math.dist(a[CA], b[CA]) < MAX_CA_STEP
+
+    def protein(self, path: str) -> tuple[Protein, tuple[str, ...]]:
+        """All of them as one `Protein`, and the names of its chains."""
+        code = self.atoms.code.take(self.alpha)
+        if not code.where(lambda text: len(text) == 1 and ord(text) <= 126).all():
+            raise StructureError(path, "unreadable", "insertion code of more than one ASCII character")
+        letters = np.array([ord(text[:1] or " ") for text in code.values])
+        types = np.array([RESIDUE_INDEX.get(PARENT.get(name, ""), -1) for name in self.name.values])
+        starts = changes(self.chain)
+        lengths = np.diff(starts, append=len(self.chain))
+        with np.errstate(over="ignore"):  # `check_protein` refuses what is infinite
+            pos = self.atoms.xyz[self.row].astype(np.float32)
+        protein = Protein(
+            pos=torch.from_numpy(pos),
+            element=torch.from_numpy(np.array(ATOM_ELEMENT)[self.known]),
+            atom_name=torch.from_numpy(self.known),
+            atom_residue=torch.from_numpy(np.repeat(np.arange(len(self.size)), self.size)),
+            residue_type=torch.from_numpy(types[self.name.index]),
+            masked=torch.zeros(len(self.size), dtype=torch.bool),
+            residue_number=torch.from_numpy(self.number),
+            insertion_code=torch.from_numpy(letters[code.index]),
+            residue_index=torch.from_numpy(np.arange(len(self.chain)) - np.repeat(starts, lengths)),
+            chain=torch.from_numpy(np.repeat(np.arange(len(starts)), lengths)),
+            residue_protein=torch.zeros(len(self.size), dtype=torch.long),
+        )
+        return protein, tuple(self.atoms.chain.values[i] for i in self.chain[starts].tolist())
+
+    def mean_plddt(self, predicted: bool | None) -> float:
+        """The mean over residues, 0 to 100; nan if it cannot be told.
+
+        A file that does not say what it is holds a prediction if each residue has one B factor for its atoms, and not
+        all residues have the same. If no value is above 1, the scale was 0 to 1.
+        """
+        column = self.atoms.b_factor.take(self.row)
+        first = self.size.cumsum() - self.size
+        if not predicted:
+            of_first = np.repeat(column.index[first], self.size)
+            alike = (column.index == of_first).all() and self.size.max() > 1
+            if not (alike and (of_first != of_first[0]).any()):
+                return math.nan
+        different, index = np.unique(column.index, return_inverse=True)
+        try:
+            numbers = [float(column.values[i]) for i in different.tolist()]
+        except (TypeError, ValueError):  # None, "?", "******"
+            return math.nan
+        value = np.array(numbers)[index]
+        total = np.zeros(len(first))
+        for k in range(int(self.size.max())):  # the k-th atom of each residue: added up in file order
+            has = self.size > k
+            total[has] += value[first[has] + k]
+        mean = math.fsum((total / self.size).tolist()) / len(first)
+        lowest, highest = min(numbers), max(numbers)
+        if not 0 <= lowest <= highest <= 100 or not highest:
+            return math.nan
+        return mean * 100 if highest <= 1 else mean

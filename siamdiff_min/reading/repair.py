@@ -1,17 +1,19 @@
 """Files that lost what tells residues apart: their insertion codes, or the chain ids of several molecules.
 
-A row is moved to another residue or chain only for a reason that is in the file. Without one the file is refused.
+An atom is moved to another residue or chain only for a reason that is in the file. Without one the file is refused.
 """
 
 import math
 import string
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
 
 from ..files import StructureError
 from ..protein.constants import PARENT
-from .rows import AtomRow
+from .columns import Atoms, Column, changes, one_key
 
 # All in angstrom.
 MAX_ALTERNATIVE = 1.0  # from CA to CA; beyond it is another residue, unless an altloc says otherwise
@@ -19,96 +21,143 @@ MAX_BOND = 1.8  # from C to the next N; 1.33 in proteins
 MIN_CA_STEP, MAX_CA_STEP = 2.6, 4.2  # from CA to the next CA; nearer are alternatives. 2.9 (cis) and 3.8 in proteins
 
 
-def repair(path: str, rows: list[AtomRow], chain: str | Sequence[str] | None, restore_codes: bool) -> list[AtomRow]:
-    """The rows, with each residue once in its chain. With `restore_codes` lost insertion codes are made anew.
+def repair(
+    path: str, atoms: Atoms, chain: str | Sequence[str] | None, restore_codes: bool
+) -> tuple[Atoms, np.ndarray]:
+    """The atoms, with each residue once in its chain, and which of them (N,) are given an insertion code here.
 
-    Raises StructureError if nothing tells two residues apart, but only for chains that are asked for.
+    Codes are made anew with `restore_codes` alone. Raises StructureError if nothing tells two residues apart, but only
+    for chains that are asked for.
     """
-    if not any(_again(rows, lambda row: row.chain)):
-        return rows
-    return _tell_apart(path, _with_codes(rows) if restore_codes else rows, chain)
+    given_code = np.zeros(len(atoms), bool)
+    if not any(_again(atoms, atoms.chain)):
+        return atoms, given_code
+    if restore_codes:
+        code = _with_codes(atoms)
+        given_code = np.array(code.texts()) != np.array(atoms.code.texts())
+        atoms = replace(atoms, code=code)
+    return replace(atoms, chain=_tell_apart(path, atoms, chain)), given_code
 
 
-def _again(rows: list[AtomRow], molecule: Callable[[AtomRow], object]) -> Iterator[AtomRow]:
-    """CA rows whose residue came before in the same molecule, at another place: not an alternative location."""
-    first: dict[tuple, tuple] = {}
-    for row in rows:
-        if row.atom == "CA" and row.residue in PARENT:
-            xyz = first.setdefault((molecule(row), row.number, row.code, row.altloc), row.xyz)
-            if xyz is not row.xyz and math.dist(xyz, row.xyz) > MAX_ALTERNATIVE:
-                yield row
+def _again(atoms: Atoms, molecule: Column) -> Iterator[int]:
+    """Rows of CA whose residue came before in the same molecule, at another place: not an alternative location."""
+    of_protein = atoms.residue.where(PARENT.__contains__)
+    alpha = np.flatnonzero(of_protein & atoms.atom.where("CA".__eq__))
+    columns = molecule.index, atoms.number, atoms.code.index, atoms.altloc.index
+    place = one_key(*(column[alpha] for column in columns))
+    often = np.bincount(place)[place] > 1
+    first: dict[int, int] = {}
+    for row, key in zip(alpha[often].tolist(), place[often].tolist()):
+        before = first.setdefault(key, row)
+        if math.dist(atoms.xyz[before], atoms.xyz[row]) > MAX_ALTERNATIVE:
+            yield row
 
 
-def _tell_apart(path: str, rows: list[AtomRow], chain: str | Sequence[str] | None) -> list[AtomRow]:
-    """The rows, with one molecule in each chain. If a chain has a residue twice, a mark of its rows splits it.
-
-    That is the first mark that tells all its residues apart, or else all marks together.
-    """
-    twice: dict[str, AtomRow] = {}
-    for row in _again(rows, lambda row: row.chain):
-        twice.setdefault(row.chain, row)
-    parts: dict[str, list[AtomRow]] = defaultdict(list)
-    for row in rows if twice else ():
-        parts[row.chain].append(row)
-    taken, names = set(parts), {}
-    for mixed, (_, number, code, *_) in twice.items():
-        for k in [*range(len(parts[mixed][0].marks)), slice(None)]:
-            if not any(_again(parts[mixed], lambda row, k=k: row.marks[k])):
-                break
-        else:
+def _tell_apart(path: str, atoms: Atoms, chain: str | Sequence[str] | None) -> Column:
+    """The column of chains, with one molecule in each. If a chain has a residue twice, a mark of its atoms splits it."""
+    twice: dict[str, int] = {}
+    for row in _again(atoms, atoms.chain):
+        twice.setdefault(atoms.chain.values[atoms.chain.index[row]], row)
+    names = atoms.chain.texts()
+    taken = set(names)
+    for mixed, row in twice.items():
+        rows = np.flatnonzero(atoms.chain.where(mixed.__eq__))
+        mark = _mark_that_tells_apart(atoms.take(rows))
+        if mark is None:
             if chain is None or mixed in [chain, *chain]:
-                raise StructureError(path, "the same residue twice", f"chain {mixed} {number}{code.strip()}")
+                code = atoms.code.values[atoms.code.index[row]].strip()
+                raise StructureError(path, "the same residue twice", f"chain {mixed} {atoms.number[row]}{code}")
             continue
         taken.remove(mixed)
-        name_of: dict = dict.fromkeys(row.marks[k] for row in parts[mixed])
-        for i, mark in enumerate(name_of, 1):
-            if isinstance(mark, str):  # a name: a segment's, or the label column's
-                name = mixed if mark in ("", mixed) else f"{mixed}_{mark}" if mixed else mark
-            else:
-                name = mixed if i == 1 else f"{mixed}_{i}"
+        marks = mark.texts()
+        name_of: dict = {}
+        for number, value in enumerate(dict.fromkeys(marks), 1):
+            name = _molecule_name(mixed, value, number)
             while name in taken:
                 name += "_"
             taken.add(name)
-            name_of[mark] = name
-        names |= {(mixed, row.marks): name_of[row.marks[k]] for row in parts[mixed]}
-    return [row._replace(chain=names.get((row.chain, row.marks), row.chain)) for row in rows]
+            name_of[value] = name
+        for place, value in zip(rows.tolist(), marks):
+            names[place] = name_of[value]
+    return Column.of(names)
 
 
-def _with_codes(rows: list[AtomRow]) -> list[AtomRow]:
-    """The rows, with free codes for residues that share a number: some programs write 27, 27, 27 for 27, 27A, 27B."""
-    blocks = [list(block) for _, block in groupby(rows, key=lambda row: (row[:3], row.marks))]
-    often = Counter((block[0][:3], block[0].marks) for block in blocks if any(row.residue in PARENT for row in block))
-    taken, found = {(row[:3], row.marks) for row in rows}, []
-    for block in blocks:
-        (chain, number, code, *_), marks = block[0], block[0].marks
-        alone = not code.strip() and often[block[0][:3], marks] == 1
-        first, *others = _bonded_parts(block) if alone else [block]
-        letters = [c for c in string.ascii_uppercase if ((chain, number, c), marks) not in taken]
-        if len(others) > len(letters):
-            first, others = block, []
-        found += first
-        for part, letter in zip(others, letters):
-            found += [row._replace(code=letter, lost_code=True) for row in part]
-    return found
+def _mark_that_tells_apart(atoms: Atoms) -> Column | None:
+    """The first mark that tells all residues of a chain apart, or else all marks together, if these do."""
+    together = Column.of(list(zip(*(mark.texts() for mark in atoms.marks))) or [()] * len(atoms))
+    for mark in (*atoms.marks, together):
+        if not any(_again(atoms, mark)):
+            return mark
+    return None
 
 
-def _bonded_parts(block: list[AtomRow]) -> list[list[AtomRow]]:
-    """The residues of a block, each a whole one that begins with N and is bonded to the next; else the block alone."""
-    parts: list[list[AtomRow]] = []
-    for row in block:
-        again = parts and (row.residue != parts[-1][0].residue or row.atom == parts[-1][0].atom == "N")
-        if not parts or again:
-            parts.append([])
-        parts[-1].append(row)
-    backbones = [{row.atom: row for row in part if row.atom in ("N", "CA", "C")} for part in parts]
-    for part, backbone in zip(parts, backbones):
-        atoms = [(row.atom, row.altloc) for row in part]
-        whole = len(backbone) == 3 == sum(row.atom in backbone for row in part) and part[0].atom == "N"
-        plain = not any(row.altloc.strip() for row in backbone.values()) and part[0].residue in PARENT
-        if not (whole and plain and len(set(atoms)) == len(atoms)):
-            return [block]
+def _molecule_name(chain: str, mark: str | int | tuple, number: int) -> str:
+    """A chain id for the `number`-th molecule of a chain. A mark that is a text is a name: a segment, a label."""
+    if not isinstance(mark, str):
+        return chain if number == 1 else f"{chain}_{number}"
+    if mark in ("", chain):
+        return chain
+    return f"{chain}_{mark}" if chain else mark
+
+
+def _with_codes(atoms: Atoms) -> Column:
+    """The column of insertion codes, with free codes for residues that share a number.
+
+    Some programs write 27, 27, 27 for 27, 27A, 27B.
+    """
+    molecule = [mark.index for mark in atoms.marks]
+    position = one_key(atoms.chain.index, atoms.number, atoms.code.index, *molecule)
+    numbered = one_key(atoms.chain.index, atoms.number, *molecule)
+    first = changes(position)
+    last = np.append(first[1:], len(atoms))
+
+    # A block is what stands together under one number. It has several residues if names change, or N comes again.
+    of_protein = np.logical_or.reduceat(atoms.residue.where(PARENT.__contains__), first)
+    often = np.bincount(position[first][of_protein], minlength=len(atoms))
+    changed = np.append(False, atoms.residue.index[1:] != atoms.residue.index[:-1])
+    changed[first] = False
+    several = np.add.reduceat(changed | atoms.atom.where("N".__eq__), first) > 1
+    several |= np.logical_or.reduceat(changed, first)
+    blank = atoms.code.where(lambda code: not code.strip())[first]
+    blocks = np.flatnonzero(several & blank & (often[position[first]] == 1))
+
+    codes = atoms.code.texts()
+    for block in blocks.tolist():
+        others = _bonded_parts(atoms, first[block], last[block])[1:]
+        there = atoms.code.texts(numbered == numbered[first[block]])
+        free = [letter for letter in string.ascii_uppercase if letter not in there]
+        if len(others) <= len(free):
+            for (begin, end), letter in zip(others, free):
+                codes[begin:end] = [letter] * (end - begin)
+    return Column.of(codes)
+
+
+def _bonded_parts(atoms: Atoms, first: int, last: int) -> list[tuple[int, int]]:
+    """The residues of a block as ranges of rows, each a whole one that begins with N and is bonded to the next.
+
+    If that is not so, the block alone.
+    """
+    rows = slice(first, last)
+    names = list(zip(atoms.residue.texts(rows), atoms.atom.texts(rows), atoms.altloc.texts(rows)))
+    starts = [0]
+    for i, (residue, atom, _) in enumerate(names):
+        residue_before, atom_before, _ = names[starts[-1]]
+        if residue != residue_before or (i > 0 and atom == atom_before == "N"):
+            starts.append(i)
+    parts = list(pairwise([*starts, len(names)]))
+
+    backbones = []
+    for begin, end in parts:
+        here = names[begin:end]
+        backbone = {atom: begin + i for i, (_, atom, _) in enumerate(here) if atom in ("N", "CA", "C")}
+        whole = len(backbone) == 3 == sum(atom in backbone for _, atom, _ in here) and here[0][1] == "N"
+        plain = here[0][0] in PARENT and not any(names[row][2].strip() for row in backbone.values())
+        if not (whole and plain and len(set(here)) == len(here)):
+            return [(first, last)]
+        backbones.append({atom: atoms.xyz[first + row] for atom, row in backbone.items()})
     for a, b in pairwise(backbones):
-        bond, step = math.dist(a["C"].xyz, b["N"].xyz), math.dist(a["CA"].xyz, b["CA"].xyz)
+        bond = math.dist(a["C"], b["N"])
+        step = math.dist(a["CA"], b["CA"])
         if not (bond < MAX_BOND and MIN_CA_STEP < step < MAX_CA_STEP):
-            return [block]
-    return parts
+            return [(first, last)]
+    return [(first + begin, first + end) for begin, end in parts]

@@ -1,15 +1,15 @@
-"""One row for an atom of a file. Every format becomes such rows; `policy.py` makes a protein of them."""
+"""Atoms given one by one, as in the data frames of ATOM3D and in Biopython's objects, to columns."""
 
-import io
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
-NO_NUMBER, OTHER_MODELS = "atoms without a residue number", "other models"  # reasons to leave atoms out
+import numpy as np
+
+from .columns import Atoms, Column
 
 
 class AtomRow(NamedTuple):
-    """One atom of a file, as it stands there."""
+    """One atom."""
 
     chain: str
     number: int
@@ -20,16 +20,26 @@ class AtomRow(NamedTuple):
     occupancy: float
     xyz: tuple
     element: str
-    b_factor: str | float | None = None  # or the pLDDT that an mmCIF file has for the residue
+    b_factor: float | None = None
     hetero: bool = False  # of a HETATM record
-    marks: tuple = ()  # tell molecules of one chain id apart: segment, number of TER before; or the label column
-    lost_code: bool = False  # the code is not in the file: `repair`
+    segment: str | None = None
 
 
-# Its rows, counts of what is left out, and whether the file calls itself a prediction: None if it does not say.
-Model = tuple[list[AtomRow], Counter, bool | None]
-
-
-def text_lines(content: bytes) -> Iterable[str]:
-    """Lines with any line end. One character per byte, because the columns of a PDB file are bytes."""
-    return io.TextIOWrapper(io.BytesIO(content), encoding="latin-1")
+def columns_of(rows: Sequence[AtomRow]) -> Atoms:
+    """The rows as columns."""
+    column = AtomRow(*(list(zip(*rows)) or [()] * len(AtomRow._fields)))
+    segments = (Column.of(column.segment),) if None not in column.segment else ()
+    return Atoms(
+        chain=Column.of(column.chain),
+        number=np.array(column.number, np.int64),
+        code=Column.of(column.code),
+        residue=Column.of(column.residue),
+        atom=Column.of(column.atom),
+        altloc=Column.of(column.altloc),
+        occupancy=np.array(column.occupancy, float),
+        xyz=np.array(column.xyz, float),
+        element=Column.of(column.element),
+        hetero=np.array(column.hetero, bool),
+        b_factor=Column.of(column.b_factor),
+        marks=segments,
+    )

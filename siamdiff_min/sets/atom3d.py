@@ -24,7 +24,7 @@ import torch
 from ..files import StructureError, structure_errors
 from ..protein.constants import ATOM_INDEX, ONE_LETTER, PARENT, PARENT_ATOM, RESIDUE_INDEX
 from ..reading.policy import assemble
-from ..reading.rows import AtomRow
+from ..reading.rows import AtomRow, columns_of
 from ..reading.sources import LMDB, Listing, Origin
 from ..reading.structure import Structure, join
 from .labelled_set import SPLITS, LabelledData, find_part
@@ -166,7 +166,8 @@ def _structure(path: str, atoms: list[tuple], subunit=None) -> Structure:
     chosen = [(row, model) for row, model, name in atoms if subunit is None or name == subunit]
     if not chosen:
         raise StructureError(path, "no atoms in it", "" if subunit is None else f"subunit {subunit!r:.100}")
-    return assemble(path, [row for row, model in chosen if model == chosen[0][1]], {}, restore_codes=False)
+    atoms = columns_of([row for row, model in chosen if model == chosen[0][1]])
+    return assemble(path, atoms, {}, restore_codes=False)
 
 
 def _rows_of(keys: Iterable) -> dict[tuple, list[int]]:

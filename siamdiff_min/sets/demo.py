@@ -31,19 +31,34 @@ ENVIRONMENT_RADIUS = 10 * sqrt(3)  # angstrom around an ideal CB (RES)
 
 def demo_set(task: str) -> LabelledData:
     """The demo set of a task: ec, pip, msp, res or psr."""
-    content = json.loads((FOLDER / f"{task}.json").read_text(encoding="utf-8"))
-    digest, origins = checksum(FOLDER / f"{task}.json"), {}
+    path = FOLDER / f"{task}.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    digest = checksum(path)
+    origins = {}
     for split in SPLITS:
-        listing = partial(_listing, [entry for entry in content["entries"] if entry["split"] == split])
-        path, key = bundle_path() / f"demo-{task}-{split}", f"{digest} {split}"
-        origins[split] = Origin(path, key, listing, bundle_path(), in_cache=True)
-    classes, about = tuple(content["labels"]), content["about"]
-    return LabelledData(**origins, classes=classes, about=about, samples=SAMPLES[task])
+        entries = [entry for entry in content["entries"] if entry["split"] == split]
+        origins[split] = Origin(
+            bundle_path() / f"demo-{task}-{split}",
+            f"{digest} {split}",
+            partial(_listing, entries),
+            bundle_path(),
+            in_cache=True,
+        )
+    return LabelledData(
+        **origins,
+        classes=tuple(content["labels"]),
+        about=content["about"],
+        samples=SAMPLES[task],
+    )
 
 
 def _listing(entries: list[dict]) -> Listing:
-    sources = {source.name: source for source in find_structures(bundle_path()).sources}
-    return Listing([replace(sources[e["structure"]], name=e["name"], label=partial(make, e)) for e in entries], [])
+    source_of = {source.name: source for source in find_structures(bundle_path()).sources}
+    sources = []
+    for entry in entries:
+        source = source_of[entry["structure"]]
+        sources.append(replace(source, name=entry["name"], label=partial(make, entry)))
+    return Listing(sources, [])
 
 
 def make(entry: dict, structure: Structure) -> Structure:
@@ -71,10 +86,12 @@ def bend(pos: Tensor, turns: list[list]) -> Tensor:
 
     A turn is (start, end, angle in radian, first row that moves, earlier rows that move too).
     """
-    pos, row = pos.double(), torch.arange(len(pos))
+    pos = pos.double()
+    row = torch.arange(len(pos))
     for start, end, angle, first, *others in turns:
         moves = (row >= first) | torch.isin(row, torch.tensor(others, dtype=torch.long))
-        turned = rotate_about_axis(pos, pos[start][None], pos[end][None], pos.new_full((len(pos),), angle))
+        angles = pos.new_full((len(pos),), angle)
+        turned = rotate_about_axis(pos, pos[start][None], pos[end][None], angles)
         pos = torch.where(moves[:, None], turned, pos)
     return pos
 
@@ -82,8 +99,10 @@ def bend(pos: Tensor, turns: list[list]) -> Tensor:
 def _alanine(structure: Structure, residues: list[int], cut: list[int]) -> Structure:
     """The structure with these residues cut down to alanine; `cut` has the rows of the atoms that go."""
     protein = structure.protein
-    types, keep = protein.residue_type.clone(), torch.ones(protein.num_atoms, dtype=torch.bool)
-    types[residues], keep[cut] = RESIDUE_INDEX["ALA"], False
+    types = protein.residue_type.clone()
+    types[residues] = RESIDUE_INDEX["ALA"]
+    keep = torch.ones(protein.num_atoms, dtype=torch.bool)
+    keep[cut] = False
     return replace(structure, protein=replace(protein.select_atoms(keep), residue_type=types))
 
 

@@ -34,37 +34,50 @@ def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLIT
     Raises:
         StructureError: a split or table that is missing or malformed, a cutoff that the table does not have.
     """
-    classes, annotated = _read_annotation(find_part(root, FOLDERS, ANNOTATION, "labels of EC"))
-    below = _read_cutoffs(find_part(root, FOLDERS, TEST_TABLE, "table of the test split of EC"), cutoff)
+    # The two tables, and the list of chains.
+    annotation = find_part(root, FOLDERS, ANNOTATION, "labels of EC")
+    classes, annotated = _read_annotation(annotation)
+    test_table = find_part(root, FOLDERS, TEST_TABLE, "table of the test split of EC")
+    below = _read_cutoffs(test_table, cutoff)
     listed = {*annotated} if ids is None else _read_ids(ids)
-    origins, seen = {}, Counter()
+
+    # The files of every split.
+    origins = {}
+    seen = Counter()
     for split in needed:
-        names = [f"{name}{ending}" for ending in ("", ".zip") for name in SPLITS[split]]
+        names = [*SPLITS[split], *(f"{name}.zip" for name in SPLITS[split])]
         path = find_part(root, FOLDERS, names, f"{split} split of EC")
         chosen = listed & (below if split == "test" else annotated.keys())
         chains = {name: numbers for name, numbers in annotated.items() if name in chosen}
         listing = _listing(path, chains)
         seen.update(source.name for source in listing.sources)
         origins[split] = Origin(path, f"ec {chains}", partial(replace, listing), path)
+
     about = f"EC, {root}: {len(classes)} classes, {len(annotated)} chains with labels"
-    about += "" if ids is None else f", {len(listed)} chains listed in {ids}"
+    if ids is not None:
+        about += f", {len(listed)} chains listed in {ids}"
     shared = sorted(chain for chain, count in seen.items() if count > 1)
-    about += f"; {len(shared)} in more than one split, e.g. {shared[0]}" if shared else ""
+    if shared:
+        about += f"; {len(shared)} in more than one split, e.g. {shared[0]}"
     return LabelledData(**origins, classes=classes, about=about)
 
 
 def _listing(path: Path, chains: dict[str, list[str]]) -> Listing:
     """The files of these chains, which have these classes; sorted by name."""
-    files, used = find_structures(path), {}
+    files = find_structures(path)
+    used = {}
     skipped = list(files.skipped)
     for file in files.sources:
         name = chain_id(file.name.rpartition("/")[2])
-        if name in chains and name not in used:
+        if name is None:
+            skipped.append((str(file), "no PDB id and chain in the name"))
+        elif name not in chains:
+            skipped.append((str(file), "no labels, or not in this split (--cutoff, --ids)"))
+        elif name in used:
+            skipped.append((str(file), "another file of the same chain"))
+        else:
             labels = {"kind": "labels", "values": [chains[name]]}
             used[name] = replace(file, name=name, label=partial(replace, labels=labels))
-        else:
-            unknown = "no labels, or not in this split (--cutoff, --ids)" if name else "no PDB id and chain in the name"
-            skipped.append((str(file), "another file of the same chain" if name in used else unknown))
     return Listing([used[name] for name in sorted(used)], skipped)
 
 
@@ -85,8 +98,10 @@ def _by_chain(rows: Iterable[Sequence[str]]) -> dict[str, list[str]]:
     chains = {}
     for text, *cells in rows:
         name = chain_id(text)
-        if name is None or name in chains:
-            raise ValueError(f"{'no chain' if name is None else 'a second row of a chain'}: {text!r:.100}")
+        if name is None:
+            raise ValueError(f"no chain: {text!r:.100}")
+        if name in chains:
+            raise ValueError(f"a second row of a chain: {text!r:.100}")
         chains[name] = cells
     return chains
 
@@ -95,15 +110,19 @@ def _read_annotation(path: Path) -> tuple[tuple[str, ...], dict[str, list[str]]]
     """The names of all classes in order, and those of every chain."""
     rows = read_rows(path).values()
     with structure_errors(path, "malformed table"):
-        (first, *_), classes, (second, *_), *chains = rows
-        if not first.startswith("### EC-numbers") or not second.startswith("### PDB-chain"):
+        numbers_title, numbers, chains_title, *chains = rows
+        if not numbers_title[0].startswith("### EC-numbers") or not chains_title[0].startswith("### PDB-chain"):
             raise ValueError("no lines '### EC-numbers' and '### PDB-chain'")
-        classes = tuple("\t".join(classes).rstrip("\t").split("\t"))  # as Excel leaves it
-        cells = _by_chain(chains)
-        if wrong := [name for name, row in cells.items() if not row or any(row[1:])]:
-            raise ValueError(f"{len(cells[wrong[0]])} cells of labels for {wrong[0]}")
-        annotated = {name: [number for number in row[0].split(",") if number] for name, row in cells.items()}
-        if unknown := sorted(set().union(*annotated.values()) - {*classes}):
+        classes = tuple("\t".join(numbers).rstrip("\t").split("\t"))  # as Excel leaves it
+
+        # The numbers of every chain stand in one cell.
+        annotated = {}
+        for name, row in _by_chain(chains).items():
+            if not row or any(row[1:]):
+                raise ValueError(f"{len(row)} cells of labels for {name}")
+            annotated[name] = [number for number in row[0].split(",") if number]
+        unknown = sorted(set().union(*annotated.values()) - {*classes})
+        if unknown:
             raise ValueError(f"{unknown[0]!r:.100} is not among the labels")
     return classes, annotated
 
@@ -122,9 +141,14 @@ def _read_cutoffs(path: Path, cutoff: int) -> set[str]:
 
 def _read_ids(path) -> set[str]:
     """The chains named in a text file, one or more in a line."""
-    cells = " ".join(cell for row in read_rows(path).values() for cell in row)
-    names = {text: chain_id(text) for text in re.split(r"[\s,]+", cells) if text}
-    wrong = [text for text, name in names.items() if name is None]
-    if wrong or not names:
-        raise StructureError(path, "malformed list", f"{wrong[0][:50]!r} is no PDB id and chain" if wrong else "empty")
-    return set(names.values())
+    lines = [" ".join(row) for row in read_rows(path).values()]
+    ids = set()
+    for text in re.split(r"[\s,]+", " ".join(lines)):
+        name = chain_id(text)
+        if text and name is None:
+            raise StructureError(path, "malformed list", f"{text[:50]!r} is no PDB id and chain")
+        if text:
+            ids.add(name)
+    if not ids:
+        raise StructureError(path, "malformed list", "empty")
+    return ids

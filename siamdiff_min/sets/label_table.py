@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..files import Parser, StructureError, read_rows, structure_errors
+from ..files import StructureError, read_rows, structure_errors
 from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 
 SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # split -> its names in data sets
@@ -23,7 +23,8 @@ NOT_MEASURED = {"", "na", "n/a", "#n/a", "nan"}  # among numbers, in any case. A
 UNIT = re.compile(r"[-+]?\d*[.,]?\d+(?:e[-+]?\d+)?\s*([^\d.,\s-].*)", re.IGNORECASE)  # of 12.5 °C, 30% or 4 ± 1
 THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")  # as Excel may write 1830, or a number with three decimals
 LARGEST = 3.4e38  # in float32, in which targets are kept
-FEW, SHOWN = 10, 12  # whole numbers that may be names of classes; classes to list
+FEW = 10  # so many different whole numbers may be names of classes
+SHOWN = 12  # classes to list: about two lines
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,17 @@ def read_table(
     """
     rows = read_rows(path, "\t;,")
     with structure_errors(path, "malformed table"):
+        # Which columns hold names and values?
         titles, lines = _by_title(rows)
         title_of = {title.lower(): title for title in reversed(titles) if title}
         names = _found(name_column, titles) if name_column else title_of.get("name", titles[0])
-        columns = [_found(title, titles) for title in value_column or [title_of.get("value", "value")]]
-        cells = {column: {number: line[column] for number, line in lines.items()} for column in columns}
+        wanted = value_column or [title_of.get("value", "value")]
+        columns = [_found(title, titles) for title in wanted]
+
+        # The values of every row.
+        cells = {}
+        for column in columns:
+            cells[column] = {number: line[column] for number, line in lines.items()}
         words = {_squeezed(word) for word in missing or ()}
         kind = kind or _kind_of(cells, words)
         if kind not in ("classes", "labels"):
@@ -85,28 +92,24 @@ def read_table(
             raise ValueError(f"several value columns must hold numbers, {kind} cannot be in {', '.join(columns)}")
         else:
             values, classes, about, notes = _classes(cells[columns[0]], kind, words)
+
+        # What the values are of.
         used = {key: title_of[key] for key in ("chain", "number", "residue", "split") if key in title_of}
-        if not {"chain", "number"} <= {*used}:  # of whole structures: a column `number` counts something else
-            used = {key: title for key, title in used.items() if key not in ("number", "residue")}
+        if not {"chain", "number"} <= used.keys():  # of whole structures: a column `number` counts something else
+            used.pop("number", None)
+            used.pop("residue", None)
         labelled = [_row(number, lines[number], names, used, value) for number, value in values.items()]
-    if unread := [title for title in titles if title and title not in (names, *columns, *used.values())]:
+
+    read = {names, *columns, *used.values()}
+    unread = [title for title in titles if title and title not in read]
+    if unread:
         notes.insert(0, f"columns that are not read: {', '.join(unread)}")
-    options = {"column": ", ".join(columns)} if value_column else {}
-    options |= {"properties": columns} if len(columns) > 1 else {}
+    options = {}
+    if value_column:
+        options["column"] = ", ".join(columns)
+    if len(columns) > 1:
+        options["properties"] = columns
     return Table(kind, labelled, classes, options, about, notes)
-
-
-def check_table(argv: Sequence[str]) -> None:
-    """Read the table of a command line, if it has one, so that a mistake in it is named at once."""
-    parser = Parser(add_help=False)
-    for name in ("--labels", "--eval-only", "--kind", "--name-column"):
-        parser.add_argument(name)
-    for name in ("--value-column", "--missing"):
-        parser.add_argument(name, nargs="+")
-    options = vars(parser.parse_known_args(argv)[0])
-    path, model = options.pop("labels"), options.pop("eval_only")  # a model knows its columns
-    if path and not model:
-        read_table(path, **options)
 
 
 def _by_title(rows: Mapping[int, Sequence[str]]) -> tuple[list[str], dict[int, dict[str, str]]]:
@@ -114,10 +117,13 @@ def _by_title(rows: Mapping[int, Sequence[str]]) -> tuple[list[str], dict[int, d
     if len(rows) < 2:
         raise ValueError("no rows below the titles; expected columns name and value")
     (_, titles), *others = rows.items()
+    width = len(titles)
+    lines = {}
     for number, cells in others:
-        if len(cells) < len(titles) or any(cells[len(titles) :]):
-            raise ValueError(f"row {number} has {len(cells)} columns of {len(titles)}: {cells!r:.100}")
-    return list(titles), {number: dict(zip(titles, cells)) for number, cells in others}
+        if len(cells) < width or any(cells[width:]):
+            raise ValueError(f"row {number} has {len(cells)} columns of {width}: {cells!r:.100}")
+        lines[number] = dict(zip(titles, cells))
+    return list(titles), lines
 
 
 def _found(title: str, titles: Sequence[str]) -> str:
@@ -130,9 +136,11 @@ def _found(title: str, titles: Sequence[str]) -> str:
 
 def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, str], value) -> Row:
     """A row with its label. Raises ValueError."""
-    name, split = line[names], line[used["split"]].lower() if "split" in used else ""
-    chain, place, residue = (line[used[key]] if key in used else "" for key in ("chain", "number", "residue"))
-    residue = residue.upper()
+    cell = {key: line[title] for key, title in used.items()}
+    name = line[names]
+    split = cell.get("split", "").lower()
+    place = cell.get("number", "")
+    residue = cell.get("residue", "").upper()
     letter = ONE_LETTER[RESIDUE_INDEX[PARENT[residue]]] if residue in PARENT else residue
     wrong = {
         "without a name": not name,
@@ -143,7 +151,7 @@ def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, st
     for reason, applies in wrong.items():
         if applies:
             raise ValueError(f"row {number} is {reason}: {[*line.values()]!r:.100}")
-    return Row(number, name, chain, place, letter, SPLIT_OF[split], value)
+    return Row(number, name, cell.get("chain", ""), place, letter, SPLIT_OF[split], value)
 
 
 def residue_labels(name: str, rows: Sequence[Row], positions: Sequence[tuple], types: Sequence[str]) -> dict[str, list]:
@@ -152,15 +160,26 @@ def residue_labels(name: str, rows: Sequence[Row], positions: Sequence[tuple], t
     `positions` are the chain, number and insertion code of every residue, `types` their letters. Raises StructureError
     if the table has another type.
     """
-    residue_of = {(chain, f"{number}{code}".strip()): i for i, (chain, number, code) in enumerate(positions)}
-    found = {residue_of[key]: row for row in rows if (key := (row.chain, row.place)) in residue_of}
-    found = dict(sorted(found.items()))
-    for i, row in found.items():
+    residue_of = {}
+    for i, (chain, number, code) in enumerate(positions):
+        residue_of[chain, f"{number}{code}".strip()] = i
+
+    # The row of every residue, in the order of the file.
+    row_of = {}
+    for row in rows:
+        i = residue_of.get((row.chain, row.place))
+        if i is None:
+            continue
         if row.residue not in ("", types[i]):
             reason = f"{row.chain}:{row.place} is {types[i]}, but {row.residue} in row {row.number} of the table"
             raise StructureError(name, "residues are numbered differently", reason)
-    places = [f"{row.chain}:{row.place}" for row in found.values()]
-    return {"values": [row.value for row in found.values()], "rows": [*found], "places": places}
+        row_of[i] = row
+    found = dict(sorted(row_of.items()))
+    return {
+        "values": [row.value for row in found.values()],
+        "rows": [*found],
+        "places": [f"{row.chain}:{row.place}" for row in found.values()],
+    }
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
@@ -184,16 +203,22 @@ def _number(text: str) -> float | None:
 
 def _kind_of(cells: Mapping[str, Mapping[int, str]], words: Collection[str]) -> str:
     """The kind that the values look like. Raises ValueError if some are numbers, and others are not."""
-    texts = [(n, x) for column in cells.values() for n, x in column.items() if _squeezed(x) not in NOT_MEASURED | words]
-    others = [(n, text) for n, text in texts if _number(text) is None]
+    texts = []
+    for column in cells.values():
+        texts += [(number, text) for number, text in column.items() if _squeezed(text) not in NOT_MEASURED | words]
+    others = [(number, text) for number, text in texts if _number(text) is None]
     if not others:
         return "binary" if {_number(text) for _, text in texts} == {0, 1} else "regression"
+
+    # A text among numbers, or numbers with something else between their digits, is a mistake.
     number, text = others[0]
     if len(others) < len(texts) or all(re.fullmatch(r"-?\d+ ?[,_][\d,_. ]*", text) for _, text in others):
-        reason = f"row {number}: {text!r:.50} is no number, and other values look like numbers"
         raise ValueError(
-            f'{reason}. If it was not measured: --missing "{text:.50}". Names need --kind classes or labels'
+            f"row {number}: {text!r:.50} is no number, and other values look like numbers. "
+            f'If it was not measured: --missing "{text:.50}". Names need --kind classes or labels'
         )
+
+    # So is a number with a unit, if all have the same one.
     units = [UNIT.fullmatch(text) for _, text in others]
     if all(units) and len({re.sub(r"[\d.,]+", "", match[1]) for match in units}) == 1:
         raise ValueError(f"row {number}: {text!r:.50} has a unit: write numbers alone. Names need --kind classes")
@@ -202,55 +227,98 @@ def _kind_of(cells: Mapping[str, Mapping[int, str]], words: Collection[str]) -> 
 
 def _numbers(cells: Mapping[str, Mapping[int, str]], kind: str, words: Collection[str]) -> tuple[dict, str, list[str]]:
     """Values by row, of several columns as lists with nan in the gaps; the values in words; notes."""
-    values, about, notes = {}, [], []
+    several = len(cells) > 1
+    values = {}
+    about = []
+    notes = []
     for i, (title, column) in enumerate(cells.items()):
-        commas = [text for text in column.values() if "," in text and _number(text) is not None]
-        known, gaps = [], Counter()
-        for number, text in column.items():
-            if _squeezed(text) in NOT_MEASURED | words:
-                gaps[text or "empty"] += 1
-                continue
-            value = _number(text)
-            if value is None or not abs(value) <= LARGEST or (kind == "binary" and value not in (0, 1)):
-                advice = f'; if it was not measured: --missing "{text:.50}"' if value is None else ""
-                advice = "; write numbers alone" if UNIT.fullmatch(text) else advice
-                raise ValueError(f"row {number}: {text!r:.50} is no value for {kind}{advice}")
+        of = f"{title}: " if several else ""
+        known, notes_of_column = _numbers_of(title, column, kind, words)
+        for number, value in known.items():
+            values.setdefault(number, [math.nan] * len(cells))[i] = value
+        size = f"{min(known.values()):g} to {max(known.values()):g}"
+        if kind == "binary":
+            size = f"{list(known.values()).count(1)} of {len(known)} are 1"
+        about.append(of + size)
+        notes += [of + note for note in notes_of_column]
+
+    in_order = {number: row if several else row[0] for number, row in sorted(values.items())}
+    return in_order, ", ".join(about), notes
+
+
+def _numbers_of(title: str, column: Mapping[int, str], kind: str, words: Collection[str]) -> tuple[dict, list[str]]:
+    """The numbers of a column by row, without those that were not measured; notes. Raises ValueError."""
+    commas = [text for text in column.values() if "," in text and _number(text) is not None]
+    known = {}
+    gaps = Counter()
+    for number, text in column.items():
+        if _squeezed(text) in NOT_MEASURED | words:
+            gaps[text or "empty"] += 1
+        else:
+            known[number] = _checked_number(number, text, kind)
             if commas and "." in text:
                 mixed = f"{text!r:.50} has a decimal point, but {commas[0]!r:.50} a decimal comma"
                 raise ValueError(f"row {number}: {mixed}")
-            values.setdefault(number, [math.nan] * len(cells))[i] = value
-            known.append(value)
-        of = f"{title}: " if len(cells) > 1 else ""
-        if not known:
-            raise ValueError(f"column {title} has no value")
-        if commas and len(commas) < len(known) and all(map(THOUSANDS.fullmatch, commas)):
-            plain, decimal = commas[0].replace(",", ""), commas[0].replace(",", ".")
-            raise ValueError(f"is {commas[0]!r} {plain} or {decimal}? Some numbers are whole: write all without commas")
-        different, size = len({*known}), f"{min(known):g} to {max(known):g}"
-        about.append(of + (f"{known.count(1)} of {len(known)} are 1" if kind == "binary" else size))
-        notes += [f"{of}decimal commas, {commas[0]} is read as {_number(commas[0]):g}"] if commas else []
-        if gaps:
-            kinds = ", ".join(f"{text} {count}" for text, count in gaps.most_common())
-            notes.append(f"{of}{gaps.total()} of {len(column)} rows were not measured ({kinds})")
-        if kind == "regression" and 1 < different <= FEW < len(known) and all(x == int(x) for x in known):
-            notes.append(f"{of}only {different} different whole numbers: --kind classes if they are names")
-    values = {number: row if len(row) > 1 else row[0] for number, row in sorted(values.items())}
-    return values, ", ".join(about), notes
+    if not known:
+        raise ValueError(f"column {title} has no value")
+    if commas and len(commas) < len(known) and all(map(THOUSANDS.fullmatch, commas)):
+        plain = commas[0].replace(",", "")
+        decimal = commas[0].replace(",", ".")
+        raise ValueError(f"is {commas[0]!r} {plain} or {decimal}? Some numbers are whole: write all without commas")
+
+    # What may not be meant.
+    notes = []
+    if commas:
+        notes.append(f"decimal commas, {commas[0]} is read as {_number(commas[0]):g}")
+    if gaps:
+        kinds = ", ".join(f"{text} {count}" for text, count in gaps.most_common())
+        notes.append(f"{gaps.total()} of {len(column)} rows were not measured ({kinds})")
+    different = len({*known.values()})
+    few = 1 < different <= FEW < len(known)
+    if kind == "regression" and few and all(value == int(value) for value in known.values()):
+        notes.append(f"only {different} different whole numbers: --kind classes if they are names")
+    return known, notes
+
+
+def _checked_number(number: int, text: str, kind: str) -> float:
+    """The value of a cell in row `number`. Raises ValueError if it is none of this kind."""
+    value = _number(text)
+    if value is not None and abs(value) <= LARGEST and (kind != "binary" or value in (0, 1)):
+        return value
+    advice = ""
+    if UNIT.fullmatch(text):
+        advice = "; write numbers alone"
+    elif value is None:
+        advice = f'; if it was not measured: --missing "{text:.50}"'
+    raise ValueError(f"row {number}: {text!r:.50} is no value for {kind}{advice}")
 
 
 def _classes(
     column: Mapping[int, str], kind: str, words: Collection[str]
 ) -> tuple[dict, tuple[str, ...], str, list[str]]:
     """Classes by row, a name or a list of names; all names; how many there are of each; notes."""
-    words = words if kind == "labels" else words | {""}
-    there = {number: text for number, text in column.items() if _squeezed(text) not in words}
-    split = {number: [part.strip() for part in text.split(",") if part.strip()] for number, text in there.items()}
-    count = Counter(name for names in split.values() for name in names) if kind == "labels" else Counter(there.values())
+    not_measured = words if kind == "labels" else {*words, ""}
+    there = {number: text for number, text in column.items() if _squeezed(text) not in not_measured}
+    several = {}
+    for number, text in there.items():
+        parts = [part.strip() for part in text.split(",")]
+        several[number] = [part for part in parts if part]
+    count = Counter(there.values())
+    if kind == "labels":
+        count = Counter(name for names in several.values() for name in names)
     if len(count) < 2:
         raise ValueError(f"one class only: {[*count]!r:.100}")
-    about = ", ".join(f"{name} {number}" for name, number in count.most_common(SHOWN))
-    notes = [f"{gaps} of {len(column)} rows have no class"] if (gaps := len(column) - len(there)) else []
-    if (once := [*count.values()].count(1)) > len(count) / 2:
+
+    # In words, with what may not be meant.
+    commonest = ", ".join(f"{name} {number}" for name, number in count.most_common(SHOWN))
+    about = f"{len(count)} classes: {commonest}"
+    if len(count) > SHOWN:
+        about += ", ..."
+    notes = []
+    gaps = len(column) - len(there)
+    if gaps:
+        notes.append(f"{gaps} of {len(column)} rows have no class")
+    once = [*count.values()].count(1)
+    if once > len(count) / 2:
         notes.append(f"{once} of {len(count)} classes are named once: is this the right column?")
-    about = f"{len(count)} classes: {about}{', ...' if len(count) > SHOWN else ''}"
-    return split if kind == "labels" else there, tuple(sorted(count)), about, notes
+    return several if kind == "labels" else there, tuple(sorted(count)), about, notes

@@ -1,7 +1,7 @@
 """A downstream set before it is read: the origins of its three splits, its labels and its classes."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,34 +55,47 @@ def with_labels(store: ProteinStore, kind: str, table: Mapping[str, Sequence[Row
     Proteins that the store lacks, and those without any label, are left out; `not_found` says how many. `samples.py`
     lists what labels are made of. Raises StructureError if a residue is of another type in the table.
     """
-    row_of = {name: row for row, name in enumerate(store.names)}
     made: dict[int, dict] = {}
-    lost_residues = 0
-    numbered_from_one = 0  # structures without a residue 1, though the table has one
-    for name in sorted(table.keys() & row_of.keys()):
-        rows = table[name]
-        row = row_of[name]
-        if rows[0].place:
-            types = [ONE_LETTER[index] for index in store.read(row).residue_type.tolist()]
-            labels = residue_labels(name, rows, store.positions(row), types)
-            lost_residues += len(rows) - len(labels["values"])
-            numbered_from_one += any(x.place == "1" and f"{x.chain}:1" not in labels["places"] for x in rows)
-        else:
-            labels = {"values": [rows[0].value]}
-        if labels["values"]:
-            made[row] = {"kind": kind, **labels}
+    for index, name in sorted(enumerate(store.names), key=lambda item: item[1]):
+        if name in table:
+            labels = labels_of(store, index, table[name])
+            if labels["values"]:
+                made[index] = {"kind": kind, **labels}
+    with_label = {store.names[index]: labels for index, labels in made.items()}
+    return store.subset(made, not_found(table, {*store.names}, with_label))
 
-    # What the table has and the store has not, in words.
-    absent = sorted(table.keys() - {store.names[row] for row in made})
-    lost = []
+
+def labels_of(store: ProteinStore, index: int, rows: Sequence[Row]) -> dict:
+    """The labels of a protein of the store, from the rows of its name."""
+    if not rows[0].place:
+        return {"values": [rows[0].value]}
+    types = [ONE_LETTER[residue] for residue in store.read(index).residue_type.tolist()]
+    return residue_labels(store.names[index], rows, store.positions(index), types)
+
+
+def not_found(table: Mapping[str, Sequence[Row]], there: Set[str], with_label: Mapping[str, dict]) -> str:
+    """What the table has and the structures have not, in words. `there` are the names of all structures."""
+    parts = []
+    absent = sorted(table.keys() - with_label.keys())
     if absent:
-        lost.append(f"{len(absent)} structures ({first_three(absent)})")
-    if lost_residues:
-        lost.append(f"{lost_residues} labels of residues that are not in theirs")
-    not_found = ", ".join(lost)
-    if numbered_from_one:
-        not_found += f". {numbered_from_one} structures have no residue 1, but the table has: are its numbers theirs?"
-    return store.subset(made, not_found)
+        parts.append(f"{len(absent)} structures ({first_three(absent)})")
+
+    # Of the residues of structures that are there.
+    lost = 0
+    without_residue_one = 0
+    for name in table.keys() & there:
+        rows = table[name]
+        if rows[0].place:
+            places = with_label[name]["places"] if name in with_label else []
+            lost += len(rows) - len(places)
+            first = {f"{row.chain}:1" for row in rows if row.place == "1"}
+            without_residue_one += not first <= {*places}
+    if lost:
+        parts.append(f"{lost} labels of residues that are not in theirs")
+    words = ", ".join(parts)
+    if without_residue_one:
+        words += f". {without_residue_one} structures have no residue 1, but the table has: are its numbers theirs?"
+    return words
 
 
 def split_by_sequence(store: ProteinStore, split_of: Mapping[str, str]) -> dict[str, str]:
@@ -93,28 +106,44 @@ def split_by_sequence(store: ProteinStore, split_of: Mapping[str, str]) -> dict[
     """
     sequence = {name: key for name, key in zip(store.names, store.sequences) if name in split_of}
     copies = Counter(key for name, key in sequence.items() if not split_of[name])
-    size = copies.total() // HELD_OUT or int(not any(split_of.values()))
-    largest, room, side = max(size, min(copies.values(), default=0)), {"test": size, "valid": size}, {}
+    size = copies.total() // HELD_OUT
+    if not any(split_of.values()):
+        size = max(size, 1)
+    largest = max(size, min(copies.values(), default=0))
+
+    # In the order of the hashes: the first fill the test split, the next validation.
+    room = {"test": size, "valid": size}
+    side = {}
     for key in sorted(copies):
-        side[key] = next((split for split in room if room[split] > 0 and copies[key] <= largest), "train")
-        if side[key] != "train":
+        open_splits = [split for split in room if room[split] > 0]
+        if open_splits and copies[key] <= largest:
+            side[key] = open_splits[0]
             room[side[key]] -= copies[key]
-    return {name: split or side.get(sequence.get(name), "train") for name, split in split_of.items()}
+
+    by_sequence = {name: side.get(sequence.get(name), "train") for name in split_of}
+    return {name: split or by_sequence[name] for name, split in split_of.items()}
 
 
 def remarks(datasets: Mapping[str, Samples]) -> list[str]:
     """What a user should know about the splits: labels without a structure, copies across splits, absent classes."""
     lines = [f"{split}, not found: {x.store.not_found}" for split, x in datasets.items() if x.store.not_found]
+
+    # Copies of what is learned.
     known = {*datasets["train"].store.sequences} if "train" in datasets else {}
     for split, x in datasets.items():
         copies = sum(key in known for key in x.store.sequences)
         if copies and split != "train":
             lines.append(f"{copies} of {len(x.store)} structures in {split} have the sequence of one in train")
-    for split in [split for split in ("train", "valid") if split in datasets]:
-        classes = datasets[split].class_index
-        targets = datasets[split].targets() if classes else np.zeros(0)
+
+    # Classes that cannot be learned, or not be judged.
+    for split in ("train", "valid"):
+        classes = datasets[split].class_index if split in datasets else ()
+        if not classes:
+            continue
+        targets = datasets[split].targets()
         there = targets.any(0) if targets.ndim == 2 else np.isin(range(len(classes)), targets)
-        if absent := [name for name, occurs in zip(classes, there) if not occurs]:
+        absent = [name for name, occurs in zip(classes, there) if not occurs]
+        if absent:
             lines.append(f"{len(absent)} of {len(classes)} classes do not occur in {split}: {first_three(absent)}")
     return lines
 

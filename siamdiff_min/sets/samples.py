@@ -47,14 +47,19 @@ class Samples(torch.utils.data.Dataset):
     collate = staticmethod(pack_samples)
 
     def __init__(self, store: ProteinStore, classes: Sequence[str] = (), max_residues: int | None = None):
-        self.store, self.max_residues, self.checksum = store, max_residues, store.checksum
+        self.store = store
+        self.max_residues = max_residues
+        self.checksum = store.checksum
         self.class_index = {name: i for i, name in enumerate(classes)}
+
+        # Of every sample, its entry in the store and its number there.
         counts = [self.count(i) for i in range(len(store))]
         if not sum(counts):
             reason = f"not found: {store.not_found}" if store.not_found else f"{len(store)} structures give none"
             raise StoreError(f"{store.path}: a split without any sample ({reason})")
-        self.entry = np.repeat(np.arange(len(store)), counts)  # of every sample, its entry in the store
-        self.within = np.arange(len(self.entry)) - np.repeat(np.cumsum([0, *counts[:-1]]), counts)  # its number there
+        self.entry = np.repeat(np.arange(len(store)), counts)
+        first_of_entry = np.cumsum([0, *counts[:-1]])
+        self.within = np.arange(len(self.entry)) - first_of_entry[self.entry]
 
     def __len__(self) -> int:
         return len(self.entry)
@@ -102,21 +107,32 @@ class Unlabelled(Samples):
         if not self.residues:
             return sample
         (name,) = sample.names
-        names = tuple(f"{name}:{chain}:{number}{code.strip()}" for chain, number, code in self.store.positions(key[1]))
-        return replace(sample, target=sample.target.expand(len(names)), names=names, groups=(name,) * len(names))
+        places = [place_of(*position) for position in self.store.positions(key[1])]
+        names = tuple(f"{name}:{place}" for place in places)
+        target = sample.target.expand(len(names))
+        return replace(sample, target=target, names=names, groups=(name,) * len(names))
+
+
+def place_of(chain: str, number: int, code: str) -> str:
+    """A residue in the words of its author: chain, number and insertion code."""
+    return f"{chain}:{number}{code.strip()}"
 
 
 class ValueSamples(Samples):
     """EC, PSR and tables of the user's own: a structure and its value, or K of its residues and their values."""
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
-        labels, name = self.labels(key[1]), self.store.names[key[1]]  # one sample per entry
+        epoch, index = key  # one sample per entry
+        labels = self.labels(index)
+        name = self.store.names[index]
         target = torch.tensor(self.target(labels).tolist())
         rows = torch.tensor(labels.get("rows", ()), dtype=torch.long)
-        start, length = self.window(*key, rows)
-        sample = self.whole(key[1], target, labels.get("target", name), start, length)
+        start, length = self.window(epoch, index, rows)
+        sample = self.whole(index, target, labels.get("target", name), start, length)
         if "places" not in labels:
             return sample
+
+        # Of labelled residues, those in the window.
         inside = ((rows >= start) & (rows < start + length)).nonzero()[:, 0]
         focus = torch.zeros_like(sample.focus)
         focus[rows[inside] - start] = True
@@ -128,10 +144,13 @@ class ValueSamples(Samples):
         size = self.store.num_residues(index)
         if self.max_residues is None or size <= self.max_residues:
             return 0, size
-        random, first, last = np.random.default_rng([0, epoch, index]), 0, size - self.max_residues
+        random = np.random.default_rng([0, epoch, index])
+        first = 0
+        last = size - self.max_residues
         if len(rows):
             row = int(rows[random.integers(len(rows))])
-            first, last = max(first, row - self.max_residues + 1), min(last, row)
+            first = max(first, row - self.max_residues + 1)
+            last = min(last, row)
         return int(random.integers(first, last + 1)), self.max_residues
 
     def target(self, labels: dict) -> np.ndarray:
@@ -141,7 +160,10 @@ class ValueSamples(Samples):
             return np.array([self.class_index[name] for name in values])
         if kind != "labels":
             return np.array(values, dtype=np.float64)
-        return np.array([[name in present for name in self.class_index] for present in values], dtype=np.float32)
+        target = np.zeros((len(values), len(self.class_index)), dtype=np.float32)
+        for row, present in zip(target, values):
+            row[[self.class_index[name] for name in present if name in self.class_index]] = 1
+        return target
 
     @property
     def num_targets(self) -> int:
@@ -156,9 +178,12 @@ class MutationSamples(Samples):
     """MSP: a complex and its mutant, and whether the mutation stabilises it (1.0) or not."""
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
-        labels, name, sides = self.labels(key[1]), self.store.names[key[1]], []
+        _, index = key
+        labels = self.labels(index)
+        name = self.store.names[index]
         first = labels["first"]
-        for protein, start, rows in zip(self.sides(key[1], first), (0, first), labels["mutated"], strict=True):
+        sides = []
+        for protein, start, rows in zip(self.sides(index, first), (0, first), labels["mutated"], strict=True):
             focus = torch.zeros(protein.num_residues, dtype=torch.bool)
             focus[torch.tensor(rows) - start] = True
             sides.append(self._around(protein, focus))
@@ -189,23 +214,35 @@ class EnvironmentSamples(Samples):
         return len(self.labels(index)["residues"])
 
     def targets(self) -> np.ndarray:
-        types = [self.store.read(i).residue_type[self.labels(i)["residues"]] for i in range(len(self.store))]
+        types = []
+        for i in range(len(self.store)):
+            centres = self.labels(i)["residues"]
+            types.append(self.store.read(i).residue_type[centres])
         return torch.cat(types).numpy()
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
-        index, number = int(self.entry[key[1]]), int(self.within[key[1]])
-        labels, protein = self.labels(index), self.store.read(index)
-        centre, listed = labels["residues"][number], labels["atoms"].split(labels["counts"])[number]
+        _, sample = key
+        index = int(self.entry[sample])
+        number = int(self.within[sample])
+        labels = self.labels(index)
+        centre = labels["residues"][number]
+        listed = labels["atoms"].split(labels["counts"])[number]
+
+        # The atoms around it, and its own backbone.
+        protein = self.store.read(index)
         near = torch.zeros(protein.num_atoms, dtype=torch.bool)
         near[listed.long()] = True
         central = protein.atom_residue == centre
-        protein, focus = _with_atoms(protein, torch.where(central, protein.atom_name <= O, near), centre)
-        target = protein.residue_type[focus]
+        keep = torch.where(central, protein.atom_name <= O, near)
+        protein, focus = _with_atoms(protein, keep, centre)
+
         # Hidden twice: marked as masked, and without a type that anything could read.
-        protein = replace(protein, masked=focus, residue_type=protein.residue_type.masked_fill(focus, 0))
-        chain, residue_number, code = self.store.positions(index)[centre]
-        name = f"{self.store.names[index]}:{chain}:{residue_number}{code.strip()}"
-        return Sample(protein, focus, target, (name,), (self.store.names[index],))
+        target = protein.residue_type[focus]
+        hidden = protein.residue_type.masked_fill(focus, 0)
+        protein = replace(protein, masked=focus, residue_type=hidden)
+        group = self.store.names[index]
+        name = f"{group}:{place_of(*self.store.positions(index)[centre])}"
+        return Sample(protein, focus, target, (name,), (group,))
 
 
 class InterfaceSamples(Samples):
@@ -214,16 +251,21 @@ class InterfaceSamples(Samples):
     For every complex up to 10 of its positive pairs and as many others, drawn anew in every epoch.
     """
 
-    positives = 10
+    positives = 10  # of a complex and epoch (App. D)
     radius = 30.0  # angstrom around the CA
 
     def count(self, index: int) -> int:
         """Twice the smallest of three numbers: `positives`, positive pairs, all other pairs."""
-        labels, size = self.labels(index), self.store.num_residues(index)
+        labels = self.labels(index)
         positive = labels["pairs"].numpy()
-        first, never = labels["first"], np.array(labels["ambiguous"], dtype=int)
-        others = (first - (never < first).sum()) * (size - first - (never >= first).sum())
-        others -= (~np.isin(positive, never).any(1)).sum()
+        never = np.array(labels["ambiguous"], dtype=int)
+
+        # Pairs of a residue of each side, without the ambiguous ones, that do not touch.
+        left = labels["first"]
+        right = self.store.num_residues(index) - left
+        left_ambiguous = (never < left).sum()
+        pairs = (left - left_ambiguous) * (right - (len(never) - left_ambiguous))
+        others = pairs - (~np.isin(positive, never).any(1)).sum()
         return 2 * int(min(self.positives, len(positive), others))
 
     def targets(self) -> np.ndarray:
@@ -234,14 +276,21 @@ class InterfaceSamples(Samples):
 
         They depend on (epoch, index) only: every run, whatever its seed, is trained and tested on the same pairs.
         """
-        labels, size = self.labels(index), self.store.num_residues(index)
-        positive, first = labels["pairs"].numpy().astype(np.int64), labels["first"]
-        random, half = np.random.default_rng([0, epoch, index]), self.count(index) // 2
+        labels = self.labels(index)
+        first = labels["first"]
+        size = self.store.num_residues(index)
+        half = self.count(index) // 2
+        random = np.random.default_rng([0, epoch, index])
+        positive = labels["pairs"].numpy().astype(np.int64)
         chosen = positive[random.permutation(len(positive))[:half]]
+
+        # As many others are drawn until they neither touch nor are ambiguous.
         taken = set(map(tuple, positive.tolist()))
-        never, negative = set(labels["ambiguous"]), []
+        never = set(labels["ambiguous"])
+        negative = []
         while len(negative) < half:
-            i, j = int(random.integers(first)), int(random.integers(first, size))
+            i = int(random.integers(first))
+            j = int(random.integers(first, size))
             if (i, j) not in taken and i not in never and j not in never:
                 taken.add((i, j))
                 negative.append((i, j))
@@ -249,9 +298,13 @@ class InterfaceSamples(Samples):
         return pairs, np.repeat([1.0, 0.0], half)
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
-        index, number = int(self.entry[key[1]]), int(self.within[key[1]])
-        pairs, touch = self.pairs(key[0], index)
-        (left, right), first, name = pairs[number].tolist(), self.labels(index)["first"], self.store.names[index]
+        epoch, sample = key
+        index = int(self.entry[sample])
+        number = int(self.within[sample])
+        pairs, touch = self.pairs(epoch, index)
+        left, right = pairs[number].tolist()
+        first = self.labels(index)["first"]
+        name = self.store.names[index]
         sides = []
         for protein, residue in zip(self.sides(index, first), (left, right - first), strict=True):
             ca = protein.pos[(protein.atom_residue == residue) & (protein.atom_name == CA)]

@@ -29,38 +29,55 @@ def table_set(
 
     Raises StructureError: the table is malformed, or its names do not match the structures in `data`.
     """
-    table, labels, first = read_table(path, kind, **columns), defaultdict(list), {}
+    table = read_table(path, kind, **columns)
     residues = bool(table.rows[0].place)
-    for row in table.rows:
-        name = without_ending(row.name) + (f"_{row.chain}" if row.chain and not residues else "")
-        if (other := first.setdefault((name, row.chain, row.place), row)) is not row:
-            problem = f"row {row.number} is of {name:.100} {row.place}".rstrip() + f", like row {other.number}"
-            problem += ": give their mean in one"
-            raise StructureError(path, "malformed table", problem)
-        labels[name].append(row)
+    labels = _by_name(path, table.rows, residues)
+
+    # Do the names meet structures? Those of a table with chains may be files, of which each chain is read.
     store = finished_store(Path(data))
     there = _names_in(store) if store else {source.name for source in find_structures(data).sources}
     files = {name.rpartition("_")[0] for name in labels}
     each_chain = not store and not residues and files <= there and not labels.keys() & there
-    _match(path, files if each_chain else labels.keys(), data, there)
+    wanted = files if each_chain else labels.keys()
+    _match(path, wanted, data, there)
     split_of = dict.fromkeys(labels, "test") if together else _splits(path, labels, needed)
+
+    # In words, for the user.
     count = f"{len(table.rows)} residues of {len(labels)}" if residues else f"{len(labels)}"
-    about, notes = f"{table.kind} on {count} structures, {path}: {table.about}", table.notes
-    if unlabelled := sorted(there - labels.keys() - (files if each_chain else set())):
-        there = f"{len(there) - len(unlabelled)} of {len(there)} structures have a label"
-        notes = [*notes, f"{there}; without one: {first_three(unlabelled)}"]
+    notes = table.notes
+    unlabelled = sorted(there - wanted)
+    if unlabelled:
+        labelled = f"{len(there) - len(unlabelled)} of {len(there)} structures have a label"
+        notes = [*notes, f"{labelled}; without one: {first_three(unlabelled)}"]
     origin = structure_files(data, each_chain=each_chain)
     return LabelledData(
         train=origin,
         valid=origin,
         test=origin,
         classes=table.classes,
-        about=about,
+        about=f"{table.kind} on {count} structures, {path}: {table.about}",
         notes=notes,
         options={"kind": table.kind, "residues": residues, "each_chain": each_chain, **table.options},
         labels=labels,
         split_of=split_of,
     )
+
+
+def _by_name(path, rows: Sequence[Row], residues: bool) -> dict[str, list[Row]]:
+    """The rows of every structure, or chain. Raises StructureError if two are of the same structure or residue."""
+    labels = defaultdict(list)
+    known = {}
+    for row in rows:
+        name = without_ending(row.name)
+        if row.chain and not residues:
+            name += f"_{row.chain}"
+        other = known.setdefault((name, row.chain, row.place), row)
+        if other is not row:
+            problem = f"row {row.number} is of {name:.100} {row.place}".rstrip()
+            problem += f", like row {other.number}: give their mean in one"
+            raise StructureError(path, "malformed table", problem)
+        labels[name].append(row)
+    return labels
 
 
 def _match(path, names: Set[str], data, there: Set[str]) -> None:
@@ -71,12 +88,17 @@ def _match(path, names: Set[str], data, there: Set[str]) -> None:
     for name in sorted(names & fitting.keys()):
         if len(fitting[name]) > 1 and not names >= {*fitting[name]}:
             raise StructureError(path, "a name that fits several structures", f"{name}: {first_three(fitting[name])}")
-    if missing := sorted(names - there):
-        written = {name.casefold(): name for name in there}
-        others = [f"; {name} is {written[name.casefold()]} there" for name in missing if name.casefold() in written]
-        detail = f"{len(missing)} of {len(names)}: {first_three(missing)}; {data} has {len(there)}"
-        detail += f": {first_three(sorted(there))}{''.join(others[:1])}"
-        raise StructureError(path, "names that match no structure", detail)
+
+    missing = sorted(names - there)
+    if not missing:
+        return
+    detail = f"{len(missing)} of {len(names)}: {first_three(missing)}; {data} has {len(there)}"
+    detail += f": {first_three(sorted(there))}"
+    written = {name.casefold(): name for name in there}
+    otherwise = [name for name in missing if name.casefold() in written]
+    if otherwise:
+        detail += f"; {otherwise[0]} is {written[otherwise[0].casefold()]} there"
+    raise StructureError(path, "names that match no structure", detail)
 
 
 def _names_in(store: Path) -> set[str]:
@@ -95,7 +117,8 @@ def _splits(path, labels: Mapping[str, Sequence[Row]], needed: Sequence[str]) ->
         splits[name], *others = {row.split for row in rows}
         if others:
             raise StructureError(path, "malformed table", f"{name:.100} is in several splits")
-    if "" not in splits.values() and (empty := set(needed) - set(splits.values())):
+    empty = set(needed) - set(splits.values())
+    if empty and "" not in splits.values():
         detail = f"{len(labels)} structures leave none for {' and '.join(sorted(empty))}"
         raise StructureError(path, "a split without structures", detail)
     return splits

@@ -18,7 +18,8 @@ from ..reading.parse import read_structure
 from ..sets.label_table import read_table
 from . import figures, report
 from .captions import text
-from .mutation_model import between, decode
+from .mutation_model import Mutation
+from .mutation_names import Positions
 from .ranking import Ranking, rank_mutants
 
 LOG_ODDS = "log-odds.npz"  # kept in OUT
@@ -35,8 +36,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--missing", nargs="+", help="words for a value that was not measured")
     parser.add_argument("--lower-is-better", action="store_true", help="the smallest values are the best")
     parser.add_argument("--shift", type=int, default=0, help="add this to the numbers of the mutations (default: 0)")
-    parser.add_argument("--chain", nargs="+", help="chains that are mutated (default: the first)")
+    parser.add_argument("--wild-type", type=float, help="its value: 0 if values are differences to it")
+    parser.add_argument("--chain", nargs="+", help="chains that are mutated, with their copies (default: the first)")
     parser.add_argument("--next", type=int, default=96, help="size of the next batch (default: 96)")
+    parser.add_argument("--positions", help="positions of the next batch: 5-60,80 (default: all but a first Met)")
+    parser.add_argument("--not", dest="not_positions", help="positions that stay: 1,41")
+    parser.add_argument("--types", help="new types of the next batch: AVIL (default: all)")
+    parser.add_argument("--not-types", help="new types that the next batch is without: CP")
     parser.add_argument("--per-position", type=int, default=2, help="at most, in the next batch (default: 2)")
     explore = "weight of the width of the interval: 1 takes the highest upper ends (default: 0)"
     parser.add_argument("--explore", type=float, default=0.0, help=explore)
@@ -51,7 +57,8 @@ def rank(args: Namespace) -> None:
     structure = read_structure(args.structure)
     chains = structure.chain_names
     if args.chain is None and len(chains) > 1:
-        print(f"chain {chains[0]} of {', '.join(chains)}: --chain chooses others")
+        copies = [*Positions.of(structure, None).copy_of]
+        print(f"chain {', '.join(copies)} of {', '.join(chains)}: --chain chooses others")
 
     for column, values in columns.items():
         ranking = rank_mutants(
@@ -64,6 +71,11 @@ def rank(args: Namespace) -> None:
             lower_is_better=args.lower_is_better,
             shift=args.shift,
             kept=args.out / LOG_ODDS,
+            wild_type=args.wild_type,
+            positions=args.positions,
+            not_positions=args.not_positions,
+            types=args.types,
+            not_types=args.not_types,
         )
         folder = args.out / column.replace("/", "_")
         write_results(folder, f"{column or 'mutants'} of {args.structure.name}", ranking)
@@ -99,14 +111,15 @@ def measurements(args: Namespace) -> tuple[list[str], dict[str, list[float]]]:
 def write_results(folder: Path, title: str, ranking: Ranking) -> None:
     """Write the tables, the page, and with measurements the model. Raises WriteError."""
     write_rows(folder / "mutants.tsv", cells(ranking.rows))
-    write_rows(folder / "next.tsv", cells(ranking.next))
+    warning = [[ranking.verdict]] if ranking.better is False else []
+    write_rows(folder / "next.tsv", warning + cells(ranking.next))
     if ranking.model:
-        chains, numbers, codes = zip(*ranking.places.keys)
+        chains, numbers, codes = zip(*ranking.positions.keys)
         ((wild_type, _, _),) = ranking.predict("WT")
         with replacing(folder / "model.npz") as file:
             np.savez(
                 file,
-                residue=[*ranking.places.wild],
+                residue=[*ranking.positions.wild],
                 effects=ranking.effects,
                 wild_type=wild_type,
                 types=[*ONE_LETTER],
@@ -138,69 +151,89 @@ def page(title: str, ranking: Ranking) -> bytes:
         body += f"<p>{text(sentence)}</p>"
 
     # The maps, all in one scale, behind the picture that shows how far to trust them.
-    darkest = np.quantile(np.abs(ranking.effects), 0.98)
-    blue = f"better than the wild type, darkest by {darkest:.3g}" if ranking.model else "better than most"
-    body += f"<p class=note>Blue: {blue}; red: worse; dots: measured; crosses: the wild type.</p>"
+    better = on_map(ranking)
+    darkest = np.quantile(np.abs(better), 0.98)  # a few extremes must not make the others pale
+    blue = f"better than {ranking.reference_name}, darkest by {darkest:.3g}" if ranking.model else "better than most"
+    body += f"<p class=note>Blue: {text(blue)}; red: worse; dots: measured; crosses: the wild type.</p>"
     cards = []
     if ranking.model:
-        cards.append(figures.card(f"Held out, N = {len(ranking.measured)}", draw_held_out, ranking, height=4.4))
-    cards += maps(ranking, darkest)
+        count = ranking.model.prior.mutated.sum()
+        cards.append(figures.card(f"Left out, N = {count}", draw_left_out, ranking, height=4.4))
+    cards += maps(ranking, better, darkest)
     body += f"<div class=cards>{''.join(cards)}</div>"
 
     # What to make next, and what the model was compared with.
-    tables = ""
-    if ranking.next:
-        tables += report.as_html("The next batch", cells(ranking.next))
+    warning = f": {ranking.verdict}" if ranking.better is False else ""
+    tables = report.as_html(f"The next batch{warning}", cells(ranking.next))
     if ranking.trust:
-        rows = [["", "rho (95 % interval)", "root mean squared error"]]
+        rows = [["", "rho", "root mean squared error"]]
         for name, rho in ranking.trust.rho.items():
-            rows.append([name, between(rho, ".2f"), between(ranking.trust.rmse[name], ".3g")])
+            rows.append([name, f"{rho:.2f}", f"{ranking.trust.rmse[name]:.3g}"])
         tables += report.as_html("Positions left out", rows)
     return report.as_page(title, f"{body}<div class=tables>{tables}</div>")
 
 
-def maps(ranking: Ranking, darkest: float) -> list[str]:
-    """Cards of all effects, so many residues in each that they can be read."""
-    places = ranking.places
-    count = math.ceil(len(ranking.effects) / MAP_WIDTH)
+def on_map(ranking: Ranking) -> np.ndarray:
+    """How much better than the reference every mutant is (P, 20); without measurements, its score."""
+    if ranking.model is None:
+        return ranking.effects
+    ((wild_type, _, _),) = ranking.predict("WT")
+    return ranking.sign * (wild_type + ranking.effects - ranking.reference)
+
+
+def maps(ranking: Ranking, better: np.ndarray, darkest: float) -> list[str]:
+    """Cards of all effects, so many positions in each that they can be read."""
+    label = ranking.positions.label
+    count = math.ceil(len(better) / MAP_WIDTH)
     cards = []
-    for columns in np.array_split(np.arange(len(ranking.effects)), count):
-        name = f"Effects, {places.label(columns[0])} to {places.label(columns[-1])}"
-        cards.append(figures.card(name, draw_map, ranking, columns, darkest, height=3.8))
+    for columns in np.array_split(np.arange(len(better)), count):
+        name = f"Effects, {label(columns[0])} to {label(columns[-1])}"
+        cards.append(figures.card(name, draw_map, ranking, better[columns], columns[0], darkest, height=3.8))
     return cards
 
 
-def draw_map(axes, ranking: Ranking, columns: np.ndarray, darkest: float) -> None:
-    """Effects of every type at some residues; dots: measured; crosses: the wild type."""
-    places = ranking.places
-    better = ranking.sign * ranking.effects[columns].T  # (20, columns)
-    axes.imshow(better, cmap="RdBu", vmin=-darkest, vmax=darkest, aspect="auto", zorder=2)
+def draw_map(axes, ranking: Ranking, better: np.ndarray, first: int, darkest: float) -> None:
+    """How much better every type is at some positions (K, 20), from `first` on; dots: measured; crosses: wild type."""
+    count = len(better)
+    label = ranking.positions.label
+    wild = ranking.positions.wild[first : first + count]
+    axes.imshow(better.T, cmap="RdBu", vmin=-darkest, vmax=darkest, aspect="auto", zorder=2)
 
     # A cross in every column, and dots where mutants were measured.
-    wild = [ONE_LETTER.index(places.wild[i]) for i in columns]
-    axes.plot(range(len(columns)), wild, "x", color="black", ms=3, zorder=3)
+    own = [ONE_LETTER.index(letter) for letter in wild]
+    axes.plot(range(count), own, "x", color="black", ms=3, zorder=3)
+    for column, new in measured_types(ranking):
+        if first <= column < first + count:
+            axes.plot(column - first, new, "o", color="black", mec="white", mew=0.5, ms=4, zorder=3)
 
-    mutants = ranking.model.mutants if ranking.model else ()
-    measured = {mutation for mutant in mutants for mutation in mutant}
-    dots = [decode(mutation) for mutation in measured]
-    dots = [(residue - columns[0], new) for residue, new in dots if residue in columns]
-    dots = np.array(dots).reshape(-1, 2)
-    axes.plot(dots[:, 0], dots[:, 1], "o", color="black", mec="white", mew=0.5, ms=4, zorder=3)
-
-    every_fifth = columns[::5]
+    # The type and number of every fifth position.
     axes.set_yticks(range(20), ONE_LETTER, fontsize=7)
-    axes.set_xticks(range(0, len(columns), 5), [places.label(i, places.wild[i]) for i in every_fifth])
+    ticks = range(0, count, 5)
+    axes.set_xticks(ticks, [label(first + k, wild[k]) for k in ticks])
     axes.tick_params(axis="x", rotation=90, labelsize=8)
 
 
-def draw_held_out(axes, ranking: Ranking) -> str:
+def measured_types(ranking: Ranking) -> list[Mutation]:
+    """Every mutation that a measured mutant has."""
+    if ranking.model is None:
+        return []
+    found = set()
+    for mutant in ranking.model.prior.mutants:
+        found.update(mutant)
+    return sorted(found)
+
+
+def draw_left_out(axes, ranking: Ranking) -> str:
     """Predictions at positions left out, against the measured values."""
-    y = np.array([*ranking.measured.values()])
-    predicted = ranking.sign * ranking.model.held_out
+    model = ranking.model
+    mutated = model.prior.mutated
+    y = ranking.sign * model.y[mutated]
+    predicted = ranking.sign * model.left_out[mutated]
     dots = axes.scatter(y, predicted, s=18, color=figures.COLOURS[0], alpha=0.7, lw=0)
-    dots.set_urls([*ranking.measured])  # names for the pointer
+    dots.set_urls([name for name in ranking.measured if name != "WT"])  # names for the pointer
     axes.axline((y.mean(), y.mean()), slope=1, color=figures.INK, lw=1, alpha=0.3)
     axes.set(xlabel="measured", ylabel="predicted, nothing measured at its position")
+    note = "The amount of noise is chosen with all values."
     if ranking.trust is None:
-        return ""
-    return f"{ranking.trust.covered:.0%} of these values lie in their 90 % intervals"
+        return note
+    return f"{ranking.trust.covered:.0%} of these values lie in their 90 % intervals. {note}"

@@ -1,97 +1,153 @@
-"""Mutations as people write them: A52G, A:A52aG, A52G/L60V, WT."""
+"""Mutations as people write them: A52G, A:A52aG, t2e, p.Ala12Val, A52G/L60V, WT."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..files import ConfigError
-from ..protein.constants import ONE_LETTER
+from ..protein.constants import ONE_LETTER, RESIDUE_INDEX
 from ..reading.structure import Structure
-from .mutation_model import Mutant, decode, encode
+from .mutation_model import Mutant, Mutation
 
-MUTATION = re.compile(rf"(?:(\w+):)?([A-Z])(-?\d+)([A-Za-z]?)([{ONE_LETTER}])")  # chain, type, number, code, new type
-BETWEEN = re.compile(r"[/+,;\s]+|(?<=\d[A-Z]):")  # mutations; A:A52G is a mutation of chain A, A52G:L60V are two
+MUTATION = re.compile(rf"(?:(\w+):)?([A-Z])(-?\d+)([A-Za-z]?)([{ONE_LETTER}])", re.IGNORECASE)  # chain, type, number,
+LONG = re.compile(r"(?:(\w+):)?([A-Z]{3})(-?\d+)([A-Za-z]?)([A-Z]{3})", re.IGNORECASE)  # insertion code, new type
+# Between mutations. A:A52G is a mutation of chain A, A52G:L60V are two; T2E-Y3A are two, L-3P is one of residue -3.
+BETWEEN = re.compile(r"[/+,;\s]+|(?<=\d[A-Z]):|(?<=[A-Za-z])[-_](?=[A-Za-z]{1,3}-?\d)")
+PREFIX = re.compile(r"p\.\s*")  # of HGVS, which may have brackets too
 WILD_TYPE = {"wt", "wildtype", "wild-type", "wild type"}
+NO_SUBSTITUTION = {  # kind -> how it is written, by the rules of HGVS or by habit
+    "a frame shift": re.compile(r"\dfs|\d[A-Z]{1,3}fs", re.IGNORECASE),
+    "an insertion": re.compile(r"\d(ins|dup|delins)|(?<!del)ins", re.IGNORECASE),
+    "a deletion": re.compile(r"\d(del|Δ)", re.IGNORECASE),
+    "a stop codon": re.compile(r"\d(\*|ter|stop)", re.IGNORECASE),
+}
+GAP = "in a gap of the structure"
+DATE = re.compile(r"\d{1,4}[-./](\d{1,2}|[A-Z]{3})[-./]\d{1,4}|\d{1,2}[-. ][A-Z]{3}|[A-Z]{3}-\d{1,2}", re.IGNORECASE)
+RANGE = re.compile(r"(?:(\w+):)?(-?\d+)(?:-(-?\d+))?")
 MAX_SHIFT = 2000
 SHOWN = 5  # misfits in an error
 Key = tuple[str, int, str]  # chain, number by the author, insertion code
 
 
-class Places(NamedTuple):
-    """The R residues of a structure that may be mutated."""
+class Word(NamedTuple):
+    """One mutation as it is written."""
 
-    rows: list[int]  # of the structure
-    keys: list[Key]
+    chain: str  # "" if it does not say
+    own: str  # one letter
+    number: int
+    code: str
+    new: str  # one letter
+
+
+class Positions(NamedTuple):
+    """The P positions of a structure that may be mutated. Chains of one sequence share them, as one gene makes both."""
+
+    residues: list[list[int]]  # rows of the structure: of the chain, and of its copies
+    keys: list[Key]  # of the chain
     wild: str  # one letter each
+    copy_of: Mapping[str, str] = {}  # chain -> the one with the same sequence that stands for it
 
     @staticmethod
-    def of(structure: Structure, chains: Sequence[str] | None) -> "Places":
-        """The residues of these chains, by default of the first. Raises ConfigError."""
+    def of(structure: Structure, chains: Sequence[str] | None) -> "Positions":
+        """The residues of these chains and of their copies, by default of the first. Raises ConfigError."""
         known = structure.chain_names
         chains = chains or known[:1]
         unknown = {*chains} - {*known}
         if unknown:
             raise ConfigError(f"there is no chain {', '.join(sorted(unknown))}, but {', '.join(known)}")
 
-        keys = [(chain, number, code.strip()) for chain, number, code in structure.positions]
-        rows = []
+        # Row and type of every residue, by chain.
+        types = [ONE_LETTER[t] for t in structure.protein.residue_type.tolist()]
+        of_chain = {chain: {} for chain in known}
+        for row, (chain, number, code) in enumerate(structure.positions):
+            of_chain[chain][number, code.strip()] = row, types[row]
+
+        # Every chain stands for those of its sequence.
+        copy_of = {}
         for chain in chains:
-            rows += [i for i, (own, _, _) in enumerate(keys) if own == chain]
-        types = structure.protein.residue_type[rows].tolist()
-        return Places(rows, [keys[i] for i in rows], "".join(ONE_LETTER[t] for t in types))
+            if chain not in copy_of:
+                copies = [other for other in known if are_copies(of_chain[chain], of_chain[other])]
+                copy_of |= dict.fromkeys(copies, chain)
+
+        residues = []
+        keys = []
+        wild = ""
+        for chain in dict.fromkeys(copy_of[chain] for chain in chains):
+            others = [of_chain[other] for other in known if copy_of.get(other) == chain and other != chain]
+            for place, (row, own) in of_chain[chain].items():
+                residues.append([row, *(other[place][0] for other in others if place in other)])
+                keys.append((chain, *place))
+                wild += own
+        return Positions(residues, keys, wild, copy_of)
+
+    @property
+    def index(self) -> dict[Key, int]:
+        """Every position by its key."""
+        return {key: i for i, key in enumerate(self.keys)}
+
+    @property
+    def chains(self) -> list[str]:
+        """The chains that stand for all of their sequence."""
+        return [*dict.fromkeys(chain for chain, _, _ in self.keys)]
+
+    def chain_of(self, chain: str) -> str:
+        """The chain that stands for this one; the first if none is named."""
+        chain = chain or self.chains[0]
+        return self.copy_of.get(chain, chain)
 
     def label(self, i: int, own: str = "", new: str = "") -> str:
-        """A residue as text, such as 52 or A52G; with its chain if there are several."""
+        """A position as text, such as 52 or A52G; with its chain if there are several."""
         chain, number, code = self.keys[i]
-        first, last = self.keys[0], self.keys[-1]
-        ahead = f"{chain}:" if first[0] != last[0] else ""
+        ahead = f"{chain}:" if len(self.chains) > 1 else ""
         return f"{ahead}{own}{number}{code}{new}"
 
     def name(self, mutant: Mutant) -> str:
         """A mutant as text, such as A52G/L60V."""
-        words = []
-        for mutation in mutant:
-            i, new = decode(mutation)
-            words.append(self.label(i, self.wild[i], ONE_LETTER[new]))
+        words = [self.label(i, self.wild[i], ONE_LETTER[new]) for i, new in mutant]
         return "/".join(words) or "WT"
+
+    def is_first_methionine(self, i: int) -> bool:
+        """Whether a position is the first of its chain, and Met: translation begins there."""
+        chain, _, _ = self.keys[i]
+        return self.wild[i] == "M" and (i == 0 or self.keys[i - 1][0] != chain)
 
     def read(self, texts: Iterable[str], shift: int = 0) -> list[Mutant]:
         """The mutants that texts stand for. Raises ConfigError, with all that do not fit in one sentence."""
-        index = {key: i for i, key in enumerate(self.keys)}
+        index = self.index
         mutants = []
         wrong = {}  # mutation as written -> what is wrong with it
         written = {}  # key -> own type, of all mutations, whether they fit or not
         for text in texts:
-            changes = {}  # residue -> new type
+            changes = {}  # position -> new type
             for word in words_of(text):
-                match = MUTATION.fullmatch(word)
-                if not match:
+                found = parse(word)
+                if not found:
                     wrong[word] = "is no mutation like A52G"
+                    if DATE.fullmatch(text.strip()):
+                        wrong[word] = "is a date: a spreadsheet may have made it of a name, so format the names as text"
                     continue
-                # Which residue it is of. Without a chain that is the first one.
-                default_chain, _, _ = self.keys[0]
-                chain, own, number, code, new = match.groups(default_chain)
-                key = chain, int(number) + shift, code
-                written[key] = own
+                key = self.chain_of(found.chain), found.number + shift, found.code
+                written[key] = found.own
 
                 # Whether the structure has this type there, and no other mutation of this text is of it.
                 i = index.get(key)
-                misfit = self.misfit(chain, i, own)
+                misfit = self.misfit(key, i, found.own)
                 if misfit:
                     wrong[word] = misfit
                 elif i in changes:
                     wrong[word] = f"a second mutation there in {text}"
-                changes[i] = new
+                changes[i] = found.new
             if not wrong:
-                mutations = [encode(i, ONE_LETTER.index(new)) for i, new in changes.items() if new != self.wild[i]]
+                mutations = [Mutation(i, ONE_LETTER.index(new)) for i, new in changes.items() if new != self.wild[i]]
                 mutants.append(tuple(sorted(mutations)))
         if wrong:
             raise ConfigError(self.all_misfits(wrong, written, shift))
         return mutants
 
-    def misfit(self, chain: str, i: int | None, own: str) -> str:
-        """Why a mutation of residue `i` of a chain does not fit; "" if it does."""
-        if chain not in {known for known, _, _ in self.keys}:
+    def misfit(self, key: Key, i: int | None, own: str) -> str:
+        """Why a mutation of position `i`, with this key, does not fit; "" if it does."""
+        chain, _, _ = key
+        if chain not in self.chains:
             return f"chain {chain} is not among those of --chain"
         if i is None:
             return "no such residue"
@@ -114,15 +170,81 @@ class Places(NamedTuple):
         """What to add to the numbers so that all mutations fit, if anything. One or two might fit by chance."""
         if len(written) < 3:
             return None
-        index = {key: i for i, key in enumerate(self.keys)}
+        index = self.index
         for more in sorted(range(-MAX_SHIFT, MAX_SHIFT + 1), key=abs)[1:]:  # but for 0
-            places = [index.get((chain, number + more, code)) for chain, number, code in written]
-            if None not in places and [self.wild[i] for i in places] == [*written.values()]:
+            found = [index.get((chain, number + more, code)) for chain, number, code in written]
+            if None not in found and [self.wild[i] for i in found] == [*written.values()]:
                 return more
         return None
+
+    def left_out(self, text: str, shift: int = 0) -> str:
+        """Why a text is no substitution of the structure that could be learned from, in words; "" if it may be one."""
+        for kind, pattern in NO_SUBSTITUTION.items():
+            if pattern.search(text):
+                return kind
+        for word in words_of(text):
+            found = parse(word)
+            if found and self.in_gap(self.chain_of(found.chain), found.number + shift):
+                return GAP
+        return ""
+
+    def in_gap(self, chain: str, number: int) -> bool:
+        """Whether the structure lacks this residue, although it has others before and behind it in the chain."""
+        numbers = {known for own, known, _ in self.keys if own == chain}
+        return number not in numbers and bool(numbers) and min(numbers) < number < max(numbers)
+
+    def within(self, text: str) -> set[int]:
+        """The positions in ranges of the structure's numbers such as 5-60,80 or B:1-9. Raises ConfigError."""
+        found = set()
+        for part in re.split(r"[,;\s]+", text.strip()):
+            match = RANGE.fullmatch(part)
+            if not match:
+                raise ConfigError(f"{part!r} is no range of residues like 5-60")
+            chain, first, last = match.groups()
+            first = int(first)
+            last = first if last is None else int(last)
+            chosen = self.chains if chain is None else [self.chain_of(chain)]
+            inside = [i for i, (own, number, _) in enumerate(self.keys) if own in chosen and first <= number <= last]
+            if not inside:
+                raise ConfigError(f"there is no residue {part}")
+            found.update(inside)
+        return found
+
+
+def are_copies(one: Mapping, two: Mapping) -> bool:
+    """Whether two chains, (row, type) by number, have one sequence: half of the residues in both, and all the same."""
+    shared = one.keys() & two.keys()
+    if 2 * len(shared) < max(len(one), len(two)):
+        return False
+    return all(one[place][1] == two[place][1] for place in shared)
 
 
 def words_of(text: str) -> list[str]:
     """The mutations in a text, none of the wild type."""
     text = text.strip()
-    return [] if text.lower() in WILD_TYPE else BETWEEN.split(text)
+    if text.lower() in WILD_TYPE:
+        return []
+    if PREFIX.match(text):
+        text = PREFIX.sub("", text).strip("[]()")
+    return BETWEEN.split(text)
+
+
+def parse(word: str) -> Word | None:
+    """The parts of one mutation, in one letter or three; None if it is none."""
+    match = MUTATION.fullmatch(word)
+    long = LONG.fullmatch(word)
+    if not match and not long:
+        return None
+    chain, own, number, code, new = (match or long).groups()
+    if long:
+        own = one_letter(own)
+        new = one_letter(new)
+        if not own or not new:
+            return None
+    return Word(chain or "", own.upper(), int(number), code, new.upper())
+
+
+def one_letter(name: str) -> str:
+    """The letter of a type of three; "" if it is none."""
+    name = name.upper()
+    return ONE_LETTER[RESIDUE_INDEX[name]] if name in RESIDUE_INDEX else ""

@@ -5,43 +5,49 @@
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..encoders.weights import find_weights, load_encoder
-from ..files import ConfigError, checksum, replacing
+from ..files import ConfigError, checksum, first_three, replacing
 from ..machine import progress
+from ..protein.constants import ONE_LETTER
 from ..reading.parse import read_structure
 from ..reading.structure import Structure
-from . import mutation_model
-from .mutation_model import AROUND, FEWEST, MODEL, Effects, Mutant, Sites, Trust, decode, positions
-from .mutation_names import Places
+from . import mutation_model, verdict
+from .mutation_model import AROUND, Effects, Mutant, Mutation, PositionFeatures, Prior, positions_of
+from .mutation_names import Positions
+from .verdict import Trust
 
-VERDICTS = {  # is the model better than chance at new positions?
-    True: "better than chance: worth using at new positions",
-    False: "not told apart from chance: do not use it at new positions",
-    None: f"too few to say: it takes {FEWEST[0]} mutants at {FEWEST[1]} positions",
-}
+BETTER = "better than chance: worth using at new positions"
+NOT_BETTER = "not told apart from chance: do not use it at new positions"
+FAR = 10  # a value this many standard deviations from the median, by the MAD, is named: no value of 27 assays is
+SKEWED = 2.0  # skewness above which positive values are asked for their logarithms: of an exponential law it is 2
+ONE_SIDED = 0.75  # share of the next batch that has one of 4 types: about 0.2 in a random one
 
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
     """All single mutants of a structure, the best first, and how far to trust them."""
 
-    places: Places
-    effects: np.ndarray  # (R, 20) of every mutation on the value; without measurements, its score
+    positions: Positions
+    effects: np.ndarray  # (P, 20) of every mutation on the value; without measurements, its score
     rows: list[dict]  # every single mutant that has not been measured
     next: list[dict]  # the rows to make next
     measured: dict[str, float]  # mean over repeats
     model: Effects | None  # None without measurements
     trust: Trust | None  # None if they are too few
-    notes: list[str]
+    notes: list[str]  # on the measurements
+    about_wild_type: str  # a sentence; "" without measurements
     sign: int  # -1 if lower is better
+    reference: float  # the wild type if it is known, else the mean of what was measured: maps are relative to it
+    reference_name: str
 
     def __repr__(self) -> str:
         return f"Ranking({len(self.rows)} mutants, {len(self.measured)} measured: {self.verdict})"
@@ -49,17 +55,16 @@ class Ranking:
     @property
     def better(self) -> bool | None:
         """Whether the model is better than chance at new positions; None if too few were measured to say."""
-        if self.trust is None:
-            return None
-        _, low, _ = self.trust.rho[MODEL]
-        return low > 0
+        return self.trust.better() if self.trust else None
 
     @property
     def verdict(self) -> str:
         """Whether to believe the predictions, in a few words."""
-        if not self.measured:
+        if self.model is None:
             return "nothing measured: ranked by log-odds and burial"
-        return VERDICTS[self.better]
+        if self.trust is None:
+            return verdict.too_few(self.model.prior.mutants)
+        return BETTER if self.better else NOT_BETTER
 
     @property
     def sentences(self) -> list[str]:
@@ -68,17 +73,26 @@ class Ranking:
         if self.measured:
             found.append(f"{len(self.measured)} mutants measured")
         found += self.notes
+        if self.model:
+            found.append(self.about_wild_type)
         if self.trust:
             found += self.trust.sentences
-        return found
+        return found + one_sided(self.next)
 
     def predict(self, *mutants: str) -> list[tuple[float, float, float]]:
         """Value and 90 % interval of mutants such as A52G/L60V. Raises ConfigError."""
         if self.model is None:
             raise ConfigError("nothing was measured, so no value can be predicted")
-        values, halves = self.model.predict(self.places.read(mutants))
+        values, halves = self.model.predict(self.positions.read(mutants))
         values = self.sign * values
         return [(value, value - half, value + half) for value, half in zip(values.tolist(), halves.tolist())]
+
+
+class Measurement(NamedTuple):
+    """What is known of one mutant."""
+
+    value: float  # mean over repeats
+    repeats: float  # infinite if it is known for certain
 
 
 def rank_mutants(
@@ -91,157 +105,298 @@ def rank_mutants(
     lower_is_better: bool = False,
     shift: int = 0,
     kept: Path | None = None,
+    wild_type: float | None = None,
+    positions: str | None = None,
+    not_positions: str | None = None,
+    types: str | None = None,
+    not_types: str | None = None,
 ) -> Ranking:
     """Rank all single mutants of a structure, by measured mutants if there are any.
 
     Args:
         structure: a path, or what `read_structure` takes or gives.
         measured: values by mutation: A52G, A:A52aG, A52G/L60V, WT. Pairs may repeat a mutation.
-        chain: the chains that are mutated, by default the first; the others are surroundings.
+        chain: the chains that are mutated, by default the first; with each its copies, which have the same sequence.
+            The others are surroundings.
         batch: size of the next batch; of a position at most `per_position`.
         explore: weight of half the interval's width: 0 takes the best predictions, 1 the highest upper ends.
         shift: added to the numbers of the mutations.
         kept: a file that keeps log-odds for the next call.
+        wild_type: its value, if it is known for certain: 0 if values are differences to it.
+        positions, not_positions: those of the next batch, by the structure's numbers: "5-60,80". A chain's first Met
+            stays unless it is named here.
+        types, not_types: the new types of the next batch: "AVIL".
 
     Raises StructureError, and ConfigError for mutations that do not fit the structure.
     """
     # What may be mutated, what was measured, and what the encoders expect (a minute, or the file `kept`).
+    if batch < 1:
+        raise ConfigError(f"the next batch must have one mutant at least, not {batch}")
     if not isinstance(structure, Structure):
         structure = read_structure(structure)
-    places = Places.of(structure, chain)
+    numbering = Positions.of(structure, chain)
+    is_wanted = wanted(numbering, positions, not_positions, types, not_types)
     pairs = [*(measured.items() if isinstance(measured, Mapping) else measured)]
-    known, notes = means_of(places, pairs, shift)
-    sites = known_sites(structure, places.rows, kept)
+    known, notes = read_measurements(numbering, pairs, shift)
+    names = {numbering.name(mutant): found.value for mutant, found in known.items()}
+    features = known_features(structure, numbering.residues, kept)
 
     # The model takes measurements of which more is better.
-    sign = 1
-    model = None
-    trusted = None
-    if len(known) > 1:
-        sign = -1 if lower_is_better else 1
-        y = sign * np.array([*known.values()])
-        model = Effects(sites, [*known], y)
-        trusted = mutation_model.trust(model, y)
+    sign = -1 if lower_is_better else 1
+    model = fit(features, known, wild_type, sign)
+    trusted = verdict.trust(model) if model else None
+    reference = np.nan
+    reference_name = ""
+    about_wild_type = ""
+    if model:
+        reference, reference_name, about_wild_type = describe_wild_type(model, known, wild_type, sign)
 
     # The higher the score, the better. Without a model it is that of encoders and burial.
-    score = sites.ranking
-    effects = sites.ranking
+    score = features.ranking.ravel()
+    effects = score
+    singles = [(Mutation(i, new),) for i in range(len(numbering.wild)) for new in range(20)]
     if model:
-        (wild_type,), _ = model.predict([()])
-        value, half = model.predict([(x,) for x in range(len(score))])
+        (level,), _ = model.predict([()])
+        value, half = model.predict(singles)
         score = value + explore * half
-        effects = sign * (value - wild_type)
+        effects = sign * (value - level)
         value = sign * value
 
     # A row for every mutant that was not measured, the best first. The next batch takes a few of each position.
-    odds = sites.odds.mean(axis=0).ravel()
-    distances = nearest_measured(structure.protein.alpha_carbons().pos[places.rows], places, known)
+    odds = features.odds.mean(axis=0)
+    distances = nearest_measured(structure.protein.alpha_carbons().pos, numbering, known)
     rows = []
     chosen = []
-    taken = Counter()  # residue -> rows in the next batch, and those that found no place there
+    taken = Counter()  # position -> rows in the next batch, and those that found no place there
     for x in np.argsort(-score, kind="stable").tolist():
-        residue, new = decode(x)
-        if new == sites.wild[residue] or (x,) in known:
+        mutant = singles[x]
+        ((i, new),) = mutant
+        if new == features.wild[i] or mutant in known:
             continue
-        row = {"mutation": places.name((x,))}
+        row = {"mutation": numbering.name(mutant)}
         # What the model predicts, with its 90 % interval.
         if model:
             row["predicted"] = float(value[x])
             row["low"] = float(value[x] - half[x])
             row["high"] = float(value[x] + half[x])
         # What it is without measurements, and how far from them.
-        row["ranking"] = float(sites.ranking[x])
-        row["log_odds"] = float(odds[x])
-        row["neighbours"] = int(sites.neighbours[residue, 1])
+        row["ranking"] = float(features.ranking[i, new])
+        row["log_odds"] = float(odds[i, new])
+        row["neighbours"] = int(features.neighbours[i, 1])
         if distances:
-            row["nearest_measured"], row["distance"] = distances[residue]
+            row["nearest_measured"], row["distance"] = distances[i]
         rows.append(row)
-        taken[residue] += 1
-        if taken[residue] <= per_position:
-            chosen.append(row)
+        if is_wanted(i, new):
+            taken[i] += 1
+            if taken[i] <= per_position:
+                chosen.append(row)
 
+    if not chosen:
+        raise ConfigError("no mutant is left for the next batch: all are measured, or none is of the wanted ones")
+    chosen = chosen[:batch]
     return Ranking(
-        places=places,
-        effects=np.where(np.eye(20)[sites.wild], 0, effects.reshape(-1, 20)),
+        positions=numbering,
+        effects=np.where(np.eye(20)[features.wild], 0, effects.reshape(-1, 20)),
         rows=rows,
-        next=chosen[:batch],
-        measured={places.name(mutant): mean for mutant, mean in known.items()},
+        next=chosen,
+        measured=names,
         model=model,
         trust=trusted,
         notes=notes,
+        about_wild_type=about_wild_type,
         sign=sign,
+        reference=reference,
+        reference_name=reference_name,
     )
 
 
-def means_of(places: Places, pairs: Sequence[tuple[str, float]], shift: int) -> tuple[dict[Mutant, float], list[str]]:
-    """The mean value of every mutant, without those that were not measured (nan); and what there is to say of them."""
-    mutants = places.read([text for text, _ in pairs], shift)
+# ---- measurements ----------------------------------------------------------------------------------------------------
+
+
+def read_measurements(
+    positions: Positions, pairs: Sequence[tuple[str, float]], shift: int
+) -> tuple[dict[Mutant, Measurement], list[str]]:
+    """The mean of every mutant and its repeats, without those that were not measured (nan); and what is odd about them.
+
+    Raises ConfigError for mutations that do not fit.
+    """
+    # What is no substitution, or of a residue that the structure lacks, is left out.
+    kinds = {text: positions.left_out(text, shift) for text, _ in pairs}
+    left_out = defaultdict(list)
+    for text, kind in kinds.items():
+        if kind:
+            left_out[kind].append(text)
+    notes = [f"{len(texts)} left out, {kind}: {first_three(texts)}" for kind, texts in left_out.items()]
+    pairs = [(text, value) for text, value in pairs if not kinds[text]]
+
+    # Repeats come together.
+    mutants = positions.read([text for text, _ in pairs], shift)
     values = defaultdict(list)
     for mutant, (_, value) in zip(mutants, pairs):
         if not np.isnan(value):
             values[mutant].append(value)
-
-    notes = []
     repeats = [x for x in values.values() if len(x) > 1]
     if repeats:
         scatter = np.sqrt(np.mean([np.var(x, ddof=1) for x in repeats]))
         notes.append(f"{len(repeats)} mutants were measured more than once, with a scatter of {scatter:.3g}")
     if shift:
         notes.append(f"results have the structure's numbers: {shift:+} to the table's")
-    return {mutant: float(np.mean(x)) for mutant, x in values.items()}, notes
+    texts = [text for text, value in pairs if not np.isnan(value)]
+    notes += odd_values(texts, np.array([value for _, value in pairs if not np.isnan(value)]))
+    return {mutant: Measurement(float(np.mean(x)), len(x)) for mutant, x in values.items()}, notes
 
 
-def nearest_measured(ca: Tensor, places: Places, mutants: Iterable[Mutant]) -> list[tuple[str, float]]:
-    """For every residue the nearest one that mutants change, and how far apart their CA (R, 3) are; [] without any."""
-    touched = sorted({residue for mutant in mutants for residue in positions(mutant)})
+def odd_values(names: Sequence[str], y: np.ndarray) -> list[str]:
+    """What looks like a mistake in values (K,): concentrations without logarithms, or a value far from all others."""
+    if len(y) < 8 or y.std() == 0:  # too few to say what is usual
+        return []
+    if (y > 0).all() and skewness(y) > SKEWED and abs(skewness(np.log(y))) < skewness(y) / 2:
+        return [f"all values are positive and skewed, {y.min():g} to {y.max():g}: take logs?"]
+    distance = np.abs(y - np.median(y))
+    spread = 1.4826 * np.median(distance)  # the standard deviation of a normal law with this MAD
+    if spread == 0:
+        return []
+    far = np.flatnonzero(distance > FAR * spread)[:3]
+    others = f"far from the others (median {np.median(y):.3g})"
+    return [f"{names[i]} is {y[i]:g}, {others}: a typing error?" for i in far]
+
+
+def skewness(y: np.ndarray) -> float:
+    """The third moment of values, standardised: 0 if they are symmetric."""
+    return float(np.mean(((y - y.mean()) / y.std()) ** 3))
+
+
+# ---- the wild type ---------------------------------------------------------------------------------------------------
+
+
+def fit(
+    features: PositionFeatures, known: Mapping[Mutant, Measurement], wild_type: float | None, sign: int
+) -> Effects | None:
+    """The model of what was measured; None without mutants. A wild type that is known for certain is a value too."""
+    if sum(len(mutant) > 0 for mutant in known) < 2:
+        return None
+    if wild_type is not None:
+        known = {**known, (): Measurement(wild_type, np.inf)}
+    repeats = [found.repeats for found in known.values()]
+    y = np.array([found.value for found in known.values()])
+    return Effects(Prior(features, [*known], repeats=repeats), sign * y)
+
+
+def describe_wild_type(
+    model: Effects, known: Mapping[Mutant, Measurement], wild_type: float | None, sign: int
+) -> tuple[float, str, str]:
+    """What maps are relative to, its name, and a sentence about the wild type."""
+    if wild_type is not None:
+        return wild_type, "the wild type", f"wild type {wild_type:g}, as given"
+    (value,), (half,) = model.predict([()], noise=False)
+    value *= sign
+    found = f"wild type {value:.3g} ({value - half:.3g} to {value + half:.3g})"
+    if () in known:
+        return value, "the wild type", f"{found}, measured {known[()].repeats} times"
+    mean = np.mean([measurement.value for measurement in known.values()])
+    name = "the mean of what was measured"
+    return mean, name, f"{found}: it was not measured, so maps are relative to {name}, {mean:.3g}"
+
+
+# ---- the next batch --------------------------------------------------------------------------------------------------
+
+
+def wanted(
+    numbering: Positions, positions: str | None, not_positions: str | None, types: str | None, not_types: str | None
+) -> Callable[[int, int], bool]:
+    """Whether a mutation, by position and new type, may be in the next batch. Raises ConfigError."""
+    if positions is not None:
+        allowed = numbering.within(positions)
+    else:
+        allowed = {i for i in range(len(numbering.wild)) if not numbering.is_first_methionine(i)}
+    if not_positions is not None:
+        allowed -= numbering.within(not_positions)
+    new = letters(types) if types is not None else {*ONE_LETTER}
+    if not_types is not None:
+        new -= letters(not_types)
+    return lambda i, k: i in allowed and ONE_LETTER[k] in new
+
+
+def letters(text: str) -> set[str]:
+    """The types in a text such as AVIL or A,V. Raises ConfigError."""
+    found = {*text.upper()} - {*", ;/"}
+    unknown = found - {*ONE_LETTER}
+    if unknown or not found:
+        raise ConfigError(f"{text!r} are no types like AVIL")
+    return found
+
+
+def one_sided(rows: Sequence[dict]) -> list[str]:
+    """A sentence if four types make up most of the next batch."""
+    count = Counter(row["mutation"][-1] for row in rows).most_common(4)
+    total = sum(number for _, number in count)
+    if len(rows) < 24 or total < ONE_SIDED * len(rows):
+        return []
+    names = ", ".join(letter for letter, _ in count)
+    return [f"{total} of {len(rows)} in the next batch are {names}: --not-types leaves types out"]
+
+
+def nearest_measured(ca: Tensor, positions: Positions, mutants: Iterable[Mutant]) -> list[tuple[str, float]]:
+    """For every position the nearest one that mutants change, and how far apart their CA are; [] without any.
+
+    `ca` are those of the structure's residues, in angstrom.
+    """
+    ca = ca[[copies[0] for copies in positions.residues]]
+    touched = sorted({i for mutant in mutants for i in positions_of(mutant)})
     if not touched:
         return []
     found = []
     for own in ca:
         distance, number = (ca[touched] - own).norm(dim=-1).min(dim=0)
         nearest = touched[number]
-        found.append((places.label(nearest, places.wild[nearest]), float(distance)))
+        found.append((positions.label(nearest, positions.wild[nearest]), float(distance)))
     return found
 
 
-# ---- what is known of every residue ----------------------------------------------------------------------------------
+# ---- what is known of every position ---------------------------------------------------------------------------------
 
 
-def known_sites(structure: Structure, rows: list[int], kept: Path | None = None) -> Sites:
-    """The features and log-odds of residues, from the file `kept` if it is of the same structure and encoders."""
-    key = key_of(structure, rows)
+def known_features(structure: Structure, residues: list[list[int]], kept: Path | None = None) -> PositionFeatures:
+    """The features and log-odds of positions, from the file `kept` if it is of the same structure and encoders.
+
+    `residues` are the rows of each position in the structure: of its chain, and of the copies of this chain.
+    """
+    key = key_of(structure, residues)
     known = {}
     if kept and kept.exists():
         with np.load(kept, allow_pickle=False) as file:
             if str(file["key"]) == key:
                 known = {"features": file["features"], "odds": file["odds"]}
     if not known:
-        known = expected(structure, rows)
+        known = expected(structure, residues)
         if kept:
             with replacing(kept) as file:
                 np.savez(file, key=np.array(key), **known)
 
     protein = structure.protein
+    first = [copies[0] for copies in residues]
     ca = protein.alpha_carbons().pos
-    distances = torch.cdist(ca[rows], ca)
+    distances = torch.cdist(ca[first], ca)
     neighbours = [(distances < radius).sum(1).double().numpy() for radius in (8, 12)]
-    return Sites(protein.residue_type[rows].numpy(), np.stack(neighbours, axis=1), **known)
+    return PositionFeatures(protein.residue_type[first].numpy(), np.stack(neighbours, axis=1), **known)
 
 
-def key_of(structure: Structure, rows: list[int]) -> str:
+def key_of(structure: Structure, residues: list[list[int]]) -> str:
     """A hash of all that decides on features and log-odds: the atoms, the residues that are asked for, the encoders."""
     protein = structure.protein
+    rows = torch.tensor([row for copies in residues for row in copies])
     digest = hashlib.sha256()
-    for tensor in (protein.pos, protein.atom_name, protein.residue_type, protein.residue_index, torch.tensor(rows)):
+    for tensor in (protein.pos, protein.atom_name, protein.residue_type, protein.residue_index, rows):
         digest.update(tensor.numpy().tobytes())
     for name in AROUND:
         digest.update(checksum(find_weights(name)).encode())
     return digest.hexdigest()
 
 
-def expected(structure: Structure, rows: list[int]) -> dict[str, np.ndarray]:
-    """The features (2, R, d) of both encoders, and the log-odds (2, R, 20) of every type. It takes a minute."""
-    features = [load_encoder(name, "cpu").embed(structure).per_residue[rows] for name in AROUND]
-    with progress(total=len(AROUND) * len(rows), unit="residue") as bar:
-        odds = [mutation_model.log_odds(name, structure.protein, rows, bar.update) for name in AROUND]
+def expected(structure: Structure, residues: list[list[int]]) -> dict[str, np.ndarray]:
+    """The features (2, P, d) of both encoders, and the log-odds (2, P, 20) of every type. It takes a minute."""
+    first = [copies[0] for copies in residues]
+    features = [load_encoder(name, "cpu").embed(structure).per_residue[first] for name in AROUND]
+    with progress(total=len(AROUND) * len(residues), unit="residue") as bar:
+        odds = [mutation_model.log_odds(name, structure.protein, residues, bar.update) for name in AROUND]
     return {"features": np.stack(features), "odds": np.stack(odds)}

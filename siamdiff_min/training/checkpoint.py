@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import nn
 
 from ..encoders.weights import CHECKPOINT, encoder_of, load_weights, read_weights, write_weights
-from ..files import CheckpointError, printable
+from ..files import CheckpointError, ConfigError, printable
 from ..pretraining import OBJECTIVES
 from .config import PRETRAIN
 
@@ -58,9 +58,15 @@ def latest(folder: Path, say: Callable[[str], None] = print) -> tuple[Path, dict
 
 
 def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
-    """The objective that the options ask for, with initial weights."""
+    """The objective that the options ask for, with initial weights. Raises ConfigError if an ablation does nothing."""
     own = {name: getattr(config, name) for name, option in PRETRAIN.items() if config.method in option.only}
-    return OBJECTIVES[config.method](encoder, config.level, config.preset, **own)
+    objective = OBJECTIVES[config.method](encoder, config.level, config.preset, **own)
+    if own.get("ablation") == "no-clash-check":
+        conventions = getattr(getattr(objective, "draw_conformer", None), "conventions", None)
+        if conventions is None or conventions.clash_check:  # of a plugin that passes over the option
+            problem = f"{config.method} checks for clashes all the same, or draws no side chains"
+            raise ConfigError(f"--ablation no-clash-check does nothing: {problem}")
+    return objective
 
 
 def initialise(module: nn.Module, path: str | Path, say: Callable = print, encoder_only: bool = False) -> None:

@@ -19,6 +19,7 @@ from ..encoders import ENCODERS, GEARNET_DIMS, ONE_LEVEL, weights
 from ..files import ConfigError, Parser, import_plugins
 from ..machine import cores
 from ..pretraining import ABLATIONS, OBJECTIVES, STAGED
+from .options import TABLE_OPTIONS
 from .presets import (
     EPOCHS,
     MAX_RESIDUES,
@@ -101,10 +102,7 @@ OPTIONS = {  # group of --help -> its options, in order
         train("data", "folder, .tar, .zip or file of structures, or a store (default: the bundled demo set)", **FREE),
         tune("data", "folder of the ATOM3D or EC set, or structures (default: a demo set from the bundle)", **FREE),
         train("store", "where to build the store of --data (default: beside it)", **FREE),
-        tune("labels", "file of labels for the structures of --data", only=TABLE, **FREE),
-        tune("name_column", "column of the names (default: name, or the first)", only=TABLE, **FREE),
-        tune("value_column", "columns of the values (default: value)", only=TABLE, nargs="+", **FREE),
-        tune("missing", "further words for a value that was not measured, such as n.d.", only=TABLE, nargs="+", **FREE),
+        *(tune(name, only=TABLE, **FREE, **option) for name, option in TABLE_OPTIONS.items()),
         tune("folds", "with --freeze: score every structure, by heads of other folds", only=TABLE, type=at_least(2)),
         tune("ids", "text file with the ids to use", only=("ec",)),
         tune("cutoff", "the test split's largest identity to training, in %", 95, ("ec",), type=int, choices=CUTOFFS),
@@ -202,19 +200,26 @@ def pretrain_options(argv: list[str] | None = None, description: str = "", world
 def finetune_options(argv: list[str] | None = None, description: str = "", world: int = 1) -> Namespace:
     """The options of finetune.py, all filled in, for `world` processes. Raises as `pretrain_options`."""
     config = parse(argv, FINETUNE, description)
-    seeds, source, names = config.seeds or [0], {}, ("task", *weights.IDENTITY)
+    seeds = config.seeds or [0]
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"--seeds must be different, got {shown(seeds)}")
-    if config.eval_only:
-        source = weights.read_weights(config.eval_only, weights.MODEL)
-        options, column = source["options"], source["options"].get("column")
-        columns = options.get("properties") or ([column] if column else None)
-        own = {"seeds": [int(source["seed"])], "kind": options.get("kind"), "value_column": columns}
-        source, names = source | own, (*names, *own, "max_residues")
-    elif config.init_from:
-        source = weights.load_encoder_file(for_seed(config, seeds[0]).init_from)
     if config.folds and (config.eval_only or not config.freeze):
         raise ConfigError(f"{flag('folds', config.folds)} needs --freeze: one linear head for every fold")
+
+    # What the file that the run starts from says of itself.
+    names = ["task", *weights.IDENTITY]
+    if config.eval_only:
+        model = weights.read_weights(config.eval_only, weights.MODEL)
+        options = model["options"]
+        column = options.get("column")
+        columns = options.get("properties") or ([column] if column else None)
+        own = {"seeds": [int(model["seed"])], "kind": options.get("kind"), "value_column": columns}
+        source = model | own
+        names += [*own, "max_residues"]
+    elif config.init_from:
+        source = weights.load_encoder_file(for_seed(config, seeds[0]).init_from)
+    else:
+        source = {}
     return settled(config, "task", {name: source[name] for name in names if name in source}, world)
 
 
@@ -245,7 +250,8 @@ def settled(config: Namespace, subject: str, source: Mapping, world: int) -> Nam
     config = filled(config, {"level": ONE_LEVEL.get(config.encoder, level)})
     check_choices(config, subject, source)
     config = filled(config, *presets(config, subject))
-    together, workers = world * config.batch_size, min(4, max(1, cores() // world))
+    together = world * config.batch_size
+    workers = min(4, max(1, cores() // world))  # four keep up with a GPU (docs/performance.md)
     config = filled(config, {"out": folder(config), "global_batch_size": together, "num_workers": workers})
     if config.global_batch_size % together:
         raise ConfigError(
@@ -279,30 +285,46 @@ def presets(config: Namespace, subject: str) -> tuple[Mapping, ...]:
         official = OFFICIAL_EPOCHS.get(chosen, {}) if config.preset == "official" else {}
         small = SMALL_TASK | {"batch_size": min(paper["batch_size"], SMALL_TASK["batch_size"])}
         return small if config.size != "paper" else {}, official, paper
-    size, staged = (config.size, config.level), chosen in STAGED
-    small = SMALLER.get(size, {}) | SMALLER.get((*size, chosen), {})
+    parent = parent_of(chosen)
+    staged = chosen in STAGED
+    small = SMALLER.get((config.size, config.level), {}) | SMALLER.get((config.size, config.level, parent), {})
     if small and not staged:
         small = small | {"epochs": [sum(small["epochs"])]}
-    epochs = {"epochs": EPOCHS[config.preset] if staged else [50]}
-    return (small, epochs, paper) if chosen in OURS else (paper, small, epochs)  # a plugin means what it says
+    epochs = {"epochs": EPOCHS.get(config.preset, EPOCHS["paper"]) if staged else [50]}
+    # A plugin's own row means what it says, at every size.
+    return (paper, small, epochs) if parent is None else (small, epochs, paper)
+
+
+def parent_of(method: str) -> str | None:
+    """The method of the package whose row of TABLE_5 this one has: itself, or the one that a plugin varies."""
+    return next((name for name in OURS if TABLE_5[name] is TABLE_5.get(method)), None)
 
 
 def check_choices(config: Namespace, subject: str, source: Mapping) -> None:
     """Raise ConfigError for options that contradict the file of the start, or that the method or task does not have."""
-    options, chosen = FINETUNE if subject == "task" else PRETRAIN, getattr(config, subject)
+    options = FINETUNE if subject == "task" else PRETRAIN
+    chosen = getattr(config, subject)
+
+    # What the file of the start says of itself.
     file = getattr(config, "eval_only", None) or config.init_from
-    for name in filter(source.__contains__, ("task", "seeds", *weights.IDENTITY)):
-        value, held = getattr(config, name), source[name]
+    for name in ("task", "seeds", *weights.IDENTITY):
+        if name not in source:
+            continue
+        value = getattr(config, name)
+        held = source[name]
         if value != held:
             raise ConfigError(f"{flag(name, value)}, but {file} holds: {shown(held)}. Leave out {flag(name)}")
         if value not in options[name].arguments.get("choices", [value]):
             raise ConfigError(f"{flag(name, value)} of {file} is not known here. Does it come from a --plugin?")
+
+    # Options that do not go together.
     if source and config.encoder.startswith("esm-gearnet") and getattr(config, "esm", None):
         raise ConfigError(f"{flag('esm')}: {file} has an ESM-2 of its own. Leave out {flag('esm')}")
     if chosen in ("pip", "res") and config.max_residues:
         raise ConfigError(f"{flag('max_residues')}: {chosen} sees no more than the surroundings of a residue")
     for name, option in options.items():
-        if option.only and chosen not in option.only and getattr(config, name) != option.arguments["default"]:
+        foreign = option.only and chosen not in option.only
+        if foreign and getattr(config, name) != option.arguments["default"]:
             raise ConfigError(f"{flag(name)} is for {' and '.join(option.only)}, not for {chosen}")
 
 
@@ -310,16 +332,24 @@ def folder(config: Namespace) -> str:
     """The folder of a run without --out. It does not name the data of pre-training: they may have moved."""
     if getattr(config, "eval_only", None):
         return os.path.join(os.path.dirname(config.eval_only), "eval")
-    encoder = [] if config.encoder == "gearnet" else [config.encoder]
-    if "task" in config:
-        labels = [Path(config.labels).stem] if config.labels else []
-        subject, data, start = [config.task, *labels], [Path(config.data or "/").resolve().name], ["scratch"]
-    else:
-        subject, data, start = [config.method], [], []
+    tuned = "task" in config
+    words = [config.task if tuned else config.method]
+    if tuned and config.labels:
+        words.append(Path(config.labels).stem)
+    if config.encoder != "gearnet":
+        words.append(config.encoder)
+    words += [config.level, config.size]
+    if tuned:
+        words.append(Path(config.data or "/").resolve().name)
     if config.init_from:
-        start = ["from", *Path("/", config.init_from).with_suffix("").parts[1:][-2:]]
-    start += ["frozen"] if getattr(config, "freeze", False) else []
-    return "runs/" + "-".join(filter(None, [*subject, *encoder, config.level, config.size, *data, *start]))
+        words += ["from", *Path("/", config.init_from).with_suffix("").parts[1:][-2:]]
+    elif tuned:
+        words.append("scratch")
+    if getattr(config, "freeze", False):
+        words.append("frozen")
+    if getattr(config, "seed", 0):  # so that two seeds do not meet in one folder
+        words.append(f"seed-{config.seed}")
+    return "runs/" + "-".join(word for word in words if word)
 
 
 def printed(config: Namespace) -> str:

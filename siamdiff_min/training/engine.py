@@ -73,12 +73,12 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
             # forward, backward, and one step of the optimizer
             if not steps:
                 since = time.perf_counter()
-            steps[run.step + 1] = minimise(run, batches, generator)
+            steps[run.step + 1] = train_step(run, batches, generator)
             run.step += 1
             run.bar.update()
 
             # ask all processes whether a signal came
-            stop = max(ranks.gather(caught or [0]))
+            stop = max(ranks.all_gather(caught or [0]))
 
             # say once how long it will take (without validations and checkpoints), and watch the clock
             seconds = time.perf_counter() - run.start
@@ -86,7 +86,7 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
             if run.step - first == 10 and left:
                 estimate = run.bar.format_interval(seconds / 10 * left)
                 ranks.say(f"estimate    {estimate} for the {left:,} steps that are left")
-            if config.max_minutes and max(ranks.gather([seconds])) > 60 * config.max_minutes:
+            if config.max_minutes and max(ranks.all_gather([seconds])) > 60 * config.max_minutes:
                 run.last_step = run.step
 
             # what is due after this step
@@ -120,14 +120,14 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
             if saving:
                 run.save()
         # A signal may have come since, during the validation or the save. All wait here for rank 0.
-        stop = max(ranks.gather(caught or [stop]))
+        stop = max(ranks.all_gather(caught or [stop]))
     if stop:
         name = signal.Signals(stop).name
         ranks.say(f"stopped by {name} after step {run.step}; the same command continues from there")
     return stop
 
 
-def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
+def train_step(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
     """One step of the optimizer. The gradients of our parts of the global batch are added up."""
     config = run.config
     device = run.ranks.device
@@ -167,16 +167,26 @@ def minimise(run: Run, batches: Iterator, generator: torch.Generator) -> Step:
 
 def check_finite(steps: dict[int, Step], ranks: Ranks) -> None:
     """Raise SiamDiffError, on all ranks, that names the proteins of the first step that went wrong."""
-    bad = ranks.gather([number for number, step in steps.items() if not step.finite()])
-    if bad:
-        step = steps[min(bad)]
-        losses = ranks.gather([(names, float(logs["loss"].sums[0]) / len(names)) for names, logs in step.parts])
-        losses = [loss for loss in losses if not math.isfinite(loss[1])] or losses
-        listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in losses)
-        infinite = [name for name, norm in zip(step.trained, step.norms.isfinite()) if not norm]
-        if all(math.isfinite(loss) for _, loss in losses):
-            problem = f"the loss is finite, but not the gradient of {', '.join(infinite):.500}"
-            mend = "Look for a square root, a norm, or a division at zero in what is new; or leave the proteins out"
-        else:
-            problem, mend = "the loss is not finite", "Lower --lr, or leave them out"
-        raise SiamDiffError(f"step {min(bad)}: {problem}. Proteins: {listing}. {mend}")
+    bad = ranks.all_gather([number for number, step in steps.items() if not step.finite()])
+    if not bad:
+        return
+    first = min(bad)
+    step = steps[first]
+
+    # The loss of each part of that step, on all ranks; those that are not finite, if any.
+    mine = []
+    for names, logs in step.parts:
+        total = float(logs["loss"].sums[0])
+        mine.append((names, total / len(names)))
+    losses = ranks.all_gather(mine)
+    infinite = [part for part in losses if not math.isfinite(part[1])]
+
+    if infinite:
+        problem = "the loss is not finite"
+        mend = "Lower --lr, or leave them out"
+    else:
+        parameters = [name for name, finite in zip(step.trained, step.norms.isfinite()) if not finite]
+        problem = f"the loss is finite, but not the gradient of {', '.join(parameters):.500}"
+        mend = "Look for a square root, a norm, or a division at zero in what is new; or leave the proteins out"
+    listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in infinite or losses)
+    raise SiamDiffError(f"step {first}: {problem}. Proteins: {listing}. {mend}")

@@ -32,13 +32,13 @@ def in_order(values: dict[str, float]) -> list[tuple[str, float]]:
 
 def shown(values: dict[str, float]) -> str:
     """Measures on a line, as a reader wants them."""
-    return "  ".join(f"{name} {value:.4g}{of_constant(name, values)}" for name, value in in_order(values))
+    return "  ".join(f"{name} {value:.4g}{of_baseline(name, values)}" for name, value in in_order(values))
 
 
-def of_constant(name: str, values: dict[str, float]) -> str:
+def of_baseline(name: str, values: dict[str, float]) -> str:
     """The loss of the best constant prediction, in brackets, to stand behind that of the model."""
-    constant = values.get(f"{name}_constant")
-    return "" if constant is None else f" ({constant:.4g})"
+    baseline = values.get(f"{name}_constant")
+    return "" if baseline is None else f" ({baseline:.4g})"
 
 
 def summary(path: Path) -> str:
@@ -46,15 +46,21 @@ def summary(path: Path) -> str:
 
     The loss of the best constant prediction stands beside every loss.
     """
-    first, last = {}, {}
-    for line in map(json.loads, path.read_text().splitlines()):
+    # The first and the last value of each measure, by stage and split: not every line has every measure.
+    first: dict[tuple, dict] = {}
+    last: dict[tuple, dict] = {}
+    for text in path.read_text().splitlines():
+        line = json.loads(text)
         key = line.get("stage", 1), line["split"]
-        first[key], last[key] = line | first.get(key, {}), last.get(key, {}) | line
+        first[key] = line | first.get(key, {})
+        last[key] = last.get(key, {}) | line
+
     rows = [f"{'stage':5}  {'split':5}  {'measure':24}  {'start':>10}  {'end':>10} (of a constant)"]
-    for stage, split in sorted(last):
-        for name, value in in_order(last[stage, split]):
+    for key in sorted(last):
+        stage, split = key
+        for name, end in in_order(last[key]):
             if not name.endswith("_per_second"):
-                constant = of_constant(name, last[stage, split])
-                numbers = f"{first[stage, split][name]:>10.4g}  {value:>10.4g}{constant}"
-                rows.append(f"{stage:<5}  {split:5}  {name:24}  {numbers}")
+                start = first[key][name]
+                baseline = of_baseline(name, last[key])
+                rows.append(f"{stage:<5}  {split:5}  {name:24}  {start:>10.4g}  {end:>10.4g}{baseline}")
     return "\n".join(rows)

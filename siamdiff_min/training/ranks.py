@@ -34,7 +34,7 @@ class Ranks:
     rank: int = 0
     world: int = 1
 
-    def gather(self, items: list) -> list:
+    def all_gather(self, items: list) -> list:
         """The items of all processes, on all of them. Each waits for all, but not for its GPU."""
         if self.world == 1:
             return items
@@ -42,7 +42,7 @@ class Ranks:
         dist.all_gather_object(by_rank, items)
         return [item for items_of_rank in by_rank for item in items_of_rank]
 
-    def first(self, build: Callable):
+    def build_in_turn(self, build: Callable):
         """`build()` on rank 0, then on the others, so files are built only once.
 
         A SiamDiffError of rank 0 is raised on all of them.
@@ -52,7 +52,7 @@ class Ranks:
             result = None if self.rank else build()
         except SiamDiffError as error:
             failed = error
-        if failed := self.gather([failed])[0]:  # here the others wait
+        if failed := self.all_gather([failed])[0]:  # here the others wait
             raise failed
         return build() if self.rank else result
 
@@ -145,18 +145,30 @@ def catch_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def means(records: list[Record], ranks: Ranks) -> dict[str, float]:
-    """The value of every log over all batches and processes. Sums are correctly rounded, in any order."""
+def totals(records: list[Record], ranks: Ranks) -> dict[str, tuple[type[Statistic], list]]:
+    """The statistic and the sums of every log over all batches and processes: correctly rounded, in any order.
+
+    Raises ConfigError for a log that is no statistic.
+    """
+    statistics = {name: type(log) for record in records for name, log in record.items()}
     mine = []
-    for name, statistic in {name: type(log) for record in records for name, log in record.items()}.items():
+    for name, statistic in statistics.items():
         if not issubclass(statistic, Statistic):
             raise ConfigError(f"the objective logs {name} as a {statistic.__name__}: take Mean.of(the values)")
         sums = torch.stack([record[name].sums.double() for record in records if name in record])
         mine.append((name, statistic, sums.cpu().numpy()))
-    everyone, result = ranks.gather(mine), {}
+    everyone = ranks.all_gather(mine)
+
+    # Another process may log what this one does not.
+    found = {}
     for name, statistic in sorted({name: statistic for name, statistic, _ in everyone}.items()):
         sums = np.concatenate([sums for other, _, sums in everyone if other == name])
         total = np.apply_along_axis(math.fsum, 0, sums)
         if total.any():
-            result[name] = statistic.value(total.tolist())
-    return result
+            found[name] = statistic, total.tolist()
+    return found
+
+
+def means(records: list[Record], ranks: Ranks) -> dict[str, float]:
+    """The value of every log over all batches and processes."""
+    return {name: statistic.value(total) for name, (statistic, total) in totals(records, ranks).items()}

@@ -1,9 +1,9 @@
 """Predictions of a fine-tuned model for held-out samples, and the files and tables they are written to.
 
-For every metric results.json has the value of each seed, their mean and standard deviation, and the value of the best
-answer that looks at nothing (`constant`). Two 95 % intervals are over draws of structures: `interval` is that of the
-mean over seeds, `gain_interval` that of this mean minus the constant answer on the same draw. The draws are in
-draws.npz, so that two runs of one test split can be compared draw by draw.
+For every metric results.json has the value of each seed, their mean and standard deviation, and the value of the
+baseline, which looks at nothing (`constant`). Two 95 % intervals are over draws of structures: `interval` is that of
+the mean over seeds, `gain_interval` that of this mean minus the baseline on the same draw. The draws are in draws.npz,
+so that two runs of one test split can be compared draw by draw.
 """
 
 import hashlib
@@ -13,20 +13,22 @@ import os
 import platform
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset
 
 from ..downstream.metrics import redrawn
 from ..downstream.tasks import Binary, Task
+from ..encoders import weights
 from ..files import SiamDiffError, replacing, write_file, write_rows
 from ..machine import progress, versions
 from . import evaluation
+from .batches import valid_keys
 from .ranks import Ranks
 from .wording import summary
 
@@ -47,21 +49,45 @@ class Predictions:
     names: list[str]
     groups: list[str]
     target: np.ndarray  # (K,) or (K, C)
-    score: np.ndarray  # (K,) or (K, C) float64
+    prediction: np.ndarray  # (K,) or (K, C) float64
 
 
 def predict(
     task: Task, dataset: Dataset, config: Namespace, ranks: Ranks, compute: Callable | None = None
 ) -> Predictions:
-    """Scores of all samples of `dataset`, or what `compute` makes of each sample; the same on all ranks."""
+    """Predictions for all samples of `dataset`, or what `compute` makes of each sample; the same on all ranks."""
 
     def measure(b: int, sample, names: list[str]) -> tuple:
-        score = compute(sample) if compute else task.score(task.predict(sample))
-        return b, names, sample.groups, sample.target.cpu().numpy(), score.double().cpu().numpy()
+        prediction = compute(sample) if compute else task.to_prediction(task.predict(sample))
+        return b, names, sample.groups, sample.target.cpu().numpy(), prediction.double().cpu().numpy()
 
-    parts = ranks.gather(evaluation.held_out(task, Subset(dataset, range(len(dataset))), config, ranks, measure))
-    _, names, groups, target, score = zip(*sorted(parts, key=lambda part: part[0]))
-    return Predictions(list(chain(*names)), list(chain(*groups)), np.concatenate(target), np.concatenate(score))
+    # Batches from all ranks, in the order of the data.
+    batches = valid_keys(range(len(dataset)), config.batch_size)
+    parts = ranks.all_gather(evaluation.each_batch(task, batches, dataset, config, ranks, measure))
+    parts.sort(key=lambda part: part[0])
+    _, names, groups, target, prediction = zip(*parts)
+    return Predictions(
+        names=[*chain(*names)],
+        groups=[*chain(*groups)],
+        target=np.concatenate(target),
+        prediction=np.concatenate(prediction),
+    )
+
+
+def write_model(config: Namespace, task: Task, classes: tuple, epochs: float, valid: dict) -> None:
+    """Write OUT/best.pt: the model after so many epochs, with its metrics on the validation split."""
+    kept = ("task", *weights.IDENTITY, "seed", "max_residues", "folds")
+    content = {
+        **{name: getattr(config, name) for name in kept},
+        "conventions": asdict(task.encoder.builder.conventions),
+        "epochs": epochs,
+        "valid": valid,
+        "labels": list(classes),
+        "options": task.options,
+        **task.known,
+        "state": task.state_dict(),
+    }
+    weights.write_weights(f"{config.out}/best.pt", weights.MODEL, content)
 
 
 def write_predictions(path: Path, predictions: Predictions, columns: Sequence[str], exclusive: bool = False) -> None:
@@ -71,21 +97,21 @@ def write_predictions(path: Path, predictions: Predictions, columns: Sequence[st
     is a class name, and a last column holds the predicted class. Raises SiamDiffError if a prediction is not finite:
     such a table is never written.
     """
-    if not np.isfinite(predictions.score).all():
+    if not np.isfinite(predictions.prediction).all():
         raise SiamDiffError(f"{path} is not written, since some predictions are not finite")
     count = len(predictions.names)
     target = predictions.target.reshape(count, -1)
-    score = predictions.score.reshape(count, -1)
+    prediction = predictions.prediction.reshape(count, -1)
     known = not np.isnan(target).all()
 
     titles = ["id", "group"]
     if known:
         titles += titles_of("target", target, columns)
-    titles += titles_of("prediction", score, columns)
+    titles += titles_of("prediction", prediction, columns)
     if exclusive:
         titles.append("class")
     rows = [titles]
-    for sample, group, true, numbers in zip(predictions.names, predictions.groups, target, score, strict=True):
+    for sample, group, true, numbers in zip(predictions.names, predictions.groups, target, prediction, strict=True):
         row = [sample, group]
         if known:
             row += [columns[int(value)] if exclusive else f"{value:.6g}" for value in true]
@@ -125,39 +151,39 @@ def write_results(path: Path, config: Namespace, task: Task, tested: Mapping[int
 
 
 def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[str, np.ndarray]]:
-    """Every metric on the test split: of each seed, mean and std over seeds, the constant answer, the intervals.
+    """Every metric on the test split: of each seed, mean and std over seeds, of the baseline, the intervals.
 
     And the draws (draws,) of each metric, its mean over seeds.
     """
-    first = next(iter(tested.values()))  # all seeds have the same samples
-    target = first.target
-    answer = task.known.get("answer")
+    any_seed = next(iter(tested.values()))  # all of them have the same samples
+    target = any_seed.target
+    baseline = task.known.get("answer")
 
     def measure(rows, groups) -> tuple[list[dict], dict]:
-        """Every metric of these rows: of each seed, and of the constant answer."""
-        constant = task.constant_metrics(answer, target[rows], groups) if answer else {}
-        return [task.metrics(of_seed.score[rows], target[rows], groups) for of_seed in tested.values()], constant
+        """Every metric of these rows: of each seed, and of the baseline."""
+        of_seeds = [task.metrics(seed.prediction[rows], target[rows], groups) for seed in tested.values()]
+        return of_seeds, task.baseline_metrics(baseline, target[rows], groups) if baseline else {}
 
     # On the split as it is.
-    of_seeds, constant = measure(slice(None), first.groups)
+    of_seeds, of_baseline = measure(slice(None), any_seed.groups)
     names = list(of_seeds[0])
     values = {name: [metrics[name] for metrics in of_seeds] for name in names}
-    counts = {"samples": len(target), "structures": len(set(first.groups))}
+    counts = {"samples": len(target), "structures": len(set(any_seed.groups))}
     if isinstance(task, Binary):
         counts["positives"] = int(np.nansum(target))
     if "accuracy" in names and not task.properties:
         counts["correct"] = {str(seed): round(x * len(target)) for seed, x in zip(tested, values["accuracy"])}
 
-    # On splits whose structures are drawn again. A gain is over the constant answer on the same draw.
+    # On splits whose structures are drawn again. A gain is over the baseline on the same draw.
     no_interval = why_no_interval(counts, target.size)
-    drawn = [] if no_interval else [measure(*draw) for draw in draws(first.groups, target.size)]
+    drawn = [] if no_interval else [measure(*draw) for draw in draws(any_seed.groups, target.size)]
     mean = {}
     gain = {}
     if drawn:
         for name in names:
             mean[name] = np.array([np.mean([metrics[name] for metrics in seeds]) for seeds, _ in drawn])
-        for name in constant:
-            gain[name] = mean[name] - [of_constant[name] for _, of_constant in drawn]
+        for name in of_baseline:
+            gain[name] = mean[name] - [of_draw[name] for _, of_draw in drawn]
 
     numbers = {
         "samples": len(target),
@@ -167,7 +193,7 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
         "std": {name: float(np.std(x, ddof=1)) if len(x) > 1 else None for name, x in values.items()},
         "interval": {name: interval(mean.get(name)) for name in names},
         "no_interval": no_interval,
-        "constant": {name: constant.get(name) for name in names},
+        "constant": {name: of_baseline.get(name) for name in names},
         "gain_interval": {name: interval(gain.get(name)) for name in names},
     }
     return numbers, mean

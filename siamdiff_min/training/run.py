@@ -8,6 +8,7 @@ import sys
 import time
 from argparse import Namespace
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
-from ..encoders.weights import CHECKPOINT, load_weights, not_readable, read_weights
+from ..encoders.weights import CHECKPOINT, find_weights, load_weights, not_readable, read_weights
 from ..files import ConfigError, checksum, write_file, writing
-from ..machine import peak_memory, versions
+from ..machine import git_commit, peak_memory, versions
 from . import checkpoint
 from .config import check_resumable, flag
 from .metrics_file import shown
@@ -79,7 +80,7 @@ class Run:
             "samples": len(data.indices),
             "fingerprint": data.dataset.checksum,
             "validation split or classes": bound_to,
-            "code of --plugin": ", ".join(checksum(Path(file)) for file in config.plugin or []),
+            "code of --plugin": ", ".join(checksum(file) for file in plugin_files(config.plugin or [])),
         }
 
         # How long it takes, in steps.
@@ -109,6 +110,7 @@ class Run:
         self.epoch = None
         self.epoch_loss = 0.0  # sum over the steps of this epoch
         self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the stage's last steps
+        self.measured: dict[str, float] = {}  # by the last validation
         self.before = (0.0, 0.0)  # seconds of the clock and of the CPU, before this process went on
         self.start = time.perf_counter()
         self.cpu_start = time.process_time()
@@ -140,7 +142,7 @@ class Run:
         else:
             saved = None if resume == "never" else (Path(resume), read_weights(resume, CHECKPOINT))
         name = saved and saved[0].name
-        if len(set(self.ranks.gather([name]))) > 1:
+        if len(set(self.ranks.all_gather([name]))) > 1:
             raise ConfigError(f"not all processes see the same checkpoints in {out}: it must lie on a shared disk")
         if saved is None:
             return
@@ -175,11 +177,20 @@ class Run:
             "command": f"{sys.argv[0]} {shlex.join(sys.argv[1:])}",
             "options": vars(self.config),
             "versions": versions(),
+            "commits": commits(self.config),
             "processes": f"{self.ranks.world} x {self.ranks.device.type}",
+            "threads": torch.get_num_threads(),
+            "started_from": started_from(self.config),
             "data": {name: self.trained_on[name] for name in ("samples", "fingerprint")},
             "steps": self.last_step,
         }
         write_file(path, json.dumps(content, indent=1, default=str).encode())
+
+    def warn_of_infinite(self) -> None:
+        """Say which losses of the last validation are no numbers."""
+        bad = [name for name, value in self.measured.items() if name.endswith("loss") and not math.isfinite(value)]
+        if bad:
+            self.ranks.say(f"warning     of the held-out {self.unit}, {', '.join(bad)} is not finite")
 
     def prepare(self) -> None:
         """Set epoch, stage and learning rate of the next step."""
@@ -228,6 +239,8 @@ class Run:
             if self.staged:
                 at += f"  stage {self.stage}"
             self.ranks.say(f"{at}  valid, {values['samples']} {self.unit}: {shown(values)}")
+            self.measured = values
+            self.warn_of_infinite()
         if self.ranks.rank == 0:
             stage = {"stage": self.stage} if self.staged else {}
             line = {"step": self.step, "epoch": self.epoch, **stage, "split": split, **values}
@@ -236,6 +249,35 @@ class Run:
                 file.write((json.dumps(line) + "\n").encode())
                 file.flush()
                 os.fsync(file.fileno())
+
+
+def plugin_files(plugins: Sequence[str]) -> list[Path]:
+    """The files of --plugin, and what they have imported from their folders."""
+    files = [Path(file).resolve() for file in plugins]
+    folders = {file.parent for file in files}
+    beside = set()
+    for name, module in list(sys.modules.items()):
+        origin = getattr(module, "__file__", None)
+        if name != "__main__" and origin and Path(origin).suffix == ".py" and Path(origin).resolve().parent in folders:
+            beside.add(Path(origin).resolve())
+    return files + sorted(beside - set(files))
+
+
+def commits(config: Namespace) -> dict[str, str]:
+    """The commit of the package and of each plugin, if they lie in a repository of git."""
+    files = {"siamdiff_min": Path(__file__), **{str(file): Path(file) for file in config.plugin or []}}
+    found = {name: git_commit(file) for name, file in files.items()}
+    return {name: commit for name, commit in found.items() if commit}
+
+
+def started_from(config: Namespace) -> dict[str, str | int] | None:
+    """Checksum of the file of --init-from, and by which method and how many steps it came about, if it says so."""
+    if not config.init_from:
+        return None
+    content = read_weights(config.init_from)
+    about = content.get("config", {}) | content
+    known = {name: about[name] for name in ("method", "task", "steps", "step") if name in about}
+    return {"sha256": checksum(find_weights(config.init_from)), **known}
 
 
 def groups(objective: nn.Module, lr: float) -> list[dict]:

@@ -59,7 +59,7 @@ def test_overfits_four_samples(task, level, tmp_path):
             break
     assert loss.item() < 0.01 * first
     model.eval()
-    score = model.score(model.predict(batch)).detach()
+    score = model.to_prediction(model.predict(batch)).detach()
     assert score.shape == {"ec": (4, 3), "res": (4, NUM_RESIDUE_TYPES)}.get(task, (4,))
 
 
@@ -127,7 +127,7 @@ def test_psr_is_standardised_by_the_training_targets(tmp_path):
     targets = data.targets()
     assert np.isclose(model.mean.item(), targets.mean()) and np.isclose(model.std.item(), targets.std())
     output = torch.zeros(4, 1)
-    assert torch.allclose(model.score(output), model.mean.expand(4))  # predicts the mean
+    assert torch.allclose(model.to_prediction(output), model.mean.expand(4))  # predicts the mean
     assert np.isclose(model.loss(output, batch.target).mean().item(), 1, atol=1e-5)  # which explains nothing
     model.fit(1e-9 * targets, "tiny")  # dissociation constants in mol/l
     assert np.isclose(model.std.item(), 1e-9 * targets.std(), atol=0)
@@ -154,16 +154,16 @@ def test_metrics_do_not_depend_on_the_number_of_ranks(task, num, tmp_path, monke
     data, model = dataset(task, tmp_path, num), make(task, "atom")
     config = finetune_options(["--task", task, "--batch-size", "4", "--num-workers", "0"])
     alone = results.predict(model, data, config, ALONE)
-    assert len(set(alone.names)) == num == len(alone.score)
+    assert len(set(alone.names)) == num == len(alone.prediction)
     monkeypatch.setattr(evaluation.dist, "broadcast", lambda buffer, rank: None)
     for world in (2, 3):
         parts = []
         monkeypatch.setattr(ranks.Ranks, "gather", lambda self, items, parts=parts: parts.extend(items) or parts)
         for rank in range(world):
             together = results.predict(model, data, config, replace(ALONE, rank=rank, world=world))
-        assert together.names == alone.names and np.array_equal(together.score, alone.score)
+        assert together.names == alone.names and np.array_equal(together.prediction, alone.prediction)
         assert np.array_equal(together.target, alone.target) and together.groups == alone.groups
-        a, b = (model.metrics(x.score, x.target, x.groups) for x in (alone, together))
+        a, b = (model.metrics(x.prediction, x.target, x.groups) for x in (alone, together))
         assert a == b and all(np.isfinite(list(a.values())))
 
 
@@ -192,7 +192,7 @@ def test_large_logits_are_no_ties(kind, outputs, logit):
     """In float32 the sigmoid of 17 and of 30 is 1."""
     task = table_task(ENCODERS["gearnet"]("residue", "tiny"), outputs, kind)
     logits = torch.tensor([logit, 1.3 * logit, 1.6 * logit])[:, None] * torch.tensor([1.0, -1.0])[:outputs]
-    assert len(task.score(logits).unique()) == logits.numel()
+    assert len(task.to_prediction(logits).unique()) == logits.numel()
 
 
 # ---- the linear head in closed form ----------------------------------------------------------------------------------
@@ -263,3 +263,30 @@ def test_no_row_is_scored_by_a_head_that_has_seen_its_group():
     seen = linear.out_of_fold(fit, x, y, np.arange(80), 10)[:, 0]
     apart = linear.out_of_fold(fit, x, y, GROUPS, 10)[:, 0]
     assert np.corrcoef(seen, y)[0, 1] > 0.8 and abs(np.corrcoef(apart, y)[0, 1]) < 0.5
+
+
+def test_tasks_of_version_0_4_keep_their_names():
+    """`score`, `constant`, `answer` and `constant_metrics` of a plugin are what is called, also through `super()`."""
+
+    class Older(TASKS["psr"]):
+        def score(self, output):
+            return 2 * super().score(output)
+
+        def constant(self, target):
+            return "own"
+
+        def answer(self, targets):
+            return {**super().answer(targets), "median": [0.0]}
+
+    encoder = ENCODERS["gearnet"]("residue", "tiny")
+    older = Older(encoder)
+    newer = TASKS["psr"](encoder)
+    output = torch.tensor([[1.0], [3.0]])
+    assert torch.equal(older.to_prediction(output), 2 * newer.to_prediction(output))
+    assert torch.equal(newer.score(output), newer.to_prediction(output))
+    assert older.baseline_loss(output) == "own"
+    assert older.baseline(np.array([1.0, 4.0])) == {"mean": 2.5, "median": [0.0]}
+    baseline = {"mean": 0.5}
+    target = np.array([0.1, 0.2, 0.3])
+    of_new_name = newer.baseline_metrics(baseline, target, ["a"] * 3)
+    assert newer.constant_metrics(baseline, target, ["a"] * 3) == of_new_name

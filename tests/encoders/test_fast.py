@@ -10,22 +10,22 @@ from conftest import generator
 from siamdiff_min.encoders import fast
 from siamdiff_min.encoders.fast import Piecewise, pair_linear, scalar_layers
 from siamdiff_min.encoders.ops import Links
-from siamdiff_min.encoders.rowsum import Gather
+from siamdiff_min.encoders.rowsum import RowSum
 
 
-def random_gather(rows: int, sums: int, terms: int, **more) -> tuple[Gather, torch.Tensor, torch.Tensor]:
+def random_row_sum(rows: int, sums: int, terms: int, **more) -> tuple[RowSum, torch.Tensor, torch.Tensor]:
     source = torch.randint(0, rows, (terms,), generator=generator(2))
     target = torch.randint(0, sums, (terms,), generator=generator(3)).sort()[0]
-    return Gather(source.int(), target.int(), rows, sums, **more), source, target
+    return RowSum(source.int(), target.int(), rows, sums, **more), source, target
 
 
 @pytest.mark.parametrize("weight", [None, torch.linspace(-1, 2, 25, dtype=torch.float64)], ids=["sums", "weighted"])
-def test_gather_equals_index_add(weight):
-    gather, source, target = random_gather(7, 9, 25, weight=weight)
+def test_row_sum_equals_index_add(weight):
+    row_sum, source, target = random_row_sum(7, 9, 25, weight=weight)
     x = torch.randn(7, 3, dtype=torch.float64, generator=generator(), requires_grad=True)
-    assert torch.autograd.gradcheck(gather, x)
+    assert torch.autograd.gradcheck(row_sum, x)
     rows = x[source] if weight is None else x[source] * weight[:, None]
-    assert torch.allclose(gather(x), torch.zeros(9, 3, dtype=torch.float64).index_add_(0, target, rows), atol=1e-13)
+    assert torch.allclose(row_sum(x), torch.zeros(9, 3, dtype=torch.float64).index_add_(0, target, rows), atol=1e-13)
 
 
 def rows_of_one_hots(rows: int, columns: int) -> torch.Tensor:
@@ -51,20 +51,20 @@ def test_few_entries_are_a_product(rows):
 
 
 def test_few_entries_pass_on_what_is_not_finite():
-    """A length of nan or inf must end a run (`engine.minimise`), not vanish."""
+    """A length of nan or inf must end a run (`engine.train_step`), not vanish."""
     x = rows_of_one_hots(fast.ONE_HOTS, 40)
     x[1, -1], x[2, -1] = torch.nan, torch.inf
     result = fast.few_entries(x)(torch.ones(1, 2, 40, dtype=torch.float64))
     assert result[1].isnan().all() and result[2].isinf().all() and result[3:].isfinite().all()
 
 
-def test_gather_adds_rows_of_bfloat16_in_float32():
+def test_row_sum_adds_rows_of_bfloat16_in_float32():
     """Only the result is rounded; a sum that is kept in bfloat16 ends at 256 times its rows."""
-    gather, source, target = random_gather(30, 5, 4000)
+    row_sum, source, target = random_row_sum(30, 5, 4000)
     x = torch.rand(30, 4, generator=generator()).bfloat16()
     expected = torch.zeros(5, 4).index_add_(0, target, x.float()[source])
-    assert gather(x).dtype == torch.bfloat16 and expected.min() > 256
-    assert torch.allclose(gather(x).float(), expected, rtol=2**-8)
+    assert row_sum(x).dtype == torch.bfloat16 and expected.min() > 256
+    assert torch.allclose(row_sum(x).float(), expected, rtol=2**-8)
 
 
 def test_pair_linear_equals_products_of_rows():
@@ -190,4 +190,4 @@ def test_without_gradients_sums_come_in_blocks(num_targets, relations, monkeypat
         found = fast.aggregate(x, links, linear)
     sums = torch.zeros(num_targets * relations, 6).double().index_add_(0, target * relations + relation, x[source])
     assert torch.allclose(found, linear(sums.view(num_targets, relations * 6)), atol=1e-13)
-    assert all("transposed" not in vars(gather) for gather in links.prepared.values())
+    assert all("transposed" not in vars(row_sum) for row_sum in links.prepared.values())

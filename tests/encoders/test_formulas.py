@@ -31,13 +31,22 @@ def test_the_form_chooses(monkeypatch):
         monkeypatch.setattr(formulas, "form", form)
         assert taken() == {form}
     monkeypatch.setattr(formulas, "form", "quick")
-    with pytest.raises(ConfigError, match="SIAMDIFF_KERNELS is 'quick'; there are plain and fast"):
+    with pytest.raises(ConfigError, match="SIAMDIFF_FORMULAS is 'quick'; there are plain and fast"):
         formulas.aggregate(torch.zeros(0), None, torch.nn.Linear(1, 1))
 
 
-def test_the_environment_chooses():
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"SIAMDIFF_FORMULAS": "plain"},
+        {"SIAMDIFF_KERNELS": "plain"},
+        {"SIAMDIFF_FORMULAS": "plain", "SIAMDIFF_KERNELS": "x"},
+    ],
+    ids=["now", "up to 0.4", "both"],
+)
+def test_the_environment_chooses(chosen):
     code = "from siamdiff_min.encoders import formulas; print(formulas.is_fast())"
-    environment = {**os.environ, "SIAMDIFF_KERNELS": "plain"}
+    environment = {**os.environ, **chosen}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import generator, load_golden, move, real_protein, relative_error, rigid_motion
 
+from siamdiff_min.conventions import CONVENTIONS, PAPER
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError
 from siamdiff_min.pretraining import ABLATIONS, OBJECTIVES, SCHEDULES
@@ -89,6 +90,41 @@ def test_ablations_are_values():
     paper = SCHEDULES["paper"][1]
     assert paper.ablated(**ABLATIONS["small-noise"]).t_range == (1, 1)
     assert paper.ablated(**ABLATIONS["large-noise"]).t_range == (100, 100)
+
+
+@pytest.mark.parametrize("ablation, t, rate", [("small-noise", 1, 0.15 + 0.85 / 500), ("large-noise", 500, 1.0)])
+def test_the_smallest_and_the_largest_noise_are_those_of_the_schedule(ablation, t, rate, monkeypatch):
+    """Of a plugin's with T = 500, in both stages."""
+    betas = sigmoid_betas(500, 1e-4, 0.02)
+    monkeypatch.setitem(SCHEDULES, "paper", {1: Schedule(betas, (50, 500)), 2: Schedule(betas, (1, 49))})
+    objective = OBJECTIVES["siamdiff"](ENCODERS["gearnet"]("atom", "tiny"), "atom", ablation=ablation)
+    for stage in (1, 2):
+        objective.set_stage(stage)
+        drawn = objective.schedule.draw_t(9, generator())
+        assert (drawn == t).all()
+        assert torch.allclose(objective.schedule.mask_rate(drawn), torch.full((9,), rate))
+        assert objective.alpha_bar[t - 1].item() == pytest.approx((1 - betas[:t]).prod().item(), rel=1e-6)
+
+
+def test_a_preset_without_noise_is_a_sentence():
+    encoder = ENCODERS["gearnet"]("atom", "tiny")
+    with pytest.MonkeyPatch.context() as plugin:
+        plugin.setitem(CONVENTIONS, "mine", PAPER)
+        for method in ("siamdiff", "diffpret", "torsional"):
+            with pytest.raises(ConfigError, match=r"preset mine has no noise: SCHEDULES\['mine'\] = "):
+                OBJECTIVES[method](encoder, "atom", "mine")
+
+
+def test_at_the_largest_noise_both_views_are_one_backbone():
+    """No residue has a type or a side chain left, so at atom level the conformers differ in nothing."""
+    objective = OBJECTIVES["siamdiff"](ENCODERS["gearnet"]("atom", "tiny"), "atom")
+    native, conformer = objective.views(real_protein("1LCD_A", torch.float32), generator())[0]
+    share = []
+    for t in (1, 50, 100):
+        chosen = objective.draw_mask(native, torch.tensor([t]), generator())
+        one, two = (hide_residues(view, chosen, 4) for view in (native, conformer))
+        share.append((one.pos != two.pos).any(1).float().mean().item())
+    assert 0.2 < share[0] < 0.5 and 0 < share[1] < share[0] and share[2] == 0
 
 
 @pytest.mark.parametrize("preset", ["paper", "official"])

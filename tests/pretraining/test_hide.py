@@ -48,7 +48,7 @@ def build(name: str, level: str, preset: str):
 def test_hidden_types_change_no_bit_of_what_an_encoder_sees(name, level, preset):
     objective, protein = build(name, level, preset), real_protein("2BEG", torch.float32).crop(16, 50)
     if name == "siamdiff":
-        objective.conformer = GaussianConformer()  # turned side chains would tell types that are not hidden, too
+        objective.draw_conformer = GaussianConformer()  # turned side chains would tell types that are not hidden, too
     given = seen_by_an_encoder(objective, protein)
     hidden = given[0][0].masked[: protein.num_residues]
     assert hidden.any()

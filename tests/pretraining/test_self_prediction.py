@@ -18,7 +18,7 @@ from siamdiff_min.files import ConfigError
 from siamdiff_min.pretraining import OBJECTIVES, SCHEDULES, Schedule, contrast
 from siamdiff_min.pretraining import self_prediction as baselines
 from siamdiff_min.pretraining.contrast import MultiviewContrast, ball, info_nce, subsequence
-from siamdiff_min.pretraining.hide import without
+from siamdiff_min.pretraining.hide import remove_edges
 from siamdiff_min.pretraining.other_diffusion import sigmas
 from siamdiff_min.pretraining.self_prediction import GEOMETRY, Geometry, ResidueTypes, SelfPrediction
 from siamdiff_min.pretraining.walks import sample_walks, walk_nodes
@@ -135,7 +135,7 @@ def test_a_protein_without_edges_is_no_obstacle(place):
     for edges in (1, 2, 3):
         nodes = walk_nodes(graph, sample_walks(graph, protein.atom_protein, 50, edges, generator(1)))
         assert 0 < len(nodes) <= 50 and (protein.atom_protein[nodes] != place).all()
-        bare = without(graph, torch.arange(graph.num_edges))
+        bare = remove_edges(graph, torch.arange(graph.num_edges))
         assert sample_walks(bare, protein.atom_protein, 50, edges, generator(1)).shape == (0, edges)
 
 
@@ -543,9 +543,9 @@ def test_the_rates_and_numbers_of_app_d():
 
 def test_edges_that_do_not_exist_cannot_be_removed_twice():
     graph = RESIDUE_GRAPH(real_protein().alpha_carbons())
-    none = without(graph, torch.zeros(0, dtype=torch.long))
+    none = remove_edges(graph, torch.zeros(0, dtype=torch.long))
     assert none.num_edges == graph.num_edges
-    assert without(graph, torch.tensor([0, 0])).num_edges < graph.num_edges
+    assert remove_edges(graph, torch.tensor([0, 0])).num_edges < graph.num_edges
 
 
 @pytest.mark.repeats

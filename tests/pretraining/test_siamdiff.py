@@ -175,7 +175,7 @@ def test_stage_2_of_the_released_code(level, variant, near_zero_relus):
     golden, inputs = load_golden(f"siamdiff_{level}_{variant}"), load_golden(f"siamdiff_{level}_siamdiff_s1")
     objective, protein = official(level, variant, inputs)
     views = [objective.encoder.builder.select_nodes(protein)]
-    views += [objective.conformer(protein, None)[0]] if objective.conformer else []
+    views += [objective.draw_conformer(protein, None)[0]] if objective.draw_conformer else []
     weights = {k: v.clone() for k, v in objective.state_dict().items()}
     names = sorted((k for k in golden if k.startswith("draw")), key=lambda k: int(k[4 : k.index("_")]))
     t, _, *noise = (golden[name] for name in names)
@@ -301,16 +301,30 @@ def test_heads_of_another_width_are_the_published_formula_too(level, method):
     assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
+def test_an_objective_says_which_heads_are_kept():
+    """The sequence head, unless nothing trains it; no head of another objective."""
+    kept = {
+        ablation: tiny("diffpret", "residue", ablation=ablation).kept_heads()
+        for ablation in ABLATIONS
+        if "clash" not in ablation
+    }
+    assert kept.pop("no-sequence") == {} and all(list(heads) == ["seq_mlp"] for heads in kept.values())
+    objective = tiny("siamdiff", "residue")
+    assert objective.kept_heads()["seq_mlp"] is objective.seq_mlp
+    others = [name for name in OBJECTIVES if name not in STAGED and name != "torsional"]
+    assert len(others) == 9 and not any(OBJECTIVES[name](objective.encoder, "residue").kept_heads() for name in others)
+
+
 def test_no_clash_check_keeps_every_side_chain_that_was_drawn():
     logs, conformers = [], []
     for ablation in ("none", "no-clash-check"):
         objective = tiny("siamdiff", "atom", ablation=ablation)
         logs.append(objective(batch(), generator())[1])
-        conformers.append(objective.conformer(batch(), generator())[0])
+        conformers.append(objective.draw_conformer(batch(), generator())[0])
     assert set(logs[0]) - set(logs[1]) == {"clash_rate_drawn", "clash_rate", "native_side_chains"}
     checked, unchecked = conformers
     assert not new_clashes(batch(), checked.pos).any() and new_clashes(batch(), unchecked.pos).any()
-    drawn = objective.conformer.draw(batch(), 0.1 * torch.pi, generator())
+    drawn = objective.draw_conformer.draw(batch(), 0.1 * torch.pi, generator())
     assert torch.equal(unchecked.pos, rotate_side_chains(batch(), drawn).pos)
 
 
@@ -412,7 +426,7 @@ def test_a_reverse_step_with_the_true_scores_goes_back_to_the_structure(method, 
     objective.encoder.register_forward_hook(lambda _, args, out: encoded.append((args[0], out)))
     add_noise = objective.add_noise
     objective.add_noise = lambda *args: noisy.append(add_noise(*args)) or noisy[-1]
-    monkeypatch.setattr(formulas, "edge_scores", lambda *args: asked.extend(zip(*args[:2])) or [noisy[0].score])
+    monkeypatch.setattr(formulas, "edge_scores", lambda *args: asked.extend(zip(*args[:2])) or [noisy[0].edge_target])
     clean, pos, estimate = objective.denoise(batch(), t, generator())
     ((view, encoding),), ((seen, used),) = encoded, asked
     assert used is encoding and view is noisy[-1].protein and len(noisy) == (2 if method == "siamdiff" else 1)
@@ -420,7 +434,7 @@ def test_a_reverse_step_with_the_true_scores_goes_back_to_the_structure(method, 
     cosine = ((estimate - pos) * (clean - pos)).sum() / ((estimate - pos).norm() * (clean - pos).norm())
     assert torch.equal(clean, batch().pos) and cosine > 0.7
     abar = objective.schedule.alpha_bar[t - 1]
-    step = diffusion.edges_to_vectors(seen.score, pos, seen.graph.src, seen.graph.dst)
+    step = diffusion.edges_to_vectors(seen.edge_target, pos, seen.graph.src, seen.graph.dst)
     assert torch.allclose(estimate - pos, ((1 - abar) / abar).sqrt() * step, atol=1e-9)
 
 

@@ -235,7 +235,7 @@ def test_every_kind_is_learnt_by_heart(folder, kind, residues, level):
         if loss.item() < 0.1 * losses[0]:
             break
     assert losses[-1] < 0.1 * losses[0] and "loss_constant" in logs
-    score = task.score(task.predict(batch)).detach().double().numpy()
+    score = task.to_prediction(task.predict(batch)).detach().double().numpy()
     values = task.metrics(score, batch.target.numpy(), batch.groups)
     assert set(TARGETS[kind].measures) == values.keys() and values.get("spearman", values[task.measures[0]]) > 0.8
 
@@ -289,9 +289,9 @@ def test_metrics_of_each_property_and_their_mean():
     values = task.metrics(score, target, ["a"] * 4)
     assert values["rmse:x"] == 1 and np.isclose(values["rmse:y"], 10) and values["spearman"] == 1
     assert np.isclose(values["rmse"], (1 / target[:3, 0].std() + 10 / target[[0, 2, 3], 1].std()) / 2)
-    answer = task.answer(target)
+    answer = task.baseline(target)
     assert answer == {"mean": [2, 1000 / 3], "median": [2, 300]}
-    constant = task.constant_metrics(answer, target, ["a"] * 4)
+    constant = task.baseline_metrics(answer, target, ["a"] * 4)
     assert constant["mae:y"] == (200 + 0 + 300) / 3 and np.isclose(constant["rmse:x"] ** 2, 2 / 3)
 
 

@@ -66,9 +66,9 @@ def test_the_study_of_november():
 
 def test_the_study_of_scale():
     """The curve, residue types and nearest neighbours; and one gap added up here."""
-    tables = importlib.import_module("studies.2026-12-scale.tables")
+    tables = importlib.import_module("studies.2026-11-scale.tables")
     printed = "\n".join(tables.report(tables.RESULTS))
-    page = between("2026-12-scale/results.md", "| | chains | runs |", "* **DiffPreT, 5,170")
+    page = between("2026-11-scale/results.md", "| | chains | runs |", "* **DiffPreT, 5,170")
     for line in page.splitlines()[2:]:
         if line.startswith("| "):
             ours = next(x for x in printed.splitlines() if x.startswith(line[: line.index(" |", 25)]))
@@ -79,10 +79,10 @@ def test_the_study_of_scale():
         "128 x 6 from `siamdiff-atom` of 25 November": "diffpret-all-atom",
     }
     types = rows_of("\n".join(tables.residue_types(tables.RESULTS / "res")))
-    page = rows_of(between("2026-12-scale/results.md", "## Residue types from", "**`siamdiff-atom` of"))
+    page = rows_of(between("2026-11-scale/results.md", "## Residue types from", "**`siamdiff-atom` of"))
     assert not missing(page, types, names)
     near = rows_of("\n".join(tables.neighbours(tables.RESULTS / "neighbours.tsv")))
-    page = rows_of(between("2026-12-scale/results.md", "**Nearest neighbours**", "## Stability"))
+    page = rows_of(between("2026-11-scale/results.md", "**Nearest neighbours**", "## Stability"))
     names = {"best local alignment of the sequences": "alignment", "composition": "composition", "counts": "counts"}
     names |= {"siamdiff-atom": "diffpret-gpu-atom-paper-0", "siamdiff-residue": "clean-all-residue-medium-0"}
     assert not missing(page, near, names)
@@ -122,7 +122,7 @@ def test_packed_answers_are_those_of_the_folder(tmp_path):
 
 def test_two_runs_against_two_have_an_interval_over_runs():
     """Wider than over families alone: here families do not differ, and the runs of a row by .02."""
-    tables, made = importlib.import_module("studies.2026-12-scale.tables"), {}
+    tables, made = importlib.import_module("studies.2026-11-scale.tables"), {}
     for name, skills in {"diffpret-all": (0.62, 0.64), "diffpret-650": (0.58, 0.60), "siamdiff-all": (0.6,)}.items():
         runs = [{(probe, 100): np.full(2001, skill) for probe in probe_report.PROBES} for skill in skills]
         made[name] = {seed: probe_report.Result(run, run) for seed, run in enumerate(runs)}

@@ -56,7 +56,7 @@ def finetuned(out: Path, task: str, seeds=(0, 7), shift: float = 0.0, *options) 
     config, columns = finetune_options(["--task", task, "--seeds", *map(str, seeds), *options]), SCORES[task][2]
     model = TASKS[task](ENCODER, len(columns) or None)
     targets = {"ec": np.eye(3)[[0, 0, 1]], "res": np.array([3, 3, 4])}.get(task, np.array([0.0, 1.0, 1.0, 0.5]))
-    model.known = {"answer": model.answer(targets), "splits": {"train": {"samples": config.global_batch_size}}}
+    model.known = {"answer": model.baseline(targets), "splits": {"train": {"samples": config.global_batch_size}}}
     tested = {seed: predictions(task, shift) for seed in seeds}
     write_results(out / "results.json", config, model, tested, {str(seed): 2.0 for seed in seeds})
     for seed in seeds:
@@ -203,7 +203,7 @@ def test_two_runs_of_one_split_are_compared_draw_by_draw(tmp_path, monkeypatch):
     names, noise = [f"s{i}" for i in range(40)], rng.normal(size=40)
     for run, scale in {"a": 1.0, "b": 1.1, "c": 1.1}.items():
         model = TASKS["table"](ENCODER)
-        model.known = {"answer": model.answer(target)}
+        model.known = {"answer": model.baseline(target)}
         tested = {0: Predictions(names, names, target + 0.1 * (run == "c"), target + scale * noise)}
         write_results(tmp_path / run / "results.json", finetune_options(["--task", "table"]), model, tested, {})
     monkeypatch.chdir(tmp_path)

@@ -43,7 +43,7 @@ def test_an_objective_is_built_from_the_options(more):
     config = pretrain_options(["--level", "residue", "--size", "tiny", "--preset", "official", *more.split()])
     objective = checkpoint.new_objective(weights.new_encoder(config), config)
     if config.head_dim:
-        assert (objective.conformer is None) == (config.method == "diffpret")
+        assert (objective.draw_conformer is None) == (config.method == "diffpret")
         assert bool(objective.schedule.weight_structure) == (config.ablation == "none")
         assert objective.seq_mlp.layers[0].out_features == config.head_dim
 

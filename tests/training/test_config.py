@@ -6,11 +6,13 @@ import sys
 import pytest
 import torch
 
+from siamdiff_min.conventions import CONVENTIONS
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS, ONE_LEVEL, weights
 from siamdiff_min.files import ConfigError
 from siamdiff_min.pretrain import build_objective
 from siamdiff_min.pretraining import OBJECTIVES, STAGED
+from siamdiff_min.training import config as options
 from siamdiff_min.training.config import (
     PREDICTED,
     PRETRAIN,
@@ -286,6 +288,32 @@ def test_every_seed_has_a_folder_and_a_start_of_its_own(tmp_path):
     config = finetune(f"--seeds 4 5 --init-from {tmp_path}/{{seed}}.pt --out x")
     assert [for_seed(config, seed).init_from for seed in config.seeds] == [f"{tmp_path}/4.pt", f"{tmp_path}/5.pt"]
     assert (for_seed(config, 5).out, for_seed(config, 5).seed) == ("x/seed-5", 5)
+
+
+@pytest.mark.parametrize("size", ["paper", "small", "tiny"])
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_a_variant_with_the_row_of_its_parent_is_trained_as_it(monkeypatch, size, level):
+    """Rate, batch, crop and epochs; also of multiview, whose batches are larger at --size tiny."""
+    monkeypatch.setattr(options, "STAGED", [*STAGED, "bend"])
+    for parent, variant in (("siamdiff", "bend"), ("multiview", "views")):
+        monkeypatch.setitem(OBJECTIVES, variant, OBJECTIVES[parent])
+        monkeypatch.setitem(TABLE_5, variant, TABLE_5[parent])
+        one, two = (pretrain(f"--method {name} --size {size} --level {level}") for name in (parent, variant))
+        for name in ("lr", "batch_size", "max_length", "epochs", "global_batch_size"):
+            assert getattr(one, name) == getattr(two, name), (variant, name)
+        assert options.parent_of(variant) == parent
+    monkeypatch.setitem(TABLE_5, "bend", dict(TABLE_5["siamdiff"]))  # equal, but a row of its own
+    assert options.parent_of("bend") is None
+
+
+def test_another_seed_has_another_folder():
+    assert pretrain("--seed 3 --size tiny").out == pretrain("--size tiny").out + "-seed-3"
+    assert pretrain("--seed 3 --size tiny --out here").out == "here"
+
+
+def test_a_preset_of_a_plugin_has_the_epochs_of_the_paper(monkeypatch):
+    monkeypatch.setitem(CONVENTIONS, "mine", CONVENTIONS["paper"])
+    assert pretrain("--preset mine").epochs == pretrain("").epochs
 
 
 def test_plugins_add_to_what_can_be_chosen_and_each_has_a_name_of_its_own(tmp_path, monkeypatch):

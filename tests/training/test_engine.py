@@ -4,7 +4,9 @@ import json
 import math
 import os
 import signal
+import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,12 +20,15 @@ from standin import assert_equal_weights, configure, lines, train
 from torch.utils.data import Subset
 
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.files import ConfigError, SiamDiffError
-from siamdiff_min.pretraining import SCHEDULES, SiamDiff
+from siamdiff_min.encoders.weights import find_weights
+from siamdiff_min.files import ConfigError, SiamDiffError, checksum, read_rows
+from siamdiff_min.pretraining import OBJECTIVES, SCHEDULES, SiamDiff
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.reading.crops import Crops
 from siamdiff_min.statistics import Entropy, Mean, Variance
 from siamdiff_min.training import checkpoint, engine, evaluation, metrics_file, ranks
 from siamdiff_min.training.batches import valid_keys
+from siamdiff_min.training.config import PRETRAIN
 from siamdiff_min.training.engine import Run
 from siamdiff_min.training.ranks import Ranks
 
@@ -119,16 +124,18 @@ class Seeds(standin.Objective):
         return super().forward(protein, generator)
 
 
-def test_every_part_of_every_step_and_every_held_out_batch_has_random_numbers_of_its_own(tmp_path):
-    """Two epochs of five steps, four parts each. Those of a held-out batch are the same in every epoch."""
+def test_every_part_of_every_step_and_every_held_out_protein_has_random_numbers_of_its_own(tmp_path):
+    """Two epochs of five steps, four parts each. Those of a held-out protein are the same in every epoch and run."""
     config = configure(tmp_path, "--global-batch-size", 8, "--batch-size", 2, "--epochs", 1, 1)
     objective, _ = train(config, Seeds(), num_valid=0)
     noise, dropout = zip(*objective.seeds)
     assert len({*noise, *dropout}) == 2 * len(noise) == 2 * 10 * 4
-    for _ in range(2):
-        evaluation.evaluate(objective, Subset(standin.Dataset(10), range(10)), configure(tmp_path), ALONE)
-    *_, first, second, third, a, b, c = (seed for seed, _ in objective.seeds)
-    assert len({first, second, third, *noise}) == 3 + len(noise) and (a, b, c) == (first, second, third)
+    for other in (["--seed", 0], ["--seed", 7, "--batch-size", 1]):
+        config = configure(tmp_path, *other)
+        evaluation.evaluate(objective, Subset(standin.Dataset(10), range(10)), config, ALONE)
+    measured = [seed for seed, _ in objective.seeds[len(noise) :]]
+    once = 10 * evaluation.DRAWS
+    assert len({*measured, *noise}) == once + len(noise) and measured[:once] == measured[once:]
 
 
 def test_a_smaller_last_batch_counts_by_its_size(tmp_path):
@@ -137,6 +144,49 @@ def test_a_smaller_last_batch_counts_by_its_size(tmp_path):
     objective.forward = lambda protein, _: (protein.residue_type.double().mean(), {})
     types = [data.dataset[0, i][0].residue_type.item() for i in range(10)]
     assert evaluation.evaluate(objective, data, configure(tmp_path), ALONE)["loss"] == pytest.approx(np.mean(types))
+
+
+def test_the_losses_of_every_held_out_protein_are_written_down(tmp_path):
+    """Their means are the values of the run, those of the best constant too."""
+    objective = SiamDiff(ENCODERS["gearnet"]("residue", "tiny"), None, SCHEDULES["paper"])
+    protein = replace(real_protein(dtype=torch.float32), residue_protein=torch.zeros(51, dtype=torch.long))
+
+    class Pieces(torch.utils.data.Dataset):
+        checksum = ""
+
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, key):
+            return protein.crop(12 * key[1], 15), f"piece{key[1]}"
+
+        collate = staticmethod(Crops.collate)
+
+    config = configure(tmp_path, "--num-workers", 0)
+    values = evaluation.evaluate(objective, Subset(Pieces(), range(3)), config, ALONE, tmp_path / "valid.tsv")
+    titles, *rows = read_rows(tmp_path / "valid.tsv").values()
+    assert [(row[0], row[1]) for row in rows] == [(f"piece{i}", str(k)) for i in range(3) for k in range(4)]
+    assert titles[:3] == ["protein", "draw", "loss"] and {*titles[2:]} == values.keys() - {"samples"}
+    for column, title in enumerate(titles[2:], 2):
+        mean = np.mean([float(row[column]) for row in rows])
+        if title != "sequence_accuracy":  # its mean is over residues
+            assert values[title] == pytest.approx(mean, rel=1e-6), title
+
+
+def test_the_constant_of_all_is_measured_on_every_part():
+    """`share` of the parts, weighed by their sizes, is `value` of all."""
+    x = torch.tensor([1.0, 2.0, 7.0, 4.0, 4.0])
+    parts = [Variance.of(x[:2]).sums.tolist(), Variance.of(x[2:]).sums.tolist()]
+    total = Variance.of(x).sums.tolist()
+    of_parts = [Variance.share(part, total) for part in parts]
+    assert 2 / 5 * of_parts[0] + 3 / 5 * of_parts[1] == pytest.approx(Variance.value(total))
+    assert of_parts[0] == pytest.approx(((x[:2] - x.mean()) ** 2).mean().item())
+    classes = torch.tensor([0, 0, 1, 2, 2])
+    parts = [Entropy.of(classes[:2], 3).sums.tolist(), Entropy.of(classes[2:], 3).sums.tolist()]
+    total = Entropy.of(classes, 3).sums.tolist()
+    of_parts = [Entropy.share(part, total) for part in parts]
+    assert 2 / 5 * of_parts[0] + 3 / 5 * of_parts[1] == pytest.approx(Entropy.value(total))
+    assert of_parts[0] == pytest.approx(-math.log(2 / 5))
 
 
 @pytest.mark.parametrize("values", [torch.tensor([True, False, True, True]), torch.full((1001,), 0.75).bfloat16()])
@@ -153,7 +203,10 @@ def test_held_out_batches_see_the_batch_norm_of_rank_0(tmp_path, monkeypatch):
     def measure(number, batch, names):
         seen.append(dict(objective.encoder.norm.named_buffers()))
 
-    evaluation.held_out(objective, data, configure(tmp_path), replace(ALONE, rank=1, world=2), measure)
+    batches = valid_keys(data.indices, 4)
+    evaluation.each_batch(
+        objective, batches, data.dataset, configure(tmp_path), replace(ALONE, rank=1, world=2), measure
+    )
     assert len(seen) == 1 and all((buffer == 7).all() for buffer in seen[0].values())
 
 
@@ -169,13 +222,15 @@ def test_evaluation_does_not_depend_on_the_number_of_ranks(tmp_path, monkeypatch
     monkeypatch.setattr(evaluation.dist, "broadcast", lambda buffer, rank: None)
     for world in (2, 3):
         parts = []
-        monkeypatch.setattr(Ranks, "gather", lambda self, items, parts=parts: parts.extend(items) or items)
+        monkeypatch.setattr(Ranks, "all_gather", lambda self, items, parts=parts: parts.extend(items) or items)
         for rank in range(world):
             evaluation.evaluate(objective, held_out, config, replace(ALONE, rank=rank, world=world))
-        monkeypatch.setattr(Ranks, "gather", lambda self, items, parts=parts: parts)
+        monkeypatch.setattr(Ranks, "all_gather", lambda self, items, parts=parts: parts)
         assert ranks.means([], ALONE) == {k: x for k, x in alone.items() if k != "samples"}  # identical, not close
         monkeypatch.undo()
         monkeypatch.setattr(evaluation.dist, "broadcast", lambda buffer, rank: None)
+        other = configure(tmp_path, "--seed", 5, "--batch-size", 3)
+        assert evaluation.evaluate(objective, held_out, other, ALONE) == alone
     counted = sum(len(batch) for batch in valid_keys(range(num), config.batch_size))
     assert counted == num and (num == 0) == (alone == {})
 
@@ -300,8 +355,9 @@ def test_memory_that_runs_out_names_the_proteins_and_what_helps(training, tmp_pa
         return (torch.empty(2**60), {}) if self.training == training else forward(self, protein, generator)
 
     monkeypatch.setattr(standin.Objective, "forward", too_large)
-    names = r"protein-\d+, protein-\d+, protein-\d+, protein-\d+"
-    with pytest.raises(SiamDiffError, match=rf"memory ran out with 4 residues in a batch: {names}\. Take"):
+    size = 4 if training else 1  # a held-out protein is measured alone
+    names = ", ".join([r"protein-\d+"] * size)
+    with pytest.raises(SiamDiffError, match=rf"memory ran out with {size} residues in a batch: {names}\. Take"):
         train(configure(tmp_path))
 
 
@@ -334,6 +390,87 @@ def test_other_code_of_a_plugin_is_not_resumed(tmp_path, monkeypatch):
     plugin.write_text("WEIGHT = 3.0\n")
     with pytest.raises(ConfigError, match=r"with other data: code of --plugin was \w+, is "):
         train(configure(tmp_path / "out", "--max-steps", 3, "--plugin", plugin))
+
+
+def test_what_a_plugin_imports_from_its_folder_counts_as_its_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    plugin, helper = tmp_path / "plugin_of_two.py", tmp_path / "its_helper.py"
+    plugin.write_text("import its_helper\n")
+    helper.write_text("WEIGHT = 1.0\n")
+    try:
+        train(configure(tmp_path / "out", "--max-steps", 1, "--plugin", plugin))
+        train(configure(tmp_path / "out", "--max-steps", 2, "--plugin", plugin))
+        helper.write_text("WEIGHT = 3.0\n")
+        with pytest.raises(ConfigError, match="with other data: code of --plugin was"):
+            train(configure(tmp_path / "out", "--max-steps", 3, "--plugin", plugin))
+    finally:
+        sys.modules.pop("its_helper", None), sys.modules.pop("plugin_of_two", None)
+
+
+def test_an_ablation_that_does_nothing_is_refused(monkeypatch):
+    """A plugin's method that passes the option over; siamdiff itself leaves the check out."""
+    for name, build in {"siamdiff": OBJECTIVES["siamdiff"], "bend": lambda *a, ablation, head_dim: bend(*a)}.items():
+        monkeypatch.setitem(OBJECTIVES, name, build)
+
+    def bend(encoder, level, preset):
+        return OBJECTIVES["siamdiff"](encoder, level, preset)
+
+    encoder = ENCODERS["gearnet"]("atom", "tiny")
+    options = Namespace(method="siamdiff", level="atom", preset="paper", ablation="no-clash-check", head_dim=None)
+    assert not checkpoint.new_objective(encoder, options).draw_conformer.conventions.clash_check
+    option = PRETRAIN["ablation"]._replace(only=["siamdiff", "bend"])
+    monkeypatch.setitem(PRETRAIN, "ablation", option)
+    monkeypatch.setitem(PRETRAIN, "head_dim", PRETRAIN["head_dim"]._replace(only=["siamdiff", "bend"]))
+    with pytest.raises(ConfigError, match="no-clash-check does nothing: bend checks for clashes all the same"):
+        checkpoint.new_objective(encoder, Namespace(**{**vars(options), "method": "bend"}))
+
+
+def test_a_validation_that_is_no_number_is_said_each_time(tmp_path, capsys):
+    """The poisoned protein is held out; training goes on."""
+    objective = standin.Objective(poison=-1.0)  # every protein
+    training = objective.forward
+    objective.forward = lambda protein, generator: quiet(training, objective, protein, generator)
+    train(configure(tmp_path, "--epochs", 1, 1), objective)
+    said = capsys.readouterr().out
+    assert said.count("warning     of the held-out proteins, loss is not finite") == 3  # two epochs, and stage 2 begins
+
+
+def quiet(forward, objective, protein, generator):
+    objective.poison = 1e6 if objective.training else -1.0
+    return forward(protein, generator)
+
+
+def test_options_json_says_what_the_run_was(tmp_path, monkeypatch):
+    """Threads, the commit of the package and of a plugin if there is one, and the file it started from."""
+    repository = tmp_path / "mine"
+    repository.mkdir()
+    plugin = repository / "my_committed_plugin.py"
+    plugin.write_text("A = 1\n")
+    git = ["git", "-C", str(repository), "-c", "user.name=x", "-c", "user.email=x@y.z"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    monkeypatch.setattr(sys, "path", sys.path[:])
+
+    def written(**changes):
+        options = configure(tmp_path / "out", "--max-steps", 1, "--plugin", plugin)
+        train(Namespace(**{**vars(options), **changes}))
+        return json.loads((tmp_path / "out" / "options.json").read_text())
+
+    try:
+        content = written()
+        assert content["threads"] == torch.get_num_threads() and content["started_from"] is None
+        assert content["commits"][str(plugin)] == head
+        plugin.write_text("A = 2\n")
+        (tmp_path / "out").rename(tmp_path / "before")
+        content = written(init_from="siamdiff-residue")
+        assert content["commits"][str(plugin)] == f"{head}, changed"
+        assert (
+            content["started_from"]["method"] == "siamdiff-clean-partner" and content["started_from"]["steps"] == 11_628
+        )
+        assert content["started_from"]["sha256"] == checksum(find_weights("siamdiff-residue"))
+    finally:
+        sys.modules.pop("my_committed_plugin", None)
 
 
 def test_resuming_from_a_path(tmp_path, reference, monkeypatch, capsys):
@@ -425,14 +562,14 @@ def test_cosine_decay(tmp_path):
 @pytest.fixture
 def losses(monkeypatch):
     """The loss of every step of all runs, in order."""
-    found, minimise = [], engine.minimise
+    found, train_step = [], engine.train_step
 
     def watched(*about):
-        step = minimise(*about)
+        step = train_step(*about)
         found.append(float(sum(logs["loss"].sums[0] for _, logs in step.parts)) / 4)
         return step
 
-    monkeypatch.setattr(engine, "minimise", watched)
+    monkeypatch.setattr(engine, "train_step", watched)
     return found
 
 

@@ -1,4 +1,4 @@
-"""The tables of this study's page from its kept answers; `python -m studies 2026-12-mutants` prints them.
+"""The tables of this study's page from its kept answers; `python -m studies 2026-11-mutants` prints them.
 
 `results/NAME.npz` has a row of scores for every draw, `results/s461.npz` the scores of every mutant of S461. Intervals
 are over 10,000 draws of proteins.

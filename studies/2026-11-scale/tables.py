@@ -1,4 +1,4 @@
-"""The tables of this study's pages from its kept answers; `python -m studies 2026-12-scale` prints them.
+"""The tables of this study's pages from its kept answers; `python -m studies 2026-11-scale` prints them.
 
 `results/probe` has METHOD-CHAINS-atom-small-SEED.npz of `benchmarks.probe --valid`, `results/heldout.tsv` the losses
 of every checkpoint on held-out chains. CHAINS ends in -4e if the run belongs to equal epochs alone. Intervals draw

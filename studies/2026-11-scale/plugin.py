@@ -1,6 +1,6 @@
 """The objectives of this study: DiffPreT and SiamDiff on nearly clean structures, with heads of 128.
 
-    python train.py --plugin studies/2026-12-scale/plugin.py --method siamdiff-scale --level atom --size small ...
+    python train.py --plugin studies/2026-11-scale/plugin.py --method siamdiff-scale --level atom --size small ...
 
 `HEAD` replaces --head-dim, which only the paper's two methods have. `siamdiff-clean-partner` asks one question more:
 is a view denoised better from a partner whose atoms have not been moved?

@@ -1,0 +1,175 @@
+"""The atoms of a file by columns. Every format becomes such a table; `policy.py` makes a protein of it.
+
+A column of texts has few different ones: they are kept once, and each row has the number of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+import numpy as np
+
+NO_NUMBER, OTHER_MODELS = "atoms without a residue number", "other models"  # reasons to leave atoms out
+WIDEST = 32  # bytes of a text that goes through numpy
+
+
+class Column(NamedTuple):
+    """A column of N texts."""
+
+    values: list[str]  # the different ones
+    index: np.ndarray  # (N,) which of them a row has
+
+    @staticmethod
+    def of(texts: Sequence, index: np.ndarray | None = None) -> Column:
+        """From the text of every row; or from some texts, and `index` (N,) that says which of them a row has."""
+        place: dict = {}
+        number = np.array([place.setdefault(text, len(place)) for text in texts], np.int64)
+        return Column(list(place), number if index is None else number[index])
+
+    @staticmethod
+    def constant(text: str, size: int) -> Column:
+        """The same text in every row."""
+        return Column([text], np.zeros(size, np.int64))
+
+    @staticmethod
+    def of_letters(letters: np.ndarray) -> Column:
+        """From bytes (N, width), which are padded with blanks or zeros."""
+        size, width = letters.shape
+        padded = np.zeros((size, 8 if width <= 8 else WIDEST), np.uint8)
+        padded[:, :width] = letters
+        keys = padded.view("u8" if width <= 8 else f"S{WIDEST}").ravel()
+        # A text is often that of the row before.
+        first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[:size])
+        different, index = np.unique(keys[first], return_inverse=True)
+        texts = different.view(f"S{padded.shape[1]}").tolist()
+        runs = np.diff(first, append=size)
+        return Column([text.decode("latin-1") for text in texts], np.repeat(index, runs))
+
+    def take(self, rows: np.ndarray) -> Column:
+        """Some rows."""
+        return Column(self.values, self.index[rows])
+
+    def map(self, function) -> Column:
+        """The column after `function` of every text."""
+        return Column.of([function(text) for text in self.values], self.index)
+
+    def where(self, test) -> np.ndarray:
+        """(N,) whether the text of a row passes `test`."""
+        return np.array([bool(test(text)) for text in self.values], bool)[self.index]
+
+    def texts(self, rows=slice(None)) -> list[str]:
+        """The text of each of some rows."""
+        return [self.values[i] for i in self.index[rows].tolist()]
+
+    def or_else(self, absent: np.ndarray, other: Column) -> Column:
+        """The column, with the texts of another one where `absent` (N,) is True."""
+        index = np.where(absent, other.index + len(self.values), self.index)
+        return Column.of([*self.values, *other.values], index)
+
+
+@dataclass(frozen=True)
+class Atoms:
+    """The atoms of one model as they stand in the file, by columns of N rows."""
+
+    chain: Column
+    number: np.ndarray  # of the residue
+    code: Column  # insertion code, a blank without one
+    residue: Column
+    atom: Column
+    altloc: Column
+    occupancy: np.ndarray
+    xyz: np.ndarray  # (N, 3) angstrom
+    element: Column
+    hetero: np.ndarray  # of a HETATM record
+    b_factor: Column  # or the pLDDT that an mmCIF file has for the residue
+    marks: tuple[Column, ...]  # tell molecules of one chain id apart: segment, number of TER before; or the label column
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def take(self, rows: np.ndarray) -> Atoms:
+        """Some rows: a mask, or their numbers in the order that is wanted."""
+        taken = {}
+        for field in fields(self):
+            column = getattr(self, field.name)
+            if isinstance(column, Column):
+                taken[field.name] = column.take(rows)
+            elif isinstance(column, np.ndarray):
+                taken[field.name] = column[rows]
+        return replace(self, **taken, marks=tuple(mark.take(rows) for mark in self.marks))
+
+
+# Its atoms, counts of what is left out, and whether the file calls itself a prediction: None if it does not say.
+Model = tuple[Atoms, Counter, bool | None]
+
+
+def one_key(*columns: np.ndarray) -> np.ndarray:
+    """Whole numbers from 0 on, one for every row (N,): rows that are equal in all columns have the same one."""
+    key = np.zeros(len(columns[0]), np.int64)
+    if not len(key):
+        return key
+    largest = 1
+    for column in columns:
+        lowest = int(column.min())
+        size = int(column.max()) - lowest + 1
+        if largest * size >= 2**62:  # it would not fit
+            _, key = np.unique(key, return_inverse=True)
+            _, column = np.unique(column, return_inverse=True)
+            lowest = 0
+            largest = size = len(key)
+        key = key * size + (column - lowest)
+        largest *= size
+    return np.unique(key, return_inverse=True)[1]
+
+
+def changes(*columns: np.ndarray) -> np.ndarray:
+    """The rows that differ from the row before in one of the columns; row 0 is the first of them."""
+    differs = np.zeros(len(columns[0]), bool)
+    differs[:1] = True
+    for column in columns:
+        differs[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(differs)
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+_DIGIT = np.zeros(256, np.uint8)  # what a letter counts
+_DIGIT[ord("0") : ord("9") + 1] = range(10)
+_RANK = np.full(256, 9, np.uint8)  # blanks, then a minus, then digits
+_RANK[[0, ord(" ")]], _RANK[ord("-")] = 0, 1
+_RANK[ord("0") : ord("9") + 1] = 2
+
+
+def whole_numbers(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bytes (width, ...), the last one a digit: the number without its sign, its sign, and what can be read.
+
+    Blanks, a minus, digits: in this order. Only blanks, or a minus, count as 0. Every letter has its own row, so that
+    numpy goes through many numbers at once.
+    """
+    rank = _RANK[letters]
+    before, behind = rank[:-1], rank[1:]
+    sound = (before <= behind).all(0) & (rank < 9).all(0) & ~((before == 1) & (behind == 1)).any(0)
+    size = np.zeros(letters.shape[1:])
+    for digits in _DIGIT[letters]:
+        size = size * 10 + digits
+    return size, np.where((rank == 1).any(0), -1.0, 1.0), sound
+
+
+def decimals(letters: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes (width, ...) that end with a point and `places` digits: the numbers, and which of them can be read.
+
+    A quotient of two whole numbers is rounded as Python rounds the decimal number: both to the last bit.
+    """
+    point = len(letters) - places - 1
+    before, sign, sound = whole_numbers(letters[:point])
+    digits = letters[point + 1 :]
+    sound &= (letters[point] == ord(".")) & (_RANK[digits] == 2).all(0)
+    if places == 0 and point > 0:  # at least one digit
+        sound &= _RANK[letters[point - 1]] == 2
+    size = before
+    for digit in _DIGIT[digits]:
+        size = size * 10 + digit
+    return sign * (size / 10.0**places), sound

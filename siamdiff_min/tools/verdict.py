@@ -1,0 +1,236 @@
+"""May I believe it? Whether the model of `siamdiff mutants` is better than chance, and than simpler ones.
+
+A model of mutants is asked for positions that were left out. What it explains of the values is compared with what it
+explains of the same values after they were dealt out anew to other positions.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..downstream.metrics import rmse, rows_of_groups, spearman
+from .mutation_model import BLOSUM62, Effects, Mutant, Prior, membership, positions_of, reach, standardised, summed
+
+MODEL = "the model"
+MEAN = "the mean"
+FLOOR = "types and burial"
+UNMEASURED = "no measurements"
+TABLES = 1000  # of values dealt out anew, for a verdict
+LEVEL = 0.025  # share of tables without meaning that are called better, and another that are called worse
+SHARES = (*np.arange(0, 0.95, 0.1), 0.95, 0.99)  # of the variance that positions may have, to choose from
+FEWEST = 24, 8  # mutants and positions for a verdict
+
+
+class Gain(NamedTuple):
+    """How much more of the variance the model explains than another; and how much on tables without meaning."""
+
+    value: float
+    low: float  # beyond these ends lies LEVEL of the tables, on either side
+    high: float
+
+
+class Trust(NamedTuple):
+    """How well the model predicts mutants at positions where nothing was measured, and what it is better than."""
+
+    rho: dict[str, float]  # of the model and what it is compared with
+    rmse: dict[str, float]
+    explained: float  # share of the variance
+    gain: dict[str, Gain]  # over each of the others
+    backwards: bool  # the values fall where encoders expect them to rise
+    covered: float  # share of the left-out values in their 90 % intervals
+
+    def better(self, name: str = MEAN) -> bool:
+        """Whether the model is better than another, by default than chance."""
+        return is_better(self.gain, name)
+
+    @property
+    def sentences(self) -> list[str]:
+        """How good the model is, and what it is better than, a sentence each."""
+        found = [f"positions left out: rho {self.rho[MODEL]:.2f}, root mean squared error {self.rmse[MODEL]:.3g}"]
+        by_chance = f"if values are dealt out to other positions, at most {max(self.gain[MEAN].high, 0):.0%}"
+        found.append(f"positions left out: {self.explained:.0%} of the variance is explained; {by_chance}")
+        for name, gain in self.gain.items():
+            if name == MEAN:
+                continue
+            if self.better(name):
+                side = "better than"
+            elif gain.value < min(gain.low, 0):
+                side = "worse than"
+            else:
+                side = "not told apart from"
+            found.append(f"{side} {name}: {gain.value:+.0%} of the variance; by chance at most {gain.high:+.0%}")
+        found.append(f"{self.covered:.0%} of the values left out lie in their 90 % intervals")
+        if self.backwards:
+            advice = "if lower is better, say --lower-is-better"
+            found.append(f"the values fall where encoders expect them to rise: {advice}")
+        return found
+
+
+def is_better(gains: dict[str, Gain], name: str) -> bool:
+    """Whether the model is better than another. If it is not better than chance, it is better than nobody."""
+    compared = (gains[MEAN], gains[name])
+    return all(gain.value > max(gain.high, 0) for gain in compared)
+
+
+def too_few(mutants: Sequence[Mutant]) -> str:
+    """Why nothing can be said of these mutants; "" if something can."""
+    mutants = {mutant for mutant in mutants if mutant}
+    positions = frozenset().union(*map(positions_of, mutants))
+    fewest_mutants, fewest_positions = FEWEST
+    if len(mutants) < fewest_mutants:
+        return f"too few to say: it takes {fewest_mutants} mutants at {fewest_positions} positions"
+    if len(positions) < fewest_positions:
+        return f"too few positions to say: the mutants are at {len(positions)}, it takes {fewest_positions}"
+    return ""
+
+
+def trust(model: Effects) -> Trust | None:
+    """Compare the model with others on positions left out; None if there are too few of them."""
+    if too_few(model.prior.mutants):
+        return None
+
+    # Of the mutants alone: the wild type has no position.
+    mutated = model.prior.mutated
+    y = model.y[mutated]
+    against = Comparison(model.prior.of_mutants())
+    gains = against.gains(y)
+    left_out = {MODEL: model.left_out[mutated], FLOOR: Effects(against.floor, y).left_out}
+
+    # A score has no units: its rank counts, and the error of the line that fits best.
+    rho = {name: spearman(x, y) for name, x in (left_out | against.scores).items()}
+    error = {name: rmse(x, y) for name, x in left_out.items()}
+    for name, line in against.lines.items():
+        error[name] = rmse(line @ y, y)
+
+    # An interval is told from the errors at other positions.
+    ratio = model.ratio[mutated]
+    inside = []
+    for rows in against.deal.groups:
+        others = np.delete(ratio, rows)
+        inside += [value <= reach(others) for value in ratio[rows]]
+    covered = float(np.mean(inside))
+    explained = float(against.model.explained(y[:, None])[0])
+    return Trust(rho, error, explained, gains, against.backwards(y), covered)
+
+
+class Comparison:
+    """The model of n mutants beside others: how much more it explains, whatever the values are."""
+
+    def __init__(self, model: Prior, tables: int = TABLES):
+        mutants = model.mutants
+        features = model.features
+        self.model = model
+        self.floor = Prior(features, mutants, floor=True, repeats=model.repeats)
+        self.deal = Deal(mutants, tables)
+        self.scores = {
+            UNMEASURED: summed(features.ranking, mutants),
+            "BLOSUM62": summed(BLOSUM62[features.wild], mutants),
+            MEAN: np.zeros(len(mutants)),
+        }
+
+        # Each score takes the line that fits best, and may know how many mutations a mutant has.
+        counts = np.array([len(mutant) for mutant in mutants])
+        self.lines = {}  # name -> (n, n) makes fitted values of values
+        for name, score in self.scores.items():
+            columns = np.column_stack([np.ones(len(mutants)), counts, score])
+            self.lines[name] = columns @ np.linalg.pinv(columns)
+
+    def gains(self, y: np.ndarray) -> dict[str, Gain]:
+        """The model beside each of the others, for values y (n,).
+
+        Without meaning are tables that hold only what the other one knows: its fit stays, and the rest is dealt out
+        (Freedman and Lane 1983, J. Bus. Econ. Stat. 1:292).
+        """
+        found = {}
+        for name in (FLOOR, *self.lines):
+            fit = self.fit(name, y)
+            tables = np.column_stack([y, fit[:, None] + self.deal(y - fit)])
+            found[name] = among_chance(self.model.explained(tables) - self.explained(name, tables))
+        return found
+
+    def fit(self, name: str, y: np.ndarray) -> np.ndarray:
+        """What another model makes of the values it was fitted to (n,)."""
+        if name != FLOOR:
+            return self.lines[name] @ y
+        value, _ = Effects(self.floor, y).predict(self.floor.mutants)
+        return value
+
+    def explained(self, name: str, tables: np.ndarray) -> np.ndarray:
+        """The share of the variance of tables (n, T) that another one explains: (T,)."""
+        if name == FLOOR:
+            return self.floor.explained(tables)
+        values = standardised(tables)
+        rest = values - self.lines[name] @ values
+        return 1 - (rest**2).mean(0)
+
+    def backwards(self, y: np.ndarray) -> bool:
+        """Whether values fall with the ranking without measurements, more than by chance."""
+        fit = self.lines[MEAN] @ y
+        tables = np.column_stack([y, fit[:, None] + self.deal(y - fit)])
+        rise = among_chance(self.scores[UNMEASURED] @ standardised(tables))
+        return rise.value < rise.low
+
+
+class Deal:
+    """Deals values out anew to the same mutants: what if nothing were to be known of a position from others?
+
+    Whole positions are exchangeable, and mutants in them too (Winkler et al. 2014, NeuroImage 92:381). So the values of
+    a position go to another one together, as far as they fit there; the others go anywhere. Before, values are made
+    independent by the share of the variance of positions that is the likeliest (REML); after, they are made alike again
+    (Abney 2015, Genet. Epidemiol. 39:249). If all positions have as many mutants, that changes nothing.
+    """
+
+    def __init__(self, mutants: Sequence[Mutant], tables: int = TABLES):
+        member = membership(mutants)
+        self.variance, self.axes = np.linalg.eigh(member @ member.T)
+        self.variance = np.maximum(self.variance, 0)
+        self.groups = rows_of_groups([str(sorted(positions_of(mutant))) for mutant in mutants])
+        random = np.random.default_rng(0)
+        self.orders = np.stack([self.order(random) for _ in range(tables)], axis=1)  # (n, tables)
+
+    def order(self, random: np.random.Generator) -> np.ndarray:
+        """The mutant whose value each mutant gets (n,)."""
+        count = sum(map(len, self.groups))
+        order = np.full(count, -1)
+        used = np.zeros(count, dtype=bool)
+
+        # Each position takes from another one, in any order, as many values as both have.
+        for group, giver in zip(self.groups, random.permutation(len(self.groups))):
+            values = random.permutation(self.groups[giver])[: len(group)]
+            order[group[: len(values)]] = values
+            used[values] = True
+
+        order[order < 0] = random.permutation(np.flatnonzero(~used))
+        return order
+
+    def __call__(self, y: np.ndarray) -> np.ndarray:
+        """Values (n,) less their mean, dealt out anew: (n, tables)."""
+        spread, rest = self.likeliest(self.axes.T @ y)
+        independent = self.axes @ (rest / spread)
+        dealt = independent[self.orders]
+        return self.axes @ (spread[:, None] * (self.axes.T @ dealt))
+
+    def likeliest(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The spread of values along every axis (n,), and the values y (n,) less their mean, both along the axes."""
+        ones = self.axes.sum(0)
+        found = []
+        for share in SHARES:
+            variance = 1 - share + share * self.variance
+            weight = (ones**2 / variance).sum()
+            rest = y - ones * (ones * y / variance).sum() / weight
+            square = max((rest**2 / variance).sum(), 1e-300)  # 0 if all values are the same
+            cost = np.log(variance).sum() + np.log(weight) + (len(y) - 1) * np.log(square)
+            found.append((cost, np.sqrt(variance), rest))
+        _, spread, rest = min(found, key=lambda option: option[0])
+        return spread, rest
+
+
+def among_chance(values: np.ndarray) -> Gain:
+    """The first of `values` (1 + T,), and the ends that it must pass: the others are what chance gives.
+
+    The first one counts among them (Phipson and Smyth 2010, Stat. Appl. Genet. Mol. Biol. 9:39).
+    """
+    drawn = np.sort(values[1:])
+    beyond = int(LEVEL * len(values))
+    return Gain(float(values[0]), float(drawn[beyond - 1]), float(drawn[-beyond]))

@@ -1,0 +1,108 @@
+"""A frozen encoder: its batch norm measured without training, its output as features, a linear head in closed form."""
+
+from argparse import Namespace
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.optim.swa_utils import update_bn
+from torch.utils.data import Dataset
+
+from ..downstream import linear
+from ..downstream.sample import Sample
+from ..downstream.tasks import Task
+from ..files import ConfigError
+from . import checkpoint, results
+from .batches import epoch_batches
+from .loader import load_batches
+from .ranks import Ranks
+
+
+def calibrate(config: Namespace, task: Task, dataset: Dataset, ranks: Ranks) -> None:
+    """Measure the means and variances of batch norm over 100 training batches, for a frozen encoder without training.
+
+    With mean 0 and variance 1 instead, values would grow from layer to layer. All processes see the same batches.
+    """
+    batches = epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
+    keys = [[(0, int(i)) for i in batch] for batch in batches]
+    with closing(load_batches(dataset, keys, config, ranks.device)) as loaded:
+        proteins = (sample.protein.to(ranks.device) for sample, _ in loaded)
+        update_bn(map(task.encoder.builder.select_nodes, proteins), task.encoder)
+
+
+class Embedded(Dataset):
+    """Samples whose `protein` is the input of the head (structures * B, d). The processes that load them make it."""
+
+    def __init__(self, samples: Dataset, task: Task, amp: str):
+        self.samples = samples
+        self.task = task
+        self.amp = amp
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        return self.samples[key]
+
+    def collate(self, items: list[Sample]) -> tuple[Sample, list[str]]:
+        sample, names = self.samples.collate(items)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=self.amp == "bf16"):
+            return replace(sample, protein=self.task.represent(sample)), names
+
+
+def embed(config: Namespace, task: Task, dataset: Dataset, ranks: Ranks) -> results.Predictions:
+    """The input of the head for each sample, as its prediction. On a CPU samples go alone, as in `siamdiff embed`."""
+    if ranks.device.type != "cpu":
+        return results.predict(task, dataset, config, ranks, task.represent)
+    alone = Namespace(**{**vars(config), "batch_size": 1})
+    return results.predict(task, Embedded(dataset, task, config.amp), alone, ranks, attrgetter("protein"))
+
+
+def fit_head(config: Namespace, task: Task, datasets: dict, classes: tuple, ranks: Ranks) -> results.Predictions:
+    """Embed the structures with the frozen encoder, then fit the linear head in closed form; write OUT/best.pt.
+
+    Returns predictions for the test split. Without --folds the head is that of the two other splits. With --folds it is
+    that of all structures, but each structure is predicted by a head of those in other folds, never by one that has
+    seen its sequence. Raises ConfigError if there are too few structures.
+    """
+    if checkpoint.checkpoints(Path(config.out)):
+        raise ConfigError(f"{config.out} holds checkpoints of another run: choose another --out")
+    learnt = [datasets["test"]] if config.folds else [datasets["train"], datasets["valid"]]
+    if not config.init_from:
+        calibrate(config, task, learnt[0], ranks)
+
+    # Features, targets in the units of the head, and the sequence of every row.
+    parts = [embed(config, task, dataset, ranks) for dataset in learnt]
+    sequence = {}
+    for dataset in learnt:
+        sequence |= zip(dataset.store.names, dataset.store.sequences)
+    groups = np.array([sequence[name] for part in parts for name in part.groups])
+    x = np.concatenate([part.prediction for part in parts])
+    target = torch.from_numpy(np.concatenate([part.target for part in parts]))
+    y = task.standardise(target.to(ranks.device)).cpu().numpy()
+
+    # The head of all rows, for later; with --folds, outputs for all rows by heads of other folds.
+    fit = partial(linear.fit, kind=task.options["kind"], num_classes=len(classes))
+    try:
+        head = fit(x, y, groups)
+        outputs = config.folds and linear.out_of_fold(fit, x, y, groups, config.folds)
+    except ValueError as error:
+        raise ConfigError(f"--freeze: {error}") from error
+    layer = task.head.layers[-1]
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(head.weight))
+        layer.bias.copy_(torch.from_numpy(head.bias))
+    penalties = ", ".join(f"{penalty:g}" for penalty in sorted({*head.penalty}))
+    ranks.say(f"head        linear, of {len(y)} samples, penalty {penalties}")
+    if ranks.rank == 0:
+        results.write_model(config, task, classes, 0.0, {})
+    ranks.all_gather([])  # the others wait until it is there
+
+    if not config.folds:
+        return results.predict(task, datasets["test"], config, ranks)
+    prediction = task.to_prediction(torch.from_numpy(outputs).to(ranks.device))
+    return replace(parts[0], prediction=prediction.double().cpu().numpy())
