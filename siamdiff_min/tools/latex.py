@@ -12,7 +12,7 @@ from scipy.stats import rankdata
 
 from ..files import printable, write_file
 from ..training.wording import less_is_better, title_of
-from .comparison import NOTE, Row, compare
+from .comparison import NOTE, Row, compare, same_noise
 from .runs import RunFolder
 
 PAPER = {  # measure -> its name in Tables 1 and 2
@@ -70,6 +70,8 @@ def columns_of(what: str, runs: Sequence[RunFolder], measures: Sequence[str]) ->
     for measure in measures:
         rows = {methods[row.run]: row for row in compare(runs, measure)}
         less = less_is_better(measure, runs[0].results["direction"])
+        if not all(same_noise(runs[0], run) for run in runs):
+            less = None  # no ranks
         columns.append(Column(escaped(above), title_in_paper(measure, measures), less, rows))
     return columns
 

@@ -145,23 +145,27 @@ def read_proteins(path: Path) -> dict:
 def joined(runs: Sequence[RunFolder]) -> RunFolder:
     """Pre-training runs that differ in their seed alone, as one run."""
     by_seed = {str(run.config["seed"]): run for run in runs}
-    first = runs[0]
     results = defaultdict(dict)
     results["held_out"] = {seed: run.results["held_out"].get("", {}) for seed, run in by_seed.items()}
     results["mean"] = mean_of([*results["held_out"].values()])
     results["constant"] = mean_of([run.results["constant"] for run in by_seed.values()])
+    results["proteins"] = joined_proteins([run.results["proteins"] for run in by_seed.values()])
     results["unfinished"] = next(filter(None, (run.results["unfinished"] for run in runs)), "")
-
-    # Every protein, if all seeds have seen the same ones.
-    proteins = [run.results["proteins"] for run in by_seed.values()]
-    if proteins[0] and all(of_seed.get("split") == proteins[0]["split"] for of_seed in proteins):
-        for name, of_first in proteins[0].items():
-            of_seeds = [of_seed[name] for of_seed in proteins]
-            results["proteins"][name] = of_first if name in ("split", "count") else np.concatenate(of_seeds)
-
     lines = {seed: run.lines[""] for seed, run in by_seed.items()}
-    config = {**first.config, "seed": " ".join(by_seed)}
-    return first._replace(config=config, results=results, lines=lines)
+    config = {**runs[0].config, "seed": " ".join(by_seed)}
+    return runs[0]._replace(config=config, results=results, lines=lines)
+
+
+def joined_proteins(of_seeds: Sequence[Mapping]) -> dict:
+    """The values of every seed and protein; nothing if the seeds have not all seen the same proteins."""
+    first = of_seeds[0]
+    if not first or any(of_seed.get("split") != first["split"] for of_seed in of_seeds):
+        return {}
+    found = {}
+    for name, value in first.items():
+        same = name in ("split", "count")
+        found[name] = value if same else np.concatenate([of_seed[name] for of_seed in of_seeds])
+    return found
 
 
 def mean_of(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:

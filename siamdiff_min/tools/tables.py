@@ -42,7 +42,11 @@ def comparison_rows(runs: Sequence[RunFolder], measures: Sequence[str]) -> list[
     for measure in measures:
         title = title_of(measure, measures)
         for row in compare(runs, measure):
-            verdict = side(measure, row.gain_interval, runs[0].results["direction"]) if row.gain_interval else ""
+            verdict = ""
+            if row.gain_interval:
+                verdict = f"{side(measure, row.gain_interval, runs[0].results['direction'])} it"
+            elif row.run != runs[0].name:
+                verdict = "not the same noise" if row.gain is None else "no interval"
             lines.append(
                 [
                     title,
@@ -50,20 +54,15 @@ def comparison_rows(runs: Sequence[RunFolder], measures: Sequence[str]) -> list[
                     str(row.seeds),
                     show(measure, row.mean),
                     "" if row.std is None else show(measure, row.std),
-                    ends(row.interval, ".4g"),
+                    "" if row.interval is None else " to ".join(show(measure, end) for end in row.interval),
                     "" if row.baseline is None else show(measure, row.baseline),
                     "" if row.gain is None else f"{row.gain:+.3g}",
-                    ends(row.gain_interval, "+.3g"),
-                    f"{verdict} it" if verdict else "",
+                    "" if row.gain_interval is None else " to ".join(f"{end:+.3g}" for end in row.gain_interval),
+                    verdict,
                 ]
             )
             title = ""  # said once
     return lines
-
-
-def ends(interval: Sequence[float] | None, form: str) -> str:
-    """An interval as text; "" of none."""
-    return "" if interval is None else " to ".join(format(end, form) for end in interval)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

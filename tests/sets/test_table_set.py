@@ -13,6 +13,7 @@ import pytest
 import torch
 from Bio.PDB import PDBParser
 from Bio.PDB.mmcifio import MMCIFIO
+from Bio.PDB.MMCIFParser import MMCIFParser
 from conftest import needs_filters, real_protein
 
 from benchmarks.pdb import write_pdb
@@ -21,8 +22,9 @@ from siamdiff_min.downstream.sample import pack_samples
 from siamdiff_min.downstream.tasks import KINDS as TARGETS
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.files import ConfigError, StoreError, StructureError
+from siamdiff_min.files import ConfigError, StoreError, StructureError, read_rows
 from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
+from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.sets.label_table import SPLITS
 from siamdiff_min.sets.samples import SAMPLES
@@ -354,6 +356,29 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     model = ["--eval-only", str(out / "seed-0" / "best.pt"), "--labels", "lab.csv", "--data", "files"]
     assert cli.main(["finetune", *model, "--missing", "n.d.", *QUICK]) == 0
     assert "was fitted to all structures of its table" in capsys.readouterr().out
+
+
+def test_predictions_of_residues_colour_copies(lab, monkeypatch, capsys):
+    """--pdb: the prediction of every residue is the B factor of all its atoms, in a file of the same kind."""
+    monkeypatch.chdir(lab)
+    rows = ["name\tchain\tnumber\tvalue"]
+    for path in sorted((lab / "files").iterdir()):
+        for k, (chain, number, code) in enumerate(read_structure(path).positions):
+            rows.append(f"{path.name}\t{chain}\t{number}{code.strip()}\t{k}.5")
+    (lab / "residues.tsv").write_text("\n".join(rows))
+    frozen = ["--task", "table", "--labels", "residues.tsv", "--data", "files", "--freeze", "--folds", "4"]
+    frozen += ["--init-from", "siamdiff-residue", *QUICK, "--out", "residues"]
+    assert finetune.main([*frozen, "--predict", "files/p4.pdb", "files/p2.cif", "--pdb"]) == 0
+    assert capsys.readouterr().out.count("coloured    1 files: residues/predicted-p") == 2
+    for name, parser in (("p4.pdb", PDBParser(QUIET=True)), ("p2.cif", MMCIFParser(QUIET=True))):
+        (copy,) = Path("residues").glob(f"predicted-*/{name}")
+        table = read_rows(copy.parent.with_suffix(".tsv")).values()
+        expected = {row[0]: float(row[-1]) for row in table if row[0] != "id"}
+        for atom in parser.get_structure("x", copy).get_atoms():
+            _, number, code = atom.parent.id
+            place = f"{name[:2]}:{atom.parent.parent.id}:{number}{code.strip()}"
+            assert atom.bfactor == pytest.approx(expected[place], abs=0.006)
+        assert np.ptp([*expected.values()]) > 1
 
 
 def test_several_properties_are_learned_together(lab, monkeypatch):

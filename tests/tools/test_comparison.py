@@ -2,7 +2,10 @@
 
 import csv
 import json
+import os
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from siamdiff_min.tools.comparison import Row, compare, difference, interval_of,
 from siamdiff_min.tools.runs import RunFolder, folder_of_method, read_proteins, read_runs
 from siamdiff_min.training.config import pretrain_options
 
+ROOT = Path(__file__).parents[2]
 MEASURES = ("sequence_loss", "structure_loss")
 
 
@@ -120,6 +124,21 @@ def test_the_difference_of_paired_proteins_is_narrower():
     assert (rows[1].sources, rows[1].seeds, rows[1].std) == ("held-out proteins", 1, None)
     second.results["proteins"]["split"] = "other proteins"
     assert compare([first, second], "x_loss")[1].gain_interval is None
+
+
+def test_runs_at_another_noise_are_not_compared(tmp_path):
+    """One that was stopped in stage 1, whose constant is another one: no difference, no rank."""
+    proteins = np.random.default_rng(0).random((8, 4))
+    paths = [pretrained(tmp_path / name, proteins + k) for k, name in enumerate("abc")]
+    metrics = paths[1] / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("2.9", "1.8"))
+    runs = read_runs(paths)
+    found = {row.run: (row.gain, row.gain_interval) for row in compare(runs, "sequence_loss")}
+    assert found["a"] == found["b"] == (None, None) and found["c"][0] == pytest.approx(2)
+    (column,) = latex.columns_of("pre-training", runs, ["sequence_loss"])
+    assert latex.ranks_of(column) == {}
+    (column,) = latex.columns_of("pre-training", runs[::2], ["sequence_loss"])
+    assert latex.ranks_of(column) == {"a": 1, "c": 2}
 
 
 # ---- valid.tsv, seeds ------------------------------------------------------------------------------------------------
@@ -251,3 +270,32 @@ def test_one_method_on_two_tasks_is_one_row(tmp_path):
     assert rf"siamdiff & {best} & {best} & \textbf{{1.0}} \\" in lines
     assert r"siamdiff $-$ scratch & $+0.250$ & $+0.250$ &  \\" in lines
     assert re.search("<h2>Side by side", (tmp_path / "page.html").read_text())
+
+
+@pytest.mark.full
+def test_the_ablation_of_the_page(tmp_path):
+    """The block of docs/commands.md, each run with three steps of stage 2: a table of two methods with intervals."""
+    page = (ROOT / "docs" / "commands.md").read_text()
+    (block,) = re.findall(r"<!-- run: ablation -->\n```bash\n(.*?)^```$", page, flags=re.M | re.S)
+    few = "--level residue --epochs 0 1 --max-steps 3 --num-workers 0 --device cpu --threads 1"
+    assert block.count("--size tiny ") == 1
+    script = f'siamdiff() {{ {sys.executable} -m siamdiff_min "$@"; }}\nset -e\n' + block
+    script = script.replace("--size tiny ", f"--size tiny {few} ")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, check=True)
+    with open(tmp_path / "ablation.csv", newline="") as file:
+        rows = {(row["run"], row["measure"]): row for row in csv.DictReader(file)}
+    assert {run for run, _ in rows} == {"none", "small-noise"}
+    for measure in MEASURES:
+        row = rows["small-noise", measure]
+        assert row["seeds"] == "3" and row["difference over"] == "held-out proteins and seeds"
+        losses = {}
+        for run in ("none", "small-noise"):
+            of_seeds = [read_proteins(tmp_path / "runs" / f"{run}-{seed}" / "valid.tsv")[measure] for seed in range(3)]
+            losses[run] = np.concatenate(of_seeds)
+        gain = losses["small-noise"].mean() - losses["none"].mean()
+        assert float(row["difference"]) == pytest.approx(gain)
+        assert float(row["difference low"]) < gain < float(row["difference high"])
+        assert float(row["mean"]) == pytest.approx(losses["small-noise"].mean())
+    tabular = (tmp_path / "ablation.tex").read_text()
+    assert r"small-noise $-$ none" in tabular and tabular.count("scriptsize") >= 6 and r"\textbf{1.0}" in tabular

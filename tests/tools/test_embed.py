@@ -26,7 +26,7 @@ from siamdiff_min.files import ConfigError, StructureError, import_plugins
 from siamdiff_min.protein.constants import ATOM_NAMES
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.sources import Source, bundle_path
-from siamdiff_min.tools import embed
+from siamdiff_min.tools import color, embed
 from siamdiff_min.tools.embed import Embedder
 
 
@@ -317,7 +317,24 @@ def test_a_csv_has_a_row_for_every_structure(weights, tmp_path, files):
     assert head[:3] == ["name", "v1", "v2"] and [row[0] for row in rows] == found["id"] == names
     assert np.array_equal(np.array([row[1:] for row in rows], dtype=np.float32), np.array(found["mean"], np.float32))
     with pytest.raises(SystemExit, match=r"a \.csv holds the mean of every structure"):
-        embed_here(*given, "--checkpoint", weights, "--out", tmp_path / "e.csv", "--include", "per_residue")
+        embed_here(*given, "--checkpoint", weights, "--out", tmp_path / "e.csv", "--include", "mean", "per_residue")
+
+
+def test_a_csv_has_a_row_for_every_residue(weights, tmp_path, files):
+    """The rows of the .npz, with structure, chain, number, insertion code and type before them; again over itself."""
+    given = [*files[:2], "--checkpoint", weights, "--include", "per_residue", "--out"]
+    for name in ("e.csv", "e.csv", "e.npz"):
+        assert embed_here(*given, tmp_path / name) == 0
+    head, *rows = csv.reader((tmp_path / "e.csv").read_text().splitlines())
+    with np.load(tmp_path / "e.npz") as arrays:
+        names = np.repeat(arrays["id"], np.diff(arrays["residue_offset"])).tolist()
+        vectors = arrays["per_residue"]
+        expected = [arrays[f"residue_{x}"].tolist() for x in ("chain", "number", "insertion_code", "type")]
+    assert head == ["name", "chain", "number", "code", "type", *(f"v{k + 1}" for k in range(vectors.shape[1]))]
+    assert [[*row[:2], int(row[2]), *row[3:5]] for row in rows] == [list(row) for row in zip(names, *expected)]
+    assert np.array_equal(np.array([row[5:] for row in rows], np.float32), vectors)
+    residue, kind = color.residue_of(dict(zip(head, rows[0])))[1:]  # what siamdiff color takes
+    assert residue == (rows[0][1], rows[0][2] + rows[0][3]) and kind == rows[0][4]
 
 
 def test_models_of_low_confidence_are_left_out_if_asked(weights, tmp_path, capsys):
