@@ -132,17 +132,32 @@ class PositionFeatures:
         Changes are alike in volume and hydropathy: of the difference, and of the new type. The `floor` compares types
         in place of features, and of the new type.
         """
-        properties = standardised(np.array([VOLUME, HYDROPATHY]).T)
-        differences = properties[None] - properties[:, None]
-        change = standardised(differences.reshape(400, 2))
-        if floor:
-            letters = np.eye(20)  # two types are 1 apart in two columns
-            position = [letters[self.wild]]
-            new = letters
-        else:
-            position = [main_directions(features) for features in self.features]
-            new = properties
-        return likeness(*position, standardised(self.neighbours)), likeness(change, np.tile(new, (20, 1)))
+        return self.kernels_of_floor if floor else self.kernels_of_model
+
+    @cached_property
+    def kernels_of_model(self) -> tuple[np.ndarray, np.ndarray]:
+        """By the features of both encoders."""
+        directions = [main_directions(features) for features in self.features]
+        return likeness(*directions, standardised(self.neighbours)), likeness_of_changes(type_properties())
+
+    @cached_property
+    def kernels_of_floor(self) -> tuple[np.ndarray, np.ndarray]:
+        """By types. Two types are 1 apart in two of 20 columns."""
+        letters = np.eye(20)
+        return likeness(letters[self.wild], standardised(self.neighbours)), likeness_of_changes(letters)
+
+
+def type_properties() -> np.ndarray:
+    """Volume and hydropathy of the 20 types, standardised: (20, 2)."""
+    return standardised(np.array([VOLUME, HYDROPATHY]).T)
+
+
+def likeness_of_changes(new: np.ndarray) -> np.ndarray:
+    """How alike two changes of type are (400, 400): by what changes, and by columns of the `new` type (20, d)."""
+    properties = type_properties()
+    differences = properties[None] - properties[:, None]
+    change = standardised(differences.reshape(400, 2))
+    return likeness(change, np.tile(new, (20, 1)))
 
 
 def main_directions(features: np.ndarray) -> np.ndarray:
