@@ -132,17 +132,32 @@ class PositionFeatures:
         Changes are alike in volume and hydropathy: of the difference, and of the new type. The `floor` compares types
         in place of features, and of the new type.
         """
-        properties = standardised(np.array([VOLUME, HYDROPATHY]).T)
-        differences = properties[None] - properties[:, None]
-        change = standardised(differences.reshape(400, 2))
-        if floor:
-            letters = np.eye(20)  # two types are 1 apart in two columns
-            position = [letters[self.wild]]
-            new = letters
-        else:
-            position = [main_directions(features) for features in self.features]
-            new = properties
-        return likeness(*position, standardised(self.neighbours)), likeness(change, np.tile(new, (20, 1)))
+        return self.kernels_of_floor if floor else self.kernels_of_model
+
+    @cached_property
+    def kernels_of_model(self) -> tuple[np.ndarray, np.ndarray]:
+        """By the features of both encoders."""
+        directions = [main_directions(features) for features in self.features]
+        return likeness(*directions, standardised(self.neighbours)), likeness_of_changes(type_properties())
+
+    @cached_property
+    def kernels_of_floor(self) -> tuple[np.ndarray, np.ndarray]:
+        """By types. Two types are 1 apart in two of 20 columns."""
+        letters = np.eye(20)
+        return likeness(letters[self.wild], standardised(self.neighbours)), likeness_of_changes(letters)
+
+
+def type_properties() -> np.ndarray:
+    """Volume and hydropathy of the 20 types, standardised: (20, 2)."""
+    return standardised(np.array([VOLUME, HYDROPATHY]).T)
+
+
+def likeness_of_changes(new: np.ndarray) -> np.ndarray:
+    """How alike two changes of type are (400, 400): by what changes, and by columns of the `new` type (20, d)."""
+    properties = type_properties()
+    differences = properties[None] - properties[:, None]
+    change = standardised(differences.reshape(400, 2))
+    return likeness(change, np.tile(new, (20, 1)))
 
 
 def main_directions(features: np.ndarray) -> np.ndarray:
@@ -180,8 +195,9 @@ class Prior:
     """What the model assumes of n mutants before their values are known.
 
     Two effects are alike if their positions are, if their changes of type are, and if both are. Effects also follow the
-    ranking without measurements; the `floor` knows neither that nor the encoders. The noise of a mutant that was
-    measured `repeats` (n,) times is that much smaller; of a value that is known for certain repeats are infinite.
+    ranking without measurements; the `floor` knows neither that nor the encoders. The noise of a mutant is that of
+    each of its mutations together. If it was measured `repeats` (n,) times, it is that much smaller; of a value that is
+    known for certain repeats are infinite.
     """
 
     def __init__(self, features: PositionFeatures, mutants: Sequence[Mutant], floor: bool = False, repeats=None):
@@ -199,7 +215,7 @@ class Prior:
     def with_noise(self, noise: float) -> Choice:
         """All that follows from the mutants and the variance of the noise alone."""
         covariance = self.covariance(self.mutants, self.mutants, noise)
-        inverse = np.linalg.inv(covariance + np.diag(noise / self.repeats))
+        inverse = np.linalg.inv(covariance + np.diag(noise * noise_parts(self.mutants) / self.repeats))
         return Choice(noise, inverse, *leave_out_errors(inverse, leaving(self.mutants)))
 
     def of_mutants(self) -> "Prior":
@@ -305,7 +321,7 @@ class Effects:
             variance = np.diag(self.covariance(part, part)) - known
             variance = np.maximum(variance, 0)
             if noise:
-                variance = variance + self.noise
+                variance += self.noise * noise_parts(part)
             halves.append(self.reach * self.scale * np.sqrt(variance))
         return np.concatenate(values), np.concatenate(halves)
 
@@ -324,6 +340,14 @@ def side_by_side(mutants: Sequence[Mutant]) -> SideBySide:
     every = [mutation for mutant in mutants for mutation in mutant]
     position, new = np.array(every, dtype=int).reshape(-1, 2).T
     return SideBySide(position, new, np.repeat(np.eye(len(mutants)), counts, axis=1))
+
+
+def noise_parts(mutants: Sequence[Mutant]) -> np.ndarray:
+    """The variance of each mutant's noise (n,), in those of a single mutant: what the model lacks of each mutation.
+
+    The wild type has that of a measurement, taken to be the same.
+    """
+    return np.array([max(len(mutant), 1) for mutant in mutants], dtype=float)
 
 
 def summed(score: np.ndarray, mutants: Sequence[Mutant]) -> np.ndarray:

@@ -27,7 +27,7 @@ from .verdict import Trust
 
 BETTER = "better than chance: worth using at new positions"
 NOT_BETTER = "not told apart from chance: do not use it at new positions"
-FAR = 10  # a value this many standard deviations from the median, by the MAD, is named: no value of 27 assays is
+FAR = 10  # standard deviations from the median, by the MAD, from which a value is named. In 27 assays the most is 7.9
 SKEWED = 2.0  # skewness above which positive values are asked for their logarithms: of an exponential law it is 2
 ONE_SIDED = 0.75  # share of the next batch that has one of 4 types: about 0.2 in a random one
 
