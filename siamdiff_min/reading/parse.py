@@ -1,7 +1,7 @@
-"""Reading structures: PDB and mmCIF files, plain or gzip-compressed, and objects of Biopython.
+"""Reading structures: PDB, mmCIF and BinaryCIF files, plain or gzip-compressed, and objects of Biopython.
 
-Each becomes rows, one per atom (`pdb.py`, `cif.py`). One function, `policy.assemble`, makes a protein of them, so PDB
-and mmCIF of one entry give the same `Protein`. Whatever the file holds, the outcome is a `Structure` or a
+Each becomes columns of atoms (`pdb.py`, `cif.py`, `bcif.py`). One function, `policy.assemble`, makes a protein of them,
+so all files of one entry give the same `Protein`. Whatever the file holds, the outcome is a `Structure` or a
 `StructureError`.
 """
 
@@ -17,6 +17,7 @@ import numpy as np
 from Bio.PDB.Entity import Entity
 
 from ..files import StructureError, blame_machine, structure_errors
+from .bcif import binary_cif_models, is_binary_cif
 from .cif import is_mmcif, mmcif_models
 from .columns import OTHER_MODELS, Model
 from .pdb import pdb_models
@@ -26,7 +27,7 @@ from .structure import Structure
 
 
 def read_structure(source, data: str | bytes | None = None, model: int = 0, chain=None) -> Structure:
-    """Read a PDB or mmCIF file, plain or gzip-compressed. Its content tells which, not its extension.
+    """Read a PDB, mmCIF or BinaryCIF file, plain or gzip-compressed. Its content tells which, not its extension.
 
     Args:
         source: a path, an open file, or a Structure, Model or Chain of Biopython.
@@ -44,7 +45,8 @@ def read_structure(source, data: str | bytes | None = None, model: int = 0, chai
         with structure_errors(path, "unreadable"):
             data = source.read() if data is None and hasattr(source, "read") else data
         content = _content(path, data)
-        models = mmcif_models(path, content) if is_mmcif(content) else pdb_models(path, content)
+        read = binary_cif_models if is_binary_cif(content) else mmcif_models if is_mmcif(content) else pdb_models
+        models = read(path, content)
     with warnings.catch_warnings(), np.errstate(all="ignore"), structure_errors(path, "unreadable"):
         warnings.simplefilter("ignore")
         models = list(islice(models, None if model < 0 else model + 1))  # later models are not looked at
@@ -94,6 +96,8 @@ def _content(path: str, data: str | bytes | None) -> bytes:
     except OSError as error:
         blame_machine(path, error)
         raise StructureError(path, "cannot be opened", error.strerror or str(error)) from error
+    if is_binary_cif(content):
+        return content
     content = content.removeprefix(b"\xef\xbb\xbf").rstrip(b"\0")  # byte order mark; a last block that a tool filled
     if not content or content.isspace():
         raise StructureError(path, "empty")

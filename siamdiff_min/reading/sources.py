@@ -23,7 +23,7 @@ from .parse import read_structure
 from .structure import Structure
 
 # If a structure has several files, the first of these endings is taken.
-_PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1")
+_PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1", ".bcif")
 FOLDCOMP, LOOKUP = ".fcz", ".lookup"  # a file of Foldcomp; the table of names beside a database of such files
 ENDINGS = (*_PLAIN, *(f"{ending}.gz" for ending in _PLAIN), FOLDCOMP)
 GZIPPED = (".tar.gz", ".tgz")
