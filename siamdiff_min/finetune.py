@@ -33,6 +33,7 @@ from .training import checkpoint, engine, frozen, results
 from .training.config import FINETUNE, finetune_options, flag, for_seed, printed
 from .training.evaluation import evaluate
 from .training.ranks import Ranks, launch, world_size
+from .training.run import provenance, started_from
 
 OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong way round (differences.md, row 21)
 
@@ -88,7 +89,8 @@ def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples
 
     # The results of all seeds, then predictions for other structures.
     if tested and ranks.rank == 0:
-        ranks.say(results.write_results(Path(config.out) / "results.json", config, task, tested, epochs))
+        path = Path(config.out) / "results.json"
+        ranks.say(results.write_results(path, config, task, tested, epochs, made_with(config, ranks)))
     new = [apply(of_seed, path, task, data, ranks) for path in config.predict or ()]
     pages = [*Path(config.out).glob("report.html"), *Path(config.out).rglob("predicted-*.tsv")]
     older = sorted(str(path) for path in {*pages}.difference(new))
@@ -98,6 +100,14 @@ def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples
         plugin = f" {flag('plugin', config.plugin)}" if config.plugin else ""
         ranks.say(f"new files   siamdiff finetune --eval-only {best} --predict STRUCTURES{plugin}")
     return 0
+
+
+def made_with(config: Namespace, ranks: Ranks) -> dict:
+    """What the run was made with; of every seed the file it started from, if each has its own."""
+    made = provenance(for_seed(config, config.seeds[0]), ranks)
+    if "{seed}" in (config.init_from or ""):
+        made["started_from"] = {str(seed): started_from(for_seed(config, seed)) for seed in config.seeds}
+    return made
 
 
 def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks: Ranks) -> Path:
