@@ -285,7 +285,7 @@ def commits(config: Namespace) -> dict[str, str]:
 
 
 def started_from(config: Namespace) -> dict[str, str | int] | None:
-    """The file of --init-from or --eval-only: its checksum; its method, or task and seed, and its steps, if it has any."""
+    """The file of --init-from or --eval-only: its checksum, and by which method, task, seed and steps it came about."""
     file = getattr(config, "eval_only", None) or config.init_from
     if not file:
         return None

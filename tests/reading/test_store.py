@@ -171,7 +171,7 @@ def test_a_name_that_is_not_utf8(folder, capsys):
 def test_a_path_that_torch_cannot_take_is_no_damage(folder, tmp_path):
     """As of a folder with an umlaut where LC_ALL=C. The way out is named, and the store stays."""
     place = tmp_path / os.fsdecode(b"\xfcber.store")
-    with pytest.raises(StoreError, match="torch takes only paths in UTF-8. Set PYTHONUTF8=1, or") as error:
+    with pytest.raises(StoreError, match=r"torch takes only paths in UTF-8. Set PYTHONUTF8=1, or") as error:
         open_store(folder, place)
     assert "damaged" not in str(error.value) and "remove" not in str(error.value)
 
