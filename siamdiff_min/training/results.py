@@ -161,14 +161,14 @@ def write_results(
 
 def decisive(config: Namespace, task: Task) -> dict:
     """The options without those that play no part: a head in closed form has no epochs, steps and learning rate."""
-    options = vars(config).copy()
+    unused = set()
     if task.options.get("linear"):
-        unused = ["epochs", "lr", "global_batch_size"]
+        unused = {"epochs", "lr", "global_batch_size"}
         if config.init_from:  # else batches measure the batch norm of the encoder
-            unused.append("batch_size")
-        for name in unused:
-            del options[name]
-    return options
+            unused.add("batch_size")
+    elif getattr(config, "eval_only", None):
+        unused = {"epochs", "lr", "global_batch_size"}
+    return {name: value for name, value in vars(config).items() if name not in unused}
 
 
 def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[str, np.ndarray]]:
