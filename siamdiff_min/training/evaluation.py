@@ -21,7 +21,7 @@ from .loader import load_batches
 from .metrics_file import in_order
 from .ranks import Ranks, Record, totals
 
-DRAWS = 4  # of the noise of a held-out protein
+DRAWS = 4  # of the noise of a held-out protein; docs/outputs.md has what chance is left, and what they cost
 
 
 @contextmanager
