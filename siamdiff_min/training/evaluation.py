@@ -72,6 +72,7 @@ def evaluate(
 
     Empty if nothing is held out.
     """
+    # Each batch is a protein, or as many as are compared with one another.
     batches = valid_keys(data.indices, getattr(objective, "compared", 1))
 
     def measure(b: int, batch, names: list[str]) -> list[Measured]:
@@ -83,10 +84,13 @@ def evaluate(
             found.append(Measured(b, ",".join(names), draw, record))
         return found
 
+    # The means over everything that was measured, on all processes.
     of_batches = each_batch(objective, batches, data.dataset, config, ranks, measure)
     measured = [one for of_batch in of_batches for one in of_batch]
     found = totals([one.record for one in measured], ranks)
     values = {name: statistic.value(total) for name, (statistic, total) in found.items()}
+
+    # And a row for each protein and draw.
     if file is not None:
         rows = ranks.all_gather([one.row(found) for one in measured])
         if ranks.rank == 0:

@@ -82,9 +82,11 @@ def _patiently(batches: Iterator, number: int) -> Iterator:
     """
     said = False
     while True:
+        # The CPU time of all processes, now that this batch is asked for.
         asked = {process.pid: _cpu_seconds(process.pid) for process in batches._workers} if number else {}
         seen = asked
         batch = None
+        # torch gives up after PATIENCE; ask again while one of them works.
         while batch is None:
             try:
                 batch = next(batches)

@@ -113,13 +113,17 @@ def launch(
 
     Raises ConfigError without the GPU; SiamDiffError if another process, or one that loads data, has ended or hangs.
     """
+    # Which process this is, and what holds for all its computations.
     world = world_size()
-    rank, local = (int(os.environ.get(name, 0)) if world > 1 else 0 for name in ("RANK", "LOCAL_RANK"))
+    rank = int(os.environ["RANK"]) if world > 1 else 0
+    local = int(os.environ.get("LOCAL_RANK", 0)) if world > 1 else 0
     if threads:
         torch.set_num_threads(threads)
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+
+    # Its device, and how the processes exchange tensors.
     if choose_device(device) == "cuda":
         count = torch.cuda.device_count()
         started = max(local + 1, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))  # on this machine; all see the same
@@ -135,6 +139,8 @@ def launch(
         keep_freed_memory()
         if amp == "bf16":
             keep_few_plans()
+
+    # The processes meet.
     if world > 1:
         try:
             with impatient(rank, world):
@@ -144,6 +150,8 @@ def launch(
                 dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
         except RuntimeError as error:
             raise SiamDiffError(f"the processes of this run cannot meet: {error!s:.300}") from error
+
+    # They run; errors that tell of other processes become a sentence.
     try:
         yield Ranks(chosen, rank, world)
     except RuntimeError as error:
@@ -155,6 +163,8 @@ def launch(
             cause = "its own message tells why; if it left none, it was killed, as by a lack of memory"
             raise SiamDiffError(f"lost another process of this run: {cause} ({reason})") from error
         raise
+
+    # They part.
     if world > 1:  # not in a `finally`: on an error the other processes are not waited for
         dist.barrier()
         gc.collect()  # DDP holds on to the group, whose threads have to end before the interpreter does

@@ -132,7 +132,9 @@ class Run:
 
     def restore(self) -> None:
         """Go on from the checkpoint that --resume asks for, if it exists."""
-        out, resume = Path(self.config.out), self.config.resume
+        # Which one; the same for all processes.
+        out = Path(self.config.out)
+        resume = self.config.resume
         if resume not in ("auto", "never") and Path(resume).resolve() == out.resolve():
             resume = "auto"
         if resume == "auto":
@@ -146,6 +148,8 @@ class Run:
             raise ConfigError(f"not all processes see the same checkpoints in {out}: it must lie on a shared disk")
         if saved is None:
             return
+
+        # Whether it is of this run: the same options, data and code.
         path, state = saved
         check_resumable(self.config, state["config"], path)
         before = dict(zip(self.trained_on, state["data"]))
@@ -154,6 +158,8 @@ class Run:
             words = "; ".join(f"{name} was {before[name]!s:.12}, is {self.trained_on[name]!s:.12}" for name in changed)
             help = f"Choose another --out, or start from its weights with --init-from {path}"
             raise ConfigError(f"cannot resume {path} with other data: {words}. {help}")
+
+        # All that the run has come to.
         load_weights(self.objective, state["objective"], str(path))
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler:
