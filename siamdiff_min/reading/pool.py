@@ -30,7 +30,7 @@ def read_all(sources: Sequence[Source], processes: int = 1, work: Callable | Non
     while done < len(sources):
         pool = _start_pool(1 if alone else processes)
         if pool is None:
-            yield from map(work, sources[done:])
+            yield from (_on_one_thread(work, source) for source in sources[done:])
             return
         try:
             for first in [done] if alone else range(done, len(sources), WINDOW):
@@ -65,6 +65,16 @@ def _start_pool(processes: int) -> ProcessPoolExecutor | None:
             reason = getattr(error, "strerror", None) or error
             print(f"warning: one process reads, no others can be started here (/dev/shm: {reason})", file=sys.stderr)
         return None
+
+
+def _on_one_thread(work: Callable, source: Source):
+    """What `work` gives here: to the last bit what it gives in a process of its own."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return work(source)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _begin_reading() -> None:

@@ -9,8 +9,8 @@ It is a dict that `torch.save` wrote, of the proteins of some hundred sources, o
     first_residue     (B + 1,) row of the first residue of every protein
     residues, atoms   (R + 1,) and (N,) the fields of `Protein` in RESIDUE and ATOM, row by row, as bytes
 
-A crop needs the three tables alone. `map_tables` maps them where they lie in the file, a zip that packs nothing: 0.05 ms
-and 1 kB for a process, where `torch.load` makes lists of names and chains. No code is ever run.
+A crop needs the three tables alone. `map_tables` maps them where they lie in the file, a zip without packing. It takes
+0.05 ms and 1 kB of a process, where `torch.load` makes lists of names and chains. No code is ever run.
 """
 
 import hashlib
