@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
 

@@ -427,9 +427,16 @@ def test_whole_proteins_without_a_length_and_batches(folder):
     assert_equal(batch.unpack()[0], store[4])
 
 
+class Described(Namespace):
+    """What `split` asks of a store."""
+
+    def __len__(self):
+        return len(self.names)
+
+
 def test_the_split_is_stable_and_near_the_share_that_was_asked(folder):
     keys = [hashlib.sha256(str(i).encode()).hexdigest()[:16] for i in range(1000)]
-    many = Namespace(names=[str(i) for i in range(1000)], sequences=keys)
+    many = Described(names=[str(i) for i in range(1000)], sequences=keys)
     train, valid = split(many, 0.3)
     assert sorted(train + valid) == list(range(1000)) and train == sorted(train) and 250 < len(valid) < 350
     assert split(many, 0.0) == (list(range(1000)), []) and {*valid} > {*split(many, 0.2)[1]}
@@ -444,7 +451,7 @@ BUNDLED = {row["file"].split("/")[1].removesuffix(".pdb.gz"): row for row in bun
 
 
 def test_the_bundle_has_the_split_of_its_index():
-    sides = split(Namespace(names=sorted(BUNDLED)), 0.5)
+    sides = split(Described(names=sorted(BUNDLED)), 0.5)
     for side, name, size in zip(sides, ("train", "valid"), (173, 22), strict=True):
         assert {BUNDLED[sorted(BUNDLED)[i]]["split"] for i in side} == {name} and len(side) == size
 
