@@ -78,7 +78,7 @@ class _Lines:
         return np.isin(words & 0xFFFFFF, [int.from_bytes(mark[:3].encode(), "little") for mark in _MARKS])
 
     def _are_doubtful(self, words: np.ndarray, start: np.ndarray) -> np.ndarray:
-        """Lines that `_STRAY` may match: no letter stands first, or AT or HE, or there are points where atoms have them."""
+        """Lines that `_STRAY` may match: no letter, AT or HE stands first, or there are points where atoms have them."""
         small = words | 0x2020  # two letters as small ones
         first = small & 0xFF
         doubtful = (first < ord("a")) | (first > ord("z"))
@@ -136,7 +136,7 @@ def _read_model(path: str, lines: _Lines, begin: int, end: int) -> tuple[Atoms, 
             if read is not None:
                 residue_number[row], code[row], xyz[row] = read
         elif number not in experiments and not (marks.get(number) == "TER" and kept[:row].any()):
-            if _STRAY.match(lines.text(number)):
+            if _STRAY.match(lines.text(number)):  # noqa: SIM102
                 raise ValueError(f"line {number + 1} looks like an atom, but is no ATOM or HETATM record")
     dropped = Counter({NO_NUMBER: int((~kept).sum())})
 
