@@ -550,6 +550,53 @@ def test_the_page_runs_as_printed(kept, ranking, tmp_path, monkeypatch, capsys):
     assert "better than chance" in report and rows[0][0] in report and "The next batch" in report
 
 
+def run(tmp_path: Path, kept: Path, rows: list, *options: str) -> Path:
+    """The folder of the command's results for a table of these rows."""
+    out = tmp_path / "out"
+    out.mkdir()
+    shutil.copy(kept, out / "log-odds.npz")
+    table = tmp_path / "lab.csv"
+    table.write_text("\n".join(["name,value", *(f"{name},{value}" for name, value in rows)]))
+    assert main(["mutants", str(EXAMPLE), "--measured", str(table), "--out", str(out), *options]) == 0
+    return out
+
+
+def test_values_of_no_use_say_so_above_the_batch(kept, tmp_path, capsys):
+    values = np.random.default_rng(1).normal(size=len(MEASURED))
+    out = run(tmp_path, kept, [(name, value) for (name, _), value in zip(MEASURED, values)])
+    sentence = "not told apart from chance: do not use it at new positions"
+    assert capsys.readouterr().out.splitlines()[0] == sentence
+    first, header, *rows = (out / "next.tsv").read_text().splitlines()
+    assert first == sentence and header.startswith("mutation\tpredicted") and len(rows) == 96
+    page = (out / "report.html").read_text()
+    assert page.index(sentence) < page.index("<p class=note>")
+    assert f"The next batch: {sentence}" in page
+
+
+def test_the_wild_type_is_printed_and_maps_are_relative_to_it(kept, tmp_path, capsys):
+    """Three rows WT, each of them a repeat."""
+    values = [-0.5, -0.3, -0.4]
+    out = run(tmp_path, kept, [*MEASURED, *(("WT", value) for value in values)], "--lower-is-better")
+    printed = capsys.readouterr().out
+    (line,) = re.findall("^wild type .*$", printed, flags=re.M)
+    value, low, high = map(float, re.findall(r"-?\d+\.\d+", line))
+    assert line.endswith(", measured 3 times") and low < -0.4 < high and abs(value + 0.4) < 0.1
+    assert high - low < 1.0
+    page = (out / "report.html").read_text()
+    assert line in page and "Blue: better than the wild type" in page
+
+    shutil.rmtree(out)
+    out = run(tmp_path, kept, MEASURED, "--lower-is-better", "--wild-type", "0")
+    assert "\nwild type 0, as given\n" in capsys.readouterr().out
+    with np.load(out / "model.npz", allow_pickle=False) as model:
+        assert abs(model["wild_type"]) < 1e-6
+
+    shutil.rmtree(out)
+    out = run(tmp_path, kept, MEASURED, "--lower-is-better")
+    assert "so maps are relative to the mean of what was measured" in capsys.readouterr().out
+    assert "Blue: better than the mean of what was measured" in (out / "report.html").read_text()
+
+
 def test_the_tables_of_the_study_are_those_of_its_answers():
     page = (ROOT / "studies" / "2026-12-mutants" / "results.md").read_text()
     tables = importlib.import_module("studies.2026-12-mutants.tables")
