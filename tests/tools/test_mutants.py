@@ -21,7 +21,7 @@ from siamdiff_min.encoders.weights import load_encoder, load_encoder_file
 from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import ONE_LETTER
 from siamdiff_min.reading.structure import Structure, join
-from siamdiff_min.tools import mutation_model
+from siamdiff_min.tools import mutation_model, verdict
 from siamdiff_min.tools.mutation_model import (
     LEVEL,
     Effects,
@@ -412,6 +412,8 @@ def test_the_example_is_better_than_chance_and_than_its_floor(kept, ranking):
 
 
 def test_twelve_are_too_few_and_noise_is_not_told_apart_from_chance(kept):
+    one = rank_mutants(EXAMPLE, MEASURED[:1], kept=kept)
+    assert one.verdict.startswith("too few to say") and one.model is None
     few = rank_mutants(EXAMPLE, MEASURED[::8], lower_is_better=True, kept=kept)
     assert few.verdict == "too few to say: it takes 24 mutants at 8 positions" and few.trust is None
     said = []
@@ -456,7 +458,8 @@ def test_what_cannot_be_learned_from_is_left_out_and_counted(kept):
         rank_mutants(EXAMPLE, [*MEASURED, ("A2G", 1.0), *odd], kept=kept)
 
 
-def test_a_typing_error_and_missing_logarithms_are_named(kept):
+def test_a_typing_error_and_missing_logarithms_are_named(kept, monkeypatch):
+    monkeypatch.setattr(verdict, "trust", lambda model: None)
     name, _ = MEASURED[40]
     wrong = [*MEASURED[:40], (name, 300.0), *MEASURED[41:]]
     (note,) = rank_mutants(EXAMPLE, wrong, kept=kept).notes
@@ -480,7 +483,9 @@ def test_repeats_weigh_with_the_noise_over_their_number():
         np.testing.assert_allclose(difference, expected, atol=1e-6 * LEVEL**2)
 
 
-def test_the_next_batch_is_as_it_is_wished(kept):
+def test_the_next_batch_is_as_it_is_wished(kept, monkeypatch):
+    monkeypatch.setattr(verdict, "trust", lambda model: None)  # a second each
+
     def batch(**wishes) -> list[str]:
         return [row["mutation"] for row in rank_mutants(EXAMPLE, MEASURED, kept=kept, **wishes).next]
 
