@@ -31,6 +31,8 @@ from siamdiff_min.tools.mutation_model import (
     leave_out_errors,
     leaving,
     log_odds,
+    main_directions,
+    standardised,
 )
 from siamdiff_min.tools.mutation_names import Positions
 from siamdiff_min.tools.ranking import Ranking, known_features, one_sided, rank_mutants
@@ -136,6 +138,26 @@ def test_positions_left_out_in_closed_form_are_those_of_a_refit(floor):
         assert model.left_out[i] == pytest.approx(expected, abs=1e-8)
         spread = model.scale * np.sqrt(kernel[i, i] - weights @ kernel[stay, i])
         assert model.left_out_spread[i] == pytest.approx(spread, abs=1e-8)
+
+
+def test_what_is_left_out_is_not_known():
+    """Neither the values of a position nor their share in the level of all help to predict them."""
+    features = random_features(30)
+    known = some_mutants(features, 60)
+    for choice in Prior(features, known).choices:
+        left_out = leaving(known)
+        np.testing.assert_allclose(choice.errors[left_out], np.eye(60)[left_out], atol=1e-6)
+        assert np.abs(choice.errors.sum(1)).max() < 0.01  # a constant added to all values is no error
+
+
+def test_main_directions_are_exact():
+    """A randomised solver, which scikit-learn takes for features as wide as these, differs by 1e-2."""
+    x = np.random.default_rng(0).normal(size=(120, 600))
+    found = main_directions(x)
+    u, size, _ = np.linalg.svd(standardised(x), full_matrices=False)
+    expected = u[:, :8] * size[:8]
+    expected /= expected.std()
+    np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-9)
 
 
 def test_mutants_of_the_same_positions_leave_alone():
