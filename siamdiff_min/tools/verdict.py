@@ -63,14 +63,14 @@ class Trust(NamedTuple):
         for name, gain in self.gain.items():
             if name == MEAN:
                 continue
+            helps, may_not_help = MEANING[name]
             if self.better(name):
-                side = "better than"
+                said = f"better than {name}: {helps}"
             elif gain.value < min(gain.low, 0):
-                side = "worse than"
+                said = f"worse than {name}: {may_not_help}"
             else:
-                side = "not told apart from"
-            meaning = MEANING[name][side != "better than"]
-            found.append(f"{side} {name}: {meaning} ({gain.value:+.0%}; by chance at most {gain.high:+.0%})")
+                said = f"not told apart from {name}: {may_not_help}"
+            found.append(f"{said} ({gain.value:+.0%} of the variance; by chance at most {gain.high:+.0%})")
         found.append(f"{self.covered:.0%} of the values left out lie in their 90 % intervals")
         if self.backwards:
             advice = "if lower is better, say --lower-is-better"

@@ -151,7 +151,7 @@ def test_what_is_left_out_is_not_known():
 
 
 def test_main_directions_are_exact():
-    """A randomised solver, which scikit-learn takes for features as wide as these, differs by 1e-2."""
+    """The randomised solver, which scikit-learn takes for features as wide as these, is not."""
     x = np.random.default_rng(0).normal(size=(120, 600))
     found = main_directions(x)
     u, size, _ = np.linalg.svd(standardised(x), full_matrices=False)
