@@ -134,7 +134,7 @@ def false_verdicts(against: Comparison, table: Table) -> dict[str, tuple[bool, b
     said = {}
     for name in NAMES:  # chance is the first: who is not better than chance is better than nobody
         said[name] = said.get(MEAN, True) and against.gain(name, table.y).is_more
-    if table.of_type is None:
+    if table.of_type is None or not said[MEAN]:
         return {name: (better, better) for name, better in said.items()}
 
     # The truth at positions that were not touched, of the types that have one.
