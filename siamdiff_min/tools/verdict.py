@@ -5,6 +5,7 @@ explains of the same values after they were dealt out anew to other positions.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -131,7 +132,6 @@ class Comparison:
         mutants = model.mutants
         features = model.features
         self.model = model
-        self.floor = Prior(features, mutants, floor=True, repeats=model.repeats)
         self.deal = Deal(mutants, tables)
         self.scores = {
             UNMEASURED: summed(features.ranking, mutants),
@@ -145,6 +145,11 @@ class Comparison:
         for name, score in self.scores.items():
             columns = np.column_stack([np.ones(len(mutants)), counts, score])
             self.lines[name] = columns @ np.linalg.pinv(columns)
+
+    @cached_property
+    def floor(self) -> Prior:
+        """The model that knows types and burial alone."""
+        return Prior(self.model.features, self.model.mutants, floor=True, repeats=self.model.repeats)
 
     def gains(self, y: np.ndarray) -> dict[str, Gain]:
         """The model beside each of the others, for values y (n,)."""
