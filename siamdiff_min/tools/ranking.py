@@ -192,14 +192,13 @@ def rank_mutants(
             if taken[i] <= per_position:
                 chosen.append(row)
 
-    if not chosen:
-        raise ConfigError("no mutant is left for the next batch: all are measured, or none is of the wanted ones")
-    chosen = chosen[:batch]
+    if rows and not chosen:
+        raise ConfigError("no mutant is left for the next batch: all that are wanted were measured")
     return Ranking(
         positions=numbering,
         effects=np.where(np.eye(20)[features.wild], 0, effects.reshape(-1, 20)),
         rows=rows,
-        next=chosen,
+        next=chosen[:batch],
         measured=names,
         model=model,
         trust=trusted,
