@@ -21,9 +21,7 @@ MAX_BOND = 1.8  # from C to the next N; 1.33 in proteins
 MIN_CA_STEP, MAX_CA_STEP = 2.6, 4.2  # from CA to the next CA; nearer are alternatives. 2.9 (cis) and 3.8 in proteins
 
 
-def repair(
-    path: str, atoms: Atoms, chain: str | Sequence[str] | None, restore_codes: bool
-) -> tuple[Atoms, np.ndarray]:
+def repair(path: str, atoms: Atoms, chain: str | Sequence[str] | None, restore_codes: bool) -> tuple[Atoms, np.ndarray]:
     """The atoms, with each residue once in its chain, and which of them (N,) are given an insertion code here.
 
     Codes are made anew with `restore_codes` alone. Raises StructureError if nothing tells two residues apart, but only
@@ -54,7 +52,7 @@ def _again(atoms: Atoms, molecule: Column) -> Iterator[int]:
 
 
 def _tell_apart(path: str, atoms: Atoms, chain: str | Sequence[str] | None) -> Column:
-    """The column of chains, with one molecule in each. If a chain has a residue twice, a mark of its atoms splits it."""
+    """The chains, with one molecule in each. If a chain has a residue twice, a mark of its atoms splits it."""
     twice: dict[str, int] = {}
     for row in _again(atoms, atoms.chain):
         twice.setdefault(atoms.chain.values[atoms.chain.index[row]], row)
