@@ -81,7 +81,7 @@ class _Lines:
         return every[start].view(np.uint8).reshape(-1, width)
 
     def _are_doubtful(self, words: np.ndarray, start: np.ndarray) -> np.ndarray:
-        """Lines that `_STRAY` may match: they begin with no letter, or AT or HE, or have points where atoms have them."""
+        """Lines that `_STRAY` may match: they begin with no letter, AT or HE, or have points where atoms have them."""
         small = words | 0x2020  # two letters as small ones
         first = small & 0xFF
         doubtful = (first < ord("a")) | (first > ord("z"))
