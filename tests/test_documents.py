@@ -111,7 +111,8 @@ def test_neighbours_run_as_printed(tmp_path):
     np.savez(tmp_path / "e.npz", id=[e.id for e in found], mean=[e.mean for e in found])
     (tmp_path / "b.pdb.gz").rename(tmp_path / "new.pdb.gz")
     said = recipe("nearest.py", tmp_path, "e.npz", "new.pdb.gz").splitlines()
-    assert said[0] == "+1.00 b" and len(said) == 5
+    assert said[0] == "e.npz, of an older version, names no encoder, so siamdiff-residue is taken"
+    assert said[1].startswith("5 structures are too few") and said[2] == "+1.00 b" and len(said) == 7
 
 
 def test_a_source_of_ones_own_is_a_store_to_train_on(tmp_path):
