@@ -37,7 +37,7 @@ def module_name(path: Path) -> str:
 
 
 def imported(path: Path) -> list[tuple[str, bool]]:
-    """Absolute names of the modules a file imports, and whether at module level. Those for type checkers do not count."""
+    """Absolute names of the modules a file imports, and whether at module level; without those for type checkers."""
     tree = ast.parse(path.read_text())
     top = {id(node) for node in tree.body}
     for_types = [x for x in tree.body if isinstance(x, ast.If) and ast.unparse(x.test) == "TYPE_CHECKING"]
