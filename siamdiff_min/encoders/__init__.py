@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 
 from ..conventions import CONVENTIONS
 from ..files import ConfigError
@@ -89,6 +90,7 @@ def remembering(name: str, build: Callable[..., Encoder]) -> Callable[..., Encod
     Raises ConfigError if the graphs of an encoder are of another level than it is asked for.
     """
 
+    @wraps(build, updated=())  # `build` may be a class, whose attributes stay its own
     def build_and_remember(level: str, size: str = "paper", preset: str = "paper") -> Encoder:
         encoder = build(level, size, preset)
         own = encoder.builder.level
