@@ -78,7 +78,7 @@ REFUSED = {  # a table, its kind, the message
     "name;value\na;1,234,567\nb;2,345,678": (None, f"row 2: '1,234,567' is no number, and {NUMBERS}"),
     "name,value\na,1\nb,1_000": (None, f"row 3: '1_000' is no number, and {NUMBERS}"),
     "name,value\na,1_0\nb,1_000": (None, "row 2: '1_0' is no number"),
-    "name,value\na,1\nb,>100": (None, "row 3: '>100' is no number"),
+    "name,value\na,1\nb,>100 nM": (None, "row 3: '>100 nM' is no number"),
     "name,value\na,30%\nb,35.5%\nc,30%": (None, "row 2: '30%' has a unit: write numbers alone"),
     "name,value\na,1.5 \u00b0C\nb,2 \u00b0C": (None, "row 2: '1.5 \u00b0C' has a unit"),
     "name;value\na;1,5 ± 0,3\nb;2 ± 1": (None, "row 2: '1,5 ± 0,3' has a unit"),
