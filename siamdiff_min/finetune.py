@@ -31,6 +31,7 @@ from .sets.sets import SETS
 from .training import checkpoint, engine, frozen, results
 from .training.config import FINETUNE, finetune_options, flag, for_seed, printed
 from .training.evaluation import evaluate
+from .training.given import GivenFeatures
 from .training.ranks import Ranks, launch, world_size
 
 OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong way round (differences.md, row 21)
@@ -40,6 +41,10 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status, 128 + n after signal n."""
     config = finetune_options(argv, __doc__.splitlines()[0], world_size())
     model = weights.read_weights(config.eval_only, weights.MODEL) if config.eval_only else None
+    if model and model.get("features"):
+        raise ConfigError(
+            f"{config.eval_only} was fitted to vectors of {model['features']}: it has no encoder to apply"
+        )
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         for path in config.predict or ():
             open_store(path, build=False, beside=False)  # nothing there is an error now, not after training
@@ -99,7 +104,7 @@ def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples
     older = sorted(str(path) for path in {*pages}.difference(new))
     if older and not config.eval_only:
         ranks.say(f"warning     older than this model, make them anew: {', '.join(older)}")
-    if not new and config.task in FINETUNE["predict"].only:
+    if not new and config.task in FINETUNE["predict"].only and not config.features:
         plugin = f" {flag('plugin', config.plugin)}" if config.plugin else ""
         ranks.say(f"new files   siamdiff finetune --eval-only {best} --predict STRUCTURES{plugin}")
     return 0
@@ -201,8 +206,13 @@ def check_labels(config: Namespace, data: LabelledData, model: dict) -> None:
 def build_task(config: Namespace, data: LabelledData, datasets: dict[str, Samples], ranks: Ranks) -> Task:
     """Encoder and head: from scratch, or with the encoder of --init-from."""
     torch.manual_seed(config.seed)
-    encoder = weights.new_encoder(config, ranks.say)
+    if config.features:
+        encoder = GivenFeatures(config.features, data.options["residues"])
+    else:
+        encoder = weights.new_encoder(config, ranks.say)
     task = TASKS[config.task](encoder, len(data.classes) or None, **data.options)
+    if config.features:
+        task.represent = encoder.represent
     if config.init_from:
         checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
     if config.freeze:
@@ -221,7 +231,8 @@ def build_task(config: Namespace, data: LabelledData, datasets: dict[str, Sample
     training = "" if config.eval_only else f", {trained:,} parameters to train"
     ranks.say(f"task        {config.task}, {config.level} level, seed {config.seed}{training}")
     start = config.eval_only or config.init_from or "scratch"
-    ranks.say(f"encoder     {config.encoder}, size {config.size}, from {start}")
+    source = f"{config.encoder}, size {config.size}, from {start}"
+    ranks.say(f"encoder     {f'none, vectors of {config.features}' if config.features else source}")
     return task.to(ranks.device)
 
 

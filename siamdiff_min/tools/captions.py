@@ -98,7 +98,7 @@ def verdict(run: Run, measure: str) -> str:
         gain = [value - constant, value - constant]
     if not gain:
         return f"{words}<p class=not>the constant answer has {show(measure, constant)}</p>"
-    side = wording.side(measure, gain, run.results["direction"])
+    side = wording.against_baseline(run.results, measure) or wording.side(measure, gain, run.results["direction"])
     return f"{words}<p class={style_of(side)}>{side} the constant answer ({show(measure, constant)})</p>"
 
 

@@ -76,7 +76,7 @@ def fit_head(
     if checkpoint.checkpoints(Path(config.out)):
         raise ConfigError(f"{config.out} holds checkpoints of another run: choose another --out")
     learned = [datasets["test"]] if config.folds else [datasets["train"], datasets["valid"]]
-    if not config.init_from:
+    if not config.init_from and not config.features:
         calibrate(config, task, learned[0], ranks)
 
     # Features, targets in the units of the head, and the sequence of every row.

@@ -92,6 +92,8 @@ def write_model(config: Namespace, task: Task, classes: tuple, epochs: float, va
         **task.known,
         "state": task.state_dict(),
     }
+    if getattr(config, "features", None):
+        content["features"] = config.features
     weights.write_weights(f"{config.out}/best.pt", weights.MODEL, content)
 
 
