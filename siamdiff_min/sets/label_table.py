@@ -29,7 +29,6 @@ BOUND = re.compile(r"^\s*[<>≤≥]=?\s*(?=[-+.,\d])")  # of >100, <= 0.5
 DATE = re.compile(r"\d{1,2}-[A-Z][a-z]{2}(-\d+)?|[A-Z][a-z]{2}-\d{2}|\d{4}-\d\d-\d\d.*|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 TELLING = {  # titles that people give to a column -> the title that it needs
     **dict.fromkeys(("resid", "resi", "resnum", "res_num", "residue_number", "position", "pos", "resseq"), "number"),
-    **dict.fromkeys(("number",), "chain"),  # without chains a column `number` is not read
     **dict.fromkeys(("chains", "chain_id", "chainid"), "chain"),
 }
 # Standard deviations from the median, as told from the median absolute deviation. Of a normal distribution one value in
@@ -210,10 +209,12 @@ def _without_repeats(path, rows: Sequence[Row], unread: Sequence[str]) -> tuple[
     # Are they repeats at all?
     one, two, *_ = repeated[0]
     problem = f"row {two.number} is of {two.name:.100} {two.place}".rstrip() + f", like row {one.number}"
-    apart = [title for title in unread if title.lower() in TELLING]
-    if apart:
-        meant = TELLING[apart[0].lower()]
-        raise StructureError(path, "malformed table", f"{problem}: is {apart[0]!r} the {meant}? Call it {meant!r}")
+    for title in unread:
+        if title.lower() == "number":  # it is read beside a column `chain` only
+            raise StructureError(path, "malformed table", f"{problem}: numbers of residues need a column 'chain' too")
+        if title.lower() in TELLING:
+            meant = TELLING[title.lower()]
+            raise StructureError(path, "malformed table", f"{problem}: is {title!r} the {meant}? Call it {meant!r}")
 
     merged = []
     for same in together.values():
@@ -384,9 +385,7 @@ def _odd_numbers(known: Mapping[int, float]) -> list[str]:
     notes = []
     low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
     if values.min() > 0 and high > 20 * low and high - middle > 3 * (middle - low):
-        notes.append(
-            f"all are above 0, and most between {low:.3g} and {high:.3g}: take logs? An error is the same for all"
-        )
+        notes.append(f"all are above 0, and most between {low:.3g} and {high:.3g}: take logs?")
         values = np.log(values)
     distance = np.abs(values - np.median(values))
     spread = 1.4826 * np.median(distance)  # the standard deviation of a normal distribution
