@@ -38,12 +38,16 @@ def first_three(names: Sequence[str]) -> str:
 class SiamDiffError(ValueError):
     """Something the user can mend: options, a file, a full disk. The message says what and where."""
 
+    everywhere = False  # whether all processes of torchrun raise it, so that one message is enough
+
     def __str__(self) -> str:
         return "\n".join(map(printable, super().__str__().split("\n")))
 
 
 class ConfigError(SiamDiffError):
     """Options that do not fit together, or do not fit the files."""
+
+    everywhere = True
 
 
 class StoreError(SiamDiffError):
@@ -52,6 +56,8 @@ class StoreError(SiamDiffError):
 
 class CheckpointError(SiamDiffError):
     """A file of weights that is damaged, or not what it should be."""
+
+    everywhere = True
 
 
 class WriteError(SiamDiffError):
@@ -86,6 +92,11 @@ class UnwantedError(StructureError):
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
+def speaks_first() -> bool:
+    """Whether this is the first process of torchrun on its machine: another machine may have other files."""
+    return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
+
+
 class Parser(argparse.ArgumentParser):
     """Options cannot be abbreviated, so a new one changes no old command. A misspelt one is told the nearest."""
 
@@ -103,6 +114,8 @@ class Parser(argparse.ArgumentParser):
             known = re.findall(r"--([\w-]+)", self.format_help())
             sign = "--"
         near = difflib.get_close_matches(wrong, known, 1)  # without the dashes, which all options share
+        if not speaks_first():
+            sys.exit(2)
         super().error(f"{message}. Did you mean {sign}{near[0]}?" if near else message)
 
 
@@ -121,7 +134,7 @@ def import_plugins(paths: Sequence[str | Path]) -> None:
 def console() -> Iterator[None]:
     """The frame of all commands: a SiamDiffError ends them with its sentence and status 1.
 
-    What is wrong with the options is wrong in all processes of torchrun, and the first one says it.
+    What all processes of torchrun would say, the first one of each machine says.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # not of a notebook
@@ -130,10 +143,9 @@ def console() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except SiamDiffError as error:
-        first = os.environ.get("RANK", "0") == "0"
-        if isinstance(error, ConfigError) and not first:
+        if error.everywhere and not speaks_first():
             sys.exit(1)
-        ahead = "" if first else "\n"  # the first process may show a bar on this line
+        ahead = "" if os.environ.get("RANK", "0") == "0" else "\n"  # the first may show a bar on this line
         sys.exit(f"{ahead}error: {error}")
     except KeyboardInterrupt:  # `train` and `embed` say first what they keep
         print("stopped", file=sys.stderr)

@@ -34,6 +34,7 @@ from .training.config import FINETUNE, finetune_options, flag, for_seed, printed
 from .training.evaluation import evaluate
 from .training.given import GivenFeatures
 from .training.ranks import Ranks, launch, world_size
+from .training.run import provenance, started_from
 
 OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong way round (differences.md, row 21)
 
@@ -95,7 +96,7 @@ def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples
     # The results of all seeds; a model of a table keeps the verdict. Then predictions for other structures.
     if tested and ranks.rank == 0:
         path = Path(config.out) / "results.json"
-        ranks.say(results.write_results(path, config, task, tested, epochs))
+        ranks.say(results.write_results(path, config, task, tested, epochs, made_with(config, ranks)))
         for seed in tested if closed_form else ():
             results.keep_verdict(Path(for_seed(config, seed).out) / "best.pt", task, path, tested[seed])
     ranks.all_gather([])  # the others wait for it
@@ -109,6 +110,14 @@ def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples
         plugin = f" {flag('plugin', config.plugin)}" if config.plugin else ""
         ranks.say(f"new files   siamdiff finetune --eval-only {best} --predict STRUCTURES{plugin}")
     return 0
+
+
+def made_with(config: Namespace, ranks: Ranks) -> dict:
+    """What the run was made with; of every seed the file it started from, if each has its own."""
+    made = provenance(for_seed(config, config.seeds[0]), ranks)
+    if "{seed}" in (config.init_from or ""):
+        made["started_from"] = {str(seed): started_from(for_seed(config, seed)) for seed in config.seeds}
+    return made
 
 
 def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks: Ranks, model: dict) -> Path:

@@ -238,6 +238,9 @@ def test_a_frozen_encoder_gives_the_same_in_any_number_of_processes(labelled, tm
         finetune(*options, "--num-workers", workers, "--out", tmp_path / f"{workers}-{world}", world=world)
     written = {path.read_bytes() for path in tmp_path.glob("*/seed-0/predictions.tsv")}
     assert len(written) == 1 and len([*tmp_path.iterdir()]) == 2
+    results = json.loads((tmp_path / "0-2" / "results.json").read_text())
+    assert results["made"]["processes"] == "2 x cpu" and results["made"]["threads"] == 1
+    assert results["made"]["started_from"] is None and "epochs" not in results["config"]
 
 
 @pytest.fixture

@@ -53,6 +53,9 @@ def load_shard(file: Path) -> dict:
     """The content of a shard, its tensors mapped. Raises StoreError."""
     try:
         return torch.load(file, mmap=True, weights_only=True)
+    except UnicodeEncodeError as error:
+        help = "Set PYTHONUTF8=1, or a locale of UTF-8 such as LC_ALL=C.UTF-8, or choose another folder"
+        raise StoreError(f"{file}: torch takes only paths in UTF-8. {help}") from error
     except Exception as error:  # torch finds many kinds of damage
         raise damaged(file, f"{str(error).partition(chr(10))[0]:.100}") from error
 

@@ -90,6 +90,7 @@ def read_run(path: Path, name: str) -> RunFolder:
 
         # The result of all seeds.
         results |= read_json(path / "results.json")
+        made = made or results.get("made", {})
         if not lines and not results:
             raise SiamDiffError(f"{path} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
         if (path / DRAWS).exists():

@@ -1,5 +1,6 @@
 """The checkpoints of a run, and the weights that it starts from. `encoders/weights.py` reads and writes the files."""
 
+import inspect
 import re
 from argparse import Namespace
 from collections import Counter
@@ -12,7 +13,7 @@ from torch import nn
 from ..encoders.weights import CHECKPOINT, encoder_of, load_weights, read_weights, write_weights
 from ..files import CheckpointError, ConfigError, printable
 from ..pretraining import OBJECTIVES
-from .config import PRETRAIN
+from .config import PRETRAIN, flag
 
 NAME = re.compile(r"checkpoint-[0-9]{9}\.pt")  # no other file of a folder is ever removed
 
@@ -59,14 +60,31 @@ def latest(folder: Path, say: Callable[[str], None] = print) -> tuple[Path, dict
 
 def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
     """The objective that the options ask for, with initial weights. Raises ConfigError if an ablation does nothing."""
-    own = {name: getattr(config, name) for name, option in PRETRAIN.items() if config.method in option.only}
-    objective = OBJECTIVES[config.method](encoder, config.level, config.preset, **own)
+    build = OBJECTIVES[config.method]
+    own = {}
+    for name, option in PRETRAIN.items():
+        if config.method not in option.only:
+            continue
+        value = getattr(config, name)
+        if takes(build, name):
+            own[name] = value
+        elif value != option.arguments["default"]:
+            raise ConfigError(
+                f"{flag(name, value)} does nothing: the function that builds {config.method} lacks {name}"
+            )
+    objective = build(encoder, config.level, config.preset, **own)
     if own.get("ablation") == "no-clash-check":
         conventions = getattr(getattr(objective, "draw_conformer", None), "conventions", None)
         if conventions is None or conventions.clash_check:  # of a plugin that passes over the option
             problem = f"{config.method} checks for clashes all the same, or draws no side chains"
             raise ConfigError(f"--ablation no-clash-check does nothing: {problem}")
     return objective
+
+
+def takes(function: Callable, name: str) -> bool:
+    """Whether a function can be called with an argument of this name."""
+    parameters = inspect.signature(function).parameters.values()
+    return any(x.name == name or x.kind is x.VAR_KEYWORD for x in parameters)
 
 
 def initialise(module: nn.Module, path: str | Path, say: Callable = print, encoder_only: bool = False) -> None:

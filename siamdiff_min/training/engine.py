@@ -189,4 +189,6 @@ def check_finite(steps: dict[int, Step], ranks: Ranks) -> None:
         problem = f"the loss is finite, but not the gradient of {', '.join(parameters):.500}"
         mend = "Look for a square root, a norm, or a division at zero in what is new; or leave the proteins out"
     listing = "; ".join(f"loss {loss:.4g}: {', '.join(map(printable, names))}" for names, loss in infinite or losses)
-    raise SiamDiffError(f"step {first}: {problem}. Proteins: {listing}. {mend}")
+    failed = SiamDiffError(f"step {first}: {problem}. Proteins: {listing}. {mend}")
+    failed.everywhere = True
+    raise failed

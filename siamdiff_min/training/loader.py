@@ -108,7 +108,7 @@ def _works(pid: int, used: float, for_this_batch: float) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """The state of a process and the numbers behind it (proc_pid_stat from the third); as if it slept without any."""
+    """The state of a process and the numbers behind it (proc_pid_stat, from the third on); else as if it slept."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:  # not Linux, or it has ended

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 from tqdm import tqdm
 
-from ..files import ConfigError, MachineError, SiamDiffError, lock
+from ..files import ConfigError, SiamDiffError, lock
 from ..machine import Bar, choose_device, keep_few_plans, keep_freed_memory, progress
 from ..statistics import Statistic
 
@@ -55,7 +55,9 @@ class Ranks:
             result = None if self.rank else build()
         except SiamDiffError as error:
             failed = error
-        if failed := self.all_gather([failed])[0]:  # here the others wait
+        failed = self.all_gather([failed])[0]  # here the others wait
+        if failed:
+            failed.everywhere = True
             raise failed
         return build() if self.rank else result
 
@@ -119,9 +121,10 @@ def launch(
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     if choose_device(device) == "cuda":
-        if local >= torch.cuda.device_count():
-            count = torch.cuda.device_count()
-            raise MachineError(f"torchrun started more processes than there are GPUs here ({count})")
+        count = torch.cuda.device_count()
+        started = max(local + 1, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))  # on this machine; all see the same
+        if started > count:
+            raise ConfigError(f"torchrun started more processes than there are GPUs here ({count})")
         chosen = torch.device("cuda", local)
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(chosen)

@@ -162,10 +162,18 @@ def keep_verdict(path: Path, task: Task, written: Path, predictions: Predictions
     weights.write_weights(path, weights.MODEL, model)
 
 
-def write_results(path: Path, config: Namespace, task: Task, tested: Mapping[int, Predictions], epochs: Mapping) -> str:
+def write_results(
+    path: Path,
+    config: Namespace,
+    task: Task,
+    tested: Mapping[int, Predictions],
+    epochs: Mapping,
+    made: Mapping | None = None,
+) -> str:
     """Write results.json, and return it as a table.
 
     `tested` are the predictions of every seed's model for the test split, and `epochs` after how many it was the best.
+    `made` is what `run.provenance` says.
     """
     numbers, draws = measured(task, tested)
     content = {
@@ -177,12 +185,25 @@ def write_results(path: Path, config: Namespace, task: Task, tested: Mapping[int
         "answer": task.known.get("answer"),
         "direction": {name: task.direction(name) for name in numbers["mean"]},
         "options": {**task.options},
-        "config": vars(config),
+        "config": decisive(config, task),
+        "made": made or {},
     }
     write_file(path, json.dumps(plain(content), indent=1, allow_nan=False).encode())
     with replacing(path.with_name(DRAWS)) as file:
         np.savez(file, split=split_of(next(iter(tested.values()))), **draws)
     return wording.summary(content, path)
+
+
+def decisive(config: Namespace, task: Task) -> dict:
+    """The options without those that play no part: a head in closed form has no epochs, steps and learning rate."""
+    unused = set()
+    if task.options.get("linear"):
+        unused = {"epochs", "lr", "global_batch_size"}
+        if config.init_from:  # else batches measure the batch norm of the encoder
+            unused.add("batch_size")
+    elif getattr(config, "eval_only", None):
+        unused = {"epochs", "lr", "global_batch_size"}
+    return {name: value for name, value in vars(config).items() if name not in unused}
 
 
 def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[str, np.ndarray]]:

@@ -177,10 +177,7 @@ class Run:
             "command": f"{sys.argv[0]} {shlex.join(sys.argv[1:])}",
             "options": vars(self.config),
             "versions": versions(),
-            "commits": commits(self.config),
-            "processes": f"{self.ranks.world} x {self.ranks.device.type}",
-            "threads": torch.get_num_threads(),
-            "started_from": started_from(self.config),
+            **provenance(self.config, self.ranks),
             "data": {name: self.trained_on[name] for name in ("samples", "fingerprint")},
             "steps": self.last_step,
         }
@@ -252,15 +249,32 @@ class Run:
 
 
 def plugin_files(plugins: Sequence[str]) -> list[Path]:
-    """The files of --plugin, and what they have imported from their folders."""
+    """The files of --plugin, and what they have imported from their folders: modules, and whole packages."""
     files = [Path(file).resolve() for file in plugins]
     folders = {file.parent for file in files}
     beside = set()
     for name, module in list(sys.modules.items()):
-        origin = getattr(module, "__file__", None)
-        if name != "__main__" and origin and Path(origin).suffix == ".py" and Path(origin).resolve().parent in folders:
-            beside.add(Path(origin).resolve())
+        file = Path(getattr(module, "__file__", None) or "")
+        top = name.partition(".")[0]
+        if file.suffix != ".py" or top in ("__main__", "siamdiff_min"):
+            continue
+        file = file.resolve()
+        # The folder that `top` lies in: that of the file, or for `package.module` farther up.
+        depth = name.count(".") + (file.name == "__init__.py")
+        if file.parents[depth] in folders:
+            beside.add(file)
     return files + sorted(beside - set(files))
+
+
+def provenance(config: Namespace, ranks: Ranks) -> dict:
+    """What a run was made with, beside its options: code, processes and threads, and the file it started from."""
+    return {
+        "commits": commits(config),
+        "plugins": {str(file): checksum(file) for file in plugin_files(config.plugin or [])},
+        "processes": f"{ranks.world} x {ranks.device.type}",
+        "threads": torch.get_num_threads(),
+        "started_from": started_from(config),
+    }
 
 
 def commits(config: Namespace) -> dict[str, str]:
@@ -271,13 +285,14 @@ def commits(config: Namespace) -> dict[str, str]:
 
 
 def started_from(config: Namespace) -> dict[str, str | int] | None:
-    """Checksum of the file of --init-from, and by which method and how many steps it came about, if it says so."""
-    if not config.init_from:
+    """The file of --init-from or --eval-only: its checksum, and by which method, task, seed and steps it came about."""
+    file = getattr(config, "eval_only", None) or config.init_from
+    if not file:
         return None
-    content = read_weights(config.init_from)
+    content = read_weights(file)
     about = content.get("config", {}) | content
-    known = {name: about[name] for name in ("method", "task", "steps", "step") if name in about}
-    return {"sha256": checksum(find_weights(config.init_from)), **known}
+    known = {name: about[name] for name in ("method", "task", "seed", "steps", "step", "epochs") if name in about}
+    return {"file": file, "sha256": checksum(find_weights(file)), **known}
 
 
 def groups(objective: nn.Module, lr: float) -> list[dict]:

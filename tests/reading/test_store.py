@@ -170,6 +170,14 @@ def test_a_name_that_is_not_utf8(folder, capsys):
     assert os.fsdecode(b"p\xfe") in store.names and len(store) == 10
 
 
+def test_a_path_that_torch_cannot_take_is_no_damage(folder, tmp_path):
+    """As of a folder with an umlaut where LC_ALL=C. The way out is named, and the store stays."""
+    place = tmp_path / os.fsdecode(b"\xfcber.store")
+    with pytest.raises(StoreError, match=r"torch takes only paths in UTF-8. Set PYTHONUTF8=1, or") as error:
+        open_store(folder, place)
+    assert "damaged" not in str(error.value) and "remove" not in str(error.value)
+
+
 @pytest.mark.parametrize("files, found", [([], "it is empty"), (["a.txt", "b.xz"], "not a structure file 2")])
 def test_where_nothing_is_found_it_is_said_what_was_looked_for(tmp_path, files, found):
     (tmp_path / "data").mkdir()

@@ -5,8 +5,12 @@ for the data, and starts all of them again.
 """
 
 import itertools
+import os
 import shutil
+import signal
 import socket
+import threading
+from datetime import timedelta
 
 import processes
 import pytest
@@ -19,6 +23,7 @@ from siamdiff_min.reading.store import ProteinStore
 from siamdiff_min.training import ranks
 
 SOAK = pytest.mark.soak
+PLACE = {"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 PLACES = ("step", "validation", "save", "data", "start")
 
 
@@ -161,10 +166,89 @@ def test_products_in_float32_are_tf32_on_a_gpu_unless_deterministic(card):
 
 
 def test_more_processes_than_gpus_are_refused_in_a_sentence(card, monkeypatch):
-    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "LOCAL_WORLD_SIZE": "2"}
+    for rank in ("0", "1"):  # both see it, and the first one says it
+        for name, value in (place | {"RANK": rank, "LOCAL_RANK": rank}).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(ConfigError, match="more processes than there are GPUs here \\(1\\)"), ranks.launch("cuda"):
+            pass
+
+
+@pytest.mark.parametrize(
+    "variables, said",
+    [
+        (
+            {"WORLD_SIZE": "2"},
+            "WORLD_SIZE is 2 in the environment, without RANK, MASTER_ADDR, MASTER_PORT: start several",
+        ),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}, "is 2 in the environment, without MASTER_ADDR: start"),
+        (PLACE | {"WORLD_SIZE": "two"}, "WORLD_SIZE is two in the environment: start several processes with torchrun"),
+        (PLACE | {"WORLD_SIZE": "0"}, "WORLD_SIZE is 0 in the environment: start several processes with torchrun"),
+    ],
+)
+def test_half_of_what_torchrun_sets_is_a_sentence(variables, said, monkeypatch):
+    """As a shell keeps it that once ran a part of a script."""
+    for name in ("WORLD_SIZE", *PLACE):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match="more processes than there are GPUs here \\(1\\)"), ranks.launch("cuda"):
+    with pytest.raises(ConfigError, match=said):
+        ranks.world_size()
+    for alone in ("", "1", " 1 "):
+        monkeypatch.setenv("WORLD_SIZE", alone)
+        assert ranks.world_size() == 1
+
+
+def test_who_waits_for_processes_that_do_not_come_says_so(monkeypatch, capsys):
+    """The second process of two, which starts late; the first one says that it waits, and goes on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ranks, "MINUTE", 0.2)
+    monkeypatch.setattr(ranks, "PATIENCE", timedelta(seconds=2))
+    with pytest.raises(SiamDiffError, match="the processes of this run cannot meet"), ranks.launch("cpu"):
         pass
+    said = capsys.readouterr().err
+    assert said.count("waiting     process 0 of 2 has waited") == 1 and f"127.0.0.1:{port}" in said
+    assert threading.active_count() == 1 or not any(type(x) is threading.Timer for x in threading.enumerate())
+
+
+def test_outside_the_main_thread_signals_are_left_alone():
+    before = {number: signal.getsignal(number) for number in ranks.CAUGHT}
+    found = []
+
+    def enter():
+        with ranks.catch_signals() as caught:
+            found.append((caught, {number: signal.getsignal(number) for number in ranks.CAUGHT}))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert found == [([], before)]
+    with ranks.catch_signals() as caught:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert caught == [signal.SIGUSR1]
+    assert {number: signal.getsignal(number) for number in ranks.CAUGHT} == before
+
+
+@pytest.mark.parametrize(
+    "options, said, status",
+    [
+        (["--metod", "siamdiff"], "Did you mean --method?", 2),
+        (["--head-dim", "8", "--method", "angle"], "error: --head-dim is for diffpret and siamdiff", 1),
+        (["--init-from", "nowhere.pt"], "error: could not read nowhere.pt", 1),
+        (["--data", "nowhere"], "error: nowhere", 1),
+    ],
+)
+def test_what_all_processes_would_say_comes_once(options, said, status, tmp_path):
+    """Wrong options, a file that is not there, data that cannot be converted."""
+    log = tmp_path / "log"
+    command = ["train", "--device", "cpu", "--num-workers", "0", "--out", tmp_path / "out", *options]
+    assert finish(start(log, 2, *command)) == [status] * 2, log.read_text()
+    assert log.read_text().count(said) == 1 and log.read_text().count("error: ") == 1, log.read_text()
 
 
 def test_an_address_that_is_in_use_is_no_hang(monkeypatch):

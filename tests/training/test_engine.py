@@ -31,6 +31,7 @@ from siamdiff_min.training.batches import valid_keys
 from siamdiff_min.training.config import PRETRAIN
 from siamdiff_min.training.engine import Run
 from siamdiff_min.training.ranks import Ranks
+from siamdiff_min.training.run import plugin_files
 
 ALONE = Ranks(torch.device("cpu"))
 DATA = Subset(standin.Dataset(40), range(40))
@@ -407,6 +408,41 @@ def test_what_a_plugin_imports_from_its_folder_counts_as_its_code(tmp_path, monk
         sys.modules.pop("its_helper", None), sys.modules.pop("plugin_of_two", None)
 
 
+def test_so_do_packages_there_but_no_others(tmp_path, monkeypatch):
+    """A package beside the plugin, and one inside it; not what lies deeper by another way, as an environment does."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "env"), *sys.path])
+    for folder in ("pack/deep", "env"):
+        (tmp_path / folder).mkdir(parents=True)
+    plugin = tmp_path / "plugin_with_packages.py"
+    plugin.write_text("import pack.deep.er, installed_thing\n")
+    own = [tmp_path / name for name in ("pack/__init__.py", "pack/deep/__init__.py", "pack/deep/er.py")]
+    for file in (*own, tmp_path / "env" / "installed_thing.py"):
+        file.write_text("")
+    try:
+        configure(tmp_path / "out", "--plugin", plugin)
+        assert plugin_files([str(plugin)]) == [plugin, *sorted(own)]
+    finally:
+        for name in ("pack", "pack.deep", "pack.deep.er", "installed_thing", "plugin_with_packages"):
+            sys.modules.pop(name, None)
+
+
+def test_an_option_that_the_builder_of_a_plugin_does_not_take_is_refused(monkeypatch):
+    """And left out if it is not given: a variant of SiamDiff need not know `head_dim`."""
+
+    def bend(encoder, level, preset):
+        return OBJECTIVES["siamdiff"](encoder, level, preset)
+
+    monkeypatch.setitem(OBJECTIVES, "bend", bend)
+    for name in ("ablation", "head_dim"):
+        monkeypatch.setitem(PRETRAIN, name, PRETRAIN[name]._replace(only=["bend"]))
+    encoder = ENCODERS["gearnet"]("residue", "tiny")
+    options = Namespace(method="bend", level="residue", preset="paper", ablation="none", head_dim=None)
+    assert isinstance(checkpoint.new_objective(encoder, options), SiamDiff)
+    options.ablation = "no-sequence"
+    with pytest.raises(ConfigError, match="no-sequence does nothing: the function that builds bend lacks ablation"):
+        checkpoint.new_objective(encoder, options)
+
+
 def test_an_ablation_that_does_nothing_is_refused(monkeypatch):
     """A plugin's method that passes the option over; siamdiff itself leaves the check out."""
     for name, build in {"siamdiff": OBJECTIVES["siamdiff"], "bend": lambda *a, ablation, head_dim: bend(*a)}.items():
@@ -461,6 +497,7 @@ def test_options_json_says_what_the_run_was(tmp_path, monkeypatch):
         content = written()
         assert content["threads"] == torch.get_num_threads() and content["started_from"] is None
         assert content["commits"][str(plugin)] == head
+        assert content["plugins"] == {str(plugin): checksum(plugin)}
         plugin.write_text("A = 2\n")
         (tmp_path / "out").rename(tmp_path / "before")
         content = written(init_from="siamdiff-residue")

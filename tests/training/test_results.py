@@ -31,6 +31,16 @@ def written(path, task, trained_on, target, scores: list, groups=None) -> dict:
     return json.loads((path / "results.json").read_text()) | {"said": said}
 
 
+def test_options_that_play_no_part_are_not_among_those_of_a_run():
+    """A head in closed form has neither epochs nor a learning rate; batches measure batch norm of random weights."""
+    options = Namespace(epochs=[50], lr=1e-4, batch_size=8, global_batch_size=8, folds=5, init_from="siamdiff-residue")
+    linear = table_task(ENCODER, linear=True)
+    assert results.decisive(options, linear) == {"folds": 5, "init_from": "siamdiff-residue"}
+    options.init_from = None
+    assert results.decisive(options, linear) == {"folds": 5, "init_from": None, "batch_size": 8}
+    assert results.decisive(options, table_task(ENCODER)) == vars(options) and options.epochs == [50]
+
+
 def test_a_model_that_is_worse_than_the_mean_stands_beside_it(tmp_path):
     """The mean has the smallest squared error, the median the smallest absolute one; neither ranks anything."""
     trained_on, target = [0.0, 0.0, 1.0, 11.0], RNG.normal(3, 5, size=30)
