@@ -236,7 +236,8 @@ Molecule(source, validateElements=False).write(target)
     Copy("PDB2PQR, --keep-chain", "pdb2pqr==3.8.0", ".pdb", ".pdb", """
 from pdb2pqr.main import main
 import sys
-sys.argv = ["pdb2pqr", "--ff=AMBER", "--keep-chain", "--log-level=CRITICAL", "--pdb-output", target, source, target + "q"]
+options = ["--ff=AMBER", "--keep-chain", "--log-level=CRITICAL", "--pdb-output", target]
+sys.argv = ["pdb2pqr", *options, source, target + "q"]
 main()
 """),
     Copy("hydride", "hydride==1.2.3 biotite==2.0.0", ".cif", ".cif", """

@@ -168,6 +168,7 @@ def main() -> None:
     parser.add_argument("vectors", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--tables", type=int, default=400)
+    parser.add_argument("--cells", nargs="+", default=CELLS)
     parser.add_argument("--minutes", type=float, default=60)
     args = parser.parse_args()
 
@@ -181,7 +182,7 @@ def main() -> None:
     done = json.loads(args.out.read_text()) if args.out.exists() else {}
     end = time.monotonic() + 60 * args.minutes
     for number in range(args.tables):
-        for cell in CELLS:
+        for cell in args.cells:
             tables = done.setdefault(cell, [])
             if len(tables) == number and time.monotonic() < end:
                 seed = [number, *cell.encode()]
@@ -189,7 +190,8 @@ def main() -> None:
         write_file(args.out, json.dumps(done).encode())
 
     print("| labels | tables | better, worse % |\n|---|---|---|")
-    for cell, tables in done.items():
+    for cell in args.cells:
+        tables = done[cell]
         measures = dict.fromkeys(name for found in tables for name in found)
         words = []
         for name in measures:

@@ -45,7 +45,7 @@ from siamdiff_min.tools.mutation_model import (
 )
 from siamdiff_min.tools.mutation_names import Positions
 from siamdiff_min.tools.ranking import known_features
-from siamdiff_min.tools.verdict import FLOOR, MEAN, UNMEASURED, Comparison, is_better
+from siamdiff_min.tools.verdict import FLOOR, MEAN, UNMEASURED, Comparison
 
 DESIGNS = {"24": (24, 0), "96": (96, 0), "10x10": (10, 10), "8x12": (8, 12), "32x3": (32, 3)}  # positions, types each
 KINDS = ("noise", "position", "types", "profiles")
@@ -131,9 +131,10 @@ def draw_tables(
 
 def false_verdicts(against: Comparison, table: Table) -> dict[str, tuple[bool, bool]]:
     """Name -> whether the model is called better than it, and whether that is false."""
-    gains = against.gains(table.y)
-    said = {name: is_better(gains, name) for name in NAMES}
-    if table.of_type is None:
+    said = {}
+    for name in NAMES:  # chance is the first: who is not better than chance is better than nobody
+        said[name] = said.get(MEAN, True) and against.gain(name, table.y).is_more
+    if table.of_type is None or not said[MEAN]:
         return {name: (better, better) for name, better in said.items()}
 
     # The truth at positions that were not touched, of the types that have one.

@@ -34,7 +34,7 @@ from siamdiff_min.protein.conformer import rotate_side_chains
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.crops import Crops
 from siamdiff_min.reading.sources import bundle_path, find_structures
-from siamdiff_min.reading.store import META, ProteinStore, open_store, shard_file
+from siamdiff_min.reading.store import META, ProteinStore, open_store, read_meta, shard_file
 
 ROOT = Path(__file__).parent.parent
 BATCH, STEPS = 4, 20  # of a process in `ddp`: proteins, steps
@@ -94,7 +94,8 @@ def reading(args: argparse.Namespace) -> None:
 def repeat(store: ProteinStore, proteins: int, folder: Path) -> ProteinStore:
     """A store that holds the shards of another one again and again, `proteins` in all or a few more."""
     folder.mkdir()
-    meta = store.meta | {"shards": store.meta["shards"] * -(-proteins // len(store))}
+    meta = read_meta(store.path)
+    meta["shards"] *= -(-proteins // len(store))
     for number in range(len(meta["shards"])):
         shutil.copyfile(shard_file(store.path, number % len(store.meta["shards"])), shard_file(folder, number))
     (folder / META).write_text(json.dumps(meta))

@@ -32,6 +32,7 @@ from .tools.color import color_predictions
 from .training import checkpoint, engine, frozen, results
 from .training.config import FINETUNE, finetune_options, flag, for_seed, printed
 from .training.evaluation import evaluate
+from .training.given import GivenFeatures
 from .training.ranks import Ranks, launch, world_size
 from .training.run import provenance, started_from
 
@@ -42,6 +43,10 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status, 128 + n after signal n."""
     config = finetune_options(argv, __doc__.splitlines()[0], world_size())
     model = weights.read_weights(config.eval_only, weights.MODEL) if config.eval_only else None
+    if model and model.get("features"):
+        raise ConfigError(
+            f"{config.eval_only} was fitted to vectors of {model['features']}: it has no encoder to apply"
+        )
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         for path in config.predict or ():
             open_store(path, build=False, beside=False)  # nothing there is an error now, not after training
@@ -82,21 +87,26 @@ def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples
         }
         if not closed_form:
             epochs[str(seed)] = float(model["epochs"])
-            tested[seed] = results.predict(task, datasets["test"], of_seed, ranks)
+            found = results.predict(task, datasets["test"], of_seed, ranks)
+            tested[seed] = frozen.joined([found], [datasets["test"]]) if task.options else found
         if ranks.rank == 0:
             path = Path(of_seed.out) / "predictions.tsv"
             results.write_predictions(path, tested[seed], data.classes or task.names, isinstance(task, Classes))
 
-    # The results of all seeds, then predictions for other structures.
+    # The results of all seeds; a model of a table keeps the verdict. Then predictions for other structures.
     if tested and ranks.rank == 0:
         path = Path(config.out) / "results.json"
         ranks.say(results.write_results(path, config, task, tested, epochs, made_with(config, ranks)))
-    new = [apply(of_seed, path, task, data, ranks) for path in config.predict or ()]
+        for seed in tested if closed_form else ():
+            results.keep_verdict(Path(for_seed(config, seed).out) / "best.pt", task, path, tested[seed])
+    ranks.all_gather([])  # the others wait for it
+    model = weights.read_weights(best, weights.MODEL)
+    new = [apply(of_seed, path, task, data, ranks, model) for path in config.predict or ()]
     pages = [*Path(config.out).glob("report.html"), *Path(config.out).rglob("predicted-*.tsv")]
     older = sorted(str(path) for path in {*pages}.difference(new))
     if older and not config.eval_only:
         ranks.say(f"warning     older than this model, make them anew: {', '.join(older)}")
-    if not new and config.task in FINETUNE["predict"].only:
+    if not new and config.task in FINETUNE["predict"].only and not config.features:
         plugin = f" {flag('plugin', config.plugin)}" if config.plugin else ""
         ranks.say(f"new files   siamdiff finetune --eval-only {best} --predict STRUCTURES{plugin}")
     return 0
@@ -110,8 +120,11 @@ def made_with(config: Namespace, ranks: Ranks) -> dict:
     return made
 
 
-def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks: Ranks) -> Path:
-    """Predict for all structures of a source, or each chain of them; returns the table. Others get another table."""
+def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks: Ranks, model: dict) -> Path:
+    """Predict for all structures of a source, or each chain of them; returns the table. Others get another table.
+
+    The file of the `model` may have a verdict and the errors of its table, which are repeated.
+    """
     in_store = finished_store(Path(source))  # which has its own entries
     origin = structure_files(source, each_chain=data.options.get("each_chain", False) and not in_store)
     store = ranks.build_in_turn(lambda: open_store(origin, workers=config.num_workers or 1, beside=False))
@@ -120,11 +133,18 @@ def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks:
 
     name = Path(source).resolve().name.split(".")[0]
     path = Path(config.out).parent / f"predicted-{name}-{store.checksum[:6]}.tsv"
+    within = model.get("within", [])
+    doubt = model.get("verdict", "")
     if ranks.rank == 0:
-        results.write_predictions(path, predictions, data.classes or task.names, isinstance(task, Classes))
+        columns = data.classes or task.names
+        results.write_predictions(path, predictions, columns, isinstance(task, Classes), within, doubt)
     ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
     if config.pdb and data.options.get("residues") and ranks.rank == 0:
         ranks.say(f"coloured    {len(color_predictions(path, Path(source)))} files: {path.with_suffix('')}")
+    if within:
+        ranks.say("            low and high: 90 % of values of structures like those of the table lie between them")
+    if doubt:
+        ranks.say(f"verdict     {doubt}: do not rely on these numbers")
     return path
 
 
@@ -159,12 +179,16 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Labe
     ranks.say("\n".join([f"labels      {data.about}", *(f"            {note}" for note in data.notes)]))
     samples = ", ".join(f"{split} {x.num_targets}" for split, x in datasets.items())
     ranks.say(f"samples     {samples or 'not converted to a store yet'}")
-    warnings = remarks(datasets)
-    size = len(datasets["test"].store) if config.folds and datasets else 0
+    warnings = remarks(datasets, ("train", "valid") if config.freeze and data.options else ("train",))
+    size = len({*datasets["test"].store.sequences}) if config.folds and datasets else 0
     if 0 < size < 4 * (config.folds or 0):
         # A head that says little but its mean says less for a fold of high values. Of 20 random values rho is -.55 with
         # 20 folds, -.2 with 10, -.07 with 5.
-        warnings.append(f"{config.folds} folds of {size} structures: below 4 in one, rho, r and AUROC come out too low")
+        low = {"regression": "Spearman's rho and Pearson's r", "binary": "AUROC"}.get(data.options["kind"], "scores")
+        warnings.append(
+            f"{config.folds} folds of {size} different structures: with fewer than 4 in a fold {low} come out too low. "
+            f"Take --folds {max(2, size // 4)}"
+        )
     if model and model.get("folds"):
         warnings.append(f"{config.eval_only} was fitted to all structures of its table: score it on others")
     for warning in warnings:
@@ -194,8 +218,13 @@ def check_labels(config: Namespace, data: LabelledData, model: dict) -> None:
 def build_task(config: Namespace, data: LabelledData, datasets: dict[str, Samples], ranks: Ranks) -> Task:
     """Encoder and head: from scratch, or with the encoder of --init-from."""
     torch.manual_seed(config.seed)
-    encoder = weights.new_encoder(config, ranks.say)
+    if config.features:
+        encoder = GivenFeatures(config.features, data.options["residues"])
+    else:
+        encoder = weights.new_encoder(config, ranks.say)
     task = TASKS[config.task](encoder, len(data.classes) or None, **data.options)
+    if config.features:
+        task.represent = encoder.represent
     if config.init_from:
         checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
     if config.freeze:
@@ -214,7 +243,8 @@ def build_task(config: Namespace, data: LabelledData, datasets: dict[str, Sample
     training = "" if config.eval_only else f", {trained:,} parameters to train"
     ranks.say(f"task        {config.task}, {config.level} level, seed {config.seed}{training}")
     start = config.eval_only or config.init_from or "scratch"
-    ranks.say(f"encoder     {config.encoder}, size {config.size}, from {start}")
+    source = f"{config.encoder}, size {config.size}, from {start}"
+    ranks.say(f"encoder     {f'none, vectors of {config.features}' if config.features else source}")
     return task.to(ranks.device)
 
 

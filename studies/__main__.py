@@ -70,6 +70,9 @@ def of_mutants(args: argparse.Namespace) -> Iterator[Part]:
     yield "results.md: every assay", tables.proteins
     yield "results.md: verdicts and intervals", tables.verdicts
     yield "results.md: S461 without measurements", tables.zero_shot
+    yield "results.md: the verdict of the study, by protein", tables.then_by_protein
+    yield "results.md: the verdict of 28 November, by protein", tables.now_by_protein
+    yield "results.md: the verdict of 28 November, power", tables.power
 
 
 STUDIES = {"2026-11": of_2026_11, "2026-11-benchmarks": of_2026_11_benchmarks, "2026-11-scale": of_scale}

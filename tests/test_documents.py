@@ -39,7 +39,9 @@ from siamdiff_min.training.config import FINETUNE, PRETRAIN, flag
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "studies").rglob("*.md")]
-PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "siamdiff_min/reading/bundle", "tests/golden")]
+PAGES += [
+    ROOT / folder / "README.md" for folder in ("benchmarks", "findings", "siamdiff_min/reading/bundle", "tests/golden")
+]
 PAST = {"CHANGELOG.md", "tried.md", "plan.md"}  # they name what is no more, or not yet
 ENDED = {"2026-11", "2026-11-benchmarks", "2026-11-scale"}  # studies, whose pages name commands as they were run
 CURRENT = [page for page in PAGES if page.name not in PAST and not ENDED & {*page.parts}]
@@ -111,7 +113,8 @@ def test_neighbours_run_as_printed(tmp_path):
     np.savez(tmp_path / "e.npz", id=[e.id for e in found], mean=[e.mean for e in found])
     (tmp_path / "b.pdb.gz").rename(tmp_path / "new.pdb.gz")
     said = recipe("nearest.py", tmp_path, "e.npz", "new.pdb.gz").splitlines()
-    assert said[0] == "+1.00 b" and len(said) == 5
+    assert said[0] == "e.npz, of an older version, names no encoder, so siamdiff-residue is taken"
+    assert said[1].startswith("5 structures are too few") and said[2] == "+1.00 b" and len(said) == 7
 
 
 def test_a_source_of_ones_own_is_a_store_to_train_on(tmp_path):
@@ -252,7 +255,7 @@ def run_recipe(name: str) -> dict:
 def test_recipes_in_python_run_as_printed(folder, monkeypatch, capsys):
     """All but torch.compile's, with stand-ins for what is not installed."""
     expected = {"board", "chains", "compiled", "curve", "frames", "hub", "loop", "mdtraj_frames"}
-    assert {name.removesuffix(".py") for name in RECIPES} == expected
+    assert {name.removesuffix(".py") for name in RECIPES} == expected | OTHER_LIBRARIES.keys()
     run_recipe("loop.py")
     mine, start = siamdiff_min.load_encoder("mine.pt", "cpu"), siamdiff_min.load_encoder("siamdiff-residue", "cpu")
     assert mine.identity == start.identity and mine.state_dict().keys() == start.state_dict().keys()
@@ -292,6 +295,52 @@ def test_recipes_in_python_run_as_printed(folder, monkeypatch, capsys):
         monkeypatch.setenv("MPLBACKEND", "agg")
         run_recipe("curve.py")
         assert Path("loss.png").stat().st_size > 1000
+
+
+OTHER_LIBRARIES = {  # recipe -> what it needs, and what has to hold behind it
+    "lora": (["peft"], """
+with torch.no_grad():
+    merged, loaded = encoder(proteins[0]).residue, again(proteins[0]).residue
+assert type(encoder).__name__ == "GearNet" and torch.allclose(merged, loaded, atol=1e-4)
+plain = siamdiff_min.load_encoder("siamdiff-residue", "cpu")(proteins[0]).residue
+assert not torch.allclose(merged, plain, atol=1e-3)
+"""),
+    "lightning_loop": (["lightning"], """
+saved = siamdiff_min.load_encoder("mine.pt", "cpu").state_dict()
+start = siamdiff_min.load_encoder("siamdiff-residue", "cpu").state_dict()
+assert not torch.equal(saved["layers.0.batch_norm.running_mean"], start["layers.0.batch_norm.running_mean"])
+"""),
+    "accelerated": (["accelerate"], """
+saved = siamdiff_min.load_encoder("mine.pt", "cpu").state_dict()
+start = siamdiff_min.load_encoder("siamdiff-residue", "cpu").state_dict()
+assert saved.keys() == start.keys()
+assert not torch.equal(saved["layers.0.linear.weight"], start["layers.0.linear.weight"])
+"""),
+    "exported": ([], """
+assert torch.allclose(program.module()(protein, graph).residue, encoder(protein, graph).residue, atol=1e-4)
+"""),
+    "vectors": (["faiss", "anndata"], """
+assert rows[0, 0] == 0 and abs(cosines[0, 0] - 1) < 1e-5
+assert np.array_equal(anndata.read_h5ad("embeddings.h5ad").X, vectors)
+"""),
+}  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHER_LIBRARIES)
+def test_recipes_with_other_libraries_run_as_printed(name, folder):
+    """In a process of their own, as they register things and warn of their own."""
+    packages, check = OTHER_LIBRARIES[name]
+    for package in packages:
+        pytest.importorskip(package)
+    found = siamdiff_min.load_encoder("siamdiff-residue", "cpu").embed("structures")
+    np.savez("embeddings.npz", id=[e.id for e in found], mean=[e.mean for e in found])
+    Path("recipe.py").write_text(RECIPES[f"{name}.py"] + check)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "recipe.py"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr[-2000:]
 
 
 @pytest.mark.full

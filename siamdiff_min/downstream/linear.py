@@ -4,12 +4,14 @@ Ridge regression for numbers, logistic regression for classes, both of standardi
 smallest loss on rows that were left out. All rows of a group, such as the copies of a sequence, are left out together.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch.nn import functional as F
 
@@ -151,7 +153,10 @@ def _logistic(z: np.ndarray, y: np.ndarray, classes: int, penalty: float) -> tup
     present = np.unique(y).astype(int)
     bias[present] = 0
     if len(present) > 1:
-        model = LogisticRegression(C=1 / penalty, max_iter=1000).fit(z, y)
+        with warnings.catch_warnings():
+            # With hardly any penalty the weights of separable classes grow without end. Other penalties win then.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = LogisticRegression(C=1 / penalty, max_iter=1000).fit(z, y)
         rows = present[-len(model.coef_) :]  # of two classes, the first has the logit 0
         weight[rows] = model.coef_
         bias[rows] = model.intercept_

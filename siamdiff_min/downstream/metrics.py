@@ -90,6 +90,17 @@ def auprc(prediction: np.ndarray, target: np.ndarray) -> float:
     return average_precision_score(target.ravel(), prediction.ravel()) if len(np.unique(target)) > 1 else NAN
 
 
+def auprc_of_chance(count: int, positive: int) -> float:
+    """The average precision of a random order of `count` samples, on average: above the share of the positive ones.
+
+    The sample at place k, if it is positive, finds (1 + (k - 1) (positive - 1) / (count - 1)) / k positive up to there.
+    """
+    if not 0 < positive < count:
+        return NAN
+    harmonic = (1 / np.arange(1, count + 1)).sum()
+    return float((harmonic + (count - harmonic) * (positive - 1) / (count - 1)) / count)
+
+
 @metric
 def auroc(prediction: np.ndarray, target: np.ndarray) -> float:
     """Area under the ROC curve over all entries alike; equal predictions count half. nan for a single class."""

@@ -173,6 +173,22 @@ class Binary(Task):
         loss = F.binary_cross_entropy_with_logits(output, known, reduction="none")
         return over_measured(loss, target) if self.properties else loss.mean(-1)
 
+    def baseline_metrics(self, baseline: Mapping, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        """As of all tasks, but the average precision is that of a random order: a constant has no order."""
+        found = super().baseline_metrics(baseline, target, groups)
+        if "auprc" not in found or (target.ndim > 1 and not self.properties):
+            return found
+        columns = target.reshape(len(target), -1).T
+        of_columns = []
+        for values in columns:
+            known = values[~np.isnan(values)]
+            of_columns.append(metrics.auprc_of_chance(len(known), int(known.sum())))
+        for name, value in zip(self.properties, of_columns):
+            found[f"auprc:{name}"] = value
+        known = np.array(of_columns)[np.isfinite(of_columns)]
+        found["auprc"] = float(known.mean()) if len(known) else np.nan
+        return found
+
     def baseline_loss(self, target: Tensor) -> Entropy:
         target = target.view(len(target), -1)
         counts = torch.stack([(target == 0).sum(0), (target == 1).sum(0)], dim=-1)
@@ -199,9 +215,38 @@ class MultiLabel(Binary):
 
 
 class Classes(Task):
-    """One of several classes: target (B,) long."""
+    """One of several classes: target (B,) long. Of two, the rarer in training is "yes" for AUROC and AUPRC."""
 
-    measures = ("accuracy",)
+    measures = ("accuracy", "balanced_accuracy", "macro_f1")
+
+    def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
+        super().__init__(encoder, num_outputs)
+        if num_outputs == 2:
+            self.measures = (*self.measures, "auroc", "auprc")
+
+    def metrics(self, prediction: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        found = {}
+        rarer = self.rarer(target)
+        for name in self.measures:
+            compute = getattr(metrics, name)
+            if name in ("auroc", "auprc"):
+                found[name] = compute(prediction[:, rarer], target == rarer)
+            else:
+                found[name] = compute(prediction, target)
+        return found
+
+    def rarer(self, target: np.ndarray) -> int:
+        """The rarest class in training, if that is known; else in this target."""
+        baseline = self.known.get("answer") or {}
+        shares = baseline.get("mean") or np.bincount(target.astype(int), minlength=self.head.layers[-1].out_features)
+        return int(np.argmin(shares))
+
+    def baseline_metrics(self, baseline: Mapping, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        """As of all tasks, but the average precision is that of a random order: a constant has no order."""
+        found = super().baseline_metrics(baseline, target, groups)
+        if "auprc" in found:
+            found["auprc"] = metrics.auprc_of_chance(len(target), int(np.sum(target == self.rarer(target))))
+        return found
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(output, target, reduction="none")
@@ -294,6 +339,7 @@ class ResidueIdentity(Classes):
     """RES: which amino acid fits into these surroundings? From the CA of the residue that is hidden. Accuracy."""
 
     predicts = "residue type from its surroundings (RES)"
+    measures = ("accuracy",)
     num_outputs = NUM_RESIDUE_TYPES
     names = RESIDUES
     sees = "CA"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 
 from ..conventions import CONVENTIONS
 from ..files import ConfigError
@@ -83,28 +84,33 @@ def esm_gearnet_after(esm: str) -> Callable[..., ESMGearNet]:
     return build
 
 
-class EncoderTable(dict[str, Callable[..., Encoder]]):
-    """Name -> function (level, size, preset) that builds an encoder, from the package or from a plugin.
+def remembering(name: str, build: Callable[..., Encoder]) -> Callable[..., Encoder]:
+    """`build`, whose encoders remember how they were built, so that their files can say so.
 
-    `ENCODERS[name]` is that function with two things added: it refuses an encoder whose graphs are of another level,
-    and the encoder remembers how it was built, so that its file can say so.
+    Raises ConfigError if the graphs of an encoder are of another level than it is asked for.
     """
 
-    def __getitem__(self, name: str) -> Callable[..., Encoder]:
-        if name not in self:
-            raise ConfigError(f"there is no encoder {name!r}; there are {', '.join(self)}")
-        build = super().__getitem__(name)
+    @wraps(build, updated=())  # `build` may be a class, whose attributes stay its own
+    def build_and_remember(level: str, size: str = "paper", preset: str = "paper") -> Encoder:
+        encoder = build(level, size, preset)
+        own = encoder.builder.level
+        if level != own:
+            raise ConfigError(f"the encoder {name} builds graphs of {own} level, but --level is {level}")
+        encoder.identity = name, level, size, preset
+        encoder.as_built = encoder.layout()
+        return encoder
 
-        def build_and_remember(level: str, size: str = "paper", preset: str = "paper") -> Encoder:
-            encoder = build(level, size, preset)
-            own = encoder.builder.level
-            if level != own:
-                raise ConfigError(f"the encoder {name} builds graphs of {own} level, but --level is {level}")
-            encoder.identity = name, level, size, preset
-            encoder.as_built = encoder.layout()
-            return encoder
+    return build_and_remember
 
-        return build_and_remember
+
+class EncoderTable(dict[str, Callable[..., Encoder]]):
+    """Name -> function (level, size, preset) that builds an encoder, `remembering`, also if a plugin adds it."""
+
+    def __setitem__(self, name: str, build: Callable[..., Encoder]) -> None:
+        super().__setitem__(name, remembering(name, build))
+
+    def __missing__(self, name: str) -> Callable[..., Encoder]:
+        raise ConfigError(f"there is no encoder {name!r}; there are {', '.join(self)}")
 
 
 ENCODERS = EncoderTable()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class _Decoded:
         if others:
             raise ValueError("a column of texts that is encoded twice")
         offsets = _decoded(first["offsets"], first["offsetEncoding"]).tolist()
-        strings = [first["stringData"][begin:end] for begin, end in zip(offsets, offsets[1:])]
+        strings = [first["stringData"][begin:end] for begin, end in pairwise(offsets)]
         return _Decoded(_decoded(of_data["data"], first["dataEncoding"]), mask, strings)
 
     def __len__(self) -> int:

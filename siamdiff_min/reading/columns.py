@@ -40,9 +40,9 @@ class Column(NamedTuple):
         size, width = letters.shape
         padded = np.zeros((size, 8 if width <= 8 else WIDEST), np.uint8)
         padded[:, :width] = letters
-        keys = padded.view("u8" if width <= 8 else f"S{WIDEST}").ravel()
-        # A text is often that of the row before.
-        first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[:size])
+        as_number_or_text = "u8" if width <= 8 else f"S{WIDEST}"
+        keys = padded.view(as_number_or_text).ravel()
+        first = changes(keys)  # a text is often that of the row before
         different, index = np.unique(keys[first], return_inverse=True)
         texts = different.view(f"S{padded.shape[1]}").tolist()
         runs = np.diff(first, append=size)

@@ -35,7 +35,7 @@ class Crops(torch.utils.data.Dataset):
     def __getitem__(self, key: tuple[int, int]) -> tuple[Protein, str]:
         epoch, index = key
         start, length = self.window(epoch, index)
-        return self.store.read(index, start, length), self.store.names[index]
+        return self.store.read(index, start, length), self.store.name(index)
 
     def window(self, epoch: int, index: int) -> tuple[int, int]:
         """First residue and length of the crop."""
@@ -60,9 +60,15 @@ def split(store: ProteinStore, valid_fraction: float) -> tuple[list[int], list[i
     test entries are in neither). In other stores a hash of the sequence decides, so that copies are on one side, and
     stay there when others come or go; about `valid_fraction` of all sequences are for validation.
     """
-    side = {PurePath(row["file"]).name.removesuffix(".pdb.gz"): row["split"] for row in bundle_index()}
-    if side.keys() == {*store.names}:
-        sides = [side[name] for name in store.names]
-    else:
-        sides = ["valid" if int(key, 16) < valid_fraction * 16 ** len(key) else "train" for key in store.sequences]
-    return tuple([i for i, s in enumerate(sides) if s == which] for which in ("train", "valid"))
+    bundle = bundle_index()
+    if len(store) == len(bundle):  # a list of the names of a large store would take memory
+        side_of = {PurePath(row["file"]).name.removesuffix(".pdb.gz"): row["split"] for row in bundle}
+        if side_of.keys() == {*store.names}:
+            sides = [side_of[name] for name in store.names]
+            return _rows_of("train", sides), _rows_of("valid", sides)
+    sides = ["valid" if int(key, 16) < valid_fraction * 16 ** len(key) else "train" for key in store.sequences]
+    return _rows_of("train", sides), _rows_of("valid", sides)
+
+
+def _rows_of(side: str, sides: list[str]) -> list[int]:
+    return [row for row, of_row in enumerate(sides) if of_row == side]

@@ -48,6 +48,11 @@ def pdb_models(path: str, content: bytes) -> Iterator[Model]:
         begin = border + 1
 
 
+def _word(letters: bytes) -> int:
+    """Letters as the number that they are in memory."""
+    return int.from_bytes(letters, "little")
+
+
 class _Lines:
     """The lines of a PDB file."""
 
@@ -56,33 +61,31 @@ class _Lines:
         self.buffer = np.frombuffer(content + b"\n" + b" " * WIDTH, np.uint8)
         self.end = np.flatnonzero(self.buffer == ord("\n"))
         self.start = np.append(0, self.end[:-1] + 1)
-        words = self._pieces(8, self.start).view("<u8").ravel()
-        first_six = words & (2**48 - 1)
-        self.is_atom = words & (2**32 - 1) == int.from_bytes(b"ATOM", "little")
-        self.is_atom |= first_six == int.from_bytes(b"HETATM", "little")
+        words = self._pieces(8, self.start).view("<u8").ravel()  # the first eight letters
+        first_four, first_six = words & 0xFFFFFFFF, words & 0xFFFFFFFFFFFF
+        self.is_atom = (first_four == _word(b"ATOM")) | (first_six == _word(b"HETATM"))
         self.atoms = np.flatnonzero(self.is_atom)
         others = np.flatnonzero(~self.is_atom & (self.end > self.start))
-        candidates = others[self._are_marks(words[others])].tolist()
-        records = {number: self.text(number)[:6].rstrip() for number in candidates}
-        self.marks = {number: record for number, record in records.items() if record in _MARKS}
         self.doubtful = others[self._are_doubtful(words[others], self.start[others])]
+        self.marks: dict[int, str] = {}  # number of the line -> its record
+        begins = [_word(mark[:3].encode()) for mark in _MARKS]
+        candidates = others[np.isin(words[others] & 0xFFFFFF, begins)]
+        for number in candidates.tolist():
+            record = self.text(number)[:6].rstrip()
+            if record in _MARKS:
+                self.marks[number] = record
 
     def _pieces(self, width: int, start: np.ndarray) -> np.ndarray:
         """The bytes (N, width) from some places on."""
         every = np.ndarray((len(self.buffer) - width + 1,), f"S{width}", self.buffer, strides=(1,))
         return every[start].view(np.uint8).reshape(-1, width)
 
-    @staticmethod
-    def _are_marks(words: np.ndarray) -> np.ndarray:
-        """Lines that begin as one of `_MARKS` does."""
-        return np.isin(words & 0xFFFFFF, [int.from_bytes(mark[:3].encode(), "little") for mark in _MARKS])
-
     def _are_doubtful(self, words: np.ndarray, start: np.ndarray) -> np.ndarray:
-        """Lines that `_STRAY` may match: no letter stands first, or AT or HE, or there are points where atoms have them."""
+        """Lines that `_STRAY` may match: they begin with no letter, AT or HE, or have points where atoms have them."""
         small = words | 0x2020  # two letters as small ones
         first = small & 0xFF
         doubtful = (first < ord("a")) | (first > ord("z"))
-        doubtful |= np.isin(small & 0xFFFF, [int.from_bytes(letters, "little") for letters in (b"at", b"he")])
+        doubtful |= np.isin(small & 0xFFFF, [_word(b"at"), _word(b"he")])
         for column in (33, 34, 35):
             points = [self.buffer[np.minimum(start + column + k, len(self.buffer) - 1)] == ord(".") for k in (0, 8, 16)]
             doubtful |= points[0] & points[1] & points[2]
@@ -135,9 +138,10 @@ def _read_model(path: str, lines: _Lines, begin: int, end: int) -> tuple[Atoms, 
             kept[row] = read is not None
             if read is not None:
                 residue_number[row], code[row], xyz[row] = read
-        elif number not in experiments and not (marks.get(number) == "TER" and kept[:row].any()):
-            if _STRAY.match(lines.text(number)):
-                raise ValueError(f"line {number + 1} looks like an atom, but is no ATOM or HETATM record")
+            continue
+        of_use = number in experiments or (marks.get(number) == "TER" and kept[:row].any())
+        if not of_use and _STRAY.match(lines.text(number)):
+            raise ValueError(f"line {number + 1} looks like an atom, but is no ATOM or HETATM record")
     dropped = Counter({NO_NUMBER: int((~kept).sum())})
 
     # Names. TER counts for the chain of the atom before it.
@@ -216,24 +220,25 @@ def _named(names: Column, row_of_end: list[int]) -> tuple[Column, Column, Column
     pairs = [_residue_and_chain(columns) for columns in names.values]
     chain = Column.of([chain for _, chain in pairs], names.index)
     ends = np.zeros(len(chain.index), np.int64)
-    rows = np.array([row - 1 for row in row_of_end if row], np.int64)  # the atoms before TER
-    for i in np.unique(chain.index[rows]).tolist():
+    before_end = np.array([row - 1 for row in row_of_end if row], np.int64)  # the atoms before TER
+    for i in np.unique(chain.index[before_end]).tolist():
         of_chain = np.flatnonzero(chain.index == i)
-        ends[of_chain] = np.searchsorted(rows[chain.index[rows] == i], of_chain)
+        ends_of_chain = before_end[chain.index[before_end] == i]
+        ends[of_chain] = np.searchsorted(ends_of_chain, of_chain)
+    numbers = list(range(int(ends.max(initial=0)) + 1))
 
-    used = {names.values[i] for i in np.unique(names.index).tolist()}
+    used = [names.values[i] for i in np.unique(names.index).tolist()]
     two_letters = {columns[3:].strip() for columns in used if _has_two_letters(columns)}
-    if two_letters:
-        for i, (residue, letter) in enumerate(pairs):
-            if len(residue) == 4 and residue[3:] + letter in two_letters:
-                pairs[i] = residue[:3], residue[3:] + letter
-        chain = Column.of([chain for _, chain in pairs], names.index)
+    for i, (residue, letter) in enumerate(pairs):
+        if len(residue) == 4 and residue[3:] + letter in two_letters:
+            pairs[i] = residue[:3], residue[3:] + letter
+    chain = Column.of([chain for _, chain in pairs], names.index)
     residue = Column.of([residue for residue, _ in pairs], names.index)
     blank = chain.where(lambda text: not text)
-    if ends[blank].any():
-        by_end = Column.of([f"_{end + 1}" if end else "" for end in range(int(ends.max()) + 1)], ends)
+    if blank.any():
+        by_end = Column.of([f"_{number + 1}" if number else "" for number in numbers], ends)
         chain = chain.or_else(blank, by_end)
-    return residue, chain, Column(list(range(int(ends.max(initial=0)) + 1)), ends)
+    return residue, chain, Column(numbers, ends)
 
 
 def _segment(columns: str) -> str:

@@ -7,35 +7,20 @@ up. The columns are worked on as a whole; rows are looked at one by one only whe
 
 from __future__ import annotations
 
-import math
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 
 from ..files import StructureError
 from ..protein.check import check_protein
-from ..protein.constants import (
-    ATOM_ELEMENT,
-    ATOM_INDEX,
-    ATOM_NAMES,
-    CA,
-    MODIFIED,
-    PARENT,
-    PARENT_ATOM,
-    RESIDUE_ATOMS,
-    RESIDUE_INDEX,
-    C,
-    N,
-)
-from ..protein.protein import Protein
+from ..protein.constants import ATOM_INDEX, ATOM_NAMES, CA, PARENT, PARENT_ATOM, RESIDUE_ATOMS
 from .columns import Atoms, Column, changes, one_key
-from .repair import MAX_CA_STEP, repair
+from .repair import repair
+from .residues import Residues
 from .structure import Structure
 
-MAX_PEPTIDE_BOND = 2.5  # angstrom from C to the next N; beyond it is no neighbour in a chain
 _NUCLEOTIDES = [*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"]
 _NOT_A_RESIDUE = dict.fromkeys(["HOH", "WAT", "DOD", "H2O", "TIP", "TP3", "SOL", "SPC"], "waters")
 _NOT_A_RESIDUE |= dict.fromkeys(_NUCLEOTIDES, "nucleotides")
@@ -278,115 +263,3 @@ def _one_residue(position: np.ndarray, alpha: np.ndarray, occupancy: np.ndarray,
         best = max(options.tolist(), key=lambda group: occupancy[alpha[group]])  # the first of equals
         chosen[options] = options == best
     return chosen
-
-
-# ---- from residues to a protein --------------------------------------------------------------------------------------
-
-
-class Residues:
-    """R residues with n atoms, by chain, in file order."""
-
-    def __init__(self, atoms: Atoms, alpha: np.ndarray, size: np.ndarray, row: np.ndarray, known: np.ndarray):
-        self.atoms = atoms
-        self.alpha = alpha  # (R,) row of CA: what holds for the residue stands there
-        self.size = size  # (R,) how many atoms it has
-        self.row = row  # (n,) row of the atom
-        self.known = known  # (n,) index into ATOM_NAMES
-        self.name = atoms.residue.take(alpha)
-        self.number = atoms.number[alpha]
-        self.chain = atoms.chain.index[alpha]
-
-    def in_chains(self, counts: Counter) -> Residues:
-        """The residues without free amino acids. `counts` is told of these, and of modified residues.
-
-        A HETATM or a modified residue must be bonded to a residue next to it, in the file or by number.
-        """
-        modified = self.name.where(MODIFIED.__contains__)
-        kept = np.ones(len(self.alpha), bool)
-        doubtful = np.flatnonzero(modified | self.atoms.hetero[self.alpha])
-        if not len(doubtful):
-            return self
-        backbone = self._backbone()
-        by_place = {place: i for i, place in enumerate(zip(self.chain.tolist(), self.number.tolist()))}
-        for i in doubtful.tolist():
-            chain, number = int(self.chain[i]), int(self.number[i])
-            beside = [j for j in (i - 1, i + 1) if 0 <= j < len(kept) and self.chain[j] == chain]
-            beside += [by_place.get((chain, number - 1), i), by_place.get((chain, number + 1), i)]
-            kept[i] = any(self._bonded(backbone[i], backbone[j]) for j in beside if j != i)
-        reasons = ("modified residues (read as their parent)", modified & kept), ("free amino acids", ~kept)
-        for reason, which in reasons if kept[0] else reversed(reasons):  # in the order of the first
-            counts[reason] += int(which.sum())
-        of_row = np.repeat(kept, self.size)
-        return Residues(self.atoms, self.alpha[kept], self.size[kept], self.row[of_row], self.known[of_row])
-
-    def _backbone(self) -> list[dict[int, list[float]]]:
-        """Where N, CA and C of each residue are, without those that are missing."""
-        found: list[dict] = [{} for _ in self.size]
-        residue = np.repeat(np.arange(len(self.size)), self.size)
-        rows = np.flatnonzero((self.known == N) | (self.known == CA) | (self.known == C))
-        places = self.atoms.xyz[self.row[rows]].tolist()
-        for i, atom, xyz in zip(residue[rows].tolist(), self.known[rows].tolist(), places):
-            found[i][atom] = xyz
-        return found
-
-    @staticmethod
-    def _bonded(a: dict[int, list[float]], b: dict[int, list[float]]) -> bool:
-        """Whether a peptide bond joins two residues. If N or C is missing, the distance of their CA decides."""
-        if {N, C} <= a.keys() & b.keys():
-            return min(math.dist(a[C], b[N]), math.dist(b[C], a[N])) < MAX_PEPTIDE_BOND
-        return math.dist(a[CA], b[CA]) < MAX_CA_STEP
-
-    def protein(self, path: str) -> tuple[Protein, tuple[str, ...]]:
-        """All of them as one `Protein`, and the names of its chains."""
-        code = self.atoms.code.take(self.alpha)
-        if not code.where(lambda text: len(text) == 1 and ord(text) <= 126).all():
-            raise StructureError(path, "unreadable", "insertion code of more than one ASCII character")
-        letters = np.array([ord(text[:1] or " ") for text in code.values])
-        types = np.array([RESIDUE_INDEX.get(PARENT.get(name, ""), -1) for name in self.name.values])
-        starts = changes(self.chain)
-        lengths = np.diff(starts, append=len(self.chain))
-        with np.errstate(over="ignore"):  # `check_protein` refuses what is infinite
-            pos = self.atoms.xyz[self.row].astype(np.float32)
-        protein = Protein(
-            pos=torch.from_numpy(pos),
-            element=torch.from_numpy(np.array(ATOM_ELEMENT)[self.known]),
-            atom_name=torch.from_numpy(self.known),
-            atom_residue=torch.from_numpy(np.repeat(np.arange(len(self.size)), self.size)),
-            residue_type=torch.from_numpy(types[self.name.index]),
-            masked=torch.zeros(len(self.size), dtype=torch.bool),
-            residue_number=torch.from_numpy(self.number),
-            insertion_code=torch.from_numpy(letters[code.index]),
-            residue_index=torch.from_numpy(np.arange(len(self.chain)) - np.repeat(starts, lengths)),
-            chain=torch.from_numpy(np.repeat(np.arange(len(starts)), lengths)),
-            residue_protein=torch.zeros(len(self.size), dtype=torch.long),
-        )
-        return protein, tuple(self.atoms.chain.values[i] for i in self.chain[starts].tolist())
-
-    def mean_plddt(self, predicted: bool | None) -> float:
-        """The mean over residues, 0 to 100; nan if it cannot be told.
-
-        A file that does not say what it is holds a prediction if each residue has one B factor for its atoms, and not
-        all residues have the same. If no value is above 1, the scale was 0 to 1.
-        """
-        column = self.atoms.b_factor.take(self.row)
-        first = self.size.cumsum() - self.size
-        if not predicted:
-            of_first = np.repeat(column.index[first], self.size)
-            alike = (column.index == of_first).all() and self.size.max() > 1
-            if not (alike and (of_first != of_first[0]).any()):
-                return math.nan
-        different, index = np.unique(column.index, return_inverse=True)
-        try:
-            numbers = [float(column.values[i]) for i in different.tolist()]
-        except (TypeError, ValueError):  # None, "?", "******"
-            return math.nan
-        value = np.array(numbers)[index]
-        total = np.zeros(len(first))
-        for k in range(int(self.size.max())):  # the k-th atom of each residue: added up in file order
-            has = self.size > k
-            total[has] += value[first[has] + k]
-        mean = math.fsum((total / self.size).tolist()) / len(first)
-        lowest, highest = min(numbers), max(numbers)
-        if not 0 <= lowest <= highest <= 100 or not highest:
-            return math.nan
-        return mean * 100 if highest <= 1 else mean

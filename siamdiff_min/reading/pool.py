@@ -2,6 +2,7 @@
 
 import multiprocessing
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -18,18 +19,25 @@ WINDOW = 1024  # sources that are read ahead
 
 
 def read_all(sources: Sequence[Source], processes: int = 1, work: Callable | None = None) -> Iterator:
-    """`read_source` of all sources, or `work`, in order, in other processes of one thread each.
+    """`read_source` of all sources, or `work`, in order, in other processes of one thread each; with 0 in this one.
 
     If the system kills a process (no memory left, a fault in a library), the next sources are read by one process
-    alone. If that one ends too, the source that it was reading fails.
+    alone. If that one ends too, the source that it was reading fails. Where no process can be started, this one reads.
     """
-    done, alone = 0, False
+    work = work or read_source
+    done = 0
+    alone = False
     while done < len(sources):
-        chunk = 1 if alone or work else 4  # alone, so that only one source is blamed
-        pool = ProcessPoolExecutor(1 if alone else processes, multiprocessing.get_context(START), _begin_reading)
+        pool = _start_pool(1 if alone else processes)
+        if pool is None:
+            yield from (_on_one_thread(work, source) for source in sources[done:])
+            return
         try:
             for first in [done] if alone else range(done, len(sources), WINDOW):
-                for answer in pool.map(work or read_source, sources[first : first + WINDOW], chunksize=chunk):
+                part = sources[first : first + WINDOW]
+                # one at a time, where only one source is to be blamed, or each takes long
+                answers = pool.map(work, part, chunksize=4 if work is read_source and not alone else 1)
+                for answer in answers:
                     yield answer
                     done += 1
             alone = False
@@ -44,6 +52,29 @@ def read_all(sources: Sequence[Source], processes: int = 1, work: Callable | Non
             raise
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _start_pool(processes: int) -> ProcessPoolExecutor | None:
+    """The processes that read; None if none are wanted, or the machine has no semaphores for them."""
+    if not processes:
+        return None
+    try:
+        return ProcessPoolExecutor(processes, multiprocessing.get_context(START), _begin_reading)
+    except (ImportError, NotImplementedError, OSError) as error:  # no /dev/shm that can be written, as in a container
+        if processes > 1:
+            reason = getattr(error, "strerror", None) or error
+            print(f"warning: one process reads, no others can be started here (/dev/shm: {reason})", file=sys.stderr)
+        return None
+
+
+def _on_one_thread(work: Callable, source: Source):
+    """What `work` gives here: to the last bit what it gives in a process of its own."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return work(source)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _begin_reading() -> None:

@@ -52,7 +52,7 @@ def _again(atoms: Atoms, molecule: Column) -> Iterator[int]:
 
 
 def _tell_apart(path: str, atoms: Atoms, chain: str | Sequence[str] | None) -> Column:
-    """The column of chains, with one molecule in each. If a chain has a residue twice, a mark of its atoms splits it."""
+    """The chains, with one molecule in each. If a chain has a residue twice, a mark of its atoms splits it."""
     twice: dict[str, int] = {}
     for row in _again(atoms, atoms.chain):
         twice.setdefault(atoms.chain.values[atoms.chain.index[row]], row)

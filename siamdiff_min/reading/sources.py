@@ -4,18 +4,22 @@ The result is a list of `Source`, which is cheap to send to another process and 
 an archive it knows where the bytes lie.
 """
 
+import contextlib
 import gzip
 import hashlib
 import math
 import os
+import re
 import shutil
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, replace
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 
 from ..files import MachineError, StructureError, UnwantedError, blame_machine, read_rows, structure_errors
@@ -30,6 +34,13 @@ GZIPPED = (".tar.gz", ".tgz")
 ARCHIVES = (".tar", ".zip", *GZIPPED)
 NOT_A_STRUCTURE = "not a structure file"  # why a file is skipped
 PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
+UNREAD = {
+    ".mmtf": "MMTF is not read, give PDB or mmCIF",
+    ".mmtf.gz": "MMTF is not read, give PDB or mmCIF",
+    **{f"{ending}.bz2": "bzip2 is not read, unpack it or take gzip" for ending in _PLAIN},
+    **{f"{ending}.xz": "xz is not read, unpack it or take gzip" for ending in _PLAIN},
+    **{f"{ending}.zst": "zstd is not read, unpack it or take gzip" for ending in _PLAIN},
+}
 LMDB = "data.mdb"
 LOCK = "siamdiff-lock"  # a folder with this file in it holds stores, and no data
 
@@ -134,9 +145,13 @@ class Origin:
 
     def fingerprint(self, format: str) -> str:
         """A name for the store: a hash of its format, and of all names, sizes and times of the files."""
-        root, files = str(self.data), data_files(self.data) if self.data else {}
-        names = [f"{file[len(root) :] or Path(file).name} {state}" for file, state in files.items()]
-        text = "\n".join([format, self.key, *names])
+        root = str(self.data)
+        files = data_files(self.data) if self.data else {}
+        described = []
+        for file, state in files.items():
+            inside = file[len(root) :] or Path(file).name
+            described.append(f"{inside} {state}")
+        text = "\n".join([format, self.key, *described])
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -148,8 +163,10 @@ def bundle_path() -> Path:
 def structure_files(path=None, min_plddt: float | None = None, each_chain: bool = False) -> Origin:
     """The structures under `path`, or those bundled with the package; see `Source` and `Origin` for the others."""
     root = bundle_path() if path is None else Path(path)
-    listing, key = partial(_listing, root, min_plddt), "" if min_plddt is None else f"mean pLDDT from {min_plddt:g}"
-    key += " each chain" if each_chain else ""
+    listing = partial(_listing, root, min_plddt)
+    key = "" if min_plddt is None else f"mean pLDDT from {min_plddt:g}"
+    if each_chain:
+        key += " each chain"
     return Origin(root, key, listing, data=root, in_cache=path is None, each_chain=each_chain)
 
 
@@ -185,7 +202,8 @@ def list_files(path) -> list[str]:
         return [f"{path}{LOOKUP}" if os.path.isfile(f"{path}{LOOKUP}") else str(path)]
     if not os.path.isdir(path):
         raise StructureError(path, "cannot be opened", "no such file or folder")
-    files, folders = [], [str(path)]
+    files = []
+    folders = [str(path)]
     while folders:
         folder = folders.pop()
         try:
@@ -227,7 +245,8 @@ def find_structures(path) -> Listing:
                 damaged.append(Source(inside, file))
             else:
                 ending = next(ending for ending in (*ARCHIVES, LOOKUP) if inside.endswith(ending))
-                folder, data = "" if alone else inside.removesuffix(ending), file.removesuffix(LOOKUP)
+                folder = "" if alone else inside.removesuffix(ending)
+                data = file.removesuffix(LOOKUP)
                 files += ((os.path.join(folder, name), Source("", data, name, *where)) for name, *where in members)
                 skipped += left_out
     sources, left_out = _named(files)
@@ -245,30 +264,47 @@ def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str
     """
     with structure_errors(file, "damaged archive"):
         if file.endswith(LOOKUP):
-            names, places = (read_rows(file.removesuffix(LOOKUP) + ending).values() for ending in (LOOKUP, ".index"))
-            place_of = {key: (int(offset), int(size)) for key, offset, size in places}
-            return [(without_ending(name) + FOLDCOMP, *place_of[key]) for key, name, *_ in names], []
+            return _members_of_database(file.removesuffix(LOOKUP)), []
         if file.endswith(".zip"):
             with zipfile.ZipFile(file) as archive:
                 members = [(info.filename, 0, info.file_size) for info in archive.infolist()]
             return _newest(file, [member for member in members if not member[0].endswith("/")])
-        members, skipped = [], []
-        plain = _unpacked(file, os.stat(file).st_mtime_ns) if file.endswith(GZIPPED) else None
-        if plain is not None:
-            plain.seek(0)
-        with tarfile.open(file, "r:", plain) as archive:
-            while (member := archive.next()) is not None:
-                archive.members.clear()  # tarfile keeps every header, a gigabyte for a million members
-                if member.isreg() and not member.issparse():
-                    members.append((member.name, member.offset_data, member.size))
-                elif not member.isdir():
-                    skipped.append((f"{file}:{member.name}", "not a regular file"))
-            # tarfile takes a damaged header for the end; the true end is a block of zeros, or of the file.
-            archive.fileobj.seek(archive.offset)
-            if archive.fileobj.read(512).strip(b"\0"):
-                raise ValueError(f"no valid header at byte {archive.offset}")
+        members, skipped = _members_of_tar(file)
         members, older = _newest(file, members)
         return members, skipped + older
+
+
+def _members_of_database(path: str) -> list[tuple[str, int, int]]:
+    """The same of a Foldcomp database."""
+    place_of = {}
+    for key, offset, size in read_rows(f"{path}.index").values():
+        place_of[key] = int(offset), int(size)
+    members = []
+    for key, name, *_ in read_rows(f"{path}{LOOKUP}").values():
+        members.append((without_ending(name) + FOLDCOMP, *place_of[key]))
+    return members
+
+
+def _members_of_tar(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
+    """The same of a tar, plain or packed. Raises ValueError where a header is damaged."""
+    members = []
+    skipped = []
+    plain = None
+    if file.endswith(GZIPPED):
+        plain = _unpacked(file, os.stat(file).st_mtime_ns)
+        plain.seek(0)
+    with tarfile.open(file, "r:", plain) as archive:
+        while (member := archive.next()) is not None:
+            archive.members.clear()  # tarfile keeps every header, a gigabyte for a million members
+            if member.isreg() and not member.issparse():
+                members.append((member.name, member.offset_data, member.size))
+            elif not member.isdir():
+                skipped.append((f"{file}:{member.name}", "not a regular file"))
+        # tarfile takes a damaged header for the end; the true end is a block of zeros, or of the file.
+        archive.fileobj.seek(archive.offset)
+        if archive.fileobj.read(512).strip(b"\0"):
+            raise ValueError(f"no valid header at byte {archive.offset}")
+    return members, skipped
 
 
 def _newest(file: str, members: list[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
@@ -293,19 +329,72 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
     candidates: list[tuple[int, str, Source]] = []  # row in ENDINGS, path without its ending
     skipped: list[tuple[str, str]] = []
     for inside, source in files:
+        reason = _why_skipped(inside)
+        if reason:
+            skipped.append((str(source), reason))
+            continue
         ending = ending_of(inside)
-        stem = os.path.normpath(f"/./{inside}")[1 : -len(ending or ".")]  # no name leads out of the data
-        if os.path.basename(inside).startswith("._") or "__MACOSX" in inside.split("/"):
-            skipped.append((str(source), "a hidden file of macOS"))
-        elif ending is not None and os.path.basename(inside).lower() != ending:
-            candidates.append((ENDINGS.index(ending), stem, source))
-        else:
-            packed = f"{os.path.basename(inside)} is a packed archive, unpack it first"
-            skipped.append((str(source), packed if inside.lower().endswith(PACKED) else NOT_A_STRUCTURE))
+        stem = os.path.normpath(f"/./{inside}")[1 : -len(ending)]  # no name leads out of the data
+        candidates.append((ENDINGS.index(ending), stem, source))
+
+    # of several files of one structure the first; a file of another structure keeps its ending
     chosen: dict[str, Source] = {}
-    for _, stem, source in sorted(candidates, key=lambda item: (*item[:2], item[2].offset)):
-        if chosen.setdefault(stem, source) is not source:
+    for row, stem, source in sorted(candidates, key=lambda item: (*item[:2], item[2].offset)):
+        first = chosen.setdefault(stem, source)
+        if first is source:
+            continue
+        whole_name = stem + ENDINGS[row]
+        if whole_name not in chosen and _are_different(first, source):
+            chosen[whole_name] = source
+        else:
             skipped.append((str(source), "another file of the same structure"))
+
+    # a name is the file's, and where several have it, also the folder's
     count = Counter(map(os.path.basename, chosen))
-    names = {stem: name if count[name := os.path.basename(stem)] == 1 else stem for stem in chosen}
-    return [replace(source, name=names[stem]) for stem, source in chosen.items()], skipped
+    sources = []
+    for path, source in chosen.items():
+        name = os.path.basename(path)
+        sources.append(replace(source, name=name if count[name] == 1 else path))
+    return sources, skipped
+
+
+def _why_skipped(inside: str) -> str:
+    """Why a file is no structure by its path; "" if it may be one."""
+    name = os.path.basename(inside)
+    lower = name.lower()
+    if name.startswith("._") or "__MACOSX" in inside.split("/"):
+        return "a hidden file of macOS"
+    if ending_of(inside) and lower != ending_of(inside):
+        return ""
+    if lower.endswith(PACKED):
+        return f"{name} is a packed archive, unpack it first"
+    return next((reason for ending, reason in UNREAD.items() if lower.endswith(ending)), NOT_A_STRUCTURE)
+
+
+# ---- two files of one name -------------------------------------------------------------------------------------------
+
+_ATOM = re.compile(rb"^ATOM .*?(-?\d+\.\d+) *(-?\d+\.\d+) *(-?\d+\.\d+)", re.MULTILINE)  # PDB and mmCIF
+HEAD = 4 << 20  # bytes that are looked at: the header of an mmCIF file is up to a megabyte
+LOOKED_AT = 200  # atoms; the two files may begin with different chains or hydrogens
+
+
+def _are_different(first: Source, other: Source) -> bool:
+    """Whether two files of a folder hold different structures: no atom is at the same place in both.
+
+    Members of archives are not opened: one program wrote them all, in several formats. Nor is what cannot be read, or
+    holds coordinates with losses.
+    """
+    if first.member is not None or other.member is not None:
+        return False
+    places = _places(first.path)
+    return bool(places) and bool(of_other := _places(other.path)) and not places & of_other
+
+
+def _places(path: str) -> set[tuple[int, ...]]:
+    """Where the first atoms of a file are, in units of 0.01 angstrom; empty if it is no PDB or mmCIF text."""
+    with contextlib.suppress(OSError, EOFError, zlib.error):
+        opened = gzip.open if path.lower().endswith(".gz") else open
+        with opened(path, "rb") as file:
+            atoms = islice(_ATOM.finditer(file.read(HEAD)), LOOKED_AT)
+            return {tuple(round(100 * float(x)) for x in atom.groups()) for atom in atoms}
+    return set()

@@ -17,43 +17,55 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from itertools import accumulate, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from ..files import ConfigError, StoreError, lock, write_file, write_rows
+from ..files import ConfigError, StoreError, WriteError, lock, write_file, write_rows
 from ..machine import Bar, cores, memory, read_nothing_ahead
 from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import Protein
 from .pool import read_all
-from .shards import TABLES, content_hash, damaged, load_shard, pack_shard, sequence_hashes, shard_file
+from .shards import content_hash, damaged, load_shard, map_tables, pack_shard, sequence_hashes, shard_file
 from .sources import ARCHIVES, ENDINGS, LOCK, Listing, Origin, ending_of, structure_files
 
 FORMAT = "siamdiff_min store, version 10"
 SUFFIX, META, FAILURES = ".store", "meta.json", "failures.tsv"
 SHARD = 512  # sources; after a kill, a build reads at most so many again
+SOURCES_PER_READER = 500  # a process takes a second to begin, in which it would read about so many
 _ELEMENT = torch.tensor(ATOM_ELEMENT)
 
 
 class ProteinStore(torch.utils.data.Dataset):
     """Proteins of a store by index. Picklable: every process maps a shard when it first reads from it.
 
+    What all shards say of their proteins (names, hashes of sequences) is in a few arrays: a list of a million texts
+    would be copied, page by page, into every process that looks at them.
+
     Raises StoreError: not a store, another version; on use a shard that is missing or damaged.
     """
 
     def __init__(self, path):
         self.path = Path(path)
-        self.meta = read_meta(self.path)
-        names = [shard["names"] for shard in self.meta["shards"]]
-        self.first = [0, *accumulate(map(len, names))]  # row of every shard's first protein
-        self.names = [name for of_shard in names for name in of_shard]
-        self.sequences = [hashed for shard in self.meta["shards"] for hashed in shard["sequences"]]  # of every protein
-        self.rows: Sequence[int] = range(len(self.names))  # the proteins that are handed out, see `subset`
+        self.meta = read_meta(self.path)  # without what goes into the arrays
+        names, keys, counts = [], [], []
+        for shard in self.meta["shards"]:
+            names += [name.encode("utf-8", "surrogateescape") for name in shard.pop("names")]
+            keys += shard.pop("sequences")
+            counts.append(len(names))
+        self.first = [0, *counts]  # row of every shard's first protein
+        self.name_bytes = b"".join(names)
+        self.name_ends = np.array([0, *accumulate(map(len, names))])
+        self.sequence_keys = np.array(keys, dtype="S16")  # of every protein, see `sequence_hashes`
+        self.rows: Sequence[int] = range(len(names))  # the proteins that are handed out, see `subset`
         self.own_labels: list[dict] | None = None  # their labels, if these are not in the store
         self.not_found = ""  # structures and residues of these labels that the store lacks
-        self.mapped: dict[int, dict] = {}  # shards by number
+        self.mapped: dict[int, dict] = {}  # tables of shards, by number
+        self.loaded: dict[int, dict] = {}  # whole shards: for labels and ids of chains
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -62,20 +74,37 @@ class ProteinStore(torch.utils.data.Dataset):
         return self.read(range(len(self))[index])
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"mapped": {}}
+        return self.__dict__ | {"mapped": {}, "loaded": {}}
 
     @property
     def checksum(self) -> str:
         """Two stores with equal proteins, names and labels have the same one."""
         text = "".join(shard["content"] for shard in self.meta["shards"])
-        text += "" if self.own_labels is None else f"{[*self.rows]} {self.own_labels}"
+        if self.own_labels is not None:
+            text += f"{[*self.rows]} {self.own_labels}"
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def name(self, index: int) -> str:
+        """The name of a protein."""
+        row = self.rows[index]
+        first, last = self.name_ends[row : row + 2]
+        return self.name_bytes[first:last].decode("utf-8", "surrogateescape")
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of all proteins. A process that reads a few of them calls `name`."""
+        return [self.name(index) for index in range(len(self))]
+
+    @property
+    def sequences(self) -> list[str]:
+        """The hashes of all sequences."""
+        return self.sequence_keys[self.rows].astype(str).tolist()
 
     def labels(self, index: int) -> dict:
         """The labels of a protein; empty for plain structures."""
         if self.own_labels is not None:
             return self.own_labels[index]
-        shard, row = self._find(index)
+        shard, row = self._load(index)
         return shard["labels"][row] if shard["labels"] else {}
 
     def subset(self, labels: Mapping[int, dict], not_found: str = "") -> "ProteinStore":
@@ -84,24 +113,27 @@ class ProteinStore(torch.utils.data.Dataset):
         `not_found` says in words which structures and residues of these labels the store lacks.
         """
         other = copy(self)
+        vars(other).pop("names", None)
         other.rows = [*labels]
         other.own_labels = [*labels.values()]
-        other.names = [self.names[row] for row in other.rows]
-        other.sequences = [self.sequences[row] for row in other.rows]
         other.not_found = not_found
         return other
 
     def positions(self, index: int) -> list[tuple[str, int, str]]:
         """The author's chain, number and insertion code of every residue."""
-        shard, row = self._find(index)
-        residues, names = shard["residues"][slice(*shard["first_residue"][row : row + 2])], shard["chains"][row]
-        numbers, codes = residues["residue_number"].tolist(), map(chr, residues["insertion_code"])
-        return list(zip([names[chain] for chain in residues["chain"]], numbers, codes, strict=True))
+        tables, row = self._map(index)
+        shard, _ = self._load(index)
+        first, last = tables["first_residue"][row : row + 2]
+        residues = tables["residues"][first:last]
+        chains = [shard["chains"][row][chain] for chain in residues["chain"]]
+        codes = map(chr, residues["insertion_code"])
+        return list(zip(chains, residues["residue_number"].tolist(), codes, strict=True))
 
     def num_residues(self, index: int) -> int:
         """Number of residues of one protein."""
-        shard, row = self._find(index)
-        return int(np.diff(shard["first_residue"][row : row + 2])[0])
+        tables, row = self._map(index)
+        first, last = tables["first_residue"][row : row + 2].tolist()
+        return last - first
 
     def read(self, index: int, start: int = 0, length: int | None = None) -> Protein:
         """The residues start .. start + length - 1 of a protein (all from `start` on without a length).
@@ -109,14 +141,20 @@ class ProteinStore(torch.utils.data.Dataset):
         Equal to `store[index].crop(start, length)`, but reads no more than that from disk. Raises ValueError if the
         protein has no such residues.
         """
-        shard, row = self._find(index)
-        first, last = shard["first_residue"][row : row + 2].tolist()
-        length = last - first - start if length is None else length
-        if start < 0 or length < 0 or first + start + length > last:
-            raise ValueError(f"residues {start} to {start + length} of {self.names[index]}, which has {last - first}")
-        residues = shard["residues"][first + start : first + start + length]
-        edges = shard["residues"]["first_atom"][first + start : first + start + length + 1]
-        atoms = shard["atoms"][edges[0] : edges[-1]]
+        tables, row = self._map(index)
+        first, last = tables["first_residue"][row : row + 2].tolist()
+        size = last - first
+        if length is None:
+            length = size - start
+        if start < 0 or length < 0 or start + length > size:
+            raise ValueError(f"residues {start} to {start + length} of {self.name(index)}, which has {size}")
+
+        # the rows of these residues and of their atoms; the row after the last residue says where its atoms end
+        first += start
+        residues = tables["residues"][first : first + length]
+        edges = tables["residues"]["first_atom"][first : first + length + 1]
+        atoms = tables["atoms"][edges[0] : edges[-1]]
+
         kept = {  # in numpy: for so few numbers torch would mostly wait for its threads
             name: torch.from_numpy(table[name].astype(np.int64))
             for table in (atoms, residues)
@@ -135,14 +173,17 @@ class ProteinStore(torch.utils.data.Dataset):
     def report_counts(self) -> str:
         """A sentence that counts the files that the store was built from: seen = used + skipped + failed."""
 
-        def total(counts: dict[str, int]) -> str:
+        def total(name: str) -> str:
+            counts = self.meta[name]
             listed = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
             return f"{sum(counts.values())} ({listed})" if counts else "0"
 
-        skipped, failed, dropped = (total(self.meta[name]) for name in ("skipped", "failed", "dropped"))
-        sentence = f"seen {self.meta['seen']} = used {len(self)} + skipped {skipped} + failed {failed}; "
-        sentence += f"{self.meta['residues']} residues, {self.meta['atoms']} atoms, left out or replaced {dropped}"
-        return sentence + (f"; what failed: {self.path / FAILURES}" if self.meta["failed"] else "")
+        files = f"seen {self.meta['seen']} = used {len(self)} + skipped {total('skipped')} + failed {total('failed')}"
+        content = f"{self.meta['residues']} residues, {self.meta['atoms']} atoms"
+        sentence = f"{files}; {content}, left out or replaced {total('dropped')}"
+        if self.meta["failed"]:
+            sentence += f"; what failed: {self.path / FAILURES}"
+        return sentence
 
     def verify(self) -> None:
         """Read everything and compare the checksums. Raises StoreError that names the first damaged file."""
@@ -151,16 +192,28 @@ class ProteinStore(torch.utils.data.Dataset):
             if content_hash(load_shard(file)) != described["content"]:
                 raise damaged(file, "its checksum differs")
 
-    def _find(self, index: int) -> tuple[dict, int]:
-        """The shard of a protein, and its row there. Raises StoreError."""
-        number = bisect_right(self.first, self.rows[index]) - 1
+    def _find(self, index: int) -> tuple[int, int]:
+        """The number of a protein's shard, and its row there."""
+        row = self.rows[index]
+        number = bisect_right(self.first, row) - 1
+        return number, row - self.first[number]
+
+    def _map(self, index: int) -> tuple[dict, int]:
+        """The tables of a protein's shard, mapped; and its row there. Raises StoreError."""
+        number, row = self._find(index)
         if number not in self.mapped:
-            shard = load_shard(shard_file(self.path, number))
+            whole, tables = map_tables(shard_file(self.path, number))
             if self.meta["bytes"] > memory():
-                read_nothing_ahead([shard[name] for name in TABLES])
-            tables = {name: shard[name].numpy().view(dtype)[:, 0] for name, dtype in TABLES.items()}
-            self.mapped[number] = shard | tables
-        return self.mapped[number], self.rows[index] - self.first[number]
+                read_nothing_ahead([whole])
+            self.mapped[number] = tables
+        return self.mapped[number], row
+
+    def _load(self, index: int) -> tuple[dict, int]:
+        """All of a protein's shard, and its row there. Raises StoreError."""
+        number, row = self._find(index)
+        if number not in self.loaded:
+            self.loaded[number] = load_shard(shard_file(self.path, number))
+        return self.loaded[number], row
 
 
 # ---- finding and building --------------------------------------------------------------------------------------------
@@ -175,10 +228,10 @@ def open_store(
         path: a folder, archive, structure file or finished store; None for the structures bundled with the package; an
             Origin for a labelled set.
         store: folder of its stores. By default `<path>.store` beside the data, or in the cache if that cannot be
-            written: `$SIAMDIFF_CACHE`, by default `~/.cache/siamdiff_min`. Stores of the bundle and of a single
-            structure file are always there.
+            written: `$SIAMDIFF_CACHE`, without it `siamdiff_min` in `$XDG_CACHE_HOME` or in `~/.cache`. Stores of the
+            bundle and of a single structure file are always there.
         workers: processes that read; the result does not depend on it. By default one for every 500 structures, up to
-            one per core and 8. Without fork (not on Linux), a script needs `if __name__ == "__main__":`.
+            one per core. Without fork (not on Linux), a script needs `if __name__ == "__main__":`.
         build: False to change nothing on the disk. If there is no store, None is returned.
         beside: False to build nothing beside the data. A store that is there is used all the same.
 
@@ -196,26 +249,68 @@ def open_store(
         if store is not None or origin.key:
             raise ConfigError(f"{finished} is a finished store: nothing is built from it, give its structures")
         return ProteinStore(finished)
-    homes, name = [Path(store)] if store else _homes(origin), origin.fingerprint(FORMAT)
-    folders = [home / name for home in homes]
-    folder = next((folder for folder in folders if os.path.isfile(folder / META)), None)
-    if folder is None and build:
-        place = homes[0] if homes[0].exists() else homes[0].parent
-        local = store or (beside and not origin.in_cache and os.access(place, os.W_OK))
-        folder = folders[0 if local else -1]
-        with lock(folder.parent / LOCK):
-            if not os.path.isfile(folder / META):  # another process may have built it in the meantime
-                _build(folder, origin, workers)
-    return folder and ProteinStore(folder)
+
+    # a store that is there is used, wherever it lies
+    homes = Homes(Path(store), None) if store else _homes(origin)
+    name = origin.fingerprint(FORMAT)
+    for home in homes:
+        if home and os.path.isfile(home / name / META):
+            return ProteinStore(home / name)
+    if not build:
+        return None
+
+    # build it: beside the data if that is wanted and can be done, else in the cache
+    home = homes.beside if store else _place(homes, origin, beside)
+    folder = home / name
+    with lock(folder.parent / LOCK):
+        if not os.path.isfile(folder / META):  # another process may have built it in the meantime
+            _build(folder, origin, workers)
+    return ProteinStore(folder)
 
 
-def _homes(origin: Origin) -> list[Path]:
-    """The folders where a store of these data may lie: beside them, and in the cache."""
+class Homes(NamedTuple):
+    """The folders where a store of some data may lie. None: there is no such place."""
+
+    beside: Path | None  # the data
+    cache: Path | None
+
+
+def _homes(origin: Origin) -> Homes:
     path = origin.path.resolve()
-    cache = Path(os.environ.get("SIAMDIFF_CACHE") or Path.home() / ".cache" / "siamdiff_min")
+    cache = _cache()
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
-    homes = [path.with_name(path.name + SUFFIX), cache / f"{path.name}-{digest}{SUFFIX}"]
-    return homes[1:] if path.is_file() and ending_of(path.name) else homes
+    in_cache = cache and cache / f"{path.name}-{digest}{SUFFIX}"
+    alone = path.is_file() and ending_of(path.name)
+    return Homes(None if alone else path.with_name(path.name + SUFFIX), in_cache)
+
+
+def _cache() -> Path | None:
+    """The folder of the stores that do not lie beside their data; None if nothing tells where it should be."""
+    if own := os.environ.get("SIAMDIFF_CACHE"):
+        return Path(own)
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared) / "siamdiff_min"
+    try:
+        return Path.home() / ".cache" / "siamdiff_min"
+    except RuntimeError:  # a user without a name, as in a container, and without HOME
+        return None
+
+
+def _place(homes: Homes, origin: Origin, beside: bool) -> Path:
+    """The folder to build in. Raises ConfigError, WriteError if that is the cache, and it is not to be had."""
+    if beside and homes.beside and not origin.in_cache:
+        nearest = homes.beside if homes.beside.exists() else homes.beside.parent
+        if os.access(nearest, os.W_OK):
+            return homes.beside
+    advice = "give a folder for stores with --store, or set SIAMDIFF_CACHE"
+    if homes.cache is None:
+        raise ConfigError(f"no place for the store of {origin.path}: this user has no home folder (HOME); {advice}")
+    try:
+        homes.cache.mkdir(parents=True, exist_ok=True)
+        (homes.cache / LOCK).touch()
+    except OSError as error:
+        raise WriteError(f"no store can be built in {homes.cache}: {error.strerror}; {advice}") from error
+    return homes.cache
 
 
 def finished_store(path: Path) -> Path | None:
@@ -235,40 +330,61 @@ def _build(folder: Path, origin: Origin, workers: int | None) -> None:
 
     Raises StoreError if nothing could be read.
     """
+    # what is still to be read
     listing = origin.listing()
     parts = [listing.sources[first : first + SHARD] for first in range(0, len(listing.sources), SHARD)]
-    todo = [(shard_file(folder, n), part) for n, part in enumerate(parts) if not shard_file(folder, n).exists()]
+    files = [shard_file(folder, number) for number in range(len(parts))]
+    todo = [(file, part) for file, part in zip(files, parts) if not file.exists()]
     wanted = [source for _, part in todo for source in part]
-    structures = read_all(wanted, workers or min(cores(), 8, 1 + len(wanted) // 500))
+    if workers is None:
+        workers = min(cores(), 1 + len(wanted) // SOURCES_PER_READER)
+
+    # other processes read, this one writes
+    structures = read_all(wanted, workers)
     with contextlib.closing(structures), Bar(total=len(wanted), unit="protein", disable=None) as bar:
         for file, part in todo:
+            answers = list(islice(structures, len(part)))
             content = io.BytesIO()  # torch itself does not say that a disk is full
-            torch.save(pack_shard(part, list(islice(structures, len(part))), origin.each_chain), content)
+            torch.save(pack_shard(part, answers, origin.each_chain), content)
             write_file(file, content.getbuffer())
             bar.update(len(part))
-    _finish(folder, origin.path, listing, len(parts))
+    _finish(folder, origin.path, listing, files)
 
 
-def _finish(folder: Path, data: Path, listing: Listing, count: int) -> None:
+def _finish(folder: Path, data: Path, listing: Listing, files: list[Path]) -> None:
     """Write `failures.tsv`, then `meta.json`, and print the counts. Now the folder is a finished store."""
-    rows, described, total, dropped = [], [], Counter(), Counter()
-    for number in range(count):
-        shard = load_shard(shard_file(folder, number))
-        rows += shard["failures"]
+    # what the shards hold
+    failures = []
+    described = []
+    dropped = Counter()
+    total = Counter()
+    for file in files:
+        shard = load_shard(file)
+        failures += shard["failures"]
         dropped += shard["dropped"]
-        found = {"names": shard["names"], "sequences": sequence_hashes(shard), "content": content_hash(shard)}
-        described.append(found)
-        sizes = {"residues": len(shard["residues"]) - 1, "atoms": len(shard["atoms"])}
-        total.update(proteins=len(shard["names"]), bytes=shard_file(folder, number).stat().st_size, **sizes)
-    rows += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
-    counts = {name: Counter(row[2] for row in rows if row[1] == name) for name in ("skipped", "failed")}
-    write_rows(folder / FAILURES, [("name", "outcome", "reason", "file", "detail"), *rows])
+        total["proteins"] += len(shard["names"])
+        total["bytes"] += file.stat().st_size
+        total["residues"] += len(shard["residues"]) - 1
+        total["atoms"] += len(shard["atoms"])
+        content = {"names": shard["names"], "sequences": sequence_hashes(shard), "content": content_hash(shard)}
+        described.append(content)
+
+    # what was not used
+    failures += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
+    counts = {}
+    for outcome in ("skipped", "failed"):
+        counts[outcome] = Counter(row[2] for row in failures if row[1] == outcome)
+    write_rows(folder / FAILURES, [("name", "outcome", "reason", "file", "detail"), *failures])
     if not total["proteins"]:
-        reasons = ", ".join(f"{reason} {n}" for x in counts.values() for reason, n in x.items()) or "it is empty"
+        reasons = [f"{reason} {count}" for counted in counts.values() for reason, count in counted.items()]
+        why = ", ".join(reasons) or "it is empty"
         looked_for = f"looked for {', '.join(ENDINGS)}, in folders, {', '.join(ARCHIVES)}"
-        raise StoreError(f"no protein that can be read in {data} ({reasons}); {looked_for}; see {folder / FAILURES}")
-    meta = {"format": FORMAT, **total, **counts, "dropped": dropped, "seen": total["proteins"] + len(rows)}
-    write_file(folder / META, json.dumps(meta | {"path": str(data.resolve()), "shards": described}, indent=1).encode())
+        raise StoreError(f"no protein that can be read in {data} ({why}); {looked_for}; see {folder / FAILURES}")
+
+    # all of it in one file, whose presence says that the store is whole
+    meta = {"format": FORMAT, **total, **counts, "dropped": dropped, "seen": total["proteins"] + len(failures)}
+    meta |= {"path": str(data.resolve()), "shards": described}
+    write_file(folder / META, json.dumps(meta, indent=1).encode())
     print(f"{folder}: {ProteinStore(folder).report_counts()}", file=sys.stderr)
 
 

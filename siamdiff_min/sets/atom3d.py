@@ -27,6 +27,7 @@ from ..reading.policy import assemble
 from ..reading.rows import AtomRow, columns_of
 from ..reading.sources import LMDB, Listing, Origin
 from ..reading.structure import Structure, join
+from .atom_lists import pack_lists
 from .labelled_set import SPLITS, LabelledData, find_part
 from .samples import SAMPLES
 
@@ -56,18 +57,28 @@ def list_items(folder: Path, task: str) -> Listing:
     path = str(folder)
     written = _get(path, "serialization_format").decode("latin-1")
     if written != "json":
-        advice = "nothing is unpickled; ATOM3D's make_lmdb_dataset(..., serialization_format='json') converts it"
+        convert = "make_lmdb_dataset({}, FOLDER, serialization_format='json') of ATOM3D"
+        advice = f"{convert.format('LMDBDataset(PATH)')} converts it"
+        if written == "pkl":
+            by_hand = "unpickle its items yourself, pickle.loads(gzip.decompress(VALUE))"
+            advice = f"nothing is unpickled here, and LMDBDataset cannot read such items; {by_hand}, for "
+            advice += convert.format("ITEMS")
         raise StructureError(path, "not JSON", f"serialization_format {written[:20]!r}; {advice}")
     with structure_errors(path, "malformed set"):
         count = int(_get(path, "num_examples"))
         if (other := _task_of(path)) not in (task, None):
             raise StructureError(path, "a set of another task", f"its items are those of {other}: --task {other}")
         ids = json.loads(_get(path, "id_to_idx", b"{}"))
-        named = {i: "/".join(_target_and_decoy(name)) if task == "psr" else name for name, i in ids.items()}
-    names = [named.get(index, str(index)) for index in range(count)]
+        name_of = {}
+        for name, index in ids.items():
+            name_of[index] = "/".join(_target_and_decoy(name)) if task == "psr" else name
+    names = [name_of.get(index, str(index)) for index in range(count)]
     often = Counter(names)
-    names = [name if often[name] == 1 else f"{name}#{index}" for index, name in enumerate(names)]
-    return Listing([Item(name, path, index, task) for index, name in enumerate(names)], [])
+    items = []
+    for index, name in enumerate(names):
+        own = name if often[name] == 1 else f"{name}#{index}"  # ids of some sets are not unique
+        items.append(Item(own, path, index, task))
+    return Listing(items, [])
 
 
 def _task_of(path: str) -> str | None:
@@ -89,7 +100,8 @@ class Item:
 
     def read(self) -> Structure:
         """Decompress and parse the item. Raises StructureError."""
-        path, item = f"{self.path}:{self.index}", _content(self.path, self.index)
+        path = f"{self.path}:{self.index}"
+        item = _content(self.path, self.index)
         with structure_errors(path, "malformed item"):
             return ATOM3D[self.task].read(path, item)
 
@@ -142,7 +154,8 @@ _ENDS = [[f"{name}{end}" for name in ("subunit", "model", "chain", "residue")] f
 
 def _columns(item: dict, name: str, wanted: Sequence[str]) -> list[tuple]:
     """Some columns of a data frame. Raises ValueError if one is missing or the rows differ in length."""
-    header, rows = item[name]["columns"], item[name]["data"]
+    header = item[name]["columns"]
+    rows = item[name]["data"]
     for column in wanted:
         if column not in header:
             raise ValueError(f"{name}: no column {column}")
@@ -153,11 +166,19 @@ def _columns(item: dict, name: str, wanted: Sequence[str]) -> list[tuple]:
 def _atoms(item: dict, name: str) -> list[tuple]:
     """A frame of atoms as (`AtomRow`, model, subunit), one for every row."""
     *texts, number, occupancy, element, x, y, z, model, subunit = _columns(item, name, _TEXTS + _VALUES)
-    chain, code, residue, atom, altloc = (list(map(str.strip, column)) for column in texts)
-    number, code = map(operator.index, number), [text or " " for text in code]
-    occupancy = [1.0 if value is None else float(value) for value in occupancy]
-    xyz, element = zip(*(map(float, axis) for axis in (x, y, z))), [(text or "").upper() for text in element]
-    rows = map(AtomRow, chain, number, code, residue, atom, altloc, occupancy, xyz, element)
+    chain, code, residue, atom, altloc = (map(str.strip, column) for column in texts)
+    rows = map(
+        AtomRow,
+        chain,
+        map(operator.index, number),
+        (text or " " for text in code),
+        residue,
+        atom,
+        altloc,
+        (1.0 if value is None else float(value) for value in occupancy),
+        zip(map(float, x), map(float, y), map(float, z)),
+        ((text or "").upper() for text in element),
+    )
     return list(zip(rows, model, subunit))
 
 
@@ -191,7 +212,8 @@ def _target_and_decoy(text: str) -> tuple[str, str]:
 
 def _read_psr(path: str, item: dict) -> Structure:
     """Protein structure ranking: one model of a protein and its GDT_TS."""
-    (target, _), score = _target_and_decoy(item["id"]), float(item["scores"]["gdt_ts"])
+    target, _ = _target_and_decoy(item["id"])
+    score = float(item["scores"]["gdt_ts"])
     if not 0 <= score <= 1:  # also refuses NaN
         raise ValueError(f"gdt_ts is {score}, not between 0 and 1")
     labels = {"kind": "regression", "values": [score], "target": target}
@@ -206,7 +228,8 @@ def _read_msp(path: str, item: dict) -> Structure:
 
     The id ends with the mutations, joined by commas: `2VLO_A_B_AB95K` has Ala 95 of chain B replaced by Lys.
     """
-    name, stabilised = item["id"], str(item["label"])
+    name = item["id"]
+    stabilised = str(item["label"])
     if stabilised not in ("0", "1"):
         raise ValueError(f"label is {stabilised!r:.20}")
     sides = [_structure(path, _atoms(item, f"{side}_atoms")) for side in ("original", "mutated")]
@@ -217,9 +240,9 @@ def _read_msp(path: str, item: dict) -> Structure:
         if match is None:
             raise ValueError(f"id is {name!r:.100}, without a mutation")
         wild, chain, number, code, mutant = match.groups()
+        places = [(chain, int(number), c) for c in (code or " ", code.upper() or " ")]
         for side, own_row, letter, rows in zip(sides, row_of, (wild, mutant), mutated, strict=True):
-            positions = [(chain, int(number), c) for c in (code or " ", code.upper() or " ")]
-            row = next((own_row[position] for position in positions if position in own_row), None)
+            row = next((own_row[place] for place in places if place in own_row), None)
             present = "nothing" if row is None else ONE_LETTER[side.protein.residue_type[row]]
             if present != letter:
                 raise StructureError(path, "mutation not in the structure", f"{text!r}: {present} for {letter}")
@@ -236,7 +259,9 @@ def _read_pip(path: str, item: dict) -> Structure:
     without positive pairs, or whose pairs name other than two subunits, fails: no sample could be drawn from it. A pair
     knows no insertion codes: it means the first residue with that number.
     """
-    atoms, (touching,) = _atoms(item, "atoms_pairs"), _columns(item, "atoms_neighbors", ["label"])
+    # the pairs that touch, and the two subunits that they are of
+    atoms = _atoms(item, "atoms_pairs")
+    (touching,) = _columns(item, "atoms_neighbors", ["label"])
     ends = []
     for columns in _ENDS:
         subunit, model, chain, number = _columns(item, "atoms_neighbors", columns)
@@ -245,11 +270,18 @@ def _read_pip(path: str, item: dict) -> Structure:
     subunits = list(dict.fromkeys(end[0] for pair in pairs for end in pair))
     if len(subunits) != 2:
         raise StructureError(path, "positive pairs of other than two subunits", f"{subunits!r:.200}")
-    sides, keys = [_structure(path, atoms, name) for name in subunits], []
+
+    # their residues, as pairs name them
+    sides = [_structure(path, atoms, name) for name in subunits]
+    keys = []
     for name, side in zip(subunits, sides, strict=True):
         model = next(model for _, model, subunit in atoms if subunit == name)
         keys += [(name, model, chain, number) for chain, number, _ in side.positions]
-    rows, row_pairs, dropped = _rows_of(keys), set(), Counter()
+    rows = _rows_of(keys)
+
+    # the pairs by rows
+    row_pairs = set()
+    dropped = Counter()
     for left, right in pairs:
         if left[0] != right[0] and left in rows and right in rows:
             row_pairs.add(tuple(sorted((rows[left][0], rows[right][0]))))
@@ -268,34 +300,47 @@ def _read_res(path: str, item: dict) -> Structure:
 
     Of such a residue a sample shows the backbone only, whatever is listed (`samples.EnvironmentSamples`).
     """
-    atoms, lists = _atoms(item, "atoms"), item["subunit_indices"]
+    atoms = _atoms(item, "atoms")
     (names,) = _columns(item, "labels", ["subunit"])
     structure = _structure(path, atoms)
-    protein, positions = structure.protein, structure.positions
-    owners = zip(protein.atom_residue.tolist(), protein.atom_name.tolist())
-    atom = {(*positions[residue], name): i for i, (residue, name) in enumerate(owners)}
-    atom_of = np.full(len(atoms), -1)  # of every row of the frame; -1 if the parsing policy left it out
-    for i, (row, model, _) in enumerate(atoms):
-        if model == atoms[0][1]:
-            name = ATOM_INDEX.get(PARENT_ATOM.get((row.residue, row.atom), row.atom))
-            atom_of[i] = atom.get((row.chain, row.number, row.code, name), -1)
+    atom_of = _atoms_of_rows(structure, atoms)
+
     # The name of an environment has no insertion code, so the type decides between residues that share a number.
-    types = protein.residue_type.tolist()
-    rows_of = _rows_of((chain, str(number), kind) for (chain, number, _), kind in zip(positions, types))
-    environments, dropped = {}, Counter()
-    for name, indices in zip(names, lists, strict=True):
+    types = structure.protein.residue_type.tolist()
+    keys = ((chain, str(number), kind) for (chain, number, _), kind in zip(structure.positions, types))
+    rows_of = _rows_of(keys)
+
+    # the atoms around each residue that is told without doubt
+    environments = {}
+    dropped = Counter()
+    for name, indices in zip(names, item["subunit_indices"], strict=True):
         chain, number, residue = ["", "", *name.rsplit("_", 2)][-3:]
-        rows = rows_of.get((chain.strip(), number, RESIDUE_INDEX.get(PARENT.get(residue, residue))), [])
-        near = np.unique(atom_of[np.fromiter(map(operator.index, indices), np.int64)])
+        kind = RESIDUE_INDEX.get(PARENT.get(residue, residue))
+        rows = rows_of.get((chain.strip(), number, kind), [])
+        listed = np.fromiter(map(operator.index, indices), np.int64)
+        near = np.unique(atom_of[listed])
         if len(rows) == 1 and rows[0] not in environments:
             environments[rows[0]] = near[near >= 0]
         else:
             dropped["environments of no residue of the protein, of several, or listed before"] += 1
     if not environments:
         raise StructureError(path, "no environments", f"none of {len(names)} is of a residue that is in the protein")
-    labels = {"residues": list(environments), "counts": [len(near) for near in environments.values()]}
-    labels["atoms"] = torch.from_numpy(np.concatenate([*environments.values()]).astype(np.int32))
+    labels = {"residues": list(environments), **pack_lists([*environments.values()])}
     return replace(structure, dropped=structure.dropped + dropped, labels=labels)
+
+
+def _atoms_of_rows(structure: Structure, atoms: list[tuple]) -> np.ndarray:
+    """For every row of a frame (`_atoms`) its atom in the structure; -1 if the parsing policy left it out."""
+    protein = structure.protein
+    positions = structure.positions
+    owners = zip(protein.atom_residue.tolist(), protein.atom_name.tolist())
+    atom = {(*positions[residue], name): i for i, (residue, name) in enumerate(owners)}
+    found = np.full(len(atoms), -1)
+    for i, (row, model, _) in enumerate(atoms):
+        if model == atoms[0][1]:
+            name = ATOM_INDEX.get(PARENT_ATOM.get((row.residue, row.atom), row.atom))
+            found[i] = atom.get((row.chain, row.number, row.code, name), -1)
+    return found
 
 
 class OfTask(NamedTuple):

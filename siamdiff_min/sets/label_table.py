@@ -5,16 +5,19 @@
     2def    -1.5            1abc    A       52A     GLY      0.1
 
 Cells are set apart by tabs, semicolons or commas, and may be in quotes (docs/extending.md). A column `split` may say
-train, valid or test. Rows are numbered as in a spreadsheet, in which the titles are row 1.
+train, valid or test, a column `family` or `group` which structures stay together. Rows are numbered as in a
+spreadsheet, in which the titles are row 1.
 """
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..files import StructureError, read_rows, structure_errors
+import numpy as np
+
+from ..files import StructureError, first_three, read_rows, structure_errors
 from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 
 SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # split -> its names in data sets
@@ -22,6 +25,16 @@ SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | 
 NOT_MEASURED = {"", "na", "n/a", "#n/a", "nan"}  # among numbers, in any case. Among classes, NA may be sodium
 UNIT = re.compile(r"[-+]?\d*[.,]?\d+(?:e[-+]?\d+)?\s*([^\d.,\s-].*)", re.IGNORECASE)  # of 12.5 °C, 30% or 4 ± 1
 THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")  # as Excel may write 1830, or a number with three decimals
+BOUND = re.compile(r"^\s*[<>≤≥]=?\s*(?=[-+.,\d])")  # of >100, <= 0.5
+DATE = re.compile(r"\d{1,2}-[A-Z][a-z]{2}(-\d+)?|[A-Z][a-z]{2}-\d{2}|\d{4}-\d\d-\d\d.*|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
+TELLING = {  # titles that people give to a column -> the title that it needs
+    **dict.fromkeys(("resid", "resi", "resnum", "res_num", "residue_number", "position", "pos", "resseq"), "number"),
+    **dict.fromkeys(("chains", "chain_id", "chainid"), "chain"),
+}
+# Standard deviations from the median, as told from the median absolute deviation. Of a normal distribution one value in
+# 10^15 is farther away, of an exponential one 1 in 600.
+FAR = 8
+MANY = 8  # values below which the median says little of the spread
 LARGEST = 3.4e38  # in float32, in which targets are kept
 FEW = 10  # so many different whole numbers may be names of classes
 SHOWN = 12  # classes to list: about two lines
@@ -38,6 +51,7 @@ class Row:
     residue: str  # type of the residue, one letter; "" if the table does not say
     split: str  # train, valid, test; "" if the table does not say
     value: float | str | list  # a number, a class, or a list of classes; of several properties a list of numbers
+    family: str = ""  # structures of one family stay together; "" if the table does not say
 
 
 @dataclass(frozen=True)
@@ -95,6 +109,9 @@ def read_table(
 
         # What the values are of.
         used = {key: title_of[key] for key in ("chain", "number", "residue", "split") if key in title_of}
+        family = [title_of[title] for title in ("family", "group") if title in title_of]
+        if family and family[0] not in (names, *columns):
+            used["family"] = family[0]
         if not {"chain", "number"} <= used.keys():  # of whole structures: a column `number` counts something else
             used.pop("number", None)
             used.pop("residue", None)
@@ -104,6 +121,8 @@ def read_table(
     unread = [title for title in titles if title and title not in read]
     if unread:
         notes.insert(0, f"columns that are not read: {', '.join(unread)}")
+    labelled, averaged = _without_repeats(path, labelled, unread)
+    notes += averaged
     options = {}
     if value_column:
         options["column"] = ", ".join(columns)
@@ -118,6 +137,11 @@ def _by_title(rows: Mapping[int, Sequence[str]]) -> tuple[list[str], dict[int, d
         raise ValueError("no rows below the titles; expected columns name and value")
     (_, titles), *others = rows.items()
     width = len(titles)
+    if len([*filter(None, titles)]) == 1:
+        below = others[0][1]
+        if len([*filter(None, below)]) > 1 or re.search("[\t;,]", below[0]):
+            text = next(filter(None, titles))
+            raise ValueError(f"row 1 has one cell, {text!r:.50}: delete what stands above the titles of the columns")
     lines = {}
     for number, cells in others:
         if len(cells) < width or any(cells[width:]):
@@ -130,7 +154,10 @@ def _found(title: str, titles: Sequence[str]) -> str:
     """A column that is there once."""
     if titles.count(title) != 1:
         count = "several columns are" if title in titles else "no column is"
-        raise ValueError(f"{count} called {title!r}, there are {', '.join(filter(None, titles))}; see --value-column")
+        reason = f"{count} called {title!r}, there are {', '.join(filter(None, titles))}; see --value-column"
+        if title not in titles and len([*filter(None, titles)]) == 1:
+            reason += ". If row 1 is a title above the table, delete it"
+        raise ValueError(reason)
     return title
 
 
@@ -139,7 +166,7 @@ def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, st
     cell = {key: line[title] for key, title in used.items()}
     name = line[names]
     split = cell.get("split", "").lower()
-    place = cell.get("number", "")
+    place = cell.get("number", "").removesuffix(".0")  # as pandas writes whole numbers beside a gap
     residue = cell.get("residue", "").upper()
     letter = ONE_LETTER[RESIDUE_INDEX[PARENT[residue]]] if residue in PARENT else residue
     wrong = {
@@ -151,7 +178,56 @@ def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, st
     for reason, applies in wrong.items():
         if applies:
             raise ValueError(f"row {number} is {reason}: {[*line.values()]!r:.100}")
-    return Row(number, name, cell.get("chain", ""), place, letter, SPLIT_OF[split], value)
+    return Row(number, name, cell.get("chain", ""), place, letter, SPLIT_OF[split], value, cell.get("family", ""))
+
+
+def _without_repeats(path, rows: Sequence[Row], unread: Sequence[str]) -> tuple[list[Row], list[str]]:
+    """One row for each structure or residue, in place of several the mean of their numbers; a note.
+
+    Raises StructureError if repeats have different classes or splits, or a column that is not read may tell them apart.
+    """
+    together = defaultdict(list)
+    for row in rows:
+        together[row.name, row.chain, row.place].append(row)
+    repeated = [same for same in together.values() if len(same) > 1]
+    if not repeated:
+        return list(rows), []
+
+    # Are they repeats at all?
+    one, two, *_ = repeated[0]
+    problem = f"row {two.number} is of {two.name:.100} {two.place}".rstrip() + f", like row {one.number}"
+    for title in unread:
+        if title.lower() == "number":  # it is read beside a column `chain` only
+            raise StructureError(path, "malformed table", f"{problem}: numbers of residues need a column 'chain' too")
+        if title.lower() in TELLING:
+            meant = TELLING[title.lower()]
+            raise StructureError(path, "malformed table", f"{problem}: is {title!r} the {meant}? Call it {meant!r}")
+
+    merged = []
+    for same in together.values():
+        numbers = not isinstance(same[0].value, str) and not any(isinstance(x, str) for x in np.ravel(same[0].value))
+        alike = all(row.value == same[0].value for row in same)
+        for row in same[1:]:
+            if row.split != same[0].split or row.family != same[0].family or not (numbers or alike):
+                other = f"row {row.number} is of {row.name:.100} {row.place}".rstrip()
+                raise StructureError(
+                    path, "malformed table", f"{other}, like row {same[0].number}, but says otherwise: keep one"
+                )
+        value = same[0].value if alike else _mean([row.value for row in same])
+        merged.append(replace(same[0], value=value))
+    count = sum(map(len, repeated))
+    return merged, [f"{count} rows are repeats, of {len(repeated)} structures or residues: their mean is taken"]
+
+
+def _mean(values: Sequence[float | list]) -> float | list:
+    """The mean of numbers; of lists of them, the mean of each place without nan."""
+    if not isinstance(values[0], list):
+        return math.fsum(values) / len(values)
+    means = []
+    for of_property in zip(*values):
+        there = [value for value in of_property if not math.isnan(value)]
+        means.append(math.fsum(there) / len(there) if there else math.nan)
+    return means
 
 
 def residue_labels(name: str, rows: Sequence[Row], positions: Sequence[tuple], types: Sequence[str]) -> dict[str, list]:
@@ -191,8 +267,11 @@ def _squeezed(text: str) -> str:
 
 
 def _number(text: str) -> float | None:
-    """The number that a text stands for, also with a decimal comma; else None. Python alone would also read 1_000."""
-    text = text.replace("\N{MINUS SIGN}", "-")
+    """The number that a text stands for, else None: also with a decimal comma, or behind a `>` or `<`.
+
+    Python alone would also read 1_000.
+    """
+    text = BOUND.sub("", text.replace("\N{MINUS SIGN}", "-"))
     if re.fullmatch(r"[+-]?\d*,\d+(e[+-]?\d+)?", text, re.IGNORECASE):
         text = text.replace(",", ".")
     try:
@@ -273,11 +352,36 @@ def _numbers_of(title: str, column: Mapping[int, str], kind: str, words: Collect
     if gaps:
         kinds = ", ".join(f"{text} {count}" for text, count in gaps.most_common())
         notes.append(f"{gaps.total()} of {len(column)} rows were not measured ({kinds})")
+    bounds = [text for text in column.values() if BOUND.match(text)]
+    if bounds:
+        notes.append(f"{len(bounds)} bounds ({first_three(bounds)}) are read as the number behind the sign")
+    if kind == "regression":
+        notes += _odd_numbers(known)
     different = len({*known.values()})
     few = 1 < different <= FEW < len(known)
     if kind == "regression" and few and all(value == int(value) for value in known.values()):
         notes.append(f"only {different} different whole numbers: --kind classes if they are names")
     return known, notes
+
+
+def _odd_numbers(known: Mapping[int, float]) -> list[str]:
+    """What is odd about numbers by row: far outside the others, or better taken as logarithms."""
+    values = np.array(list(known.values()))
+    if len(values) < MANY:
+        return []
+    notes = []
+    low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
+    if values.min() > 0 and high > 20 * low and high - middle > 3 * (middle - low):
+        notes.append(f"all are above 0, and most between {low:.3g} and {high:.3g}: take logs?")
+        values = np.log(values)
+    distance = np.abs(values - np.median(values))
+    spread = 1.4826 * np.median(distance)  # the standard deviation of a normal distribution
+    far = np.flatnonzero(distance > FAR * spread) if spread else []
+    if len(far):
+        rows = list(known)
+        texts = [f"{known[rows[i]]:g} in row {rows[i]}" for i in far]
+        notes.append(f"far from the others (median {middle:g}): {first_three(texts)}. A slip of the pen?")
+    return notes
 
 
 def _checked_number(number: int, text: str, kind: str) -> float:

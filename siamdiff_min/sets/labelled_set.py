@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ..reading.sources import Origin
 from ..reading.store import ProteinStore, open_store
 from .label_table import SPLITS as SPLITS
 from .label_table import Row, residue_labels
+from .relatives import relatives
 from .samples import Samples, ValueSamples
 
 HELD_OUT = 10  # of a table without splits, one structure in ten is for validation, one for test
@@ -32,15 +34,19 @@ class LabelledData:
     options: Mapping = field(default_factory=dict)  # arguments of the task (table)
     labels: Mapping = field(default_factory=dict)  # name -> its labels, see `with_labels` (table)
     split_of: Mapping = field(default_factory=dict)  # name -> its split; "" if its sequence decides (table)
+    family_of: Mapping = field(default_factory=dict)  # name -> what it belongs to, if the table says (table)
 
     def open(self, split: str, **options) -> ProteinStore | None:
         """The store of a split (see `open_store`); if its labels come from a table, of the proteins that have some.
 
+        Near copies of a sequence, and a family of the table, count as one sequence.
         Raises StoreError if the proteins of a table leave none for this split.
         """
         store = open_store(getattr(self, split), **options)
         if store is None or not self.labels:
             return store
+        store = copy(store)
+        store.sequences = relatives(store, self.labels, self.family_of)
         split_of = split_by_sequence(store, self.split_of)
         chosen = {name: labels for name, labels in self.labels.items() if split_of[name] == split}
         if not chosen:
@@ -56,13 +62,15 @@ def with_labels(store: ProteinStore, kind: str, table: Mapping[str, Sequence[Row
     lists what labels are made of. Raises StructureError if a residue is of another type in the table.
     """
     made: dict[int, dict] = {}
+    chains_of = {}
     for index, name in sorted(enumerate(store.names), key=lambda item: item[1]):
         if name in table:
             labels = labels_of(store, index, table[name])
+            chains_of[name] = {chain for chain, _, _ in store.positions(index)} if "places" in labels else set()
             if labels["values"]:
                 made[index] = {"kind": kind, **labels}
-    with_label = {store.names[index]: labels for index, labels in made.items()}
-    return store.subset(made, not_found(table, {*store.names}, with_label))
+    by_name = {store.names[index]: labels for index, labels in made.items()}
+    return store.subset(made, not_found(table, chains_of, by_name))
 
 
 def labels_of(store: ProteinStore, index: int, rows: Sequence[Row]) -> dict:
@@ -73,28 +81,40 @@ def labels_of(store: ProteinStore, index: int, rows: Sequence[Row]) -> dict:
     return residue_labels(store.names[index], rows, store.positions(index), types)
 
 
-def not_found(table: Mapping[str, Sequence[Row]], there: Set[str], with_label: Mapping[str, dict]) -> str:
-    """What the table has and the structures have not, in words. `there` are the names of all structures."""
+def not_found(table: Mapping[str, Sequence[Row]], chains_of: Mapping[str, Set[str]], made: Mapping[str, dict]) -> str:
+    """What the table has and the structures have not, in words.
+
+    `chains_of` has the chains of every structure that is there, `made` the labels of those that have some.
+    """
     parts = []
-    absent = sorted(table.keys() - with_label.keys())
+    absent = sorted(table.keys() - made.keys())
     if absent:
         parts.append(f"{len(absent)} structures ({first_three(absent)})")
 
     # Of the residues of structures that are there.
     lost = 0
-    without_residue_one = 0
-    for name in table.keys() & there:
+    no_residue_one = 0
+    other_chains = {}
+    for name in sorted(table.keys() & chains_of.keys()):
         rows = table[name]
-        if rows[0].place:
-            places = with_label[name]["places"] if name in with_label else []
-            lost += len(rows) - len(places)
-            first = {f"{row.chain}:1" for row in rows if row.place == "1"}
-            without_residue_one += not first <= {*places}
+        if not rows[0].place:
+            continue
+        places = made[name]["places"] if name in made else []
+        lost += len(rows) - len(places)
+        unknown = {row.chain for row in rows} - chains_of[name]
+        other_case = [chain for chain in sorted(unknown) if chain.swapcase() in chains_of[name]]
+        if other_case:
+            other_chains[name] = other_case[0]
+        first = {f"{row.chain}:1" for row in rows if row.place == "1" and row.chain not in other_case}
+        no_residue_one += not first <= {*places}
     if lost:
         parts.append(f"{lost} labels of residues that are not in theirs")
     words = ", ".join(parts)
-    if without_residue_one:
-        words += f". {without_residue_one} structures have no residue 1, but the table has: are its numbers theirs?"
+    if no_residue_one:
+        words += f". {no_residue_one} structures have no residue 1, but the table has: are its numbers theirs?"
+    if other_chains:
+        name, chain = next(iter(other_chains.items()))
+        words += f". {len(other_chains)} structures have no chain {chain!r}, but {chain.swapcase()!r} ({name})"
     return words
 
 
@@ -124,16 +144,22 @@ def split_by_sequence(store: ProteinStore, split_of: Mapping[str, str]) -> dict[
     return {name: split or by_sequence[name] for name, split in split_of.items()}
 
 
-def remarks(datasets: Mapping[str, Samples]) -> list[str]:
-    """What a user should know about the splits: labels without a structure, copies across splits, absent classes."""
+def remarks(datasets: Mapping[str, Samples], learned: Sequence[str] = ("train",)) -> list[str]:
+    """What a user should know about the splits: labels without a structure, copies across splits, absent classes.
+
+    Copies are those of the splits that are `learned`.
+    """
     lines = [f"{split}, not found: {x.store.not_found}" for split, x in datasets.items() if x.store.not_found]
 
     # Copies of what is learned.
-    known = {*datasets["train"].store.sequences} if "train" in datasets else {}
+    known = set()
+    for split in learned:
+        known |= {*datasets[split].store.sequences} if split in datasets else set()
     for split, x in datasets.items():
         copies = sum(key in known for key in x.store.sequences)
-        if copies and split != "train":
-            lines.append(f"{copies} of {len(x.store)} structures in {split} have the sequence of one in train")
+        if copies and split not in learned:
+            where = " or ".join(learned)
+            lines.append(f"{copies} of {len(x.store)} structures in {split} have the sequence of one in {where}")
 
     # Classes that cannot be learned, or not be judged.
     for split in ("train", "valid"):

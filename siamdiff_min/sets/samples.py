@@ -11,7 +11,7 @@ residues, or atoms, of the entry from 0:
             mutated residues, [wild type, mutant]; label: 1 if the mutation stabilises the complex, else 0
     pip     first: number of residues of the first protein; pairs (K, 2): rows of the positive pairs; ambiguous: rows of
             residues never taken for negatives
-    res     residues: rows of the central residues; counts: number of atoms around each; atoms: rows of all these
+    res     residues: rows of the central residues; sizes, runs: rows of the atoms around each (`atom_lists.py`)
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ..protein.constants import CA, O
 from ..protein.geometry import length
 from ..protein.protein import Protein
 from ..reading.store import ProteinStore
+from .atom_lists import unpack_list
 
 
 class Samples(torch.utils.data.Dataset):
@@ -226,12 +227,11 @@ class EnvironmentSamples(Samples):
         number = int(self.within[sample])
         labels = self.labels(index)
         centre = labels["residues"][number]
-        listed = labels["atoms"].split(labels["counts"])[number]
 
         # The atoms around it, and its own backbone.
         protein = self.store.read(index)
         near = torch.zeros(protein.num_atoms, dtype=torch.bool)
-        near[listed.long()] = True
+        near[unpack_list(labels, number)] = True
         central = protein.atom_residue == centre
         keep = torch.where(central, protein.atom_name <= O, near)
         protein, focus = _with_atoms(protein, keep, centre)

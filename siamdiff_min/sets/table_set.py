@@ -11,7 +11,7 @@ from pathlib import Path
 from ..files import StructureError, first_three, read_rows
 from ..reading.sources import find_structures, structure_files, without_ending
 from ..reading.store import FAILURES, ProteinStore, finished_store
-from .label_table import Row, read_table
+from .label_table import DATE, Row, read_table
 from .labelled_set import SPLITS, LabelledData
 
 
@@ -32,6 +32,7 @@ def table_set(
     table = read_table(path, kind, **columns)
     residues = bool(table.rows[0].place)
     labels = _by_name(path, table.rows, residues)
+    family_of = _same_for_all(path, labels, "family")
 
     # Do the names meet structures? Those of a table with chains may be files, of which each chain is read.
     store = finished_store(Path(data))
@@ -60,6 +61,7 @@ def table_set(
         options={"kind": table.kind, "residues": residues, "each_chain": each_chain, **table.options},
         labels=labels,
         split_of=split_of,
+        family_of=family_of,
     )
 
 
@@ -98,6 +100,9 @@ def _match(path, names: Set[str], data, there: Set[str]) -> None:
     otherwise = [name for name in missing if name.casefold() in written]
     if otherwise:
         detail += f"; {otherwise[0]} is {written[otherwise[0].casefold()]} there"
+    dates = [name for name in missing if DATE.fullmatch(name)]
+    if dates:
+        detail += f"; {dates[0]} looks like a date that a spreadsheet made of a name: format its column as text"
     raise StructureError(path, "names that match no structure", detail)
 
 
@@ -112,13 +117,20 @@ def _splits(path, labels: Mapping[str, Sequence[Row]], needed: Sequence[str]) ->
 
     Raises StructureError if a structure has several splits, or a split that is `needed` has none.
     """
-    splits = {}
-    for name, rows in labels.items():
-        splits[name], *others = {row.split for row in rows}
-        if others:
-            raise StructureError(path, "malformed table", f"{name:.100} is in several splits")
+    splits = _same_for_all(path, labels, "split")
     empty = set(needed) - set(splits.values())
     if empty and "" not in splits.values():
         detail = f"{len(labels)} structures leave none for {' and '.join(sorted(empty))}"
         raise StructureError(path, "a split without structures", detail)
     return splits
+
+
+def _same_for_all(path, labels: Mapping[str, Sequence[Row]], field: str) -> dict[str, str]:
+    """The `split` or `family` of every structure. Raises StructureError if its rows say different ones."""
+    found = {}
+    for name, rows in labels.items():
+        found[name], *others = {getattr(row, field) for row in rows}
+        if others:
+            several = {"split": "splits", "family": "families"}[field]
+            raise StructureError(path, "malformed table", f"{name:.100} is in several {several}")
+    return found

@@ -18,12 +18,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--min-plddt", type=float, help=text)
     text = "an entry for every chain, NAME_A; a store of its own, as with --min-plddt"
     parser.add_argument("--each-chain", action="store_true", help=text)
+    text = "processes that read; the store does not depend on it (default: one for 500 structures, up to one per core)"
+    parser.add_argument("--num-workers", type=int, help=text)
     args = parser.parse_args(argv)
     torch.set_num_threads(1)  # other processes read, and this one only writes
     for path in args.path:
         plain = args.min_plddt is None and not args.each_chain
         origin = path if plain else structure_files(path, args.min_plddt, args.each_chain)
-        store = open_store(origin, args.store)
+        store = open_store(origin, args.store, args.num_workers)
         store.verify()
         print(f"{store.path}: {store.report_counts()}; all checksums are right")
     return 0

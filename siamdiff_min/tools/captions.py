@@ -114,9 +114,8 @@ def verdict(run: RunFolder, measure: str) -> str:
         gain = [value - baseline, value - baseline]
     if not gain:
         return f"{words}<p class=not>the constant answer has {show(measure, baseline)}</p>"
-    side = wording.side(measure, gain, run.results["direction"])
-    style = side.split()[0]  # better, worse, not or other: a class in CSS
-    return f"{words}<p class={style}>{side} the constant answer ({show(measure, baseline)})</p>"
+    side = wording.against_baseline(run.results, measure) or wording.side(measure, gain, run.results["direction"])
+    return f"{words}<p class={side.split()[0]}>{side} the constant answer ({show(measure, baseline)})</p>"
 
 
 def correct_of(run: RunFolder, measure: str) -> str:

@@ -5,9 +5,11 @@ package, or any file with the weights of one: encoder.pt, a checkpoint, a fine-t
 `embedder.py` computes; here are the command, its processes and its files.
 """
 
+import argparse
 import base64
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -18,7 +20,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ from ..machine import choose_device, cores, keep_few_plans, keep_freed_memory, p
 from ..reading.pool import read_all, read_source
 from ..reading.sources import Source, structure_files
 from ..reading.structure import Structure
-from .embedder import INCLUDE, Embedder, Embedding, nothing_in
+from .embedder import INCLUDE, Embedder, Embedding, count_reasons, nothing_in
 
 GROUP = 128  # structures that a GPU sorts into batches
 
@@ -65,13 +66,16 @@ class Job:
 
         They are called by source and chain, as errors are. Instead of a structure there may be its error.
         """
-        pieces, owner = [], []
+        pieces = []
+        owner = []  # of every piece, the number of its source
         found = [[x] if isinstance(x, StructureError) else [] for x in structures]
         for k, (source, x) in enumerate(zip(sources, structures)):
-            if isinstance(x, Structure):
-                chains = x.chains().items() if self.each_chain else ()
-                pieces += [(f"{source}_{chain}", part) for chain, part in chains] or [(str(source), x)]
-                owner += [k] * (len(pieces) - len(owner))
+            if not isinstance(x, Structure):
+                continue
+            chains = x.chains() if self.each_chain else {}
+            of_source = [(f"{source}_{chain}", part) for chain, part in chains.items()] or [(str(source), x)]
+            pieces += of_source
+            owner += [k] * len(of_source)
         embedder = ready_encoder(self.weights, self.plugins, self.device, self.batch_nodes, self.amp)
         for k, embedding in zip(owner, embedder.embed_group(pieces, self.include)):
             found[k].append(embedding)
@@ -94,7 +98,8 @@ def embed_sources(job: Job, sources: Sequence[Source], processes: int) -> Iterat
     """The embeddings of all sources, in order.
 
     On a CPU each process takes a structure at a time: a batch would leave the cache, and threads would wait for each
-    other at every small operation. A GPU takes batches of similar size, and the processes read.
+    other at every small operation. A GPU takes batches of similar size, and the processes read. With 0 processes all
+    is done in this one.
     """
     if job.device == "cpu":
         with contextlib.closing(read_all(sources, processes, partial(embed_source, job))) as results:
@@ -103,7 +108,7 @@ def embed_sources(job: Job, sources: Sequence[Source], processes: int) -> Iterat
     with contextlib.closing(read_all(sources, processes)) as structures:
         for first in range(0, len(sources), GROUP):
             group = sources[first : first + GROUP]
-            yield from job.embed(group, [*islice(structures, len(group))])
+            yield from job.embed(group, [*itertools.islice(structures, len(group))])
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -198,21 +203,25 @@ def write_table(out: Path, arrays: Mapping[str, np.ndarray]) -> None:
     if out.suffix == ".npz":
         with replacing(out) as file:
             np.savez(file, **arrays)
-    elif "per_residue" in arrays:
+        return
+    if "per_residue" in arrays:
         write_rows(out, residue_rows(arrays), ",")
-    else:
-        titles = ["name", *(f"v{k + 1}" for k in range(arrays["mean"].shape[1]))]
-        write_rows(out, [titles, *([name, *vector] for name, vector in zip(arrays["id"], arrays["mean"]))], ",")
+        return
+    encoder = " ".join(arrays["encoder"])
+    titles = ["name", *(f"v{k + 1}" for k in range(arrays["mean"].shape[1])), "encoder"]
+    rows = ([name, *vector, encoder] for name, vector in zip(arrays["id"], arrays["mean"]))
+    write_rows(out, [titles, *rows], ",")
 
 
 def residue_rows(arrays: Mapping[str, np.ndarray]) -> Iterator[list]:
     """A row for every residue, after the titles: name of the structure, where it stands, its type, its vector."""
     vectors = arrays["per_residue"]
-    yield ["name", "chain", "number", "code", "type", *(f"v{k + 1}" for k in range(vectors.shape[1]))]
+    yield ["name", "chain", "number", "code", "type", *(f"v{k + 1}" for k in range(vectors.shape[1])), "encoder"]
+    encoder = " ".join(arrays["encoder"])
     names = np.repeat(arrays["id"], np.diff(arrays["residue_offset"]))
     columns = [arrays[f"residue_{title}"] for title in ("chain", "number", "insertion_code", "type")]
     for *place, vector in zip(names, *columns, vectors):
-        yield [*place, *vector]
+        yield [*place, *vector, encoder]
 
 
 def check_out(out: Path, include: Sequence[str]) -> None:
@@ -236,75 +245,148 @@ def check_out(out: Path, include: Sequence[str]) -> None:
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Given:
+    """The structures of a command line, or the part of them that --part chooses."""
+
+    sources: dict[str, list[Source]]  # of every path
+    names: dict[Source, str]  # all sources; no two have one name
+    skipped: list[tuple[str, str]]  # (file, reason)
+    empty: list[StructureError]  # paths without any structure
+
+
+def find_sources(paths: Sequence[str], min_plddt: float | None, part: tuple[int, int]) -> Given:
+    """List the structures of a command line. Raises StructureError if nothing is at a path."""
+    sources = {}
+    skipped = []
+    empty = []
+    for path in paths:
+        listing = structure_files(path, min_plddt).listing()
+        sources[path] = listing.sources
+        skipped += [row for row in listing.skipped if is_in_part(os.path.basename(row[0]), part)]
+        if not listing.sources:
+            empty.append(nothing_in(path, listing))
+
+    # a structure has the same name in whatever part it is
+    everything = dict.fromkeys(itertools.chain.from_iterable(sources.values()))
+    count = Counter(source.name for source in everything)
+    names = {}
+    for source in everything:
+        if is_in_part(source.name, part):
+            names[source] = source.name if count[source.name] == 1 else f"{source.path}:{source.name}"
+    ours = {path: [source for source in of_path if source in names] for path, of_path in sources.items()}
+    return Given(ours, names, skipped, empty)
+
+
+def is_in_part(name: str, part: tuple[int, int]) -> bool:
+    """Whether a structure belongs to part k of n. Its name alone decides, so others may come and go."""
+    number, parts = part
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big") % parts == number - 1
+
+
 def embed_structures(args: Namespace, kept: Kept) -> int:
     """Embed the structures of a command line; returns 1 if one of its paths gave no embedding."""
+    # the encoder
     check_out(args.out, args.include)
     keep_freed_memory()
     if args.amp == "bf16":
         keep_few_plans()
     weights = find_weights(args.checkpoint)
-    device, plugins, include = choose_device(args.device), tuple(args.plugin), tuple(args.include)
-    job = Job(weights, plugins, device, args.batch_nodes, args.amp, include, args.each_chain)
-    embedder = ready_encoder(weights, plugins, device, job.batch_nodes, job.amp)
-    listings = [structure_files(path, args.min_plddt).listing() for path in args.structures]
-    sources = list(dict.fromkeys(source for listing in listings for source in listing.sources))
-    count = Counter(source.name for source in sources)
-    names = {s: s.name if count[s.name] == 1 else f"{s.path}:{s.name}" for s in sources}  # no two are the same
+    device = choose_device(args.device)
+    job = Job(weights, tuple(args.plugin), device, args.batch_nodes, args.amp, tuple(args.include), args.each_chain)
+    embedder = ready_encoder(weights, job.plugins, device, job.batch_nodes, job.amp)
     print(f"encoder {printable(str(weights))}", flush=True)
-    with kept.open(fingerprint(job, sources)), contextlib.ExitStack() as files:
-        done = kept.done
-        if done:
-            print(f"going on after {done} of {len(sources)} structures", flush=True)
-        with (
-            contextlib.closing(embed_sources(job, sources[done:], args.num_workers or 1)) as results,
-            progress(total=len(sources), initial=done, unit="protein") as bar,
-        ):
-            for source, found in zip(sources[done:], results):
-                embeddings = [x for x in found if isinstance(x, Embedding)]
-                errors = [x for x in found if isinstance(x, StructureError)]
-                for error in errors:
-                    if args.fail_fast and not isinstance(error, UnwantedError):
-                        raise error
-                of_chain = [x.id.removeprefix(str(source)) for x in embeddings]  # "", or "_A" with --each-chain
-                named = [replace(x, id=names[source] + chain) for x, chain in zip(embeddings, of_chain)]
-                kept.add(named + errors, args.include)
-                bar.update()
+
+    # the structures
+    given = find_sources(args.structures, args.min_plddt, args.part)
+    if not given.names and args.part[1] > 1:
+        print("this part has no structures, so nothing is written")
+        return 0
+
+    # embed those that are not kept yet, then write one file of all
+    with kept.open(fingerprint(job, [*given.names])), contextlib.ExitStack() as files:
+        embed_rest(args, kept, job, given.names)
         arrays, errors = kept.read(args.include, embedder.encoder.out_dim, files)
         failures = [error for error in errors if not isinstance(error, UnwantedError)]
-        embedded = dict(zip(arrays.get("id", ()), arrays.get("incomplete", ())))
+        skipped = given.skipped + [(error.path, error.reason) for error in errors if isinstance(error, UnwantedError)]
         untold = arrays.pop("untold", np.zeros(0)).sum()
+        embedded = dict(zip(arrays.get("id", ()), arrays.get("incomplete", ())))
         if embedded:
             arrays["failed"] = np.array([error.path for error in failures], dtype=str)
             arrays["failed_reason"] = np.array([error.reason for error in failures], dtype=str)
+            arrays["skipped"] = np.array([file for file, _ in skipped], dtype=str)
+            arrays["skipped_reason"] = np.array([reason for _, reason in skipped], dtype=str)
+            arrays["encoder"] = np.array([args.checkpoint, checksum(weights), __version__])
             write_table(args.out, arrays)
         kept.done = 0  # nothing to go on with
 
-    skipped = Counter(reason for listing in listings for _, reason in listing.skipped)
-    skipped.update(error.reason for error in errors if error not in failures)
+    # say what became of every file
     said = [f"warning: {printable(name)}: {reason}" for name, reason in embedded.items() if reason]
     said += [f"failed: {error}" for error in failures]
-    said += [f"skipped: {reason} {count}" for reason, count in sorted(skipped.items())]
+    said += [f"skipped: {line}" for line in count_reasons(skipped)]
     if untold and args.min_plddt is not None:
         said.append(f"kept: files that name neither pLDDT nor an experiment {untold}")
-    empty = [nothing_in(path, listing) for path, listing in zip(args.structures, listings) if not listing.sources]
-    sys.stderr.writelines(f"{line}\n" for line in [*said, *(f"skipped: {error}" for error in empty)])
-    counts = {"embedded": len(embedded), "skipped": skipped.total(), "failed": len(failures)}
-    print(f"seen {sum(counts.values())} = " + " + ".join(f"{word} {count}" for word, count in counts.items()))
+    said += [f"skipped: {error}" for error in given.empty]
+    sys.stderr.writelines(f"{line}\n" for line in said)
+    seen = len(embedded) + len(skipped) + len(failures)
+    print(f"seen {seen} = embedded {len(embedded)} + skipped {len(skipped)} + failed {len(failures)}")
     if not embedded:
         raise SiamDiffError("no structure could be read")
     print(printable(f"{args.out}: {', '.join(args.include)}, {embedder.encoder.out_dim} numbers each"))
-    done = {*embedded, *(name.rpartition("_")[0] for name in embedded if args.each_chain)}
-    return int(not all(any(names[source] in done for source in listing.sources) for listing in listings))
+
+    # a path without any embedding
+    done = {*embedded}
+    if args.each_chain:
+        done.update(name.rpartition("_")[0] for name in embedded)
+    without = [path for path, sources in given.sources.items() if not done & {given.names[x] for x in sources}]
+    if args.part[1] > 1:
+        without = [path for path in without if given.sources[path]]  # the others are for other parts
+    return 1 if without else 0
+
+
+def embed_rest(args: Namespace, kept: Kept, job: Job, names: Mapping[Source, str]) -> None:
+    """Embed the structures that are not kept yet, and keep what they give by their `names`.
+
+    Raises the first StructureError with --fail-fast.
+    """
+    if kept.done:
+        print(f"going on after {kept.done} of {len(names)} structures", flush=True)
+    rest = [*names][kept.done :]
+    with (
+        contextlib.closing(embed_sources(job, rest, args.num_workers)) as results,
+        progress(total=len(names), initial=kept.done, unit="protein") as bar,
+    ):
+        for source, found in zip(rest, results):
+            named = []
+            for x in found:
+                if isinstance(x, Embedding):
+                    chain = f"_{x.chain[0]}" if job.each_chain else ""
+                    named.append(replace(x, id=names[source] + chain))
+                elif args.fail_fast and not isinstance(x, UnwantedError):
+                    raise x
+            errors = [x for x in found if isinstance(x, StructureError)]
+            kept.add(named + errors, args.include)
+            bar.update()
 
 
 def fingerprint(job: Job, sources: Sequence[Source]) -> str:
     """A hash of all that decides on the vectors: version, encoder, options, the files with their sizes and times."""
     status = {path: os.stat(path) for path in dict.fromkeys(source.path for source in sources)}
-    files = [
-        (*asdict(source).values(), status[source.path].st_size, status[source.path].st_mtime_ns) for source in sources
-    ]
+    files = []
+    for source in sources:
+        of_file = status[source.path]
+        files.append((*asdict(source).values(), of_file.st_size, of_file.st_mtime_ns))
     what = (__version__, checksum(job.weights), job.device, job.amp, job.include, job.each_chain)
     return hashlib.sha256(repr((what, files)).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """The two numbers of --part K/N."""
+    number, _, parts = text.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not K/N with K from 1 to N, such as 3/16")
+    return int(number), int(parts)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -322,12 +404,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--min-plddt", type=float, help="leave out predicted structures with a lower mean pLDDT")
     text = "atoms (or residues) per batch (default: 8000 on a GPU; a CPU takes one structure at a time)"
     parser.add_argument("--batch-nodes", type=int, help=text)
-    text = "processes, of one thread each; on a GPU they read (default: cores of this machine that are ours)"
+    text = "processes, of one thread each; on a GPU they read (default: cores of this machine that are ours; 0: none)"
     parser.add_argument("--num-workers", type=int, default=cores(), help=text)
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
     parser.add_argument("--amp", default="off", choices=("off", "bf16"), help="autocast to bfloat16 (default: off)")
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first structure that fails")
+    text = "K/N: only one of N parts of the structures, for arrays of jobs; OUT becomes OUT-K-of-N"
+    parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N", help=text)
     args = parser.parse_args(argv)
+    number, parts = args.part
+    if parts > 1:
+        args.out = args.out.with_stem(f"{args.out.stem}-{number}-of-{parts}")
     kept = Kept(args.out)
     try:
         return embed_structures(args, kept)

@@ -15,7 +15,7 @@ import torch
 from Bio.PDB.Entity import Entity
 from torch import nn
 
-from ..files import ConfigError, StructureError
+from ..files import ConfigError, StructureError, first_three
 from ..machine import no_memory_left
 from ..protein.check import check_protein
 from ..protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
@@ -60,7 +60,9 @@ class Embedder:
     """
 
     def __init__(self, encoder: nn.Module, device="cpu", batch_nodes: int | None = None, amp: str = "off"):
-        self.encoder, self.device, self.amp = encoder.to(device).eval(), torch.device(device), amp
+        self.encoder = encoder.to(device).eval()
+        self.device = torch.device(device)
+        self.amp = amp
         self.batch_nodes = batch_nodes or (1 if self.device.type == "cpu" else 8000)
 
     def embed(
@@ -78,7 +80,8 @@ class Embedder:
             raise ConfigError(f"errors is 'raise' or 'skip', not {errors!r}")
         if unknown := set(include) - set(INCLUDE):
             raise ConfigError(f"include has {', '.join(sorted(unknown))}, which is none of {', '.join(INCLUDE)}")
-        skipped, failed = Counter(), []
+        skipped = []  # (file, reason)
+        failed = []
 
         def passed(result) -> bool:
             if isinstance(result, StructureError):
@@ -90,12 +93,14 @@ class Embedder:
         named = []
         for i, (name, structure) in enumerate(structures_in(inputs, skipped)):
             if name is None and isinstance(structure, Structure):  # from memory: files were checked when they were read
-                name, checked = str(i), tried(check_protein, i, structure.protein, structure.chain_names)
-                structure = checked if isinstance(checked, StructureError) else structure
+                name = str(i)
+                checked = tried(check_protein, i, structure.protein, structure.chain_names)
+                if isinstance(checked, StructureError):
+                    structure = checked
             if passed(structure):
                 named.append((name, structure))
         results = [embedding for embedding in self.embed_group(named, include) if passed(embedding)]
-        for reason in (*failed, *(f"{reason} {count}" for reason, count in sorted(skipped.items()))):
+        for reason in (*failed, *count_reasons(skipped)):
             warnings.warn(f"left out: {reason}", stacklevel=3)  # where `encoder.embed` is called
         return results if len(inputs) != 1 or is_many(inputs[0]) else next(iter(results), None)
 
@@ -108,7 +113,9 @@ class Embedder:
         is too small for it alone, its embedding is a StructureError.
         """
         views = [tried(self._view, name, structure.protein) for name, structure in structures]
-        found, batches, room = [*views], [], 0
+        found = [*views]
+        batches = []
+        room = 0
         usable = [i for i, view in enumerate(views) if isinstance(view, Protein)]
         for i in sorted(usable, key=lambda i: -views[i].num_atoms):
             if views[i].num_atoms > room:
@@ -135,7 +142,8 @@ class Embedder:
             if "per_atom" in include:
                 atoms = encoding.node.float().cpu().split([views[i].num_atoms for i in batch])
             for i, vectors, nodes in zip(batch, residues, atoms):
-                (name, structure), view = structures[i], views[i]
+                name, structure = structures[i]
+                view = views[i]
                 found[i] = Embedding(
                     id=name,
                     mean=vectors.mean(0).numpy(),
@@ -165,10 +173,10 @@ class Embedder:
         return view
 
 
-def structures_in(source, skipped: Counter) -> Iterator[tuple[str | None, Structure | StructureError]]:
+def structures_in(source, skipped: list[tuple[str, str]]) -> Iterator[tuple[str | None, Structure | StructureError]]:
     """Every structure in what `embed` takes, or why it cannot be read, with its name if it has any.
 
-    `skipped` counts by reason what is not read of folders and archives.
+    (File, reason) of what is not read of folders and archives is added to `skipped`.
     """
     if isinstance(source, Structure):
         yield None, source
@@ -181,7 +189,7 @@ def structures_in(source, skipped: Counter) -> Iterator[tuple[str | None, Struct
         if isinstance(listing, StructureError) or not listing.sources:
             yield None, listing if isinstance(listing, StructureError) else nothing_in(source, listing)
         else:
-            skipped.update(reason for _, reason in listing.skipped if reason != NOT_A_STRUCTURE)
+            skipped += [row for row in listing.skipped if row[1] != NOT_A_STRUCTURE]
             yield from ((file.name, tried(file.read)) for file in listing.sources)
     elif isinstance(source, Entity) or hasattr(source, "read"):
         yield id_of(source), tried(read_structure, source)
@@ -220,7 +228,8 @@ def tried(read: Callable, *arguments):
 
 def incomplete(structure: Structure, atoms: bool) -> str:
     """The missing parts of a structure that change its representation; "" if it is complete. `atoms`: at atom level."""
-    protein, warning = structure.protein, []
+    protein = structure.protein
+    warning = []
     expected = int(SIDE_CHAIN[protein.residue_type].sum())
     side_chain = (protein.atom_name >= len(BACKBONE)) & (protein.atom_name != ATOM_NAMES.index("OXT"))
     missing = 1 - int(side_chain.sum()) / max(expected, 1)
@@ -231,6 +240,14 @@ def incomplete(structure: Structure, atoms: bool) -> str:
     if left_out:
         warning.append("left out: " + ", ".join(f"{reason} {count}" for reason, count in sorted(left_out.items())))
     return "; ".join(warning)
+
+
+def count_reasons(skipped: Sequence[tuple[str, str]]) -> list[str]:
+    """For every reason a line with its number of files, and the names of the first three."""
+    names_of = {}
+    for file, reason in skipped:
+        names_of.setdefault(reason, []).append(os.path.basename(file))
+    return [f"{reason} {len(names)} ({first_three(names)})" for reason, names in sorted(names_of.items())]
 
 
 def nothing_in(path, listing: Listing) -> StructureError:

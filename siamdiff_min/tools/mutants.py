@@ -163,8 +163,10 @@ def page(title: str, ranking: Ranking) -> bytes:
     body += f"<div class=cards>{''.join(cards)}</div>"
 
     # What to make next, and what the model was compared with.
-    warning = f": {ranking.verdict}" if ranking.better is False else ""
-    tables = report.as_html(f"The next batch{warning}", cells(ranking.next))
+    tables = ""
+    if ranking.next:
+        warning = f": {ranking.verdict}" if ranking.better is False else ""
+        tables += report.as_html(f"The next batch{warning}", cells(ranking.next))
     if ranking.trust:
         rows = [["", "rho", "root mean squared error"]]
         for name, rho in ranking.trust.rho.items():

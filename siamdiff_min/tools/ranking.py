@@ -60,18 +60,19 @@ class Ranking:
     @property
     def verdict(self) -> str:
         """Whether to believe the predictions, in a few words."""
-        if self.model is None:
+        if not self.measured:
             return "nothing measured: ranked by log-odds and burial"
         if self.trust is None:
-            return verdict.too_few(self.model.prior.mutants)
+            return verdict.too_few(self.model.prior.mutants if self.model else [])
         return BETTER if self.better else NOT_BETTER
 
     @property
     def sentences(self) -> list[str]:
         """The verdict, and what there is to say about the measurements and the model."""
         found = [self.verdict]
-        if self.measured:
-            found.append(f"{len(self.measured)} mutants measured")
+        mutants = [name for name in self.measured if name != "WT"]
+        if mutants:
+            found.append(f"{len(mutants)} mutants measured")
         found += self.notes
         if self.model:
             found.append(self.about_wild_type)
@@ -191,14 +192,13 @@ def rank_mutants(
             if taken[i] <= per_position:
                 chosen.append(row)
 
-    if not chosen:
-        raise ConfigError("no mutant is left for the next batch: all are measured, or none is of the wanted ones")
-    chosen = chosen[:batch]
+    if rows and not chosen:
+        raise ConfigError("no mutant is left for the next batch: all that are wanted were measured")
     return Ranking(
         positions=numbering,
         effects=np.where(np.eye(20)[features.wild], 0, effects.reshape(-1, 20)),
         rows=rows,
-        next=chosen,
+        next=chosen[:batch],
         measured=names,
         model=model,
         trust=trusted,
@@ -287,7 +287,8 @@ def describe_wild_type(
 ) -> tuple[float, str, str]:
     """What maps are relative to, its name, and a sentence about the wild type."""
     if wild_type is not None:
-        return wild_type, "the wild type", f"wild type {wild_type:g}, as given"
+        rows = f"; the mean of its rows, {known[()].value:.3g}, is not used" if () in known else ""
+        return wild_type, "the wild type", f"wild type {wild_type:g}, as given{rows}"
     (value,), (half,) = model.predict([()], noise=False)
     value *= sign
     found = f"wild type {value:.3g} ({value - half:.3g} to {value + half:.3g})"

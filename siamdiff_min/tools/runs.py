@@ -145,15 +145,26 @@ def read_proteins(path: Path) -> dict:
 
 def joined(runs: Sequence[RunFolder]) -> RunFolder:
     """Pre-training runs that differ in their seed alone, as one run."""
-    by_seed = {str(run.config["seed"]): run for run in runs}
+    lines = {}
+    held_out = {}
+    baselines = []
+    proteins = []
+    unfinished = ""
+    for run in runs:
+        seed = str(run.config["seed"])
+        lines[seed] = run.lines[""]
+        held_out[seed] = run.results["held_out"].get("", {})
+        baselines.append(run.results["constant"])
+        proteins.append(run.results["proteins"])
+        unfinished = unfinished or run.results["unfinished"]
+
     results = defaultdict(dict)
-    results["held_out"] = {seed: run.results["held_out"].get("", {}) for seed, run in by_seed.items()}
-    results["mean"] = mean_of([*results["held_out"].values()])
-    results["constant"] = mean_of([run.results["constant"] for run in by_seed.values()])
-    results["proteins"] = joined_proteins([run.results["proteins"] for run in by_seed.values()])
-    results["unfinished"] = next(filter(None, (run.results["unfinished"] for run in runs)), "")
-    lines = {seed: run.lines[""] for seed, run in by_seed.items()}
-    config = {**runs[0].config, "seed": " ".join(by_seed)}
+    results["held_out"] = held_out
+    results["mean"] = mean_of([*held_out.values()])
+    results["constant"] = mean_of(baselines)
+    results["proteins"] = joined_proteins(proteins)
+    results["unfinished"] = unfinished
+    config = {**runs[0].config, "seed": " ".join(lines)}
     return runs[0]._replace(config=config, results=results, lines=lines)
 
 

@@ -5,6 +5,7 @@ explains of the same values after they were dealt out anew to other positions.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,11 @@ class Gain(NamedTuple):
     low: float  # beyond these ends lies BY_CHANCE or BY_ANOTHER of the tables, on either side
     high: float
 
+    @property
+    def is_more(self) -> bool:
+        """Whether it is more than by chance, and more than nothing."""
+        return self.value > max(self.high, 0)
+
 
 class Trust(NamedTuple):
     """How well the model predicts mutants at positions where nothing was measured, and what it is better than."""
@@ -51,8 +57,8 @@ class Trust(NamedTuple):
     covered: float  # share of the left-out values in their 90 % intervals
 
     def better(self, name: str = MEAN) -> bool:
-        """Whether the model is better than another, by default than chance."""
-        return is_better(self.gain, name)
+        """Whether the model is better than another. If it is not better than chance, it is better than nobody."""
+        return self.gain[MEAN].is_more and self.gain[name].is_more
 
     @property
     def sentences(self) -> list[str]:
@@ -63,25 +69,19 @@ class Trust(NamedTuple):
         for name, gain in self.gain.items():
             if name == MEAN:
                 continue
+            helps, may_not_help = MEANING[name]
             if self.better(name):
-                side = "better than"
+                said = f"better than {name}: {helps}"
             elif gain.value < min(gain.low, 0):
-                side = "worse than"
+                said = f"worse than {name}: {may_not_help}"
             else:
-                side = "not told apart from"
-            meaning = MEANING[name][side != "better than"]
-            found.append(f"{side} {name}: {meaning} ({gain.value:+.0%}; by chance at most {gain.high:+.0%})")
+                said = f"not told apart from {name}: {may_not_help}"
+            found.append(f"{said} ({gain.value:+.0%} of the variance; by chance at most {gain.high:+.0%})")
         found.append(f"{self.covered:.0%} of the values left out lie in their 90 % intervals")
         if self.backwards:
             advice = "if lower is better, say --lower-is-better"
             found.append(f"the values fall where encoders expect them to rise: {advice}")
         return found
-
-
-def is_better(gains: dict[str, Gain], name: str) -> bool:
-    """Whether the model is better than another. If it is not better than chance, it is better than nobody."""
-    compared = (gains[MEAN], gains[name])
-    return all(gain.value > max(gain.high, 0) for gain in compared)
 
 
 def too_few(mutants: Sequence[Mutant]) -> str:
@@ -132,7 +132,6 @@ class Comparison:
         mutants = model.mutants
         features = model.features
         self.model = model
-        self.floor = Prior(features, mutants, floor=True, repeats=model.repeats)
         self.deal = Deal(mutants, tables)
         self.scores = {
             UNMEASURED: summed(features.ranking, mutants),
@@ -147,19 +146,25 @@ class Comparison:
             columns = np.column_stack([np.ones(len(mutants)), counts, score])
             self.lines[name] = columns @ np.linalg.pinv(columns)
 
+    @cached_property
+    def floor(self) -> Prior:
+        """The model that knows types and burial alone."""
+        return Prior(self.model.features, self.model.mutants, floor=True, repeats=self.model.repeats)
+
     def gains(self, y: np.ndarray) -> dict[str, Gain]:
-        """The model beside each of the others, for values y (n,).
+        """The model beside each of the others, for values y (n,)."""
+        return {name: self.gain(name, y) for name in (FLOOR, *self.lines)}
+
+    def gain(self, name: str, y: np.ndarray) -> Gain:
+        """The model beside another one, for values y (n,).
 
         Without meaning are tables that hold only what the other one knows: its fit stays, and the rest is dealt out
         (Freedman and Lane 1983, J. Bus. Econ. Stat. 1:292).
         """
-        found = {}
-        for name in (FLOOR, *self.lines):
-            fit = self.fit(name, y)
-            tables = np.column_stack([y, fit[:, None] + self.deal(y - fit)])
-            more = self.model.explained(tables) - self.explained(name, tables)
-            found[name] = among_chance(more, BY_CHANCE if name == MEAN else BY_ANOTHER)
-        return found
+        fit = self.fit(name, y)
+        tables = np.column_stack([y, fit[:, None] + self.deal(y - fit)])
+        more = self.model.explained(tables) - self.explained(name, tables)
+        return among_chance(more, BY_CHANCE if name == MEAN else BY_ANOTHER)
 
     def fit(self, name: str, y: np.ndarray) -> np.ndarray:
         """What another model makes of the values it was fitted to (n,)."""

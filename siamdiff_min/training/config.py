@@ -89,6 +89,11 @@ OPTIONS = {  # group of --help -> its options, in order
         train("ablation", "leave out a part of the method (Sec. 5.3, App. G)", "none", STAGED, choices=ABLATIONS),
         train("head_dim", "width of the heads (default: the width of their input)", only=STAGED, type=COUNT),
         tune("freeze", "train the head only; of table a linear one, in closed form", **SWITCH),
+        tune(
+            "features",
+            "with --freeze: vectors of your own, as siamdiff embed writes them, not an encoder's",
+            only=TABLE,
+        ),
         both("esm", "esm-gearnet: weights of ESM-2, a file of fair-esm or of Hugging Face", **FREE),
         both("freeze_esm", "esm-gearnet: leave ESM-2 as it is; otherwise it learns at a tenth of --lr", **SWITCH),
         tune("kind", "kind of the labels (default: by their looks)", only=TABLE, choices=KINDS),
@@ -210,6 +215,8 @@ def finetune_options(argv: list[str] | None = None, description: str = "", world
         raise ConfigError(f"--seeds must be different, got {shown(seeds)}")
     if config.folds and (config.eval_only or not config.freeze):
         raise ConfigError(f"{flag('folds', config.folds)} needs --freeze: one linear head for every fold")
+    if config.features and (not config.freeze or config.eval_only or config.init_from or config.predict):
+        raise ConfigError(f"{flag('features', config.features)} takes the place of the encoder: with --freeze alone")
 
     # What the file that the run starts from says of itself.
     names = ["task", *weights.IDENTITY]

@@ -1,6 +1,7 @@
 """A frozen encoder: its batch norm measured without training, its output as features, a linear head in closed form."""
 
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -12,11 +13,11 @@ import torch
 from torch.optim.swa_utils import update_bn
 from torch.utils.data import Dataset
 
-from ..downstream import linear
+from ..downstream import composition, linear
 from ..downstream.sample import Sample
 from ..downstream.tasks import Task
 from ..files import ConfigError
-from . import checkpoint, results
+from . import checkpoint, results, verdict
 from .batches import epoch_batches
 from .loader import load_batches
 from .ranks import Ranks
@@ -62,34 +63,36 @@ def embed(config: Namespace, task: Task, dataset: Dataset, ranks: Ranks) -> resu
     return results.predict(task, Embedded(dataset, task, config.amp), alone, ranks, attrgetter("protein"))
 
 
-def fit_head(config: Namespace, task: Task, datasets: dict, classes: tuple, ranks: Ranks) -> results.Predictions:
+def fit_head(
+    config: Namespace, task: Task, datasets: Mapping, classes: Sequence[str], ranks: Ranks
+) -> results.Predictions:
     """Embed the structures with the frozen encoder, then fit the linear head in closed form; write OUT/best.pt.
 
-    Returns predictions for the test split. Without --folds the head is that of the two other splits. With --folds it is
-    that of all structures, but each structure is predicted by a head of those in other folds, never by one that has
-    seen its sequence. Raises ConfigError if there are too few structures.
+    Returns predictions for the test split, with those of the same head of length and composition. Without --folds the
+    head is that of the two other splits. With --folds it is that of all structures, but each structure is predicted by
+    a head of those in other folds, never by one that has seen its sequence. Raises ConfigError if there are too few
+    structures, or nothing to tell apart.
     """
     if checkpoint.checkpoints(Path(config.out)):
         raise ConfigError(f"{config.out} holds checkpoints of another run: choose another --out")
-    learnt = [datasets["test"]] if config.folds else [datasets["train"], datasets["valid"]]
-    if not config.init_from:
-        calibrate(config, task, learnt[0], ranks)
+    learned = [datasets["test"]] if config.folds else [datasets["train"], datasets["valid"]]
+    if not config.init_from and not config.features:
+        calibrate(config, task, learned[0], ranks)
 
     # Features, targets in the units of the head, and the sequence of every row.
-    parts = [embed(config, task, dataset, ranks) for dataset in learnt]
-    sequence = {}
-    for dataset in learnt:
-        sequence |= zip(dataset.store.names, dataset.store.sequences)
-    groups = np.array([sequence[name] for part in parts for name in part.groups])
-    x = np.concatenate([part.prediction for part in parts])
-    target = torch.from_numpy(np.concatenate([part.target for part in parts]))
-    y = task.standardise(target.to(ranks.device)).cpu().numpy()
+    rows = joined([embed(config, task, dataset, ranks) for dataset in learned], learned)
+    floor_rows = joined([of_floor(config, task, dataset, ranks) for dataset in learned], learned)
+    groups = np.array(rows.units)
+    y = task.standardise(torch.from_numpy(rows.target).to(ranks.device)).cpu().numpy()
+    check_different(task, rows.target)
 
-    # The head of all rows, for later; with --folds, outputs for all rows by heads of other folds.
+    # The head of all rows, for later.
     fit = partial(linear.fit, kind=task.options["kind"], num_classes=len(classes))
     try:
-        head = fit(x, y, groups)
-        outputs = config.folds and linear.out_of_fold(fit, x, y, groups, config.folds)
+        head = fit(rows.prediction, y, groups)
+        floor = fit(floor_rows.prediction, y, groups)
+        if config.folds:
+            fold = linear.folds_of(y, groups, config.folds)
     except ValueError as error:
         raise ConfigError(f"--freeze: {error}") from error
     layer = task.head.layers[-1]
@@ -102,7 +105,61 @@ def fit_head(config: Namespace, task: Task, datasets: dict, classes: tuple, rank
         results.write_model(config, task, classes, 0.0, {})
     ranks.all_gather([])  # the others wait until it is there
 
+    # One split: the heads are applied to others.
+    def predictions(output: np.ndarray) -> np.ndarray:
+        values = task.to_prediction(torch.from_numpy(output).to(ranks.device))
+        return values.double().cpu().numpy()
+
     if not config.folds:
-        return results.predict(task, datasets["test"], config, ranks)
-    prediction = task.to_prediction(torch.from_numpy(outputs).to(ranks.device))
-    return replace(parts[0], prediction=prediction.double().cpu().numpy())
+        test = datasets["test"]
+        found = joined([results.predict(task, test, config, ranks)], [test])
+        features = of_floor(config, task, test, ranks).prediction
+        return replace(found, floor=replace(found, prediction=predictions(floor(features))))
+
+    # Folds: outputs for all rows by heads of other folds; and the same for labels that mean nothing.
+    found = []
+    for features in (rows.prediction, floor_rows.prediction):
+        outputs = linear.out_of_fold(fit, features, y, groups, config.folds)
+        found.append(
+            replace(
+                rows,
+                prediction=predictions(outputs),
+                fold=fold,
+                own_baseline=verdict.baseline_of_folds(task, rows.target, fold),
+                dealt=verdict.deal_folds(task, features, y, groups, config.folds, len(classes)),
+            )
+        )
+    of_encoder, of_length = found
+    return replace(of_encoder, floor=of_length)
+
+
+def joined(parts: Sequence[results.Predictions], datasets: Sequence[Dataset]) -> results.Predictions:
+    """The rows of some splits together; rows of one sequence are a unit."""
+    sequence = {}
+    for dataset in datasets:
+        sequence |= zip(dataset.store.names, dataset.store.sequences)
+    groups = [name for part in parts for name in part.groups]
+    return results.Predictions(
+        names=[name for part in parts for name in part.names],
+        groups=groups,
+        target=np.concatenate([part.target for part in parts]),
+        prediction=np.concatenate([part.prediction for part in parts]),
+        units=[sequence[name] for name in groups],
+    )
+
+
+def of_floor(config: Namespace, task: Task, dataset: Dataset, ranks: Ranks) -> results.Predictions:
+    """Length and composition of every sample, as its prediction."""
+    features = partial(composition.of_sample, residues=task.sees == "residues")
+    return results.predict(task, dataset, config, ranks, features)
+
+
+def check_different(task: Task, target: np.ndarray) -> None:
+    """Raise ConfigError if all values are the same, of several properties those of one."""
+    columns = target.reshape(len(target), -1).T
+    for name, values in zip(task.properties or [""] * len(columns), columns):
+        known = np.unique(values[~np.isnan(values)])
+        if len(known) == 1 and task.options["kind"] != "labels":
+            what = f"all values of {name}" if name else "all values"
+            help = "Label the others 0, for instance the residues that do not bind"
+            raise ConfigError(f"{what} are {known[0]:g}: there is nothing to tell apart. {help}")

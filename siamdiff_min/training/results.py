@@ -6,6 +6,8 @@ the mean over seeds, `gain_interval` that of this mean minus the baseline on the
 so that two runs of one test split can be compared draw by draw.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import math
@@ -13,7 +15,7 @@ import os
 import platform
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from itertools import chain, islice
 from pathlib import Path
@@ -22,15 +24,15 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from ..downstream import chance
 from ..downstream.metrics import redrawn
-from ..downstream.tasks import Binary, Task
+from ..downstream.tasks import Binary, Regression, Task
 from ..encoders import weights
 from ..files import SiamDiffError, replacing, write_file, write_rows
 from ..machine import progress, versions
-from . import evaluation
+from . import evaluation, verdict, wording
 from .batches import valid_keys
 from .ranks import Ranks
-from .wording import summary
 
 DRAWS = "draws.npz"
 MOST_DRAWS = 1000
@@ -50,6 +52,11 @@ class Predictions:
     groups: list[str]
     target: np.ndarray  # (K,) or (K, C)
     prediction: np.ndarray  # (K,) or (K, C) float64
+    units: Sequence[str] = ()  # (K,) of a table: what is drawn together, such as the copies of a sequence
+    fold: np.ndarray | None = None  # (K,) of --folds
+    own_baseline: Mapping[str, np.ndarray] = field(default_factory=dict)  # of folds: that of the other folds (K, ...)
+    dealt: verdict.Dealt | None = None  # of folds: predictions for labels that mean nothing
+    floor: Predictions | None = None  # of a linear head: those of the same head of length and composition
 
 
 def predict(
@@ -87,15 +94,25 @@ def write_model(config: Namespace, task: Task, classes: tuple, epochs: float, va
         **task.known,
         "state": task.state_dict(),
     }
+    if getattr(config, "features", None):
+        content["features"] = config.features
     weights.write_weights(f"{config.out}/best.pt", weights.MODEL, content)
 
 
-def write_predictions(path: Path, predictions: Predictions, columns: Sequence[str], exclusive: bool = False) -> None:
+def write_predictions(
+    path: Path,
+    predictions: Predictions,
+    columns: Sequence[str],
+    exclusive: bool = False,
+    within: Sequence[float] = (),
+    doubt: str = "",
+) -> None:
     """Write a table with tabs. Columns: id, group, target (if known), prediction.
 
     With several outputs there is a target and a prediction column for each. If they are `exclusive` classes, the target
-    is a class name, and a last column holds the predicted class. Raises SiamDiffError if a prediction is not finite:
-    such a table is never written.
+    is a class name, and a last column holds the predicted class. With `within` (C,) columns `low` and `high` follow,
+    the prediction minus and plus that; with a `doubt` a last column `verdict` repeats it. Raises SiamDiffError if a
+    prediction is not finite: such a table is never written.
     """
     if not np.isfinite(predictions.prediction).all():
         raise SiamDiffError(f"{path} is not written, since some predictions are not finite")
@@ -110,6 +127,10 @@ def write_predictions(path: Path, predictions: Predictions, columns: Sequence[st
     titles += titles_of("prediction", prediction, columns)
     if exclusive:
         titles.append("class")
+    if len(within):
+        titles += titles_of("low", prediction, columns) + titles_of("high", prediction, columns)
+    if doubt:
+        titles.append("verdict")
     rows = [titles]
     for sample, group, true, numbers in zip(predictions.names, predictions.groups, target, prediction, strict=True):
         row = [sample, group]
@@ -118,6 +139,10 @@ def write_predictions(path: Path, predictions: Predictions, columns: Sequence[st
         row += [f"{value:.6g}" for value in numbers]
         if exclusive:
             row.append(columns[numbers.argmax()])
+        if len(within):
+            row += [f"{value:.6g}" for value in (*(numbers - within), *(numbers + within))]
+        if doubt:
+            row.append(doubt)
         rows.append(row)
     write_rows(path, rows)
 
@@ -125,6 +150,16 @@ def write_predictions(path: Path, predictions: Predictions, columns: Sequence[st
 def titles_of(title: str, values: np.ndarray, columns: Sequence[str]) -> list[str]:
     """The titles of the columns of `values` (K, C)."""
     return [title] if values.shape[1] == 1 else [f"{title}:{name}" for name in columns]
+
+
+def keep_verdict(path: Path, task: Task, written: Path, predictions: Predictions) -> None:
+    """Add to the file of a model of a table what is repeated beside its predictions; `written` is its results.json."""
+    content = json.loads(written.read_bytes())
+    model = weights.read_weights(path, weights.MODEL)
+    model["verdict"] = wording.doubt(content)
+    if isinstance(task, Regression):
+        model["within"] = verdict.within(predictions.target, predictions.prediction)
+    weights.write_weights(path, weights.MODEL, model)
 
 
 def write_results(
@@ -156,7 +191,7 @@ def write_results(
     write_file(path, json.dumps(plain(content), indent=1, allow_nan=False).encode())
     with replacing(path.with_name(DRAWS)) as file:
         np.savez(file, split=split_of(next(iter(tested.values()))), **draws)
-    return summary(content, path)
+    return wording.summary(content, path)
 
 
 def decisive(config: Namespace, task: Task) -> dict:
@@ -180,55 +215,109 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
     target = any_seed.target
     baseline = task.known.get("answer")
 
-    def measure(rows, groups) -> tuple[list[dict], dict]:
-        """Every metric of these rows: of each seed, and of the baseline."""
+    floor = any_seed.floor
+
+    def measure(rows, groups) -> tuple[list[dict], dict, dict]:
+        """Every metric of these rows: of each seed, of the baseline, of length and composition."""
         of_seeds = [task.metrics(seed.prediction[rows], target[rows], groups) for seed in tested.values()]
-        return of_seeds, task.baseline_metrics(baseline, target[rows], groups) if baseline else {}
+        of_baseline = {}
+        if baseline:
+            of_baseline = task.baseline_metrics(baseline, target[rows], groups)
+            own = {which: values[rows] for which, values in any_seed.own_baseline.items()}
+            of_baseline |= verdict.errors_of_baseline(task, own, target[rows], groups)
+        of_floor = task.metrics(floor.prediction[rows], target[rows], groups) if floor else {}
+        return of_seeds, of_baseline, of_floor
 
     # On the split as it is.
-    of_seeds, of_baseline = measure(slice(None), any_seed.groups)
+    of_seeds, of_baseline, of_floor = measure(slice(None), any_seed.groups)
     names = list(of_seeds[0])
     values = {name: [metrics[name] for metrics in of_seeds] for name in names}
-    counts = {"samples": len(target), "structures": len(set(any_seed.groups))}
-    if isinstance(task, Binary):
-        counts["positives"] = int(np.nansum(target))
+    means = {name: float(np.mean(x)) for name, x in values.items()}
+    counts = counts_of(task, any_seed)
     if "accuracy" in names and not task.properties:
         counts["correct"] = {str(seed): round(x * len(target)) for seed, x in zip(tested, values["accuracy"])}
 
     # On splits whose structures are drawn again. A gain is over the baseline on the same draw.
-    no_interval = why_no_interval(counts, target.size)
-    drawn = [] if no_interval else [measure(*draw) for draw in draws(any_seed.groups, target.size)]
+    no_interval = why_no_interval(counts, target)
+    units = any_seed.units or any_seed.groups
+    drawn = [] if no_interval else [measure(*draw) for draw in draws(units, target.size)]
     mean = {}
     gain = {}
+    difference = {}  # to the floor
     if drawn:
         for name in names:
-            mean[name] = np.array([np.mean([metrics[name] for metrics in seeds]) for seeds, _ in drawn])
+            mean[name] = np.array([np.mean([metrics[name] for metrics in seeds]) for seeds, _, _ in drawn])
         for name in of_baseline:
-            gain[name] = mean[name] - [of_draw[name] for _, of_draw in drawn]
+            gain[name] = mean[name] - [of_draw[name] for _, of_draw, _ in drawn]
+        for name in of_floor:
+            drawn_difference = mean[name] - [of_draw[name] for _, _, of_draw in drawn]
+            gap = means[name] - of_floor[name]
+            folds = any_seed.fold is not None
+            difference[name] = chance.difference_interval(gap, drawn_difference, len(set(units)), folds)
 
     numbers = {
         "samples": len(target),
         "counts": counts,
         "test": dict(zip(map(str, tested), of_seeds)),
-        "mean": {name: float(np.mean(x)) for name, x in values.items()},
+        "mean": means,
         "std": {name: float(np.std(x, ddof=1)) if len(x) > 1 else None for name, x in values.items()},
         "interval": {name: interval(mean.get(name)) for name in names},
         "no_interval": no_interval,
         "constant": {name: of_baseline.get(name) for name in names},
         "gain_interval": {name: interval(gain.get(name)) for name in names},
     }
+    # A table has a verdict, if its test split is large enough.
+    verdicts = {}
+    if any_seed.units and drawn:
+        shares = verdict.against_chance(task, [*tested.values()])
+        verdicts = verdict.against_baseline(task, shares, means, of_baseline)
+        if not shares:
+            verdicts = verdict.against_baseline_by_draws(task, means, of_baseline, gain, len(set(units)))
+        numbers["chance"] = shares
+        numbers["verdict"] = verdicts
+    if floor:
+        numbers["floor"] = {
+            "features": verdict.FLOOR[task.sees],
+            "mean": of_floor,
+            "difference_interval": difference,
+            "verdict": {},
+        }
+    if floor and verdicts:
+        of_floor_alone = verdict.against_baseline(task, verdict.against_chance(task, [floor]), of_floor, of_baseline)
+        numbers["floor"]["verdict"] = verdict.against_floor(task, difference, verdicts, of_floor_alone)
     return numbers, mean
 
 
-def why_no_interval(counts: Mapping, size: int) -> str:
-    """Why a test split of `size` targets is too small to be drawn again; "" if it is not."""
-    if counts["structures"] < FEWEST:
-        return f"of {counts['structures']} structures, too few to draw again: it takes {FEWEST}"
+def counts_of(task: Task, predictions: Predictions) -> dict:
+    """How much a split holds; of yes and no, how many are positive, and the fewest of the rarer one in a property."""
+    target = predictions.target
+    counts = {"samples": len(target), "structures": len(set(predictions.groups))}
+    sequences = len(set(predictions.units))
+    if predictions.units and sequences < counts["structures"]:
+        counts["sequences"] = sequences
+    if isinstance(task, Binary):
+        counts["positives"] = int(np.nansum(target))
+    return counts
+
+
+def why_no_interval(counts: Mapping, target: np.ndarray) -> str:
+    """Why a test split with these targets is too small to be drawn again; "" if it is not."""
+    kinds = [kind for kind in ("sequences", "structures") if kind in counts]
+    if counts[kinds[0]] < FEWEST:
+        return f"of {counts[kinds[0]]} {kinds[0]}, too few to draw again: it takes {FEWEST}"
     if "positives" in counts:
-        rarer = min(counts["positives"], size - counts["positives"])
+        # Of several properties the one with the fewest.
+        of_properties = target.reshape(len(target), -1).T
+        rarer = min(rarer_of(values[~np.isnan(values)]) for values in of_properties)
         if rarer < RAREST:
             return f"of {rarer} samples of the rarer class, too few to draw again: it takes {RAREST}"
     return ""
+
+
+def rarer_of(values: np.ndarray) -> int:
+    """How many of these 0 and 1 are of the rarer kind."""
+    positive = int(values.sum())
+    return min(positive, len(values) - positive)
 
 
 def draws(groups: Sequence[str], size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -1,7 +1,6 @@
 """A result in words, without HTML: for the end of a run, and for the page that draws it."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -75,6 +74,36 @@ def side(measure: str, gain: Sequence[float], direction: Mapping) -> str:
     return "worse than" if high < 0 else "not told apart from"
 
 
+def against_baseline(results: Mapping, measure: str) -> str:
+    """How a result compares with the baseline, in words; "" if nothing is said.
+
+    Of a table a test decides (verdict.py), else the interval of the difference over draws.
+    """
+    if "verdict" in results:
+        return results["verdict"].get(measure, "")
+    gain = results.get("gain_interval", {}).get(measure)
+    return side(measure, gain, results.get("direction", {})) if gain else ""
+
+
+def verdict(results: Mapping) -> str:
+    """The verdict on a table by the measure that decides, in a sentence; "" if there is none."""
+    measure = results.get("options", {}).get("metric")
+    of_baseline = results.get("verdict", {}).get(measure)
+    if not of_baseline:
+        return ""
+    words = f"by {measure} {of_baseline} the baseline"
+    floor = results.get("floor", {})
+    if measure in floor.get("verdict", {}):
+        words += f", {floor['verdict'][measure]} {floor['features']}"
+    return words
+
+
+def doubt(results: Mapping) -> str:
+    """What to say beside predictions of a model that is not better than the baseline and the floor; "" if it is."""
+    sentence = verdict(results)
+    return sentence if "not told apart" in sentence or "worse" in sentence else ""
+
+
 # ---- all measures ----------------------------------------------------------------------------------------------------
 
 
@@ -89,6 +118,9 @@ def summary(results: Mapping, path: Path) -> str:
         lines.append(f"{name:18}{''.join(aligned)}")
     if results["no_interval"]:
         lines.append(f"no interval {results['no_interval']}")
+    sentence = verdict(results)
+    if sentence:
+        lines.append(f"verdict     {sentence}")
     lines.append(f"results     {path}")
     return "\n".join(lines)
 
@@ -100,6 +132,8 @@ def counted(results: Mapping) -> tuple[str, str]:
     words = f"{samples} samples"
     if counts.get("structures", samples) != samples:
         words += f" of {counts['structures']} structures"
+    if "sequences" in counts:
+        words += f" of {counts['sequences']} sequences"
     if "positives" in counts:
         words += f", {counts['positives']} positive"
 
@@ -119,11 +153,13 @@ def table(results: Mapping) -> list[list]:
     """The content of a results.json as rows: titles, a row for each metric, then counts and the best epochs."""
     test = results["test"]
     columns = {title: results[name] for name, title in COLUMNS.items() if results.get(name)}
-    gains = {name: gain for name, gain in results.get("gain_interval", {}).items() if gain}
-    if gains:
-        direction = results.get("direction", {})
-        words = {name: f"{side(name, gain, direction)} it" for name, gain in gains.items()}
-        columns[""] = defaultdict(str, words)
+    words = {name: against_baseline(results, name) for name in results["mean"]}
+    if any(words.values()):
+        columns[""] = {name: f"{word} it" if word else "" for name, word in words.items()}
+    floor = results.get("floor")
+    if floor:
+        columns["composition"] = floor["mean"]
+        columns[" "] = {name: f"{floor['verdict'][name]} it" if name in floor["verdict"] else "" for name in words}
 
     rows = [["metric", *(f"seed {seed}" for seed in test), *columns]]
     for name in results["mean"]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.kept import kept
+from benchmarks.mutant_power import COLUMNS as AGAIN_COLUMNS
 from siamdiff_min.downstream.metrics import spearman
 
 RESULTS = Path(__file__).parent / "results"
@@ -18,6 +19,7 @@ COLUMNS += ["covered", "width", "said_rho", "said_low", "said_floor", "said_rank
 CHOSEN = ("1PGA", "1STN", "1BNI", "2LZM")
 ROWS = {"model": "the model", "floor": "types and burial", "ranking": "no measurements", "odds": "log-odds alone"}
 ROWS |= {"blosum": "BLOSUM62"}
+AGAIN = Path(__file__).parent / "verdict"  # the draws again, with the verdict of 28 November
 
 
 def read() -> dict[str, np.ndarray]:
@@ -134,4 +136,67 @@ def zero_shot() -> list[str]:
     for name, values in found.items():
         lines.append(f"| {name} | {interval(values)} | {spearman(scores[name], arrays['y']):.2f} |")
     lines.append(f"| log-odds alone minus BLOSUM62 | {interval(found['log-odds alone'] - found['BLOSUM62'])} | |")
+    return lines
+
+
+# ---- the verdict of 28 November --------------------------------------------------------------------------------------
+
+
+def again() -> dict[str, dict[str, np.ndarray]]:
+    """Assay -> a column of scores for every draw at new positions with 24 measured or more."""
+    return {name: dict(zip(AGAIN_COLUMNS, arrays["rows"].T)) for name, arrays in kept(AGAIN) if len(arrays["rows"])}
+
+
+def share(hits: np.ndarray) -> str:
+    """How many of how many."""
+    return f"{int(hits.sum())} of {len(hits)}" if len(hits) else ""
+
+
+def then_by_protein() -> list[str]:
+    """What the verdict of the study was worth, by protein: beside the share in all draws, whatever it said."""
+    lines = ["| assay | draws | rho .1 or more | of those called better | above the floor | of those called better |"]
+    lines.append("|---" * 6 + "|")
+    for name, rows in read().items():
+        rows = rows[(rows[:, 0] == 0) & (rows[:, 1] >= 24)]
+        if not len(rows):
+            continue
+        get = dict(zip(COLUMNS, rows.T))
+        right = get["model"] >= 0.1
+        more = get["model"] > get["floor"]
+        cells = [share(right), share(right[get["said_low"] > 0]), share(more), share(more[get["said_floor"] > 0])]
+        lines.append(f"| {name} | {len(rows)} | {' | '.join(cells)} |")
+    return lines
+
+
+def now_by_protein() -> list[str]:
+    """The same with the verdict of 28 November."""
+    lines = ["| assay | draws | rho .1 or more | of those called better | above the floor | of those called better |"]
+    lines.append("|---" * 6 + "|")
+    for name, get in again().items():
+        right = get["model"] >= 0.1
+        more = get["model"] > get["floor"]
+        cells = [share(right), share(right[get["better"] > 0]), share(more), share(more[get["better_floor"] > 0])]
+        lines.append(f"| {name} | {len(right)} | {' | '.join(cells)} |")
+    return lines
+
+
+def called(draws: dict[str, np.ndarray], better: str, better_floor: str) -> tuple[str, str]:
+    """Of draws with a true rho of .3 or more, how many were called better; of those with a true gain of .1 or more."""
+    good = draws["model"] >= 0.3
+    gained = draws["model"] - draws["floor"] >= 0.1
+    return share(draws[better][good] > 0), share(draws[better_floor][gained] > 0)
+
+
+def power() -> list[str]:
+    """How many draws with something to be found were called better, then and now, by protein and size."""
+    head = ["assay", "measured", "rho .3 or more: then", "now", "gain .1 or more: then", "now"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    old = read()
+    for name, get in again().items():
+        for size in SIZES[1:]:
+            then = {column: of(old[name], column, size) for column in COLUMNS}
+            now = {column: values[get["size"] == size] for column, values in get.items()}
+            if len(now["model"]):
+                cells = [*called(then, "said_low", "said_floor"), *called(now, "better", "better_floor")]
+                lines.append(f"| {name} | {size} | {cells[0]} | {cells[2]} | {cells[1]} | {cells[3]} |")
     return lines

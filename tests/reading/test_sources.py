@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from helpers import reasons, special, tar
+from rows import as_mmcif, as_pdb, residue
 
 from siamdiff_min.files import MachineError, StructureError
+from siamdiff_min.protein.constants import RESIDUE_INDEX
 from siamdiff_min.reading.bundled import bundle_index, bundle_path
 from siamdiff_min.reading.pool import read_all
 from siamdiff_min.reading.sources import LOCK, data_files, find_structures
@@ -198,3 +200,35 @@ def test_biological_assemblies_and_packed_archives_by_name(tmp_path):
     assert listing.sources[1].path.endswith("b.cif")
     packed = {f"{name} is a packed archive, unpack it first": 1 for name in ("z.tar.xz", "c.7z")}
     assert reasons(listing) == packed | {"another file of the same structure": 1}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_two_files_of_one_name_and_different_structures_are_both_read(tmp_path, packed):
+    """p.pdb and p.cif of one protein are one, told by the places of their atoms; formats that are not read are said."""
+    one, other = residue("GLY", 1) + residue("SER", 2), residue("VAL", 31)
+    pack, end = (gzip.compress, ".gz") if packed else (bytes, "")
+    contents = {
+        "same.pdb": as_pdb(one), "same.cif": as_mmcif(one), "p.pdb": as_pdb(one), "p.cif": as_mmcif(other),
+        "no.pdb": as_pdb(one), "no.cif": "<html>",
+    }  # fmt: skip
+    for name, text in contents.items():
+        (tmp_path / f"{name}{end}").write_bytes(pack(text.encode()))
+    listing = find_structures(tmp_path)
+    assert names(listing) == ["no", "p", f"p.cif{end}", "same"]
+    assert reasons(listing) == {"another file of the same structure": 2}
+    types = [source.read().protein.residue_type.tolist() for source in listing.sources[1:3]]
+    assert types == [[RESIDUE_INDEX["GLY"], RESIDUE_INDEX["SER"]], [RESIDUE_INDEX["VAL"]]]
+
+
+def test_formats_that_are_not_read_are_named(tmp_path):
+    for file in ("a.mmtf", "b.MMTF.gz", "c.pdb.bz2", "d.cif.xz", "e.ent.zst", "f.txt.bz2"):
+        (tmp_path / file).write_bytes(b"")
+    found = {Path(file).name: reason for file, reason in find_structures(tmp_path).skipped}
+    assert found == {
+        "a.mmtf": "MMTF is not read, give PDB or mmCIF",
+        "b.MMTF.gz": "MMTF is not read, give PDB or mmCIF",
+        "c.pdb.bz2": "bzip2 is not read, unpack it or take gzip",
+        "d.cif.xz": "xz is not read, unpack it or take gzip",
+        "e.ent.zst": "zstd is not read, unpack it or take gzip",
+        "f.txt.bz2": "not a structure file",
+    }

@@ -18,16 +18,17 @@ from helpers import assert_equal
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min import cli
-from siamdiff_min.files import ConfigError, StoreError, WriteError, replacing
+from siamdiff_min.files import ConfigError, StoreError, StructureError, WriteError, replacing
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading import sources
 from siamdiff_min.reading import store as stores
 from siamdiff_min.reading.bundled import bundle_index, bundle_path
 from siamdiff_min.reading.crops import Crops, split
-from siamdiff_min.reading.shards import load_shard
+from siamdiff_min.reading.shards import load_shard, map_tables, pack_shard
 from siamdiff_min.reading.sources import find_structures, structure_files
 from siamdiff_min.reading.store import META, ProteinStore, open_store
+from siamdiff_min.reading.structure import Structure
 from siamdiff_min.tools import build
 
 SIZES = (5, 1, 12, 30, 7, 9, 3, 4, 8, 2)
@@ -114,8 +115,10 @@ def test_the_store_equals_direct_reading(folder, tmp_path, small_steps):
 
 
 def test_number_of_processes_changes_no_byte(folder, tmp_path, small_steps):
-    one, three = (open_store(folder, tmp_path / f"s{workers}", workers) for workers in (1, 3))
-    assert one.path.name == three.path.name and digest(one.path) == digest(three.path)
+    assert build.main([str(folder), "--store", str(tmp_path / "s3"), "--num-workers", "3"]) == 0
+    zero, one = (open_store(folder, tmp_path / f"s{workers}", workers) for workers in (0, 1))
+    three = tmp_path / "s3" / one.path.name
+    assert digest(zero.path) == digest(one.path) == digest(three)
 
 
 @pytest.mark.repeats
@@ -298,6 +301,29 @@ def test_folders_that_cannot_be_written_have_their_stores_in_the_cache(folder, c
     assert open_store(folder).path.parent == folder.with_name("data.store")
 
 
+def nobody():
+    raise RuntimeError("Could not determine home directory.")
+
+
+def test_the_cache_follows_xdg_and_is_missed_only_where_it_is_needed(folder, tmp_path, monkeypatch):
+    """A user without a home folder, as in a container, reads what is there and builds beside the data."""
+    for name in ("SIAMDIFF_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", nobody)
+    store = open_store(folder)
+    assert open_store(folder).path == open_store(store.path).path == store.path
+    assert open_store(folder / "p1.pdb", build=False) is None
+    advice = "give a folder for stores with --store, or set SIAMDIFF_CACHE"
+    with pytest.raises(ConfigError, match=rf"no place for the store of .*p1\.pdb: this user has no home .*; {advice}"):
+        open_store(folder / "p1.pdb")
+    assert open_store(folder / "p1.pdb", tmp_path / "s").path.parent == tmp_path / "s"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert open_store(folder / "p1.pdb").path.parent.parent == tmp_path / "xdg" / "siamdiff_min"
+    monkeypatch.setenv("SIAMDIFF_CACHE", str(folder / "p1.pdb" / "cache"))
+    with pytest.raises(WriteError, match=rf"no store can be built in .*cache/p2\.pdb-.*: Not a directory; {advice}"):
+        open_store(folder / "p2.pdb")
+
+
 def test_two_processes_that_open_at_once(folder, tmp_path, capfd):
     """One builds, the other waits."""
     fork = multiprocessing.get_context("fork")
@@ -337,6 +363,37 @@ def test_a_store_larger_than_memory_reads_the_same(folder, monkeypatch):
     monkeypatch.setattr(stores, "memory", lambda: 0)
     store = open_store(folder)
     assert_equal(store[3], protein(SIZES[3], seed=3))
+
+
+def test_a_crop_maps_the_tables_alone(folder, small_steps, monkeypatch):
+    """Names, ids of chains and labels of its shard are not loaded."""
+    store = open_store(folder)
+    expected = [store.positions(i) for i in range(len(store))]
+    monkeypatch.setattr(stores, "load_shard", None)
+    store = ProteinStore(store.path)
+    for i, size in enumerate(SIZES):
+        assert_equal(store.read(i, 1, size - 1), protein(size, seed=i).crop(1, size - 1))
+        assert store.name(i) == f"p{i}" and store.num_residues(i) == size
+    monkeypatch.undo()
+    assert [store.positions(i) for i in range(len(store))] == expected
+
+
+def test_mapped_tables_are_those_that_torch_reads(tmp_path):
+    """Also where labels hold tensors, which come before them in the file, and where nothing could be read."""
+    given = [protein(size, seed=size) for size in (5, 9, 2)]
+    labels = {"pairs": torch.arange(6, dtype=torch.int32), "runs": torch.zeros(3, dtype=torch.uint8)}
+    full = [Structure(x, ("A", "B"), labels=dict(labels)) for x in given]
+    for answers in (full, [StructureError("x", "empty")]):
+        file = tmp_path / "00000.pt"
+        torch.save(pack_shard([Namespace(name=str(i)) for i in range(len(answers))], answers), file)
+        whole, tables = map_tables(file)
+        assert whole.nbytes == file.stat().st_size and [*tables] == ["first_residue", "residues", "atoms"]
+        for name, table in tables.items():
+            assert table.tobytes() == load_shard(file)[name].numpy().tobytes()
+    for damage in (b"", b"PK", file.read_bytes()[:-30], bytes(3000)):
+        file.write_bytes(damage)
+        with pytest.raises(StoreError, match=r"00000\.pt is damaged \(.*\): remove"):
+            map_tables(file)
 
 
 def test_what_passes_to_other_processes_is_the_description_and_not_the_data(folder):
@@ -379,7 +436,7 @@ def test_the_build_command_builds_and_checks(folder, capsys):
     said = capsys.readouterr().out.splitlines()[-1]
     (file,) = Path(f"{folder}.store").glob("*/00000.pt")
     assert said.startswith(f"{file.parent}: seen 14 = used 10 + ") and "all checksums are right" in said
-    assert build.main([str(file.parent)]) == 0
+    assert build.main([str(file.parent), "--num-workers", "0"]) == 0
     assert capsys.readouterr().out.splitlines() == [said]  # nothing is read again
     file.write_bytes(bytes(len(file.read_bytes())))
     for place in (folder, file.parent, f"{folder}.store"):
@@ -435,9 +492,16 @@ def test_whole_proteins_without_a_length_and_batches(folder):
     assert_equal(batch.unpack()[0], store[4])
 
 
+class Described(Namespace):
+    """What `split` asks of a store."""
+
+    def __len__(self):
+        return len(self.names)
+
+
 def test_the_split_is_stable_and_near_the_share_that_was_asked(folder):
     keys = [hashlib.sha256(str(i).encode()).hexdigest()[:16] for i in range(1000)]
-    many = Namespace(names=[str(i) for i in range(1000)], sequences=keys)
+    many = Described(names=[str(i) for i in range(1000)], sequences=keys)
     train, valid = split(many, 0.3)
     assert sorted(train + valid) == list(range(1000)) and train == sorted(train) and 250 < len(valid) < 350
     assert split(many, 0.0) == (list(range(1000)), []) and {*valid} > {*split(many, 0.2)[1]}
@@ -452,7 +516,7 @@ BUNDLED = {row["file"].split("/")[1].removesuffix(".pdb.gz"): row for row in bun
 
 
 def test_the_bundle_has_the_split_of_its_index():
-    sides = split(Namespace(names=sorted(BUNDLED)), 0.5)
+    sides = split(Described(names=sorted(BUNDLED)), 0.5)
     for side, name, size in zip(sides, ("train", "valid"), (173, 22), strict=True):
         assert {BUNDLED[sorted(BUNDLED)[i]]["split"] for i in side} == {name} and len(side) == size
 

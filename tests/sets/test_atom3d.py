@@ -26,6 +26,7 @@ from siamdiff_min.protein.constants import (
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.sets import atom3d
 from siamdiff_min.sets.atom3d import atom3d_set
+from siamdiff_min.sets.atom_lists import pack_lists, unpack_list
 from siamdiff_min.sets.samples import SAMPLES
 
 lmdb = pytest.importorskip("lmdb")
@@ -109,12 +110,13 @@ def listing(root, task, items, **options):
 def read(root, task, item):
     """The structure of one item, its values and its numbers."""
     structure = listing(root, task, [item]).sources[0].read()
-    numbers = structure.labels.get("pairs", structure.labels.get("atoms", torch.zeros(0)))
-    return (
-        structure,
-        {k: v for k, v in structure.labels.items() if k not in ("pairs", "atoms")},
-        numbers.flatten().numpy(),
-    )
+    values = dict(structure.labels)
+    numbers = values.pop("pairs", torch.zeros(0))
+    if task == "res":
+        lists = [unpack_list(values, number) for number in range(len(values["residues"]))]
+        numbers = torch.cat(lists)
+        values["counts"] = [len(near) for near in lists]
+    return structure, values, numbers.flatten().numpy()
 
 
 def fails(root, task, item, reason, detail=""):
@@ -211,6 +213,12 @@ def test_names_are_the_ids_and_unique(tmp_path):
 def test_sets_that_are_refused(tmp_path):
     with pytest.raises(StructureError, match=r"not JSON .*serialization_format='json'"):
         listing(tmp_path / "a", "psr", [psr()], kind=b"pkl")
+    for kind, advice in {
+        b"pkl": "unpickle its items yourself.*make_lmdb_dataset.ITEMS, FOLDER, serialization_format='json'",
+        b"msgpack": "'msgpack'; make_lmdb_dataset.LMDBDataset.PATH., FOLDER, serialization_format='json'. of ATOM3D",
+    }.items():
+        with pytest.raises(StructureError, match=advice):
+            listing(tmp_path / kind.decode(), "psr", [psr()], kind=kind)
     with pytest.raises(StructureError, match="malformed set"):
         listing(tmp_path / "b", "psr", [psr()], ids={"not a tuple": 0})
 
@@ -466,6 +474,22 @@ def test_res_environments_that_cannot_be_used_are_counted(tmp_path):
     assert values["residues"] == [3, 21]
     assert [*structure.dropped.values()] == [9]
     fails(tmp_path / "n", "res", res([], names=["A_900_ALA"], indices=[[0]]), "no environments", "none of 1 is of")
+
+
+def test_lists_of_atoms_as_runs():
+    """Runs and gaps longer than a byte can count, an empty list, and the form of older stores."""
+    lists = [[0], [], [5, 6, 7, 300, 301], [*range(1000, 1700)], [255, 256, 2000], [*range(255)], [256]]
+    arrays = [np.array(rows, dtype=np.int64) for rows in lists]
+    labels = pack_lists(arrays)
+    assert [unpack_list(labels, number).tolist() for number in range(len(lists))] == lists
+    assert labels["runs"].dtype == torch.uint8 and labels["sizes"][:3] == [2, 0, 6]
+    older = {"counts": [*map(len, lists)], "atoms": torch.from_numpy(np.concatenate(arrays)).int()}
+    assert [unpack_list(older, number).tolist() for number in range(len(lists))] == lists
+
+
+def test_res_takes_a_sixth_of_the_bytes_of_its_rows(tmp_path):
+    _, values, numbers = read(tmp_path, "res", res([*range(0, 51, 5)], radius=10.0))
+    assert len(values["runs"]) < 4 * len(numbers) / 6
 
 
 def test_every_task_gives_samples(tmp_path):

@@ -78,7 +78,7 @@ REFUSED = {  # a table, its kind, the message
     "name;value\na;1,234,567\nb;2,345,678": (None, f"row 2: '1,234,567' is no number, and {NUMBERS}"),
     "name,value\na,1\nb,1_000": (None, f"row 3: '1_000' is no number, and {NUMBERS}"),
     "name,value\na,1_0\nb,1_000": (None, "row 2: '1_0' is no number"),
-    "name,value\na,1\nb,>100": (None, "row 3: '>100' is no number"),
+    "name,value\na,1\nb,>100 nM": (None, "row 3: '>100 nM' is no number"),
     "name,value\na,30%\nb,35.5%\nc,30%": (None, "row 2: '30%' has a unit: write numbers alone"),
     "name,value\na,1.5 \u00b0C\nb,2 \u00b0C": (None, "row 2: '1.5 \u00b0C' has a unit"),
     "name;value\na;1,5 ± 0,3\nb;2 ± 1": (None, "row 2: '1,5 ± 0,3' has a unit"),
@@ -173,3 +173,64 @@ def test_every_table_that_excel_or_pandas_writes_is_read_alike(tmp_path, separat
     for given in [*map(str.encode, variants), text.encode("utf-16"), text.encode("cp1252")]:
         rows = read(tmp_path, given, kind="labels").rows
         assert [(row.name, row.value, row.split) for row in rows] == expected
+
+
+def numbers(values, title="value") -> str:
+    return f"name,{title}\n" + "".join(f"p{i},{value}\n" for i, value in enumerate(values))
+
+
+def test_a_value_far_outside_is_named_with_its_row(tmp_path):
+    values = [round(np.sin(i), 3) for i in range(96)]
+    assert read(tmp_path, numbers(values)).notes == []
+    values[40] = 300
+    (note,) = read(tmp_path, numbers(values)).notes
+    assert note.startswith("far from the others (median ") and note.endswith("): 300 in row 42. A slip of the pen?")
+
+
+def test_positive_and_skewed_values_may_need_logs(tmp_path):
+    """Raw IC50 over five decades; a typing error among them is found on the scale of logs."""
+    random = np.random.default_rng(0)
+    values = [f"{value:.4g}" for value in 10 ** random.normal(2, 1, 60)]
+    (note,) = read(tmp_path, numbers(values)).notes
+    assert note.endswith("take logs?")
+    logs = [f"{np.log10(float(value)):.4g}" for value in values]
+    assert read(tmp_path, numbers(logs)).notes == []
+    values[7] = "1e-30"
+    assert "1e-30 in row 9" in read(tmp_path, numbers(values)).notes[1]
+
+
+def test_bounds_are_read_as_the_bound_and_counted(tmp_path):
+    table = read(tmp_path, numbers([">100", "3", "<0.5", "≤ 2", "-1.5"]))
+    assert [row.value for row in table.rows] == [100, 3, 0.5, 2, -1.5] and table.kind == "regression"
+    assert table.notes == ["3 bounds (>100, <0.5, ≤ 2) are read as the number behind the sign"]
+
+
+def test_repeats_are_averaged_and_counted(tmp_path):
+    table = read(tmp_path, "name,value\na,1\nb,5\na,2\na,6\n")
+    assert [(row.name, row.value) for row in table.rows] == [("a", 3.0), ("b", 5.0)]
+    assert table.notes == ["3 rows are repeats, of 1 structures or residues: their mean is taken"]
+    two = read(tmp_path, "name,x,y\na,1,\nb,5,6\na,2,8\n", value_column=["x", "y"])
+    assert two.rows[0].value == [1.5, 8.0]
+    same = read(tmp_path, "name,value\na,yes\nb,no\na,yes\n")
+    assert [(row.name, row.value) for row in same.rows] == [("a", "yes"), ("b", "no")]
+    with pytest.raises(StructureError, match="row 4 is of a, like row 2, but says otherwise: keep one"):
+        read(tmp_path, "name,value\na,yes\nb,no\na,no\n")
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("name,chain,resid,value\na,A,1,1\na,A,2,2", "like row 2: is 'resid' the number? Call it 'number'"),
+        ("name,number,value\na,1,1\na,2,2", "row 3 is of a, like row 2: numbers of residues need a column 'chain'"),
+        ("Results of March\nname,value\na,1", "row 1 has one cell, 'Results of March': delete what stands above"),
+        ("Results,,\nname,value,split\na,1,test", "row 1 has one cell, 'Results': delete what stands above"),
+    ],
+)
+def test_the_likely_reason_is_named(tmp_path, text, said):
+    with pytest.raises(StructureError, match=re.escape(said)):
+        read(tmp_path, text)
+
+
+def test_numbers_of_residues_as_pandas_writes_them_and_families(tmp_path):
+    (row,) = read(tmp_path, "name,chain,number,value,Family\na,A,175.0,1,kinase").rows
+    assert (row.place, row.family) == ("175", "kinase")

@@ -24,6 +24,7 @@ from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError, StoreError, StructureError, read_rows
 from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
+from siamdiff_min.reading.bundled import bundle_index, bundled
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.sets.label_table import SPLITS
@@ -306,9 +307,11 @@ def lab(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("lab")
     (folder / "files").mkdir()
     rows = ["\ufeffProtein;Datum;Länge;halb;Bemerkung"]
+    chains = [f"{row['pdb_id']}_{row['chains']}" for row in bundle_index() if len(row["chains"]) == 1]
     for i in range(12):
         path = folder / "files" / f"p{i}{('.pdb', '.pdb.gz', '.cif', '.cif.gz')[i % 4]}"
-        write_pdb(folder / "one.pdb", PROTEIN.crop(i, 10 + 4 * i))
+        protein = bundled(chains[10 * i]).protein.crop(0, 10 + 4 * i)  # unrelated sequences
+        write_pdb(folder / "one.pdb", replace(protein, chain=torch.zeros_like(protein.chain)))
         text = (folder / "one.pdb").read_text()
         if ".cif" in path.name:
             written = MMCIFIO()
@@ -338,7 +341,7 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     said = capsys.readouterr().out
     assert "older" not in said and said.count("predicted   1 structures") == 2
     assert "decimal commas" in said and "columns that are not read: Datum" in said and "4 folds     12 samples" in said
-    assert "warning     4 folds of 12 structures: below 4 in one, rho, r and AUROC come out too low" in said
+    assert "4 folds of 12 different structures: with fewer than 4 in a fold Spearman's rho and Pearson's r come" in said
     assert ("halb: 4 of 12 rows were not measured" in said) == (len(columns) == 2)
     results = json.loads((out / "results.json").read_text())
     scored = read_predictions(out / "seed-0" / "predictions.tsv")

@@ -6,10 +6,13 @@ import io
 import itertools
 import os
 import re
+import runpy
 import shutil
 import signal
+import subprocess
 import sys
 import tarfile
+from multiprocessing import synchronize
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +25,7 @@ import siamdiff_min
 from siamdiff_min import cli
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.weights import save_encoder_file
-from siamdiff_min.files import ConfigError, StructureError, import_plugins
+from siamdiff_min.files import ConfigError, StructureError, checksum, import_plugins
 from siamdiff_min.protein.constants import ATOM_NAMES
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.sources import Source, bundle_path
@@ -315,7 +318,7 @@ def test_a_csv_has_a_row_for_every_structure(weights, tmp_path, files):
     found = columns(tmp_path / "e.npz")
     names = [stem(files[0]), "with, comma"]
     assert head[:3] == ["name", "v1", "v2"] and [row[0] for row in rows] == found["id"] == names
-    assert np.array_equal(np.array([row[1:] for row in rows], dtype=np.float32), np.array(found["mean"], np.float32))
+    assert np.array_equal(np.array([row[1:-1] for row in rows], dtype=np.float32), np.array(found["mean"], np.float32))
     with pytest.raises(SystemExit, match=r"a \.csv holds the mean of every structure"):
         embed_here(*given, "--checkpoint", weights, "--out", tmp_path / "e.csv", "--include", "mean", "per_residue")
 
@@ -536,3 +539,134 @@ def test_errors_are_clear(weights, tmp_path):
     assert not (tmp_path / "e.npz").exists() and not (tmp_path / "emb.txt").exists()
     with pytest.raises(StructureError, match=r"x\.pdb"):
         siamdiff_min.load_encoder(weights, "cpu").embed(x)
+
+
+def test_vectors_say_whose_they_are(weights, tmp_path, files):
+    """Name, checksum and version of the encoder, in both kinds of file."""
+    expected = [str(weights), checksum(weights), siamdiff_min.__version__]
+    for name in ("e.npz", "e.csv"):
+        assert embed_here(files[0], "--checkpoint", weights, "--out", tmp_path / name) == 0
+    assert columns(tmp_path / "e.npz")["encoder"] == expected
+    head, row = csv.reader((tmp_path / "e.csv").read_text().splitlines())
+    assert head[-1] == "encoder" and row[-1] == " ".join(expected)
+
+
+def test_what_is_skipped_is_named(weights, tmp_path, files, capsys):
+    """The first three names of every reason, and all of them in the file."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    shutil.copy(files[0], folder / "good.pdb.gz")
+    for name in ("a.txt", "b.txt", "c.txt", "d.txt", "x.mmtf", "y.pdb.bz2"):
+        (folder / name).write_text("")
+    assert embed_here(folder, "--checkpoint", weights, "--out", tmp_path / "e.npz") == 0
+    said = capsys.readouterr().err
+    assert "skipped: not a structure file 4 (a.txt, b.txt, c.txt, ...)\n" in said
+    assert "skipped: MMTF is not read, give PDB or mmCIF 1 (x.mmtf)\n" in said
+    found = columns(tmp_path / "e.npz")
+    named = [os.path.basename(file) for file in found["skipped"]]
+    assert named == ["a.txt", "b.txt", "c.txt", "d.txt", "x.mmtf", "y.pdb.bz2"]
+    assert found["skipped_reason"][-1] == "bzip2 is not read, unpack it or take gzip"
+    with pytest.warns(UserWarning, match="^left out: ") as warned:
+        siamdiff_min.load_encoder(weights, "cpu").embed(folder)
+    assert str(warned[0].message) == "left out: MMTF is not read, give PDB or mmCIF 1 (x.mmtf)" and len(warned) == 2
+
+
+def test_parts_of_an_array_of_jobs_are_all_of_it_once(weights, tmp_path, files, capsys):
+    """A file of its own for each part; names decide, so others may come and go."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for file in files[:6]:
+        shutil.copy(file, folder)
+    (folder / "notes.txt").write_text("")
+    options = "--checkpoint", weights, "--out", tmp_path / "e.npz"
+    assert embed_here(folder, *options) == 0
+    whole = columns(tmp_path / "e.npz")
+    vectors, skipped, part_of = {}, [], {}
+    for k in range(1, 4):
+        assert embed_here(folder, *options, "--part", f"{k}/3") == 0
+        file = tmp_path / f"e-{k}-of-3.npz"
+        if file.exists():
+            part = columns(file)
+            vectors |= dict(zip(part["id"], map(tuple, part["mean"])))
+            part_of |= dict.fromkeys(part["id"], k)
+            skipped += part["skipped"]
+    assert vectors == dict(zip(whole["id"], map(tuple, whole["mean"]))) and len(set(part_of.values())) > 1
+    assert skipped == whole["skipped"]
+    gone = stem(files[0])
+    (folder / files[0].name).unlink()
+    k = next(k for name, k in part_of.items() if name != gone)
+    assert embed_here(folder, *options, "--part", f"{k}/3") == 0
+    assert {*columns(tmp_path / f"e-{k}-of-3.npz")["id"]} == {n for n, of in part_of.items() if of == k} - {gone}
+    for wrong in ("4/3", "0/3", "3", "a/b", "-1/3"):
+        with pytest.raises(SystemExit):
+            embed_here(folder, *options, f"--part={wrong}")
+    assert "'4/3' is not K/N with K from 1 to N, such as 3/16" in capsys.readouterr().err
+
+
+def no_semaphores(*_, **__):
+    raise FileNotFoundError(2, "No such file or directory")
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_without_semaphores_one_process_does_it(workers, weights, tmp_path, files, monkeypatch, capsys):
+    """As in a container without a /dev/shm that can be written. The vectors are the same to the last bit."""
+    command = ["embed", *files[:3], "--checkpoint", weights, "--device", "cpu", "--out"]
+    assert cli.main([*map(str, command), str(tmp_path / "before.npz"), "--num-workers", "2"]) == 0
+    monkeypatch.setattr(synchronize._multiprocessing, "SemLock", no_semaphores)
+    capsys.readouterr()
+    assert cli.main([*map(str, command), str(tmp_path / "e.npz"), "--num-workers", str(workers)]) == 0
+    said = "warning: one process reads, no others can be started here (/dev/shm: No such file or directory)"
+    assert (said in capsys.readouterr().err) is (workers > 1)
+    assert columns(tmp_path / "e.npz") == columns(tmp_path / "before.npz")
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_ray_gives_the_vectors_of_the_command(tmp_path, files):
+    """On four structures and a file that is none."""
+    pytest.importorskip("ray")
+    from pyarrow import parquet
+
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for file in files[:4]:
+        shutil.copy(file, folder)
+    (folder / "bad.pdb").write_text("<html>")
+    script = Path(__file__).parents[2] / "examples" / "ray_embed.py"
+    subprocess.run([sys.executable, script, folder, tmp_path / "out", "--actors", "1"], check=True, timeout=300)
+    rows = {row["name"]: row for row in parquet.read_table(tmp_path / "out").to_pylist()}
+    bad = rows.pop("bad")
+    assert bad["mean"] == [] and bad["error"].endswith("bad.pdb: an HTML or XML page, not a PDB or mmCIF file")
+    encoder = siamdiff_min.load_encoder("siamdiff-residue", "cpu")
+    assert rows.keys() == {stem(file) for file in files[:4]}
+    for file in files[:4]:
+        expected, row = encoder.embed(file), rows[stem(file)]
+        assert np.abs(np.array(row["mean"]) - expected.mean).max() <= 1e-6 * np.abs(expected.mean).max()
+        assert (row["residues"], row["encoder"], row["error"]) == (len(expected.sequence), "siamdiff-residue", "")
+
+
+def nearest(monkeypatch, *argv) -> None:
+    monkeypatch.setattr(sys, "argv", ["nearest.py", *map(str, argv)])
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "nearest.py"))
+
+
+def test_the_nearest_are_asked_in_the_encoder_that_wrote_the_vectors(tmp_path, files, monkeypatch, capsys):
+    """Of the two bundled ones, both 768 wide. Of few structures plain cosines count: two alone would be at -1 and 1."""
+    out = tmp_path / "e.npz"
+    assert embed_here(*files[:2], "--checkpoint", "siamdiff-atom", "--out", out) == 0
+    capsys.readouterr()
+    nearest(monkeypatch, out, files[1])
+    said = capsys.readouterr()
+    first, second = said.out.splitlines()
+    assert first == f"+1.00 {stem(files[1])}" and 0 < float(second.split()[0]) < 1
+    assert said.err == "2 structures are too few to standardise by: plain cosines\n"
+    arrays = dict(np.load(out))
+    np.savez(out, **arrays | {"encoder": np.array(["siamdiff-atom", "0" * 64, "0"])})
+    for argv, sentence in (
+        ([], "usage: python nearest.py embeddings.npz STRUCTURE"),
+        ([tmp_path / "e.csv", files[0]], "a .csv is not read"),
+        ([out, "1EJG_A"], "1EJG_A: no such file; STRUCTURE is a file, not a name"),
+        ([out, files[0]], "siamdiff-atom is another encoder now than the one that wrote"),
+    ):
+        with pytest.raises(SystemExit, match=re.escape(sentence)):
+            nearest(monkeypatch, *argv)

@@ -21,7 +21,7 @@ from siamdiff_min.encoders.weights import load_encoder, load_encoder_file
 from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import ONE_LETTER
 from siamdiff_min.reading.structure import Structure, join
-from siamdiff_min.tools import mutation_model
+from siamdiff_min.tools import mutation_model, verdict
 from siamdiff_min.tools.mutation_model import (
     LEVEL,
     Effects,
@@ -31,10 +31,12 @@ from siamdiff_min.tools.mutation_model import (
     leave_out_errors,
     leaving,
     log_odds,
+    main_directions,
+    standardised,
 )
 from siamdiff_min.tools.mutation_names import Positions
 from siamdiff_min.tools.ranking import Ranking, known_features, one_sided, rank_mutants
-from siamdiff_min.tools.verdict import FLOOR, MEAN, UNMEASURED, Comparison, Deal, is_better, trust
+from siamdiff_min.tools.verdict import FLOOR, MEAN, UNMEASURED, Comparison, Deal, trust
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "protein_g.pdb.gz"
@@ -138,6 +140,26 @@ def test_positions_left_out_in_closed_form_are_those_of_a_refit(floor):
         assert model.left_out_spread[i] == pytest.approx(spread, abs=1e-8)
 
 
+def test_what_is_left_out_is_not_known():
+    """Neither the values of a position nor their share in the level of all help to predict them."""
+    features = random_features(30)
+    known = some_mutants(features, 60)
+    for choice in Prior(features, known).choices:
+        left_out = leaving(known)
+        np.testing.assert_allclose(choice.errors[left_out], np.eye(60)[left_out], atol=1e-6)
+        assert np.abs(choice.errors.sum(1)).max() < 0.01  # a constant added to all values is no error
+
+
+def test_main_directions_are_exact():
+    """The randomised solver, which scikit-learn takes for features as wide as these, is not."""
+    x = np.random.default_rng(0).normal(size=(120, 600))
+    found = main_directions(x)
+    u, size, _ = np.linalg.svd(standardised(x), full_matrices=False)
+    expected = u[:, :8] * size[:8]
+    expected /= expected.std()
+    np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-9)
+
+
 def test_mutants_of_the_same_positions_leave_alone():
     """If all mutants share a position, nothing would remain without it."""
     features = random_features()
@@ -232,7 +254,7 @@ def test_values_without_meaning_are_seldom_called_better(of_position):
         rng = np.random.default_rng(seed)
         y = of_position * np.repeat(rng.normal(size=8), 5) + rng.normal(size=40) * 0.5
         gains = against.gains(y)
-        said.append([is_better(gains, name) for name in (MEAN, FLOOR, UNMEASURED)])
+        said.append([gains[MEAN].is_more and gains[name].is_more for name in (MEAN, FLOOR, UNMEASURED)])
     assert (np.sum(said, axis=0) <= 5).all()
 
 
@@ -412,6 +434,8 @@ def test_the_example_is_better_than_chance_and_than_its_floor(kept, ranking):
 
 
 def test_twelve_are_too_few_and_noise_is_not_told_apart_from_chance(kept):
+    one = rank_mutants(EXAMPLE, MEASURED[:1], kept=kept)
+    assert one.verdict.startswith("too few to say") and one.model is None
     few = rank_mutants(EXAMPLE, MEASURED[::8], lower_is_better=True, kept=kept)
     assert few.verdict == "too few to say: it takes 24 mutants at 8 positions" and few.trust is None
     said = []
@@ -456,7 +480,8 @@ def test_what_cannot_be_learned_from_is_left_out_and_counted(kept):
         rank_mutants(EXAMPLE, [*MEASURED, ("A2G", 1.0), *odd], kept=kept)
 
 
-def test_a_typing_error_and_missing_logarithms_are_named(kept):
+def test_a_typing_error_and_missing_logarithms_are_named(kept, monkeypatch):
+    monkeypatch.setattr(verdict, "trust", lambda model: None)
     name, _ = MEASURED[40]
     wrong = [*MEASURED[:40], (name, 300.0), *MEASURED[41:]]
     (note,) = rank_mutants(EXAMPLE, wrong, kept=kept).notes
@@ -480,7 +505,9 @@ def test_repeats_weigh_with_the_noise_over_their_number():
         np.testing.assert_allclose(difference, expected, atol=1e-6 * LEVEL**2)
 
 
-def test_the_next_batch_is_as_it_is_wished(kept):
+def test_the_next_batch_is_as_it_is_wished(kept, monkeypatch):
+    monkeypatch.setattr(verdict, "trust", lambda model: None)  # a second each
+
     def batch(**wishes) -> list[str]:
         return [row["mutation"] for row in rank_mutants(EXAMPLE, MEASURED, kept=kept, **wishes).next]
 
@@ -548,6 +575,53 @@ def test_the_page_runs_as_printed(kept, ranking, tmp_path, monkeypatch, capsys):
     assert effect == pytest.approx(value - wild_type)
     report = (tmp_path / "protein_g" / "report.html").read_text()
     assert "better than chance" in report and rows[0][0] in report and "The next batch" in report
+
+
+def run(tmp_path: Path, kept: Path, rows: list, *options: str) -> Path:
+    """The folder of the command's results for a table of these rows."""
+    out = tmp_path / "out"
+    out.mkdir()
+    shutil.copy(kept, out / "log-odds.npz")
+    table = tmp_path / "lab.csv"
+    table.write_text("\n".join(["name,value", *(f"{name},{value}" for name, value in rows)]))
+    assert main(["mutants", str(EXAMPLE), "--measured", str(table), "--out", str(out), *options]) == 0
+    return out
+
+
+def test_values_of_no_use_say_so_above_the_batch(kept, tmp_path, capsys):
+    values = np.random.default_rng(1).normal(size=len(MEASURED))
+    out = run(tmp_path, kept, [(name, value) for (name, _), value in zip(MEASURED, values)])
+    sentence = "not told apart from chance: do not use it at new positions"
+    assert capsys.readouterr().out.splitlines()[0] == sentence
+    first, header, *rows = (out / "next.tsv").read_text().splitlines()
+    assert first == sentence and header.startswith("mutation\tpredicted") and len(rows) == 96
+    page = (out / "report.html").read_text()
+    assert page.index(sentence) < page.index("<p class=note>")
+    assert f"The next batch: {sentence}" in page
+
+
+def test_the_wild_type_is_printed_and_maps_are_relative_to_it(kept, tmp_path, capsys):
+    """Three rows WT, each of them a repeat."""
+    values = [-0.5, -0.3, -0.4]
+    out = run(tmp_path, kept, [*MEASURED, *(("WT", value) for value in values)], "--lower-is-better")
+    printed = capsys.readouterr().out
+    (line,) = re.findall("^wild type .*$", printed, flags=re.M)
+    value, low, high = map(float, re.findall(r"-?\d+\.\d+", line))
+    assert line.endswith(", measured 3 times") and low < -0.4 < high and abs(value + 0.4) < 0.1
+    assert high - low < 1.0
+    page = (out / "report.html").read_text()
+    assert line in page and "Blue: better than the wild type" in page
+
+    shutil.rmtree(out)
+    out = run(tmp_path, kept, MEASURED, "--lower-is-better", "--wild-type", "0")
+    assert "\nwild type 0, as given\n" in capsys.readouterr().out
+    with np.load(out / "model.npz", allow_pickle=False) as model:
+        assert abs(model["wild_type"]) < 1e-6
+
+    shutil.rmtree(out)
+    out = run(tmp_path, kept, MEASURED, "--lower-is-better")
+    assert "so maps are relative to the mean of what was measured" in capsys.readouterr().out
+    assert "Blue: better than the mean of what was measured" in (out / "report.html").read_text()
 
 
 def test_the_tables_of_the_study_are_those_of_its_answers():

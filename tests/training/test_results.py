@@ -81,7 +81,10 @@ def test_accuracies_are_counted_and_the_commonest_class_is_the_constant(tmp_path
 def test_a_constant_of_two_classes(tmp_path, task):
     target = np.repeat([1.0, 0.0], [4, 12])
     found = written(tmp_path, TASKS[task](ENCODER), [1.0, 0.0], target, [RNG.random(16)])
-    assert found["constant"]["auroc"] == 0.5 and found["constant"].get("auprc", 0.25) == 0.25
+    assert found["constant"]["auroc"] == 0.5
+    if task == "msp":  # of random orders, above the share of yes
+        random = np.mean([metrics.auprc(RNG.random(16), target) for _ in range(2000)])
+        assert abs(found["constant"]["auprc"] - random) < 0.015
     assert found["counts"]["positives"] == 4
 
 

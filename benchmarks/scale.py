@@ -1,0 +1,266 @@
+"""Stores of up to a million entries: CPU time and memory to open, split and read them, to build them, and ATOM3D's RES.
+
+    python -m benchmarks.scale entries           # 1,000 to 1,000,000 entries, by linking shards
+    python -m benchmarks.scale run               # a run on a million entries, up to its third step
+    python -m benchmarks.scale build             # from a tar of fragments, as AlphaFold DB has them
+    python -m benchmarks.scale res FOLDER        # an ATOM3D set with its items again and again under new ids
+
+CPU seconds, and memory that no other process shares (`Anonymous` of Linux), or of the whole process where it says peak.
+"""
+
+import argparse
+import contextlib
+import gzip
+import hashlib
+import io
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.pdb import write_pdb
+from siamdiff_min.protein.protein import Protein
+from siamdiff_min.reading.crops import Crops, split
+from siamdiff_min.reading.shards import content_hash, pack_shard, sequence_hashes, shard_file
+from siamdiff_min.reading.store import FORMAT, META, SHARD, ProteinStore, open_store
+from siamdiff_min.reading.structure import Structure
+from siamdiff_min.training.batches import epoch_batches
+
+SIZES = 1_000, 5_000, 20_000, 100_000, 1_000_000
+CROPS = 4_000  # drawn by each process to warm up, then as many to measure
+
+
+def fragments(count: int) -> list[Protein]:
+    """Windows of 30 to 60 residues of the bundled chains."""
+    store = open_store()
+    random = np.random.default_rng(0)
+    found = []
+    while len(found) < count:
+        index = int(random.integers(len(store)))
+        length = int(random.integers(30, 61))
+        room = store.num_residues(index) - length
+        if room >= 0:
+            start = int(random.integers(room + 1))
+            piece = store.read(index, start, length)
+            if int(piece.chain.max()) == 0:
+                found.append(piece)
+    return found
+
+
+def linked_store(folder: Path, entries: int) -> Path:
+    """A store of one shard that is linked again and again; every entry has a name and a sequence of its own."""
+    folder.mkdir()
+    structures = [Structure(protein, ("A",)) for protein in fragments(SHARD)]
+    sources = [Namespace(name=f"f{i}") for i in range(SHARD)]
+    shard = pack_shard(sources, structures)
+    torch.save(shard, shard_file(folder, 0))
+    described = []
+    for number in range(-(-entries // SHARD)):
+        if number:
+            os.link(shard_file(folder, 0), shard_file(folder, number))
+        names = [f"AF-F{number * SHARD + i:07d}-F1-model_v6" for i in range(SHARD)]
+        keys = [hashlib.sha256(name.encode()).hexdigest()[:16] for name in names]
+        described.append({"names": names, "sequences": keys, "content": content_hash(shard) if not number else "0"})
+    assert len(sequence_hashes(shard)) == SHARD
+    counted = {"proteins": entries, "residues": 0, "atoms": 0, "seen": entries}
+    counted["bytes"] = len(described) * shard_file(folder, 0).stat().st_size
+    meta = {"format": FORMAT, **counted, "skipped": {}, "failed": {}, "dropped": {}, "shards": described}
+    (folder / META).write_text(json.dumps(meta))
+    return folder
+
+
+def anonymous(process: str = "self") -> float:
+    """MB of a process that lie in no file, shared with its parent or not."""
+    rows = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    return next(int(row.split()[1]) for row in rows if row.startswith("Anonymous")) / 1e3
+
+
+def timed(work: Callable):
+    """What `work` returns, and its CPU seconds."""
+    begin = time.process_time()
+    result = work()
+    return result, time.process_time() - begin
+
+
+def read_crops(crops: Crops, seed: int, answers) -> None:
+    """In a process of its own: draw crops to warm up, then as many others. Sends CPU seconds of both, and memory."""
+    random = np.random.default_rng(seed)
+    torch.set_num_threads(1)
+    before = dirty()
+    taken = []
+    for epoch in range(2):
+        rows = random.integers(len(crops), size=CROPS)
+        begin = time.process_time()
+        for row in rows.tolist():
+            crops[epoch, row]  # and forget it
+        taken.append(time.process_time() - begin)
+    answers.put((*taken, dirty() - before))
+
+
+def dirty() -> float:
+    """MB that this process has written and shares with nobody."""
+    rows = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(row.split()[1]) for row in rows if row.startswith("Private_Dirty")) / 1e3
+
+
+def measure(folder: Path) -> None:
+    """One line of the table of `entries`, for a process that does nothing else."""
+    torch.set_num_threads(1)
+    before = anonymous()
+    store, opening = timed(lambda: ProteinStore(folder))
+    (train, _), splitting = timed(lambda: split(store, 0.05))
+    _, ordering = timed(lambda: epoch_batches(len(train), 256, 0, 0))
+    held = anonymous() - before
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    workers = [context.Process(target=read_crops, args=(Crops(store, 100, 0), seed, answers)) for seed in range(2)]
+    for worker in workers:
+        worker.start()
+    found = np.mean([answers.get() for _ in workers], axis=0)
+    for worker in workers:
+        worker.join()
+    first, warm, grown = found
+    cells = f"{len(store):9,} {opening:6.2f} {splitting:6.2f} {ordering:6.2f} {held:7.0f}"
+    print(f"{cells} {1e6 * first / CROPS:9.0f} {1e6 * warm / CROPS:9.0f} {grown:9.1f}", flush=True)
+
+
+def entries(args: argparse.Namespace) -> None:
+    print("  entries   open  split  order  MB held  us first   us warm  MB a worker (CPU seconds; of a random crop)")
+    for size in args.sizes:
+        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+            path = linked_store(Path(folder) / "store", size)
+            subprocess.run([sys.executable, "-m", "benchmarks.scale", "measure", str(path)], check=True)
+
+
+def family(process: int) -> list[int]:
+    """A process and all that it started."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [process, *(other for child in children for other in family(int(child)))]
+
+
+def proportional(processes: list[int]) -> float:
+    """MB of these processes, what they share counted once."""
+    total = 0
+    for process in processes:
+        for row in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            if row.startswith("Pss:"):
+                total += int(row.split()[1])
+    return total / 1e3
+
+
+def run(args: argparse.Namespace) -> None:
+    """Three steps with two workers; CPU seconds and most memory of all processes together, less those of 1,000."""
+    for size in (1_000, 1_000_000):
+        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+            path = linked_store(Path(folder) / "store", size)
+            options = "--size tiny --level residue --device cpu --batch-size 8 --max-steps 3 --num-workers 2"
+            command = [sys.executable, "-m", "siamdiff_min", "train", "--data", path, *options.split()]
+            command += ["--valid-fraction", "0", "--threads", "1", "--out", f"{folder}/run"]
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            most = 0.0
+            while child.poll() is None:
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one of them ended meanwhile
+                    most = max(most, proportional(family(child.pid)))
+                time.sleep(0.2)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            print(f"{size:9,} entries: rc {child.returncode}, {seconds:.1f} CPU s, {most:.0f} MB in all processes")
+
+
+def build(args: argparse.Namespace) -> None:
+    """CPU seconds of all processes, and peak memory of parent and readers."""
+    for size in args.sizes:
+        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+            pieces = fragments(500)
+            atoms = sum(piece.num_atoms for piece in pieces) * size / len(pieces)
+            packed = []
+            for piece in pieces:
+                write_pdb(Path(folder) / "x.pdb", piece)
+                packed.append(gzip.compress((Path(folder) / "x.pdb").read_bytes()))
+            (Path(folder) / "x.pdb").unlink()
+            with tarfile.open(Path(folder) / "fragments.tar", "w") as archive:
+                for i in range(size):
+                    member = tarfile.TarInfo(f"AF-F{i:07d}-F1-model_v6.pdb.gz")
+                    member.size = len(packed[i % len(packed)])
+                    archive.addfile(member, io.BytesIO(packed[i % len(packed)]))
+            code = f"""
+import resource
+from siamdiff_min.reading.store import open_store
+store = open_store({str(Path(folder) / "fragments.tar")!r}, workers=2)
+mine, readers = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+print(sum(x.ru_utime + x.ru_stime for x in (mine, readers)), mine.ru_maxrss / 1e3, readers.ru_maxrss / 1e3)
+print(store.meta["bytes"], store.meta["residues"])
+"""
+            said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+            seconds, parent, readers, stored, residues = map(float, said.split())
+            cells = f"{size:9,} structures: {seconds:.1f} CPU s, {1e6 * seconds / atoms:.2f} us an atom"
+            print(f"{cells}, peak {parent:.0f} MB and {readers:.0f} MB, {stored / residues:.0f} bytes a residue")
+
+
+def res(args: argparse.Namespace) -> None:
+    """Seconds and bytes of an ATOM3D set of RES, from its LMDB to a first sample."""
+    import lmdb
+
+    from siamdiff_min.sets.atom3d import atom3d_set
+
+    with lmdb.open(str(Path(args.set) / "train"), readonly=True, lock=False) as given, given.begin() as reading:
+        count = int(reading.get(b"num_examples"))
+        items = [reading.get(str(i).encode()) for i in range(count)]
+    for size in args.sizes:
+        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+            for name in ("train", "val", "test"):
+                (Path(folder) / "set" / name).mkdir(parents=True)
+                with lmdb.open(f"{folder}/set/{name}", map_size=2**36) as written, written.begin(write=True) as writing:
+                    many = size if name == "train" else 1
+                    for i in range(many):
+                        writing.put(str(i).encode(), items[i % count])
+                    writing.put(b"num_examples", str(many).encode())
+                    writing.put(b"serialization_format", b"json")
+                    writing.put(b"id_to_idx", json.dumps({f"c{i}": i for i in range(many)}).encode())
+            data = atom3d_set(Path(folder) / "set", args.task)
+            begin = os.times()
+            store = open_store(data.train, workers=1)
+            samples = data.samples(store)
+            built = os.times()
+            samples[0, 0]
+            seconds = sum(built[:4]) - sum(begin[:4])
+            chosen = np.linspace(0, len(samples) - 1, 50).astype(int).tolist()
+            _, drawing = timed(lambda samples=samples, chosen=chosen: [samples[0, i] for i in chosen])
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+            stored = store.meta["bytes"]
+            cells = f"{size} items, {len(samples)} samples: {seconds:.1f} CPU s to open and build"
+            cells += f", {1e6 * seconds / len(samples):.0f} us each, {stored / len(samples):.0f} bytes each"
+            print(f"{cells}, {20 * drawing:.2f} ms to draw one, peak {peak:.0f} MB", flush=True)
+            shutil.rmtree(store.path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("entries", "run", "build", "res", "measure"))
+    parser.add_argument("set", nargs="?", help="folder of an ATOM3D set")
+    parser.add_argument("--sizes", type=int, nargs="+")
+    parser.add_argument("--task", default="res")
+    parser.add_argument("--folder", help="where to make stores, on one disk with links (default: temporary folder)")
+    args = parser.parse_args()
+    if args.what == "measure":
+        return measure(Path(args.set))
+    defaults = {"entries": SIZES, "build": (2_000, 5_000), "res": (100, 200)}
+    args.sizes = args.sizes or defaults.get(args.what)
+    globals()[args.what](args)
+
+
+if __name__ == "__main__":
+    main()

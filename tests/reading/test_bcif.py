@@ -1,0 +1,157 @@
+"""BinaryCIF: the same as mmCIF of the same entry, by every encoding of the specification."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import assert_equal
+from rows import as_mmcif, atom, residue
+
+from siamdiff_min.files import StructureError
+from siamdiff_min.reading.bcif import _decoded
+from siamdiff_min.reading.parse import read_structure
+from siamdiff_min.reading.sources import find_structures
+
+msgpack = pytest.importorskip("msgpack")
+HERE = Path(__file__).parent
+TYPES = {"i1": 1, "i2": 2, "i4": 3, "u1": 4, "u2": 5, "u4": 6, "f4": 32, "f8": 33}
+
+
+def packed(values, kind):
+    """The bytes of some numbers, and how they are encoded."""
+    return np.asarray(values, f"<{kind}").tobytes(), [{"kind": "ByteArray", "type": TYPES[kind]}]
+
+
+def integers(values, how: str):
+    """Whole numbers by one way of several."""
+    values = np.asarray(values, np.int64)
+    if how == "plain":
+        return packed(values, "i4")
+    if how == "delta":
+        data, encoding = integers(np.diff(values, prepend=values[0]), "packed")
+        return data, [{"kind": "Delta", "origin": int(values[0]), "srcType": 3}, *encoding]
+    if how == "runs":
+        first = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
+        pairs = np.stack([values[first], np.diff(first, append=len(values))], 1).ravel()
+        data, encoding = packed(pairs, "i4")
+        return data, [{"kind": "RunLength", "srcType": 3, "srcSize": len(values)}, *encoding]
+    small = []
+    for value in values.tolist():  # by sums of limits, as the specification has it
+        while value >= 127 or value <= -128:
+            small.append(127 if value > 0 else -128)
+            value -= small[-1]
+        small.append(value)
+    encoding = {"kind": "IntegerPacking", "byteCount": 1, "isUnsigned": False, "srcSize": len(values)}
+    return np.array(small, "<i1").tobytes(), [encoding, {"kind": "ByteArray", "type": 1}]
+
+
+def column(name: str, texts: list[str], how: str) -> dict:
+    """A column of mmCIF as BinaryCIF, numbers as numbers."""
+    mask = [{".": 1, "?": 2}.get(text, 0) for text in texts]
+    of_mask = None
+    if any(mask):
+        data, encoding = packed(mask, "u1")
+        of_mask = {"data": data, "encoding": encoding}
+    texts = ["" if hidden else text for text, hidden in zip(texts, mask)]
+    if name.startswith("Cartn") or name in ("occupancy", "B_iso_or_equiv"):
+        data, encoding = integers([round(float(text or 0) * 1000) for text in texts], how)
+        encoding = [{"kind": "FixedPoint", "factor": 1000, "srcType": 33}, *encoding]
+    elif name.endswith(("_seq_id", "model_num", "Model_Num")):
+        data, encoding = integers([int(text or 0) for text in texts], how)
+    else:
+        different = sorted({*texts} - {""})
+        index, index_encoding = integers([different.index(text) if text else -1 for text in texts], how)
+        offsets, offset_encoding = packed(np.cumsum([0, *map(len, different)]), "i4")
+        encoding = [{"kind": "StringArray", "stringData": "".join(different), "offsets": offsets,
+                     "offsetEncoding": offset_encoding, "dataEncoding": index_encoding}]  # fmt: skip
+        data = index
+    return {"name": name, "data": {"data": data, "encoding": encoding}, "mask": of_mask}
+
+
+def as_bcif(text: str, how: str) -> bytes:
+    """The atoms of `rows.as_mmcif` as BinaryCIF."""
+    lines = text.splitlines()
+    names = [line.removeprefix("_atom_site.") for line in lines if line.startswith("_atom_site.")]
+    table = [line.split() for line in lines if line.startswith(("ATOM", "HETATM"))]
+    columns = [column(name, list(values), how) for name, values in zip(names, zip(*table))]
+    category = {"name": "_atom_site", "rowCount": len(table), "columns": columns}
+    empty = {"header": "NOTHING", "categories": []}
+    blocks = [empty, {"header": "X", "categories": [category]}]
+    return msgpack.packb({"encoder": "test", "version": "0.3.0", "dataBlocks": blocks})
+
+
+ROWS = residue("GLY", -5, chain="B") + residue("SER", 2, chain="B", x=-3.7, code="A") + residue("MSE", 3, het=True)
+ROWS += [atom("CB", "SER", 2, chain="B", code="A", alt=alt, occ=occ, x=occ) for alt, occ in (("A", 0.4), ("B", 0.6))]
+ROWS += residue("LYS", 3000, x=200.0) + residue("HOH", 9, ("O",), het=True) + [atom("C5'", "ATP", 1, het=True, alt="A")]
+ROWS += [{**row, "x": row["x"] + 50, "model": 2} for row in ROWS]
+
+
+@pytest.mark.parametrize("how", ["plain", "delta", "runs", "packed"])
+def test_it_is_what_mmcif_gives(how):
+    """Models, altlocs, insertion codes, author's chains and numbers, ligands."""
+    text = as_mmcif(ROWS, models=True).replace('"', "")
+    for model in (0, 1):
+        ours, expected = (read_structure("x", data, model) for data in (as_bcif(text, how), text))
+        assert_equal(ours.protein, expected.protein)
+        assert (ours.chain_names, ours.dropped) == (expected.chain_names, expected.dropped)
+    assert ours.chain_names == ("B", "A") and ours.dropped["other models"] == 1
+
+
+def test_an_entry_of_the_pdb(tmp_path):
+    """3JQH of the PDB (CC0) as RCSB writes it, as in the test files of Biopython 1.88. Found by its ending, too."""
+    ours, expected = (read_structure(HERE / f"3JQH.{form}.gz") for form in ("bcif", "cif"))
+    assert_equal(ours.protein, expected.protein)
+    assert (ours.chain_names, ours.dropped, ours.plddt) == (expected.chain_names, expected.dropped, None)
+    (tmp_path / "3JQH.bcif").write_bytes(gzip.decompress((HERE / "3JQH.bcif.gz").read_bytes()))
+    (tmp_path / "other.bcif.gz").write_bytes((HERE / "3JQH.bcif.gz").read_bytes())
+    for source in find_structures(tmp_path).sources:
+        assert_equal(source.read().protein, ours.protein)
+    assert [source.name for source in find_structures(tmp_path).sources] == ["3JQH", "other"]
+
+
+def test_every_encoding_undoes_what_the_specification_says():
+    numbers = np.array([0, 127, 128, -128, -129, 5000, 5000, 5000, -1])
+    for how in ("plain", "delta", "runs", "packed"):
+        assert np.array_equal(_decoded(*integers(numbers, how)), numbers)
+    data, encoding = packed([255, 4, 0, 255, 0], "u1")
+    packing = {"kind": "IntegerPacking", "byteCount": 1, "isUnsigned": True, "srcSize": 3}
+    assert _decoded(data, [packing, *encoding]).tolist() == [259, 0, 255]
+    data, encoding = packed([0, 1, 4], "u1")
+    quantized = {"kind": "IntervalQuantization", "min": -1.0, "max": 3.0, "numSteps": 5, "srcType": 32}
+    assert _decoded(data, [quantized, *encoding]).tolist() == [-1, 0, 3]
+    data, encoding = packed([3, 1, 1], "i4")
+    assert _decoded(data, [{"kind": "Delta", "origin": 10, "srcType": 3}, *encoding]).tolist() == [13, 14, 15]
+    data, encoding = packed([1234, -5], "i2")
+    fixed = _decoded(data, [{"kind": "FixedPoint", "factor": 100, "srcType": 32}, *encoding])
+    assert fixed.dtype == np.float32 and torch.equal(torch.tensor(fixed), torch.tensor([12.34, -0.05]))
+
+
+def test_confidence_of_residues():
+    atoms = as_bcif(as_mmcif(residue("GLY", 1) + residue("ALA", 2)), "plain")
+    content = msgpack.unpackb(atoms)
+    local = {"metric_id": "11", "model_id": "11", "label_asym_id": ["L2", "L2"], "label_seq_id": "15"}
+    values = {**{name: list(texts) for name, texts in local.items()}, "metric_value": ["40.5", "60.5"]}
+    for column_of in content["dataBlocks"][1]["categories"][0]["columns"]:
+        if column_of["name"] == "label_seq_id":
+            column_of |= column("label_seq_id", ["1"] * 4 + ["5"] * 4, "plain")
+    columns = [column(name, texts, "plain") for name, texts in values.items()]
+    category = {"name": "_ma_qa_metric_local", "rowCount": 2, "columns": columns}
+    content["dataBlocks"][1]["categories"].append(category)
+    assert read_structure("x", msgpack.packb(content)).plddt == pytest.approx(50.5)
+
+
+def test_what_is_damaged_is_a_sentence():
+    whole = as_bcif(as_mmcif(ROWS), "runs")
+    for end in range(100, len(whole), 500):
+        with pytest.raises(StructureError, match="unreadable"):
+            read_structure("x", whole[:end])
+    content = msgpack.unpackb(whole)
+    content["dataBlocks"][1]["categories"][0]["columns"].pop()
+    with pytest.raises(StructureError, match="no atoms in it"):
+        read_structure("x", msgpack.packb({**content, "dataBlocks": []}))
+    columns = content["dataBlocks"][1]["categories"][0]["columns"]
+    columns[0] = column("group_PDB", ["ATOM"] * 3, "plain")
+    with pytest.raises(StructureError, match="damaged table"):
+        read_structure("x", msgpack.packb(content))
