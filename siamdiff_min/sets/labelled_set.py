@@ -46,7 +46,7 @@ class LabelledData:
         if store is None or not self.labels:
             return store
         store = copy(store)
-        store.sequences = relatives(store, self.labels, self.family_of)
+        store.sequence_keys = np.array(relatives(store, self.labels, self.family_of), dtype="S")
         split_of = split_by_sequence(store, self.split_of)
         chosen = {name: labels for name, labels in self.labels.items() if split_of[name] == split}
         if not chosen:

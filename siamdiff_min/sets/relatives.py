@@ -25,7 +25,8 @@ def relatives(store: ProteinStore, names: Mapping, family_of: Mapping[str, str])
     Only proteins in `names` are compared. Those with the same `family_of` belong together too.
     """
     chosen = [row for row, name in enumerate(store.names) if name in names]
-    row_of = {store.sequences[row]: row for row in chosen}  # one row of every sequence
+    sequences = store.sequences  # made anew by every look
+    row_of = {sequences[row]: row for row in chosen}  # one row of every sequence
     keys = sorted(row_of)
     number = {key: i for i, key in enumerate(keys)}
     types = [store.read(row_of[key]).residue_type.numpy() for key in keys]
@@ -36,7 +37,7 @@ def relatives(store: ProteinStore, names: Mapping, family_of: Mapping[str, str])
     for row in chosen:
         family = family_of.get(store.names[row], "")
         if family:
-            sequence = number[store.sequences[row]]
+            sequence = number[sequences[row]]
             pairs.append(np.array([[first_of.setdefault(family, sequence), sequence]]))
     one, two = np.concatenate(pairs).T
     links = coo_array((np.ones(len(one)), (one, two)), shape=(len(keys), len(keys)))
@@ -46,9 +47,9 @@ def relatives(store: ProteinStore, names: Mapping, family_of: Mapping[str, str])
     name_of = {}
     for key, label in zip(keys, group):
         name_of.setdefault(label, key)
-    found = list(store.sequences)
+    found = list(sequences)
     for row in chosen:
-        found[row] = name_of[group[number[store.sequences[row]]]]
+        found[row] = name_of[group[number[sequences[row]]]]
     return found
 
 
