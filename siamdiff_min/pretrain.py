@@ -85,7 +85,8 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[Subset, Subset] | tuple[
         ranks.say(f"data        {source}: not converted to a store yet")
         return None, None
     train, valid = split(store, config.valid_fraction)
-    measured = sorted(sorted(valid, key=lambda index: store.sequences[index])[:VALIDATED])  # the hash of a sequence
+    sequences = store.sequences  # their hashes, made anew by every look
+    measured = sorted(sorted(valid, key=lambda index: sequences[index])[:VALIDATED])
     only = f", {len(measured)} of them are measured" if len(measured) < len(valid) else ""
     ranks.say(f"data        {source}: {len(train)} proteins to train on, {len(valid)} held out{only}")
     if not valid:
