@@ -139,3 +139,15 @@ def test_one_search_leads_from_the_paper_to_the_code(element):
 def test_the_readme_is_read_in_a_few_minutes():
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 200 and len(text.split()) <= 1300
+
+
+FINDINGS = sorted((ROOT / "findings").glob("*.sh"))
+
+
+@pytest.mark.parametrize("path", FINDINGS, ids=lambda path: path.stem)
+def test_a_finding_is_about_others(path):
+    """Pinned packages in a temporary folder, none of ours, a date, and a shell that ends at the first failure."""
+    text = path.read_text()
+    assert re.search(r"pip\" install -q (?:[\w-]+==[\w.]+ ?)+$", text, flags=re.M) and "mktemp -d" in text
+    assert "siamdiff" not in text.lower() and re.search(r"20\d\d-\d\d-\d\d", text)
+    assert text.startswith("#!/usr/bin/env bash\n# ") and "set -euo pipefail" in text and path.stat().st_mode & 0o100
