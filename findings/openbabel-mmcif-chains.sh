@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Open Babel writes mmCIF without a name of the chain: neither label_asym_id nor auth_asym_id. Two chains that begin with
-# residue 1 become one, in which every residue stands twice, and nothing is said.
+# Open Babel writes mmCIF without a name of the chain: neither label_asym_id nor auth_asym_id. Two chains that begin
+# with residue 1 become one, in which every residue stands twice, and nothing is said.
 #
 # openbabel-wheel 3.1.1.23, 2026-11-28, two residues GLY 1 in chains A and B. Seen: the columns of _atom_site are id,
 # type_symbol, label_atom_id, label_comp_id, label_entity_id, label_seq_id and the coordinates.

@@ -29,7 +29,8 @@ ATOM     26  C   LYS A   3       8.383  15.368  24.391  1.00 66.77           C
 ATOM     27  O   LYS A   3       7.975  14.975  25.493  1.00 59.94           O
 END
 PDB
-"$folder/venv/bin/pdb_reres" -1 "$folder/in.pdb" | awk '$3 == "CA" || $3 ~ /^CA/ { print substr($0, 17, 4), substr($0, 23, 4) + 0 }' > "$folder/seen"
+"$folder/venv/bin/pdb_reres" -1 "$folder/in.pdb" > "$folder/out.pdb"
+awk '$3 ~ /^CA/ { print substr($0, 17, 4), substr($0, 23, 4) + 0 }' "$folder/out.pdb" > "$folder/seen"
 cat "$folder/seen"
 diff "$folder/seen" - <<'SEEN'
 APRO 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# An adapter of peft holds the LoRA weights and nothing else. In train() the running means and variances of a batch norm
-# in the base move all the same, although its parameters are frozen, and they are not in the file: the model that is loaded
-# is not the one that was saved. Without a word, as far as one does not compare outputs.
+# An adapter of peft holds the LoRA weights and nothing else. In train() the running means and variances of a batch
+# norm in the base move all the same, although its parameters are frozen, and they are not in the file: the model that
+# is loaded is not the one that was saved. Without a word, as far as one does not compare outputs.
 #
 # peft 0.21.2 (torch 2.14.1), 2026-11-28, two Linear and a BatchNorm1d, 50 steps. Seen: outputs before saving and after
 # loading differ by up to 4.1 (mean cosine .19); with the statistics copied by hand they are equal.

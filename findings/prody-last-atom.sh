@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ProDy's parseMMCIF leaves out the last atom of a file that ends with its line, as files of gemmi do: a category of mmCIF
-# need not be followed by "#" or an empty line. Nothing is said.
+# ProDy's parseMMCIF leaves out the last atom of a file that ends with its line, as files of gemmi do: a category of
+# mmCIF need not be followed by "#" or an empty line. Nothing is said.
 #
 # ProDy 2.6.1, 2026-11-28, four atoms. Seen: three atoms without a line "#" behind them, four with it.
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# RDKit's AddHs(addResidueInfo=True) gives the hydrogens the number of their residue, but not its insertion code. So those
-# of residue 184A are written as residue 184, which is another residue.
+# RDKit's AddHs(addResidueInfo=True) gives the hydrogens the number of their residue, but not its insertion code. So
+# those of residue 184A are written as residue 184, which is another residue.
 #
 # RDKit 2026.9.1, 2026-11-28, residues 183, 184 and 184A of PDB entry 1GBT. Seen: heavy atoms of TYR have code "A", its
 # hydrogens "".

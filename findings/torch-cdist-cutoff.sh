@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# torch.cdist computes distances of more than 25 points by a matrix product, and then in float32 a point may lie .01 away
-# from itself, and pairs near a cutoff fall on its wrong side. The default `compute_mode` is the one that does so, up to
-# 25 points it does not, and no message says which way was taken.
+# torch.cdist computes distances of more than 25 points by a matrix product, and then in float32 a point may lie .01
+# away from itself, and pairs near a cutoff fall on its wrong side. The default `compute_mode` is the one that does so,
+# up to 25 points it does not, and no message says which way was taken.
 #
-# torch 2.14.1, on a CPU, 2026-11-28. Seen: with 25 points between 0 and 50 the largest distance of a point to itself is
-# 0, with 26 it is .022. Of 4,000 points in a cube of 70 with a corner at (200, 200, 200), as in files of large
+# torch 2.14.1, on a CPU, 2026-11-28. Seen: with 25 points between 0 and 50 the largest distance of a point to itself
+# is 0, with 26 it is .022. Of 4,000 points in a cube of 70 with a corner at (200, 200, 200), as in files of large
 # assemblies, 168,840 pairs are within 10 (by float64); 30 pairs were on the wrong side, and none with
 # compute_mode="donot_use_mm_for_euclid_dist".
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# BinaryAUROC and its relatives take a sigmoid of logits batch by batch, and only if a value of that batch lies outside 0
-# to 1. A batch of logits that happen to lie between 0 and 1 is taken for probabilities, so that scores of two batches are
-# on two scales, and the value depends on the batches.
+# BinaryAUROC and its relatives take a sigmoid of logits batch by batch, and only if a value of that batch lies outside
+# 0 to 1. A batch of logits that happen to lie between 0 and 1 is taken for probabilities, so that scores of two
+# batches are on two scales, and the value depends on the batches.
 #
 # torchmetrics 1.9.0 (torch 2.14.1), 2026-11-28, eight logits. Seen: AUROC 0.933 in one batch, which scikit-learn gives
 # too, and 1.0 in two batches of four.

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # `thresholds=100`, which the pages of torchmetrics offer to save memory, lays its thresholds evenly between 0 and 1.
-# Scores of rare positives nearly all lie below the second one, .0101, so that their order is lost, and average precision
-# and AUROC come near those of chance. Nothing is said.
+# Scores of rare positives nearly all lie below the second one, .0101, so that their order is lost, and average
+# precision and AUROC come near those of chance. Nothing is said.
 #
-# torchmetrics 1.9.0 (torch 2.14.1), 2026-11-28, 20,000 probabilities up to .019, 41 positives. Seen: without thresholds
-# average precision .844 and AUROC .997, as scikit-learn has them; with thresholds=100 .051 and .524.
+# torchmetrics 1.9.0 (torch 2.14.1), 2026-11-28, 20,000 probabilities up to .019, 41 positives. Seen: without
+# thresholds average precision .844 and AUROC .997, as scikit-learn has them; with thresholds=100 .051 and .524.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
