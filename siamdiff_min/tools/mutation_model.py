@@ -343,10 +343,7 @@ def side_by_side(mutants: Sequence[Mutant]) -> SideBySide:
 
 
 def noise_parts(mutants: Sequence[Mutant]) -> np.ndarray:
-    """The variance of each mutant's noise (n,), in those of a single mutant: what the model lacks of each mutation.
-
-    The wild type has that of a measurement, taken to be the same.
-    """
+    """The variance of the noise (n,), in that of a single mutant: what the model lacks of each mutation adds up."""
     return np.array([max(len(mutant), 1) for mutant in mutants], dtype=float)
 
 

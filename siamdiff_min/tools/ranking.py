@@ -338,10 +338,7 @@ def one_sided(rows: Sequence[dict]) -> list[str]:
 
 
 def nearest_measured(ca: Tensor, positions: Positions, mutants: Iterable[Mutant]) -> list[tuple[str, float]]:
-    """For every position the nearest one that mutants change, and how far apart their CA are; [] without any.
-
-    `ca` are those of the structure's residues, in angstrom.
-    """
+    """For every position the nearest one that mutants change, and the distance of their `ca`; [] without any."""
     ca = ca[[copies[0] for copies in positions.residues]]
     touched = sorted({i for mutant in mutants for i in positions_of(mutant)})
     if not touched:
