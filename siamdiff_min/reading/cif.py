@@ -187,6 +187,8 @@ def _tables(path: str, content: bytes) -> dict[str, _Values | list[str]]:
                 column = values.take(slice(i, None, len(names)))
                 behind = parser[name][1:]  # of rows that were not cut out
                 tables[name.lower()] = [*column.texts(), *behind] if behind else column
+        if "_atom_site_fract_x" in tables or (SITE + "fract_x" in tables and SITE + "cartn_x" not in tables):
+            raise StructureError(path, "fractional coordinates", "a cif of small molecules, not mmCIF of a protein")
         columns = [column for name, column in tables.items() if name.startswith(SITE)]
         sizes = sorted(map(len, columns))
         if sizes and sizes[0] != sizes[-1]:

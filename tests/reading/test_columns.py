@@ -72,7 +72,7 @@ def test_columns_give_what_rows_give(form, monkeypatch):
             assert str(caught.value) == str(error)
             continue
         if not chains:
-            with pytest.raises(StructureError, match="no protein in it|no such chain"):
+            with pytest.raises(StructureError, match=r"no protein in it|no such chain"):
                 read_structure("x", form(rows), chain=chain)
             continue
         read += 1
