@@ -178,7 +178,7 @@ def _odd_atom(path: str, number: int, line: str) -> tuple[int, int, tuple[float,
 
     None for an atom without a residue number, unless it belongs to an amino acid: then that is an error.
     """
-    if _PQR.match(line):
+    if _PQR.match(line) and not _NO_NUMBER.match(line):
         raise StructureError(path, "a PQR file", "its columns are apart by blanks: convert it to PDB")
     if len(line) < 54:  # x, y and z end in column 54
         raise StructureError(path, "truncated", f"the atom in line {number} has no coordinates")

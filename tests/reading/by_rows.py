@@ -62,9 +62,9 @@ def cuts_a_bond(rows, k):
     for a, b in pairwise(runs):
         carbon = next((row.xyz for row in a if row.atom == "C"), None)
         nitrogen = next((row.xyz for row in b if row.atom == "N"), None)
-        if a[0].marks[k] != b[0].marks[k] and a[0].chain == b[0].chain and carbon and nitrogen:
-            if math.dist(carbon, nitrogen) < MAX_BOND:
-                return True
+        other = a[0].marks[k] != b[0].marks[k] and a[0].chain == b[0].chain
+        if other and carbon and nitrogen and math.dist(carbon, nitrogen) < MAX_BOND:
+            return True
     return False
 
 

@@ -42,7 +42,7 @@ def test_formats_that_are_no_pdb_or_mmcif_are_named():
         with pytest.raises(StructureError, match=r"a PQR file .*convert it to PDB"):
             read_structure("x", pqr)
     head = "data_x\nloop_\n_atom_site_label\n_atom_site_fract_x\n_atom_site_fract_y\n_atom_site_fract_z\n"
-    with pytest.raises(StructureError, match="fractional coordinates .a cif of small molecules"):
+    with pytest.raises(StructureError, match=r"fractional coordinates .a cif of small molecules"):
         read_structure("x", f"{head}C1 0.1 0.2 0.3\n")
 
 
