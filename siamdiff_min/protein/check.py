@@ -29,6 +29,7 @@ USUAL_STEP, MIN_STEP, MAX_STEP, FEWEST_STEPS = 3.8, 3.3, 4.4, 5
 DENSE_STEP = 1.0  # a shorter one is first looked at as what is too dense: nanometres, padding
 BOHR = 1.8897  # of them make an angstrom
 COPY_DISTANCE, MAX_COPIES = 2.0, 0.2  # share of the CA with another so near: .022 at most in real structures
+MATRIX = 1500  # so many CA have the matrix of their distances sooner than the list of neighbours
 NARROWEST = 1.5  # of the cells that atoms are counted in: narrower ones are more than pay
 
 
@@ -98,6 +99,12 @@ def _check_copies(path, alpha: Tensor, chain: Tensor, chain_names: Sequence[str]
     """Chains that lie on each other are the output of an aligner, or models that somebody joined."""
     if len(alpha) <= FEWEST_STEPS:
         return
+    if len(alpha) <= MATRIX:  # all distances, to about .01 angstrom: they clear nearly all proteins
+        centred = (alpha - alpha.mean(0)).float()
+        square = centred.square().sum(1)
+        near = torch.addmm(square, centred, centred.T, alpha=-2) + square[:, None] < (COPY_DISTANCE + 0.1) ** 2
+        if (near.sum(1) > 1).sum() <= MAX_COPIES * len(alpha):
+            return
     i, j = radius_pairs(alpha, torch.zeros_like(chain), COPY_DISTANCE)
     apart = (chain[i] != chain[j]) | ((i - j).abs() > 1)  # what stands side by side in a chain is no copy
     i, j = i[apart], j[apart]
