@@ -306,11 +306,13 @@ def _numbers(columns: dict[str, Column], xyz: list) -> list[np.ndarray]:
     for axis in xyz:
         values, sound = axis.numbers()
         wrong.append(~sound)
-        for row in np.flatnonzero(~sound).tolist():
-            value = _number(axis.take([row]).texts()[0], float)
-            if value is not None:
-                values[row] = value
-                wrong[-1][row] = False
+        others = np.flatnonzero(~sound)
+        for row, text in zip(others.tolist(), axis.take(others).texts()):
+            value = _number(text, float)
+            if value is None:
+                break  # the first wrong row counts
+            values[row] = value
+            wrong[-1][row] = False
         found.append(values)
     numbers = [_number(text, int) for text in number.values]
     wrong.append(np.array([value is None for value in numbers], bool)[number.index])
