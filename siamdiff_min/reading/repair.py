@@ -59,13 +59,15 @@ def _cuts_a_bond(atoms: Atoms, mark: Column) -> bool:
     """
     chain = atoms.chain.index
     starts = changes(chain, atoms.number, atoms.code.index, atoms.residue.index, mark.index)
-    ends = np.append(starts[1:], len(atoms))
     names = atoms.atom.texts()
-    for i in np.flatnonzero(mark.index[starts[1:]] != mark.index[starts[:-1]]).tolist():
-        before, behind = names[starts[i] : ends[i]], names[starts[i + 1] : ends[i + 1]]
-        if chain[starts[i]] == chain[starts[i + 1]] and "C" in before and "N" in behind:
-            carbon = atoms.xyz[starts[i] + before.index("C")]
-            nitrogen = atoms.xyz[starts[i + 1] + behind.index("N")]
+    residues = list(pairwise([*starts.tolist(), len(atoms)]))
+    for (first, border), (_, last) in pairwise(residues):
+        new_mark = mark.index[first] != mark.index[border]
+        before = names[first:border]
+        behind = names[border:last]
+        if new_mark and chain[first] == chain[border] and "C" in before and "N" in behind:
+            carbon = atoms.xyz[first + before.index("C")]
+            nitrogen = atoms.xyz[border + behind.index("N")]
             if math.dist(carbon, nitrogen) < MAX_BOND:
                 return True
     return False
