@@ -3,7 +3,7 @@
     python -m benchmarks.speed step        one pre-training step, its parts and its memory (step.py)
     python -m benchmarks.speed against     steps here and in another commit, in turns (against.py)
     python -m benchmarks.speed graph       graphs and line graphs of 1,000 to 100,000 nodes, side chains turned
-    python -m benchmarks.speed reading     bundled structures parsed, and converted into a store
+    python -m benchmarks.speed reading     bundled structures read, here and by other programs that are installed
     python -m benchmarks.speed store       random crops from a store of 100,000 proteins
     python -m benchmarks.speed embedding   bundled structures embedded per second, by the command that users run
     python -m benchmarks.speed ddp         proteins per second of 1, 2, ... processes, one thread each
@@ -12,6 +12,10 @@ Options: `python -m benchmarks.speed --help`.
 """
 
 import argparse
+import contextlib
+import gzip
+import importlib
+import io
 import itertools
 import json
 import shutil
@@ -19,6 +23,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +32,7 @@ import numpy as np
 import torch
 
 from benchmarks import against, step
+from benchmarks.pdb import write_pdb
 from benchmarks.step import timed
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, fast
 from siamdiff_min.encoders.graph import line_graph
@@ -33,6 +40,7 @@ from siamdiff_min.encoders.ops import Links
 from siamdiff_min.protein.conformer import rotate_side_chains
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.crops import Crops
+from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.sources import bundle_path, find_structures
 from siamdiff_min.reading.store import META, ProteinStore, open_store, read_meta, shard_file
 
@@ -77,18 +85,86 @@ def graph(args: argparse.Namespace) -> None:
     print(f"side chains of {protein.num_residues} residues turned in {turning * 1e3:.1f} ms")
 
 
+def _in_biopython(path: Path) -> None:
+    from Bio.PDB import FastMMCIFParser, PDBParser
+
+    with gzip.open(path, "rt") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parser = FastMMCIFParser if path.name.endswith(".cif.gz") else PDBParser
+        parser(QUIET=True).get_structure("x", file)
+
+
+def _in_gemmi(path: Path) -> None:
+    import gemmi
+
+    gemmi.read_structure(str(path))
+
+
+def _in_biotite(path: Path) -> None:
+    from biotite.structure.io import pdb, pdbx
+
+    with gzip.open(path, "rt") as file:
+        if path.name.endswith(".cif.gz"):
+            pdbx.get_structure(pdbx.CIFFile.read(file), model=1)
+        else:
+            pdb.get_structure(pdb.PDBFile.read(file), model=1)
+
+
+def _in_prody(path: Path) -> None:
+    import prody
+
+    prody.confProDy(verbosity="none")
+    prody.parsePDB(str(path)) if path.name.endswith(".pdb.gz") else prody.parseMMCIF(str(path))
+
+
+READERS = {"biopython": _in_biopython, "gemmi": _in_gemmi, "biotite": _in_biotite, "prody": _in_prody}
+
+
+def _as_mmcif(path: Path) -> bytes:
+    """A file of PDB as Biopython writes it in mmCIF."""
+    from Bio.PDB import MMCIFIO, PDBParser
+
+    with gzip.open(path, "rt") as file:
+        structure = PDBParser(QUIET=True).get_structure("x", file)
+    text, writer = io.StringIO(), MMCIFIO()
+    writer.set_structure(structure)
+    writer.save(text)
+    return gzip.compress(text.getvalue().encode())
+
+
 def reading(args: argparse.Namespace) -> None:
-    """Time to parse the bundled structures, and to convert them into a store, with one process."""
-    sources = find_structures(bundle_path()).sources
-    atoms, seconds = repeated(lambda: sum(source.read().protein.num_atoms for source in sources), args.repeats)
-    per_atom = seconds / atoms * 1e6
-    print(f"parsing {len(sources)} gzip-compressed PDB entries, {atoms} atoms: {per_atom:.1f} microseconds per atom")
+    """CPU microseconds per atom to read bundled structures, here and by other programs that are installed, in turns.
 
-    def build() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            open_store(bundle_path(), Path(folder) / "store", 1)
-
-    print(f"building their store: {repeated(build, args.repeats)[1]:.2f} s")
+    The medians of some rounds; one process, files in the page cache. Ours gives a checked `Protein`, the others what
+    they call a structure.
+    """
+    readers = {"siamdiff_min": read_structure}
+    for name, reader in READERS.items():
+        with contextlib.suppress(ImportError):
+            importlib.import_module("Bio" if name == "biopython" else name)
+            readers[name] = reader
+    print("| files | atoms | " + " | ".join(readers) + " |\n|" + "---|" * (len(readers) + 2))
+    with tempfile.TemporaryDirectory() as folder:
+        files: dict[str, list[Path]] = {".pdb.gz": [], ".cif.gz": []}
+        for source in find_structures(bundle_path()).sources[:: args.every]:
+            path = Path(folder) / f"{source.name}.pdb.gz"
+            write_pdb(path.with_suffix(""), source.read().protein)
+            path.write_bytes(gzip.compress(path.with_suffix("").read_bytes()))
+            files[".pdb.gz"].append(path)
+            other = path.with_name(f"{source.name}.cif.gz")
+            other.write_bytes(_as_mmcif(path))
+            files[".cif.gz"].append(other)
+        for ending, paths in files.items():
+            atoms = sum(read_structure(path).protein.num_atoms for path in paths)
+            seconds: dict[str, list[float]] = {name: [] for name in readers}
+            for _ in range(args.repeats):
+                for name, reader in readers.items():
+                    start = time.process_time()
+                    for path in paths:
+                        reader(path)
+                    seconds[name].append(time.process_time() - start)
+            cells = [f"{statistics.median(of) / atoms * 1e6:.2f}" for of in seconds.values()]
+            print(f"| {len(paths)} {ending} | {atoms:,} | " + " | ".join(cells) + " |", flush=True)
 
 
 def repeat(store: ProteinStore, proteins: int, folder: Path) -> ProteinStore:
@@ -171,6 +247,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int)
     step.add_options(parser)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000], help="graph: nodes")
+    parser.add_argument("--every", type=int, default=8, help="reading: one structure of so many")
     parser.add_argument("--proteins", type=int, default=100_000, help="store")
     parser.add_argument("--crops", type=int, default=2000, help="store")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="ddp: numbers of processes")

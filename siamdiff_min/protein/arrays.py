@@ -66,9 +66,12 @@ def _foreign_atom(residue: str, mask: Tensor) -> str:
 def _array(name: str, value, *shape: str | int) -> Tensor:
     """A tensor of this shape, in which "R" stands for any size. Anything but a tensor is copied."""
     try:
-        array = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+        array = value if isinstance(value, Tensor) else torch.from_numpy(_native(np.array(value)))
     except (TypeError, ValueError) as error:
         raise StructureError(name, "not an array of numbers", str(error)) from error
+    if array.dtype in (torch.float16, torch.bfloat16) and name == "pos":
+        detail = "it moves atoms by up to .25 angstrom: give float32, and compute under torch.autocast"
+        raise StructureError(name, "coordinates in half precision", detail)
     sizes = zip(shape, array.shape)
     if array.ndim != len(shape) or any(wanted not in (size, "R") for wanted, size in sizes):
         is_batch = array.ndim == len(shape) + 1
@@ -78,6 +81,11 @@ def _array(name: str, value, *shape: str | int) -> Tensor:
     if not len(array):
         raise StructureError(name, "no residue in it")
     return array
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    """The array in the byte order of this machine: files of NetCDF have the other."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _types(sequence, size: int, order: str) -> Tensor:

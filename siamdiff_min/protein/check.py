@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..files import StructureError
-from .constants import CA, RESIDUES
+from .constants import ATOM_NAMES, CA, RESIDUES
 from .geometry import length
-from .neighbors import candidates, ranges
+from .neighbors import candidates, radius_pairs, ranges
 
 if TYPE_CHECKING:
     from .protein import Protein
@@ -24,34 +24,96 @@ MAX_SPACING, FEWEST = 10.0, 10  # between neighbours in a chain, from CA to CA (
 MAX_REACH = 12.0  # from an atom to the CA of its residue; 10.0
 # Radius, and how many others may be so near to one: 39, 57 and 1.
 MAX_DENSITY = ((4.5, 100, "atoms"), (10.0, 150, "CA atoms"), (1.0, 3, "CA atoms"))
+# From CA to the CA with the next number: the median of every one of 1,500 real structures lies in 3.73 to 3.88.
+USUAL_STEP, MIN_STEP, MAX_STEP, FEWEST_STEPS = 3.8, 3.3, 4.4, 5
+DENSE_STEP = 1.0  # a shorter one is first looked at as what is too dense: nanometres, padding
+BOHR = 1.8897  # of them make an angstrom
+COPY_DISTANCE, MAX_COPIES = 2.0, 0.2  # share of the CA with another so near: .022 at most in real structures
+MATRIX = 1500  # so many CA have the matrix of their distances sooner than the list of neighbours
 NARROWEST = 1.5  # of the cells that atoms are counted in: narrower ones are more than pay
 
 
 def check_protein(path, protein: Protein, chain_names: Sequence[str] = ()) -> Protein:
     """The protein as it is. Raises StructureError if it does not look like one; `path` is its name in the message."""
+    if protein.pos.dtype in (torch.float16, torch.bfloat16):
+        detail = "it moves atoms by up to .25 angstrom: give float32, and compute under torch.autocast"
+        raise StructureError(path, "coordinates in half precision", detail)
     pos, chain = protein.pos.detach().cpu(), protein.chain.cpu()
     carbon = (protein.atom_name == CA).nonzero().squeeze(1).cpu()
     owner = protein.atom_residue.cpu()
     alpha, residue = pos[carbon], owner[carbon]
-    if not (pos.abs() <= MAX_COORDINATE).all():  # also False for nan
-        raise StructureError(path, "coordinates out of range", f"not finite or beyond {MAX_COORDINATE:.0f} angstrom")
-    steps = length(alpha[1:] - alpha[:-1])[chain[residue[1:]] == chain[residue[:-1]]]
-    if len(steps) >= FEWEST and (spacing := steps.median()) > MAX_SPACING:
+    inside = pos.abs() <= MAX_COORDINATE  # also False for nan
+    if not inside.all():
+        atom = int((~inside).any(1).nonzero()[0])
+        where = f"{ATOM_NAMES[protein.atom_name[atom]]} of {_residue_name(protein, int(owner[atom]), chain_names)}"
+        detail = f"not finite or beyond {MAX_COORDINATE:.0f} angstrom: {where}"
+        raise StructureError(path, "coordinates out of range", detail)
+
+    # From CA to CA in a chain.
+    same_chain = chain[residue[1:]] == chain[residue[:-1]]
+    steps = length(alpha[1:] - alpha[:-1])
+    of_chain = steps[same_chain]
+    if len(of_chain) >= FEWEST and (spacing := of_chain.median()) > MAX_SPACING:
         detail = f"{spacing:.1f} angstrom from CA to CA in a chain (median), 3.8 in proteins: another unit or order?"
         raise StructureError(path, "thinner than a protein", detail)
+
+    number = protein.residue_number.cpu()[residue]
+    following = steps[same_chain & (number[1:] == number[:-1] + 1)]
+    _check_scale(path, following, DENSE_STEP)
+
+    # From every atom to the CA of its residue.
     of_residue = torch.full((protein.num_residues,), -1).index_copy(0, residue, carbon)[owner]
     reach = length(pos - pos[of_residue]).where(of_residue >= 0, 0)  # (N,)
     if len(reach) and reach.max() > MAX_REACH:
-        row = int(owner[reach.argmax()])
-        number, name = int(protein.residue_number[row]), RESIDUES[protein.residue_type[row]]
-        of_chain = f" of chain {chain_names[chain[row]]!r}" if chain_names else ""
-        detail = f"{name} {number}{of_chain}, {reach.max():.0f} angstrom from an atom to its CA"
-        raise StructureError(path, "torn residue", detail)
+        name = _residue_name(protein, int(owner[reach.argmax()]), chain_names)
+        raise StructureError(path, "torn residue", f"{name}, {reach.max():.0f} angstrom from an atom to its CA")
     for radius, most, what in MAX_DENSITY:
         if _crowded(pos if what == "atoms" else alpha, radius, most):
             detail = f"over {most} {what} within {radius} angstrom of one: nanometres? padding?"
             raise StructureError(path, "denser than matter", detail)
+
+    _check_scale(path, following, 0.0)
+    _check_copies(path, alpha, chain[residue], chain_names)
     return protein
+
+
+def _residue_name(protein: Protein, row: int, chain_names: Sequence[str]) -> str:
+    number, name = int(protein.residue_number[row]), RESIDUES[protein.residue_type[row]]
+    return f"{name} {number}" + (f" of chain {chain_names[protein.chain[row]]!r}" if chain_names else "")
+
+
+def _check_scale(path, steps: Tensor, least: float) -> None:
+    """`steps` lead from CA to the CA with the next number; breaks in a chain are no sign, so the median counts.
+
+    A median below `least` is not looked at.
+    """
+    step = float(steps.median()) if len(steps) >= FEWEST_STEPS else USUAL_STEP
+    if least <= step < MIN_STEP or step > MAX_STEP:
+        scale = step / USUAL_STEP
+        guess = f"bohr? {BOHR:.2f} times too large" if abs(scale / BOHR - 1) < 0.03 else f"scaled by {scale:.2f}?"
+        detail = f"{step:.2f} angstrom from CA to the next CA (median), {USUAL_STEP} in proteins: {guess}"
+        raise StructureError(path, "not the size of a protein", detail)
+
+
+def _check_copies(path, alpha: Tensor, chain: Tensor, chain_names: Sequence[str]) -> None:
+    """Chains that lie on each other are the output of an aligner, or models that somebody joined."""
+    if len(alpha) <= FEWEST_STEPS:
+        return
+    if len(alpha) <= MATRIX:  # all distances, to about .01 angstrom: they clear nearly all proteins
+        centred = (alpha - alpha.mean(0)).float()
+        square = centred.square().sum(1)
+        near = torch.addmm(square, centred, centred.T, alpha=-2) + square[:, None] < (COPY_DISTANCE + 0.1) ** 2
+        if (near.sum(1) > 1).sum() <= MAX_COPIES * len(alpha):
+            return
+    i, j = radius_pairs(alpha, torch.zeros_like(chain), COPY_DISTANCE)
+    apart = (chain[i] != chain[j]) | ((i - j).abs() > 1)  # what stands side by side in a chain is no copy
+    i, j = i[apart], j[apart]
+    share = len(torch.cat([i, j]).unique()) / len(alpha)
+    if share > MAX_COPIES:
+        pair = sorted({int(chain[i[0]]), int(chain[j[0]])})
+        names = " and ".join(repr(chain_names[c]) if chain_names else str(c) for c in pair)
+        detail = f"{share:.0%} of the CA have another within {COPY_DISTANCE} angstrom (chain {names}): joined models?"
+        raise StructureError(path, "copies of a chain in one place", detail)
 
 
 def _crowded(pos: Tensor, radius: float, most: int) -> bool:

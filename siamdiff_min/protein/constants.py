@@ -27,7 +27,11 @@ _FORCE_FIELD |= _AT_ENDS | {  # NLYS, CMET: the first and the last residue of a 
     "CYSH": "CYS", "CYS1": "CYS", "CYS2": "CYS", "ASPH": "ASP", "ASPP": "ASP", "GLUH": "GLU", "GLUP": "GLU",
     "LYSH": "LYS", "LYSN": "LYS", "ARGN": "ARG",
 }  # fmt: skip
-_LISTED = {name.strip(): RESIDUES[ONE_LETTER.index(letter)] for name, letter in protein_letters_3to1_extended.items()}
+_LISTED = {
+    name.strip(): RESIDUES[ONE_LETTER.index(letter)]
+    for name, letter in protein_letters_3to1_extended.items()
+    if letter in ONE_LETTER  # other versions of Biopython may have X, U or B
+}
 PARENT = _LISTED | {"SEC": "CYS", "PYL": "LYS"} | _FORCE_FIELD  # every name that is read as one of the 20, and as which
 MODIFIED = PARENT.keys() - RESIDUE_INDEX.keys() - _FORCE_FIELD.keys()  # about 1,000: MSE, SEP, TPO, KCX, ...
 UNMODIFIED = PARENT.keys() - MODIFIED

@@ -187,6 +187,8 @@ def _tables(path: str, content: bytes) -> dict[str, _Values | list[str]]:
                 column = values.take(slice(i, None, len(names)))
                 behind = parser[name][1:]  # of rows that were not cut out
                 tables[name.lower()] = [*column.texts(), *behind] if behind else column
+        if "_atom_site_fract_x" in tables or (SITE + "fract_x" in tables and SITE + "cartn_x" not in tables):
+            raise StructureError(path, "fractional coordinates", "a cif of small molecules, not mmCIF of a protein")
         columns = [column for name, column in tables.items() if name.startswith(SITE)]
         sizes = sorted(map(len, columns))
         if sizes and sizes[0] != sizes[-1]:
@@ -304,11 +306,13 @@ def _numbers(columns: dict[str, Column], xyz: list) -> list[np.ndarray]:
     for axis in xyz:
         values, sound = axis.numbers()
         wrong.append(~sound)
-        for row in np.flatnonzero(~sound).tolist():
-            value = _number(axis.take([row]).texts()[0], float)
-            if value is not None:
-                values[row] = value
-                wrong[-1][row] = False
+        others = np.flatnonzero(~sound)
+        for row, text in zip(others.tolist(), axis.take(others).texts()):
+            value = _number(text, float)
+            if value is None:
+                break  # the first wrong row counts
+            values[row] = value
+            wrong[-1][row] = False
         found.append(values)
     numbers = [_number(text, int) for text in number.values]
     wrong.append(np.array([value is None for value in numbers], bool)[number.index])

@@ -23,7 +23,9 @@ _STRAY = re.compile(
     r"[^A-Z]*(ATOM  |ATOM *\d|HETATM)|(?!SIGATM|REMARK).{29,31}((?= *-?\d+\.)[- \d]{4}\.\d{3}){3}",
     re.IGNORECASE | re.ASCII,
 )
-_MARKS = ("TER", "EXPDTA", "MODEL", "ENDMDL", "END")  # records that are looked at besides atoms
+# Fields apart by blanks, the last five of them x, y, z, charge and radius.
+_PQR = re.compile(r"(ATOM|HETATM)\s+\d+\s+\S+\s+\S+(\s+\S)?\s+-?\d+\w?(\s+-?\d+\.\d+){5}\s*$")
+_MARKS = ("TER", "EXPDTA", "MODEL", "ENDMDL", "END", "ROOT", "BRANCH")  # records that are looked at besides atoms
 
 
 def pdb_models(path: str, content: bytes) -> Iterator[Model]:
@@ -112,6 +114,9 @@ def _read_model(path: str, lines: _Lines, begin: int, end: int) -> tuple[Atoms, 
     """
     numbers = lines.atoms[slice(*np.searchsorted(lines.atoms, (begin, end)))]  # of the lines with atoms
     marks = {number: record for number, record in lines.marks.items() if begin <= number < end}
+    if {"ROOT", "BRANCH"} & {*marks.values()}:
+        detail = "its atoms stand in the order of branches, not of residues: take the PDB file it was made from"
+        raise StructureError(path, "PDBQT with a torsion tree", detail)
     experiments = [n for n, record in marks.items() if record == "EXPDTA" and "THEORETICAL" not in lines.text(n)]
 
     # Columns of usual lines. A run is what stands together with one residue and number.
@@ -173,6 +178,8 @@ def _odd_atom(path: str, number: int, line: str) -> tuple[int, int, tuple[float,
 
     None for an atom without a residue number, unless it belongs to an amino acid: then that is an error.
     """
+    if _PQR.match(line) and not _NO_NUMBER.match(line):
+        raise StructureError(path, "a PQR file", "its columns are apart by blanks: convert it to PDB")
     if len(line) < 54:  # x, y and z end in column 54
         raise StructureError(path, "truncated", f"the atom in line {number} has no coordinates")
     residue, _ = _residue_and_chain(line[17:22])

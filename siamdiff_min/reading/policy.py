@@ -17,7 +17,7 @@ from ..files import StructureError
 from ..protein.check import check_protein
 from ..protein.constants import ATOM_INDEX, ATOM_NAMES, CA, PARENT, PARENT_ATOM, RESIDUE_ATOMS
 from .columns import Atoms, Column, changes, one_key
-from .repair import repair
+from .repair import last_oxygens, repair
 from .residues import Residues
 from .structure import Structure
 
@@ -43,7 +43,7 @@ def assemble(
     insertion codes are made anew, unless the caller finds residues by their codes. `predicted` says if the file calls
     itself a prediction, None if it says nothing.
     """
-    atoms, given_code = repair(path, atoms, chain, restore_codes)
+    atoms, given_code = repair(path, last_oxygens(atoms), chain, restore_codes)
     if chain is not None:
         kept = _chosen_chains(path, atoms.chain, chain)
         atoms = atoms.take(kept)
@@ -174,7 +174,9 @@ def apply_policy(atoms: Atoms, counts: Counter) -> Residues:
     alpha = np.full(len(groups.first), -1)
     rows = np.flatnonzero(kept & (known == CA))
     alpha[groups.of_row[rows]] = source[rows]
-    reasons.add("residues without CA", int((groups.is_protein & (alpha < 0)).sum()), (0, 1, 0))
+    of_heavy = np.zeros(len(alpha), bool)  # programs write the hydrogens of inserted residues apart
+    of_heavy[groups.of_row[~(unknown & hydrogen)]] = True
+    reasons.add("residues without CA", int((groups.is_protein & of_heavy & (alpha < 0)).sum()), (0, 1, 0))
     chosen = _one_residue(groups.position, alpha, atoms.occupancy, reasons)
     reasons.into(counts)
     kept &= chosen[groups.of_row]

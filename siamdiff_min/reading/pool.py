@@ -11,7 +11,6 @@ import torch
 
 from ..files import StructureError, structure_errors
 from ..machine import START, begin_worker
-from ..protein.check import check_protein
 from .sources import Source
 from .structure import Structure
 
@@ -92,7 +91,7 @@ def read_source(source: Source) -> Structure | StructureError:
                 given = f'{type(structure).__name__}, not Structure(protein, chain_names=("A",))'
                 raise StructureError(source.path, "read() of its source gave no Structure", given)
             if not isinstance(source, Source):  # of one's own: our reader has checked
-                check_protein(source.path, structure.protein, structure.chain_names)
+                structure.check(source.path)
             return structure
     except StructureError as error:
         return error

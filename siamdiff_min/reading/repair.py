@@ -30,6 +30,7 @@ def repair(path: str, atoms: Atoms, chain: str | Sequence[str] | None, restore_c
     given_code = np.zeros(len(atoms), bool)
     if not any(_again(atoms, atoms.chain)):
         return atoms, given_code
+    atoms = replace(atoms, marks=tuple(mark for mark in atoms.marks if not _cuts_a_bond(atoms, mark)))
     if restore_codes:
         code = _with_codes(atoms)
         given_code = np.array(code.texts()) != np.array(atoms.code.texts())
@@ -49,6 +50,50 @@ def _again(atoms: Atoms, molecule: Column) -> Iterator[int]:
         before = first.setdefault(key, row)
         if math.dist(atoms.xyz[before], atoms.xyz[row]) > MAX_ALTERNATIVE:
             yield row
+
+
+def _cuts_a_bond(atoms: Atoms, mark: Column) -> bool:
+    """Whether a mark changes between two bonded residues: then it tells no molecules apart.
+
+    mdtraj writes insertion codes as segments, for instance.
+    """
+    chain = atoms.chain.index
+    starts = changes(chain, atoms.number, atoms.code.index, atoms.residue.index, mark.index)
+    names = atoms.atom.texts()
+    residues = list(pairwise([*starts.tolist(), len(atoms)]))
+    for (first, border), (_, last) in pairwise(residues):
+        new_mark = mark.index[first] != mark.index[border]
+        before = names[first:border]
+        behind = names[border:last]
+        if new_mark and chain[first] == chain[border] and "C" in before and "N" in behind:
+            carbon = atoms.xyz[first + before.index("C")]
+            nitrogen = atoms.xyz[border + behind.index("N")]
+            if math.dist(carbon, nitrogen) < MAX_BOND:
+                return True
+    return False
+
+
+def last_oxygens(atoms: Atoms) -> Atoms:
+    """The atoms, with each OXT in the residue whose C it is bonded to.
+
+    Foldcomp numbers the last OXT of a chain by the count of residues. So an OXT that stands alone under its number, and
+    whose C is in the residue before it, takes the place of that residue.
+    """
+    oxygens = np.flatnonzero(atoms.atom.where("OXT".__eq__))
+    if not len(oxygens):
+        return atoms
+    chain = atoms.chain.index
+    position = one_key(chain, atoms.number, atoms.code.index)
+    moved = np.arange(len(atoms))
+    for row in oxygens[oxygens > 0].tolist():
+        alone = row + 1 == len(atoms) or position[row + 1] != position[row]
+        if alone and position[row - 1] != position[row] and chain[row - 1] == chain[row]:
+            rows = np.flatnonzero(position[:row] == position[row - 1])
+            carbons = rows[atoms.atom.take(rows).where("C".__eq__)]
+            if any(math.dist(atoms.xyz[carbon], atoms.xyz[row]) < MAX_BOND for carbon in carbons.tolist()):
+                moved[row] = row - 1
+    code, residue = atoms.code.take(moved), atoms.residue.take(moved)
+    return replace(atoms, number=atoms.number[moved], code=code, residue=residue)
 
 
 def _tell_apart(path: str, atoms: Atoms, chain: str | Sequence[str] | None) -> Column:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from ..protein.check import check_protein
 from ..protein.protein import Protein
 
 
@@ -25,6 +26,15 @@ class Structure:
         """Chain, number and insertion code of every residue."""
         chains = [self.chain_names[chain] for chain in self.protein.chain.tolist()]
         return list(zip(chains, self.protein.residue_number.tolist(), map(chr, self.protein.insertion_code.tolist())))
+
+    def check(self, path) -> None:
+        """Raise StructureError if it looks like no protein. The two sides of a pair may lie in one place."""
+        sides = [self.protein]
+        if "first" in self.labels:  # so many residues are of the first side: `join`
+            first = int(self.labels["first"])
+            sides = [self.protein.crop(0, first), self.protein.crop(first, self.protein.num_residues)]
+        for side in sides:
+            check_protein(path, side, self.chain_names)
 
     def chains(self) -> dict[str, "Structure"]:
         """Every chain as a structure of its own, by its id. What was left out is counted with the first."""

@@ -1,5 +1,7 @@
 """The chemistry tables against counts from the literature and against bonds measured in real residues."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import torch
@@ -71,3 +73,11 @@ def test_atoms_beyond_a_chi_are_those_cut_off_by_its_bond():
                 reached |= more
             moved = {n for n in names if GREEK_RANK[ATOM_INDEX[n]] >= GREEK_RANK[ATOM_INDEX[last]]}
             assert set(names) - reached - {b} == moved, (residue, chi)
+
+
+def test_a_letter_outside_the_20_is_left_out_of_the_table():
+    """Other versions of Biopython may list X, U or B."""
+    code = "from Bio.Data import PDBData as d; d.protein_letters_3to1_extended = {'MSE': 'M', 'ZZX': 'X'}\n"
+    code += "from siamdiff_min.protein.constants import MODIFIED; print('MSE' in MODIFIED, 'ZZX' in MODIFIED)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["True", "False"]

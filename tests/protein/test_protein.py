@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ from siamdiff_min.files import ConfigError
 from siamdiff_min.protein.check import check_protein
 from siamdiff_min.protein.constants import O
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
-from siamdiff_min.reading.pool import read_all
+from siamdiff_min.reading.pool import read_all, read_source
 from siamdiff_min.reading.sources import bundle_path, find_structures
+from siamdiff_min.reading.structure import join
 
 
 def same(a: Protein, b: Protein) -> bool:
@@ -93,6 +95,53 @@ def test_what_is_no_protein_is_refused(pos, said):
     assert said in str(warned[0].message) and torch.equal(*(torch.from_numpy(x.mean) for x in (one, two)))
 
 
+@pytest.mark.parametrize("scale", [0.5, 0.7, 0.85, 1.2, 1.5, 1.8897, 2.5])
+def test_another_unit_is_refused_by_name(scale):
+    """A whole protein and its CA; the same over several chains that begin at other numbers."""
+    calls = [partial(Protein.from_ca, CA.pos * scale, CA.residue_type)]
+    for protein in (WHOLE, CA, real_protein("2BEG", torch.float32)):
+        calls.append(partial(check_protein, "x", replace(protein, pos=protein.pos * scale)))
+    for call in calls:
+        with pytest.raises(StructureError, match="not the size of a protein") as caught:
+            call()
+        assert ("bohr? 1.89 times too large" in str(caught.value)) == (scale == 1.8897)
+        if scale != 1.8897:
+            said = str(caught.value).rpartition("scaled by ")[2].removesuffix("?)")
+            assert float(said) == pytest.approx(scale, rel=0.02)
+    gaps = replace(CA, residue_number=CA.residue_number * 2)  # no residue follows another: no sign
+    check_protein("x", replace(gaps, pos=gaps.pos * 1.2))
+
+
+@pytest.mark.parametrize("copies, apart", [(2, 0.3), (2, 1.2), (3, 1.2)])
+def test_copies_of_a_chain_are_refused(copies, apart):
+    moved = [replace(WHOLE, pos=WHOLE.pos + apart * i / 3**0.5) for i in range(copies)]
+    joined = join([Structure(protein, (name,)) for protein, name in zip(moved, "QRS")])
+    with pytest.raises(StructureError, match=r"\(chain 'Q' and 'R'\): joined models|denser than matter"):
+        check_protein("x", joined.protein, joined.chain_names)
+    pair = replace(joined, labels={"first": WHOLE.num_residues})
+    if copies == 2:
+        assert isinstance(read_source(Given("pair", pair)), Structure)  # the two sides of a mutation
+    far = join([Structure(WHOLE, ("Q",)), Structure(replace(WHOLE, pos=WHOLE.pos + 60), ("R",))])
+    check_protein("x", far.protein, far.chain_names)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused(kind):
+    """It moves atoms; the sentence names the way that does not."""
+    pos = CA.pos.to(kind)
+    with pytest.raises(StructureError, match=r"half precision .*torch\.autocast"):
+        check_protein("x", replace(CA, pos=pos))
+    with pytest.raises(StructureError, match=r"^pos: .*half precision .*torch\.autocast"):
+        Protein.from_ca(pos, CA.residue_type)
+
+
+def test_what_is_not_finite_is_named():
+    nan = CA.pos.index_fill(0, torch.tensor([7]), torch.nan)
+    number = int(CA.residue_number[7])
+    with pytest.raises(StructureError, match=rf"out of range .*: CA of \w{{3}} {number} of chain 'Q'"):
+        check_protein("x", replace(CA, pos=nan), ("Q",))
+
+
 def test_an_encoder_of_residues_needs_their_carbons():
     for protein, said in ((CA.crop(0, 0), "no residue"), (WHOLE.select_atoms(WHOLE.atom_name != 1), "one CA")):
         with pytest.raises(StructureError, match=said):
@@ -119,7 +168,7 @@ def test_real_structures_short_ones_and_sites_are_no_less_proteins():
     assert len(sources) > 10 and all(isinstance(x, Structure) for x in read_all(sources))
     near = (CA.pos - CA.pos[20]).norm(dim=1) < 10  # the residues around one, as files of binding sites hold them
     check_protein("x", WHOLE.select_residues(near))
-    check_protein("x", replace(CA.crop(0, 10), pos=CA.crop(0, 10).pos * 4))  # a few residues may lie apart
+    check_protein("x", replace(CA.crop(0, 5), pos=CA.crop(0, 5).pos * 4))  # a few residues may lie apart
     check_protein("x", WHOLE.select_atoms(WHOLE.atom_name != 1))  # without CA: the encoder decides
     check_protein("x", WHOLE.select_atoms(WHOLE.atom_name > O))  # side chains alone
     check_protein("x", WHOLE.crop(0, 0))

@@ -1,4 +1,4 @@
-"""The parsing policy row by row, as the reader was before it worked on columns: a plain oracle for it."""
+"""The parsing policy row by row, by plain loops: an oracle for the reader, which works on columns."""
 
 import math
 import string
@@ -31,7 +31,10 @@ class Row(NamedTuple):
 
 def residues_of(rows, chain=None):
     """The residues of each chain as {atom: row}, and the counts in their order. Raises StructureError."""
+    rows = with_last_oxygens(rows)
     if any(again(rows, lambda row: row.chain)):
+        kept = [k for k in range(len(rows[0].marks)) if not cuts_a_bond(rows, k)]
+        rows = [row._replace(marks=tuple(row.marks[k] for k in kept)) for row in rows]
         rows = tell_apart(with_codes(rows), chain)
     if chain is not None:
         rows = [row for row in rows if row.chain in chain]
@@ -40,6 +43,29 @@ def residues_of(rows, chain=None):
         counts["numbers already taken (the residue is given an insertion code)"] += row.atom == "CA" and row.lost_code
     chains = {name: in_chain(residues, counts) for name, residues in policy(rows, counts).items()}
     return {name: residues for name, residues in chains.items() if residues}, +counts
+
+
+def with_last_oxygens(rows):
+    rows = list(rows)
+    found = list(rows)
+    for i, row in enumerate(rows):
+        alone = i > 0 and rows[i - 1][:3] != row[:3] and (i + 1 == len(rows) or rows[i + 1][:3] != row[:3])
+        if row.atom == "OXT" and alone and rows[i - 1].chain == row.chain:
+            carbons = [r for r in rows[:i] if r[:3] == rows[i - 1][:3] and r.atom == "C"]
+            if any(math.dist(r.xyz, row.xyz) < MAX_BOND for r in carbons):
+                found[i] = row._replace(number=rows[i - 1].number, code=rows[i - 1].code, residue=rows[i - 1].residue)
+    return found
+
+
+def cuts_a_bond(rows, k):
+    runs = [list(run) for _, run in groupby(rows, key=lambda row: (row[:4], row.marks[k]))]
+    for a, b in pairwise(runs):
+        carbon = next((row.xyz for row in a if row.atom == "C"), None)
+        nitrogen = next((row.xyz for row in b if row.atom == "N"), None)
+        other = a[0].marks[k] != b[0].marks[k] and a[0].chain == b[0].chain
+        if other and carbon and nitrogen and math.dist(carbon, nitrogen) < MAX_BOND:
+            return True
+    return False
 
 
 def again(rows, molecule):
@@ -136,7 +162,8 @@ def policy(rows, dropped):
             else:
                 dropped[_NOT_A_RESIDUE.get(name, "ligands and unknown residues")] += 1
         with_ca = [atoms for atoms in options if CA in atoms]
-        dropped["residues without CA"] += len(options) - len(with_ca)
+        heavy = sum(name in PARENT and any(not is_hydrogen(row) for row in group) for name, group in names.items())
+        dropped["residues without CA"] += heavy - len(with_ca)
         if with_ca:
             chains[chain].append(max(with_ca, key=lambda atoms: atoms[CA].occupancy))
             dropped["alternative residues"] += len(with_ca) - 1
@@ -162,13 +189,17 @@ def bonded(a, b):
     return math.dist(a[CA].xyz, b[CA].xyz) < MAX_CA_STEP
 
 
+def is_hydrogen(row):
+    unknown = row.atom not in _ATOMS[row.residue]
+    return unknown and (row.element in ("H", "D") or row.atom.lstrip(string.digits)[:1] in ("H", "D"))
+
+
 def one_conformation(group, known):
     options, reasons = {}, []
     for row in group:
         index = known.get(row.atom)
         if index is None:
-            hydrogen = row.element in ("H", "D") or row.atom.lstrip(string.digits)[:1] in ("H", "D")
-            reasons.append("hydrogens" if hydrogen else "unknown atom names")
+            reasons.append("hydrogens" if is_hydrogen(row) else "unknown atom names")
         elif row.altloc in options.setdefault(index, {}):
             reasons.append("duplicate atoms")
         else:

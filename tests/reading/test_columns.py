@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 import torch
 from by_rows import Row, residues_of
+from given import Given
 from rows import as_mmcif, as_pdb, residue
 
 from siamdiff_min.files import StructureError
 from siamdiff_min.protein.constants import CA
-from siamdiff_min.reading import policy
+from siamdiff_min.reading import policy, structure
 from siamdiff_min.reading.columns import Column, decimals, one_key
 from siamdiff_min.reading.parse import read_structure
+from siamdiff_min.reading.pool import read_source
+from siamdiff_min.reading.sources import find_structures
 
 NAMES = ("N", "CA", "C", "O", "CB")
 KINDS = ["ALA", "SER", "LYS", "GLY", "MSE", "SEP", "UNK", "HOH", "DAL", "DA", "ATP", "HID"]
@@ -76,15 +79,15 @@ def test_columns_give_what_rows_give(form, monkeypatch):
                 read_structure("x", form(rows), chain=chain)
             continue
         read += 1
-        structure = read_structure("x", form(rows), chain=chain)
+        found = read_structure("x", form(rows), chain=chain)
         residues = [atoms for of_chain in chains.values() for atoms in of_chain]
-        assert structure.chain_names == tuple(chains)
-        assert list(structure.dropped.items()) == list(counts.items())
+        assert found.chain_names == tuple(chains)
+        assert list(found.dropped.items()) == list(counts.items())
         expected = [(chain, atoms[CA].number, atoms[CA].code) for chain, of in chains.items() for atoms in of]
-        assert structure.positions == expected
-        assert structure.protein.atom_name.tolist() == [atom for atoms in residues for atom in atoms]
+        assert found.positions == expected
+        assert found.protein.atom_name.tolist() == [atom for atoms in residues for atom in atoms]
         xyz = [row.xyz for atoms in residues for row in atoms.values()]
-        assert torch.equal(structure.protein.pos, torch.tensor(xyz, dtype=torch.float64).float())
+        assert torch.equal(found.protein.pos, torch.tensor(xyz, dtype=torch.float64).float())
     assert read > 300 and refused > 20
 
 
@@ -120,3 +123,14 @@ def test_a_coordinate_beyond_float32_is_a_sentence(number):
     """Without a RuntimeWarning of numpy, which is an error here."""
     with pytest.raises(StructureError, match="coordinates out of range"):
         read_structure("x", as_mmcif(residue("GLY", 1)).replace(" 1.000 ", f" {number} ", 1))
+
+
+def test_a_structure_of_a_file_is_checked_once(tmp_path, monkeypatch):
+    """That of a source of one's own when it is handed over."""
+    seen = []
+    for module in (policy, structure):
+        monkeypatch.setattr(module, "check_protein", lambda path, *_: seen.append(path))
+    (tmp_path / "a.pdb").write_text(as_pdb(residue("GLY", 1)))
+    read = read_source(find_structures(tmp_path).sources[0])
+    assert len(seen) == 1
+    assert read_source(Given("own", read)) is read and seen[1:] == ["given"]

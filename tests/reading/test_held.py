@@ -65,7 +65,7 @@ def test_the_37_atoms_of_alphafold_are_ours_in_another_order():
     assert [RESIDUES[ONE_LETTER.index(letter)] for letter in AATYPE] == sorted(RESIDUES)
 
 
-@pytest.mark.parametrize("kind", ["tensor", "float64", "list", "read-only", "strided"])
+@pytest.mark.parametrize("kind", ["tensor", "float64", "list", "read-only", "strided", "big-endian"])
 def test_from_ca(kind):
     whole = real_protein("2BEG", torch.float32)
     ca, sequence = whole.alpha_carbons(), letters(whole)
@@ -75,7 +75,7 @@ def test_from_ca(kind):
     elif kind == "list":
         pos = pos.tolist()
     elif kind != "tensor":
-        pos = pos.numpy()[::-1][::-1]
+        pos = pos.numpy()[::-1][::-1].astype(">f4" if kind == "big-endian" else "f4")
         pos.flags.writeable = kind != "read-only"
     made = Protein.from_ca(pos, sequence, whole.chain.tolist())
     for name in TENSOR_FIELDS:

@@ -1,0 +1,58 @@
+"""Files as other programs write them: mdtraj, Foldcomp, AutoDock, PDB2PQR, RDKit, AtomWorks."""
+
+import pytest
+from rows import as_mmcif, as_pdb, atom, residue
+from test_molecules import CODES, bonded, names_of
+
+from siamdiff_min.files import StructureError
+from siamdiff_min.reading.parse import read_structure
+
+
+def test_a_segment_that_cuts_a_peptide_bond_is_no_molecule():
+    """mdtraj reads an insertion code into the segment and writes it as one: 27, 27A, 27B of an antibody."""
+    rows = bonded("ALA", 26, 0)
+    for k, (kind, segment) in enumerate([("GLN", ""), ("SER", "A"), ("SER", "B")], 1):
+        rows += bonded(kind, 27, k, segment=segment)
+    rows += bonded("VAL", 28, 4)
+    structure = read_structure("x", as_pdb(rows))
+    assert structure.chain_names == ("A",) and names_of(structure) == ["ALA", "GLN", "SER", "SER", "VAL"]
+    assert [code for *_, code in structure.positions] == [" ", " ", "A", "B", " "]
+    assert structure.dropped == {CODES: 2}
+
+
+@pytest.mark.parametrize("number", [2, 3, 9])
+def test_the_last_oxygen_of_foldcomp_belongs_to_the_residue_before_it(number):
+    """Its number is the count of residues, which may be that of another residue. 1.25 angstrom from C."""
+    rows = bonded("ALA", 5, 0) + bonded("GLY", 2, 1) + bonded("SER", 7, 2)
+    rows += [{**atom("OXT", "SER", number), "x": 2.2 * 2 + 1.4 + 0.72}]
+    for write in (as_pdb, as_mmcif):
+        structure = read_structure("x", write(rows))
+        assert structure.dropped == {} and structure.protein.num_residues == 3
+        assert structure.protein.atom_residue.bincount().tolist() == [4, 4, 5]
+    far = [*rows[:-1], {**rows[-1], "x": 30.0, "number": 9}]
+    assert read_structure("x", as_pdb(far)).dropped == {"residues without CA": 1}
+
+
+def test_formats_that_are_no_pdb_or_mmcif_are_named():
+    text = as_pdb(residue("GLY", 1))
+    for record in ("ROOT", "BRANCH   1   2"):
+        with pytest.raises(StructureError, match="PDBQT with a torsion tree"):
+            read_structure("x", f"{record}\n{text}")
+    for pqr in ("ATOM  1 N MET 1 27.340 24.430 2.614 0.1592 1.8240\n", f"ATOM  1 N MET A 1{' -127.340' * 5}\n"):
+        with pytest.raises(StructureError, match=r"a PQR file .*convert it to PDB"):
+            read_structure("x", pqr)
+    head = "data_x\nloop_\n_atom_site_label\n_atom_site_fract_x\n_atom_site_fract_y\n_atom_site_fract_z\n"
+    with pytest.raises(StructureError, match=r"fractional coordinates .a cif of small molecules"):
+        read_structure("x", f"{head}C1 0.1 0.2 0.3\n")
+
+
+def test_coordinates_that_are_not_numbers_are_named():
+    text = as_mmcif(residue("GLY", 1) + residue("ALA", 2, x=2.2)).replace(" 2.325 ", " nan ")
+    with pytest.raises(StructureError, match=r"out of range \(.*: CA of ALA 2 of chain 'A'\)"):
+        read_structure("x", text)
+
+
+def test_hydrogens_of_an_inserted_residue_are_hydrogens_alone():
+    """RDKit numbers them without the code."""
+    rows = residue("GLY", 1) + residue("SER", 1, code="A", x=3.2) + residue("SER", 2, ("H", "HA"))
+    assert read_structure("x", as_pdb(rows)).dropped == {"hydrogens": 2}
