@@ -2,7 +2,6 @@
 
 import multiprocessing
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -10,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 import torch
 
 from ..files import StructureError, structure_errors
-from ..machine import START, begin_worker
+from ..machine import START, begin_worker, no_processes, warn_once
 from ..protein.check import check_protein
 from .sources import Source
 from .structure import Structure
@@ -55,16 +54,13 @@ def read_all(sources: Sequence[Source], processes: int = 1, work: Callable | Non
 
 
 def _start_pool(processes: int) -> ProcessPoolExecutor | None:
-    """The processes that read; None if none are wanted, or the machine has no semaphores for them."""
-    if not processes:
+    """The processes that read; None if none are wanted, or can be had."""
+    reason = no_processes()
+    if reason and processes > 1:
+        warn_once(f"one process reads, no others can be started here ({reason})")
+    if reason or not processes:
         return None
-    try:
-        return ProcessPoolExecutor(processes, multiprocessing.get_context(START), _begin_reading)
-    except (ImportError, NotImplementedError, OSError) as error:  # no /dev/shm that can be written, as in a container
-        if processes > 1:
-            reason = getattr(error, "strerror", None) or error
-            print(f"warning: one process reads, no others can be started here (/dev/shm: {reason})", file=sys.stderr)
-        return None
+    return ProcessPoolExecutor(processes, multiprocessing.get_context(START), _begin_reading)
 
 
 def _on_one_thread(work: Callable, source: Source):
