@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from functools import lru_cache
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
-from .files import ConfigError
+from .files import MACHINE, ConfigError
 
 # How worker processes begin. A fork is ready at once, but only Linux survives it.
 START = "fork" if sys.platform == "linux" else "spawn"
@@ -134,6 +135,25 @@ def begin_worker(number: int = 0) -> None:
     """
     threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)), daemon=True).start()
     ForkingPickler.register(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))
+
+
+def no_processes() -> str:
+    """Why no other processes can be waited for, in words: without a /dev/shm to write to there are no semaphores.
+
+    Empty where they can, as everywhere but in some containers.
+    """
+    try:
+        multiprocessing.get_context(START).Lock()
+    except (ImportError, OSError) as error:
+        if getattr(error, "errno", None) not in MACHINE:  # too many open files say so where they are missed
+            return f"/dev/shm: {getattr(error, 'strerror', None) or error}"
+    return ""
+
+
+@lru_cache
+def warn_once(text: str) -> None:
+    """Say it on standard error, once in a process."""
+    print(f"warning: {text}", file=sys.stderr)
 
 
 def memory() -> int:

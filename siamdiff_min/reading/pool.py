@@ -1,8 +1,8 @@
 """Reading many structures at once, in processes that live no longer than the one that started them."""
 
+import hashlib
 import multiprocessing
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 import torch
 
 from ..files import StructureError, structure_errors
-from ..machine import START, begin_worker
+from ..machine import START, begin_worker, no_processes, warn_once
 from .sources import Source
 from .structure import Structure
 
@@ -54,16 +54,13 @@ def read_all(sources: Sequence[Source], processes: int = 1, work: Callable | Non
 
 
 def _start_pool(processes: int) -> ProcessPoolExecutor | None:
-    """The processes that read; None if none are wanted, or the machine has no semaphores for them."""
-    if not processes:
+    """The processes that read; None if none are wanted, or can be had."""
+    reason = no_processes()
+    if reason and processes > 1:
+        warn_once(f"one process reads, no others can be started here ({reason})")
+    if reason or not processes:
         return None
-    try:
-        return ProcessPoolExecutor(processes, multiprocessing.get_context(START), _begin_reading)
-    except (ImportError, NotImplementedError, OSError) as error:  # no /dev/shm that can be written, as in a container
-        if processes > 1:
-            reason = getattr(error, "strerror", None) or error
-            print(f"warning: one process reads, no others can be started here (/dev/shm: {reason})", file=sys.stderr)
-        return None
+    return ProcessPoolExecutor(processes, multiprocessing.get_context(START), _begin_reading)
 
 
 def _on_one_thread(work: Callable, source: Source):
@@ -80,6 +77,13 @@ def _begin_reading() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the one that started us ends us
     begin_worker()
     torch.set_num_threads(1)
+
+
+def is_in_part(name: str, part: tuple[int, int]) -> bool:
+    """Whether a structure belongs to part k of n. Its name alone decides, so others may come and go."""
+    number, parts = part
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big") % parts == number - 1
 
 
 def read_source(source: Source) -> Structure | StructureError:

@@ -41,7 +41,7 @@ from ..files import (
     writing,
 )
 from ..machine import choose_device, cores, keep_few_plans, keep_freed_memory, progress
-from ..reading.pool import read_all, read_source
+from ..reading.pool import is_in_part, read_all, read_source
 from ..reading.sources import Source, structure_files
 from ..reading.structure import Structure
 from .embedder import INCLUDE, Embedder, Embedding, count_reasons, nothing_in
@@ -278,13 +278,6 @@ def find_sources(paths: Sequence[str], min_plddt: float | None, part: tuple[int,
     return Given(ours, names, skipped, empty)
 
 
-def is_in_part(name: str, part: tuple[int, int]) -> bool:
-    """Whether a structure belongs to part k of n. Its name alone decides, so others may come and go."""
-    number, parts = part
-    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
-    return int.from_bytes(digest[:8], "big") % parts == number - 1
-
-
 def embed_structures(args: Namespace, kept: Kept) -> int:
     """Embed the structures of a command line; returns 1 if one of its paths gave no embedding."""
     # the encoder
@@ -363,10 +356,11 @@ def embed_rest(args: Namespace, kept: Kept, job: Job, names: Mapping[Source, str
                 if isinstance(x, Embedding):
                     chain = f"_{x.chain[0]}" if job.each_chain else ""
                     named.append(replace(x, id=names[source] + chain))
-                elif args.fail_fast and not isinstance(x, UnwantedError):
+                    continue
+                if args.fail_fast and not isinstance(x, UnwantedError):
                     raise x
-            errors = [x for x in found if isinstance(x, StructureError)]
-            kept.add(named + errors, args.include)
+                named.append(x)
+            kept.add(named, args.include)
             bar.update()
 
 
@@ -375,8 +369,7 @@ def fingerprint(job: Job, sources: Sequence[Source]) -> str:
     status = {path: os.stat(path) for path in dict.fromkeys(source.path for source in sources)}
     files = []
     for source in sources:
-        of_file = status[source.path]
-        files.append((*asdict(source).values(), of_file.st_size, of_file.st_mtime_ns))
+        files.append((*asdict(source).values(), status[source.path].st_size, status[source.path].st_mtime_ns))
     what = (__version__, checksum(job.weights), job.device, job.amp, job.include, job.each_chain)
     return hashlib.sha256(repr((what, files)).encode("utf-8", "surrogateescape")).hexdigest()
 

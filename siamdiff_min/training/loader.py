@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
 from ..files import SiamDiffError
-from ..machine import START, begin_worker, cores
+from ..machine import START, begin_worker, cores, no_processes, warn_once
 from .ranks import CAUGHT
 
 PATIENCE = 60 if START == "fork" else 300  # seconds to wait for a batch: a process may hang. Others import torch first
@@ -30,6 +30,9 @@ def load_batches(dataset: Dataset, keys: Iterable[list], config: Namespace, devi
     RuntimeError, in whatever code runs just then; `launch` makes it a sentence.
     """
     number = min(config.num_workers, cores(), len(keys) if isinstance(keys, list) else config.num_workers)
+    if number and (reason := no_processes()):
+        warn_once(f"the process that trains loads the data too, no others can be started here ({reason})")
+        number = 0
     loader = DataLoader(
         dataset,
         batch_sampler=keys,

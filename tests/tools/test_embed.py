@@ -22,7 +22,7 @@ import torch
 from Bio.PDB import MMCIFIO, PDBParser
 
 import siamdiff_min
-from siamdiff_min import cli
+from siamdiff_min import cli, machine
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.weights import save_encoder_file
 from siamdiff_min.files import ConfigError, StructureError, checksum, import_plugins
@@ -613,6 +613,7 @@ def test_without_semaphores_one_process_does_it(workers, weights, tmp_path, file
     command = ["embed", *files[:3], "--checkpoint", weights, "--device", "cpu", "--out"]
     assert cli.main([*map(str, command), str(tmp_path / "before.npz"), "--num-workers", "2"]) == 0
     monkeypatch.setattr(synchronize._multiprocessing, "SemLock", no_semaphores)
+    machine.warn_once.cache_clear()
     capsys.readouterr()
     assert cli.main([*map(str, command), str(tmp_path / "e.npz"), "--num-workers", str(workers)]) == 0
     said = "warning: one process reads, no others can be started here (/dev/shm: No such file or directory)"

@@ -1,6 +1,7 @@
 """Processes that load data: whatever happens to them, the run ends with a sentence, and the others with it."""
 
 import multiprocessing
+import multiprocessing.synchronize
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import standin
 import torch
 from processes import PATIENCE, descendants, finish, running, start, until
 
+from siamdiff_min import machine
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.training import loader
@@ -92,6 +94,21 @@ def test_processes_that_cannot_be_started_are_a_sentence(monkeypatch):
     with pytest.raises(SiamDiffError, match="could not start 2 processes that load data: Resource temporarily unavail"):
         next(loaded)
     assert not multiprocessing.active_children()
+
+
+def test_without_semaphores_the_process_that_trains_loads_the_data(monkeypatch, capsys):
+    """As in a container without a /dev/shm that can be written; said once."""
+
+    def refuse(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(multiprocessing.synchronize._multiprocessing, "SemLock", refuse)
+    machine.warn_once.cache_clear()
+    for _ in range(2):
+        loaded = [*loader.load_batches(Failing(), [[0], [1, 2]], Namespace(num_workers=2), CPU)]
+        assert [batch[:, 0].tolist() for batch in loaded] == [[0], [1, 2]]
+    said = "warning: the process that trains loads the data too, no others can be started here (/dev/shm: Read-only"
+    assert capsys.readouterr().err.count(said) == 1
 
 
 class Failing:
