@@ -25,7 +25,7 @@ from .encoders import weights
 from .files import ConfigError
 from .reading.sources import structure_files
 from .reading.store import finished_store, open_store
-from .sets.labelled_set import SPLITS, LabelledData, remarks
+from .sets.labelled_set import SPLITS, LabelledData, remarks, without_side_chains
 from .sets.samples import Samples, Unlabelled
 from .sets.sets import SETS
 from .training import checkpoint, engine, frozen, results
@@ -118,6 +118,9 @@ def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks:
     in_store = finished_store(Path(source))  # which has its own entries
     origin = structure_files(source, each_chain=data.options.get("each_chain", False) and not in_store)
     store = ranks.first(lambda: open_store(origin, workers=config.num_workers or 1, beside=False))
+    problem = without_side_chains(store) if config.level == "atom" else ""
+    if problem:
+        ranks.say(f"warning     {problem}")
     unlabelled = Unlabelled(store, residues=data.options.get("residues", False))
     predictions = results.predict(task, unlabelled, config, ranks)
 
@@ -177,6 +180,9 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Labe
             f"{config.folds} folds of {size} different structures: with fewer than 4 in a fold {low} come out too low. "
             f"Take --folds {max(2, size // 4)}"
         )
+    if config.level == "atom" and data.options and not config.features:
+        carbons = [without_side_chains(x.store) for x in datasets.values()]
+        warnings += sorted({*filter(None, carbons)})
     if model and model.get("folds"):
         warnings.append(f"{config.eval_only} was fitted to all structures of its table: score it on others")
     for warning in warnings:
