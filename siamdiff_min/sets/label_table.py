@@ -121,7 +121,7 @@ def read_table(
     unread = [title for title in titles if title and title not in read]
     if unread:
         notes.insert(0, f"columns that are not read: {', '.join(unread)}")
-    labelled, averaged = _without_repeats(path, labelled, unread)
+    labelled, averaged = _merge_repeats(path, labelled, unread)
     notes += averaged
     options = {}
     if value_column:
@@ -194,7 +194,7 @@ def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, st
     return Row(number, name, cell.get("chain", ""), place, letter, SPLIT_OF[split], value, cell.get("family", ""))
 
 
-def _without_repeats(path, rows: Sequence[Row], unread: Sequence[str]) -> tuple[list[Row], list[str]]:
+def _merge_repeats(path, rows: Sequence[Row], unread: Sequence[str]) -> tuple[list[Row], list[str]]:
     """One row for each structure or residue, in place of several the mean of their numbers; a note.
 
     Raises StructureError if repeats have different classes or splits, or a column that is not read may tell them apart.

@@ -174,7 +174,7 @@ def remarks(datasets: Mapping[str, Samples], learned: Sequence[str] = ("train",)
     return lines
 
 
-def without_side_chains(store: ProteinStore) -> str:
+def alpha_carbons_alone(store: ProteinStore) -> str:
     """A sentence about the structures of alpha carbons alone, if there are some, for a model of all atoms; else ""."""
     found = []
     for index, name in enumerate(store.names):

@@ -17,9 +17,9 @@ from siamdiff_min.reading.store import open_store
 from siamdiff_min.sets.labelled_set import (
     SPLITS,
     LabelledData,
+    alpha_carbons_alone,
     remarks,
     split_by_sequence,
-    without_side_chains,
 )
 from siamdiff_min.sets.samples import MutationSamples, ValueSamples
 from siamdiff_min.sets.sets import Set
@@ -186,9 +186,9 @@ def test_structures_of_alpha_carbons_alone_are_counted(tmp_path):
     write_pdb(tmp_path / "whole.pdb", protein)
     write_pdb(tmp_path / "carbons.pdb", protein.alpha_carbons())
     store = open_store(tmp_path, workers=1)
-    assert without_side_chains(store).startswith("1 of 2 structures have alpha carbons alone (carbons), and this model")
+    assert alpha_carbons_alone(store).startswith("1 of 2 structures have alpha carbons alone (carbons), and this model")
     (tmp_path / "carbons.pdb").unlink()
-    assert without_side_chains(open_store(tmp_path, workers=1)) == ""
+    assert alpha_carbons_alone(open_store(tmp_path, workers=1)) == ""
 
 
 def test_a_chain_in_the_other_case_is_named(tmp_path):
