@@ -25,7 +25,7 @@ from .encoders import weights
 from .files import ConfigError
 from .reading.sources import structure_files
 from .reading.store import finished_store, open_store
-from .sets.labelled_set import SPLITS, LabelledData, remarks
+from .sets.labelled_set import SPLITS, LabelledData, alpha_carbons_alone, remarks
 from .sets.samples import Samples, Unlabelled
 from .sets.sets import SETS
 from .tools.color import color_predictions
@@ -80,9 +80,10 @@ def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples
         weights.load_weights(task, model["state"], best)
         if not datasets:
             continue
+        known = task.known
         task.known = {
-            "splits": {**model.get("splits", {}), **task.known["splits"]},
-            "answer": task.known.get("answer") or model.get("answer"),
+            "splits": {**model.get("splits", {}), **known["splits"]},
+            "answer": known.get("answer") or model.get("answer"),
             "notes": data.notes,
         }
         if not closed_form:
@@ -102,8 +103,9 @@ def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples
     ranks.all_gather([])  # the others wait for it
     model = weights.read_weights(best, weights.MODEL)
     new = [apply(of_seed, path, task, data, ranks, model) for path in config.predict or ()]
-    pages = [*Path(config.out).glob("report.html"), *Path(config.out).rglob("predicted-*.tsv")]
-    older = sorted(str(path) for path in {*pages}.difference(new))
+    folder = Path(config.out)
+    before = {*folder.glob("report.html"), *folder.rglob("predicted-*.tsv")}
+    older = sorted(str(path) for path in before.difference(new))
     if older and not config.eval_only:
         ranks.say(f"warning     older than this model, make them anew: {', '.join(older)}")
     if not new and config.task in FINETUNE["predict"].only and not config.features:
@@ -128,6 +130,9 @@ def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks:
     in_store = finished_store(Path(source))  # which has its own entries
     origin = structure_files(source, each_chain=data.options.get("each_chain", False) and not in_store)
     store = ranks.build_in_turn(lambda: open_store(origin, workers=config.num_workers or 1, beside=False))
+    problem = alpha_carbons_alone(store) if config.level == "atom" else ""
+    if problem:
+        ranks.say(f"warning     {problem}")
     unlabelled = Unlabelled(store, residues=data.options.get("residues", False))
     predictions = results.predict(task, unlabelled, config, ranks)
 
@@ -166,8 +171,12 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Labe
         check_labels(config, data, model)
 
     # From the stores of the splits to samples.
-    how = {"workers": config.num_workers or 1, "build": not config.dry_run}
-    stores = ranks.build_in_turn(lambda: [data.open(split, **how) for split in needed])
+    workers = config.num_workers or 1
+
+    def open_all() -> list:
+        return [data.open(split, workers=workers, build=not config.dry_run) for split in needed]
+
+    stores = ranks.build_in_turn(open_all)
     datasets = {}
     if None not in stores:
         for split, store in zip(needed, stores):
@@ -176,7 +185,9 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Labe
 
     # What the user should know about them.
     ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
-    ranks.say("\n".join([f"labels      {data.about}", *(f"            {note}" for note in data.notes)]))
+    ranks.say(f"labels      {data.about}")
+    for note in data.notes:
+        ranks.say(f"            {note}")
     samples = ", ".join(f"{split} {x.num_targets}" for split, x in datasets.items())
     ranks.say(f"samples     {samples or 'not converted to a store yet'}")
     warnings = remarks(datasets, ("train", "valid") if config.freeze and data.options else ("train",))
@@ -189,6 +200,9 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Labe
             f"{config.folds} folds of {size} different structures: with fewer than 4 in a fold {low} come out too low. "
             f"Take --folds {max(2, size // 4)}"
         )
+    if config.level == "atom" and data.options and not config.features:
+        carbons = [alpha_carbons_alone(x.store) for x in datasets.values()]
+        warnings += sorted({*filter(None, carbons)})
     if model and model.get("folds"):
         warnings.append(f"{config.eval_only} was fitted to all structures of its table: score it on others")
     for warning in warnings:
@@ -231,7 +245,9 @@ def build_task(config: Namespace, data: LabelledData, datasets: dict[str, Sample
         encoder.requires_grad_(False)
 
     # What the training split says before anything is learned; with --folds all structures are in the test split.
-    sizes = {split: {"samples": x.num_targets, "structures": len(set(x.entry))} for split, x in datasets.items()}
+    sizes = {}
+    for split, x in datasets.items():
+        sizes[split] = {"samples": x.num_targets, "structures": len(set(x.entry))}
     task.known = {"splits": sizes}
     split = "test" if config.folds else "train"
     if split in datasets:

@@ -90,6 +90,12 @@ def auprc(prediction: np.ndarray, target: np.ndarray) -> float:
     return average_precision_score(target.ravel(), prediction.ravel()) if len(np.unique(target)) > 1 else NAN
 
 
+def counts(values: np.ndarray) -> tuple[int, int]:
+    """How many of 0, 1 and nan were measured, and how many are 1."""
+    known = values[~np.isnan(values)]
+    return len(known), int(known.sum())
+
+
 def auprc_of_chance(count: int, positive: int) -> float:
     """The average precision of a random order of `count` samples, on average: above the share of the positive ones.
 

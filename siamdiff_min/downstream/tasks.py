@@ -179,13 +179,9 @@ class Binary(Task):
         if "auprc" not in found or (target.ndim > 1 and not self.properties):
             return found
         columns = target.reshape(len(target), -1).T
-        of_columns = []
-        for values in columns:
-            known = values[~np.isnan(values)]
-            of_columns.append(metrics.auprc_of_chance(len(known), int(known.sum())))
-        for name, value in zip(self.properties, of_columns):
-            found[f"auprc:{name}"] = value
-        known = np.array(of_columns)[np.isfinite(of_columns)]
+        chance = np.array([metrics.auprc_of_chance(*metrics.counts(values)) for values in columns])
+        found |= {f"auprc:{name}": float(value) for name, value in zip(self.properties, chance)}
+        known = chance[np.isfinite(chance)]
         found["auprc"] = float(known.mean()) if len(known) else np.nan
         return found
 
@@ -222,17 +218,15 @@ class Classes(Task):
     def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
         super().__init__(encoder, num_outputs)
         if num_outputs == 2:
-            self.measures = (*self.measures, "auroc", "auprc")
+            self.measures = ("auroc", "auprc", *self.measures)
 
     def metrics(self, prediction: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
         found = {}
         rarer = self.rarer(target)
         for name in self.measures:
-            compute = getattr(metrics, name)
-            if name in ("auroc", "auprc"):
-                found[name] = compute(prediction[:, rarer], target == rarer)
-            else:
-                found[name] = compute(prediction, target)
+            of_yes = name in ("auroc", "auprc")
+            given = (prediction[:, rarer], target == rarer) if of_yes else (prediction, target)
+            found[name] = getattr(metrics, name)(*given)
         return found
 
     def rarer(self, target: np.ndarray) -> int:
@@ -389,14 +383,8 @@ def table_task(
         task.head = MLP(encoder.out_dim, task.head.layers[-1].out_features)
 
     # Enough to call this function again.
-    task.options = {
-        "kind": kind,
-        "residues": residues,
-        "each_chain": each_chain,
-        "metric": decides,
-        "linear": linear,
-        "column": column,
-    }
+    task.options = {"kind": kind, "residues": residues, "each_chain": each_chain}
+    task.options |= {"metric": decides, "linear": linear, "column": column}
     if properties:
         task.options["properties"] = list(properties)
     return task

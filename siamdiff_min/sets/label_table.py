@@ -11,33 +11,23 @@ spreadsheet, in which the titles are row 1.
 
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..files import StructureError, first_three, read_rows, structure_errors
+from ..files import StructureError, read_rows, structure_errors
 from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
+from .label_values import kind_of, read_classes, read_numbers, squeezed
 
 SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # split -> its names in data sets
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
-NOT_MEASURED = {"", "na", "n/a", "#n/a", "nan"}  # among numbers, in any case. Among classes, NA may be sodium
-UNIT = re.compile(r"[-+]?\d*[.,]?\d+(?:e[-+]?\d+)?\s*([^\d.,\s-].*)", re.IGNORECASE)  # of 12.5 °C, 30% or 4 ± 1
-THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")  # as Excel may write 1830, or a number with three decimals
-BOUND = re.compile(r"^\s*[<>≤≥]=?\s*(?=[-+.,\d])")  # of >100, <= 0.5
 DATE = re.compile(r"\d{1,2}-[A-Z][a-z]{2}(-\d+)?|[A-Z][a-z]{2}-\d{2}|\d{4}-\d\d-\d\d.*|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 TELLING = {  # titles that people give to a column -> the title that it needs
     **dict.fromkeys(("resid", "resi", "resnum", "res_num", "residue_number", "position", "pos", "resseq"), "number"),
     **dict.fromkeys(("chains", "chain_id", "chainid"), "chain"),
 }
-# Standard deviations from the median, as told from the median absolute deviation. Of a normal distribution one value in
-# 10^15 is farther away, of an exponential one 1 in 600.
-FAR = 8
-MANY = 8  # values below which the median says little of the spread
-LARGEST = 3.4e38  # in float32, in which targets are kept
-FEW = 10  # so many different whole numbers may be names of classes
-SHOWN = 12  # classes to list: about two lines
 
 
 @dataclass(frozen=True)
@@ -97,15 +87,15 @@ def read_table(
         cells = {}
         for column in columns:
             cells[column] = {number: line[column] for number, line in lines.items()}
-        words = {_squeezed(word) for word in missing or ()}
-        kind = kind or _kind_of(cells, words)
+        words = {squeezed(word) for word in missing or ()}
+        kind = kind or kind_of(cells, words)
         if kind not in ("classes", "labels"):
-            values, about, notes = _numbers(cells, kind, words)
+            values, about, notes = read_numbers(cells, kind, words)
             classes = tuple(columns) if len(columns) > 1 else ()
         elif len(columns) > 1:
             raise ValueError(f"several value columns must hold numbers, {kind} cannot be in {', '.join(columns)}")
         else:
-            values, classes, about, notes = _classes(cells[columns[0]], kind, words)
+            values, classes, about, notes = read_classes(cells[columns[0]], kind, words)
 
         # What the values are of.
         used = {key: title_of[key] for key in ("chain", "number", "residue", "split") if key in title_of}
@@ -121,7 +111,7 @@ def read_table(
     unread = [title for title in titles if title and title not in read]
     if unread:
         notes.insert(0, f"columns that are not read: {', '.join(unread)}")
-    labelled, averaged = _without_repeats(path, labelled, unread)
+    labelled, averaged = _merge_repeats(path, labelled, unread)
     notes += averaged
     options = {}
     if value_column:
@@ -181,7 +171,7 @@ def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, st
     return Row(number, name, cell.get("chain", ""), place, letter, SPLIT_OF[split], value, cell.get("family", ""))
 
 
-def _without_repeats(path, rows: Sequence[Row], unread: Sequence[str]) -> tuple[list[Row], list[str]]:
+def _merge_repeats(path, rows: Sequence[Row], unread: Sequence[str]) -> tuple[list[Row], list[str]]:
     """One row for each structure or residue, in place of several the mean of their numbers; a note.
 
     Raises StructureError if repeats have different classes or splits, or a column that is not read may tell them apart.
@@ -256,173 +246,3 @@ def residue_labels(name: str, rows: Sequence[Row], positions: Sequence[tuple], t
         "rows": [*found],
         "places": [f"{row.chain}:{row.place}" for row in found.values()],
     }
-
-
-# ---- values ----------------------------------------------------------------------------------------------------------
-
-
-def _squeezed(text: str) -> str:
-    """A word as it is compared: `N. D.` is `n.d.`."""
-    return re.sub(r"\s", "", text).lower()
-
-
-def _number(text: str) -> float | None:
-    """The number that a text stands for, else None: also with a decimal comma, or behind a `>` or `<`.
-
-    Python alone would also read 1_000.
-    """
-    text = BOUND.sub("", text.replace("\N{MINUS SIGN}", "-"))
-    if re.fullmatch(r"[+-]?\d*,\d+(e[+-]?\d+)?", text, re.IGNORECASE):
-        text = text.replace(",", ".")
-    try:
-        return float(text) if "_" not in text else None
-    except ValueError:
-        return None
-
-
-def _kind_of(cells: Mapping[str, Mapping[int, str]], words: Collection[str]) -> str:
-    """The kind that the values look like. Raises ValueError if some are numbers, and others are not."""
-    texts = []
-    for column in cells.values():
-        texts += [(number, text) for number, text in column.items() if _squeezed(text) not in NOT_MEASURED | words]
-    others = [(number, text) for number, text in texts if _number(text) is None]
-    if not others:
-        return "binary" if {_number(text) for _, text in texts} == {0, 1} else "regression"
-
-    # A text among numbers, or numbers with something else between their digits, is a mistake.
-    number, text = others[0]
-    if len(others) < len(texts) or all(re.fullmatch(r"-?\d+ ?[,_][\d,_. ]*", text) for _, text in others):
-        raise ValueError(
-            f"row {number}: {text!r:.50} is no number, and other values look like numbers. "
-            f'If it was not measured: --missing "{text:.50}". Names need --kind classes or labels'
-        )
-
-    # So is a number with a unit, if all have the same one.
-    units = [UNIT.fullmatch(text) for _, text in others]
-    if all(units) and len({re.sub(r"[\d.,]+", "", match[1]) for match in units}) == 1:
-        raise ValueError(f"row {number}: {text!r:.50} has a unit: write numbers alone. Names need --kind classes")
-    return "labels" if any("," in text for _, text in others) else "classes"
-
-
-def _numbers(cells: Mapping[str, Mapping[int, str]], kind: str, words: Collection[str]) -> tuple[dict, str, list[str]]:
-    """Values by row, of several columns as lists with nan in the gaps; the values in words; notes."""
-    several = len(cells) > 1
-    values = {}
-    about = []
-    notes = []
-    for i, (title, column) in enumerate(cells.items()):
-        of = f"{title}: " if several else ""
-        known, notes_of_column = _numbers_of(title, column, kind, words)
-        for number, value in known.items():
-            values.setdefault(number, [math.nan] * len(cells))[i] = value
-        size = f"{min(known.values()):g} to {max(known.values()):g}"
-        if kind == "binary":
-            size = f"{list(known.values()).count(1)} of {len(known)} are 1"
-        about.append(of + size)
-        notes += [of + note for note in notes_of_column]
-
-    in_order = {number: row if several else row[0] for number, row in sorted(values.items())}
-    return in_order, ", ".join(about), notes
-
-
-def _numbers_of(title: str, column: Mapping[int, str], kind: str, words: Collection[str]) -> tuple[dict, list[str]]:
-    """The numbers of a column by row, without those that were not measured; notes. Raises ValueError."""
-    commas = [text for text in column.values() if "," in text and _number(text) is not None]
-    known = {}
-    gaps = Counter()
-    for number, text in column.items():
-        if _squeezed(text) in NOT_MEASURED | words:
-            gaps[text or "empty"] += 1
-        else:
-            known[number] = _checked_number(number, text, kind)
-            if commas and "." in text:
-                mixed = f"{text!r:.50} has a decimal point, but {commas[0]!r:.50} a decimal comma"
-                raise ValueError(f"row {number}: {mixed}")
-    if not known:
-        raise ValueError(f"column {title} has no value")
-    if commas and len(commas) < len(known) and all(map(THOUSANDS.fullmatch, commas)):
-        plain = commas[0].replace(",", "")
-        decimal = commas[0].replace(",", ".")
-        raise ValueError(f"is {commas[0]!r} {plain} or {decimal}? Some numbers are whole: write all without commas")
-
-    # What may not be meant.
-    notes = []
-    if commas:
-        notes.append(f"decimal commas, {commas[0]} is read as {_number(commas[0]):g}")
-    if gaps:
-        kinds = ", ".join(f"{text} {count}" for text, count in gaps.most_common())
-        notes.append(f"{gaps.total()} of {len(column)} rows were not measured ({kinds})")
-    bounds = [text for text in column.values() if BOUND.match(text)]
-    if bounds:
-        notes.append(f"{len(bounds)} bounds ({first_three(bounds)}) are read as the number behind the sign")
-    if kind == "regression":
-        notes += _odd_numbers(known)
-    different = len({*known.values()})
-    few = 1 < different <= FEW < len(known)
-    if kind == "regression" and few and all(value == int(value) for value in known.values()):
-        notes.append(f"only {different} different whole numbers: --kind classes if they are names")
-    return known, notes
-
-
-def _odd_numbers(known: Mapping[int, float]) -> list[str]:
-    """What is odd about numbers by row: far outside the others, or better taken as logarithms."""
-    values = np.array(list(known.values()))
-    if len(values) < MANY:
-        return []
-    notes = []
-    low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
-    if values.min() > 0 and high > 20 * low and high - middle > 3 * (middle - low):
-        notes.append(f"all are above 0, and most between {low:.3g} and {high:.3g}: take logs?")
-        values = np.log(values)
-    distance = np.abs(values - np.median(values))
-    spread = 1.4826 * np.median(distance)  # the standard deviation of a normal distribution
-    far = np.flatnonzero(distance > FAR * spread) if spread else []
-    if len(far):
-        rows = list(known)
-        texts = [f"{known[rows[i]]:g} in row {rows[i]}" for i in far]
-        notes.append(f"far from the others (median {middle:g}): {first_three(texts)}. A slip of the pen?")
-    return notes
-
-
-def _checked_number(number: int, text: str, kind: str) -> float:
-    """The value of a cell in row `number`. Raises ValueError if it is none of this kind."""
-    value = _number(text)
-    if value is not None and abs(value) <= LARGEST and (kind != "binary" or value in (0, 1)):
-        return value
-    advice = ""
-    if UNIT.fullmatch(text):
-        advice = "; write numbers alone"
-    elif value is None:
-        advice = f'; if it was not measured: --missing "{text:.50}"'
-    raise ValueError(f"row {number}: {text!r:.50} is no value for {kind}{advice}")
-
-
-def _classes(
-    column: Mapping[int, str], kind: str, words: Collection[str]
-) -> tuple[dict, tuple[str, ...], str, list[str]]:
-    """Classes by row, a name or a list of names; all names; how many there are of each; notes."""
-    not_measured = words if kind == "labels" else {*words, ""}
-    there = {number: text for number, text in column.items() if _squeezed(text) not in not_measured}
-    several = {}
-    for number, text in there.items():
-        parts = [part.strip() for part in text.split(",")]
-        several[number] = [part for part in parts if part]
-    count = Counter(there.values())
-    if kind == "labels":
-        count = Counter(name for names in several.values() for name in names)
-    if len(count) < 2:
-        raise ValueError(f"one class only: {[*count]!r:.100}")
-
-    # In words, with what may not be meant.
-    commonest = ", ".join(f"{name} {number}" for name, number in count.most_common(SHOWN))
-    about = f"{len(count)} classes: {commonest}"
-    if len(count) > SHOWN:
-        about += ", ..."
-    notes = []
-    gaps = len(column) - len(there)
-    if gaps:
-        notes.append(f"{gaps} of {len(column)} rows have no class")
-    once = [*count.values()].count(1)
-    if once > len(count) / 2:
-        notes.append(f"{once} of {len(count)} classes are named once: is this the right column?")
-    return several if kind == "labels" else there, tuple(sorted(count)), about, notes

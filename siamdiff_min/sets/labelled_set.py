@@ -174,6 +174,19 @@ def remarks(datasets: Mapping[str, Samples], learned: Sequence[str] = ("train",)
     return lines
 
 
+def alpha_carbons_alone(store: ProteinStore) -> str:
+    """A sentence about the structures of alpha carbons alone, if there are some, for a model of all atoms; else ""."""
+    found = []
+    for index, name in enumerate(store.names):
+        protein = store.read(index)
+        if protein.num_atoms == protein.num_residues:
+            found.append(name)
+    if not found:
+        return ""
+    problem = f"{len(found)} of {len(store)} structures have alpha carbons alone ({first_three(found)})"
+    return f"{problem}, and this model reads all atoms: its numbers mean nothing there. --level residue reads them"
+
+
 def find_part(root, folders: Sequence[str], names: Sequence[str], what: str) -> Path:
     """The first of these files or folders, in the first of these folders of a set. Raises StructureError."""
     for path in (Path(root, folder, name) for folder in folders for name in names):

@@ -35,15 +35,21 @@ def deal_folds(task: Task, x: np.ndarray, y: np.ndarray, groups: np.ndarray, fol
 
     Features x (K, d), targets y (K, ...) in the units of the head.
     """
-    encoded = np.eye(classes)[y.astype(int)] if task.options["kind"] == "classes" else y.reshape(len(y), -1)
-    encoded = np.where(np.isnan(encoded), np.nanmean(encoded, 0), encoded)  # says nothing where it was not measured
+    # Classes as 0 and 1 for each. A value that was not measured becomes the mean, which says nothing.
+    encoded = y.reshape(len(y), -1)
+    if task.options["kind"] == "classes":
+        encoded = np.eye(classes)[y.astype(int)]
+    encoded = np.where(np.isnan(encoded), np.nanmean(encoded, 0), encoded)
     number = min(chance.DEALS, MOST_NUMBERS // encoded.size)
     if len(y) > MOST_ROWS or number < 1 / chance.LEVEL:
         return None
+
+    # All tables at once.
     fold = linear.folds_of(y, groups, folds)
     source = chance.deal(groups, fold, number)
     targets = np.moveaxis(encoded[source], 0, 2)  # (K, C, T)
-    outputs = chance.ridge_out_of_fold(x, targets, fold, chance.parts_of(groups, fold))
+    part = chance.parts_of(groups, fold)
+    outputs = chance.ridge_out_of_fold(x, targets, fold, part)
     return Dealt(source, [as_prediction(task, outputs[:, :, t]) for t in range(number)])
 
 

@@ -1,5 +1,6 @@
 """Metrics against sweeps over all thresholds, scikit-learn, scipy, and the numbers of the official code."""
 
+import itertools
 import math
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 import torch
 from conftest import load_golden
 from scipy.stats import spearmanr
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import f1_score, recall_score, roc_auc_score
 
+from siamdiff_min.downstream import metrics
 from siamdiff_min.downstream.metrics import accuracy, auprc, auroc, fmax, mean_spearman, spearman
 
 GOLDEN = {name: np.asarray(value) for name, value in load_golden("metrics").items()}
@@ -158,3 +160,24 @@ def test_what_is_not_defined_is_nan():
     diverged = np.array([0.5, np.nan])
     assert all(math.isnan(metric(diverged, both)) for metric in (auprc, auroc, spearman))
     assert math.isnan(accuracy(diverged[:, None], both)) and math.isnan(fmax(diverged[None], both[None]))
+
+
+def test_balanced_accuracy_and_macro_f1_are_scikit_learns():
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        prediction = random.random((30, 4))
+        target = random.integers(3, size=30)  # one class does not occur, but may be chosen
+        chosen = prediction.argmax(1)
+        recall = recall_score(target, chosen, labels=np.unique(target), average="macro")
+        assert np.isclose(metrics.balanced_accuracy(prediction, target), recall, atol=1e-12)
+        f1 = f1_score(target, chosen, average="macro", zero_division=0)
+        assert np.isclose(metrics.macro_f1(prediction, target), f1, atol=1e-12)
+
+
+@pytest.mark.parametrize("count, positive", [(5, 1), (6, 3), (7, 6)])
+def test_average_precision_of_a_random_order_over_all_orders(count, positive):
+    order = np.arange(count)
+    found = []
+    for rows in itertools.combinations(range(count), positive):
+        found.append(metrics.auprc(order, np.isin(order, rows)))
+    assert np.isclose(np.mean(found), metrics.auprc_of_chance(count, positive), atol=1e-12)

@@ -14,7 +14,13 @@ from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.crops import split
 from siamdiff_min.reading.sources import Origin, find_structures
 from siamdiff_min.reading.store import open_store
-from siamdiff_min.sets.labelled_set import SPLITS, LabelledData, remarks, split_by_sequence
+from siamdiff_min.sets.labelled_set import (
+    SPLITS,
+    LabelledData,
+    alpha_carbons_alone,
+    remarks,
+    split_by_sequence,
+)
 from siamdiff_min.sets.samples import MutationSamples, ValueSamples
 from siamdiff_min.sets.sets import Set
 from siamdiff_min.sets.table_set import table_set
@@ -173,3 +179,48 @@ def test_a_name_that_fits_several_files_is_refused_with_all_of_them(copies):
     assert set_of(copies, {"a4": 1, "a5": 2}).notes == [
         "2 of 41 structures have a label; without one: A3, a0, a10, ..."
     ]
+
+
+def test_structures_of_alpha_carbons_alone_are_counted(tmp_path):
+    protein = real_protein("1LCD_A", torch.float32)
+    write_pdb(tmp_path / "whole.pdb", protein)
+    write_pdb(tmp_path / "carbons.pdb", protein.alpha_carbons())
+    store = open_store(tmp_path, workers=1)
+    assert alpha_carbons_alone(store).startswith("1 of 2 structures have alpha carbons alone (carbons), and this model")
+    (tmp_path / "carbons.pdb").unlink()
+    assert alpha_carbons_alone(open_store(tmp_path, workers=1)) == ""
+
+
+def test_a_chain_in_the_other_case_is_named(tmp_path):
+    """Not "no residue 1": the numbers are right."""
+    write_pdb(tmp_path / "p.pdb", real_protein("1LCD_A", torch.float32))
+    chain = open_store(tmp_path, workers=1).positions(0)[0][0]
+    table = tmp_path / "labels.csv"
+    other = chain.swapcase()
+    table.write_text(f"name,chain,number,value,split\np,{chain},5,1,train\np,{other},1,2,train\n")
+    found = table_set(table, tmp_path, needed=["train"]).open("train", workers=1).not_found
+    sentence = f"1 structures have no chain {other!r}, but {chain!r} (p)"
+    assert found == f"1 labels of residues that are not in theirs. {sentence}"
+
+
+def test_copies_are_looked_for_in_all_that_is_learned(copies):
+    lines = [("a1", 1, "train"), ("a4", 2, "train"), ("b2", 3, "valid"), ("a2", 4, "test"), ("a3", 5, "test")]
+    table = copies.parent / "learned.csv"
+    table.write_text("name,value,split\n" + "".join(f"{name},{value},{split}\n" for name, value, split in lines))
+    data = table_set(table, copies)
+    datasets = {name: ValueSamples(data.open(name, workers=1)) for name in SPLITS}
+    assert remarks(datasets) == []
+    assert remarks(datasets, ("train", "valid")) == [
+        "1 of 2 structures in test have the sequence of one in train or valid"
+    ]
+
+
+def test_a_family_is_on_one_side(copies):
+    """Of 40 structures every third is of one family: with the hash alone they would be on all sides."""
+    names = open_store(copies, workers=1).names
+    table = copies.parent / "family.csv"
+    family = ["kinase" if i % 3 == 0 else "" for i in range(len(names))]
+    table.write_text("name,value,family\n" + "".join(f"{x},{i},{family[i]}\n" for i, x in enumerate(names)))
+    data = table_set(table, copies)
+    side = {name: split for split in SPLITS for name in data.open(split, workers=1).names}
+    assert len({side[name] for name, of in zip(names, family) if of}) == 1 and len(side) == len(names)

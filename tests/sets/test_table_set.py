@@ -349,6 +349,8 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     name = "spearman:Länge" if len(columns) == 2 else "spearman"
     assert results["mean"][name] > 0.8 and results["interval"][name] and results["options"]["linear"]
     predicted = read_predictions(next(out.glob("predicted-p3-*.tsv")))
+    titles = next(out.glob("predicted-p3-*.tsv")).read_text().splitlines()[0]
+    assert ("\tlow" in titles) == (len(columns) == 1) and ("\tverdict" in titles) == ("do not rely on" in said)
     assert abs(np.ravel(predicted["prediction"])[0] - 22.5) < 5
     page = report.write_page([out]).read_text()
     assert ("4 of 12 rows were not measured (empty 3, n. d. 1)" in page) == (len(columns) == 2)
@@ -420,6 +422,31 @@ def test_folds_need_a_frozen_encoder_and_enough_structures(lab, monkeypatch):
         finetune.main([*data, "--folds", "4"])
     with pytest.raises(ConfigError, match=r"--freeze: 13 folds need as many different structures .* there are 12"):
         finetune.main([*data, "--freeze", "--folds", "13", "--size", "tiny", "--level", "residue", "--out", "many"])
+
+
+def test_vectors_of_ones_own_and_values_that_say_nothing(lab, monkeypatch, capsys):
+    """The head of given vectors stands on the same folds; a model of them has no encoder. One value is refused."""
+    monkeypatch.chdir(lab)
+    data = ["--task", "table", "--data", "files", "--freeze", "--folds", "3", *QUICK]
+    values = [10.0 + 4 * i for i in range(12)]
+    Path("own.csv").write_text("name,value\n" + "".join(f"p{i},{value}\n" for i, value in enumerate(values)))
+    vectors = np.random.default_rng(0).normal(size=(12, 5))
+    vectors[:, 0] = values
+    np.savez("vectors.npz", id=[f"p{i}" for i in range(12)], mean=vectors)
+    assert finetune.main([*data, "--labels", "own.csv", "--features", "vectors.npz", "--out", "given"]) == 0
+    assert "encoder     none, vectors of vectors.npz" in capsys.readouterr().out
+    results = json.loads(Path("given/results.json").read_text())
+    assert results["mean"]["rmse"] < 2 and results["verdict"]["rmse"] == "better than" and results["floor"]["mean"]
+    with pytest.raises(ConfigError, match=r"was fitted to vectors of vectors\.npz: it has no encoder to apply"):
+        finetune.main(["--eval-only", "given/seed-0/best.pt", "--predict", "files", *QUICK])
+    np.savez("few.npz", id=["p0"], mean=vectors[:1])
+    with pytest.raises(ConfigError, match=r"--features few\.npz has no vector of p"):
+        finetune.main([*data, "--labels", "own.csv", "--features", "few.npz", "--out", "few"])
+    with pytest.raises(ConfigError, match="takes the place of the encoder: with --freeze alone"):
+        finetune.main([*data, "--labels", "own.csv", "--features", "few.npz", "--init-from", "siamdiff-residue"])
+    Path("ones.csv").write_text("name,value\n" + "".join(f"p{i},1\n" for i in range(12)))
+    with pytest.raises(ConfigError, match="all values are 1: there is nothing to tell apart"):
+        finetune.main([*data, "--labels", "ones.csv", "--features", "vectors.npz", "--out", "ones"])
 
 
 # ---- the recipe, as printed ------------------------------------------------------------------------------------------
