@@ -28,7 +28,7 @@ FLOOR = {
     "data": 5,
 }
 COMMANDS = 6  # the floor of what has none of its own
-REQUIRED = {"torch", "numpy", "Bio", "tqdm", "sklearn"}
+REQUIRED = {"torch", "numpy", "Bio", "tqdm", "sklearn", "scipy"}  # the last comes with sklearn
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
