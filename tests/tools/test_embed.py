@@ -335,14 +335,6 @@ def test_a_csv_has_a_row_for_every_residue(weights, tmp_path, files):
         expected = [arrays[f"residue_{x}"].tolist() for x in ("chain", "number", "insertion_code", "type")]
     titles = [f"v{k + 1}" for k in range(vectors.shape[1])]
     assert head == ["name", "chain", "number", "code", "type", *titles, "encoder"]
-        "name",
-        "chain",
-        "number",
-        "code",
-        "type",
-        *(f"v{k + 1}" for k in range(vectors.shape[1])),
-        "encoder",
-    ]
     assert [[*row[:2], int(row[2]), *row[3:5]] for row in rows] == [list(row) for row in zip(names, *expected)]
     assert np.array_equal(np.array([row[5:-1] for row in rows], np.float32), vectors)
     residue, kind = color.residue_of(dict(zip(head, rows[0])))[1:]  # what siamdiff color takes
