@@ -333,9 +333,10 @@ def test_a_csv_has_a_row_for_every_residue(weights, tmp_path, files):
         names = np.repeat(arrays["id"], np.diff(arrays["residue_offset"])).tolist()
         vectors = arrays["per_residue"]
         expected = [arrays[f"residue_{x}"].tolist() for x in ("chain", "number", "insertion_code", "type")]
-    assert head == ["name", "chain", "number", "code", "type", *(f"v{k + 1}" for k in range(vectors.shape[1]))]
+    titles = [f"v{k + 1}" for k in range(vectors.shape[1])]
+    assert head == ["name", "chain", "number", "code", "type", *titles, "encoder"]
     assert [[*row[:2], int(row[2]), *row[3:5]] for row in rows] == [list(row) for row in zip(names, *expected)]
-    assert np.array_equal(np.array([row[5:] for row in rows], np.float32), vectors)
+    assert np.array_equal(np.array([row[5:-1] for row in rows], np.float32), vectors)
     residue, kind = color.residue_of(dict(zip(head, rows[0])))[1:]  # what siamdiff color takes
     assert residue == (rows[0][1], rows[0][2] + rows[0][3]) and kind == rows[0][4]
 
