@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # what `__getattr__` loads, for those who read types
     from .reading.parse import read_structure
     from .reading.structure import Structure
     from .tools.embedder import Embedder, Embedding
+    from .tools.random_encoder import random_encoder
     from .tools.ranking import Ranking, rank_mutants
 
 __version__ = "0.4.0"
@@ -78,6 +79,7 @@ __all__ = [
     "bundled",
     "list_encoders",
     "load_encoder",
+    "random_encoder",
     "rank_mutants",
     "read_structure",
 ]

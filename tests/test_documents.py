@@ -119,7 +119,8 @@ def test_neighbours_run_as_printed(tmp_path):
 
 def test_a_source_of_ones_own_is_a_store_to_train_on(tmp_path):
     for k, size in enumerate((12, 30)):
-        ca = np.random.default_rng(k).normal(size=(size, 3)).cumsum(0) * 3
+        turn = np.arange(size) * np.radians(100)  # a helix: 1.5 angstrom and 100 degrees for each residue
+        ca = np.stack([2.3 * np.cos(turn), 2.3 * np.sin(turn), 1.5 * np.arange(size) + k], axis=1)
         np.savez(tmp_path / f"p{k}.npz", ca=ca, sequence="AG" * (size // 2))
     (tmp_path / "bad.npz").write_text("no numbers")
     store = open_store(recipe("my_source.py", tmp_path, tmp_path).splitlines()[-1])

@@ -62,6 +62,7 @@ def read_table(
     name_column: str | None = None,
     value_column: Sequence[str] | None = None,
     missing: Sequence[str] | None = None,
+    keep_repeats: bool = False,
 ) -> Table:
     """Read and check a table of labels.
 
@@ -71,6 +72,7 @@ def read_table(
         name_column: title of the names; by default `name`, else the first column.
         value_column: titles of the values, several of numbers; by default `value`.
         missing: words for a value that was not measured, beside NOT_MEASURED.
+        keep_repeats: a row for each measurement, in place of the mean over those of one structure or residue.
 
     Raises StructureError, which names the row.
     """
@@ -111,8 +113,9 @@ def read_table(
     unread = [title for title in titles if title and title not in read]
     if unread:
         notes.insert(0, f"columns that are not read: {', '.join(unread)}")
-    labelled, averaged = _merge_repeats(path, labelled, unread)
-    notes += averaged
+    if not keep_repeats:
+        labelled, averaged = _merge_repeats(path, labelled, unread)
+        notes += averaged
     options = {}
     if value_column:
         options["column"] = ", ".join(columns)

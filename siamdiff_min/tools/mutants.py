@@ -96,7 +96,8 @@ def measurements(args: Namespace) -> tuple[list[str], dict[str, list[float]]]:
     """
     if not args.measured:
         return [], {"": []}
-    table = read_table(args.measured, "regression", args.name_column, args.value_column, args.missing)
+    titles = args.name_column, args.value_column, args.missing
+    table = read_table(args.measured, "regression", *titles, keep_repeats=True)
     for note in table.notes:
         print(f"note: {printable(note)}", file=sys.stderr)
     names = [row.name for row in table.rows]

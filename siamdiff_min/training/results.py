@@ -86,7 +86,6 @@ def write_model(config: Namespace, task: Task, classes: tuple, epochs: float, va
     kept = ("task", *weights.IDENTITY, "seed", "max_residues", "folds")
     content = {
         **{name: getattr(config, name) for name in kept},
-        "conventions": asdict(task.encoder.builder.conventions),
         "epochs": epochs,
         "valid": valid,
         "labels": list(classes),
@@ -94,6 +93,9 @@ def write_model(config: Namespace, task: Task, classes: tuple, epochs: float, va
         **task.known,
         "state": task.state_dict(),
     }
+    builder = getattr(task.encoder, "builder", None)  # vectors of a user's own have no graph
+    if builder is not None:
+        content["conventions"] = asdict(builder.conventions)
     if getattr(config, "features", None):
         content["features"] = config.features
     weights.write_weights(f"{config.out}/best.pt", weights.MODEL, content)
@@ -199,7 +201,7 @@ def decisive(config: Namespace, task: Task) -> dict:
     unused = set()
     if task.options.get("linear"):
         unused = {"epochs", "lr", "global_batch_size"}
-        if config.init_from:  # else batches measure the batch norm of the encoder
+        if getattr(config, "init_from", None):  # else batches measure the batch norm of the encoder
             unused.add("batch_size")
     elif getattr(config, "eval_only", None):
         unused = {"epochs", "lr", "global_batch_size"}

@@ -158,7 +158,7 @@ def test_metrics_do_not_depend_on_the_number_of_ranks(task, num, tmp_path, monke
     monkeypatch.setattr(evaluation.dist, "broadcast", lambda buffer, rank: None)
     for world in (2, 3):
         parts = []
-        monkeypatch.setattr(ranks.Ranks, "gather", lambda self, items, parts=parts: parts.extend(items) or parts)
+        monkeypatch.setattr(ranks.Ranks, "all_gather", lambda self, items, parts=parts: parts.extend(items) or parts)
         for rank in range(world):
             together = results.predict(model, data, config, replace(ALONE, rank=rank, world=world))
         assert together.names == alone.names and np.array_equal(together.prediction, alone.prediction)

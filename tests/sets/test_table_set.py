@@ -377,8 +377,8 @@ def test_predictions_of_residues_colour_copies(lab, monkeypatch, capsys):
     assert capsys.readouterr().out.count("coloured    1 files: residues/predicted-p") == 2
     for name, parser in (("p4.pdb", PDBParser(QUIET=True)), ("p2.cif", MMCIFParser(QUIET=True))):
         (copy,) = Path("residues").glob(f"predicted-*/{name}")
-        table = read_rows(copy.parent.with_suffix(".tsv")).values()
-        expected = {row[0]: float(row[-1]) for row in table if row[0] != "id"}
+        titles, *table = read_rows(copy.parent.with_suffix(".tsv")).values()
+        expected = {row[0]: float(row[titles.index("prediction")]) for row in table}
         for atom in parser.get_structure("x", copy).get_atoms():
             _, number, code = atom.parent.id
             place = f"{name[:2]}:{atom.parent.parent.id}:{number}{code.strip()}"
