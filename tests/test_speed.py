@@ -26,7 +26,7 @@ def two_structures(tmp_path, monkeypatch):
 COMMANDS = {
     "graph --level residue --sizes 100": "| residue | 2 | 100 |",
     "step --level residue --size tiny --against plain": "x as fast as plain",
-    "reading --every 1": "| 2 .cif.gz | 1,389 |",
+    "reading --every 1": "| 2 .cif.gz | 1,299 |",
     "store --proteins 5 --crops 20": "6 proteins, in the page cache: ",
     "embedding --level residue --size tiny": "structures/s",
 }
