@@ -81,7 +81,7 @@ def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzym
             assert codes == [128 + number] * world and checkpoint.latest(folder)[1]["step"] == step
             saved += 1
         elif codes != [0] * world:  # where there is nothing to save: as any other program ends
-            ended = {-number, 1} | ({128 + signal.SIGINT} if number == signal.SIGINT else set())  # Ctrl-C says "stopped"
+            ended = {-number, 1} | ({128 + signal.SIGINT} if number == signal.SIGINT else set())
             assert set(codes) <= ended, (codes, said)
             assert "Traceback" not in said or "KeyboardInterrupt" in said, said
         sent += alive
