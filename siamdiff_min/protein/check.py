@@ -38,15 +38,20 @@ def check_protein(path, protein: Protein, chain_names: Sequence[str] = ()) -> Pr
     if protein.pos.dtype in (torch.float16, torch.bfloat16):
         detail = "it moves atoms by up to .25 angstrom: give float32, and compute under torch.autocast"
         raise StructureError(path, "coordinates in half precision", detail)
-    pos, chain = protein.pos.detach().cpu(), protein.chain.cpu()
-    carbon = (protein.atom_name == CA).nonzero().squeeze(1).cpu()
+    pos = protein.pos.detach().cpu()
+    chain = protein.chain.cpu()
     owner = protein.atom_residue.cpu()
-    alpha, residue = pos[carbon], owner[carbon]
+    carbon = (protein.atom_name == CA).nonzero().squeeze(1).cpu()
+    alpha = pos[carbon]
+    residue = owner[carbon]
+
+    # Numbers that no coordinate has.
     inside = pos.abs() <= MAX_COORDINATE  # also False for nan
     if not inside.all():
         atom = int((~inside).any(1).nonzero()[0])
-        where = f"{ATOM_NAMES[protein.atom_name[atom]]} of {_residue_name(protein, int(owner[atom]), chain_names)}"
-        detail = f"not finite or beyond {MAX_COORDINATE:.0f} angstrom: {where}"
+        of_residue = _residue_name(protein, int(owner[atom]), chain_names)
+        name = ATOM_NAMES[protein.atom_name[atom]]
+        detail = f"not finite or beyond {MAX_COORDINATE:.0f} angstrom: {name} of {of_residue}"
         raise StructureError(path, "coordinates out of range", detail)
 
     # From CA to CA in a chain.
@@ -57,6 +62,7 @@ def check_protein(path, protein: Protein, chain_names: Sequence[str] = ()) -> Pr
         detail = f"{spacing:.1f} angstrom from CA to CA in a chain (median), 3.8 in proteins: another unit or order?"
         raise StructureError(path, "thinner than a protein", detail)
 
+    # The same between residues that follow each other in number: are these angstrom?
     number = protein.residue_number.cpu()[residue]
     following = steps[same_chain & (number[1:] == number[:-1] + 1)]
     _check_scale(path, following, DENSE_STEP)
@@ -67,6 +73,8 @@ def check_protein(path, protein: Protein, chain_names: Sequence[str] = ()) -> Pr
     if len(reach) and reach.max() > MAX_REACH:
         name = _residue_name(protein, int(owner[reach.argmax()]), chain_names)
         raise StructureError(path, "torn residue", f"{name}, {reach.max():.0f} angstrom from an atom to its CA")
+
+    # How many atoms, or CA, stand around one.
     for radius, most, what in MAX_DENSITY:
         if _crowded(pos if what == "atoms" else alpha, radius, most):
             detail = f"over {most} {what} within {radius} angstrom of one: nanometres? padding?"
@@ -78,8 +86,11 @@ def check_protein(path, protein: Protein, chain_names: Sequence[str] = ()) -> Pr
 
 
 def _residue_name(protein: Protein, row: int, chain_names: Sequence[str]) -> str:
-    number, name = int(protein.residue_number[row]), RESIDUES[protein.residue_type[row]]
-    return f"{name} {number}" + (f" of chain {chain_names[protein.chain[row]]!r}" if chain_names else "")
+    """A residue as a message calls it: its type, its number and, if chains have names, its chain."""
+    words = f"{RESIDUES[protein.residue_type[row]]} {int(protein.residue_number[row])}"
+    if chain_names:
+        words += f" of chain {chain_names[protein.chain[row]]!r}"
+    return words
 
 
 def _check_scale(path, steps: Tensor, least: float) -> None:
@@ -102,13 +113,16 @@ def _check_copies(path, alpha: Tensor, chain: Tensor, chain_names: Sequence[str]
     if len(alpha) <= MATRIX:  # all distances, to about .01 angstrom: they clear nearly all proteins
         centred = (alpha - alpha.mean(0)).float()
         square = centred.square().sum(1)
-        near = torch.addmm(square, centred, centred.T, alpha=-2) + square[:, None] < (COPY_DISTANCE + 0.1) ** 2
+        distance_squared = torch.addmm(square, centred, centred.T, alpha=-2) + square[:, None]
+        near = distance_squared < (COPY_DISTANCE + 0.1) ** 2
         if (near.sum(1) > 1).sum() <= MAX_COPIES * len(alpha):
             return
     i, j = radius_pairs(alpha, torch.zeros_like(chain), COPY_DISTANCE)
     apart = (chain[i] != chain[j]) | ((i - j).abs() > 1)  # what stands side by side in a chain is no copy
-    i, j = i[apart], j[apart]
-    share = len(torch.cat([i, j]).unique()) / len(alpha)
+    i = i[apart]
+    j = j[apart]
+    doubled = torch.cat([i, j]).unique()
+    share = len(doubled) / len(alpha)
     if share > MAX_COPIES:
         pair = sorted({int(chain[i[0]]), int(chain[j[0]])})
         names = " and ".join(repr(chain_names[c]) if chain_names else str(c) for c in pair)

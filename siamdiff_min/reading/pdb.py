@@ -187,7 +187,7 @@ def _odd_atom(path: str, number: int, line: str) -> tuple[int, int, tuple[float,
         if not _NUMBERS.match(line):
             raise ValueError("its residue number or the points of its coordinates are not in their columns")
         five = line[26].isdigit()
-        residue_number = _integer(line[22 : 26 + five])
+        residue_number = hybrid_36(line[22 : 26 + five])
         xyz = float(line[30:38]), float(line[38:46]), float(line[46:54])
     except ValueError as error:
         if residue not in PARENT and _NO_NUMBER.match(line):
@@ -196,7 +196,7 @@ def _odd_atom(path: str, number: int, line: str) -> tuple[int, int, tuple[float,
     return residue_number, ord(" " if five else line[26]), xyz
 
 
-def _integer(text: str) -> int:
+def hybrid_36(text: str) -> int:
     """A residue number in four or five columns: decimal or, from 10,000 on, hybrid-36 (A000, A001, ...)."""
     if not text[0].isalpha():
         return int(text)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ..files import ConfigError, Parser, first_three, printable, read_rows, structure_errors, write_file
 from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX, UNMODIFIED
 from ..reading.cif import is_mmcif
-from ..reading.pdb import _integer as hybrid_36
+from ..reading.pdb import hybrid_36
 from ..reading.sources import find_structures, without_ending
 from .mutation_names import MUTATION
 
