@@ -19,7 +19,7 @@ import numpy as np
 
 from ..files import StructureError, read_rows, structure_errors
 from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
-from .label_values import kind_of, read_classes, read_numbers, squeezed
+from .label_values import kind_of, odd_values, read_classes, read_numbers, squeezed
 
 SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # split -> its names in data sets
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
@@ -72,7 +72,8 @@ def read_table(
         name_column: title of the names; by default `name`, else the first column.
         value_column: titles of the values, several of numbers; by default `value`.
         missing: words for a value that was not measured, beside NOT_MEASURED.
-        keep_repeats: a row for each measurement, in place of the mean over those of one structure or residue.
+        keep_repeats: a row for each measurement, in place of the mean over those of one structure or residue; the
+            caller looks for odd values.
 
     Raises StructureError, which names the row.
     """
@@ -93,6 +94,8 @@ def read_table(
         kind = kind or kind_of(cells, words)
         if kind not in ("classes", "labels"):
             values, about, notes = read_numbers(cells, kind, words)
+            if kind == "regression" and not keep_repeats:
+                notes += _odd_of_columns(columns, values)
             classes = tuple(columns) if len(columns) > 1 else ()
         elif len(columns) > 1:
             raise ValueError(f"several value columns must hold numbers, {kind} cannot be in {', '.join(columns)}")
@@ -122,6 +125,18 @@ def read_table(
     if len(columns) > 1:
         options["properties"] = columns
     return Table(kind, labelled, classes, options, about, notes)
+
+
+def _odd_of_columns(columns: Sequence[str], values: Mapping[int, float | list[float]]) -> list[str]:
+    """What is odd about the numbers of each column, by their rows."""
+    names = [f"row {number}" for number in values]
+    table = np.array(list(values.values()), dtype=float).reshape(len(names), len(columns))
+    notes = []
+    for title, y in zip(columns, table.T):
+        there = np.flatnonzero(~np.isnan(y))
+        of = f"{title}: " if len(columns) > 1 else ""
+        notes += [of + note for note in odd_values([names[i] for i in there], y[there])]
+    return notes
 
 
 def _by_title(rows: Mapping[int, Sequence[str]]) -> tuple[list[str], dict[int, dict[str, str]]]:

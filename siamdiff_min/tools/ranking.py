@@ -20,6 +20,7 @@ from ..machine import progress
 from ..protein.constants import ONE_LETTER
 from ..reading.parse import read_structure
 from ..reading.structure import Structure
+from ..sets.label_values import odd_values
 from . import mutation_model, verdict
 from .mutation_model import AROUND, Effects, Mutant, Mutation, PositionFeatures, Prior, positions_of
 from .mutation_names import Positions
@@ -27,8 +28,6 @@ from .verdict import Trust
 
 BETTER = "better than chance: worth using at new positions"
 NOT_BETTER = "not told apart from chance: do not use it at new positions"
-FAR = 10  # standard deviations from the median, by the MAD, from which a value is named. In 27 assays the most is 7.9
-SKEWED = 2.0  # skewness above which positive values are asked for their logarithms: of an exponential law it is 2
 ONE_SIDED = 0.75  # share of the next batch that has one of 4 types: about 0.2 in a random one
 
 
@@ -244,26 +243,6 @@ def read_measurements(
     texts = [text for text, value in pairs if not np.isnan(value)]
     notes += odd_values(texts, np.array([value for _, value in pairs if not np.isnan(value)]))
     return {mutant: Measurement(float(np.mean(x)), len(x)) for mutant, x in values.items()}, notes
-
-
-def odd_values(names: Sequence[str], y: np.ndarray) -> list[str]:
-    """What looks like a mistake in values (K,): concentrations without logarithms, or a value far from all others."""
-    if len(y) < 8 or y.std() == 0:  # too few to say what is usual
-        return []
-    if (y > 0).all() and skewness(y) > SKEWED and abs(skewness(np.log(y))) < skewness(y) / 2:
-        return [f"all values are positive and skewed, {y.min():g} to {y.max():g}: take logs?"]
-    distance = np.abs(y - np.median(y))
-    spread = 1.4826 * np.median(distance)  # the standard deviation of a normal law with this MAD
-    if spread == 0:
-        return []
-    far = np.flatnonzero(distance > FAR * spread)[:3]
-    others = f"far from the others (median {np.median(y):.3g})"
-    return [f"{names[i]} is {y[i]:g}, {others}: a typing error?" for i in far]
-
-
-def skewness(y: np.ndarray) -> float:
-    """The third moment of values, standardised: 0 if they are symmetric."""
-    return float(np.mean(((y - y.mean()) / y.std()) ** 3))
 
 
 # ---- the wild type ---------------------------------------------------------------------------------------------------
