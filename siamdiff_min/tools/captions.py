@@ -76,17 +76,33 @@ def tested_on(runs: Sequence[RunFolder]) -> str:
         note = "held out at the end"
     if any(len(run.results["test"] or run.results["held_out"]) > 1 for run in runs):
         note += "; dots: seeds"
-    return text(f"{note}; dashed: the best answer that looks at nothing{what_counts(tested)}")
+    note += "; dashed: the best answer that looks at nothing"
+    floors = dict.fromkeys(results["floor"]["features"] for results in tested if results["floor"])
+    if floors:
+        note += f"; dotted: a head of {' / '.join(floors)}"
+    return text(f"{note}{what_counts(tested)}")
+
+
+def verdicts(runs: Sequence[RunFolder]) -> str:
+    """The verdicts on runs of tables, a line each."""
+    body = ""
+    for run in runs:
+        sentence = wording.verdict(run.results)
+        if sentence:
+            css = "worse" if wording.doubt(run.results) else "better"
+            name = f"{run.name}: " if len(runs) > 1 else ""
+            body += f"<p class={css}>{text(f'{name}{sentence}')}</p>"
+    return body
 
 
 def what_counts(tested: Sequence[dict]) -> str:
     """A sentence that says which measure of a fine-tuned run counts, and why; "" for pre-training."""
     if not tested:
         return ""
-    first = next(iter(tested[0]["mean"]))
-    words = f". What counts is the first, {wording.title_of(first).partition(' (')[0]}"
+    decides = tested[0]["options"].get("metric") or next(iter(tested[0]["mean"]))
+    words = f". What counts is {wording.title_of(decides).partition(' (')[0]}"
     epochs = [max(results["best_epoch"].values(), default=0) for results in tested]
-    if max(epochs) > 0 and tested[0]["direction"].get(first):
+    if max(epochs) > 0 and tested[0]["direction"].get(decides):
         words += ": it has chosen the epoch, on other structures"
     return words
 
@@ -115,7 +131,14 @@ def verdict(run: RunFolder, measure: str) -> str:
     if not gain:
         return f"{words}<p class=not>the constant answer has {show(measure, baseline)}</p>"
     side = wording.against_baseline(run.results, measure) or wording.side(measure, gain, run.results["direction"])
-    return f"{words}<p class={side.split()[0]}>{side} the constant answer ({show(measure, baseline)})</p>"
+    words += f"<p class={side.split()[0]}>{side} the constant answer ({show(measure, baseline)})</p>"
+
+    # A linear head also stands beside the same head of length and composition.
+    floor = run.results["floor"]
+    if measure in floor.get("mean", {}):
+        side = floor["verdict"].get(measure, "beside")
+        words += f"<p class={side.split()[0]}>{side} {text(floor['features'])} ({show(measure, floor['mean'][measure])})</p>"
+    return words
 
 
 def correct_of(run: RunFolder, measure: str) -> str:

@@ -89,7 +89,10 @@ def colour_of(number: int) -> str:
 
 
 def forest(axes, runs: Sequence[RunFolder], measure: str) -> None:
-    """A row for every run: a bar of its interval, a mark of its value, dots of its seeds; dashed: constant answers."""
+    """A row for every run: a bar of its interval, a mark of its value, dots of its seeds.
+
+    Dashed is the constant answer, dotted the head of length and composition.
+    """
     several = len(runs) > 1
     for row, run in enumerate(runs):
         value = run.results["mean"][measure]
@@ -107,6 +110,9 @@ def forest(axes, runs: Sequence[RunFolder], measure: str) -> None:
                 dot = math.nan if metrics.get(measure) is None else metrics[measure]
                 axes.plot(dot, row, "o", color=own.get(seed, colour), ms=4)
         axes.plot([baseline, baseline], [row - 0.4, row + 0.4], color=INK, ls="--", lw=1.2)
+        floor = run.results["floor"].get("mean", {}).get(measure)
+        if floor is not None:
+            axes.plot([floor, floor], [row - 0.4, row + 0.4], color=INK, ls=":", lw=1.2)
 
         # Above the row: the name of the run at the left edge, its value at the right one.
         if several:

@@ -19,7 +19,7 @@ from ..training.config import FINETUNE, PRETRAIN
 from ..training.metrics_file import in_order
 from ..training.wording import cell, table, title_of
 from . import figures
-from .captions import about, difference, predicted, tested_on, text, verdict
+from .captions import about, difference, predicted, tested_on, text, verdict, verdicts
 from .comparison import NOTE
 from .latex import write_latex
 from .runs import RunFolder, read_runs
@@ -110,7 +110,7 @@ def section(runs: Sequence[RunFolder]) -> str:
     scores, curves = cards_of(runs)
     apart = "</div><p><div class=cards>" if len(runs) > 1 else ""
     cards = [*scores, apart, *figures.prediction_cards(runs)]
-    body = f"<h2>Result</h2><p class=note>{tested_on(runs)}</p>{legend(runs)}"
+    body = f"<h2>Result</h2>{verdicts(runs)}<p class=note>{tested_on(runs)}</p>{legend(runs)}"
     body += f"<div class=cards>{''.join(cards)}</div>"
 
     # Side by side, and how the numbers came about.

@@ -4,7 +4,9 @@ import csv
 import json
 import re
 import sys
+from argparse import Namespace
 from collections import defaultdict
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import auc
 
-from siamdiff_min.downstream.tasks import TASKS
+from siamdiff_min.downstream.tasks import TASKS, table_task
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.protein.constants import RESIDUES
@@ -173,7 +175,7 @@ def test_the_five_worst_predictions_are_named(tmp_path):
     named = re.findall(r">\s*(sample \d+)\s*</text>", card[: card.index("</svg>")])
     assert named == [f"sample {i}" for i in np.argsort(-abs(score - target))[:5]]
     assert len({*re.findall("<title>(sample .*?)</title>", card)}) == 20
-    words = "What counts is the first, Spearman&#x27;s rho over all models: it has chosen the epoch"
+    words = "What counts is Spearman&#x27;s rho over all models: it has chosen the epoch"
     assert words in page
 
 
@@ -259,6 +261,28 @@ def test_an_error_above_that_of_the_mean_is_called_worse():
     words = {"rmse": "worse than", "mae": "better than", "pearson": "better than", "auroc": "worse than"}
     for name, word in {**words, "fmax": "not told apart from"}.items():
         assert f">{word} the constant answer (0.500)<" in captions.verdict(run, name)
+
+
+def test_the_head_of_length_and_composition_is_beside_that_of_a_table(tmp_path, drawn):
+    random = np.random.default_rng(0)
+    target = random.normal(size=40)
+    for run, sign in {"good": 1, "bad": -1}.items():
+        task = table_task(ENCODER, kind="regression", linear=True, metric="mae")
+        task.fit(target, "tiny")
+        task.known = {"answer": task.baseline(target)}
+        names = [str(i) for i in range(40)]
+        tested = Predictions(names, names, target, sign * target + 0.2 * random.normal(size=40), names)
+        tested = replace(tested, floor=replace(tested, prediction=target + 0.8 * random.normal(size=40)))
+        write_results(tmp_path / run / "results.json", Namespace(task="table", labels="a"), task, {0: tested}, {})
+
+    page = report.write_page([tmp_path / "good"]).read_text()
+    floor = json.loads((tmp_path / "good" / "results.json").read_text())["floor"]["mean"]["mae"]
+    assert "<p class=better>by mae better than the baseline, better than length and composition</p>" in page
+    assert f"<p class=better>better than length and composition ({floor:.3f})</p>" in page
+    assert "dotted: a head of length and composition. What counts is mean absolute error" in page
+    assert drawn["mean absolute error (units of the label), forest"][-1][1] == [floor, floor]
+    page = report.write_page([tmp_path / "good", tmp_path / "bad"], tmp_path / "both.html").read_text()
+    assert "<p class=worse>bad: by mae worse than the baseline" in page
 
 
 def test_runs_of_the_last_version_are_drawn_too(tmp_path):
