@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch.utils.data import Subset
 
+from . import __version__
 from .downstream.tasks import TASKS, Classes, Task
 from .encoders import weights
-from .files import ConfigError
+from .files import ConfigError, checksum
 from .reading.sources import structure_files
 from .reading.store import finished_store, open_store
 from .sets.labelled_set import SPLITS, LabelledData, alpha_carbons_alone, remarks
@@ -101,8 +102,7 @@ def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples
         for seed in tested if closed_form else ():
             results.keep_verdict(Path(for_seed(config, seed).out) / "best.pt", task, path, tested[seed])
     ranks.all_gather([])  # the others wait for it
-    model = weights.read_weights(best, weights.MODEL)
-    new = [apply(of_seed, path, task, data, ranks, model) for path in config.predict or ()]
+    new = [apply(of_seed, path, task, data, ranks, Path(best)) for path in config.predict or ()]
     folder = Path(config.out)
     before = {*folder.glob("report.html"), *folder.rglob("predicted-*.tsv")}
     older = sorted(str(path) for path in before.difference(new))
@@ -122,10 +122,11 @@ def made_with(config: Namespace, ranks: Ranks) -> dict:
     return made
 
 
-def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks: Ranks, model: dict) -> Path:
+def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks: Ranks, best: Path) -> Path:
     """Predict for all structures of a source, or each chain of them; returns the table. Others get another table.
 
-    The file of the `model` may have a verdict and the errors of its table, which are repeated.
+    The table names the file of the model, `best`, which may have a verdict and the errors of its table: they are
+    repeated.
     """
     in_store = finished_store(Path(source))  # which has its own entries
     origin = structure_files(source, each_chain=data.options.get("each_chain", False) and not in_store)
@@ -138,11 +139,14 @@ def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks:
 
     name = Path(source).resolve().name.split(".")[0]
     path = Path(config.out).parent / f"predicted-{name}-{store.checksum[:6]}.tsv"
+    model = weights.read_weights(best, weights.MODEL)
     within = model.get("within", [])
     doubt = model.get("verdict", "")
     if ranks.rank == 0:
         columns = data.classes or task.names
-        results.write_predictions(path, predictions, columns, isinstance(task, Classes), within, doubt)
+        said = {"verdict": doubt} if doubt else {}
+        said["model"] = f"{best} {checksum(best)[:12]} {__version__}"
+        results.write_predictions(path, predictions, columns, isinstance(task, Classes), within, said)
     ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
     if config.pdb and data.options.get("residues") and ranks.rank == 0:
         ranks.say(f"coloured    {len(color_predictions(path, Path(source)))} files: {path.with_suffix('')}")

@@ -137,7 +137,8 @@ def verdict(run: RunFolder, measure: str) -> str:
     floor = run.results["floor"]
     if measure in floor.get("mean", {}):
         side = floor["verdict"].get(measure, "beside")
-        words += f"<p class={side.split()[0]}>{side} {text(floor['features'])} ({show(measure, floor['mean'][measure])})</p>"
+        value = show(measure, floor["mean"][measure])
+        words += f"<p class={side.split()[0]}>{side} {text(floor['features'])} ({value})</p>"
     return words
 
 

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ..files import Parser, printable, replacing, write_file, write_rows
+from .. import __version__
+from ..encoders.weights import find_weights
+from ..files import Parser, checksum, printable, replacing, write_file, write_rows
 from ..protein.constants import ONE_LETTER
 from ..reading.parse import read_structure
 from ..sets.label_table import read_table
 from . import figures, report
 from .captions import text
-from .mutation_model import Mutation
+from .mutation_model import AROUND, Mutation
 from .mutation_names import Positions
 from .ranking import Ranking, rank_mutants
 
@@ -126,6 +128,7 @@ def write_results(folder: Path, title: str, ranking: Ranking) -> None:
                 types=[*ONE_LETTER],
                 chain=chains,
                 number=[f"{number}{code}" for number, code in zip(numbers, codes)],
+                encoder=[[name, checksum(find_weights(name)), __version__] for name in AROUND],
             )
     write_file(folder / "report.html", page(title, ranking))
 

@@ -107,14 +107,14 @@ def write_predictions(
     columns: Sequence[str],
     exclusive: bool = False,
     within: Sequence[float] = (),
-    doubt: str = "",
+    said: Mapping[str, str] | None = None,
 ) -> None:
     """Write a table with tabs. Columns: id, group, target (if known), prediction.
 
     With several outputs there is a target and a prediction column for each. If they are `exclusive` classes, the target
     is a class name, and a last column holds the predicted class. With `within` (C,) columns `low` and `high` follow,
-    the prediction minus and plus that; with a `doubt` a last column `verdict` repeats it. Raises SiamDiffError if a
-    prediction is not finite: such a table is never written.
+    the prediction minus and plus that; then columns whose every cell is what is `said` of the model. Raises
+    SiamDiffError if a prediction is not finite: such a table is never written.
     """
     if not np.isfinite(predictions.prediction).all():
         raise SiamDiffError(f"{path} is not written, since some predictions are not finite")
@@ -131,8 +131,8 @@ def write_predictions(
         titles.append("class")
     if len(within):
         titles += titles_of("low", prediction, columns) + titles_of("high", prediction, columns)
-    if doubt:
-        titles.append("verdict")
+    said = said or {}
+    titles += said
     rows = [titles]
     for sample, group, true, numbers in zip(predictions.names, predictions.groups, target, prediction, strict=True):
         row = [sample, group]
@@ -143,9 +143,7 @@ def write_predictions(
             row.append(columns[numbers.argmax()])
         if len(within):
             row += [f"{value:.6g}" for value in (*(numbers - within), *(numbers + within))]
-        if doubt:
-            row.append(doubt)
-        rows.append(row)
+        rows.append([*row, *said.values()])
     write_rows(path, rows)
 
 

@@ -1,5 +1,6 @@
 """Labels of the user's own: tables that are read or refused, splits, residues that are found, samples, the recipe."""
 
+import csv
 import gzip
 import json
 import pickle
@@ -17,12 +18,12 @@ from Bio.PDB.MMCIFParser import MMCIFParser
 from conftest import needs_filters, real_protein
 
 from benchmarks.pdb import write_pdb
-from siamdiff_min import cli, finetune
+from siamdiff_min import __version__, cli, finetune
 from siamdiff_min.downstream.sample import pack_samples
 from siamdiff_min.downstream.tasks import KINDS as TARGETS
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.files import ConfigError, StoreError, StructureError, read_rows
+from siamdiff_min.files import ConfigError, StoreError, StructureError, checksum, read_rows
 from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
 from siamdiff_min.reading.bundled import bundle_index, bundled
 from siamdiff_min.reading.parse import read_structure
@@ -411,6 +412,8 @@ def test_a_model_of_chains_predicts_chains(tmp_path, monkeypatch, capsys):
     assert read_predictions(first)["id"].tolist() == ["f2_A", "f2_B"]
     assert finetune.main([*model, "--predict", "files", *QUICK]) == 0
     (later,) = Path("run/seed-0/eval").glob("predicted-files-*.tsv")
+    said = f"run/seed-0/best.pt {checksum('run/seed-0/best.pt')[:12]} {__version__}"
+    assert {row["model"] for row in csv.DictReader(later.read_text().splitlines(), delimiter="\t")} == {said}
     assert sorted(read_predictions(later)["id"]) == sorted(f"f{i}_{chain}" for i in range(4) for chain in "AB")
     assert "predicted   8 structures" in capsys.readouterr().out
 

@@ -17,7 +17,8 @@ import siamdiff_min
 from siamdiff_min import ConfigError, Protein
 from siamdiff_min.cli import main
 from siamdiff_min.encoders.ops import MLP
-from siamdiff_min.encoders.weights import load_encoder, load_encoder_file
+from siamdiff_min.encoders.weights import find_weights, load_encoder, load_encoder_file
+from siamdiff_min.files import checksum
 from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import ONE_LETTER
 from siamdiff_min.reading.structure import Structure, join
@@ -571,6 +572,9 @@ def test_the_page_runs_as_printed(kept, ranking, tmp_path, monkeypatch, capsys):
     assert header == [*ranking.next[0]] and [row[0] for row in rows] == [row["mutation"] for row in ranking.next]
     with np.load(tmp_path / "protein_g" / "model.npz", allow_pickle=False) as model:
         effect = model["effects"][model["number"].tolist().index("25"), ONE_LETTER.index("E")]
+        names, (residue, _), versions = model["encoder"].T.tolist()
+    assert names == ["siamdiff-residue", "siamdiff-atom"] and {*versions} == {siamdiff_min.__version__}
+    assert residue == checksum(find_weights("siamdiff-residue"))
     (value, *_), (wild_type, *_) = ranking.predict("T25E", "WT")
     assert effect == pytest.approx(value - wild_type)
     report = (tmp_path / "protein_g" / "report.html").read_text()

@@ -249,7 +249,8 @@ def test_an_interval_of_a_prediction_covers_90_percent():
 
 def test_predictions_of_a_doubtful_model_say_so(tmp_path):
     predictions = results.Predictions(["a"], ["a"], np.array([np.nan]), np.array([2.0]))
-    results.write_predictions(tmp_path / "p.tsv", predictions, (), within=[0.5], doubt="by rmse not told apart")
+    said = {"verdict": "by rmse not told apart"}
+    results.write_predictions(tmp_path / "p.tsv", predictions, (), within=[0.5], said=said)
     assert (tmp_path / "p.tsv").read_text().splitlines() == [
         "id\tgroup\tprediction\tlow\thigh\tverdict",
         "a\ta\t2\t1.5\t2.5\tby rmse not told apart",
