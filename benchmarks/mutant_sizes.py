@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.kept import rows_of
+from benchmarks.kept import files, rows_of
 from siamdiff_min import read_structure
 from siamdiff_min.downstream.metrics import spearman
 from siamdiff_min.files import console
@@ -56,6 +56,7 @@ TABLES = 199  # of each verdict
 ALIKE = 10  # tables of the same mutants: they share all matrices
 DONOR = "1PGA"  # has the values of most types at most positions
 SEED = 2026  # of the tables that count; a draft was tried with others
+TABLES_EACH = 400  # of a cell
 MOST_FALSE = 0.035  # of a cell
 FEWEST_TYPES = 13  # at a position that gives its values: a design asks for 12
 
@@ -206,25 +207,27 @@ def answers_of(kept: dict[str, list], kind: str, design: str) -> list:
     return [table for alike in kept.get(f"{kind} {design}", []) for table in alike]
 
 
-def report(out: Path, tables: int) -> list[str]:
+def report(out: Path, tables: int = TABLES_EACH) -> list[str]:
     """A row for each kind of values and structure: % false of each verdict; and in brackets % said.
 
     Of cells that went on, what the other tables say stands behind.
     """
     lines = []
-    for column, name in enumerate(NAMES.values()):
-        lines += [f"### better than {name}", "", f"| values | structure | {' | '.join(DESIGNS)} | all |"]
+    for column, another in enumerate(NAMES.values()):
+        lines += [f"### better than {another}", "", f"| values | structure | {' | '.join(DESIGNS)} | all |"]
         lines.append("|---" * (len(DESIGNS) + 3) + "|")
         for kind in KINDS:
-            for path in sorted(out.glob("*.json")):
-                kept = json.loads(path.read_text())
+            for name, content in files(out).items():
+                if not name.endswith(".json"):
+                    continue
+                kept = json.loads(content)
                 every = []
                 cells = []
                 for design in DESIGNS:
                     found = [table[column] for table in answers_of(kept, kind, design)]
                     every += found[:tables]
                     cells.append("; ".join(filter(None, (as_cell(found[:tables]), as_cell(found[tables:])))))
-                lines.append(f"| {kind} | {path.stem} | {' | '.join(cells)} | {as_cell(every)} |")
+                lines.append(f"| {kind} | {name.removesuffix('.json')} | {' | '.join(cells)} | {as_cell(every)} |")
         lines.append("")
     return lines
 
@@ -241,7 +244,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mutant_sizes", description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("structure", type=Path, nargs="?")
-    parser.add_argument("--tables", type=int, default=400, help="of every cell (default: 400)")
+    parser.add_argument("--tables", type=int, default=TABLES_EACH, help="of every cell (default: 400)")
     parser.add_argument("--out", type=Path, default=Path("runs/mutant_sizes"))
     parser.add_argument("--report", action="store_true", help="print the tables")
     args = parser.parse_args(argv)

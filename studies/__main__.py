@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import ddg, ppis, probe_report
+from benchmarks import ddg, mutant_sizes, ppis, probe_report
 from siamdiff_min.files import console
 
 HERE = Path(__file__).parent
@@ -73,6 +73,8 @@ def of_mutants(args: argparse.Namespace) -> Iterator[Part]:
     yield "results.md: the verdict of the study, by protein", tables.then_by_protein
     yield "results.md: the verdict of 28 November, by protein", tables.now_by_protein
     yield "results.md: the verdict of 28 November, power", tables.power
+    yield "results.md: the verdict of 28 November, intervals", tables.covered
+    yield "results.md: the verdict of 28 November, size", lambda: mutant_sizes.report(tables.AGAIN)
 
 
 STUDIES = {"2026-11": of_2026_11, "2026-11-benchmarks": of_2026_11_benchmarks, "2026-11-scale": of_scale}

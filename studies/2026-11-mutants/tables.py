@@ -192,11 +192,25 @@ def power() -> list[str]:
     head = ["assay", "measured", "rho .3 or more: then", "now", "gain .1 or more: then", "now"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     old = read()
-    for name, get in again().items():
+    found = again()
+    assays = {name: [name] for name in found} | {"all": [*found]}
+    for title, names in assays.items():
         for size in SIZES[1:]:
-            then = {column: of(old[name], column, size) for column in COLUMNS}
-            now = {column: values[get["size"] == size] for column, values in get.items()}
+            then = {column: np.concatenate([of(old[name], column, size) for name in names]) for column in COLUMNS}
+            now = {}
+            for column in AGAIN_COLUMNS:
+                now[column] = np.concatenate([found[name][column][found[name]["size"] == size] for name in names])
             if len(now["model"]):
                 cells = [*called(then, "said_low", "said_floor"), *called(now, "better", "better_floor")]
-                lines.append(f"| {name} | {size} | {cells[0]} | {cells[2]} | {cells[1]} | {cells[3]} |")
+                lines.append(f"| {title} | {size} | {cells[0]} | {cells[2]} | {cells[1]} | {cells[3]} |")
+    return lines
+
+
+def covered() -> list[str]:
+    """The share of new values in their 90 % intervals, of double mutants from double mutants too."""
+    lines = [f"| assay | {' | '.join(map(str, SIZES[1:]))} |", "|---" * len(SIZES) + "|"]
+    for name, get in again().items():
+        values = [get["covered"][get["size"] == size] for size in SIZES[1:]]
+        cells = [f"{mean(x):.1%}" if len(x) else "" for x in values]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
