@@ -263,7 +263,9 @@ def against_true(axes, seeds: Sequence[Seed], ends: tuple[float, float], baselin
     axes.axline((ends[0], ends[0]), slope=1, color=INK, lw=1, alpha=0.3)
     axes.axhline(math.nan if baseline is None else baseline, color=INK, ls="--", lw=1.2)
     axes.set(xlabel="true", ylabel="predicted", xlim=ends, ylim=ends, aspect="equal")
-    return f"rho = {' / '.join(rhos)}. Named: the worst. Dashed: the mean of the training split, the constant answer"
+    return (
+        f"rho = {' / '.join(rhos)}. Named: the worst. Dashed: the mean of the labels learned from, the constant answer"
+    )
 
 
 def yes_or_no_cards(yes_or_no: Mapping[tuple[str, bytes], Sequence[Seed]]) -> list[str]:
