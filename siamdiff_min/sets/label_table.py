@@ -23,7 +23,8 @@ from .label_values import kind_of, odd_values, read_classes, read_numbers, squee
 
 SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # split -> its names in data sets
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
-DATE = re.compile(r"\d{1,2}-[A-Z][a-z]{2}(-\d+)?|[A-Z][a-z]{2}-\d{2}|\d{4}-\d\d-\d\d.*|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
+# What a spreadsheet makes of a name: 2026-03-01, 1.3.26, 2-Mar, Mar-02.
+DATE = re.compile(r"\d{1,4}[-./](\d\d?|[a-z]{3})[-./]\d{1,4}( .*)?|\d{1,2}[-. ][a-z]{3}|[a-z]{3}-\d\d?", re.IGNORECASE)
 TELLING = {  # titles that people give to a column -> the title that it needs
     **dict.fromkeys(("resid", "resi", "resnum", "res_num", "residue_number", "position", "pos", "resseq"), "number"),
     **dict.fromkeys(("chains", "chain_id", "chainid"), "chain"),

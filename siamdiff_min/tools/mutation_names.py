@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ..files import ConfigError
 from ..protein.constants import ONE_LETTER, RESIDUE_INDEX
 from ..reading.structure import Structure
+from ..sets.label_table import DATE
 from .mutation_model import Mutant, Mutation
 
 MUTATION = re.compile(rf"(?:(\w+):)?([A-Z])(-?\d+)([A-Za-z]?)([{ONE_LETTER}])", re.IGNORECASE)  # chain, type, number,
@@ -22,7 +23,6 @@ NO_SUBSTITUTION = {  # kind -> how it is written, by the rules of HGVS or by hab
     "a stop codon": re.compile(r"\d(\*|ter|stop)", re.IGNORECASE),
 }
 GAP = "in a gap of the structure"
-DATE = re.compile(r"\d{1,4}[-./](\d{1,2}|[A-Z]{3})[-./]\d{1,4}|\d{1,2}[-. ][A-Z]{3}|[A-Z]{3}-\d{1,2}", re.IGNORECASE)
 RANGE = re.compile(r"(?:(\w+):)?(-?\d+)(?:-(-?\d+))?")
 MAX_SHIFT = 2000
 SHOWN = 5  # misfits in an error
