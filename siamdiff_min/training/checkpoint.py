@@ -57,7 +57,7 @@ def latest(folder: Path, say: Callable[[str], None] = print) -> tuple[Path, dict
     return None
 
 
-# ---- objectives -----------------------------------------------------------------------------------------------------
+# ---- objectives ------------------------------------------------------------------------------------------------------
 
 
 def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
