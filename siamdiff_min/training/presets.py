@@ -1,4 +1,7 @@
-"""The paper's presets: Tables 5 and 6, and the numbers of epochs; and what smaller sizes change."""
+"""The paper's presets: Tables 5 and 6, and the numbers of epochs; and what smaller sizes change.
+
+Nothing here loads torch: `cli.py` reads a table of labels before that, so that a mistake in it is named at once.
+"""
 
 from typing import NamedTuple
 
@@ -57,3 +60,9 @@ SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny
     ("tiny", "residue", "multiview"): {"batch_size": 8, "epochs": [20, 20]},
 }
 SMALL_TASK = {"lr": 1e-3, "epochs": [8], "batch_size": 8}  # for the small sizes; the paper's batch where smaller
+TABLE_OPTIONS = {  # of `finetune --task table`, as arguments of argparse
+    "labels": {"help": "file of labels for the structures of --data"},
+    "name_column": {"help": "column of the names (default: name, or the first)"},
+    "value_column": {"help": "columns of the values (default: value)", "nargs": "+"},
+    "missing": {"help": "further words for a value that was not measured, such as n.d.", "nargs": "+"},
+}
