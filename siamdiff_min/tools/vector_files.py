@@ -8,6 +8,8 @@ import numpy as np
 
 from ..files import ConfigError, replacing, write_rows
 
+RESIDUE_TITLES = ("name", "chain", "number", "code", "type", "plddt")  # before the vector
+
 
 def write_table(out: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write an .npz without pickles, or a .csv of the means or of the residues. Raises WriteError.
@@ -28,12 +30,12 @@ def write_table(out: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def residue_rows(arrays: Mapping[str, np.ndarray]) -> Iterator[list]:
-    """A row for every residue, after the titles: name of the structure, where it stands, its type, its vector."""
+    """A row for every residue, after the titles: name of the structure, where it stands, type, pLDDT, vector."""
     vectors = arrays["per_residue"]
-    yield ["name", "chain", "number", "code", "type", *(f"v{k + 1}" for k in range(vectors.shape[1])), "encoder"]
+    yield [*RESIDUE_TITLES, *(f"v{k + 1}" for k in range(vectors.shape[1])), "encoder"]
     encoder = " ".join(arrays["encoder"])
     names = np.repeat(arrays["id"], np.diff(arrays["residue_offset"]))
-    columns = [arrays[f"residue_{title}"] for title in ("chain", "number", "insertion_code", "type")]
+    columns = [arrays[f"residue_{title}"] for title in ("chain", "number", "insertion_code", "type", "plddt")]
     for *place, vector in zip(names, *columns, vectors):
         yield [*place, *vector, encoder]
 
@@ -48,7 +50,7 @@ def check_out(out: Path, include: Sequence[str]) -> None:
     with contextlib.suppress(Exception):  # what another program wrote may be anything
         if out.suffix == ".csv":
             with open(out, "rb") as file:
-                ours = file.readline().startswith((b"name,v1,", b"name,chain,number,code,type,v1,"))
+                ours = file.readline().startswith((b"name,v1,", f"{','.join(RESIDUE_TITLES)},v1,".encode()))
         else:
             with np.load(out, allow_pickle=False) as arrays:
                 ours = {"id", "failed", "failed_reason"} <= {*arrays.files}
