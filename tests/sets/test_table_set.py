@@ -326,6 +326,7 @@ def lab(tmp_path_factory) -> Path:
 
 
 QUICK = ["--num-workers", "0", "--device", "cpu", "--threads", "1"]
+pytestmark = pytest.mark.usefixtures("few_draws")
 
 
 @pytest.mark.repeats
