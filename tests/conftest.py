@@ -236,6 +236,13 @@ def few_draws(monkeypatch):
 
 
 @pytest.fixture(scope="session")
+def shared(tmp_path_factory) -> Path:
+    """A folder that all processes of one run of the tests have in common."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
 def enzymes(tmp_path_factory) -> Path:
     """The layout of EC with 8, 3 and 5 of the smallest bundled chains, label by name."""
     root = tmp_path_factory.mktemp("ec")

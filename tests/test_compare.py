@@ -2,10 +2,11 @@
 
 import csv
 import gzip
+import runpy
+import sys
 from pathlib import Path
 
 import numpy as np
-from processes import run
 
 from siamdiff_min.reading.sources import bundle_path, find_structures
 from siamdiff_min.tools import color
@@ -28,18 +29,19 @@ def changed(text: str, shift: int, chain: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def test_a_loop_that_has_moved_stands_out(tmp_path):
+def test_a_loop_that_has_moved_stands_out(tmp_path, monkeypatch, capsys):
     """With equal numbers, and with others that only the sequences match: the same residues, above the noise."""
     source = next(source for source in find_structures(bundle_path()).sources if source.name == "1A2P_A")
     text = gzip.decompress(source._member()).decode()
-    (tmp_path / "a.pdb").write_text(text)
-    (tmp_path / "compare.py").write_text(SCRIPT.read_text())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "a.pdb", "b.pdb"])
+    Path("a.pdb").write_text(text)
     found = []
     for shift, chain in ((0, "A"), (1, "Z")):  # numbers that are there, but of other residues
-        (tmp_path / "b.pdb").write_text(changed(text, shift, chain))
-        said = run("script in", tmp_path, "compare.py", "a.pdb", "b.pdb")
-        assert said.startswith("108 of 108 and 108 residues matched")
-        with open(tmp_path / "compare.csv", newline="") as file:
+        Path("b.pdb").write_text(changed(text, shift, chain))
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+        assert capsys.readouterr().out.startswith("108 of 108 and 108 residues matched")
+        with open("compare.csv", newline="") as file:
             found.append({int(row["number"]): float(row["value"]) for row in csv.DictReader(file)})
     assert found[0] == found[1] and len(found[0]) == 108
     largest = sorted(found[0], key=found[0].get)[-5:]
@@ -47,6 +49,6 @@ def test_a_loop_that_has_moved_stands_out(tmp_path):
     near = [value for number, value in found[0].items() if abs(number - 39) <= 4]
     far = [value for number, value in found[0].items() if abs(number - 39) > 15]
     assert np.mean(near) > 1.5 and np.median(far) < 0.8
-    assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
-    values = color.read_values(tmp_path / "compare.csv", "a")
+    assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
+    values = color.read_values(Path("compare.csv"), "a")
     assert len(color.color("a.pdb", text, values)[1]) == 108
