@@ -19,6 +19,7 @@ from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX
 from siamdiff_min.protein.geometry import dihedral
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.sources import bundle_path, find_structures
+from siamdiff_min.training import results
 
 GOLDEN = Path(__file__).parent / "golden"
 if "PYTEST_XDIST_WORKER" in os.environ:  # several threads in each of several processes would wait for one another
@@ -226,6 +227,19 @@ def near_zero_relus(monkeypatch):
         return float(run(chosen).abs().max())
 
     return smallest
+
+
+@pytest.fixture
+def few_draws(monkeypatch):
+    """Intervals from 200 draws in place of 1,000, for tests that do not look at their ends."""
+    monkeypatch.setattr(results, "MOST_DRAWS", 200)
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory) -> Path:
+    """A folder that all processes of one run of the tests have in common."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")

@@ -248,7 +248,9 @@ def test_mean_ranks_are_those_of_table_2():
 
 def test_names_are_written_for_latex():
     assert tables.escaped("a_b 50% {x}\\n") == r"a\_b 50\% \{x\}\textbackslash{}n"
-    assert tables.title_in_paper("auprc", ()) == "AUPR" and tables.title_in_paper("sequence_loss", ()) == "Sequence loss"
+    assert (
+        tables.title_in_paper("auprc", ()) == "AUPR" and tables.title_in_paper("sequence_loss", ()) == "Sequence loss"
+    )
     row = Row("a", 3, 0.8557, 0.0071, None, None, "", None, None, "")
     assert tables.mean_and_std(row) == r"0.856$\pm$0.007"
 
