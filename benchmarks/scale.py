@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale entries           # 1,000 to 1,000,000 entries, by linking shards
     python -m benchmarks.scale run               # a run on a million entries, up to its third step
-    python -m benchmarks.scale build             # from a tar of fragments, as AlphaFold DB has them
+    python -m benchmarks.scale build             # from archives of fragments, as AlphaFold DB has them; trains on them
     python -m benchmarks.scale res FOLDER        # an ATOM3D set with its items again and again under new ids
 
 CPU seconds, and memory that no other process shares (`Anonymous` of Linux), or of the whole process where it says peak.
@@ -39,6 +39,7 @@ from siamdiff_min.reading.structure import Structure
 from siamdiff_min.training.batches import epoch_batches
 
 SIZES = 1_000, 5_000, 20_000, 100_000, 1_000_000
+ARCHIVE = 5_000  # members of an archive; AlphaFold DB has one for a proteome
 CROPS = 4_000  # drawn by each process to warm up, then as many to measure
 
 
@@ -160,54 +161,78 @@ def proportional(processes: list[int]) -> float:
     return total / 1e3
 
 
+def train(data: Path, folder: Path, steps: int) -> tuple[float, float]:
+    """CPU seconds and most memory, in MB, of all processes of a small training with two workers."""
+    options = f"--size tiny --level residue --device cpu --batch-size 8 --max-steps {steps} --num-workers 2"
+    command = [sys.executable, "-m", "siamdiff_min", "train", "--data", data, *options.split()]
+    command += ["--valid-fraction", "0", "--threads", "1", "--out", folder / "run"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    most = 0.0
+    while child.poll() is None:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one of them ended meanwhile
+            most = max(most, proportional(family(child.pid)))
+        time.sleep(0.2)
+    if child.returncode:
+        raise SystemExit(f"{command} ended with {child.returncode}")
+    shutil.rmtree(folder / "run")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, most
+
+
 def run(args: argparse.Namespace) -> None:
-    """Three steps with two workers; CPU seconds and most memory of all processes together, less those of 1,000."""
-    for size in (1_000, 1_000_000):
+    """A run up to its third step."""
+    for size in args.sizes:
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
             path = linked_store(Path(folder) / "store", size)
-            options = "--size tiny --level residue --device cpu --batch-size 8 --max-steps 3 --num-workers 2"
-            command = [sys.executable, "-m", "siamdiff_min", "train", "--data", path, *options.split()]
-            command += ["--valid-fraction", "0", "--threads", "1", "--out", f"{folder}/run"]
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            most = 0.0
-            while child.poll() is None:
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one of them ended meanwhile
-                    most = max(most, proportional(family(child.pid)))
-                time.sleep(0.2)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            print(f"{size:9,} entries: rc {child.returncode}, {seconds:.1f} CPU s, {most:.0f} MB in all processes")
+            seconds, most = train(path, Path(folder), steps=3)
+            print(f"{size:9,} entries: {seconds:.1f} CPU s, {most:.0f} MB in all processes", flush=True)
+
+
+def archives(folder: Path, size: int) -> int:
+    """Write `size` fragments into archives in `folder`. Returns how many atoms they have."""
+    folder.mkdir()
+    pieces = fragments(500)
+    packed = []
+    for piece in pieces:
+        write_pdb(folder / "x.pdb", piece)
+        packed.append(gzip.compress((folder / "x.pdb").read_bytes()))
+    (folder / "x.pdb").unlink()
+    for first in range(0, size, ARCHIVE):
+        with tarfile.open(folder / f"UP{first:09d}_v6.tar", "w") as archive:
+            for i in range(first, min(first + ARCHIVE, size)):
+                member = tarfile.TarInfo(f"AF-F{i:07d}-F1-model_v6.pdb.gz")
+                member.size = len(packed[i % len(packed)])
+                archive.addfile(member, io.BytesIO(packed[i % len(packed)]))
+    return sum(pieces[i % len(pieces)].num_atoms for i in range(size))
+
+
+_BUILD = """
+import resource, sys
+from siamdiff_min.reading.store import open_store
+store = open_store(sys.argv[1], workers=2)
+mine, readers = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+print(sum(x.ru_utime + x.ru_stime for x in (mine, readers)), mine.ru_maxrss / 1e3, readers.ru_maxrss / 1e3)
+print(store.meta["bytes"], store.meta["residues"], store.path)
+"""
 
 
 def build(args: argparse.Namespace) -> None:
-    """CPU seconds of all processes, and peak memory of parent and readers."""
+    """CPU seconds of all processes, and peak memory of parent and readers; then the store is read and trained on."""
     for size in args.sizes:
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-            pieces = fragments(500)
-            atoms = sum(piece.num_atoms for piece in pieces) * size / len(pieces)
-            packed = []
-            for piece in pieces:
-                write_pdb(Path(folder) / "x.pdb", piece)
-                packed.append(gzip.compress((Path(folder) / "x.pdb").read_bytes()))
-            (Path(folder) / "x.pdb").unlink()
-            with tarfile.open(Path(folder) / "fragments.tar", "w") as archive:
-                for i in range(size):
-                    member = tarfile.TarInfo(f"AF-F{i:07d}-F1-model_v6.pdb.gz")
-                    member.size = len(packed[i % len(packed)])
-                    archive.addfile(member, io.BytesIO(packed[i % len(packed)]))
-            code = f"""
-import resource
-from siamdiff_min.reading.store import open_store
-store = open_store({str(Path(folder) / "fragments.tar")!r}, workers=2)
-mine, readers = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-print(sum(x.ru_utime + x.ru_stime for x in (mine, readers)), mine.ru_maxrss / 1e3, readers.ru_maxrss / 1e3)
-print(store.meta["bytes"], store.meta["residues"])
-"""
-            said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-            seconds, parent, readers, stored, residues = map(float, said.split())
+            data = Path(folder) / "data"
+            atoms = archives(data, size)
+            built = subprocess.run([sys.executable, "-c", _BUILD, data], capture_output=True, text=True, check=True)
+            *numbers, store = built.stdout.split()
+            seconds, parent, readers, stored, residues = map(float, numbers)
             cells = f"{size:9,} structures: {seconds:.1f} CPU s, {1e6 * seconds / atoms:.2f} us an atom"
-            print(f"{cells}, peak {parent:.0f} MB and {readers:.0f} MB, {stored / residues:.0f} bytes a residue")
+            cells += f", {atoms / residues:.2f} atoms a residue, peak {parent:.0f} MB and {readers:.0f} MB"
+            print(f"{cells}, {stored / residues:.0f} bytes a residue", flush=True)
+            subprocess.run([sys.executable, "-m", "benchmarks.scale", "measure", store], check=True)
+            for steps in (3, 103):
+                seconds, most = train(data, Path(folder), steps)
+                print(f"{steps} steps: {seconds:.1f} CPU s, {most:.0f} MB in all processes", flush=True)
 
 
 def res(args: argparse.Namespace) -> None:
@@ -257,7 +282,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.what == "measure":
         return measure(Path(args.set))
-    defaults = {"entries": SIZES, "build": (2_000, 5_000), "res": (100, 200)}
+    defaults = {"entries": SIZES, "run": (1_000, 1_000_000), "build": SIZES[1:4], "res": (100, 200)}
     args.sizes = args.sizes or defaults.get(args.what)
     globals()[args.what](args)
 

@@ -131,7 +131,10 @@ class _Groups:
 
 def _first_with(key: np.ndarray) -> np.ndarray:
     """For every row, the first row with its key; keys count from 0."""
-    return np.unique(key, return_index=True)[1][key]
+    rows = np.arange(len(key))
+    first = np.zeros(len(key), np.int64)
+    first[key[::-1]] = rows[::-1]  # the last one that is written stays
+    return first[key]
 
 
 def _known_atoms(residue: Column, atom: Column) -> np.ndarray:

@@ -106,12 +106,14 @@ class Residues:
             alike = (column.index == of_first).all() and self.size.max() > 1
             if not (alike and (of_first != of_first[0]).any()):
                 return math.nan, None
-        different, index = np.unique(column.index, return_inverse=True)
+        used = column.used()
         try:
-            numbers = [float(column.values[i]) for i in different.tolist()]
+            numbers = [float(column.values[i]) for i in used]
         except (TypeError, ValueError):  # None, "?", "******"
             return math.nan, None
-        value = np.array(numbers)[index]
+        value_of = np.zeros(len(column.values))
+        value_of[used] = numbers
+        value = value_of[column.index]
         total = np.zeros(len(first))
         for k in range(int(self.size.max())):  # the k-th atom of each residue: added up in file order
             has = self.size > k
