@@ -1,7 +1,7 @@
 """Every figure of docs/performance.md, each by one command. Machines are shared: medians of interleaved runs.
 
     python -m benchmarks.speed step        one pre-training step, its parts and its memory (step.py)
-    python -m benchmarks.speed against     steps here and in another commit, in turns (against.py)
+    python -m benchmarks.speed against     steps here and in another commit, in turns (step.py)
     python -m benchmarks.speed graph       graphs and line graphs of 1,000 to 100,000 nodes, side chains turned
     python -m benchmarks.speed reading     bundled structures read, here and by other programs that are installed
     python -m benchmarks.speed store       random crops from a store of 100,000 proteins
@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks import against, step
+from benchmarks import step
 from benchmarks.pdb import write_pdb
 from benchmarks.step import timed
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, fast
@@ -236,7 +236,7 @@ def ddp(args: argparse.Namespace) -> None:
         print(f"{ranks} ranks: {rate:.2f} proteins/s, efficiency {share:.0%}, {memory / 1e3:.2f} GB per rank")
 
 
-COMMANDS = {"step": (step.measure, 5), "against": (against.compare, 20), "graph": (graph, 5), "reading": (reading, 3)}
+COMMANDS = {"step": (step.measure, 5), "against": (step.compare, 20), "graph": (graph, 5), "reading": (reading, 3)}
 COMMANDS |= {"store": (store, 5), "embedding": (embedding, 3), "ddp": (ddp, 3)}  # what to run, how often
 
 

@@ -15,11 +15,10 @@ from sklearn.metrics import average_precision_score, matthews_corrcoef, r2_score
 
 import siamdiff_min
 from benchmarks import ddg, encoder_card, gpu, ppis, probe, relatives, speed, step
-from benchmarks.families import families
+from benchmarks.alike import CUTOFFS, families, gdt_ts, superpose
 from benchmarks.pdb import write_pdb
 from benchmarks.probe_report import holm
 from benchmarks.residue_labels import exposure, labels_of, secondary_structure
-from benchmarks.superpose import CUTOFFS, gdt_ts, superpose
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.encoders.ops import MLP
 from siamdiff_min.pretraining import OBJECTIVES

@@ -42,9 +42,7 @@ from siamdiff_min.training.config import FINETUNE, PRETRAIN, flag
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "studies").rglob("*.md")]
-PAGES += [
-    ROOT / folder / "README.md" for folder in ("benchmarks", "findings", "siamdiff_min/reading/bundle", "tests/golden")
-]
+PAGES += [ROOT / folder / "README.md" for folder in ("findings", "siamdiff_min/reading/bundle", "tests/golden")]
 PAST = {"CHANGELOG.md", "tried.md", "plan.md"}  # they name what is no more, or not yet
 ENDED = {"2026-11", "2026-11-benchmarks", "2026-11-scale"}  # studies, whose pages name commands as they were run
 CURRENT = [page for page in PAGES if page.name not in PAST and not ENDED & {*page.parts}]
