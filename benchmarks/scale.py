@@ -33,7 +33,7 @@ import torch
 from benchmarks.pdb import write_pdb
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.crops import Crops, split
-from siamdiff_min.reading.shards import content_hash, pack_shard, sequence_hashes, shard_file
+from siamdiff_min.reading.shards import ATOM, RESIDUE, content_hash, pack_shard, sequence_hashes, shard_file
 from siamdiff_min.reading.store import FORMAT, META, SHARD, ProteinStore, open_store
 from siamdiff_min.reading.structure import Structure
 from siamdiff_min.training.batches import epoch_batches
@@ -254,7 +254,8 @@ def res(args: argparse.Namespace) -> None:
                         writing.put(str(i).encode(), items[i % count])
                     writing.put(b"num_examples", str(many).encode())
                     writing.put(b"serialization_format", b"json")
-                    writing.put(b"id_to_idx", json.dumps({f"c{i}": i for i in range(many)}).encode())
+                    names = (str((f"t{i}", "d")) if args.task == "psr" else f"c{i}" for i in range(many))
+                    writing.put(b"id_to_idx", json.dumps({name: i for i, name in enumerate(names)}).encode())
             data = atom3d_set(Path(folder) / "set", args.task)
             begin = os.times()
             store = open_store(data.train, workers=1)
@@ -265,9 +266,11 @@ def res(args: argparse.Namespace) -> None:
             chosen = np.linspace(0, len(samples) - 1, 50).astype(int).tolist()
             _, drawing = timed(lambda samples=samples, chosen=chosen: [samples[0, i] for i in chosen])
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-            stored = store.meta["bytes"]
+            stored = store.meta["bytes"] / len(samples)
+            tables = store.meta["atoms"] * ATOM.itemsize + store.meta["residues"] * RESIDUE.itemsize
             cells = f"{size} items, {len(samples)} samples: {seconds:.1f} CPU s to open and build"
-            cells += f", {1e6 * seconds / len(samples):.0f} us each, {stored / len(samples):.0f} bytes each"
+            cells += f", {1e3 * seconds / size:.2f} ms an item, {stored:.0f} bytes a sample"
+            cells += f" ({stored - tables / len(samples):.0f} without its protein)"
             print(f"{cells}, {20 * drawing:.2f} ms to draw one, peak {peak:.0f} MB", flush=True)
             shutil.rmtree(store.path)
 

@@ -153,30 +153,36 @@ def _without_rows(block: str) -> tuple[str, list[tuple[list[str], _Values]]]:
 
 def _simple(rows: str, width: int) -> _Values | None:
     """The values of a table with `width` columns, or None if blanks alone do not tell where they are."""
-    if "loop_" in rows.lower() or not rows.isascii():
+    if not rows.isascii() or ("_" in rows and "loop_" in rows.lower()):
         return None
     filling = b" " * WIDEST
     buffer = np.frombuffer(filling + rows.encode() + filling, np.uint8)
-    if ((buffer < ord(" ")) & (buffer != ord("\n")) & (buffer != ord("\t"))).any():
+    if np.count_nonzero(buffer < ord(" ")) > rows.count("\n") + rows.count("\t"):
         return None
-    borders = np.flatnonzero(np.diff((buffer > ord(" ")).view(np.int8))) + 1
+    is_text = buffer > ord(" ")
+    borders = np.flatnonzero(is_text[1:] != is_text[:-1]) + 1
     start, end = borders[::2], borders[1::2]
     if not len(start) or len(start) % width:
         return None
-    first, last = buffer[start], buffer[end - 1]
-    quoted = (first == ord("'")) | (first == ord('"'))
-    closed = (first == last) & (end - start > 1)
-    if (first == ord("#")).any() or (quoted & ~closed).any():
+    first = buffer[start]
+    if "#" in rows and (first == ord("#")).any():
         return None
-    start, end = start + quoted, end - quoted
+    if "'" in rows or '"' in rows:
+        quoted = (first == ord("'")) | (first == ord('"'))
+        closed = (first == buffer[end - 1]) & (end - start > 1)
+        if (quoted & ~closed).any():
+            return None
+        start, end = start + quoted, end - quoted
     names_again = buffer[start[::width]] == ord("_")  # to Biopython these end the table
     return None if names_again.any() else _Values(buffer, start, end)
 
 
 def _tables(path: str, content: bytes) -> dict[str, _Values | list[str]]:
     """The columns of the first data block with atoms, whose `_atom_site` is complete. All blocks must be whole."""
-    text = "\n" + content.decode("latin-1").replace("\r\n", "\n").replace("\r", "\n")
-    _, *blocks = re.split("\n[Dd][Aa][Tt][Aa]_", text)
+    text = content.decode("latin-1")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    _, *blocks = re.split("\n[Dd][Aa][Tt][Aa]_", "\n" + text)
     first: dict = {}
     for block in blocks:
         rest, large = _without_rows(f"data_{block}\n")
