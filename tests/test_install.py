@@ -1,6 +1,7 @@
 """The wheel works in an environment of its own, without the checkout; what it needs is said in one way."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,12 @@ print(*sorted(entry.name for entry in scripts))
 print(distribution("siamdiff-min").version)
 print(*sorted(path.name for path in BUNDLED.glob("*")))
 """
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_requirements_are_those_of_the_project():
+    (listed,) = re.findall(r"^dependencies = \[(.*?)\]", PROJECT, flags=re.M | re.S)
+    assert sorted(re.findall(r'"(.+?)"', listed)) == sorted((ROOT / "requirements.txt").read_text().split())
 
 
 def run(*command, **options) -> str:
