@@ -51,7 +51,7 @@ class Positions(NamedTuple):
     def of(structure: Structure, chains: Sequence[str] | None) -> "Positions":
         """The residues of these chains and of their copies, by default of the first. Raises ConfigError."""
         known = structure.chain_names
-        chains = chains or known[:1]
+        chains = [chains] if isinstance(chains, str) else chains or known[:1]
         unknown = {*chains} - {*known}
         if unknown:
             raise ConfigError(f"there is no chain {', '.join(sorted(unknown))}, but {', '.join(known)}")
@@ -198,11 +198,11 @@ class Positions(NamedTuple):
         found = set()
         for part in re.split(r"[,;\s]+", text.strip()):
             match = RANGE.fullmatch(part)
-            if not match:
-                raise ConfigError(f"{part!r} is no range of residues like 5-60")
-            chain, first, last = match.groups()
+            chain, first, last = match.groups() if match else ("", 1, 0)
             first = int(first)
             last = first if last is None else int(last)
+            if last < first:
+                raise ConfigError(f"{part!r} is no range of residues like 5-60")
             chosen = self.chains if chain is None else [self.chain_of(chain)]
             inside = [i for i, (own, number, _) in enumerate(self.keys) if own in chosen and first <= number <= last]
             if not inside:

@@ -7,6 +7,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import NamedTuple
 
@@ -132,12 +133,16 @@ def rank_mutants(
     # What may be mutated, what was measured, and what the encoders expect (a minute, or the file `kept`).
     if batch < 1:
         raise ConfigError(f"the next batch must have one mutant at least, not {batch}")
+    if per_position < 1:
+        raise ConfigError(f"the next batch must have one mutant of a position at least, not {per_position}")
+    if wild_type is not None and not is_number(wild_type):
+        raise ConfigError(f"the value of the wild type must be a number, not {wild_type!r}")
     if not isinstance(structure, Structure):
         structure = read_structure(structure)
     numbering = Positions.of(structure, chain)
     is_wanted = wanted(numbering, positions, not_positions, types, not_types)
     pairs = [*(measured.items() if isinstance(measured, Mapping) else measured)]
-    known, notes = read_measurements(numbering, pairs, shift)
+    known, notes = read_measurements(numbering, pairs, shift, wild_type)
     names = {numbering.name(mutant): found.value for mutant, found in known.items()}
     features = known_features(structure, numbering.residues, kept)
 
@@ -213,12 +218,17 @@ def rank_mutants(
 
 
 def read_measurements(
-    positions: Positions, pairs: Sequence[tuple[str, float]], shift: int
+    positions: Positions, pairs: Sequence[tuple[str, float]], shift: int, wild_type: float | None = None
 ) -> tuple[dict[Mutant, Measurement], list[str]]:
     """The mean of every mutant and its repeats, without those that were not measured (nan); and what is odd about them.
 
-    Raises ConfigError for mutations that do not fit.
+    Odd may be a `wild_type` too, that is known for certain. Raises ConfigError for mutations that do not fit, and for
+    mutants that all have one value.
     """
+    for text, value in pairs:
+        if not isinstance(text, str) or not (is_number(value) or value != value):  # nan was not measured
+            raise ConfigError(f"{text!r}: {value!r} is no measured mutant: its name is text, its value a number or nan")
+
     # What is no substitution, or of a residue that the structure lacks, is left out.
     kinds = {text: positions.left_out(text, shift) for text, _ in pairs}
     left_out = defaultdict(list)
@@ -240,9 +250,21 @@ def read_measurements(
         notes.append(f"{len(repeats)} mutants were measured more than once, with a scatter of {scatter:.3g}")
     if shift:
         notes.append(f"results have the structure's numbers: {shift:+} to the table's")
-    texts = [text for text, value in pairs if not np.isnan(value)]
-    notes += odd_values(texts, np.array([value for _, value in pairs if not np.isnan(value)]))
-    return {mutant: Measurement(float(np.mean(x)), len(x)) for mutant, x in values.items()}, notes
+
+    # Values that are far from the others, or all the same.
+    given = [] if wild_type is None else [("--wild-type", wild_type)]
+    there = [pair for pair in [*pairs, *given] if not np.isnan(pair[1])]
+    notes += odd_values([text for text, _ in there], np.array([value for _, value in there]))
+    known = {mutant: Measurement(float(np.mean(x)), len(x)) for mutant, x in values.items()}
+    different = {found.value for mutant, found in known.items() if mutant}
+    if len(different) == 1 and sum(map(bool, known)) > 1:
+        raise ConfigError(f"all mutants have the value {different.pop():g}: nothing can be learned from them")
+    return known, notes
+
+
+def is_number(value) -> bool:
+    """Whether a value is a finite number."""
+    return isinstance(value, Real) and bool(np.isfinite(value))
 
 
 # ---- the wild type ---------------------------------------------------------------------------------------------------
@@ -272,7 +294,8 @@ def describe_wild_type(
     value *= sign
     found = f"wild type {value:.3g} ({value - half:.3g} to {value + half:.3g})"
     if () in known:
-        return value, "the wild type", f"{found}, measured {known[()].repeats} times"
+        times = "once" if known[()].repeats == 1 else f"{known[()].repeats} times"
+        return value, "the wild type", f"{found}, measured {times}"
     mean = np.mean([measurement.value for measurement in known.values()])
     name = "the mean of what was measured"
     return mean, name, f"{found}: it was not measured, so maps are relative to {name}, {mean:.3g}"

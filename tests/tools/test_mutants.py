@@ -405,8 +405,9 @@ def test_ranges_of_positions():
     assert POSITIONS.within("52") == {0, 1, 3} and POSITIONS.within("-3-0, B:52") == {2, 3}
     with pytest.raises(ConfigError, match="there is no residue 60-70"):
         POSITIONS.within("52,60-70")
-    with pytest.raises(ConfigError, match="'x' is no range of residues like 5-60"):
-        POSITIONS.within("x")
+    for text in ("x", "60-5"):
+        with pytest.raises(ConfigError, match=f"'{text}' is no range of residues like 5-60"):
+            POSITIONS.within(text)
 
 
 def test_the_shift_that_would_fit_is_said():
@@ -492,6 +493,23 @@ def test_a_typing_error_and_missing_logarithms_are_named(kept, monkeypatch):
     (note,) = rank_mutants(EXAMPLE, concentrations, kept=kept).notes
     assert note.startswith("all values are positive and skewed, ") and note.endswith("take logs?")
     assert not rank_mutants(EXAMPLE, MEASURED, kept=kept).notes
+    (note,) = rank_mutants(EXAMPLE, [(text, value + 60) for text, value in MEASURED], kept=kept, wild_type=0).notes
+    assert note.startswith("--wild-type is 0, far from the others (median ")
+
+
+@pytest.mark.parametrize(
+    "measured, wild_type, message",
+    [
+        ([*MEASURED, ("T2Y", np.inf)], None, "'T2Y': inf is no measured mutant"),
+        ([*MEASURED, ("T2Y", None)], None, "'T2Y': None is no measured mutant"),
+        ([*MEASURED, (np.nan, 1.0)], None, "nan: 1.0 is no measured mutant"),
+        (MEASURED, np.nan, "the value of the wild type must be a number, not nan"),
+        ([("WT", 0.0), *((text, 1.0) for text, _ in MEASURED)], None, "all mutants have the value 1: nothing can be"),
+    ],
+)
+def test_values_that_say_nothing_are_refused(kept, measured, wild_type, message):
+    with pytest.raises(ConfigError, match=message):
+        rank_mutants(EXAMPLE, measured, kept=kept, wild_type=wild_type)
 
 
 def test_repeats_weigh_with_the_noise_over_their_number():
@@ -521,6 +539,7 @@ def test_the_next_batch_is_as_it_is_wished(kept, monkeypatch):
     assert batch(batch=1) == batch()[:1]
     for wishes, message in [
         ({"batch": 0}, "must have one mutant at least"),
+        ({"per_position": 0}, "must have one mutant of a position at least, not 0"),
         ({"types": "B"}, "are no types"),
         ({"positions": "5", "not_positions": "1-9"}, "no mutant is left"),
     ]:
