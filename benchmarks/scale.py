@@ -40,7 +40,7 @@ from siamdiff_min.training.batches import epoch_batches
 
 SIZES = 1_000, 5_000, 20_000, 100_000, 1_000_000
 ARCHIVE = 5_000  # members of an archive; AlphaFold DB has one for a proteome
-CROPS = 4_000  # drawn by each process to warm up, then as many to measure
+CROPS = 4_000  # drawn by each process before and after it has mapped every shard
 
 
 def fragments(count: int) -> list[Protein]:
@@ -96,12 +96,14 @@ def timed(work: Callable):
 
 
 def read_crops(crops: Crops, seed: int, answers) -> None:
-    """In a process of its own: draw crops to warm up, then as many others. Sends CPU seconds of both, and memory."""
+    """In a process of its own: draw crops, and others once each shard is mapped. Sends CPU seconds, and memory."""
     random = np.random.default_rng(seed)
     torch.set_num_threads(1)
     before = dirty()
     taken = []
     for epoch in range(2):
+        for row in range(0, len(crops), SHARD) if epoch else ():
+            crops[0, row]
         rows = random.integers(len(crops), size=CROPS)
         begin = time.process_time()
         for row in rows.tolist():
