@@ -40,7 +40,7 @@ from siamdiff_min.training.batches import epoch_batches
 
 SIZES = 1_000, 5_000, 20_000, 100_000, 1_000_000
 ARCHIVE = 5_000  # members of an archive; AlphaFold DB has one for a proteome
-CROPS = 4_000  # drawn by each process to warm up, then as many to measure
+CROPS = 4_000  # drawn by each process before and after it has mapped every shard
 
 
 def fragments(count: int) -> list[Protein]:
@@ -96,12 +96,14 @@ def timed(work: Callable):
 
 
 def read_crops(crops: Crops, seed: int, answers) -> None:
-    """In a process of its own: draw crops to warm up, then as many others. Sends CPU seconds of both, and memory."""
+    """In a process of its own: draw crops, and others once each shard is mapped. Sends CPU seconds, and memory."""
     random = np.random.default_rng(seed)
     torch.set_num_threads(1)
     before = dirty()
     taken = []
     for epoch in range(2):
+        for row in range(0, len(crops), SHARD) if epoch else ():
+            crops[0, row]
         rows = random.integers(len(crops), size=CROPS)
         begin = time.process_time()
         for row in rows.tolist():
@@ -235,43 +237,52 @@ def build(args: argparse.Namespace) -> None:
                 print(f"{steps} steps: {seconds:.1f} CPU s, {most:.0f} MB in all processes", flush=True)
 
 
+def write_set(folder: Path, items: list[bytes], size: int, task: str) -> None:
+    """One split of an ATOM3D set: these items again and again, under new ids."""
+    import lmdb
+
+    folder.mkdir(parents=True)
+    with lmdb.open(str(folder), map_size=2**36) as written:
+        for first in range(0, size, 200):  # a transaction is held in memory
+            with written.begin(write=True) as writing:
+                for i in range(first, min(first + 200, size)):
+                    writing.put(str(i).encode(), items[i % len(items)])
+        names = (str((f"t{i}", "d")) if task == "psr" else f"c{i}" for i in range(size))
+        with written.begin(write=True) as writing:
+            writing.put(b"num_examples", str(size).encode())
+            writing.put(b"serialization_format", b"json")
+            writing.put(b"id_to_idx", json.dumps({name: i for i, name in enumerate(names)}).encode())
+
+
 def res(args: argparse.Namespace) -> None:
-    """Seconds and bytes of an ATOM3D set of RES, from its LMDB to a first sample."""
+    """Seconds and bytes of an ATOM3D set, from its LMDB to a first sample; how much memory this process then holds."""
     import lmdb
 
     from siamdiff_min.sets.atom3d import atom3d_set
 
     with lmdb.open(str(Path(args.set) / "train"), readonly=True, lock=False) as given, given.begin() as reading:
-        count = int(reading.get(b"num_examples"))
-        items = [reading.get(str(i).encode()) for i in range(count)]
+        items = [reading.get(str(i).encode()) for i in range(int(reading.get(b"num_examples")))]
     for size in args.sizes:
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
             for name in ("train", "val", "test"):
-                (Path(folder) / "set" / name).mkdir(parents=True)
-                with lmdb.open(f"{folder}/set/{name}", map_size=2**36) as written, written.begin(write=True) as writing:
-                    many = size if name == "train" else 1
-                    for i in range(many):
-                        writing.put(str(i).encode(), items[i % count])
-                    writing.put(b"num_examples", str(many).encode())
-                    writing.put(b"serialization_format", b"json")
-                    names = (str((f"t{i}", "d")) if args.task == "psr" else f"c{i}" for i in range(many))
-                    writing.put(b"id_to_idx", json.dumps({name: i for i, name in enumerate(names)}).encode())
+                write_set(Path(folder) / "set" / name, items, size if name == "train" else 1, args.task)
             data = atom3d_set(Path(folder) / "set", args.task)
+            before = anonymous()
             begin = os.times()
             store = open_store(data.train, workers=1)
             samples = data.samples(store)
-            built = os.times()
             samples[0, 0]
+            built = os.times()
+            held = anonymous() - before
             seconds = sum(built[:4]) - sum(begin[:4])
             chosen = np.linspace(0, len(samples) - 1, 50).astype(int).tolist()
             _, drawing = timed(lambda samples=samples, chosen=chosen: [samples[0, i] for i in chosen])
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
             stored = store.meta["bytes"] / len(samples)
             tables = store.meta["atoms"] * ATOM.itemsize + store.meta["residues"] * RESIDUE.itemsize
             cells = f"{size} items, {len(samples)} samples: {seconds:.1f} CPU s to open and build"
             cells += f", {1e3 * seconds / size:.2f} ms an item, {stored:.0f} bytes a sample"
             cells += f" ({stored - tables / len(samples):.0f} without its protein)"
-            print(f"{cells}, {20 * drawing:.2f} ms to draw one, peak {peak:.0f} MB", flush=True)
+            print(f"{cells}, {20 * drawing:.2f} ms to draw one, {held:.0f} MB more", flush=True)
             shutil.rmtree(store.path)
 
 

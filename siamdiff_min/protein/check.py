@@ -129,7 +129,8 @@ def _lie_apart(alpha: np.ndarray) -> bool:
         return False
     centred = alpha - alpha.mean(0) if len(alpha) else alpha
     square = np.einsum("ij,ij->i", centred, centred)
-    distance_squared = centred @ (-2 * centred.T)
+    turned = np.ascontiguousarray(-2 * centred.T)
+    distance_squared = np.einsum("ik,kj->ij", centred, turned)  # `@` would start threads in every process that reads
     distance_squared += square
     distance_squared += square[:, None]
     near = np.count_nonzero(distance_squared < (COPY_DISTANCE + 1e-3) ** 2) - len(alpha)  # each pair twice

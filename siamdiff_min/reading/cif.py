@@ -17,7 +17,7 @@ from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 
 from ..files import StructureError
 from ..protein.constants import PARENT
-from .columns import NO_NUMBER, OTHER_MODELS, WIDEST, Atoms, Column, Model, changes, decimals
+from .columns import NO_NUMBER, OTHER_MODELS, WIDEST, Atoms, Column, Model, changes, decimals, pieces
 
 COLUMNS = {  # of `_atom_site`: possible names, the first with a value counts; then the default of a missing column
     "model": ("pdbx_pdb_model_num", "1"),
@@ -85,7 +85,7 @@ class _Values:
         width = int(length.max(initial=0))
         if width > WIDEST:
             return Column.of(self.texts())
-        letters = self._pieces(width, self.start)
+        letters = pieces(self.buffer, self.start, width)
         letters[np.arange(width) >= length[:, None]] = 0
         return Column.of_letters(letters)
 
@@ -93,7 +93,7 @@ class _Values:
         """Numbers with a point (N,), and which of them can be read in this way."""
         length = self.end - self.start
         width = min(int(length.max(initial=0)), 15)  # so many digits are exact in a float
-        letters = np.ascontiguousarray(self._pieces(width, self.end - width).T)
+        letters = np.ascontiguousarray(pieces(self.buffer, self.end - width, width).T)
         letters[np.arange(width)[:, None] < width - length] = ord(" ")
         found = np.full(len(length), np.nan)
         sound = np.zeros(len(length), bool)
@@ -102,13 +102,6 @@ class _Values:
             if len(rows):
                 found[rows], sound[rows] = decimals(letters[:, rows], places)
         return found, sound
-
-    def _pieces(self, width: int, start: np.ndarray) -> np.ndarray:
-        """The bytes (N, width) from some places on."""
-        if not width:
-            return np.zeros((len(start), 0), np.uint8)
-        every = np.ndarray((len(self.buffer) - width + 1,), f"S{width}", self.buffer, strides=(1,))
-        return every[start].view(np.uint8).reshape(-1, width)
 
 
 class _Parser(MMCIF2Dict):

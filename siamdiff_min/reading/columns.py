@@ -143,6 +143,14 @@ def changes(*columns: np.ndarray) -> np.ndarray:
     return np.flatnonzero(differs)
 
 
+def pieces(buffer: np.ndarray, start: np.ndarray, width: int) -> np.ndarray:
+    """The bytes (N, width) of a buffer from some places on."""
+    if not width:
+        return np.zeros((len(start), 0), np.uint8)
+    every = np.ndarray((len(buffer) - width + 1,), f"S{width}", buffer, strides=(1,))
+    return every[start].view(np.uint8).reshape(-1, width)
+
+
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 
 _DIGIT = np.zeros(256, np.uint8)  # what a letter counts

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..files import StructureError
 from ..protein.constants import PARENT, UNMODIFIED
-from .columns import NO_NUMBER, OTHER_MODELS, Atoms, Column, Model, changes, decimals, whole_numbers
+from .columns import NO_NUMBER, OTHER_MODELS, Atoms, Column, Model, changes, decimals, pieces, whole_numbers
 
 WIDTH = 80  # letters of a line
 # The residue number of an atom (hybrid-36; a fifth digit takes the insertion code's column), then its coordinates.
@@ -72,7 +72,7 @@ class _Lines:
         self.buffer = np.frombuffer(content.removesuffix(b"\n") + b"\n" + b" " * WIDTH, np.uint8)
         self.end = np.flatnonzero(self.buffer == ord("\n"))
         self.start = np.append(0, self.end[:-1] + 1)
-        words = self._pieces(8, self.start).view("<u8").ravel()  # the first eight letters
+        words = pieces(self.buffer, self.start, 8).view("<u8").ravel()  # the first eight letters
         first_four, first_six = words & 0xFFFFFFFF, words & 0xFFFFFFFFFFFF
         self.is_atom = (first_four == _word(b"ATOM")) | (first_six == _word(b"HETATM"))
         self.atoms = np.flatnonzero(self.is_atom)
@@ -87,11 +87,6 @@ class _Lines:
             record = self.text(number)[:6].rstrip()
             if record in _MARKS:
                 self.marks[number] = record
-
-    def _pieces(self, width: int, start: np.ndarray) -> np.ndarray:
-        """The bytes (N, width) from some places on."""
-        every = np.ndarray((len(self.buffer) - width + 1,), f"S{width}", self.buffer, strides=(1,))
-        return every[start].view(np.uint8).reshape(-1, width)
 
     def _are_doubtful(self, words: np.ndarray, start: np.ndarray) -> np.ndarray:
         """Lines that `_STRAY` may match: they begin with no letter, AT or HE, or have points where atoms have them."""
@@ -112,7 +107,7 @@ class _Lines:
         """Some lines as bytes (N, WIDTH), short ones with blanks behind."""
         start = self.start[numbers]
         length = self.end[numbers] - start
-        letters = self._pieces(WIDTH, start)
+        letters = pieces(self.buffer, start, WIDTH)
         if len(length) and length.min() < WIDTH:
             letters[np.arange(WIDTH) >= length[:, None]] = ord(" ")
         return letters
