@@ -35,6 +35,11 @@ class RunFolder(NamedTuple):
     lines: dict[str, list[dict]]  # of the metrics.jsonl of every seed; of pre-training of ""
     predictions: dict[str, dict[str, np.ndarray]]  # of every seed
 
+    @property
+    def measured(self) -> Mapping[str, Mapping[str, float]]:
+        """The measures of every seed: on the test split, or on what was held out."""
+        return self.results["test"] or self.results["held_out"]
+
 
 def read_runs(paths: Sequence[Path]) -> list[RunFolder]:
     """Read the folders of runs; seeds of one pre-training become one run. Raises SiamDiffError."""

@@ -57,10 +57,15 @@ def deal_folds(task: Task, x: np.ndarray, y: np.ndarray, groups: np.ndarray, fol
 def as_prediction(task: Task, output: np.ndarray) -> np.ndarray:
     """Outputs (K, C) of ridge regression in the form of the task's predictions; of classes any numbers will do."""
     if isinstance(task, Regression):
-        tensor = torch.from_numpy(output).to(task.mean.device)
-        return task.to_prediction(tensor).double().cpu().numpy()
+        return predictions_of(task, output)
     single = output.shape[1] == 1 and not task.properties and not isinstance(task, MultiLabel)
     return output[:, 0] if single else output
+
+
+def predictions_of(task: Task, output: np.ndarray) -> np.ndarray:
+    """Outputs (K, C) of a head as the task's predictions."""
+    tensor = torch.from_numpy(output).to(task.head.layers[-1].weight.device)
+    return task.to_prediction(tensor).double().cpu().numpy()
 
 
 def baseline_of_folds(task: Task, target: np.ndarray, fold: np.ndarray) -> dict[str, np.ndarray]:
