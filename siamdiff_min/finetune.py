@@ -33,10 +33,9 @@ from .tools.color import color_predictions
 from .training import checkpoint, engine, frozen, results
 from .training.config import FINETUNE, finetune_options, flag, for_seed, printed
 from .training.evaluation import evaluate
+from .training.presets import OFFICIAL_PLATEAU
 from .training.ranks import Ranks, launch, world_size
 from .training.run import provenance, started_from
-
-OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong way round (differences.md, row 21)
 
 
 def main(argv: list[str] | None = None) -> int:

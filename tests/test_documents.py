@@ -244,9 +244,6 @@ RECIPES = dict(
         r"<!-- run: (\w+\.py) -->\n```python\n(.*?)^```$", (ROOT / "docs" / "python.md").read_text(), flags=re.M | re.S
     )
 )
-RECIPES |= {
-    f"{x}.py": (EXAMPLES / f"{x}.py").read_text() for x in ("board", "chains", "compiled", "hub", "mdtraj_frames")
-}
 
 
 def run_recipe(name: str) -> dict:

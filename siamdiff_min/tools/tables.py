@@ -68,20 +68,13 @@ def comparison_rows(runs: Sequence[RunFolder], measures: Sequence[str]) -> list[
                 verdict = f"{side(measure, row.gain_interval, runs[0].results['direction'])} it"
             elif row.run != runs[0].name:
                 verdict = "not the same noise" if row.gain is None else "no interval"
-            lines.append(
-                [
-                    title,
-                    row.run,
-                    str(row.seeds),
-                    show(measure, row.mean),
-                    "" if row.std is None else show(measure, row.std),
-                    "" if row.interval is None else " to ".join(show(measure, end) for end in row.interval),
-                    "" if row.baseline is None else show(measure, row.baseline),
-                    "" if row.gain is None else f"{row.gain:+.3g}",
-                    "" if row.gain_interval is None else " to ".join(f"{end:+.3g}" for end in row.gain_interval),
-                    verdict,
-                ]
-            )
+            std = "" if row.std is None else show(measure, row.std)
+            interval = " to ".join(show(measure, end) for end in row.interval or ())
+            baseline = "" if row.baseline is None else show(measure, row.baseline)
+            gain = "" if row.gain is None else f"{row.gain:+.3g}"
+            gain_interval = " to ".join(f"{end:+.3g}" for end in row.gain_interval or ())
+            mean = show(measure, row.mean)
+            lines.append([title, row.run, str(row.seeds), mean, std, interval, baseline, gain, gain_interval, verdict])
             title = ""  # said once
     return lines
 

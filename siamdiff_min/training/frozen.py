@@ -110,15 +110,11 @@ def fit_head(
     ranks.all_gather([])  # the others wait until it is there
 
     # One split: the heads are applied to others.
-    def predictions(output: np.ndarray) -> np.ndarray:
-        values = task.to_prediction(torch.from_numpy(output).to(ranks.device))
-        return values.double().cpu().numpy()
-
     if not config.folds:
         test = datasets["test"]
         found = joined([results.predict(task, test, config, ranks)], [test])
         features = of_floor(config, task, test, ranks).prediction
-        return replace(found, floor=replace(found, prediction=predictions(floor(features))))
+        return replace(found, floor=replace(found, prediction=verdict.predictions_of(task, floor(features))))
 
     # Folds: outputs for all rows by heads of other folds; and the same for labels that mean nothing.
     found = []
@@ -127,7 +123,7 @@ def fit_head(
         found.append(
             replace(
                 rows,
-                prediction=predictions(outputs),
+                prediction=verdict.predictions_of(task, outputs),
                 fold=fold,
                 own_baseline=verdict.baseline_of_folds(task, rows.target, fold),
                 dealt=verdict.deal_folds(task, features, y, groups, config.folds, len(classes)),

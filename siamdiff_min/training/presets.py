@@ -48,6 +48,7 @@ TABLE_6 = {  # task -> level -> settings; Adam with lr 1e-4 throughout
 USUAL = {"task": "psr", "seeds": [0], "encoder": "gearnet", "preset": "paper"}
 EPOCHS = {"paper": [25, 25], "official": [25, 50]}  # of stages 1 and 2 (differences.md, row 2); without stages 50
 OFFICIAL_EPOCHS = {"res": {"epochs": [5]}}  # as the released code (differences.md, row 22)
+OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong way round (differences.md, row 21)
 MAX_RESIDUES = {("msp", "atom"): 400}  # nearest to the mutation
 SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny" takes 5 to 7 minutes on 2 cores
     ("tiny", "atom"): {"batch_size": 2, "epochs": [5, 6], "lr": 2e-3},

@@ -158,6 +158,7 @@ class Late:
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody tells how long another process has computed")
 def test_a_process_that_gets_little_cpu_is_waited_for_and_one_that_hangs_is_not(monkeypatch, capfd):
     monkeypatch.setattr(loader, "PATIENCE", 0.2)
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.5)  # seconds to wait for one that hangs
     (batch,) = loader.load_batches(Late(), [["works"]], Namespace(num_workers=1), CPU)
     assert len(batch) == 1
     assert capfd.readouterr().err.count("waiting     for the data: this machine is busy") == 1
