@@ -118,7 +118,7 @@ def read_table(
     if unread:
         notes.insert(0, f"columns that are not read: {', '.join(unread)}")
     if not keep_repeats:
-        labelled, averaged = _merge_repeats(path, labelled, unread)
+        labelled, averaged = _merge_repeats(path, labelled, unread, kind)
         notes += averaged
     options = {}
     if value_column:
@@ -190,10 +190,11 @@ def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, st
     return Row(number, name, cell.get("chain", ""), place, letter, SPLIT_OF[split], value, cell.get("family", ""))
 
 
-def _merge_repeats(path, rows: Sequence[Row], unread: Sequence[str]) -> tuple[list[Row], list[str]]:
+def _merge_repeats(path, rows: Sequence[Row], unread: Sequence[str], kind: str) -> tuple[list[Row], list[str]]:
     """One row for each structure or residue, in place of several the mean of their numbers; a note.
 
-    Raises StructureError if repeats have different classes or splits, or a column that is not read may tell them apart.
+    Raises StructureError if repeats have different classes or splits, if they are 0 and 1, or if a column that is not
+    read may tell them apart.
     """
     together = defaultdict(list)
     for row in rows:
@@ -223,6 +224,11 @@ def _merge_repeats(path, rows: Sequence[Row], unread: Sequence[str]) -> tuple[li
                     path, "malformed table", f"{other}, like row {same[0].number}, but says otherwise: keep one"
                 )
         value = same[0].value if alike else _mean([row.value for row in same])
+        if kind == "binary" and any(0 < x < 1 for x in np.ravel(value)):
+            both = ", ".join(str(row.number) for row in same[:5])
+            of = f"{same[0].name:.100} {same[0].place}".rstrip()
+            reason = f"{of} is 0 and 1, in rows {both}: keep one, or --kind regression to learn the mean"
+            raise StructureError(path, "malformed table", reason)
         merged.append(replace(same[0], value=value))
     count = sum(map(len, repeated))
     return merged, [f"{count} rows are repeats, of {len(repeated)} structures or residues: their mean is taken"]
