@@ -122,6 +122,8 @@ def against_baseline(task: Task, shares: Mapping, means: Mapping, baseline: Mapp
         if name not in baseline or task.direction(name) is None:
             continue
         gain = means[name] - baseline[name]
+        if not np.isfinite(gain):  # all values are alike
+            continue
         if task.direction(name) == "min":
             gain = -gain
         found[name] = side(good <= chance.LEVEL and gain > 0, bad <= chance.LEVEL and gain < 0)
