@@ -12,6 +12,7 @@ best.pt and predictions.tsv; siamdiff report OUT draws them.
 """
 
 import hashlib
+import math
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ import torch
 from torch.utils.data import Subset
 
 from . import __version__
+from .downstream import chance
 from .downstream.tasks import TASKS, Classes, Task
 from .encoders import weights
 from .files import ConfigError, checksum
@@ -200,9 +202,13 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Labe
         # A head that says little but its mean says less for a fold of high values. Of 20 random values rho is -.55 with
         # 20 folds, -.2 with 10, -.07 with 5.
         low = {"regression": "Spearman's rho and Pearson's r", "binary": "AUROC"}.get(data.options["kind"], "scores")
+
+        # For a verdict labels are dealt out within folds: too few ways to do so, and none is rare.
+        ways = math.prod(math.factorial((size + k) // config.folds) for k in range(config.folds))
+        unsaid = ", and nothing can be called better than the baseline" if ways < 1 / chance.LEVEL else ""
         warnings.append(
-            f"{config.folds} folds of {size} different structures: with fewer than 4 in a fold {low} come out too low. "
-            f"Take --folds {max(2, size // 4)}"
+            f"{config.folds} folds of {size} different structures: with fewer than 4 in a fold {low} come out too low"
+            f"{unsaid}. Take --folds {max(2, size // 4)}. Copies and families count once"
         )
     if config.level == "atom" and data.options and not config.features:
         carbons = [alpha_carbons_alone(x.store) for x in datasets.values()]
@@ -256,6 +262,8 @@ def build_task(config: Namespace, data: LabelledData, datasets: dict[str, Sample
     split = "test" if config.folds else "train"
     if split in datasets:
         targets = datasets[split].targets()
+        if data.options and not config.freeze and not config.eval_only:
+            frozen.check_different(task, targets)
         task.fit(targets, config.size)
         task.known["answer"] = task.baseline(targets) if len(targets) else None
 

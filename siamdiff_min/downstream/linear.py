@@ -85,7 +85,8 @@ def folds_of(y: np.ndarray, groups: np.ndarray, folds: int) -> np.ndarray:
     _, first_row, group = np.unique(groups, return_index=True, return_inverse=True)
     count = len(first_row)
     if count < folds:
-        raise ValueError(f"{folds} folds need as many different structures with a value, there are {count}")
+        need = f"{folds} folds need as many different structures with a value, there are {count}"
+        raise ValueError(f"{need} (copies and families count once)")
 
     # The groups from the lowest value to the highest, equal ones by chance.
     random = np.random.default_rng(0)

@@ -117,7 +117,7 @@ def read_table(
         if unread:
             notes.insert(0, f"columns that are not read: {', '.join(unread)}")
         if not keep_repeats:
-            labelled, averaged = _merge_repeats(labelled, unread)
+            labelled, averaged = _merge_repeats(labelled, unread, kind)
             notes += averaged
     options = {}
     if value_column:
@@ -189,10 +189,11 @@ def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, st
     return Row(number, name, cell.get("chain", ""), place, letter, SPLIT_OF[split], value, cell.get("family", ""))
 
 
-def _merge_repeats(rows: Sequence[Row], unread: Sequence[str]) -> tuple[list[Row], list[str]]:
+def _merge_repeats(rows: Sequence[Row], unread: Sequence[str], kind: str) -> tuple[list[Row], list[str]]:
     """One row for each structure or residue, in place of several the mean of their numbers; a note.
 
-    Raises ValueError if repeats have different classes or splits, or a column that is not read may tell them apart.
+    Raises ValueError if repeats have different classes or splits, if they are 0 and 1, or if a column that is not read
+    may tell them apart.
     """
     together = defaultdict(list)
     for row in rows:
@@ -220,6 +221,10 @@ def _merge_repeats(rows: Sequence[Row], unread: Sequence[str]) -> tuple[list[Row
                 other = f"row {row.number} is of {row.name:.100} {row.place}".rstrip()
                 raise ValueError(f"{other}, like row {same[0].number}, but says otherwise: keep one")
         value = same[0].value if alike else _mean([row.value for row in same])
+        if kind == "binary" and any(0 < x < 1 for x in np.ravel(value)):
+            both = ", ".join(str(row.number) for row in same[:5])
+            of = f"{same[0].name:.100} {same[0].place}".rstrip()
+            raise ValueError(f"{of} is 0 and 1, in rows {both}: keep one, or --kind regression to learn the mean")
         merged.append(replace(same[0], value=value))
     count = sum(map(len, repeated))
     return merged, [f"{count} rows are repeats, of {len(repeated)} structures or residues: their mean is taken"]

@@ -185,6 +185,12 @@ def read_classes(
     gaps = len(column) - len(there)
     if gaps:
         notes.append(f"{gaps} of {len(column)} rows have no class")
+    written = {}  # class in small letters -> as it is written
+    for name in count:
+        written.setdefault(squeezed(name), []).append(name)
+    for names in written.values():
+        if len(names) > 1:
+            notes.append(f"{first_three(names)} are different classes: are they meant to be?")
     once = [*count.values()].count(1)
     if once > len(count) / 2:
         notes.append(f"{once} of {len(count)} classes are named once: is this the right column?")

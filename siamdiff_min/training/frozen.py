@@ -161,8 +161,8 @@ def check_different(task: Task, target: np.ndarray) -> None:
         known = np.unique(values[~np.isnan(values)])
         if len(known) == 1 and task.options["kind"] != "labels":
             what = f"all values of {name}" if name else "all values"
-            help = "Label the others 0, for instance the residues that do not bind"
-            raise ConfigError(f"{what} are {known[0]:g}: there is nothing to tell apart. {help}")
+            help = ". Label the others 0, for instance the residues that do not bind" if known[0] == 1 else ""
+            raise ConfigError(f"{what} are {known[0]:g}: there is nothing to tell apart{help}")
 
 
 # ---- vectors of a user's own -----------------------------------------------------------------------------------------

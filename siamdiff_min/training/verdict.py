@@ -128,6 +128,8 @@ def against_baseline(task: Task, shares: Mapping, means: Mapping, baseline: Mapp
         if name not in baseline or task.direction(name) is None:
             continue
         gain = means[name] - baseline[name]
+        if not np.isfinite(gain):  # all values are alike
+            continue
         side = wording.side(name, [gain, gain], {name: task.direction(name)})
         share = bad if side == "worse than" else good
         found[name] = side if share <= chance.LEVEL else "not told apart from"

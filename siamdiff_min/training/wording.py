@@ -89,6 +89,11 @@ def verdict(results: Mapping) -> str:
     """The verdict on a table by the measure that decides, in a sentence; "" if there is none."""
     measure = results.get("options", {}).get("metric")
     of_baseline = results.get("verdict", {}).get(measure)
+    if measure and results.get("no_interval"):
+        return "too few samples to tell the model from the baseline"
+    value = results["mean"].get(measure, 0) if "verdict" in results else 0
+    if value is None or math.isnan(value):
+        return f"{measure} cannot be measured: all values of the test split are the same"
     if not of_baseline:
         return ""
     words = f"by {measure} {of_baseline} the baseline"
@@ -101,7 +106,7 @@ def verdict(results: Mapping) -> str:
 def doubt(results: Mapping) -> str:
     """What to say beside predictions of a model that is not better than the baseline and the floor; "" if it is."""
     sentence = verdict(results)
-    return sentence if "not told apart" in sentence or "worse" in sentence else ""
+    return sentence if "better than" not in sentence or "not told apart" in sentence or "worse" in sentence else ""
 
 
 # ---- all measures ----------------------------------------------------------------------------------------------------
@@ -133,7 +138,7 @@ def counted(results: Mapping) -> tuple[str, str]:
     if counts.get("structures", samples) != samples:
         words += f" of {counts['structures']} structures"
     if "sequences" in counts:
-        words += f" of {counts['sequences']} sequences"
+        words += f" of {counts['sequences']} sequences or families"
     if "positives" in counts:
         words += f", {counts['positives']} positive"
 

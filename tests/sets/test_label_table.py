@@ -217,6 +217,15 @@ def test_repeats_are_averaged_and_counted(tmp_path):
     assert [(row.name, row.value) for row in same.rows] == [("a", "yes"), ("b", "no")]
     with pytest.raises(StructureError, match="row 4 is of a, like row 2, but says otherwise: keep one"):
         read(tmp_path, "name,value\na,yes\nb,no\na,no\n")
+    with pytest.raises(StructureError, match="a is 0 and 1, in rows 2, 4: keep one, or --kind regression"):
+        read(tmp_path, "name,value\na,1\nb,0\na,0\n")
+    yes = read(tmp_path, "name,x,y\na,1,\nb,0,0\na,1,1\n", value_column=["x", "y"])
+    assert yes.kind == "binary" and [row.value for row in yes.rows] == [[1, 1], [0, 0]]
+
+
+def test_classes_that_differ_in_their_case_are_named(tmp_path):
+    table = read(tmp_path, "name,value\na,No\nb,yes\nc,no\nd,no\ne,yes\nf,No\n")
+    assert table.notes == ["No, no are different classes: are they meant to be?"]
 
 
 @pytest.mark.parametrize(

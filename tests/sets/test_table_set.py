@@ -460,8 +460,16 @@ def test_vectors_of_ones_own_and_values_that_say_nothing(lab, monkeypatch, capsy
     with pytest.raises(ConfigError, match="takes the place of the encoder: with --freeze alone"):
         finetune.main([*data, "--labels", "own.csv", "--features", "few.npz", "--init-from", "siamdiff-residue"])
     Path("ones.csv").write_text("name,value\n" + "".join(f"p{i},1\n" for i in range(12)))
-    with pytest.raises(ConfigError, match="all values are 1: there is nothing to tell apart"):
+    with pytest.raises(ConfigError, match=r"all values are 1: there is nothing to tell apart\. Label the others 0"):
         finetune.main([*data, "--labels", "ones.csv", "--features", "vectors.npz", "--out", "ones"])
+    trained = ["--task", "table", "--data", "files", "--labels", "ones.csv", "--size", "tiny", "--level", "residue"]
+    with pytest.raises(ConfigError, match="all values are 1: there is nothing to tell apart"):
+        finetune.main([*trained, *QUICK, "--out", "ones"])
+    Path("alone.csv").write_text("name,value\n" + "".join(f"p{i},{values[i]}\n" for i in range(12)))
+    finetune.main([*data, "--labels", "alone.csv", "--features", "vectors.npz", "--out", "alone", "--folds", "12"])
+    assert "come out too low, and nothing can be called better than the baseline. Take --folds 3" in (
+        capsys.readouterr().out
+    )
 
 
 # ---- the recipe, as printed ------------------------------------------------------------------------------------------

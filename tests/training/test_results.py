@@ -11,7 +11,7 @@ from siamdiff_min.downstream import metrics
 from siamdiff_min.downstream.tasks import TASKS, table_task
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.sets.samples import SAMPLES
-from siamdiff_min.training import results, verdict
+from siamdiff_min.training import results, verdict, wording
 
 pytestmark = pytest.mark.usefixtures("few_draws")
 
@@ -179,6 +179,24 @@ def test_better_than_the_baseline_and_the_floor(tmp_path):
     assert noise["verdict"]["rmse"] == noise["floor"]["verdict"]["rmse"] == "not told apart from"
     turned = table_of(tmp_path, target, -good)
     assert {*turned["verdict"].values()} == {"worse than"} and "floor" not in turned
+
+
+def test_what_cannot_be_told_is_no_verdict_and_said_beside_predictions(tmp_path):
+    """Two positives; a test split of one class, whose AUROC is not defined."""
+    few = table_of(tmp_path, np.repeat([1.0, 0.0], [2, 38]), RNG.random(40), kind="binary")
+    assert "verdict     too few samples to tell the model from the baseline" in few["said"].splitlines()
+    assert "too few samples" in wording.doubt(few)
+
+    task = table_task(ENCODER, 2, kind="classes", metric="auroc")
+    task.known = {"answer": task.baseline(np.repeat([0, 1], 20))}
+    names = [str(i) for i in range(20)]
+    share = RNG.random(20)
+    tested = results.Predictions(names, names, np.zeros(20), np.column_stack([share, 1 - share]), names)
+    said = results.write_results(tmp_path / "results.json", Namespace(device="cpu"), task, {0: tested}, {})
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert "auroc" not in found["verdict"] and "accuracy" in found["verdict"]
+    assert wording.doubt(found) == "auroc cannot be measured: all values of the test split are the same"
+    assert f"verdict     {wording.doubt(found)}" in said.splitlines()
 
 
 def test_copies_are_drawn_and_dealt_out_together(tmp_path):
