@@ -1,8 +1,6 @@
-"""Helpers shared by the tests: the fixtures made with the official implementation, random rigid motions, a small EC
-set."""
+"""What many tests are given: arrays of the official implementation, real structures, rigid motions, a small EC set."""
 
 import os
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -25,7 +23,6 @@ GOLDEN = Path(__file__).parent / "golden"
 if "PYTEST_XDIST_WORKER" in os.environ:  # several threads in each of several processes would wait for one another
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start
     torch.set_num_threads(1)
-needs_filters = pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="this Python unpacks no archives")
 ENZYMES = ("1.1.1.-", "2.7.11.1", "3.4.21.5")
 
 
@@ -233,13 +230,6 @@ def near_zero_relus(monkeypatch):
 def few_draws(monkeypatch):
     """Intervals from 200 draws in place of 1,000, for tests that do not look at their ends."""
     monkeypatch.setattr(results, "MOST_DRAWS", 200)
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory) -> Path:
-    """A folder that all processes of one run of the tests have in common."""
-    own = tmp_path_factory.getbasetemp()
-    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")

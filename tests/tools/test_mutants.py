@@ -4,6 +4,7 @@ as the page prints it.
 
 import csv
 import importlib
+import os
 import re
 import shutil
 from collections import Counter
@@ -47,11 +48,12 @@ with (ROOT / "examples" / "protein_g.csv").open() as _file:
 
 
 @pytest.fixture(scope="session")
-def kept(shared) -> Path:
-    """The log-odds of the example: ten seconds, once for all processes."""
-    path = shared / "log-odds.npz"
+def kept(tmp_path_factory) -> Path:
+    """The log-odds of the example: ten seconds, once for all processes of pytest."""
+    own = tmp_path_factory.getbasetemp()
+    path = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "log-odds.npz"
     structure = siamdiff_min.read_structure(EXAMPLE)
-    with lock(shared / "log-odds.lock"):
+    with lock(path.with_suffix(".lock")):
         known_features(structure, Positions.of(structure, None).residues, path)
     return path
 
