@@ -228,8 +228,8 @@ def near_zero_relus(monkeypatch):
 
 @pytest.fixture
 def few_draws(monkeypatch):
-    """Intervals from 200 draws in place of 1,000, for tests that do not look at their ends."""
-    monkeypatch.setattr(results, "MOST_DRAWS", 200)
+    """Intervals from 60 draws in place of 1,000, for tests that do not look at their ends."""
+    monkeypatch.setattr(results, "MOST_DRAWS", 60)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,10 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.sets.samples import SAMPLES
 from siamdiff_min.training import results, verdict, wording
 
-pytestmark = pytest.mark.usefixtures("few_draws")
+
+@pytest.fixture(autouse=True)
+def _draws(monkeypatch):
+    monkeypatch.setattr(results, "MOST_DRAWS", 200)
 
 
 ENCODER = ENCODERS["gearnet"]("residue", "tiny")
