@@ -2,22 +2,18 @@
 
 In Python, `siamdiff_min.load_encoder("siamdiff-residue").embed("1abc.cif.gz")`. An encoder is one of those of the
 package, or any file with the weights of one: encoder.pt, a checkpoint, a fine-tuned model, a released file.
-`embedder.py` computes; here are the command, its processes and its files.
+`embedder.py` computes, `vector_files.py` writes; here are the command and its processes.
 """
 
 import argparse
-import base64
 import contextlib
 import hashlib
 import itertools
-import json
-import math
 import os
 import sys
-import tempfile
 import time
 from argparse import Namespace
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
@@ -34,16 +30,14 @@ from ..files import (
     UnwantedError,
     checksum,
     import_plugins,
-    lock,
     printable,
-    writing,
 )
 from ..machine import choose_device, cores, keep_few_plans, keep_freed_memory, progress
 from ..reading.pool import is_in_part, read_all, read_source
 from ..reading.sources import Source, structure_files
 from ..reading.structure import Structure
 from .embedder import INCLUDE, Embedder, Embedding, count_reasons, nothing_in
-from .vector_files import check_out, write_table
+from .vector_files import Kept, check_out, write_table
 
 GROUP = 128  # structures that a GPU sorts into batches
 TIMED = 3  # structures from which a dry run estimates the time: a small, a middle and a large one
@@ -109,92 +103,6 @@ def embed_sources(job: Job, sources: Sequence[Source], processes: int) -> Iterat
         for first in range(0, len(sources), GROUP):
             group = sources[first : first + GROUP]
             yield from job.embed(group, [*itertools.islice(structures, len(group))])
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
-class Kept:
-    """What a command has embedded so far: a file beside OUT, with a line of JSON for each of its structures.
-
-    An interrupted command goes on after the last whole line. The first line tells commands apart: it is a hash of all
-    that decides on the vectors.
-    """
-
-    def __init__(self, out: Path):
-        self.path = out.with_name(f"{out.name}.siamdiff-part")
-        self.done = 0  # structures
-
-    @contextlib.contextmanager
-    def open(self, command: str) -> Iterator[None]:
-        """Keep other commands away, which get a SiamDiffError. Lines of another command are removed."""
-        with lock(self.path, f"another siamdiff embed writes to {self.path}: wait for its end") as self.file:
-            try:
-                with writing(self.path):
-                    first = f"{command}\n".encode()
-                    self.file.seek(0)
-                    ours = self.file.readline() == first
-                    whole = [len(line) for line in self.file if line.endswith(b"\n")] if ours else []
-                    self.file.truncate(len(first) + sum(whole) if ours else 0)
-                    if not ours:
-                        self.file.write(first)
-                    self.done = len(whole)
-                yield
-            finally:
-                if not self.done:
-                    with writing(self.path):
-                        self.path.unlink(missing_ok=True)
-
-    def add(self, found: Sequence[Embedding | StructureError], include: Sequence[str]) -> None:
-        """Write the line of a structure, from all it gave. Raises WriteError."""
-        line = []
-        for e in found:
-            if isinstance(e, StructureError):
-                line.append({"error": e.args, "unwanted": isinstance(e, UnwantedError)})
-                continue
-            untold = e.plddt is not None and math.isnan(e.plddt)
-            row = {"id": [e.id], "incomplete": [e.incomplete], "untold": [untold and not line]}  # once for a file
-            if {"per_residue", "per_atom"} & {*include}:
-                row |= {"residue_chain": e.chain, "residue_number": e.residue_number.tolist()}
-                row |= {"residue_type": [*e.sequence], "residue_insertion_code": e.insertion_code}
-                row["residue_plddt"] = e.residue_plddt.tolist()
-                row["residue_offset"] = [len(e.sequence)]
-            if "per_atom" in include:
-                row |= {"atom_name": e.atom_name, "atom_residue": e.atom_residue.tolist()}
-                row["atom_offset"] = [len(e.atom_name)]
-            line.append(row | {name: base64.b64encode(getattr(e, name)).decode() for name in include})
-        with writing(self.path):
-            self.file.write(json.dumps(line).encode() + b"\n")
-            self.file.flush()
-        self.done += 1
-
-    def read(self, include: Sequence[str], width: int, files: contextlib.ExitStack) -> tuple[dict, list]:
-        """All columns, and all errors. Vectors lie in nameless files, which `files` closes, and not in memory.
-
-        Structure i has the rows `residue_offset[i]` to `residue_offset[i + 1]` of `per_residue`, and so on for
-        `per_atom`. Raises WriteError.
-        """
-        columns, errors = defaultdict(list), []
-        with writing(self.path):
-            nameless = partial(tempfile.TemporaryFile, dir=self.path.parent)
-            vectors = {name: files.enter_context(nameless()) for name in include}
-            self.file.seek(0)
-            next(self.file)
-            for row in (row for line in self.file for row in json.loads(line)):
-                if "error" in row:
-                    errors.append((UnwantedError if row["unwanted"] else StructureError)(*row["error"]))
-                    continue
-                for name, values in row.items():
-                    if name in vectors:
-                        vectors[name].write(base64.b64decode(values))
-                    else:
-                        columns[name].append(np.array(values))
-            arrays = {name: np.concatenate(values) for name, values in columns.items()}
-            arrays |= {name: np.append(0, x.cumsum()) for name, x in arrays.items() if name.endswith("_offset")}
-            for name, file in vectors.items() if arrays else ():
-                file.flush()
-                arrays[name] = np.memmap(file, np.float32, "r").reshape(-1, width)
-        return arrays, errors
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
