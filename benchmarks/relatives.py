@@ -1,15 +1,20 @@
 """Is the most similar chain a relative? Mean vectors of encoders, of random weights, and of what has no network.
 
     python -m benchmarks.relatives FOLDER TABLE siamdiff-residue random composition --states states.npz --batch OTHER
+    python -m benchmarks.relatives FOLDER TABLE siamdiff-residue --tails AF-P36508.pdb AF-Q96HM7.pdb
 
 FOLDER holds PDB files, TABLE (tab separated) has their columns `id` and `cluster`. For every chain that shares its
 cluster with another one, the nearest other mean vector (cosine, each number standardised over all chains) should be of
 the same cluster. `random` is the network of siamdiff-residue as it is built, and with the statistics of batch norm
 measured on the files in OTHER. `states.npz` holds an integer array of 3Di states (0 to 19) for every id, as mini3di
 writes them; the floor is the share of each state, and of each pair along the chain.
+
+`--tails` has predicted structures. Their stretches of low pLDDT are put behind every other chain, as in a prediction,
+and three means are compared: of all residues, of the chain's own in the whole, and of the chain without a tail.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +50,49 @@ def random_network(seed: int, batch: list[Protein]) -> Encoder:
     return encoder.eval()
 
 
+def disordered(path: Path) -> list[Protein]:
+    """The stretches of a predicted structure, of 30 residues or more, with a pLDDT below 50."""
+    structure = read_structure(path)
+    low = np.pad(structure.residue_plddt < 50, 1).astype(int)
+    starts, ends = np.flatnonzero(np.diff(low) == 1), np.flatnonzero(np.diff(low) == -1)
+    return [structure.protein.crop(int(a), int(b - a)) for a, b in zip(starts, ends) if b - a >= 30]
+
+
+def with_tail(protein: Protein, tails: list[Protein], generator: np.random.Generator) -> Protein:
+    """The chain, and behind it a tail of up to 0.3 to 0.8 of its length, in the one of 40 directions with most room."""
+    tail = tails[generator.integers(len(tails))]
+    tail = tail.crop(0, int(protein.num_residues * generator.uniform(0.3, 0.8)))
+    carbons = protein.alpha_carbons().pos
+    out = carbons[-1] - carbons.mean(0)
+    first = carbons[-1] + 3.8 * out / out.norm()  # angstrom, from CA to CA
+    best = None
+    for _ in range(40):
+        turn, _ = np.linalg.qr(generator.normal(size=(3, 3)))
+        turn *= np.sign(np.linalg.det(turn))
+        pos = (tail.pos - tail.alpha_carbons().pos[0]) @ torch.from_numpy(turn).float() + first
+        placed = replace(tail, pos=pos)
+        touching = int((torch.cdist(placed.alpha_carbons().pos, carbons) < 6).sum())
+        if best is None or touching < best[0]:
+            best = touching, placed
+    index = tail.residue_index - tail.residue_index[0] + protein.residue_index[-1] + 1
+    both = Protein.pack([protein, replace(best[1], chain=torch.zeros_like(tail.chain), residue_index=index)])
+    return replace(both, residue_protein=torch.zeros_like(both.residue_protein), num_proteins=1)
+
+
+@torch.inference_mode()
+def means_with_tails(encoder: Encoder, proteins: list[Protein], tails: list[Protein]) -> dict[str, np.ndarray]:
+    """Means (K, d) over all residues, over those of the chain in the whole, and of the chain alone."""
+    generator = np.random.default_rng(0)
+    found = {"all residues": [], "the chain's residues": [], "no tails": []}
+    for k, protein in enumerate(proteins):
+        whole = protein if k % 2 else with_tail(protein, tails, generator)
+        vectors = encoder(whole).residue.double()
+        found["all residues"].append(vectors.mean(0))
+        found["the chain's residues"].append(vectors[: protein.num_residues].mean(0))
+        found["no tails"].append(encoder(protein).residue.double().mean(0))
+    return {label: torch.stack(rows).numpy() for label, rows in found.items()}
+
+
 def shares(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of each state (20,), and of each pair of states along the chain (400,)."""
     pairs = states[:-1] * STATES + states[1:]
@@ -60,6 +108,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("rows", nargs="+", help="names of encoders, random, or composition")
     parser.add_argument("--states", type=Path)
     parser.add_argument("--batch", type=Path)
+    parser.add_argument("--tails", type=Path, nargs="+", default=[])
     args = parser.parse_args(argv)
 
     # The chains, and the cluster of each.
@@ -83,6 +132,10 @@ def main(argv: list[str] | None = None) -> None:
             for seed in range(SEEDS if batch else 0):
                 vectors = mean_vectors(random_network(seed, batch), proteins)
                 show(f"random weights, batch norm measured, draw {seed}", vectors)
+        elif args.tails:
+            tails = [stretch for path in args.tails for stretch in disordered(path)]
+            for label, vectors in means_with_tails(load_encoder(name, "cpu"), proteins, tails).items():
+                show(f"{name}, {label}", vectors)
         else:
             show(name, mean_vectors(load_encoder(name, "cpu"), proteins))
     if args.states:

@@ -253,7 +253,7 @@ def run_recipe(name: str) -> dict:
 
 def test_recipes_in_python_run_as_printed(folder, monkeypatch, capsys):
     """All but torch.compile's, with stand-ins for what is not installed."""
-    expected = {"board", "chains", "compiled", "curve", "frames", "hub", "loop", "mdtraj_frames"}
+    expected = {"board", "chains", "compiled", "confident", "curve", "frames", "hub", "loop", "mdtraj_frames"}
     assert {name.removesuffix(".py") for name in RECIPES} == expected | OTHER_LIBRARIES.keys()
     run_recipe("loop.py")
     mine, start = siamdiff_min.load_encoder("mine.pt", "cpu"), siamdiff_min.load_encoder("siamdiff-residue", "cpu")
@@ -264,6 +264,16 @@ def test_recipes_in_python_run_as_printed(folder, monkeypatch, capsys):
     with torch.inference_mode():
         alone = made["encoder"](replace(made["protein"], pos=made["frames"][3])).residue
     assert made["per_frame"].shape == (10, *alone.shape) and torch.allclose(made["per_frame"][3], alone, atol=1e-4)
+
+    text = gzip.decompress(Path("1abc.cif.gz").read_bytes()).decode()
+    low = [f"{x[:60]} {90 - 60 * (x[25] == '3')}.00{x[66:]}" for x in text.splitlines() if x[:4] == "ATOM"]
+    Path("1abc.cif.gz").write_bytes(
+        gzip.compress("\n".join(low).encode())
+    )  # a prediction with unsure residues 3, 13, ...
+    made = run_recipe("confident.py")
+    number = made["embedding"].residue_number
+    assert made["confident"].tolist() == [k % 10 != 3 for k in number] and not made["confident"].all()
+    assert np.allclose(made["mean"], made["embedding"].per_residue[number % 10 != 3].mean(0))
 
     protein = siamdiff_min.bundled("1FFW").protein
     monkeypatch.setitem(sys.modules, "mdtraj", stand_in_mdtraj(protein))
@@ -310,19 +320,29 @@ start = siamdiff_min.load_encoder("siamdiff-residue", "cpu").state_dict()
 assert not torch.equal(saved["layers.0.batch_norm.running_mean"], start["layers.0.batch_norm.running_mean"])
 """),
     "accelerated": (["accelerate"], """
-saved = siamdiff_min.load_encoder("mine.pt", "cpu").state_dict()
-start = siamdiff_min.load_encoder("siamdiff-residue", "cpu").state_dict()
-assert saved.keys() == start.keys()
-assert not torch.equal(saved["layers.0.linear.weight"], start["layers.0.linear.weight"])
+assert accelerator.num_processes == 2
+if accelerator.is_main_process:
+    saved = siamdiff_min.load_encoder("mine.pt", "cpu").state_dict()
+    start = siamdiff_min.load_encoder("siamdiff-residue", "cpu").state_dict()
+    assert saved.keys() == start.keys()
+    assert not torch.equal(saved["layers.0.linear.weight"], start["layers.0.linear.weight"])
 """),
     "exported": ([], """
 assert torch.allclose(program.module()(protein, graph).residue, encoder(protein, graph).residue, atol=1e-4)
+"""),
+    "sharded": ([], """
+if rank == 0:
+    saved = siamdiff_min.load_encoder("mine.pt", "cpu").state_dict()
+    start = siamdiff_min.load_encoder("siamdiff-residue", "cpu").state_dict()
+    assert saved.keys() == start.keys()
+    assert not torch.equal(saved["layers.0.linear.weight"], start["layers.0.linear.weight"])
 """),
     "vectors": (["faiss", "anndata"], """
 assert rows[0, 0] == 0 and abs(cosines[0, 0] - 1) < 1e-5
 assert np.array_equal(anndata.read_h5ad("embeddings.h5ad").X, vectors)
 """),
 }  # fmt: skip
+TWO_PROCESSES = ("accelerated", "sharded")
 
 
 @pytest.mark.full
@@ -338,6 +358,8 @@ def test_recipes_with_other_libraries_run_as_printed(name, folder):
     Path("recipe.py").write_text(RECIPES[f"{name}.py"] + check)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "recipe.py"]
+    if name in TWO_PROCESSES:
+        command[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr[-2000:]
 

@@ -2,7 +2,7 @@
 
 In Python, `siamdiff_min.load_encoder("siamdiff-residue").embed("1abc.cif.gz")`. An encoder is one of those of the
 package, or any file with the weights of one: encoder.pt, a checkpoint, a fine-tuned model, a released file.
-`embedder.py` computes; here are the command, its processes and its files.
+`embedder.py` computes, `vector_files.py` writes; here are the command and its processes.
 """
 
 import argparse

@@ -1,7 +1,4 @@
-"""The files of vectors that `siamdiff embed` writes: .npz, or .csv of the means or of the residues.
-
-And beside them the file from which an interrupted command goes on.
-"""
+"""The files that `siamdiff embed` writes: .npz, or .csv of means or residues; and what it keeps until then."""
 
 import base64
 import contextlib
@@ -66,6 +63,9 @@ def check_out(out: Path, include: Sequence[str]) -> None:
                 ours = {"id", "failed", "failed_reason"} <= {*arrays.files}
     if not ours:
         raise ConfigError(f"--out {out} exists and holds no vectors of siamdiff embed, so it is not replaced")
+
+
+# ---- until then ------------------------------------------------------------------------------------------------------
 
 
 class Kept:
