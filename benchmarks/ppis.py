@@ -25,7 +25,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.model_selection import GroupKFold
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks.families import families
+from benchmarks.alike import families
 from benchmarks.kept import kept, rows_of
 from benchmarks.probe import Item, load, save, short
 from siamdiff_min.files import console

@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale entries           # 1,000 to 1,000,000 entries, by linking shards
     python -m benchmarks.scale run               # a run on a million entries, up to its third step
-    python -m benchmarks.scale build             # from a tar of fragments, as AlphaFold DB has them
+    python -m benchmarks.scale build             # from archives of fragments, as AlphaFold DB has them; trains on them
     python -m benchmarks.scale res FOLDER        # an ATOM3D set with its items again and again under new ids
 
 CPU seconds, and memory that no other process shares (`Anonymous` of Linux), or of the whole process where it says peak.
@@ -33,13 +33,14 @@ import torch
 from benchmarks.pdb import write_pdb
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.crops import Crops, split
-from siamdiff_min.reading.shards import content_hash, pack_shard, sequence_hashes, shard_file
+from siamdiff_min.reading.shards import ATOM, RESIDUE, content_hash, pack_shard, sequence_hashes, shard_file
 from siamdiff_min.reading.store import FORMAT, META, SHARD, ProteinStore, open_store
 from siamdiff_min.reading.structure import Structure
 from siamdiff_min.training.batches import epoch_batches
 
 SIZES = 1_000, 5_000, 20_000, 100_000, 1_000_000
-CROPS = 4_000  # drawn by each process to warm up, then as many to measure
+ARCHIVE = 5_000  # members of an archive; AlphaFold DB has one for a proteome
+CROPS = 4_000  # drawn by each process before and after it has mapped every shard
 
 
 def fragments(count: int) -> list[Protein]:
@@ -95,12 +96,14 @@ def timed(work: Callable):
 
 
 def read_crops(crops: Crops, seed: int, answers) -> None:
-    """In a process of its own: draw crops to warm up, then as many others. Sends CPU seconds of both, and memory."""
+    """In a process of its own: draw crops, and others once each shard is mapped. Sends CPU seconds, and memory."""
     random = np.random.default_rng(seed)
     torch.set_num_threads(1)
     before = dirty()
     taken = []
     for epoch in range(2):
+        for row in range(0, len(crops), SHARD) if epoch else ():
+            crops[0, row]
         rows = random.integers(len(crops), size=CROPS)
         begin = time.process_time()
         for row in rows.tolist():
@@ -160,90 +163,126 @@ def proportional(processes: list[int]) -> float:
     return total / 1e3
 
 
+def train(data: Path, folder: Path, steps: int) -> tuple[float, float]:
+    """CPU seconds and most memory, in MB, of all processes of a small training with two workers."""
+    options = f"--size tiny --level residue --device cpu --batch-size 8 --max-steps {steps} --num-workers 2"
+    command = [sys.executable, "-m", "siamdiff_min", "train", "--data", data, *options.split()]
+    command += ["--valid-fraction", "0", "--threads", "1", "--out", folder / "run"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    most = 0.0
+    while child.poll() is None:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one of them ended meanwhile
+            most = max(most, proportional(family(child.pid)))
+        time.sleep(0.2)
+    if child.returncode:
+        raise SystemExit(f"{command} ended with {child.returncode}")
+    shutil.rmtree(folder / "run")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, most
+
+
 def run(args: argparse.Namespace) -> None:
-    """Three steps with two workers; CPU seconds and most memory of all processes together, less those of 1,000."""
-    for size in (1_000, 1_000_000):
+    """A run up to its third step."""
+    for size in args.sizes:
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
             path = linked_store(Path(folder) / "store", size)
-            options = "--size tiny --level residue --device cpu --batch-size 8 --max-steps 3 --num-workers 2"
-            command = [sys.executable, "-m", "siamdiff_min", "train", "--data", path, *options.split()]
-            command += ["--valid-fraction", "0", "--threads", "1", "--out", f"{folder}/run"]
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            most = 0.0
-            while child.poll() is None:
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one of them ended meanwhile
-                    most = max(most, proportional(family(child.pid)))
-                time.sleep(0.2)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            print(f"{size:9,} entries: rc {child.returncode}, {seconds:.1f} CPU s, {most:.0f} MB in all processes")
+            seconds, most = train(path, Path(folder), steps=3)
+            print(f"{size:9,} entries: {seconds:.1f} CPU s, {most:.0f} MB in all processes", flush=True)
+
+
+def archives(folder: Path, size: int) -> int:
+    """Write `size` fragments into archives in `folder`. Returns how many atoms they have."""
+    folder.mkdir()
+    pieces = fragments(500)
+    packed = []
+    for piece in pieces:
+        write_pdb(folder / "x.pdb", piece)
+        packed.append(gzip.compress((folder / "x.pdb").read_bytes()))
+    (folder / "x.pdb").unlink()
+    for first in range(0, size, ARCHIVE):
+        with tarfile.open(folder / f"UP{first:09d}_v6.tar", "w") as archive:
+            for i in range(first, min(first + ARCHIVE, size)):
+                member = tarfile.TarInfo(f"AF-F{i:07d}-F1-model_v6.pdb.gz")
+                member.size = len(packed[i % len(packed)])
+                archive.addfile(member, io.BytesIO(packed[i % len(packed)]))
+    return sum(pieces[i % len(pieces)].num_atoms for i in range(size))
+
+
+_BUILD = """
+import resource, sys
+from siamdiff_min.reading.store import open_store
+store = open_store(sys.argv[1], workers=2)
+mine, readers = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+print(sum(x.ru_utime + x.ru_stime for x in (mine, readers)), mine.ru_maxrss / 1e3, readers.ru_maxrss / 1e3)
+print(store.meta["bytes"], store.meta["residues"], store.path)
+"""
 
 
 def build(args: argparse.Namespace) -> None:
-    """CPU seconds of all processes, and peak memory of parent and readers."""
+    """CPU seconds of all processes, and peak memory of parent and readers; then the store is read and trained on."""
     for size in args.sizes:
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-            pieces = fragments(500)
-            atoms = sum(piece.num_atoms for piece in pieces) * size / len(pieces)
-            packed = []
-            for piece in pieces:
-                write_pdb(Path(folder) / "x.pdb", piece)
-                packed.append(gzip.compress((Path(folder) / "x.pdb").read_bytes()))
-            (Path(folder) / "x.pdb").unlink()
-            with tarfile.open(Path(folder) / "fragments.tar", "w") as archive:
-                for i in range(size):
-                    member = tarfile.TarInfo(f"AF-F{i:07d}-F1-model_v6.pdb.gz")
-                    member.size = len(packed[i % len(packed)])
-                    archive.addfile(member, io.BytesIO(packed[i % len(packed)]))
-            code = f"""
-import resource
-from siamdiff_min.reading.store import open_store
-store = open_store({str(Path(folder) / "fragments.tar")!r}, workers=2)
-mine, readers = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-print(sum(x.ru_utime + x.ru_stime for x in (mine, readers)), mine.ru_maxrss / 1e3, readers.ru_maxrss / 1e3)
-print(store.meta["bytes"], store.meta["residues"])
-"""
-            said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-            seconds, parent, readers, stored, residues = map(float, said.split())
+            data = Path(folder) / "data"
+            atoms = archives(data, size)
+            built = subprocess.run([sys.executable, "-c", _BUILD, data], capture_output=True, text=True, check=True)
+            *numbers, store = built.stdout.split()
+            seconds, parent, readers, stored, residues = map(float, numbers)
             cells = f"{size:9,} structures: {seconds:.1f} CPU s, {1e6 * seconds / atoms:.2f} us an atom"
-            print(f"{cells}, peak {parent:.0f} MB and {readers:.0f} MB, {stored / residues:.0f} bytes a residue")
+            cells += f", {atoms / residues:.2f} atoms a residue, peak {parent:.0f} MB and {readers:.0f} MB"
+            print(f"{cells}, {stored / residues:.0f} bytes a residue", flush=True)
+            subprocess.run([sys.executable, "-m", "benchmarks.scale", "measure", store], check=True)
+            for steps in (3, 103):
+                seconds, most = train(data, Path(folder), steps)
+                print(f"{steps} steps: {seconds:.1f} CPU s, {most:.0f} MB in all processes", flush=True)
+
+
+def write_set(folder: Path, items: list[bytes], size: int, task: str) -> None:
+    """One split of an ATOM3D set: these items again and again, under new ids."""
+    import lmdb
+
+    folder.mkdir(parents=True)
+    with lmdb.open(str(folder), map_size=2**36) as written:
+        for first in range(0, size, 200):  # a transaction is held in memory
+            with written.begin(write=True) as writing:
+                for i in range(first, min(first + 200, size)):
+                    writing.put(str(i).encode(), items[i % len(items)])
+        names = (str((f"t{i}", "d")) if task == "psr" else f"c{i}" for i in range(size))
+        with written.begin(write=True) as writing:
+            writing.put(b"num_examples", str(size).encode())
+            writing.put(b"serialization_format", b"json")
+            writing.put(b"id_to_idx", json.dumps({name: i for i, name in enumerate(names)}).encode())
 
 
 def res(args: argparse.Namespace) -> None:
-    """Seconds and bytes of an ATOM3D set of RES, from its LMDB to a first sample."""
+    """Seconds and bytes of an ATOM3D set, from its LMDB to a first sample; how much memory this process then holds."""
     import lmdb
 
     from siamdiff_min.sets.atom3d import atom3d_set
 
     with lmdb.open(str(Path(args.set) / "train"), readonly=True, lock=False) as given, given.begin() as reading:
-        count = int(reading.get(b"num_examples"))
-        items = [reading.get(str(i).encode()) for i in range(count)]
+        items = [reading.get(str(i).encode()) for i in range(int(reading.get(b"num_examples")))]
     for size in args.sizes:
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
             for name in ("train", "val", "test"):
-                (Path(folder) / "set" / name).mkdir(parents=True)
-                with lmdb.open(f"{folder}/set/{name}", map_size=2**36) as written, written.begin(write=True) as writing:
-                    many = size if name == "train" else 1
-                    for i in range(many):
-                        writing.put(str(i).encode(), items[i % count])
-                    writing.put(b"num_examples", str(many).encode())
-                    writing.put(b"serialization_format", b"json")
-                    writing.put(b"id_to_idx", json.dumps({f"c{i}": i for i in range(many)}).encode())
+                write_set(Path(folder) / "set" / name, items, size if name == "train" else 1, args.task)
             data = atom3d_set(Path(folder) / "set", args.task)
+            before = anonymous()
             begin = os.times()
             store = open_store(data.train, workers=1)
             samples = data.samples(store)
-            built = os.times()
             samples[0, 0]
+            built = os.times()
+            held = anonymous() - before
             seconds = sum(built[:4]) - sum(begin[:4])
             chosen = np.linspace(0, len(samples) - 1, 50).astype(int).tolist()
             _, drawing = timed(lambda samples=samples, chosen=chosen: [samples[0, i] for i in chosen])
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-            stored = store.meta["bytes"]
+            stored = store.meta["bytes"] / len(samples)
+            tables = store.meta["atoms"] * ATOM.itemsize + store.meta["residues"] * RESIDUE.itemsize
             cells = f"{size} items, {len(samples)} samples: {seconds:.1f} CPU s to open and build"
-            cells += f", {1e6 * seconds / len(samples):.0f} us each, {stored / len(samples):.0f} bytes each"
-            print(f"{cells}, {20 * drawing:.2f} ms to draw one, peak {peak:.0f} MB", flush=True)
+            cells += f", {1e3 * seconds / size:.2f} ms an item, {stored:.0f} bytes a sample"
+            cells += f" ({stored - tables / len(samples):.0f} without its protein)"
+            print(f"{cells}, {20 * drawing:.2f} ms to draw one, {held:.0f} MB more", flush=True)
             shutil.rmtree(store.path)
 
 
@@ -257,7 +296,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.what == "measure":
         return measure(Path(args.set))
-    defaults = {"entries": SIZES, "build": (2_000, 5_000), "res": (100, 200)}
+    defaults = {"entries": SIZES, "run": (1_000, 1_000_000), "build": SIZES[1:4], "res": (100, 200)}
     args.sizes = args.sizes or defaults.get(args.what)
     globals()[args.what](args)
 

@@ -1,7 +1,7 @@
 """Every figure of docs/performance.md, each by one command. Machines are shared: medians of interleaved runs.
 
     python -m benchmarks.speed step        one pre-training step, its parts and its memory (step.py)
-    python -m benchmarks.speed against     steps here and in another commit, in turns (against.py)
+    python -m benchmarks.speed against     steps here and in another commit, in turns (step.py)
     python -m benchmarks.speed graph       graphs and line graphs of 1,000 to 100,000 nodes, side chains turned
     python -m benchmarks.speed reading     bundled structures read, here and by other programs that are installed
     python -m benchmarks.speed store       random crops from a store of 100,000 proteins
@@ -13,6 +13,7 @@ Options: `python -m benchmarks.speed --help`.
 
 import argparse
 import contextlib
+import glob
 import gzip
 import importlib
 import io
@@ -31,7 +32,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks import against, step
+from benchmarks import step
 from benchmarks.pdb import write_pdb
 from benchmarks.step import timed
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, fast
@@ -132,39 +133,81 @@ def _as_mmcif(path: Path) -> bytes:
     return gzip.compress(text.getvalue().encode())
 
 
+_WORKER = """
+import json, sys, time, torch
+from siamdiff_min import read_structure
+torch.set_num_threads(1)
+for line in sys.stdin:
+    start = time.process_time()
+    for path in json.loads(line):
+        read_structure(path)
+    print(time.process_time() - start, flush=True)
+"""
+
+
+@contextlib.contextmanager
+def _in_checkout(folder: str):
+    """Our reader of another checkout, in a process of its own: paths -> CPU seconds to read them."""
+    command = [sys.executable, "-c", _WORKER]
+    process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def seconds(paths: list[Path]) -> float:
+        process.stdin.write(json.dumps([str(path) for path in paths]) + "\n")
+        process.stdin.flush()
+        return float(process.stdout.readline())
+
+    with process:
+        yield seconds
+        process.stdin.close()
+
+
+def _cpu_seconds(reader, paths: list[Path]) -> float:
+    start = time.process_time()
+    for path in paths:
+        reader(path)
+    return time.process_time() - start
+
+
+def _bundled_files(folder: Path, every: int) -> dict[str, list[Path]]:
+    """Some bundled structures as PDB and as mmCIF files."""
+    files: dict[str, list[Path]] = {".pdb.gz": [], ".cif.gz": []}
+    for source in find_structures(bundle_path()).sources[::every]:
+        path = folder / f"{source.name}.pdb.gz"
+        write_pdb(path.with_suffix(""), source.read().protein)
+        path.write_bytes(gzip.compress(path.with_suffix("").read_bytes()))
+        files[".pdb.gz"].append(path)
+        other = path.with_name(f"{source.name}.cif.gz")
+        other.write_bytes(_as_mmcif(path))
+        files[".cif.gz"].append(other)
+    return files
+
+
 def reading(args: argparse.Namespace) -> None:
-    """CPU microseconds per atom to read bundled structures, here and by other programs that are installed, in turns.
+    """CPU microseconds per atom to read structures, here and by other programs that are installed, in turns.
 
     The medians of some rounds; one process, files in the page cache. Ours gives a checked `Protein`, the others what
-    they call a structure.
+    they call a structure. With `--beside` also our reader of another checkout, and how much of its time ours takes.
     """
-    readers = {"siamdiff_min": read_structure}
+    torch.set_num_threads(1)  # as in processes that read for a store
+    timers = {"siamdiff_min": partial(_cpu_seconds, read_structure)}
     for name, reader in READERS.items():
         with contextlib.suppress(ImportError):
             importlib.import_module("Bio" if name == "biopython" else name)
-            readers[name] = reader
-    print("| files | atoms | " + " | ".join(readers) + " |\n|" + "---|" * (len(readers) + 2))
-    with tempfile.TemporaryDirectory() as folder:
-        files: dict[str, list[Path]] = {".pdb.gz": [], ".cif.gz": []}
-        for source in find_structures(bundle_path()).sources[:: args.every]:
-            path = Path(folder) / f"{source.name}.pdb.gz"
-            write_pdb(path.with_suffix(""), source.read().protein)
-            path.write_bytes(gzip.compress(path.with_suffix("").read_bytes()))
-            files[".pdb.gz"].append(path)
-            other = path.with_name(f"{source.name}.cif.gz")
-            other.write_bytes(_as_mmcif(path))
-            files[".cif.gz"].append(other)
-        for ending, paths in files.items():
+            timers[name] = partial(_cpu_seconds, reader)
+    with contextlib.ExitStack() as stack:
+        if args.beside:
+            timers = {"siamdiff_min": timers["siamdiff_min"], "beside": stack.enter_context(_in_checkout(args.beside))}
+        print("| files | atoms | " + " | ".join(timers) + " |\n|" + "---|" * (len(timers) + 2))
+        files = {pattern: [Path(path) for path in sorted(glob.glob(pattern))] for pattern in args.files}
+        if not files:
+            files = _bundled_files(Path(stack.enter_context(tempfile.TemporaryDirectory())), args.every)
+        for kind, paths in files.items():
             atoms = sum(read_structure(path).protein.num_atoms for path in paths)
-            seconds: dict[str, list[float]] = {name: [] for name in readers}
-            for _ in range(args.repeats):
-                for name, reader in readers.items():
-                    start = time.process_time()
-                    for path in paths:
-                        reader(path)
-                    seconds[name].append(time.process_time() - start)
-            cells = [f"{statistics.median(of) / atoms * 1e6:.2f}" for of in seconds.values()]
-            print(f"| {len(paths)} {ending} | {atoms:,} | " + " | ".join(cells) + " |", flush=True)
+            rounds = [[timer(paths) for timer in timers.values()] for _ in range(args.repeats)]
+            cells = [f"{statistics.median(of) / atoms * 1e6:.2f}" for of in zip(*rounds, strict=True)]
+            if args.beside:
+                cells.append(f"ratio {statistics.median(ours / other for ours, other in rounds):.3f}")
+            print(f"| {len(paths)} {kind} | {atoms:,} | " + " | ".join(cells) + " |", flush=True)
 
 
 def repeat(store: ProteinStore, proteins: int, folder: Path) -> ProteinStore:
@@ -236,7 +279,7 @@ def ddp(args: argparse.Namespace) -> None:
         print(f"{ranks} ranks: {rate:.2f} proteins/s, efficiency {share:.0%}, {memory / 1e3:.2f} GB per rank")
 
 
-COMMANDS = {"step": (step.measure, 5), "against": (against.compare, 20), "graph": (graph, 5), "reading": (reading, 3)}
+COMMANDS = {"step": (step.measure, 5), "against": (step.compare, 20), "graph": (graph, 5), "reading": (reading, 3)}
 COMMANDS |= {"store": (store, 5), "embedding": (embedding, 3), "ddp": (ddp, 3)}  # what to run, how often
 
 
@@ -248,6 +291,8 @@ def main(argv: list[str] | None = None) -> None:
     step.add_options(parser)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000], help="graph: nodes")
     parser.add_argument("--every", type=int, default=8, help="reading: one structure of so many")
+    parser.add_argument("--files", nargs="+", default=[], help="reading: patterns of files, in place of the bundle")
+    parser.add_argument("--beside", help="reading: another checkout, in place of other programs")
     parser.add_argument("--proteins", type=int, default=100_000, help="store")
     parser.add_argument("--crops", type=int, default=2000, help="store")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="ddp: numbers of processes")

@@ -10,7 +10,7 @@ from importlib import import_module
 from . import __version__
 from .files import Parser, console
 from .sets.label_table import read_table
-from .training.options import TABLE_OPTIONS
+from .training.presets import TABLE_OPTIONS
 
 COMMANDS = {  # name -> module, and what it does
     "train": ("siamdiff_min.pretrain", "pre-train an encoder: DiffPreT, SiamDiff, and what they are compared with"),

@@ -35,11 +35,9 @@ from .tools.color import color_predictions
 from .training import checkpoint, engine, frozen, results
 from .training.config import FINETUNE, finetune_options, flag, for_seed, printed
 from .training.evaluation import evaluate
-from .training.given import GivenFeatures
+from .training.presets import OFFICIAL_PLATEAU
 from .training.ranks import Ranks, launch, world_size
 from .training.run import provenance, started_from
-
-OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong way round (differences.md, row 21)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -247,7 +245,7 @@ def build_task(config: Namespace, data: LabelledData, datasets: dict[str, Sample
     """Encoder and head: from scratch, or with the encoder of --init-from."""
     torch.manual_seed(config.seed)
     if config.features:
-        encoder = GivenFeatures(config.features, data.options["residues"])
+        encoder = frozen.GivenFeatures(config.features, data.options["residues"])
     else:
         encoder = weights.new_encoder(config, ranks.say)
     task = TASKS[config.task](encoder, len(data.classes) or None, **data.options)

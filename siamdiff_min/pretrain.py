@@ -14,7 +14,6 @@ from torch.utils.data import Subset
 
 from .conventions import CONVENTIONS
 from .encoders import weights
-from .pretraining.objective import Objective
 from .reading.crops import Crops, split
 from .reading.store import open_store
 from .training import checkpoint
@@ -65,8 +64,7 @@ def save_encoder(objective: torch.nn.Module, run: Run) -> None:
     """Write OUT/encoder.pt, with the heads that the objective keeps and what the encoder learned from."""
     config = run.config
     identity = config.encoder, config.level, config.size, config.preset
-    kept = objective.kept_heads() if isinstance(objective, Objective) else {}
-    heads = {name: head.state_dict() for name, head in kept.items()}
+    heads = {name: head.state_dict() for name, head in checkpoint.kept_heads(objective).items()}
     origin = {"method": config.method, "steps": run.step, "config": vars(config)}
     path = Path(config.out) / "encoder.pt"
     weights.save_encoder_file(path, objective.encoder, *identity, **origin, **heads)

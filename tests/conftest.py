@@ -1,8 +1,6 @@
-"""Helpers shared by the tests: the fixtures made with the official implementation, random rigid motions, a small EC
-set."""
+"""What many tests are given: arrays of the official implementation, real structures, rigid motions, a small EC set."""
 
 import os
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -19,12 +17,12 @@ from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX
 from siamdiff_min.protein.geometry import dihedral
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.sources import bundle_path, find_structures
+from siamdiff_min.training import results
 
 GOLDEN = Path(__file__).parent / "golden"
 if "PYTEST_XDIST_WORKER" in os.environ:  # several threads in each of several processes would wait for one another
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start
     torch.set_num_threads(1)
-needs_filters = pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="this Python unpacks no archives")
 ENZYMES = ("1.1.1.-", "2.7.11.1", "3.4.21.5")
 
 
@@ -226,6 +224,12 @@ def near_zero_relus(monkeypatch):
         return float(run(chosen).abs().max())
 
     return smallest
+
+
+@pytest.fixture
+def few_draws(monkeypatch):
+    """Intervals from 200 draws in place of 1,000, for tests that do not look at their ends."""
+    monkeypatch.setattr(results, "MOST_DRAWS", 200)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What two test files share: equality of proteins, archives, listings, the scalar of the golden gradients."""
+"""What several test files share: equality of proteins, archives, listings, the scalar of the golden gradients."""
 
 import io
 import tarfile
@@ -16,13 +16,6 @@ def assert_equal(a: Protein, b: Protein, tolerance: float = 0.0) -> None:
         assert x.dtype == y.dtype and x.shape == y.shape, field
         assert torch.equal(x, y) or (field == "pos" and (x - y).abs().max() <= tolerance), field
     assert a.num_proteins == b.num_proteins
-
-
-def assert_equal_samples(a, b) -> None:
-    """Two samples of a downstream task."""
-    assert_equal(a.protein, b.protein)
-    assert torch.equal(a.focus, b.focus) and torch.equal(a.target, b.target)
-    assert (a.names, a.groups) == (b.names, b.groups)
 
 
 def wave(x: torch.Tensor) -> torch.Tensor:

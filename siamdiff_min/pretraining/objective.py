@@ -21,7 +21,10 @@ class Objective(nn.Module):
         self.encoder = encoder
 
     def kept_heads(self) -> dict[str, nn.Module]:
-        """The heads that `encoder.pt` keeps all the same, by name."""
+        """The heads that `encoder.pt` keeps all the same, and that a run from such a file goes on with.
+
+        By the names of their attributes.
+        """
         return {}
 
 

@@ -17,7 +17,7 @@ from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 
 from ..files import StructureError
 from ..protein.constants import PARENT
-from .columns import NO_NUMBER, OTHER_MODELS, WIDEST, Atoms, Column, Model, changes, decimals
+from .columns import NO_NUMBER, OTHER_MODELS, WIDEST, Atoms, Column, Model, changes, decimals, pieces
 
 COLUMNS = {  # of `_atom_site`: possible names, the first with a value counts; then the default of a missing column
     "model": ("pdbx_pdb_model_num", "1"),
@@ -85,7 +85,7 @@ class _Values:
         width = int(length.max(initial=0))
         if width > WIDEST:
             return Column.of(self.texts())
-        letters = self._pieces(width, self.start)
+        letters = pieces(self.buffer, self.start, width)
         letters[np.arange(width) >= length[:, None]] = 0
         return Column.of_letters(letters)
 
@@ -93,7 +93,7 @@ class _Values:
         """Numbers with a point (N,), and which of them can be read in this way."""
         length = self.end - self.start
         width = min(int(length.max(initial=0)), 15)  # so many digits are exact in a float
-        letters = np.ascontiguousarray(self._pieces(width, self.end - width).T)
+        letters = np.ascontiguousarray(pieces(self.buffer, self.end - width, width).T)
         letters[np.arange(width)[:, None] < width - length] = ord(" ")
         found = np.full(len(length), np.nan)
         sound = np.zeros(len(length), bool)
@@ -102,13 +102,6 @@ class _Values:
             if len(rows):
                 found[rows], sound[rows] = decimals(letters[:, rows], places)
         return found, sound
-
-    def _pieces(self, width: int, start: np.ndarray) -> np.ndarray:
-        """The bytes (N, width) from some places on."""
-        if not width:
-            return np.zeros((len(start), 0), np.uint8)
-        every = np.ndarray((len(self.buffer) - width + 1,), f"S{width}", self.buffer, strides=(1,))
-        return every[start].view(np.uint8).reshape(-1, width)
 
 
 class _Parser(MMCIF2Dict):
@@ -153,30 +146,36 @@ def _without_rows(block: str) -> tuple[str, list[tuple[list[str], _Values]]]:
 
 def _simple(rows: str, width: int) -> _Values | None:
     """The values of a table with `width` columns, or None if blanks alone do not tell where they are."""
-    if "loop_" in rows.lower() or not rows.isascii():
+    if not rows.isascii() or ("_" in rows and "loop_" in rows.lower()):
         return None
     filling = b" " * WIDEST
     buffer = np.frombuffer(filling + rows.encode() + filling, np.uint8)
-    if ((buffer < ord(" ")) & (buffer != ord("\n")) & (buffer != ord("\t"))).any():
+    if np.count_nonzero(buffer < ord(" ")) > rows.count("\n") + rows.count("\t"):
         return None
-    borders = np.flatnonzero(np.diff((buffer > ord(" ")).view(np.int8))) + 1
+    is_text = buffer > ord(" ")
+    borders = np.flatnonzero(is_text[1:] != is_text[:-1]) + 1
     start, end = borders[::2], borders[1::2]
     if not len(start) or len(start) % width:
         return None
-    first, last = buffer[start], buffer[end - 1]
-    quoted = (first == ord("'")) | (first == ord('"'))
-    closed = (first == last) & (end - start > 1)
-    if (first == ord("#")).any() or (quoted & ~closed).any():
+    first = buffer[start]
+    if "#" in rows and (first == ord("#")).any():
         return None
-    start, end = start + quoted, end - quoted
+    if "'" in rows or '"' in rows:
+        quoted = (first == ord("'")) | (first == ord('"'))
+        closed = (first == buffer[end - 1]) & (end - start > 1)
+        if (quoted & ~closed).any():
+            return None
+        start, end = start + quoted, end - quoted
     names_again = buffer[start[::width]] == ord("_")  # to Biopython these end the table
     return None if names_again.any() else _Values(buffer, start, end)
 
 
 def _tables(path: str, content: bytes) -> dict[str, _Values | list[str]]:
     """The columns of the first data block with atoms, whose `_atom_site` is complete. All blocks must be whole."""
-    text = "\n" + content.decode("latin-1").replace("\r\n", "\n").replace("\r", "\n")
-    _, *blocks = re.split("\n[Dd][Aa][Tt][Aa]_", text)
+    text = content.decode("latin-1")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    _, *blocks = re.split("\n[Dd][Aa][Tt][Aa]_", "\n" + text)
     first: dict = {}
     for block in blocks:
         rest, large = _without_rows(f"data_{block}\n")

@@ -42,15 +42,22 @@ class Column(NamedTuple):
         padded[:, :width] = letters
         as_number_or_text = "u8" if width <= 8 else f"S{WIDEST}"
         keys = padded.view(as_number_or_text).ravel()
-        first = changes(keys)  # a text is often that of the row before
-        different, index = np.unique(keys[first], return_inverse=True)
+        is_new = np.ones(size, bool)  # a text is often that of the row before
+        is_new[1:] = keys[1:] != keys[:-1]
+        different, index = keys[:1], np.zeros(size, np.int64)
+        if is_new[1:].any():
+            different, of_run = np.unique(keys[is_new], return_inverse=True)
+            index = of_run[is_new.cumsum() - 1]
         texts = different.view(f"S{padded.shape[1]}").tolist()
-        runs = np.diff(first, append=size)
-        return Column([text.decode("latin-1") for text in texts], np.repeat(index, runs))
+        return Column([text.decode("latin-1") for text in texts], index)
 
     def take(self, rows: np.ndarray) -> Column:
         """Some rows."""
         return Column(self.values, self.index[rows])
+
+    def used(self) -> list[int]:
+        """The numbers of the texts that some row has."""
+        return np.flatnonzero(np.bincount(self.index)).tolist()
 
     def map(self, function) -> Column:
         """The column after `function` of every text."""
@@ -136,6 +143,14 @@ def changes(*columns: np.ndarray) -> np.ndarray:
     return np.flatnonzero(differs)
 
 
+def pieces(buffer: np.ndarray, start: np.ndarray, width: int) -> np.ndarray:
+    """The bytes (N, width) of a buffer from some places on."""
+    if not width:
+        return np.zeros((len(start), 0), np.uint8)
+    every = np.ndarray((len(buffer) - width + 1,), f"S{width}", buffer, strides=(1,))
+    return every[start].view(np.uint8).reshape(-1, width)
+
+
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 
 _DIGIT = np.zeros(256, np.uint8)  # what a letter counts
@@ -152,12 +167,12 @@ def whole_numbers(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
     numpy goes through many numbers at once.
     """
     rank = _RANK[letters]
-    before, behind = rank[:-1], rank[1:]
-    sound = (before <= behind).all(0) & (rank < 9).all(0) & ~((before == 1) & (behind == 1)).any(0)
+    minus = (rank == 1).sum(0)
+    sound = (rank[:-1] <= rank[1:]).all(0) & (rank[-1] < 9) & (minus < 2)
     size = np.zeros(letters.shape[1:])
     for digits in _DIGIT[letters]:
         size = size * 10 + digits
-    return size, np.where((rank == 1).any(0), -1.0, 1.0), sound
+    return size, np.where(minus > 0, -1.0, 1.0), sound
 
 
 def decimals(letters: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarray]:

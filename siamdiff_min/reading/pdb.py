@@ -11,7 +11,7 @@ import numpy as np
 
 from ..files import StructureError
 from ..protein.constants import PARENT, UNMODIFIED
-from .columns import NO_NUMBER, OTHER_MODELS, Atoms, Column, Model, changes, decimals, whole_numbers
+from .columns import NO_NUMBER, OTHER_MODELS, Atoms, Column, Model, changes, decimals, pieces, whole_numbers
 
 WIDTH = 80  # letters of a line
 # The residue number of an atom (hybrid-36; a fifth digit takes the insertion code's column), then its coordinates.
@@ -30,9 +30,11 @@ _MARKS = ("TER", "EXPDTA", "MODEL", "ENDMDL", "END", "ROOT", "BRANCH")  # record
 
 def pdb_models(path: str, content: bytes) -> Iterator[Model]:
     """One model of a PDB file after the other; a later model is only read if it is asked for."""
-    parts = re.split(rb"\n(?:MODEL|ENDMDL|END)\b", b"\n" + content)
-    others = sum(b"\nATOM" in part or b"\nHETATM" in part for part in parts) - 1
     lines = _Lines(content)
+    others = 0
+    if lines.are_divided:
+        parts = re.split(rb"\n(?:MODEL|ENDMDL|END)\b", b"\n" + content)
+        others = sum(b"\nATOM" in part or b"\nHETATM" in part for part in parts) - 1
     borders = [number for number, record in lines.marks.items() if record in ("MODEL", "ENDMDL", "END")]
     predicted = None
     explicit = False  # a MODEL record has begun this model
@@ -55,39 +57,43 @@ def _word(letters: bytes) -> int:
     return int.from_bytes(letters, "little")
 
 
+def _is_one_of(words: np.ndarray, texts: list[str]) -> np.ndarray:
+    """(N,) whether the letters of a line, as a number, are one of these."""
+    numbers = np.array([_word(text.encode()) for text in texts], np.uint64)
+    return (words[:, None] == numbers).any(1)
+
+
 class _Lines:
     """The lines of a PDB file."""
 
     def __init__(self, content: bytes):
-        content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").removesuffix(b"\n")
-        self.buffer = np.frombuffer(content + b"\n" + b" " * WIDTH, np.uint8)
+        if b"\r" in content:
+            content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        self.buffer = np.frombuffer(content.removesuffix(b"\n") + b"\n" + b" " * WIDTH, np.uint8)
         self.end = np.flatnonzero(self.buffer == ord("\n"))
         self.start = np.append(0, self.end[:-1] + 1)
-        words = self._pieces(8, self.start).view("<u8").ravel()  # the first eight letters
+        words = pieces(self.buffer, self.start, 8).view("<u8").ravel()  # the first eight letters
         first_four, first_six = words & 0xFFFFFFFF, words & 0xFFFFFFFFFFFF
         self.is_atom = (first_four == _word(b"ATOM")) | (first_six == _word(b"HETATM"))
         self.atoms = np.flatnonzero(self.is_atom)
         others = np.flatnonzero(~self.is_atom & (self.end > self.start))
         self.doubtful = others[self._are_doubtful(words[others], self.start[others])]
         self.marks: dict[int, str] = {}  # number of the line -> its record
-        begins = [_word(mark[:3].encode()) for mark in _MARKS]
-        candidates = others[np.isin(words[others] & 0xFFFFFF, begins)]
+        candidates = others[_is_one_of(words[others] & 0xFFFFFF, [mark[:3] for mark in _MARKS])]
+        borders = others[_is_one_of(words[others] & 0xFFFFFF, ["MOD", "END"])]
+        atoms_before = np.searchsorted(self.atoms, borders)
+        self.are_divided = ((atoms_before > 0) & (atoms_before < len(self.atoms))).any()  # several models, perhaps
         for number in candidates.tolist():
             record = self.text(number)[:6].rstrip()
             if record in _MARKS:
                 self.marks[number] = record
-
-    def _pieces(self, width: int, start: np.ndarray) -> np.ndarray:
-        """The bytes (N, width) from some places on."""
-        every = np.ndarray((len(self.buffer) - width + 1,), f"S{width}", self.buffer, strides=(1,))
-        return every[start].view(np.uint8).reshape(-1, width)
 
     def _are_doubtful(self, words: np.ndarray, start: np.ndarray) -> np.ndarray:
         """Lines that `_STRAY` may match: they begin with no letter, AT or HE, or have points where atoms have them."""
         small = words | 0x2020  # two letters as small ones
         first = small & 0xFF
         doubtful = (first < ord("a")) | (first > ord("z"))
-        doubtful |= np.isin(small & 0xFFFF, [_word(b"at"), _word(b"he")])
+        doubtful |= _is_one_of(small & 0xFFFF, ["at", "he"])
         for column in (33, 34, 35):
             points = [self.buffer[np.minimum(start + column + k, len(self.buffer) - 1)] == ord(".") for k in (0, 8, 16)]
             doubtful |= points[0] & points[1] & points[2]
@@ -101,7 +107,7 @@ class _Lines:
         """Some lines as bytes (N, WIDTH), short ones with blanks behind."""
         start = self.start[numbers]
         length = self.end[numbers] - start
-        letters = self._pieces(WIDTH, start)
+        letters = pieces(self.buffer, start, WIDTH)
         if len(length) and length.min() < WIDTH:
             letters[np.arange(WIDTH) >= length[:, None]] = ord(" ")
         return letters
@@ -122,7 +128,7 @@ def _read_model(path: str, lines: _Lines, begin: int, end: int) -> tuple[Atoms, 
     # Columns of usual lines. A run is what stands together with one residue and number.
     letters = lines.letters(numbers)
     place = letters[:, 17:27]
-    first = changes(*place.T)
+    first = changes(place[:, :8].view("u8")[:, 0], place[:, 8:].view("u2")[:, 0])
     run = np.repeat(np.arange(len(first)), np.diff(first, append=len(numbers)))
     size, sign, usual = whole_numbers(place[first, 5:9].T)
     five_digits = place[first, 9] - ord("0") < 10
@@ -234,7 +240,7 @@ def _named(names: Column, row_of_end: list[int]) -> tuple[Column, Column, Column
         ends[of_chain] = np.searchsorted(ends_of_chain, of_chain)
     numbers = list(range(int(ends.max(initial=0)) + 1))
 
-    used = [names.values[i] for i in np.unique(names.index).tolist()]
+    used = [names.values[i] for i in names.used()]
     two_letters = {columns[3:].strip() for columns in used if _has_two_letters(columns)}
     for i, (residue, letter) in enumerate(pairs):
         if len(residue) == 4 and residue[3:] + letter in two_letters:

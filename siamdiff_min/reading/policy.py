@@ -58,9 +58,9 @@ def assemble(
         reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
         raise StructureError(path, "no protein in it", f"skipped: {reasons}" if reasons else "")
     protein, chain_names = residues.protein(path)
-    plddt = None if predicted is False else residues.mean_plddt(predicted)
+    plddt, of_residues = (None, None) if predicted is False else residues.plddt(predicted)
     check_protein(path, protein, chain_names)
-    return Structure(protein, chain_names, counts, plddt=plddt)
+    return Structure(protein, chain_names, counts, plddt=plddt, residue_plddt=of_residues)
 
 
 def _chosen_chains(path: str, column: Column, chain: str | Sequence[str]) -> np.ndarray:
@@ -131,7 +131,10 @@ class _Groups:
 
 def _first_with(key: np.ndarray) -> np.ndarray:
     """For every row, the first row with its key; keys count from 0."""
-    return np.unique(key, return_index=True)[1][key]
+    rows = np.arange(len(key))
+    first = np.zeros(len(key), np.int64)
+    first[key[::-1]] = rows[::-1]  # the last one that is written stays
+    return first[key]
 
 
 def _known_atoms(residue: Column, atom: Column) -> np.ndarray:

@@ -83,11 +83,16 @@ def last_oxygens(atoms: Atoms) -> Atoms:
     if not len(oxygens):
         return atoms
     chain = atoms.chain.index
+    begins = np.zeros(len(atoms) + 1, bool)  # a position, and the end
+    begins[changes(chain, atoms.number, atoms.code.index)] = True
+    begins[-1] = True
+    alone = oxygens[begins[oxygens] & begins[oxygens + 1]]
+    if not len(alone):
+        return atoms
     position = one_key(chain, atoms.number, atoms.code.index)
     moved = np.arange(len(atoms))
-    for row in oxygens[oxygens > 0].tolist():
-        alone = row + 1 == len(atoms) or position[row + 1] != position[row]
-        if alone and position[row - 1] != position[row] and chain[row - 1] == chain[row]:
+    for row in alone[alone > 0].tolist():
+        if chain[row - 1] == chain[row]:
             rows = np.flatnonzero(position[:row] == position[row - 1])
             carbons = rows[atoms.atom.take(rows).where("C".__eq__)]
             if any(math.dist(atoms.xyz[carbon], atoms.xyz[row]) < MAX_BOND for carbon in carbons.tolist()):

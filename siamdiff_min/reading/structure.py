@@ -1,8 +1,10 @@
 """What a reader returns: a `Structure`, which is a protein with the names and counts that its file gave."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 
 from ..protein.check import check_protein
@@ -20,6 +22,7 @@ class Structure:
     labels: dict = field(default_factory=dict)  # kept beside the protein in a store: plain values and tensors
     # mean over residues of a predicted model, 0 to 100; None of an experiment, nan if it cannot be told
     plddt: float | None = None
+    residue_plddt: np.ndarray | None = None  # (R,) the same of every residue; None without any
 
     @property
     def positions(self) -> list[tuple[str, int, str]]:
@@ -40,8 +43,14 @@ class Structure:
         """Every chain as a structure of its own, by its id. What was left out is counted with the first."""
         found, dropped = {}, self.dropped
         for number, name in enumerate(self.chain_names):
-            protein = self.protein.select_residues(self.protein.chain == number)
-            found[name] = Structure(replace(protein, chain=torch.zeros_like(protein.chain)), (name,), dropped)
+            ours = self.protein.chain == number
+            protein = self.protein.select_residues(ours)
+            protein = replace(protein, chain=torch.zeros_like(protein.chain))
+            plddt, of_residues = self.plddt, self.residue_plddt
+            if of_residues is not None:
+                of_residues = of_residues[ours.numpy()]
+                plddt = math.fsum(of_residues.tolist()) / len(of_residues)
+            found[name] = Structure(protein, (name,), dropped, plddt=plddt, residue_plddt=of_residues)
             dropped = Counter()
         return found
 

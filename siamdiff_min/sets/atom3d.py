@@ -27,9 +27,8 @@ from ..reading.policy import assemble
 from ..reading.rows import AtomRow, columns_of
 from ..reading.sources import LMDB, Listing, Origin
 from ..reading.structure import Structure, join
-from .atom_lists import pack_lists
 from .labelled_set import SPLITS, LabelledData, find_part
-from .samples import SAMPLES
+from .samples import SAMPLES, pack_lists
 
 
 def atom3d_set(root, task: str, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:

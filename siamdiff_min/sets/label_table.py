@@ -112,14 +112,13 @@ def read_table(
             used.pop("number", None)
             used.pop("residue", None)
         labelled = [_row(number, lines[number], names, used, value) for number, value in values.items()]
-
-    read = {names, *columns, *used.values()}
-    unread = [title for title in titles if title and title not in read]
-    if unread:
-        notes.insert(0, f"columns that are not read: {', '.join(unread)}")
-    if not keep_repeats:
-        labelled, averaged = _merge_repeats(path, labelled, unread, kind)
-        notes += averaged
+        read = {names, *columns, *used.values()}
+        unread = [title for title in titles if title and title not in read]
+        if unread:
+            notes.insert(0, f"columns that are not read: {', '.join(unread)}")
+        if not keep_repeats:
+            labelled, averaged = _merge_repeats(labelled, unread, kind)
+            notes += averaged
     options = {}
     if value_column:
         options["column"] = ", ".join(columns)
@@ -190,11 +189,11 @@ def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, st
     return Row(number, name, cell.get("chain", ""), place, letter, SPLIT_OF[split], value, cell.get("family", ""))
 
 
-def _merge_repeats(path, rows: Sequence[Row], unread: Sequence[str], kind: str) -> tuple[list[Row], list[str]]:
+def _merge_repeats(rows: Sequence[Row], unread: Sequence[str], kind: str) -> tuple[list[Row], list[str]]:
     """One row for each structure or residue, in place of several the mean of their numbers; a note.
 
-    Raises StructureError if repeats have different classes or splits, if they are 0 and 1, or if a column that is not
-    read may tell them apart.
+    Raises ValueError if repeats have different classes or splits, if they are 0 and 1, or if a column that is not read
+    may tell them apart.
     """
     together = defaultdict(list)
     for row in rows:
@@ -208,10 +207,10 @@ def _merge_repeats(path, rows: Sequence[Row], unread: Sequence[str], kind: str) 
     problem = f"row {two.number} is of {two.name:.100} {two.place}".rstrip() + f", like row {one.number}"
     for title in unread:
         if title.lower() == "number":  # it is read beside a column `chain` only
-            raise StructureError(path, "malformed table", f"{problem}: numbers of residues need a column 'chain' too")
+            raise ValueError(f"{problem}: numbers of residues need a column 'chain' too")
         if title.lower() in TELLING:
             meant = TELLING[title.lower()]
-            raise StructureError(path, "malformed table", f"{problem}: is {title!r} the {meant}? Call it {meant!r}")
+            raise ValueError(f"{problem}: is {title!r} the {meant}? Call it {meant!r}")
 
     merged = []
     for same in together.values():
@@ -220,15 +219,12 @@ def _merge_repeats(path, rows: Sequence[Row], unread: Sequence[str], kind: str) 
         for row in same[1:]:
             if row.split != same[0].split or row.family != same[0].family or not (numbers or alike):
                 other = f"row {row.number} is of {row.name:.100} {row.place}".rstrip()
-                raise StructureError(
-                    path, "malformed table", f"{other}, like row {same[0].number}, but says otherwise: keep one"
-                )
+                raise ValueError(f"{other}, like row {same[0].number}, but says otherwise: keep one")
         value = same[0].value if alike else _mean([row.value for row in same])
         if kind == "binary" and any(0 < x < 1 for x in np.ravel(value)):
             both = ", ".join(str(row.number) for row in same[:5])
             of = f"{same[0].name:.100} {same[0].place}".rstrip()
-            reason = f"{of} is 0 and 1, in rows {both}: keep one, or --kind regression to learn the mean"
-            raise StructureError(path, "malformed table", reason)
+            raise ValueError(f"{of} is 0 and 1, in rows {both}: keep one, or --kind regression to learn the mean")
         merged.append(replace(same[0], value=value))
     count = sum(map(len, repeated))
     return merged, [f"{count} rows are repeats, of {len(repeated)} structures or residues: their mean is taken"]

@@ -1,7 +1,8 @@
 """A task of the user's own: structures, and a table of labels for them or for their residues (docs/extending.md).
 
-`labels.py` reads the table. Here its names meet the structures. A column `split` says what is for testing; without it a
-hash of the sequence decides. One store of the structures serves all tables: labels are added as it is opened.
+`label_table.py` reads the table. Here its names meet the structures. A column `split` says what is for testing;
+without it a hash of the sequence decides. One store of the structures serves all tables: labels are added as it is
+opened.
 """
 
 from collections import defaultdict

@@ -74,7 +74,7 @@ def tested_on(runs: Sequence[RunFolder]) -> str:
         note = f"{' / '.join(counts)} proteins, held out at the end. Bars: 95 % intervals over proteins"
     else:
         note = "held out at the end"
-    if any(len(run.results["test"] or run.results["held_out"]) > 1 for run in runs):
+    if any(len(run.measured) > 1 for run in runs):
         note += "; dots: seeds"
     note += "; dashed: the best answer that looks at nothing"
     floors = dict.fromkeys(results["floor"]["features"] for results in tested if results["floor"])

@@ -62,8 +62,7 @@ def compare(runs: Sequence[RunFolder], measure: str) -> list[Row]:
 
 def of_seeds(run: RunFolder, measure: str) -> np.ndarray:
     """A measure of every seed (S,)."""
-    held_out = run.results["test"] or run.results["held_out"]
-    values = [metrics.get(measure) for metrics in held_out.values()]
+    values = [metrics.get(measure) for metrics in run.measured.values()]
     return np.array([value for value in values if value is not None], dtype=float)
 
 
@@ -169,5 +168,5 @@ def sources(*runs: RunFolder) -> str:
     """What the interval of a run is over, or that of the difference of two, in words."""
     of_proteins = any(run.results["proteins"] for run in runs)
     words = "held-out proteins" if of_proteins else "test structures"
-    seeds = [len(run.results["test"] or run.results["held_out"]) for run in runs]
+    seeds = [len(run.measured) for run in runs]
     return f"{words} and seeds" if min(seeds) > 1 else words

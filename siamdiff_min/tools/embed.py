@@ -6,17 +6,14 @@ package, or any file with the weights of one: encoder.pt, a checkpoint, a fine-t
 """
 
 import argparse
-import base64
 import contextlib
 import hashlib
 import itertools
-import json
-import math
 import os
 import sys
-import tempfile
+import time
 from argparse import Namespace
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
@@ -33,18 +30,17 @@ from ..files import (
     UnwantedError,
     checksum,
     import_plugins,
-    lock,
     printable,
-    writing,
 )
 from ..machine import choose_device, cores, keep_few_plans, keep_freed_memory, progress
 from ..reading.pool import is_in_part, read_all, read_source
 from ..reading.sources import Source, structure_files
 from ..reading.structure import Structure
 from .embedder import INCLUDE, Embedder, Embedding, count_reasons, nothing_in
-from .vector_files import check_out, write_table
+from .vector_files import Kept, check_out, write_table
 
 GROUP = 128  # structures that a GPU sorts into batches
+TIMED = 3  # structures from which a dry run estimates the time: a small, a middle and a large one
 
 
 @dataclass(frozen=True)
@@ -109,90 +105,6 @@ def embed_sources(job: Job, sources: Sequence[Source], processes: int) -> Iterat
             yield from job.embed(group, [*itertools.islice(structures, len(group))])
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
-class Kept:
-    """What a command has embedded so far: a file beside OUT, with a line of JSON for each of its structures.
-
-    An interrupted command goes on after the last whole line. The first line tells commands apart: it is a hash of all
-    that decides on the vectors.
-    """
-
-    def __init__(self, out: Path):
-        self.path = out.with_name(f"{out.name}.siamdiff-part")
-        self.done = 0  # structures
-
-    @contextlib.contextmanager
-    def open(self, command: str) -> Iterator[None]:
-        """Keep other commands away, which get a SiamDiffError. Lines of another command are removed."""
-        with lock(self.path, f"another siamdiff embed writes to {self.path}: wait for its end") as self.file:
-            try:
-                with writing(self.path):
-                    first = f"{command}\n".encode()
-                    self.file.seek(0)
-                    ours = self.file.readline() == first
-                    whole = [len(line) for line in self.file if line.endswith(b"\n")] if ours else []
-                    self.file.truncate(len(first) + sum(whole) if ours else 0)
-                    if not ours:
-                        self.file.write(first)
-                    self.done = len(whole)
-                yield
-            finally:
-                if not self.done:
-                    with writing(self.path):
-                        self.path.unlink(missing_ok=True)
-
-    def add(self, found: Sequence[Embedding | StructureError], include: Sequence[str]) -> None:
-        """Write the line of a structure, from all it gave. Raises WriteError."""
-        line = []
-        for e in found:
-            if isinstance(e, StructureError):
-                line.append({"error": e.args, "unwanted": isinstance(e, UnwantedError)})
-                continue
-            row = {"id": [e.id], "incomplete": [e.incomplete], "untold": [e.plddt is not None and math.isnan(e.plddt)]}
-            if {"per_residue", "per_atom"} & {*include}:
-                row |= {"residue_chain": e.chain, "residue_number": e.residue_number.tolist()}
-                row |= {"residue_type": [*e.sequence], "residue_insertion_code": e.insertion_code}
-                row["residue_offset"] = [len(e.sequence)]
-            if "per_atom" in include:
-                row |= {"atom_name": e.atom_name, "atom_residue": e.atom_residue.tolist()}
-                row["atom_offset"] = [len(e.atom_name)]
-            line.append(row | {name: base64.b64encode(getattr(e, name)).decode() for name in include})
-        with writing(self.path):
-            self.file.write(json.dumps(line).encode() + b"\n")
-            self.file.flush()
-        self.done += 1
-
-    def read(self, include: Sequence[str], width: int, files: contextlib.ExitStack) -> tuple[dict, list]:
-        """All columns, and all errors. Vectors lie in nameless files, which `files` closes, and not in memory.
-
-        Structure i has the rows `residue_offset[i]` to `residue_offset[i + 1]` of `per_residue`, and so on for
-        `per_atom`. Raises WriteError.
-        """
-        columns, errors = defaultdict(list), []
-        with writing(self.path):
-            nameless = partial(tempfile.TemporaryFile, dir=self.path.parent)
-            vectors = {name: files.enter_context(nameless()) for name in include}
-            self.file.seek(0)
-            next(self.file)
-            for row in (row for line in self.file for row in json.loads(line)):
-                if "error" in row:
-                    errors.append((UnwantedError if row["unwanted"] else StructureError)(*row["error"]))
-                    continue
-                for name, values in row.items():
-                    if name in vectors:
-                        vectors[name].write(base64.b64decode(values))
-                    else:
-                        columns[name].append(np.array(values))
-            arrays = {name: np.concatenate(values) for name, values in columns.items()}
-            arrays |= {name: np.append(0, x.cumsum()) for name, x in arrays.items() if name.endswith("_offset")}
-            for name, file in vectors.items() if arrays else ():
-                file.flush()
-                arrays[name] = np.memmap(file, np.float32, "r").reshape(-1, width)
-        return arrays, errors
-
-
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -247,13 +159,14 @@ def embed_structures(args: Namespace, kept: Kept) -> int:
     if not given.names and args.part[1] > 1:
         print("this part has no structures, so nothing is written")
         return 0
+    if args.dry_run:
+        return dry_run(args, job, given)
 
     # embed those that are not kept yet, then write one file of all
     with kept.open(fingerprint(job, [*given.names])), contextlib.ExitStack() as files:
         embed_rest(args, kept, job, given.names)
         arrays, errors = kept.read(args.include, embedder.encoder.out_dim, files)
-        failures = [error for error in errors if not isinstance(error, UnwantedError)]
-        skipped = given.skipped + [(error.path, error.reason) for error in errors if isinstance(error, UnwantedError)]
+        failures, skipped = sorted_out(errors, given)
         untold = arrays.pop("untold", np.zeros(0)).sum()
         embedded = dict(zip(arrays.get("id", ()), arrays.get("incomplete", ())))
         if embedded:
@@ -267,26 +180,103 @@ def embed_structures(args: Namespace, kept: Kept) -> int:
 
     # say what became of every file
     said = [f"warning: {printable(name)}: {reason}" for name, reason in embedded.items() if reason]
-    said += [f"failed: {error}" for error in failures]
-    said += [f"skipped: {line}" for line in count_reasons(skipped)]
     if untold and args.min_plddt is not None:
         said.append(f"kept: files that name neither pLDDT nor an experiment {untold}")
-    said += [f"skipped: {error}" for error in given.empty]
-    sys.stderr.writelines(f"{line}\n" for line in said)
+    say(said, failures, skipped, given)
     seen = len(embedded) + len(skipped) + len(failures)
     print(f"seen {seen} = embedded {len(embedded)} + skipped {len(skipped)} + failed {len(failures)}")
     if not embedded:
         raise SiamDiffError("no structure could be read")
     print(printable(f"{args.out}: {', '.join(args.include)}, {embedder.encoder.out_dim} numbers each"))
 
-    # a path without any embedding
     done = {*embedded}
     if args.each_chain:
         done.update(name.rpartition("_")[0] for name in embedded)
+    return exit_status(args, given, done)
+
+
+def sorted_out(errors: Sequence[StructureError], given: Given) -> tuple[list[StructureError], list[tuple[str, str]]]:
+    """The structures that failed; and (file, reason) of those that were not wanted, after what `given` skipped."""
+    failures = [error for error in errors if not isinstance(error, UnwantedError)]
+    unwanted = [(error.path, error.reason) for error in errors if isinstance(error, UnwantedError)]
+    return failures, given.skipped + unwanted
+
+
+def say(lines: list[str], failures: Sequence[StructureError], skipped: Sequence[tuple[str, str]], given: Given) -> None:
+    """Write to stderr what failed and what was skipped, after some lines."""
+    lines = [*lines, *(f"failed: {error}" for error in failures)]
+    lines += [f"skipped: {line}" for line in count_reasons(skipped)]
+    lines += [f"skipped: {error}" for error in given.empty]
+    sys.stderr.writelines(f"{line}\n" for line in lines)
+
+
+def exit_status(args: Namespace, given: Given, done: set[str]) -> int:
+    """The command's exit status: 1 if a path gave no embedding. `done` has the names of those that did."""
     without = [path for path, sources in given.sources.items() if not done & {given.names[x] for x in sources}]
     if args.part[1] > 1:
         without = [path for path in without if given.sources[path]]  # the others are for other parts
     return 1 if without else 0
+
+
+def dry_run(args: Namespace, job: Job, given: Given) -> int:
+    """Print how many structures and residues there are, and how long they will take; returns the exit status.
+
+    All files are read, so that what fails is named. The time of three goes by residues to all.
+    """
+    # Read everything.
+    names = given.names
+    residues = {}
+    errors = []
+    with (
+        contextlib.closing(read_all([*names], args.num_workers, count_residues)) as counts,
+        progress(total=len(names), unit="protein") as bar,
+    ):
+        for source, count in zip(names, counts):
+            if isinstance(count, StructureError):
+                errors.append(count)
+            else:
+                residues[source] = count
+            bar.update()
+    failures, skipped = sorted_out(errors, given)
+    say([], failures, skipped, given)
+    seen = len(residues) + len(skipped) + len(failures)
+    print(f"seen {seen} = readable {len(residues)} + skipped {len(skipped)} + failed {len(failures)}")
+    if not residues:
+        raise SiamDiffError("no structure could be read")
+
+    # Read and embed three as a process does: the middle ones of the small, the middle and the large structures.
+    by_size = sorted(residues, key=residues.get)
+    timed = [by_size[(2 * k + 1) * len(by_size) // (2 * TIMED)] for k in range(TIMED)]
+    results = read_all([timed[0], *timed], 0, partial(embed_source, job))
+    next(results)  # torch's first call takes longer
+    start = time.perf_counter()
+    for _ in results:
+        pass
+    seconds = (time.perf_counter() - start) / sum(residues[source] for source in timed)
+    total = sum(residues.values())
+    processes = max(1, min(args.num_workers, len(residues))) if job.device == "cpu" else 1
+    about = duration(seconds * total / processes)
+    print(f"{len(residues)} structures, {total:,} residues")
+    print(f"about {about} in {processes} process{'es' if processes > 1 else ''}, by the time of {len(timed)} of them")
+    if job.device != "cpu":
+        print("less on a GPU with many structures, as it takes several at once")
+    return exit_status(args, given, {names[source] for source in residues})
+
+
+def count_residues(source: Source) -> int | StructureError:
+    """The number of residues of a structure, or why it cannot be read."""
+    structure = read_source(source)
+    return structure if isinstance(structure, StructureError) else structure.protein.num_residues
+
+
+def duration(seconds: float) -> str:
+    """A time in words: 4.8 s, 31 min, 107 h."""
+    number, unit = seconds, "s"
+    if seconds >= 3600:
+        number, unit = seconds / 3600, "h"
+    elif seconds >= 60:
+        number, unit = seconds / 60, "min"
+    return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
 
 
 def embed_rest(args: Namespace, kept: Kept, job: Job, names: Mapping[Source, str]) -> None:
@@ -355,6 +345,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first structure that fails")
     text = "K/N: only one of N parts of the structures, for arrays of jobs; OUT becomes OUT-K-of-N"
     parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N", help=text)
+    text = "count structures and residues, and estimate the time from three of them; write nothing"
+    parser.add_argument("--dry-run", action="store_true", help=text)
     args = parser.parse_args(argv)
     number, parts = args.part
     if parts > 1:

@@ -45,6 +45,7 @@ class Embedding:
     atom_name: list[str]  # (N,)
     atom_residue: np.ndarray  # (N,) int   row of the atom's residue
     plddt: float | None  # mean pLDDT of a predicted structure, None for others, nan if that cannot be told
+    residue_plddt: np.ndarray  # (R,) that of every residue, nan if it has none
 
     def __repr__(self) -> str:
         return f"Embedding({self.id!r}, R={len(self.sequence)}, d={len(self.mean)})"
@@ -144,6 +145,7 @@ class Embedder:
             for i, vectors, nodes in zip(batch, residues, atoms):
                 name, structure = structures[i]
                 view = views[i]
+                no_plddt = np.full(view.num_residues, np.nan)
                 found[i] = Embedding(
                     id=name,
                     mean=vectors.mean(0).numpy(),
@@ -157,6 +159,7 @@ class Embedder:
                     atom_name=[ATOM_NAMES[name] for name in view.atom_name.tolist()],
                     atom_residue=view.atom_residue.clone().numpy(),
                     plddt=structure.plddt,
+                    residue_plddt=no_plddt if structure.residue_plddt is None else structure.residue_plddt,
                 )
                 if not np.isfinite(found[i].mean).all():
                     found[i] = StructureError(name, "no finite representation", "numbers overflow in this encoder")

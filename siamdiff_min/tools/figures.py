@@ -98,15 +98,14 @@ def forest(axes, runs: Sequence[RunFolder], measure: str) -> None:
         value = run.results["mean"][measure]
         interval = over_proteins(run, measure) or [math.nan, math.nan]
         baseline = run.results["constant"].get(measure)
-        of_seeds = run.results["test"] or run.results["held_out"]
         colour = colour_of(row) if several else INK
 
         # The interval, the value in it, every seed if there are several, and across the row the constant answer.
         axes.plot(interval, [row, row], color=colour, lw=8, alpha=0.35)
         axes.plot(value, row, "|", color=colour, ms=14, mew=3)
-        if len(of_seeds) > 1:
+        if len(run.measured) > 1:
             own = colours(runs, run)
-            for seed, metrics in of_seeds.items():
+            for seed, metrics in run.measured.items():
                 dot = math.nan if metrics.get(measure) is None else metrics[measure]
                 axes.plot(dot, row, "o", color=own.get(seed, colour), ms=4)
         axes.plot([baseline, baseline], [row - 0.4, row + 0.4], color=INK, ls="--", lw=1.2)

@@ -1,7 +1,7 @@
 """Mutations as people write them: A52G, A:A52aG, t2e, p.Ala12Val, A52G/L60V, WT."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..files import ConfigError
@@ -198,11 +198,14 @@ class Positions(NamedTuple):
         found = set()
         for part in re.split(r"[,;\s]+", text.strip()):
             match = RANGE.fullmatch(part)
-            chain, first, last = match.groups() if match else ("", 1, 0)
+            problem = f"{part!r} is no range of residues like 5-60"
+            if not match:
+                raise ConfigError(problem)
+            chain, first, last = match.groups()
             first = int(first)
             last = first if last is None else int(last)
             if last < first:
-                raise ConfigError(f"{part!r} is no range of residues like 5-60")
+                raise ConfigError(problem)
             chosen = self.chains if chain is None else [self.chain_of(chain)]
             inside = [i for i, (own, number, _) in enumerate(self.keys) if own in chosen and first <= number <= last]
             if not inside:
@@ -248,3 +251,31 @@ def one_letter(name: str) -> str:
     """The letter of a type of three; "" if it is none."""
     name = name.upper()
     return ONE_LETTER[RESIDUE_INDEX[name]] if name in RESIDUE_INDEX else ""
+
+
+# ---- the next batch --------------------------------------------------------------------------------------------------
+
+
+def wanted(
+    numbering: Positions, positions: str | None, not_positions: str | None, types: str | None, not_types: str | None
+) -> Callable[[int, int], bool]:
+    """Whether a mutation, by position and new type, may be in the next batch. Raises ConfigError."""
+    if positions is not None:
+        allowed = numbering.within(positions)
+    else:
+        allowed = {i for i in range(len(numbering.wild)) if not numbering.is_first_methionine(i)}
+    if not_positions is not None:
+        allowed -= numbering.within(not_positions)
+    new = letters(types) if types is not None else {*ONE_LETTER}
+    if not_types is not None:
+        new -= letters(not_types)
+    return lambda i, k: i in allowed and ONE_LETTER[k] in new
+
+
+def letters(text: str) -> set[str]:
+    """The types in a text such as AVIL or A,V. Raises ConfigError."""
+    found = {*text.upper()} - {*", ;/"}
+    unknown = found - {*ONE_LETTER}
+    if unknown or not found:
+        raise ConfigError(f"{text!r} are no types like AVIL")
+    return found

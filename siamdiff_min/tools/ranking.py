@@ -5,7 +5,7 @@
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -18,13 +18,12 @@ from torch import Tensor
 from ..encoders.weights import find_weights, load_encoder
 from ..files import ConfigError, checksum, first_three, replacing
 from ..machine import progress
-from ..protein.constants import ONE_LETTER
 from ..reading.parse import read_structure
 from ..reading.structure import Structure
 from ..sets.label_values import odd_values
 from . import mutation_model, verdict
 from .mutation_model import AROUND, Effects, Mutant, Mutation, PositionFeatures, Prior, positions_of
-from .mutation_names import Positions
+from .mutation_names import Positions, wanted
 from .verdict import Trust
 
 BETTER = "better than chance: worth using at new positions"
@@ -302,31 +301,6 @@ def describe_wild_type(
 
 
 # ---- the next batch --------------------------------------------------------------------------------------------------
-
-
-def wanted(
-    numbering: Positions, positions: str | None, not_positions: str | None, types: str | None, not_types: str | None
-) -> Callable[[int, int], bool]:
-    """Whether a mutation, by position and new type, may be in the next batch. Raises ConfigError."""
-    if positions is not None:
-        allowed = numbering.within(positions)
-    else:
-        allowed = {i for i in range(len(numbering.wild)) if not numbering.is_first_methionine(i)}
-    if not_positions is not None:
-        allowed -= numbering.within(not_positions)
-    new = letters(types) if types is not None else {*ONE_LETTER}
-    if not_types is not None:
-        new -= letters(not_types)
-    return lambda i, k: i in allowed and ONE_LETTER[k] in new
-
-
-def letters(text: str) -> set[str]:
-    """The types in a text such as AVIL or A,V. Raises ConfigError."""
-    found = {*text.upper()} - {*", ;/"}
-    unknown = found - {*ONE_LETTER}
-    if unknown or not found:
-        raise ConfigError(f"{text!r} are no types like AVIL")
-    return found
 
 
 def one_sided(rows: Sequence[dict]) -> list[str]:

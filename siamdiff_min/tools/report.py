@@ -21,9 +21,8 @@ from ..training.wording import cell, table, title_of
 from . import figures
 from .captions import about, difference, predicted, tested_on, text, verdict, verdicts
 from .comparison import NOTE
-from .latex import write_latex
 from .runs import RunFolder, read_runs
-from .tables import comparison_rows, measures_to_compare, write_csv
+from .tables import comparison_rows, measures_to_compare, write_csv, write_latex
 
 NO_MATPLOTLIB = "the pictures are missing, they need matplotlib: pip install matplotlib"
 CHECKSUM = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")  # its beginning is enough

@@ -35,6 +35,11 @@ class RunFolder(NamedTuple):
     lines: dict[str, list[dict]]  # of the metrics.jsonl of every seed; of pre-training of ""
     predictions: dict[str, dict[str, np.ndarray]]  # of every seed
 
+    @property
+    def measured(self) -> Mapping[str, Mapping[str, float]]:
+        """The measures of every seed: on the test split, or on what was held out."""
+        return self.results["test"] or self.results["held_out"]
+
 
 def read_runs(paths: Sequence[Path]) -> list[RunFolder]:
     """Read the folders of runs; seeds of one pre-training become one run. Raises SiamDiffError."""
@@ -147,23 +152,17 @@ def joined(runs: Sequence[RunFolder]) -> RunFolder:
     """Pre-training runs that differ in their seed alone, as one run."""
     lines = {}
     held_out = {}
-    baselines = []
-    proteins = []
-    unfinished = ""
     for run in runs:
         seed = str(run.config["seed"])
         lines[seed] = run.lines[""]
         held_out[seed] = run.results["held_out"].get("", {})
-        baselines.append(run.results["constant"])
-        proteins.append(run.results["proteins"])
-        unfinished = unfinished or run.results["unfinished"]
 
     results = defaultdict(dict)
     results["held_out"] = held_out
     results["mean"] = mean_of([*held_out.values()])
-    results["constant"] = mean_of(baselines)
-    results["proteins"] = joined_proteins(proteins)
-    results["unfinished"] = unfinished
+    results["constant"] = mean_of([run.results["constant"] for run in runs])
+    results["proteins"] = joined_proteins([run.results["proteins"] for run in runs])
+    results["unfinished"] = next(filter(None, [run.results["unfinished"] for run in runs]), "")
     config = {**runs[0].config, "seed": " ".join(lines)}
     return runs[0]._replace(config=config, results=results, lines=lines)
 

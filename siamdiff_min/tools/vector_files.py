@@ -1,12 +1,24 @@
-"""The files of vectors that `siamdiff embed` writes: .npz, or .csv of the means or of the residues."""
+"""The files of vectors that `siamdiff embed` writes: .npz, or .csv of the means or of the residues.
 
+And beside them the file from which an interrupted command goes on.
+"""
+
+import base64
 import contextlib
+import json
+import math
+import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ..files import ConfigError, replacing, write_rows
+from ..files import ConfigError, StructureError, UnwantedError, lock, replacing, write_rows, writing
+from .embedder import Embedding
+
+RESIDUE_TITLES = ("name", "chain", "number", "code", "type", "plddt")  # before the vector
 
 
 def write_table(out: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -28,12 +40,12 @@ def write_table(out: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def residue_rows(arrays: Mapping[str, np.ndarray]) -> Iterator[list]:
-    """A row for every residue, after the titles: name of the structure, where it stands, its type, its vector."""
+    """A row for every residue, after the titles: name of the structure, where it stands, type, pLDDT, vector."""
     vectors = arrays["per_residue"]
-    yield ["name", "chain", "number", "code", "type", *(f"v{k + 1}" for k in range(vectors.shape[1])), "encoder"]
+    yield [*RESIDUE_TITLES, *(f"v{k + 1}" for k in range(vectors.shape[1])), "encoder"]
     encoder = " ".join(arrays["encoder"])
     names = np.repeat(arrays["id"], np.diff(arrays["residue_offset"]))
-    columns = [arrays[f"residue_{title}"] for title in ("chain", "number", "insertion_code", "type")]
+    columns = [arrays[f"residue_{title}"] for title in ("chain", "number", "insertion_code", "type", "plddt")]
     for *place, vector in zip(names, *columns, vectors):
         yield [*place, *vector, encoder]
 
@@ -48,9 +60,92 @@ def check_out(out: Path, include: Sequence[str]) -> None:
     with contextlib.suppress(Exception):  # what another program wrote may be anything
         if out.suffix == ".csv":
             with open(out, "rb") as file:
-                ours = file.readline().startswith((b"name,v1,", b"name,chain,number,code,type,v1,"))
+                ours = file.readline().startswith((b"name,v1,", f"{','.join(RESIDUE_TITLES)},v1,".encode()))
         else:
             with np.load(out, allow_pickle=False) as arrays:
                 ours = {"id", "failed", "failed_reason"} <= {*arrays.files}
     if not ours:
         raise ConfigError(f"--out {out} exists and holds no vectors of siamdiff embed, so it is not replaced")
+
+
+class Kept:
+    """What a command has embedded so far: a file beside OUT, with a line of JSON for each of its structures.
+
+    An interrupted command goes on after the last whole line. The first line tells commands apart: it is a hash of all
+    that decides on the vectors.
+    """
+
+    def __init__(self, out: Path):
+        self.path = out.with_name(f"{out.name}.siamdiff-part")
+        self.done = 0  # structures
+
+    @contextlib.contextmanager
+    def open(self, command: str) -> Iterator[None]:
+        """Keep other commands away, which get a SiamDiffError. Lines of another command are removed."""
+        with lock(self.path, f"another siamdiff embed writes to {self.path}: wait for its end") as self.file:
+            try:
+                with writing(self.path):
+                    first = f"{command}\n".encode()
+                    self.file.seek(0)
+                    ours = self.file.readline() == first
+                    whole = [len(line) for line in self.file if line.endswith(b"\n")] if ours else []
+                    self.file.truncate(len(first) + sum(whole) if ours else 0)
+                    if not ours:
+                        self.file.write(first)
+                    self.done = len(whole)
+                yield
+            finally:
+                if not self.done:
+                    with writing(self.path):
+                        self.path.unlink(missing_ok=True)
+
+    def add(self, found: Sequence[Embedding | StructureError], include: Sequence[str]) -> None:
+        """Write the line of a structure, from all it gave. Raises WriteError."""
+        line = []
+        for e in found:
+            if isinstance(e, StructureError):
+                line.append({"error": e.args, "unwanted": isinstance(e, UnwantedError)})
+                continue
+            untold = e.plddt is not None and math.isnan(e.plddt)
+            row = {"id": [e.id], "incomplete": [e.incomplete], "untold": [untold and not line]}  # once for a file
+            if {"per_residue", "per_atom"} & {*include}:
+                row |= {"residue_chain": e.chain, "residue_number": e.residue_number.tolist()}
+                row |= {"residue_type": [*e.sequence], "residue_insertion_code": e.insertion_code}
+                row["residue_plddt"] = e.residue_plddt.tolist()
+                row["residue_offset"] = [len(e.sequence)]
+            if "per_atom" in include:
+                row |= {"atom_name": e.atom_name, "atom_residue": e.atom_residue.tolist()}
+                row["atom_offset"] = [len(e.atom_name)]
+            line.append(row | {name: base64.b64encode(getattr(e, name)).decode() for name in include})
+        with writing(self.path):
+            self.file.write(json.dumps(line).encode() + b"\n")
+            self.file.flush()
+        self.done += 1
+
+    def read(self, include: Sequence[str], width: int, files: contextlib.ExitStack) -> tuple[dict, list]:
+        """All columns, and all errors. Vectors lie in nameless files, which `files` closes, and not in memory.
+
+        Structure i has the rows `residue_offset[i]` to `residue_offset[i + 1]` of `per_residue`, and so on for
+        `per_atom`. Raises WriteError.
+        """
+        columns, errors = defaultdict(list), []
+        with writing(self.path):
+            nameless = partial(tempfile.TemporaryFile, dir=self.path.parent)
+            vectors = {name: files.enter_context(nameless()) for name in include}
+            self.file.seek(0)
+            next(self.file)
+            for row in (row for line in self.file for row in json.loads(line)):
+                if "error" in row:
+                    errors.append((UnwantedError if row["unwanted"] else StructureError)(*row["error"]))
+                    continue
+                for name, values in row.items():
+                    if name in vectors:
+                        vectors[name].write(base64.b64decode(values))
+                    else:
+                        columns[name].append(np.array(values))
+            arrays = {name: np.concatenate(values) for name, values in columns.items()}
+            arrays |= {name: np.append(0, x.cumsum()) for name, x in arrays.items() if name.endswith("_offset")}
+            for name, file in vectors.items() if arrays else ():
+                file.flush()
+                arrays[name] = np.memmap(file, np.float32, "r").reshape(-1, width)
+        return arrays, errors

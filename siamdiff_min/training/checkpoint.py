@@ -8,11 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..encoders.weights import CHECKPOINT, encoder_of, load_weights, read_weights, write_weights
 from ..files import CheckpointError, ConfigError, printable
 from ..pretraining import OBJECTIVES
+from ..pretraining.objective import Objective
 from .config import PRETRAIN, flag
 
 NAME = re.compile(r"checkpoint-[0-9]{9}\.pt")  # no other file of a folder is ever removed
@@ -55,7 +57,7 @@ def latest(folder: Path, say: Callable[[str], None] = print) -> tuple[Path, dict
     return None
 
 
-# ---- objectives -----------------------------------------------------------------------------------------------------
+# ---- objectives ------------------------------------------------------------------------------------------------------
 
 
 def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
@@ -90,27 +92,53 @@ def takes(function: Callable, name: str) -> bool:
 def initialise(module: nn.Module, path: str | Path, say: Callable = print, encoder_only: bool = False) -> None:
     """Start from the weights in `path`: from all of a checkpoint, else (or with `encoder_only`) from the encoder's.
 
-    Every tensor of these must fit one of the module. The sequence head of an encoder.pt is taken too if its shapes are
-    those of the module's, but not with `encoder_only`. `say` is told which tensors were loaded, and which keep their
-    initial values.
+    Every tensor of these must fit one of the module. The heads in an encoder.pt are taken too, but not with
+    `encoder_only`, if the objective keeps such heads (`kept_heads`) and the shapes are the same. `say` is told which
+    tensors were loaded, and which keep their initial values.
     """
     content = read_weights(path)
     whole = content["format"] == CHECKPOINT and not encoder_only
-    state = content["objective"] if whole else encoder_of(content)["state"]
-    load_weights(module if whole else module.encoder, state, str(path))
+    if whole:
+        state = content["objective"]
+        load_weights(module, state, str(path))
+        loaded = [*state]
+    else:
+        state = encoder_of(content)["state"]
+        load_weights(module.encoder, state, str(path))
+        loaded = [f"encoder.{name}" for name in state]
     if content.get("not_loaded"):
         say(f"in that file, not loaded: {printable(', '.join(content['not_loaded'])):.1000}")
-    loaded = [name if whole else f"encoder.{name}" for name in state]
-    if not whole and not encoder_only and "seq_mlp" in content:
-        own = module.seq_mlp.state_dict() if hasattr(module, "seq_mlp") else {}
-        if {name: x.shape for name, x in content["seq_mlp"].items()} == {name: x.shape for name, x in own.items()}:
-            load_weights(module.seq_mlp, content["seq_mlp"], str(path))
-            loaded += [f"seq_mlp.{name}" for name in own]
+
+    # The heads of an encoder.pt that the objective keeps too.
+    kept = kept_heads(module)
+    for head, state in ({} if whole or encoder_only else heads_in(content)).items():
+        if head not in kept:
+            say(f"in that file, not loaded: {head}")
+        elif shapes(state) != shapes(kept[head].state_dict()):
+            say(f"in that file, not loaded: {head}, of another shape (--head-dim)")
         else:
-            say("in that file, not loaded: seq_mlp" + ", of another shape (--head-dim)" * bool(own))
-    kept = [name for name in module.state_dict() if name not in set(loaded)]
+            load_weights(kept[head], state, str(path))
+            loaded += [f"{head}.{name}" for name in state]
+
+    initial = [name for name in module.state_dict() if name not in set(loaded)]
     say(f"loaded from {path}: {_groups(loaded)}")
-    say(f"not in that file, to be learned: {_groups(kept) if kept else 'nothing'}")
+    say(f"not in that file, to be learned: {_groups(initial) if initial else 'nothing'}")
+
+
+def kept_heads(objective: nn.Module) -> dict[str, nn.Module]:
+    """The heads that `encoder.pt` keeps; none of a plugin's module that does not say."""
+    return objective.kept_heads() if isinstance(objective, Objective) else {}
+
+
+def heads_in(content: dict) -> dict[str, dict[str, Tensor]]:
+    """The weights of the heads that a file of an encoder has, by the names of the heads."""
+    dicts = {name: value for name, value in content.items() if isinstance(value, dict) and value and name != "state"}
+    return {name: value for name, value in dicts.items() if all(isinstance(x, Tensor) for x in value.values())}
+
+
+def shapes(state: dict[str, Tensor]) -> dict[str, torch.Size]:
+    """The shape of every tensor."""
+    return {name: x.shape for name, x in state.items()}
 
 
 def _groups(names: list[str]) -> str:

@@ -19,7 +19,6 @@ from ..encoders import ENCODERS, GEARNET_DIMS, ONE_LEVEL, weights
 from ..files import ConfigError, Parser, import_plugins
 from ..machine import cores
 from ..pretraining import ABLATIONS, OBJECTIVES, STAGED
-from .options import TABLE_OPTIONS
 from .presets import (
     EPOCHS,
     MAX_RESIDUES,
@@ -29,6 +28,7 @@ from .presets import (
     SMALLER,
     TABLE_5,
     TABLE_6,
+    TABLE_OPTIONS,
     USUAL,
     Settings,  # noqa: F401  # for plugins
 )

@@ -1,4 +1,7 @@
-"""A frozen encoder: its batch norm measured without training, its output as features, a linear head in closed form."""
+"""A frozen encoder: its batch norm measured without training, its output as features, a linear head in closed form.
+
+`GivenFeatures` are vectors of a user's own in place of an encoder's: `finetune --features vectors.npz`.
+"""
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -10,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 from torch.utils.data import Dataset
 
 from ..downstream import composition, linear
 from ..downstream.sample import Sample
 from ..downstream.tasks import Task
-from ..files import ConfigError
+from ..files import ConfigError, first_three, structure_errors
 from . import checkpoint, results, verdict
 from .batches import epoch_batches
 from .loader import load_batches
@@ -106,15 +110,11 @@ def fit_head(
     ranks.all_gather([])  # the others wait until it is there
 
     # One split: the heads are applied to others.
-    def predictions(output: np.ndarray) -> np.ndarray:
-        values = task.to_prediction(torch.from_numpy(output).to(ranks.device))
-        return values.double().cpu().numpy()
-
     if not config.folds:
         test = datasets["test"]
         found = joined([results.predict(task, test, config, ranks)], [test])
         features = of_floor(config, task, test, ranks).prediction
-        return replace(found, floor=replace(found, prediction=predictions(floor(features))))
+        return replace(found, floor=replace(found, prediction=verdict.predictions_of(task, floor(features))))
 
     # Folds: outputs for all rows by heads of other folds; and the same for labels that mean nothing.
     found = []
@@ -123,7 +123,7 @@ def fit_head(
         found.append(
             replace(
                 rows,
-                prediction=predictions(outputs),
+                prediction=verdict.predictions_of(task, outputs),
                 fold=fold,
                 own_baseline=verdict.baseline_of_folds(task, rows.target, fold),
                 dealt=verdict.deal_folds(task, features, y, groups, config.folds, len(classes)),
@@ -163,3 +163,46 @@ def check_different(task: Task, target: np.ndarray) -> None:
             what = f"all values of {name}" if name else "all values"
             help = ". Label the others 0, for instance the residues that do not bind" if known[0] == 1 else ""
             raise ConfigError(f"{what} are {known[0]:g}: there is nothing to tell apart{help}")
+
+
+# ---- vectors of a user's own -----------------------------------------------------------------------------------------
+
+
+class GivenFeatures(nn.Module):
+    """The vectors of an .npz as `siamdiff embed` writes it: `id` and `mean`, or of residues `per_residue`.
+
+    Raises StructureError for another file.
+    """
+
+    def __init__(self, path: str, residues: bool):
+        super().__init__()
+        self.path = path
+        with structure_errors(path, "no vectors as siamdiff embed writes them"):
+            content = dict(np.load(path, allow_pickle=False))
+            name = "per_residue" if residues else "mean"
+            if "id" not in content or name not in content:
+                raise ValueError(f"it needs id and {name}, and has {', '.join(content)}")
+            self.vectors = np.asarray(content[name], dtype=np.float32)
+            names = of_residues(content) if residues else content["id"].tolist()
+            if self.vectors.ndim != 2 or len(names) != len(self.vectors):
+                raise ValueError(f"{name} is {self.vectors.shape}, expected a row for each of {len(names)}")
+        self.row_of = {name: row for row, name in enumerate(names)}
+        self.out_dim = self.vectors.shape[1]
+
+    def represent(self, sample: Sample) -> Tensor:
+        """The vectors (B, out_dim) of the samples. Raises ConfigError if one has none, or one that is not finite."""
+        absent = [name for name in sample.names if name not in self.row_of]
+        if absent:
+            raise ConfigError(f"--features {self.path} has no vector of {first_three(absent)}")
+        found = self.vectors[[self.row_of[name] for name in sample.names]]
+        if not np.isfinite(found).all():
+            raise ConfigError(f"--features {self.path}: a vector of {first_three(sample.names)} is not finite")
+        return torch.from_numpy(found).to(sample.target.device)
+
+
+def of_residues(content: dict[str, np.ndarray]) -> list[str]:
+    """The names of all residues as samples have them: NAME:CHAIN:NUMBER and insertion code."""
+    count = np.diff(content["residue_offset"])
+    owner = np.repeat(content["id"], count)
+    columns = (owner, content["residue_chain"], content["residue_number"], content["residue_insertion_code"])
+    return [f"{name}:{chain}:{number}{str(code).strip()}" for name, chain, number, code in zip(*columns)]

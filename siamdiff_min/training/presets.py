@@ -1,4 +1,7 @@
-"""The paper's presets: Tables 5 and 6, and the numbers of epochs; and what smaller sizes change."""
+"""The paper's presets: Tables 5 and 6, and the numbers of epochs; and what smaller sizes change.
+
+Nothing here loads torch: `cli.py` reads a table of labels before that, so that a mistake in it is named at once.
+"""
 
 from typing import NamedTuple
 
@@ -45,6 +48,7 @@ TABLE_6 = {  # task -> level -> settings; Adam with lr 1e-4 throughout
 USUAL = {"task": "psr", "seeds": [0], "encoder": "gearnet", "preset": "paper"}
 EPOCHS = {"paper": [25, 25], "official": [25, 50]}  # of stages 1 and 2 (differences.md, row 2); without stages 50
 OFFICIAL_EPOCHS = {"res": {"epochs": [5]}}  # as the released code (differences.md, row 22)
+OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong way round (differences.md, row 21)
 MAX_RESIDUES = {("msp", "atom"): 400}  # nearest to the mutation
 SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny" takes 5 to 7 minutes on 2 cores
     ("tiny", "atom"): {"batch_size": 2, "epochs": [5, 6], "lr": 2e-3},
@@ -57,3 +61,9 @@ SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny
     ("tiny", "residue", "multiview"): {"batch_size": 8, "epochs": [20, 20]},
 }
 SMALL_TASK = {"lr": 1e-3, "epochs": [8], "batch_size": 8}  # for the small sizes; the paper's batch where smaller
+TABLE_OPTIONS = {  # of `finetune --task table`, as arguments of argparse
+    "labels": {"help": "file of labels for the structures of --data"},
+    "name_column": {"help": "column of the names (default: name, or the first)"},
+    "value_column": {"help": "columns of the values (default: value)", "nargs": "+"},
+    "missing": {"help": "further words for a value that was not measured, such as n.d.", "nargs": "+"},
+}

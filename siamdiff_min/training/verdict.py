@@ -15,6 +15,7 @@ import torch
 from ..downstream import chance, linear
 from ..downstream.metrics import LESS_IS_BETTER
 from ..downstream.tasks import MultiLabel, Regression, Task
+from . import wording
 
 FLOOR = {"structure": "length and composition", "residues": "own type, neighbours and their number"}
 MOST_ROWS = 2000  # with folds. The matrices of all pairs of rows take 32 MB each then, and the test some 30 s
@@ -56,10 +57,15 @@ def deal_folds(task: Task, x: np.ndarray, y: np.ndarray, groups: np.ndarray, fol
 def as_prediction(task: Task, output: np.ndarray) -> np.ndarray:
     """Outputs (K, C) of ridge regression in the form of the task's predictions; of classes any numbers will do."""
     if isinstance(task, Regression):
-        tensor = torch.from_numpy(output).to(task.mean.device)
-        return task.to_prediction(tensor).double().cpu().numpy()
+        return predictions_of(task, output)
     single = output.shape[1] == 1 and not task.properties and not isinstance(task, MultiLabel)
     return output[:, 0] if single else output
+
+
+def predictions_of(task: Task, output: np.ndarray) -> np.ndarray:
+    """Outputs (K, C) of a head as the task's predictions."""
+    tensor = torch.from_numpy(output).to(task.head.layers[-1].weight.device)
+    return task.to_prediction(tensor).double().cpu().numpy()
 
 
 def baseline_of_folds(task: Task, target: np.ndarray, fold: np.ndarray) -> dict[str, np.ndarray]:
@@ -124,9 +130,9 @@ def against_baseline(task: Task, shares: Mapping, means: Mapping, baseline: Mapp
         gain = means[name] - baseline[name]
         if not np.isfinite(gain):  # all values are alike
             continue
-        if task.direction(name) == "min":
-            gain = -gain
-        found[name] = side(good <= chance.LEVEL and gain > 0, bad <= chance.LEVEL and gain < 0)
+        side = wording.side(name, [gain, gain], {name: task.direction(name)})
+        share = bad if side == "worse than" else good
+        found[name] = side if share <= chance.LEVEL else "not told apart from"
     return found
 
 
@@ -138,8 +144,7 @@ def against_baseline_by_draws(
     for name, drawn in gain.items():
         interval = chance.difference_interval(means[name] - baseline[name], drawn, units, folds=True)
         if interval and task.direction(name):
-            low, high = interval if task.direction(name) == "max" else (-interval[1], -interval[0])
-            found[name] = side(low > 0, high < 0)
+            found[name] = wording.side(name, interval, {name: task.direction(name)})
     return found
 
 
@@ -149,19 +154,10 @@ def against_floor(task: Task, difference: Mapping, verdicts: Mapping, floor_verd
     for name, interval in difference.items():
         if interval is None or name not in verdicts:
             continue
-        low, high = interval
-        if task.direction(name) == "min":
-            low, high = -high, -low
-        better = low > 0 and verdicts[name] == "better than"
-        found[name] = side(better, high < 0 and floor_verdicts.get(name) == "better than")
+        side = wording.side(name, interval, {name: task.direction(name)})
+        of_better_one = floor_verdicts if side == "worse than" else verdicts
+        found[name] = side if of_better_one.get(name) == "better than" else "not told apart from"
     return found
-
-
-def side(better: bool, worse: bool) -> str:
-    """A verdict in words."""
-    if better:
-        return "better than"
-    return "worse than" if worse else "not told apart from"
 
 
 def within(target: np.ndarray, prediction: np.ndarray) -> list[float]:

@@ -9,7 +9,8 @@ from given import CLASSES, dataset
 
 from siamdiff_min.downstream.sample import pack_samples
 from siamdiff_min.downstream.tasks import TASKS
-from siamdiff_min.encoders import ENCODERS, Encoder
+from siamdiff_min.encoders import ENCODERS, Encoder, Encoding
+from siamdiff_min.files import ConfigError
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.training.config import TABLE_6
@@ -138,3 +139,37 @@ def test_fine_tuning_reaches_every_weight(task, name, level, tmp_path):
     loss, _ = model(pack_samples([data[0, i] for i in range(2)])[0])
     loss.backward()
     assert loss.isfinite() and without_gradient(model) == []
+
+
+# ---- Encoding --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, level", [("gearnet", "atom"), ("gearnet", "residue"), ("gvp", "atom"), ("esm-gearnet", "residue")]
+)
+def test_padded_rows_are_the_residues_of_a_protein(name, level):
+    sizes = [9, 30, 1]
+    batch = Protein.pack([real_protein("2BEG", torch.float32).crop(3, size) for size in sizes])
+    encoder = ENCODERS[name](level, "tiny").eval()
+    encoding = encoder(batch)
+    padded, mask = encoding.padded()
+    assert padded.shape == (3, 30, encoder.out_dim) and mask.dtype == torch.bool
+    assert mask.tolist() == [[k < size for k in range(30)] for size in sizes]
+    assert torch.equal(padded[mask], encoding.residue) and not padded[~mask].any()
+    for row, part in zip(padded, encoding.residue.split(sizes)):
+        assert torch.equal(row[: len(part)], part)
+    (gradient,) = torch.autograd.grad(padded.sum(), encoding.residue)
+    assert torch.equal(gradient, torch.ones_like(encoding.residue))
+
+
+def test_an_encoding_moves_as_a_whole():
+    encoding = Encoding(torch.zeros(5, 2), torch.zeros(3, 2), torch.zeros(1, 2), torch.zeros(3, dtype=torch.long))
+    assert {x.device.type for x in vars(encoding.to("meta")).values()} == {"meta"}
+    assert encoding.to("cpu").padded()[0].shape == (1, 3, 2)
+
+
+def test_an_encoding_that_does_not_know_its_proteins_says_what_it_needs():
+    encoding = Encoding(torch.zeros(5, 2), torch.zeros(3, 2), torch.zeros(1, 2))
+    assert encoding.to("cpu").residue_protein is None
+    with pytest.raises(ConfigError, match=r"padded needs Encoding\(\.\.\., residue_protein=protein.residue_protein\)"):
+        encoding.padded()

@@ -6,6 +6,7 @@ import tarfile
 
 import pytest
 
+from siamdiff_min.protein.constants import ATOM_NAMES
 from siamdiff_min.reading.bundled import bundle_path
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.store import open_store
@@ -89,6 +90,29 @@ def test_the_mean_is_over_residues(form):
 def test_the_words_of_a_file_decide_then_its_b_factors(text, expected):
     """None is of an experiment, nan of a file that says neither."""
     assert mean_plddt(text) == pytest.approx(expected, abs=0.05, nan_ok=True)
+
+
+def test_every_residue_has_its_own():
+    """Of its atoms the mean, on a scale of 0 to 100; a chain keeps that of its residues, and has their mean."""
+    structure = read_structure("x", HALF)
+    numbers = structure.protein.residue_number.tolist()
+    half = [50 if number % 2 else 90 for number in numbers]
+    fractions = predicted(lambda number, atom: 0.5 if number % 2 else 0.9)
+    local = as_mmcif(ATOMS).replace("auth_", "label_") + METRIC + LOCAL
+    assert structure.residue_plddt.tolist() == half
+    assert read_structure("x", fractions).residue_plddt == pytest.approx(half)
+    assert read_structure("x", local).residue_plddt.tolist() == [30 if number % 2 else 50 for number in numbers]
+    of_atoms = read_structure("x", as_mmcif(ATOMS) + METRIC)
+    names = [ATOM_NAMES[name] for name in of_atoms.protein.atom_name.tolist()]
+    of_first = [40 + len(names[k]) for k in (of_atoms.protein.atom_residue == 0).nonzero().flatten().tolist()]
+    assert of_atoms.residue_plddt[0] == pytest.approx(sum(of_first) / len(of_first))
+    for text in (ATOMS, "EXPDTA    X-RAY DIFFRACTION\n" + HALF):
+        assert read_structure("x", text).residue_plddt is None
+
+    moved = [f"{x[:21]}B{x[22:30]}{float(x[30:38]) + 60:8.3f}{x[38:60]} 30.00{x[66:]}\n" for x in HALF.splitlines()]
+    chains = read_structure("x", HALF + "".join(moved)).chains()
+    assert {name: part.plddt for name, part in chains.items()} == {"A": 70, "B": 30}
+    assert chains["A"].residue_plddt.tolist() == half and chains["B"].residue_plddt.tolist() == [30] * 58
 
 
 def test_low_confidence_is_skipped_and_counted(tmp_path, capsys):

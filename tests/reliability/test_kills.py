@@ -5,15 +5,22 @@ The long versions (`pytest -m soak tests/reliability/test_kills.py`) are the sam
 """
 
 import itertools
+import os
 import random
+import re
 import signal
 import time
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import processes
 import pytest
-from processes import RUNS, finish, kill, start
+from processes import PATIENCE, RUNS, finish, kill, running, start, torchrun, until
+from standin import lines
+
+from siamdiff_min.training import checkpoint
 
 SOAK = pytest.mark.soak
 QUICK = ("training", "fine-tuning", "conversion")
@@ -86,3 +93,121 @@ def test_killed_at_operations_on_the_disk(name, every, tmp_path, enzymes):
         assert finish(start(tmp_path / "log", 1, *run.command(place))) == [0], (tmp_path / "log").read_text()
         assert run.result(place) == expected, number
     assert killed >= (0.6 * run.operations if every else 1)
+
+
+# ---- SIGTERM and Ctrl-C: a checkpoint, and the end within seconds ----------------------------------------------------
+
+
+def members(group: int) -> list[int]:
+    """The processes of a group that are running."""
+    places = [int(place.name) for place in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in places if running(pid) and group_of(pid) == group]
+
+
+def group_of(pid: int) -> int:
+    with suppress(ProcessLookupError):
+        return os.getpgid(pid)
+    return -1
+
+
+def send_to_group(process, number: int) -> None:
+    """Unless the process has ended by itself. On a busy machine it may not be a group yet."""
+    while process.is_alive():
+        with suppress(ProcessLookupError):
+            return os.killpg(process.pid, number)
+        time.sleep(0.01)
+
+
+def stopped(run, place: Path, world: int, number: int, in_a_save: bool, log: Path, more: list) -> tuple[list, bool]:
+    """The exit codes of a run whose groups got a signal, and whether it got it before it had ended by itself."""
+    monitor = place.with_name("saving")
+    log.write_text("")
+    children = start(log, world, *run.command(place), *more, SLOW_SAVES=monitor)
+    while in_a_save and not monitor.exists() and all(process.is_alive() for process in children):
+        time.sleep(0.01)
+    time.sleep(random.uniform(0, 0.05 if in_a_save else 2 * run.seconds * world))
+    alive = all(process.is_alive() for process in children)
+    for process in children:
+        send_to_group(process, number)
+    monitor.unlink(missing_ok=True)
+    codes = finish(children)
+    until(lambda: not any(members(process.pid) for process in children), log)
+    assert None not in codes, log.read_text()
+    return codes, alive
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("name, world, signals", [
+    ("training", 1, 3), ("conversion", 1, 1),
+    *(pytest.param(*case, marks=SOAK) for case in (("training", 1, 12), ("training", 2, 5), ("fine-tuning", 1, 5))),
+])  # fmt: skip
+def test_signals_at_random_moments(name, world, signals, number, tmp_path, enzymes):
+    """To whole groups, as `timeout`, a terminal and batch systems send them: processes that load data get them too."""
+    run, log = RUNS[name](tmp_path, enzymes), tmp_path / "log"
+    random.seed(number)
+    expected, more = run.undisturbed(world), ["2"] if name == "conversion" else ["--num-workers", "2"]
+    sent = saved = attempt = 0
+    while sent < signals:
+        attempt += 1
+        assert attempt < 20 * signals + 20, "the runs end before their signals arrive"
+        place = tmp_path / f"run-{attempt}"
+        codes, alive = stopped(run, place, world, number, attempt % 2 == 1, log, more)
+        said = log.read_text()
+        in_the_loop = re.search(r"stopped by \w+ after step (\d+)", said)
+        if 128 + number in codes and in_the_loop:  # after a checkpoint
+            step = int(in_the_loop[1])
+            folder = max(place.rglob("metrics.jsonl"), key=lambda file: file.stat().st_mtime).parent
+            assert codes == [128 + number] * world and checkpoint.latest(folder)[1]["step"] == step
+            saved += 1
+        elif codes != [0] * world:  # where there is nothing to save: as any other program ends
+            ended = {-number, 1} | ({128 + signal.SIGINT} if number == signal.SIGINT else set())
+            assert set(codes) <= ended, (codes, said)
+            assert "Traceback" not in said or "KeyboardInterrupt" in said, said
+        sent += alive
+        assert finish(start(log, world, *run.command(place), *more)) == [0] * world, log.read_text()
+        assert run.result(place) == expected
+    assert saved >= signals // 3 or name == "conversion"
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize(
+    "below, numbers",
+    [*(("/seed-3/checkpoint-000000004", [n]) for n in (1, 3)), pytest.param("", range(2, 100, 3), marks=SOAK)],
+)
+def test_a_signal_is_never_forgotten(below, numbers, tmp_path, enzymes):
+    """At operations of fine-tuning on the disk; above all in the last save of the first of two seeds: the second must
+    not be begun as if there were no signal."""
+    run, log = RUNS["fine-tuning"](tmp_path, enzymes), tmp_path / "log"
+    expected = run.undisturbed()
+    for number in numbers:
+        place = tmp_path / str(number)
+        codes = finish(start(log, 1, *run.command(place), DISK=f"terminate:{number}:{place}{below}"))
+        assert codes[0] in (128 + signal.SIGTERM, -signal.SIGTERM), log.read_text()
+        assert finish(start(log, 1, *run.command(place))) == [0]
+        assert run.result(place) == expected
+
+
+@pytest.mark.full
+def test_sigterm_to_one_rank_ends_both_after_a_checkpoint(tmp_path):
+    out, log = tmp_path / "out", tmp_path / "log"
+    children = start(log, 2, "stand-in", out, "--save-every", "1", SLOW_SAVES=tmp_path / "saving")
+    until(lambda: checkpoint.checkpoints(out), log)
+    children[1].terminate()
+    assert finish(children) == [128 + signal.SIGTERM] * 2
+    step = checkpoint.latest(out)[1]["step"]
+    assert 1 <= step < 20 and lines(out)[-1]["step"] == step
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number, group", [(signal.SIGTERM, False), pytest.param(signal.SIGINT, True, marks=SOAK)])
+def test_signals_to_torchrun(number, group, tmp_path):
+    """To torchrun alone, or to everything that a terminal's Ctrl-C reaches."""
+    out, settings = tmp_path / "out", {"SLOW_SAVES": str(tmp_path / "saving")}
+    process = torchrun(2, processes.__file__, "stand-in", out, "--save-every", "1", **settings)
+    until(lambda: checkpoint.checkpoints(out), tmp_path / "log")
+    os.killpg(process.pid, number) if group else process.send_signal(number)
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode and f"stopped by {number.name} after step" in said, said
+    step = int(re.search(r"after step (\d+)", said)[1])
+    assert checkpoint.latest(out)[1]["step"] == step and not members(process.pid)

@@ -26,8 +26,7 @@ from siamdiff_min.protein.constants import (
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.sets import atom3d
 from siamdiff_min.sets.atom3d import atom3d_set
-from siamdiff_min.sets.atom_lists import pack_lists, unpack_list
-from siamdiff_min.sets.samples import SAMPLES
+from siamdiff_min.sets.samples import SAMPLES, pack_lists, unpack_list
 
 lmdb = pytest.importorskip("lmdb")
 COLUMNS = [

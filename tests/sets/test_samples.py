@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from given import Given, dataset, entries, structure, surroundings
-from helpers import assert_equal_samples
+from helpers import assert_equal
 
 from siamdiff_min.downstream.sample import pack_samples
 from siamdiff_min.encoders import ENCODERS
@@ -18,6 +18,13 @@ from siamdiff_min.reading.store import StoreError, open_store
 from siamdiff_min.reading.structure import join
 from siamdiff_min.sets.samples import SAMPLES, Unlabelled
 from siamdiff_min.sets.sets import SETS
+
+
+def assert_equal_samples(a, b) -> None:
+    """Two samples of a downstream task."""
+    assert_equal(a.protein, b.protein)
+    assert torch.equal(a.focus, b.focus) and torch.equal(a.target, b.target)
+    assert (a.names, a.groups) == (b.names, b.groups)
 
 
 @pytest.mark.parametrize("task", SETS)

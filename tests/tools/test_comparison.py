@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.probe_report import PAPER, SCRATCH
-from siamdiff_min.tools import latex, report
+from siamdiff_min.tools import report, tables
 from siamdiff_min.tools.comparison import Row, compare, difference, interval_of, t_interval, variance_of_seeds
 from siamdiff_min.tools.runs import RunFolder, folder_of_method, read_proteins, read_runs
 from siamdiff_min.training.config import pretrain_options
@@ -135,10 +135,10 @@ def test_runs_at_another_noise_are_not_compared(tmp_path):
     runs = read_runs(paths)
     found = {row.run: (row.gain, row.gain_interval) for row in compare(runs, "sequence_loss")}
     assert found["a"] == found["b"] == (None, None) and found["c"][0] == pytest.approx(2)
-    (column,) = latex.columns_of("pre-training", runs, ["sequence_loss"])
-    assert latex.ranks_of(column) == {}
-    (column,) = latex.columns_of("pre-training", runs[::2], ["sequence_loss"])
-    assert latex.ranks_of(column) == {"a": 1, "c": 2}
+    (column,) = tables.columns_of("pre-training", runs, ["sequence_loss"])
+    assert tables.ranks_of(column) == {}
+    (column,) = tables.columns_of("pre-training", runs[::2], ["sequence_loss"])
+    assert tables.ranks_of(column) == {"a": 1, "c": 2}
 
 
 # ---- valid.tsv, seeds ------------------------------------------------------------------------------------------------
@@ -238,19 +238,21 @@ def test_mean_ranks_are_those_of_table_2():
     methods = {name: values for name, values in PAPER["residue"].items() if name != "columns"}
     ranks = []
     for k in range(1, 6):
-        ranks.append(latex.ranked({name: values[k] for name, values in methods.items()}, less=False))
-    found = latex.mean_ranks([*methods], ranks)
+        ranks.append(tables.ranked({name: values[k] for name, values in methods.items()}, less=False))
+    found = tables.mean_ranks([*methods], ranks)
     assert {name: round(rank, 1) for name, rank in found.items()} == {name: x[0] for name, x in methods.items()}
     assert found["siamdiff"] == 1.2 and found[SCRATCH] == 7.8
     del ranks[2]["siamdiff"]
-    assert "siamdiff" not in latex.mean_ranks([*methods], ranks)
+    assert "siamdiff" not in tables.mean_ranks([*methods], ranks)
 
 
 def test_names_are_written_for_latex():
-    assert latex.escaped("a_b 50% {x}\\n") == r"a\_b 50\% \{x\}\textbackslash{}n"
-    assert latex.title_in_paper("auprc", ()) == "AUPR" and latex.title_in_paper("sequence_loss", ()) == "Sequence loss"
+    assert tables.escaped("a_b 50% {x}\\n") == r"a\_b 50\% \{x\}\textbackslash{}n"
+    assert (
+        tables.title_in_paper("auprc", ()) == "AUPR" and tables.title_in_paper("sequence_loss", ()) == "Sequence loss"
+    )
     row = Row("a", 3, 0.8557, 0.0071, None, None, "", None, None, "")
-    assert latex.mean_and_std(row) == r"0.856$\pm$0.007"
+    assert tables.mean_and_std(row) == r"0.856$\pm$0.007"
 
 
 def test_one_method_on_two_tasks_is_one_row(tmp_path):

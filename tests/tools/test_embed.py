@@ -14,6 +14,7 @@ import sys
 import tarfile
 from multiprocessing import synchronize
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import processes
@@ -262,8 +263,12 @@ def test_a_path_that_gives_nothing_is_named_and_told_by_the_status(weights, tmp_
 
 
 def columns(path: Path) -> dict[str, list]:
+    """All of an .npz; None in place of nan, which no other nan equals."""
     with np.load(path, allow_pickle=False) as arrays:
-        return {name: array.tolist() for name, array in arrays.items()}
+        found = {name: array.tolist() for name, array in arrays.items()}
+    if "residue_plddt" in found:
+        found["residue_plddt"] = [None if value != value else value for value in found["residue_plddt"]]
+    return found
 
 
 def test_what_is_embedded_before_an_interruption_is_kept(weights, tmp_path, files, monkeypatch, capsys):
@@ -324,8 +329,11 @@ def test_a_csv_has_a_row_for_every_structure(weights, tmp_path, files):
 
 
 def test_a_csv_has_a_row_for_every_residue(weights, tmp_path, files):
-    """The rows of the .npz, with structure, chain, number, insertion code and type before them; again over itself."""
-    given = [*files[:2], "--checkpoint", weights, "--include", "per_residue", "--out"]
+    """The rows of the .npz, with structure, chain, number, insertion code, type and pLDDT before them; over itself."""
+    model = gzip.decompress(files[1].read_bytes()).decode().splitlines()
+    model = [f"{line[:60]}{50 + int(line[25]):6.2f}{line[66:]}\n" for line in model if line.startswith("ATOM")]
+    (tmp_path / "model.pdb").write_text("".join(model))
+    given = [files[0], tmp_path / "model.pdb", "--checkpoint", weights, "--include", "per_residue", "--out"]
     for name in ("e.csv", "e.csv", "e.npz"):
         assert embed_here(*given, tmp_path / name) == 0
     head, *rows = csv.reader((tmp_path / "e.csv").read_text().splitlines())
@@ -333,10 +341,15 @@ def test_a_csv_has_a_row_for_every_residue(weights, tmp_path, files):
         names = np.repeat(arrays["id"], np.diff(arrays["residue_offset"])).tolist()
         vectors = arrays["per_residue"]
         expected = [arrays[f"residue_{x}"].tolist() for x in ("chain", "number", "insertion_code", "type")]
+        plddt = arrays["residue_plddt"]
     titles = [f"v{k + 1}" for k in range(vectors.shape[1])]
-    assert head == ["name", "chain", "number", "code", "type", *titles, "encoder"]
+    assert head == ["name", "chain", "number", "code", "type", "plddt", *titles, "encoder"]
     assert [[*row[:2], int(row[2]), *row[3:5]] for row in rows] == [list(row) for row in zip(names, *expected)]
-    assert np.array_equal(np.array([row[5:-1] for row in rows], np.float32), vectors)
+    assert np.array_equal(np.array([row[6:-1] for row in rows], np.float32), vectors)
+    of_model = {row[2]: float(row[5]) for row in rows if row[0] == "model"}
+    assert len(of_model) > 20 and all(value == 50 + int(number[-1]) for number, value in of_model.items())
+    assert {row[5] for row in rows if row[0] != "model"} == {"nan"}  # an experiment
+    assert np.array_equal(np.array([row[5] for row in rows], float), plddt, equal_nan=True)
     residue, kind = color.residue_of(dict(zip(head, rows[0])))[1:]  # what siamdiff color takes
     assert residue == (rows[0][1], rows[0][2] + rows[0][3]) and kind == rows[0][4]
 
@@ -448,6 +461,38 @@ def test_bfloat16_changes_vectors_by_little(checkpoint, files, tmp_path):
         found[amp] = np.array(columns(tmp_path / f"{amp}.npz")["mean"])
     difference = np.linalg.norm(found["bf16"] - found["off"], axis=1) / np.linalg.norm(found["off"], axis=1)
     assert 0 < difference.max() < 0.02
+
+
+@pytest.mark.parametrize("workers, per_residue", [(0, 0.5), (2, 0.5), (0, 200), (0, 1e-3)])
+def test_a_dry_run_counts_and_estimates(workers, per_residue, weights, files, tmp_path, monkeypatch, capsys):
+    """The time goes by residues, of three that are neither the smallest nor the largest, without the first call."""
+    clock, embedded = [0.0], []
+
+    def embed_source(job, source):
+        first, size = not embedded, embed.count_residues(source)
+        clock[0] += 1e6 if first else per_residue * size
+        embedded.append(size)
+        return []
+
+    monkeypatch.setattr(embed, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(embed, "embed_source", embed_source)
+    (tmp_path / "bad.pdb").write_text("nothing")
+    (tmp_path / "notes.txt").write_text("")
+    for file in files:
+        shutil.copy(file, tmp_path)
+    sizes = sorted(read_structure(file).protein.num_residues for file in files)
+    command = ["embed", tmp_path, tmp_path / "bad.pdb", "--checkpoint", weights, "--device", "cpu", "--dry-run"]
+    options = "--num-workers", workers, "--out", tmp_path / "e.npz"
+    assert cli.main([*map(str, [*command, *options])]) == 1
+    said = capsys.readouterr()
+    assert "seen 14 = readable 12 + skipped 1 + failed 1" in said.out and "bad.pdb: no atoms in it" in said.err
+    assert f"12 structures, {sum(sizes):,} residues\n" in said.out
+    assert embedded == [sizes[2], sizes[2], sizes[6], sizes[10]]
+    seconds = per_residue * sum(sizes) / max(workers, 1)
+    shown = re.search(r"about ([\d.]+) (s|min|h) in (\d) process", said.out)
+    found = float(shown[1]) * {"s": 1, "min": 60, "h": 3600}[shown[2]]
+    assert found == pytest.approx(seconds, rel=0.05) and int(shown[3]) == max(workers, 1)
+    assert not list(tmp_path.glob("e.npz*"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -4,6 +4,7 @@ as the page prints it.
 
 import csv
 import importlib
+import os
 import re
 import shutil
 from collections import Counter
@@ -18,7 +19,7 @@ from siamdiff_min import ConfigError, Protein
 from siamdiff_min.cli import main
 from siamdiff_min.encoders.ops import MLP
 from siamdiff_min.encoders.weights import find_weights, load_encoder, load_encoder_file
-from siamdiff_min.files import checksum
+from siamdiff_min.files import checksum, lock
 from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import ONE_LETTER
 from siamdiff_min.reading.structure import Structure, join
@@ -48,10 +49,12 @@ with (ROOT / "examples" / "protein_g.csv").open() as _file:
 
 @pytest.fixture(scope="session")
 def kept(tmp_path_factory) -> Path:
-    """The log-odds of the example: seconds, once."""
-    path = tmp_path_factory.mktemp("mutants") / "log-odds.npz"
+    """The log-odds of the example: ten seconds, once for all processes of pytest."""
+    own = tmp_path_factory.getbasetemp()
+    path = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "log-odds.npz"
     structure = siamdiff_min.read_structure(EXAMPLE)
-    known_features(structure, Positions.of(structure, None).residues, path)
+    with lock(path.with_suffix(".lock")):
+        known_features(structure, Positions.of(structure, None).residues, path)
     return path
 
 

@@ -37,9 +37,7 @@ SCORES = {
 ENCODER = ENCODERS["gearnet"]("residue", "tiny")
 
 
-@pytest.fixture(autouse=True)
-def _few_draws(monkeypatch):
-    monkeypatch.setattr("siamdiff_min.training.results.MOST_DRAWS", 60)
+pytestmark = pytest.mark.usefixtures("few_draws")
 
 
 def write_lines(folder, lines) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from siamdiff_min.encoders import weights
 from siamdiff_min.files import CheckpointError, SiamDiffError
+from siamdiff_min.pretraining.objective import Objective
 from siamdiff_min.training import checkpoint
 from siamdiff_min.training.config import pretrain_options
 
@@ -144,3 +145,22 @@ def test_initialise_takes_a_sequence_head_that_fits(more, taken, tmp_path):
     assert [("seq_mlp (6 tensors)" in line, "another shape (--head-dim)" in line) for line in said] == (
         [(True, False), (False, False)] if taken else [(False, True), (False, False), (True, False)]
     )
+
+
+def test_initialise_takes_the_heads_that_an_objective_of_a_plugin_keeps(tmp_path):
+    class Near(Objective):
+        def __init__(self):
+            super().__init__(standin.Objective().encoder)
+            self.near = torch.nn.Linear(4, 1)
+
+        def kept_heads(self):
+            return {"near": self.near}
+
+    source, objective, said, path = Near(), Near(), [], tmp_path / "encoder.pt"
+    heads = {name: head.state_dict() for name, head in checkpoint.kept_heads(source).items()}
+    weights.save_encoder_file(path, source.encoder, "gearnet", "atom", "tiny", "paper", **heads)
+    checkpoint.initialise(objective, path, said.append)
+    assert torch.equal(objective.near.weight, source.near.weight)
+    assert said[0].endswith("near (2 tensors)") and said[1].endswith("nothing")
+    checkpoint.initialise(standin.Objective(), path, said.append)
+    assert said[2] == "in that file, not loaded: near"

@@ -13,10 +13,7 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.sets.samples import SAMPLES
 from siamdiff_min.training import results, verdict, wording
 
-
-@pytest.fixture(autouse=True)
-def _few_draws(monkeypatch):
-    monkeypatch.setattr(results, "MOST_DRAWS", 200)
+pytestmark = pytest.mark.usefixtures("few_draws")
 
 
 ENCODER = ENCODERS["gearnet"]("residue", "tiny")
