@@ -126,7 +126,10 @@ class Positions(NamedTuple):
                     if DATE.fullmatch(text.strip()):
                         wrong[word] = "is a date: a spreadsheet may have made it of a name, so format the names as text"
                     continue
-                key = self.chain_of(found.chain), found.number + shift, found.code
+                place = self.chain_of(found.chain), found.number + shift
+                key = (*place, found.code)
+                if key not in index:  # the insertion code in the other case, as in t52ae
+                    key = (*place, found.code.swapcase())
                 written[key] = found.own
 
                 # Whether the structure has this type there, and no other mutation of this text is of it.
