@@ -128,8 +128,9 @@ class Positions(NamedTuple):
                     continue
                 place = self.chain_of(found.chain), found.number + shift
                 key = (*place, found.code)
-                if key not in index:  # the insertion code in the other case, as in t52ae
-                    key = (*place, found.code.swapcase())
+                other_case = (*place, found.code.swapcase())  # of the insertion code
+                if key not in index and other_case in index:
+                    key = other_case
                 written[key] = found.own
 
                 # Whether the structure has this type there, and no other mutation of this text is of it.

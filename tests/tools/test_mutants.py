@@ -426,6 +426,8 @@ def test_the_shift_that_would_fit_is_said():
     with pytest.raises(ConfigError, match=r"; all fit if -3 is added to the numbers \(--shift -3\)$"):
         positions.read(shifted)
     assert positions.read(shifted, shift=-3) == positions.read(text for text, _ in MEASURED)
+    with pytest.raises(ConfigError, match=r"; all fit if 10 is added to the numbers \(--shift 10\)$"):
+        POSITIONS.read(["A42G", "G42aK", "L-13P"])
 
 
 # ---- the ranking, and what it says of itself -------------------------------------------------------------------------
