@@ -201,7 +201,9 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Labe
     if 0 < size < 4 * (config.folds or 0):
         # A head that says little but its mean says less for a fold of high values. Of 20 random values rho is -.55 with
         # 20 folds, -.2 with 10, -.07 with 5.
-        low = {"regression": "Spearman's rho and Pearson's r", "binary": "AUROC"}.get(data.options["kind"], "scores")
+        low = {"regression": "Spearman's rho and Pearson's r", "binary": "values of AUROC"}.get(
+            data.options["kind"], "scores"
+        )
 
         # For a verdict labels are dealt out within folds: too few ways to do so, and none is rare.
         ways = math.prod(math.factorial((size + k) // config.folds) for k in range(config.folds))

@@ -37,6 +37,8 @@ PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
 UNREAD = {
     ".mmtf": "MMTF is not read, give PDB or mmCIF",
     ".mmtf.gz": "MMTF is not read, give PDB or mmCIF",
+    ".pqr": "PQR is not read, convert it to PDB",
+    ".pdbqt": "PDBQT is not read, take the PDB file it was made from",
     **{f"{ending}.bz2": "bzip2 is not read, unpack it or take gzip" for ending in _PLAIN},
     **{f"{ending}.xz": "xz is not read, unpack it or take gzip" for ending in _PLAIN},
     **{f"{ending}.zst": "zstd is not read, unpack it or take gzip" for ending in _PLAIN},

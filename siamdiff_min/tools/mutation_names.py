@@ -126,7 +126,11 @@ class Positions(NamedTuple):
                     if DATE.fullmatch(text.strip()):
                         wrong[word] = "is a date: a spreadsheet may have made it of a name, so format the names as text"
                     continue
-                key = self.chain_of(found.chain), found.number + shift, found.code
+                place = self.chain_of(found.chain), found.number + shift
+                key = (*place, found.code)
+                other_case = (*place, found.code.swapcase())  # of the insertion code
+                if key not in index and other_case in index:
+                    key = other_case
                 written[key] = found.own
 
                 # Whether the structure has this type there, and no other mutation of this text is of it.

@@ -247,6 +247,16 @@ def test_one_class_only_has_the_odds_of_half_a_row():
     assert np.allclose(head(x), np.log(160))
 
 
+def test_a_head_that_does_not_converge_warns_nobody(monkeypatch):
+    """Warnings are errors in tests. One step is too few for any penalty."""
+    solver = linear.LogisticRegression
+    monkeypatch.setattr(linear, "LogisticRegression", lambda C, max_iter: solver(C=C, max_iter=1))
+    random = np.random.default_rng(0)
+    x = random.normal(size=(40, 5))
+    head = linear.fit(x, (x[:, 0] > 0) * 1.0, np.arange(40), "binary")
+    assert np.isfinite(head.weight).all() and np.abs(head.weight).argmax() == 0
+
+
 def test_folds_keep_groups_together_and_are_alike():
     y = RANDOM.permutation(np.repeat([0.0, 1.0], [30, 10])).repeat(2)
     fold = linear.folds_of(y, GROUPS, 5)

@@ -221,7 +221,7 @@ def test_two_files_of_one_name_and_different_structures_are_both_read(tmp_path, 
 
 
 def test_formats_that_are_not_read_are_named(tmp_path):
-    for file in ("a.mmtf", "b.MMTF.gz", "c.pdb.bz2", "d.cif.xz", "e.ent.zst", "f.txt.bz2"):
+    for file in ("a.mmtf", "b.MMTF.gz", "c.pdb.bz2", "d.cif.xz", "e.ent.zst", "f.txt.bz2", "g.pqr", "h.pdbqt"):
         (tmp_path / file).write_bytes(b"")
     found = {Path(file).name: reason for file, reason in find_structures(tmp_path).skipped}
     assert found == {
@@ -231,4 +231,6 @@ def test_formats_that_are_not_read_are_named(tmp_path):
         "d.cif.xz": "xz is not read, unpack it or take gzip",
         "e.ent.zst": "zstd is not read, unpack it or take gzip",
         "f.txt.bz2": "not a structure file",
+        "g.pqr": "PQR is not read, convert it to PDB",
+        "h.pdbqt": "PDBQT is not read, take the PDB file it was made from",
     }

@@ -471,6 +471,11 @@ def test_vectors_of_ones_own_and_values_that_say_nothing(lab, monkeypatch, capsy
     assert "come out too low, and nothing can be called better than the baseline. Take --folds 3" in (
         capsys.readouterr().out
     )
+    families = "".join(f"p{i},{values[i]},f{i // 3}\n" for i in range(12))
+    Path("families.csv").write_text("name,value,family\n" + families)
+    finetune.main([*data, "--labels", "families.csv", "--features", "vectors.npz", "--out", "families"])
+    said = capsys.readouterr().out
+    assert "3 folds of 4 different structures" in said and "12 samples of 4 sequences or families" in said
 
 
 # ---- the recipe, as printed ------------------------------------------------------------------------------------------

@@ -363,7 +363,14 @@ POSITIONS = Positions([[4], [5], [6], [9]], [("A", 52, ""), ("A", 52, "a"), ("A"
     [("A52G", "A:A52G"), ("A:A52G", "A:A52G"), ("B:V52W", "B:V52W"), ("G52aK", "A:G52aK"), ("L-3P", "A:L-3P")]
     + [(f"A52G{sign}L-3P", "A:A52G/A:L-3P") for sign in ("/", ":", "+", ",", ";", " ", " / ", ", ")]
     + [("L-3P/A52G", "A:A52G/A:L-3P"), ("WT", "WT"), ("wild type", "WT"), ("A52A", "WT")]
-    + [("a52g", "A:A52G"), ("p.Ala52Gly", "A:A52G"), ("Ala52Gly", "A:A52G"), ("B:Val52Trp", "B:V52W")]
+    + [
+        ("G52AK", "A:G52aK"),
+        ("g52ak", "A:G52aK"),
+        ("a52g", "A:A52G"),
+        ("p.Ala52Gly", "A:A52G"),
+        ("Ala52Gly", "A:A52G"),
+        ("B:Val52Trp", "B:V52W"),
+    ]
     + [(f"A52G{sign}L-3P", "A:A52G/A:L-3P") for sign in ("_", "-")]
     + [("Ala52Gly-Leu-3Pro", "A:A52G/A:L-3P"), ("p.[Ala52Gly;Leu-3Pro]", "A:A52G/A:L-3P")],
 )
@@ -419,6 +426,8 @@ def test_the_shift_that_would_fit_is_said():
     with pytest.raises(ConfigError, match=r"; all fit if -3 is added to the numbers \(--shift -3\)$"):
         positions.read(shifted)
     assert positions.read(shifted, shift=-3) == positions.read(text for text, _ in MEASURED)
+    with pytest.raises(ConfigError, match=r"; all fit if 10 is added to the numbers \(--shift 10\)$"):
+        POSITIONS.read(["A42G", "G42aK", "L-13P"])
 
 
 # ---- the ranking, and what it says of itself -------------------------------------------------------------------------

@@ -164,6 +164,18 @@ def test_the_numbers_of_the_predictions_are_drawn(tmp_path, drawn):
     assert np.isclose(auc(x, y), found["test"]["0"]["auroc"])
 
 
+def test_a_seed_with_a_score_of_0_has_its_dot(tmp_path, drawn):
+    """And one whose score is not defined has none."""
+    finetuned(tmp_path, "pip", (0, 1, 2))
+    found = json.loads((tmp_path / "results.json").read_text())
+    for seed, value in {"0": 0.0, "1": 0.5, "2": None}.items():
+        found["test"][seed]["auroc"] = value
+    (tmp_path / "results.json").write_text(json.dumps(found))
+    report.write_page([tmp_path])
+    dots = [x for _, x, _ in drawn["AUROC, forest"] if len(x) == 1]
+    assert [0.0] in dots and [0.5] in dots and any(np.isnan(x).all() for x in dots)
+
+
 def test_the_five_worst_predictions_are_named(tmp_path):
     """By the mean error over seeds, as text that can be read without a pointer; every dot has its name under it."""
     finetuned(tmp_path, "psr")
