@@ -1,7 +1,6 @@
 """Finding structure files: in a folder, an archive or a Foldcomp database (read in place), or a single file.
 
-The result is a list of `Source`, which is cheap to send to another process and can be read on its own: of a member of
-an archive it knows where the bytes lie.
+The result is a list of `Source`. Each can be read on its own, in another process too.
 """
 
 import contextlib
@@ -37,12 +36,11 @@ PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
 UNREAD = {
     ".mmtf": "MMTF is not read, give PDB or mmCIF",
     ".mmtf.gz": "MMTF is not read, give PDB or mmCIF",
-    ".pqr": "PQR is not read, convert it to PDB",
-    ".pdbqt": "PDBQT is not read, take the PDB file it was made from",
-    **{f"{ending}.bz2": "bzip2 is not read, unpack it or take gzip" for ending in _PLAIN},
-    **{f"{ending}.xz": "xz is not read, unpack it or take gzip" for ending in _PLAIN},
-    **{f"{ending}.zst": "zstd is not read, unpack it or take gzip" for ending in _PLAIN},
+    ".pqr": "PQR is left out, convert it to PDB",
+    ".pdbqt": "PDBQT is left out, take the PDB file it was made from",
 }
+for _packed in ("bz2", "xz", "zst"):
+    UNREAD |= {f"{ending}.{_packed}": f".{_packed} is not read, unpack it or take gzip" for ending in _PLAIN}
 LMDB = "data.mdb"
 LOCK = "siamdiff-lock"  # a folder with this file in it holds stores, and no data
 

@@ -227,10 +227,10 @@ def test_formats_that_are_not_read_are_named(tmp_path):
     assert found == {
         "a.mmtf": "MMTF is not read, give PDB or mmCIF",
         "b.MMTF.gz": "MMTF is not read, give PDB or mmCIF",
-        "c.pdb.bz2": "bzip2 is not read, unpack it or take gzip",
-        "d.cif.xz": "xz is not read, unpack it or take gzip",
-        "e.ent.zst": "zstd is not read, unpack it or take gzip",
+        "c.pdb.bz2": ".bz2 is not read, unpack it or take gzip",
+        "d.cif.xz": ".xz is not read, unpack it or take gzip",
+        "e.ent.zst": ".zst is not read, unpack it or take gzip",
         "f.txt.bz2": "not a structure file",
-        "g.pqr": "PQR is not read, convert it to PDB",
-        "h.pdbqt": "PDBQT is not read, take the PDB file it was made from",
+        "g.pqr": "PQR is left out, convert it to PDB",
+        "h.pdbqt": "PDBQT is left out, take the PDB file it was made from",
     }
