@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from ..files import Parser, write_file
+from ..files import Parser, SiamDiffError, write_file
 from ..training.config import FINETUNE, PRETRAIN
 from ..training.metrics_file import in_order
 from ..training.wording import cell, table, title_of
@@ -62,6 +62,8 @@ def main(argv: list[str] | None = None) -> int:
         sections = {}
         for title, runs in read_sections(args.run).items():
             sections[title] = runs, measures_to_compare(runs, measures_of(runs))
+        if not any(measures for _, measures in sections.values()):
+            raise SiamDiffError("no run has a loss, error, accuracy or score yet, so there is no table to write")
         if args.csv:
             write_csv(args.csv, sections)
             print(args.csv)

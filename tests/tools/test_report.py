@@ -304,6 +304,14 @@ def test_runs_of_the_last_version_are_drawn_too(tmp_path):
     report.write_page([tmp_path, tmp_path / "new"], tmp_path / "both.html")
 
 
+@pytest.mark.parametrize("option", ["--csv", "--latex"])
+def test_a_table_without_a_measure_is_not_written(tmp_path, option):
+    write_lines(tmp_path, [{"step": 1, "epoch": 0.1, "split": "train", "loss": 3.0}])
+    with pytest.raises(SiamDiffError, match="no run has a loss, error, accuracy or score yet"):
+        report.main([str(tmp_path), option, str(tmp_path / "table")])
+    assert not (tmp_path / "table").exists()
+
+
 def test_what_is_no_run(tmp_path, capsys):
     with pytest.raises(SiamDiffError) as exit_:
         report.main([str(tmp_path)])
