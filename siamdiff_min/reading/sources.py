@@ -40,7 +40,7 @@ UNREAD = {
     ".pdbqt": "PDBQT is left out, take the PDB file it was made from",
 }
 for _packed in ("bz2", "xz", "zst"):
-    UNREAD |= {f"{ending}.{_packed}": f".{_packed} is not read, unpack it or take gzip" for ending in _PLAIN}
+    UNREAD |= {f"{ending}.{_packed}": f"{_packed} is not read, unpack it or take gzip" for ending in _PLAIN}
 LMDB = "data.mdb"
 LOCK = "siamdiff-lock"  # a folder with this file in it holds stores, and no data
 

@@ -227,9 +227,9 @@ def test_formats_that_are_not_read_are_named(tmp_path):
     assert found == {
         "a.mmtf": "MMTF is not read, give PDB or mmCIF",
         "b.MMTF.gz": "MMTF is not read, give PDB or mmCIF",
-        "c.pdb.bz2": ".bz2 is not read, unpack it or take gzip",
-        "d.cif.xz": ".xz is not read, unpack it or take gzip",
-        "e.ent.zst": ".zst is not read, unpack it or take gzip",
+        "c.pdb.bz2": "bz2 is not read, unpack it or take gzip",
+        "d.cif.xz": "xz is not read, unpack it or take gzip",
+        "e.ent.zst": "zst is not read, unpack it or take gzip",
         "f.txt.bz2": "not a structure file",
         "g.pqr": "PQR is left out, convert it to PDB",
         "h.pdbqt": "PDBQT is left out, take the PDB file it was made from",

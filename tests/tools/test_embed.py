@@ -611,7 +611,7 @@ def test_what_is_skipped_is_named(weights, tmp_path, files, capsys):
     found = columns(tmp_path / "e.npz")
     named = [os.path.basename(file) for file in found["skipped"]]
     assert named == ["a.txt", "b.txt", "c.txt", "d.txt", "x.mmtf", "y.pdb.bz2"]
-    assert found["skipped_reason"][-1] == ".bz2 is not read, unpack it or take gzip"
+    assert found["skipped_reason"][-1] == "bz2 is not read, unpack it or take gzip"
     with pytest.warns(UserWarning, match="^left out: ") as warned:
         siamdiff_min.load_encoder(weights, "cpu").embed(folder)
     assert str(warned[0].message) == "left out: MMTF is not read, give PDB or mmCIF 1 (x.mmtf)" and len(warned) == 2
