@@ -206,7 +206,7 @@ def labelled(tmp_path_factory) -> Path:
     [
         ("p7\tunknown", "p7\tisomerase"),
         ("p4\tprotease\tvalid", "p4\tprotease\ttest"),
-        pytest.param("protease|kinase|unknown", "3.5", marks=pytest.mark.full),  # numbers
+        pytest.param("protease|kinase|unknown", lambda name: str(len(name[0])), marks=pytest.mark.full, id="numbers"),
     ],
 )
 def test_a_run_is_not_resumed_with_other_classes_or_another_validation(labelled, tmp_path, before, after):
@@ -219,7 +219,7 @@ def test_a_run_is_not_resumed_with_other_classes_or_another_validation(labelled,
     kept = (out / "results.json").read_bytes()
     said = finetune(*options, "--labels", other, status=1)
     assert "error: " in said and "Choose another --out" in said and "Traceback" not in said
-    assert "with other data: validation split or classes was" in said or after == "3.5"
+    assert "with other data: validation split or classes was" in said or callable(after)
     assert (out / "results.json").read_bytes() == kept
 
 
