@@ -32,6 +32,7 @@ from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.sources import Source, bundle_path
 from siamdiff_min.tools import color, embed
 from siamdiff_min.tools.embed import Embedder
+from siamdiff_min.tools.embedder import incomplete
 
 
 @pytest.fixture(scope="module")
@@ -717,3 +718,15 @@ def test_the_nearest_are_asked_in_the_encoder_that_wrote_the_vectors(tmp_path, f
     ):
         with pytest.raises(SystemExit, match=re.escape(sentence)):
             nearest(monkeypatch, *argv)
+
+
+@pytest.mark.parametrize("rows, torn", [(range(56), 0), ([*range(30, 56), *range(30)], 1), (range(55, -1, -1), 0)])
+def test_residues_out_of_order_are_warned_of(tmp_path, rows, torn):
+    """Of a chain that is written backwards, each bond is there in both orders."""
+    text = gzip.decompress((Path(__file__).parents[2] / "examples" / "protein_g.pdb.gz").read_bytes()).decode()
+    lines = [line for line in text.splitlines(keepends=True) if line.startswith("ATOM")]
+    numbers = sorted({int(line[22:26]) for line in lines})
+    ordered = [line for row in rows for line in lines if int(line[22:26]) == numbers[row]]
+    (tmp_path / "g.pdb").write_text("".join(ordered))
+    warning = f"residues out of order: the file's order, which counts, tears {torn} bonds" if torn else ""
+    assert incomplete(read_structure(tmp_path / "g.pdb"), atoms=True) == warning
