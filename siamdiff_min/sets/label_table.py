@@ -23,8 +23,9 @@ from .label_values import kind_of, odd_values, read_classes, read_numbers, squee
 
 SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # split -> its names in data sets
 SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
-# What a spreadsheet makes of a name: 2026-03-01, 1.3.26, 2-Mar, Mar-02.
+# What a spreadsheet makes of a name: 2026-03-01, 1.3.26, 2-Mar, Mar-02; of 1E10 the number 1.00E+10.
 DATE = re.compile(r"\d{1,4}[-./](\d\d?|[a-z]{3})[-./]\d{1,4}( .*)?|\d{1,2}[-. ][a-z]{3}|[a-z]{3}-\d\d?", re.IGNORECASE)
+POWER = re.compile(r"\d([.,]\d+)?E\+\d+")
 TELLING = {  # titles that people give to a column -> the title that it needs
     **dict.fromkeys(("resid", "resi", "resnum", "res_num", "residue_number", "position", "pos", "resseq"), "number"),
     **dict.fromkeys(("chains", "chain_id", "chainid"), "chain"),

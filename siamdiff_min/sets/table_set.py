@@ -12,7 +12,7 @@ from pathlib import Path
 from ..files import StructureError, first_three, read_rows
 from ..reading.sources import find_structures, structure_files, without_ending
 from ..reading.store import FAILURES, ProteinStore, finished_store
-from .label_table import DATE, Row, read_table
+from .label_table import DATE, POWER, Row, read_table
 from .labelled_set import SPLITS, LabelledData
 
 
@@ -101,9 +101,10 @@ def _match(path, names: Set[str], data, there: Set[str]) -> None:
     otherwise = [name for name in missing if name.casefold() in written]
     if otherwise:
         detail += f"; {otherwise[0]} is {written[otherwise[0].casefold()]} there"
-    dates = [name for name in missing if DATE.fullmatch(name)]
-    if dates:
-        detail += f"; {dates[0]} looks like a date that a spreadsheet made of a name: format its column as text"
+    made = [name for name in missing if DATE.fullmatch(name) or POWER.fullmatch(name)]
+    if made:
+        kind = "date" if DATE.fullmatch(made[0]) else "number"
+        detail += f"; {made[0]} looks like a {kind} that a spreadsheet made of a name: format its column as text"
     raise StructureError(path, "names that match no structure", detail)
 
 

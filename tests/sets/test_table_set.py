@@ -130,13 +130,18 @@ def test_a_finished_store_takes_the_place_of_its_structures(folder):
         table_set(write(folder, *((name, 1) for name in [*NAMES, "p9"])), store)
 
 
-@pytest.mark.parametrize("date", ["2026-03-01 00:00:00", "2-Mar", "mar-02", "01.03.2026"])
-def test_a_name_that_became_a_date_is_said_to_be_one(folder, date):
-    with pytest.raises(StructureError, match=f"; {date} looks like a date that a spreadsheet made of a name: format"):
-        table_set(write(folder, *((name, 1) for name in [*NAMES, date])), folder)
+MADE_OF_NAMES = {"2026-03-01 00:00:00": "date", "2-Mar": "date", "mar-02": "date", "01.03.2026": "date"}
+MADE_OF_NAMES |= {"1.00E+10": "number"}
+
+
+@pytest.mark.parametrize("name, kind", MADE_OF_NAMES.items())
+def test_a_name_that_a_spreadsheet_changed_is_said_to_be_so(folder, name, kind):
+    likely = re.escape(f"; {name} looks like a {kind} that a spreadsheet made of a name: format")
+    with pytest.raises(StructureError, match=likely):
+        table_set(write(folder, *((of, 1) for of in [*NAMES, name])), folder)
     with pytest.raises(StructureError) as found:
         table_set(write(folder, *((name, 1) for name in [*NAMES, "p-2026"])), folder)
-    assert "a date that" not in str(found.value)
+    assert "that a spreadsheet made" not in str(found.value)
 
 
 def test_structures_that_cannot_be_read_are_counted(folder):
