@@ -101,7 +101,8 @@ def test_folds(kind: str, x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> t
     fold = linear.folds_of(y, groups, 10)
     source = chance.deal(groups, fold, DEALS)
     dealt = y[source].T  # (K, T)
-    outputs = chance.ridge_out_of_fold(x, encoded(kind, dealt), fold, chance.parts_of(groups, fold))
+    part = chance.parts_of(groups, fold)
+    outputs = chance.ridge_out_of_fold(x, encoded(kind, dealt), fold, part, together=kind == "three")
     predictions = [decoded(kind, outputs[:, :, t]) for t in range(DEALS)]
     return verdicts(kind, predictions, dealt.T), predictions[0]
 

@@ -60,6 +60,8 @@ def main(one: str, other: str) -> None:
     second = encoder.embed(other)
     noise = noise_level(encoder, structure)
     pairs = matched(first, second)
+    if not pairs:
+        sys.exit(f"{one} and {other} have no residues in common")
     i, j = np.array(pairs).T
     change = np.linalg.norm(first.per_residue[i] - second.per_residue[j], axis=1) / noise[i]
 
@@ -74,7 +76,10 @@ def main(one: str, other: str) -> None:
         place = f"{first.residue_number[i[k]]}{first.insertion_code[i[k]]}"
         print(f"{first.chain[i[k]]}:{place:6}{change[k]:6.1f}")
 
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        sys.exit("compare.png needs matplotlib: pip install matplotlib")
 
     figure = Figure((8, 3), layout="constrained")
     axes = figure.add_subplot()

@@ -271,7 +271,8 @@ def build_task(config: Namespace, data: LabelledData, datasets: dict[str, Sample
 
     trained = sum(p.numel() for p in task.parameters() if p.requires_grad)
     training = "" if config.eval_only else f", {trained:,} parameters to train"
-    ranks.say(f"task        {config.task}, {config.level} level, seed {config.seed}{training}")
+    level = "" if config.features else f", {config.level} level"
+    ranks.say(f"task        {config.task}{level}, seed {config.seed}{training}")
     start = config.eval_only or config.init_from or "scratch"
     source = f"{config.encoder}, size {config.size}, from {start}"
     ranks.say(f"encoder     {f'none, vectors of {config.features}' if config.features else source}")

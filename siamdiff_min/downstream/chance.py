@@ -49,12 +49,15 @@ def parts_of(groups: Sequence, fold: np.ndarray) -> np.ndarray:
     return part
 
 
-def ridge_out_of_fold(x: np.ndarray, y: np.ndarray, fold: np.ndarray, part: np.ndarray) -> np.ndarray:
+def ridge_out_of_fold(
+    x: np.ndarray, y: np.ndarray, fold: np.ndarray, part: np.ndarray, together: bool = False
+) -> np.ndarray:
     """Predictions (K, C, T) for all rows, each by a ridge regression on the rows in other folds.
 
     Args:
         x: features (K, d).
-        y: targets (K, C, T) of T tables. The C columns of a table share a penalty, chosen by the `part` (K,) left out.
+        y: targets (K, C, T) of T tables.
+        part: (K,) is left out to choose a penalty: of each column, or one for the C columns of a table `together`.
     """
     size = len(x)
     folds = fold.max() + 1
@@ -66,7 +69,7 @@ def ridge_out_of_fold(x: np.ndarray, y: np.ndarray, fold: np.ndarray, part: np.n
     projected = vectors.T @ flat
 
     # The fit of all rows is H y, with H = 1/K + V diag(s / (s + penalty)) V^T.
-    losses = np.zeros((len(PENALTIES), folds, y.shape[2]))
+    losses = np.zeros((len(PENALTIES), folds, *y.shape[1:]))
     errors = np.zeros((len(PENALTIES), *y.shape))
     for i, penalty in enumerate(PENALTIES):
         share = values / (values + penalty)
@@ -80,11 +83,13 @@ def ridge_out_of_fold(x: np.ndarray, y: np.ndarray, fold: np.ndarray, part: np.n
                 if out.sum() < len(rows) < size:  # else there is nothing to judge by, or to learn from
                     error = errors_left_out(rest, residual, rows)[~out[rows]]
                     of_columns = np.square(error).sum(0).reshape(y.shape[1:])
-                    losses[i, k] += of_columns.sum(0)
+                    losses[i, k] += of_columns
 
     # Every fold of every table has the penalty with the smallest loss in the other folds.
-    best = losses.argmin(0)[fold]  # (K, T)
-    return y - np.take_along_axis(errors, best[None, :, None], 0)[0]
+    if together:
+        losses = np.broadcast_to(losses.sum(2, keepdims=True), losses.shape)
+    best = losses.argmin(0)[fold]  # (K, C, T)
+    return y - np.take_along_axis(errors, best[None], 0)[0]
 
 
 def errors_left_out(rest: np.ndarray, residual: np.ndarray, rows: np.ndarray) -> np.ndarray:

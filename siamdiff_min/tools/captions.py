@@ -40,7 +40,9 @@ def about(run: RunFolder) -> str:
     words = [str(config[name]) for name in ("method", "encoder", "size") if config.get(name)]
     if config.get("level"):
         words.append(f"{config['level']} level")
-    if config.get("task"):
+    if config.get("features"):  # no encoder took part
+        words = [f"vectors of {config['features']}"]
+    elif config.get("task"):
         start = f"from {config.get('init_from') or 'scratch'}"
         words.append(f"{start}, frozen" if config.get("freeze") else start)
     if words:

@@ -4,6 +4,7 @@ In Python, `siamdiff_min.rank_mutants("1abc.cif", {"A52G": 1.3, ...})`. `ranking
 tables and its page (docs/mutants.md).
 """
 
+import importlib.util
 import math
 import sys
 from argparse import Namespace
@@ -89,6 +90,8 @@ def rank(args: Namespace) -> None:
             print(printable(sentence))
         counts = f"next.tsv ({len(ranking.next)} mutants), mutants.tsv ({len(ranking.rows)})"
         print(printable(f"{folder / 'report.html'}, {counts}"))
+    if not importlib.util.find_spec("matplotlib"):
+        print(f"warning: {report.NO_MATPLOTLIB}", file=sys.stderr)
 
 
 def measurements(args: Namespace) -> tuple[list[str], dict[str, list[float]]]:
@@ -158,7 +161,10 @@ def page(title: str, ranking: Ranking) -> bytes:
     better = on_map(ranking)
     darkest = np.quantile(np.abs(better), 0.98)  # a few extremes must not make the others pale
     blue = f"better than {ranking.reference_name}, darkest by {darkest:.3g}" if ranking.model else "better than most"
-    body += f"<p class=note>Blue: {text(blue)}; red: worse; dots: measured; crosses: the wild type.</p>"
+    if importlib.util.find_spec("matplotlib"):
+        body += f"<p class=note>Blue: {text(blue)}; red: worse; dots: measured; crosses: the wild type.</p>"
+    else:
+        body += f"<p class=worse>{report.NO_MATPLOTLIB}</p>"
     cards = []
     if ranking.model:
         count = ranking.model.prior.mutated.sum()

@@ -244,6 +244,7 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
     mean = {}
     gain = {}
     difference = {}  # to the floor
+    floor_gain = {}
     if drawn:
         for name in names:
             mean[name] = np.array([np.mean([metrics[name] for metrics in seeds]) for seeds, _, _ in drawn])
@@ -254,6 +255,8 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
             gap = means[name] - of_floor[name]
             folds = any_seed.fold is not None
             difference[name] = chance.difference_interval(gap, drawn_difference, len(set(units)), folds)
+        for name in of_floor.keys() & of_baseline.keys():
+            floor_gain[name] = np.array([of_draw[name] - baseline[name] for _, baseline, of_draw in drawn])
 
     numbers = {
         "samples": len(target),
@@ -283,7 +286,11 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
             "verdict": {},
         }
     if floor and verdicts:
-        of_floor_alone = verdict.against_baseline(task, verdict.against_chance(task, [floor]), of_floor, of_baseline)
+        shares = verdict.against_chance(task, [floor])
+        of_floor_alone = verdict.against_baseline(task, shares, of_floor, of_baseline)
+        if not shares:
+            size = len(set(units))
+            of_floor_alone = verdict.against_baseline_by_draws(task, of_floor, of_baseline, floor_gain, size)
         numbers["floor"]["verdict"] = verdict.against_floor(task, difference, verdicts, of_floor_alone)
     return numbers, mean
 

@@ -50,7 +50,8 @@ def deal_folds(task: Task, x: np.ndarray, y: np.ndarray, groups: np.ndarray, fol
     source = chance.deal(groups, fold, number)
     targets = np.moveaxis(encoded[source], 0, 2)  # (K, C, T)
     part = chance.parts_of(groups, fold)
-    outputs = chance.ridge_out_of_fold(x, targets, fold, part)
+    together = task.options["kind"] == "classes"  # as in linear.py
+    outputs = chance.ridge_out_of_fold(x, targets, fold, part, together)
     return Dealt(source, [as_prediction(task, outputs[:, :, t]) for t in range(number)])
 
 

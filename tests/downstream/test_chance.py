@@ -26,14 +26,20 @@ def test_groups_of_other_sizes_are_repeated_or_cut():
     assert {tuple(rows) for rows in source.tolist()} == {(0, 1, 2, 3), (1, 0, 0, 0)}
 
 
-def test_the_closed_form_is_ridge_regression_on_the_other_folds():
+@pytest.mark.parametrize("together", [True, False])
+def test_the_closed_form_is_ridge_regression_on_the_other_folds(together):
+    """Both columns with one penalty, or as if each were alone."""
     random = np.random.default_rng(0)
     groups = np.arange(40) // 2
     fold = groups % 5
     part = chance.parts_of(groups, fold)
     x = random.normal(size=(40, 60))
     y = random.normal(size=(40, 2, 3)) + x[:, :1, None]
-    found = chance.ridge_out_of_fold(x, y, fold, part)
+    found = chance.ridge_out_of_fold(x, y, fold, part, together)
+    if not together:
+        alone = [chance.ridge_out_of_fold(x, y[:, [c]], fold, part, together=True) for c in range(2)]
+        assert np.abs(found - np.concatenate(alone, axis=1)).max() < 1e-10
+        return
     z = (x - x.mean(0)) / x.std(0)
     for t in range(3):
         for k in range(5):

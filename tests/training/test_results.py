@@ -184,6 +184,22 @@ def test_better_than_the_baseline_and_the_floor(tmp_path):
     assert {*turned["verdict"].values()} == {"worse than"} and "floor" not in turned
 
 
+def test_a_head_worse_than_its_floor_is_so_in_tables_too_large_to_deal_out(tmp_path):
+    random = np.random.default_rng(0)
+    target = random.normal(size=60)
+    task = table_task(ENCODER, kind="regression", linear=True)
+    task.fit(target, "tiny")
+    task.known = {"answer": task.baseline(target)}
+    names = [str(i) for i in range(60)]
+    fold = np.arange(60) % 10
+    floor = results.Predictions(names, names, target, target + 0.01 * random.normal(size=60), names, fold)
+    tested = replace(floor, prediction=target + 0.6 * random.normal(size=60), floor=floor)
+    results.write_results(tmp_path / "results.json", Namespace(device="cpu"), task, {0: tested}, {})
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert found["chance"] == {} and found["verdict"]["rmse"] == "better than"
+    assert found["floor"]["verdict"]["rmse"] == "worse than"
+
+
 def test_what_cannot_be_told_is_no_verdict_and_said_beside_predictions(tmp_path):
     """Two positives; a test split of one class, whose AUROC is not defined."""
     few = table_of(tmp_path, np.repeat([1.0, 0.0], [2, 38]), RNG.random(40), kind="binary")
