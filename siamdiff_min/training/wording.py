@@ -90,7 +90,8 @@ def verdict(results: Mapping) -> str:
     measure = results.get("options", {}).get("metric")
     of_baseline = results.get("verdict", {}).get(measure)
     if measure and results.get("no_interval"):
-        return "too few samples to tell the model from the baseline"
+        counted_few = results["no_interval"].partition(",")[0].removeprefix("of ")
+        return f"too few to tell the model from the baseline: {counted_few}"
     value = results["mean"].get(measure, 0) if "verdict" in results else 0
     if value is None or math.isnan(value):
         return f"{measure} cannot be measured: all values of the test split are the same"

@@ -203,8 +203,11 @@ def test_a_head_worse_than_its_floor_is_so_in_tables_too_large_to_deal_out(tmp_p
 def test_what_cannot_be_told_is_no_verdict_and_said_beside_predictions(tmp_path):
     """Two positives; a test split of one class, whose AUROC is not defined."""
     few = table_of(tmp_path, np.repeat([1.0, 0.0], [2, 38]), RNG.random(40), kind="binary")
-    assert "verdict     too few samples to tell the model from the baseline" in few["said"].splitlines()
-    assert "too few samples" in wording.doubt(few)
+    assert (
+        "verdict     too few to tell the model from the baseline: 2 samples of the rarer class"
+        in few["said"].splitlines()
+    )
+    assert "too few to tell" in wording.doubt(few)
 
     task = table_task(ENCODER, 2, kind="classes", metric="auroc")
     task.known = {"answer": task.baseline(np.repeat([0, 1], 20))}
