@@ -81,7 +81,7 @@ def with_tail(protein: Protein, tails: list[Protein], generator: np.random.Gener
 
 @torch.inference_mode()
 def means_with_tails(encoder: Encoder, proteins: list[Protein], tails: list[Protein]) -> dict[str, np.ndarray]:
-    """Means (K, d) over all residues, over those of the chain in the whole, and of the chain alone."""
+    """Means (K, d): over all residues, over the residues of the chain within the whole, and over the chain alone."""
     generator = np.random.default_rng(0)
     found = {"all residues": [], "the chain's residues": [], "no tails": []}
     for k, protein in enumerate(proteins):

@@ -164,7 +164,7 @@ def proportional(processes: list[int]) -> float:
 
 
 def train(data: Path, folder: Path, steps: int) -> tuple[float, float]:
-    """CPU seconds and most memory, in MB, of all processes of a small training with two workers."""
+    """Train shortly with two workers. Returns CPU seconds and peak memory (MB), summed over all processes."""
     options = f"--size tiny --level residue --device cpu --batch-size 8 --max-steps {steps} --num-workers 2"
     command = [sys.executable, "-m", "siamdiff_min", "train", "--data", data, *options.split()]
     command += ["--valid-fraction", "0", "--threads", "1", "--out", folder / "run"]

@@ -12,7 +12,6 @@ best.pt and predictions.tsv; siamdiff report OUT draws them.
 """
 
 import hashlib
-import math
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +20,10 @@ import numpy as np
 import torch
 from torch.utils.data import Subset
 
-from . import __version__
-from .downstream import chance
 from .downstream.tasks import TASKS, Classes, Task
 from .encoders import weights
-from .files import ConfigError, checksum
+from .files import ConfigError
+from .machine import identity
 from .reading.sources import structure_files
 from .reading.store import finished_store, open_store
 from .sets.labelled_set import SPLITS, LabelledData, alpha_carbons_alone, remarks
@@ -145,7 +143,8 @@ def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks:
     if ranks.rank == 0:
         columns = data.classes or task.names
         said = {"verdict": doubt} if doubt else {}
-        said["model"] = f"{best} {checksum(best)[:12]} {__version__}"
+        name, digest, version = identity(str(best), best)
+        said["model"] = f"{name} {digest[:12]} {version}"
         results.write_predictions(path, predictions, columns, isinstance(task, Classes), within, said)
     ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
     if config.pdb and data.options.get("residues") and ranks.rank == 0:
@@ -153,9 +152,7 @@ def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks:
     if within:
         ranks.say("            low and high: 90 % of values of structures like those of the table lie between them")
     if doubt:
-        useful = "better than the baseline" in doubt
-        advice = "the encoder may add nothing to it" if useful else "do not rely on these numbers"
-        ranks.say(f"verdict     {doubt}: {advice}")
+        ranks.say(f"verdict     {doubt}: {model.get('advice', 'do not rely on these numbers')}")
     return path
 
 
@@ -197,21 +194,9 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Labe
     samples = ", ".join(f"{split} {x.num_targets}" for split, x in datasets.items())
     ranks.say(f"samples     {samples or 'not converted to a store yet'}")
     warnings = remarks(datasets, ("train", "valid") if config.freeze and data.options else ("train",))
-    size = len({*datasets["test"].store.sequences}) if config.folds and datasets else 0
-    if 0 < size < 4 * (config.folds or 0):
-        # A head that says little but its mean says less for a fold of high values. Of 20 random values rho is -.55 with
-        # 20 folds, -.2 with 10, -.07 with 5.
-        low = {"regression": "Spearman's rho and Pearson's r", "binary": "values of AUROC"}.get(
-            data.options["kind"], "scores"
-        )
-
-        # For a verdict labels are dealt out within folds: too few ways to do so, and none is rare.
-        ways = math.prod(math.factorial((size + k) // config.folds) for k in range(config.folds))
-        unsaid = ", and nothing can be called better than the baseline" if ways < 1 / chance.LEVEL else ""
-        warnings.append(
-            f"{config.folds} folds of {size} different structures: with fewer than 4 in a fold {low} come out too low"
-            f"{unsaid}. Take --folds {max(2, size // 4)}. Copies and families count once"
-        )
+    if config.folds and datasets:
+        size = len({*datasets["test"].store.sequences})
+        warnings += frozen.small_folds(size, config.folds, data.options["kind"])
     if config.level == "atom" and data.options and not config.features:
         carbons = [alpha_carbons_alone(x.store) for x in datasets.values()]
         warnings += sorted({*filter(None, carbons)})

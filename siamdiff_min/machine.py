@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from .files import MACHINE, ConfigError
+from .files import MACHINE, ConfigError, checksum
 
 # How worker processes begin. A fork is ready at once, but only Linux survives it.
 START = "fork" if sys.platform == "linux" else "spawn"
@@ -53,6 +53,11 @@ def versions() -> dict[str, str]:
     """Of this package, of torch and of Python."""
     package = sys.modules[__package__]
     return {package.__name__: package.__version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def identity(name: str, weights: Path) -> list[str]:
+    """What a file of vectors or predictions says of the weights it was made with: name, checksum, our version."""
+    return [name, checksum(weights), sys.modules[__package__].__version__]
 
 
 def git_commit(file: Path) -> str | None:

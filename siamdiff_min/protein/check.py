@@ -93,7 +93,7 @@ def check_protein(path, protein: Protein, chain_names: Sequence[str] = ()) -> Pr
 
 
 def _length(vector: np.ndarray) -> np.ndarray:
-    """Euclidean norm (N, 3) -> (N,)."""
+    """Euclidean norm (N, 3) -> (N,). That of geometry.py would start torch's threads in every process that reads."""
     return np.sqrt(np.einsum("ij,ij->i", vector, vector))
 
 

@@ -42,7 +42,7 @@ class Column(NamedTuple):
         padded[:, :width] = letters
         as_number_or_text = "u8" if width <= 8 else f"S{WIDEST}"
         keys = padded.view(as_number_or_text).ravel()
-        is_new = np.ones(size, bool)  # a text is often that of the row before
+        is_new = np.ones(size, bool)  # many rows repeat the text of the row before
         is_new[1:] = keys[1:] != keys[:-1]
         different, index = keys[:1], np.zeros(size, np.int64)
         if is_new[1:].any():

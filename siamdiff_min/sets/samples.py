@@ -331,7 +331,7 @@ def _with_atoms(protein: Protein, keep: Tensor, centre: int) -> tuple[Protein, T
 def pack_lists(lists: Sequence[np.ndarray]) -> dict:
     """The labels `sizes` and `runs` of some lists of atoms (rows), each sorted and without repetitions.
 
-    Atoms of a residue follow each other, so those of a sphere are a few dozen runs of rows. Two bytes tell a run: how
+    Atoms of a residue follow each other, so a sphere is a few dozen runs of rows. Two bytes tell a run: how
     many rows are left out before it, and how many it has. 440 atoms take 58 bytes, in place of four for each.
     """
     packed = [_runs(rows) for rows in lists]

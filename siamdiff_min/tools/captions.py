@@ -102,7 +102,7 @@ def what_counts(tested: Sequence[dict]) -> str:
     if not tested:
         return ""
     decides = tested[0]["options"].get("metric") or next(iter(tested[0]["mean"]))
-    words = f". What counts is {wording.title_of(decides).partition(' (')[0]}"
+    words = f". The measure that counts is {wording.title_of(decides).partition(' (')[0]}"
     epochs = [max(results["best_epoch"].values(), default=0) for results in tested]
     if max(epochs) > 0 and tested[0]["direction"].get(decides):
         words += ": it has chosen the epoch, on other structures"

@@ -32,7 +32,7 @@ from ..files import (
     import_plugins,
     printable,
 )
-from ..machine import choose_device, cores, keep_few_plans, keep_freed_memory, progress
+from ..machine import choose_device, cores, identity, keep_few_plans, keep_freed_memory, progress
 from ..reading.pool import is_in_part, read_all, read_source
 from ..reading.sources import Source, structure_files
 from ..reading.structure import Structure
@@ -174,7 +174,7 @@ def embed_structures(args: Namespace, kept: Kept) -> int:
             arrays["failed_reason"] = np.array([error.reason for error in failures], dtype=str)
             arrays["skipped"] = np.array([file for file, _ in skipped], dtype=str)
             arrays["skipped_reason"] = np.array([reason for _, reason in skipped], dtype=str)
-            arrays["encoder"] = np.array([args.checkpoint, checksum(weights), __version__])
+            arrays["encoder"] = np.array(identity(args.checkpoint, weights))
             write_table(args.out, arrays)
         kept.done = 0  # nothing to go on with
 

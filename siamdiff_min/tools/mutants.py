@@ -4,7 +4,6 @@ In Python, `siamdiff_min.rank_mutants("1abc.cif", {"A52G": 1.3, ...})`. `ranking
 tables and its page (docs/mutants.md).
 """
 
-import importlib.util
 import math
 import sys
 from argparse import Namespace
@@ -13,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import __version__
 from ..encoders.weights import find_weights
-from ..files import Parser, checksum, printable, replacing, write_file, write_rows
+from ..files import Parser, printable, replacing, write_file, write_rows
+from ..machine import identity
 from ..protein.constants import ONE_LETTER
 from ..reading.parse import read_structure
 from ..sets.label_table import read_table
@@ -90,8 +89,7 @@ def rank(args: Namespace) -> None:
             print(printable(sentence))
         counts = f"next.tsv ({len(ranking.next)} mutants), mutants.tsv ({len(ranking.rows)})"
         print(printable(f"{folder / 'report.html'}, {counts}"))
-    if not importlib.util.find_spec("matplotlib"):
-        print(f"warning: {report.NO_MATPLOTLIB}", file=sys.stderr)
+    report.warn_without_pictures()
 
 
 def measurements(args: Namespace) -> tuple[list[str], dict[str, list[float]]]:
@@ -131,7 +129,7 @@ def write_results(folder: Path, title: str, ranking: Ranking) -> None:
                 types=[*ONE_LETTER],
                 chain=chains,
                 number=[f"{number}{code}" for number, code in zip(numbers, codes)],
-                encoder=[[name, checksum(find_weights(name)), __version__] for name in AROUND],
+                encoder=[identity(name, find_weights(name)) for name in AROUND],
             )
     write_file(folder / "report.html", page(title, ranking))
 
@@ -161,10 +159,8 @@ def page(title: str, ranking: Ranking) -> bytes:
     better = on_map(ranking)
     darkest = np.quantile(np.abs(better), 0.98)  # a few extremes must not make the others pale
     blue = f"better than {ranking.reference_name}, darkest by {darkest:.3g}" if ranking.model else "better than most"
-    if importlib.util.find_spec("matplotlib"):
-        body += f"<p class=note>Blue: {text(blue)}; red: worse; dots: measured; crosses: the wild type.</p>"
-    else:
-        body += f"<p class=worse>{report.NO_MATPLOTLIB}</p>"
+    key = f"<p class=note>Blue: {text(blue)}; red: worse; dots: measured; crosses: the wild type.</p>"
+    body += report.without_pictures() or key
     cards = []
     if ranking.model:
         count = ranking.model.prior.mutated.sum()

@@ -70,15 +70,25 @@ def main(argv: list[str] | None = None) -> int:
         if args.latex:
             write_latex(args.latex, sections)
             print(args.latex)
-    if not importlib.util.find_spec("matplotlib"):
-        print(f"warning: {NO_MATPLOTLIB}", file=sys.stderr)
+    warn_without_pictures()
     return 0
+
+
+def without_pictures() -> str:
+    """The line of a page that says why it has no pictures; "" if it has."""
+    return "" if importlib.util.find_spec("matplotlib") else f"<p class=worse>{NO_MATPLOTLIB}</p>"
+
+
+def warn_without_pictures() -> None:
+    """Say it on the screen too."""
+    if without_pictures():
+        print(f"warning: {NO_MATPLOTLIB}", file=sys.stderr)
 
 
 def write_page(paths: Sequence[Path], out: Path | None = None) -> Path:
     """Draw runs of train.py and finetune.py; returns the page. Raises SiamDiffError."""
     sections = read_sections(paths)
-    body = "" if importlib.util.find_spec("matplotlib") else f"<p class=worse>{NO_MATPLOTLIB}"
+    body = without_pictures()
     for title, runs in sections.items():
         body += heading(runs, title)
         body += section(runs)

@@ -37,7 +37,7 @@ def write_table(out: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def residue_rows(arrays: Mapping[str, np.ndarray]) -> Iterator[list]:
-    """A row for every residue, after the titles: name of the structure, where it stands, type, pLDDT, vector."""
+    """A row for every residue, after the titles: name of the structure, chain and number, type, pLDDT, vector."""
     vectors = arrays["per_residue"]
     yield [*RESIDUE_TITLES, *(f"v{k + 1}" for k in range(vectors.shape[1])), "encoder"]
     encoder = " ".join(arrays["encoder"])

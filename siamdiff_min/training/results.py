@@ -157,6 +157,7 @@ def keep_verdict(path: Path, task: Task, written: Path, predictions: Predictions
     content = json.loads(written.read_bytes())
     model = weights.read_weights(path, weights.MODEL)
     model["verdict"] = wording.doubt(content)
+    model["advice"] = wording.advice(content)
     if isinstance(task, Regression):
         model["within"] = verdict.within(predictions.target, predictions.prediction)
     weights.write_weights(path, weights.MODEL, model)
@@ -240,6 +241,7 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
     # On splits whose structures are drawn again. A gain is over the baseline on the same draw.
     no_interval = why_no_interval(counts, target)
     units = any_seed.units or any_seed.groups
+    num_units = len(set(units))
     drawn = [] if no_interval else [measure(*draw) for draw in draws(units, target.size)]
     mean = {}
     gain = {}
@@ -254,7 +256,7 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
             drawn_difference = mean[name] - [of_draw[name] for _, _, of_draw in drawn]
             gap = means[name] - of_floor[name]
             folds = any_seed.fold is not None
-            difference[name] = chance.difference_interval(gap, drawn_difference, len(set(units)), folds)
+            difference[name] = chance.difference_interval(gap, drawn_difference, num_units, folds)
         for name in of_floor.keys() & of_baseline.keys():
             floor_gain[name] = np.array([of_draw[name] - baseline[name] for _, baseline, of_draw in drawn])
 
@@ -275,7 +277,7 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
         shares = verdict.against_chance(task, [*tested.values()])
         verdicts = verdict.against_baseline(task, shares, means, of_baseline)
         if not shares:
-            verdicts = verdict.against_baseline_by_draws(task, means, of_baseline, gain, len(set(units)))
+            verdicts = verdict.against_baseline_by_draws(task, means, of_baseline, gain, num_units)
         numbers["chance"] = shares
         numbers["verdict"] = verdicts
     if floor:
@@ -289,8 +291,7 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
         shares = verdict.against_chance(task, [floor])
         of_floor_alone = verdict.against_baseline(task, shares, of_floor, of_baseline)
         if not shares:
-            size = len(set(units))
-            of_floor_alone = verdict.against_baseline_by_draws(task, of_floor, of_baseline, floor_gain, size)
+            of_floor_alone = verdict.against_baseline_by_draws(task, of_floor, of_baseline, floor_gain, num_units)
         numbers["floor"]["verdict"] = verdict.against_floor(task, difference, verdicts, of_floor_alone)
     return numbers, mean
 

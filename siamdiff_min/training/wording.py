@@ -106,8 +106,18 @@ def verdict(results: Mapping) -> str:
 
 def doubt(results: Mapping) -> str:
     """What to say beside predictions of a model that is not better than the baseline and the floor; "" if it is."""
-    sentence = verdict(results)
-    return sentence if "better than" not in sentence or "not told apart" in sentence or "worse" in sentence else ""
+    measure = results.get("options", {}).get("metric")
+    of_baseline = results.get("verdict", {}).get(measure)
+    of_floor = results.get("floor", {}).get("verdict", {}).get(measure, "better than")
+    return "" if of_baseline == of_floor == "better than" else verdict(results)
+
+
+def advice(results: Mapping) -> str:
+    """What follows from the doubt about a model."""
+    measure = results.get("options", {}).get("metric")
+    if results.get("verdict", {}).get(measure) == "better than":
+        return "the encoder may add nothing to it"
+    return "do not rely on these numbers"
 
 
 # ---- all measures ----------------------------------------------------------------------------------------------------

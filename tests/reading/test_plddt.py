@@ -93,7 +93,7 @@ def test_the_words_of_a_file_decide_then_its_b_factors(text, expected):
 
 
 def test_every_residue_has_its_own():
-    """Of its atoms the mean, on a scale of 0 to 100; a chain keeps that of its residues, and has their mean."""
+    """The mean over its atoms, from 0 to 100; a chain keeps the values of its residues, and has their mean."""
     structure = read_structure("x", HALF)
     numbers = structure.protein.residue_number.tolist()
     half = [50 if number % 2 else 90 for number in numbers]

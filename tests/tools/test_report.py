@@ -185,7 +185,7 @@ def test_the_five_worst_predictions_are_named(tmp_path):
     named = re.findall(r">\s*(sample \d+)\s*</text>", card[: card.index("</svg>")])
     assert named == [f"sample {i}" for i in np.argsort(-abs(score - target))[:5]]
     assert len({*re.findall("<title>(sample .*?)</title>", card)}) == 20
-    words = "What counts is Spearman&#x27;s rho over all models: it has chosen the epoch"
+    words = "The measure that counts is Spearman&#x27;s rho over all models: it has chosen the epoch"
     assert words in page
 
 
@@ -289,7 +289,7 @@ def test_the_head_of_length_and_composition_is_beside_that_of_a_table(tmp_path, 
     floor = json.loads((tmp_path / "good" / "results.json").read_text())["floor"]["mean"]["mae"]
     assert "<p class=better>by mae better than the baseline, better than length and composition</p>" in page
     assert f"<p class=better>better than length and composition ({floor:.3f})</p>" in page
-    assert "dotted: a head of length and composition. What counts is mean absolute error" in page
+    assert "dotted: a head of length and composition. The measure that counts is mean absolute error" in page
     assert drawn["mean absolute error (units of the label), forest"][-1][1] == [floor, floor]
     page = report.write_page([tmp_path / "good", tmp_path / "bad"], tmp_path / "both.html").read_text()
     assert "<p class=worse>bad: by mae worse than the baseline" in page
