@@ -76,22 +76,6 @@ def _chosen_chains(path: str, column: Column, chain: str | Sequence[str]) -> np.
 # ---- from rows to residues -------------------------------------------------------------------------------------------
 
 
-class _Reasons:
-    """Counts of what is left out. They are handed over in the order of the first of each: stores keep this order."""
-
-    def __init__(self):
-        self.found: dict[str, tuple[tuple, int]] = {}
-
-    def add(self, reason: str, count: int, where: tuple) -> None:
-        """`where` is the place of the first: position, step (0 for its rows, then 1, 2), row."""
-        before, sum_before = self.found.get(reason, (where, 0))
-        self.found[reason] = min(before, where), sum_before + count
-
-    def into(self, counts: Counter) -> None:
-        for reason, (_, count) in sorted(self.found.items(), key=lambda item: item[1][0]):
-            counts[reason] += count
-
-
 class _Groups:
     """The rows by chain, by position, and by the name of the residue there; each group in one piece.
 
@@ -122,12 +106,6 @@ class _Groups:
         self.name = atoms.residue.index[self.first]
         self.is_protein = atoms.residue.where(PARENT.__contains__)[self.first]
 
-    def earliest(self, rows: np.ndarray) -> tuple[int, int, int]:
-        """The place of the first of these rows in the file, as `_Reasons` takes it."""
-        position = self.position[self.of_row[rows]]
-        first = position.argmin()
-        return int(position[first]), 0, int(rows[first])
-
 
 def _first_with(key: np.ndarray) -> np.ndarray:
     """For every row, the first row with its key; keys count from 0."""
@@ -157,20 +135,18 @@ def _is_hydrogen(atom: str) -> bool:
 
 def apply_policy(atoms: Atoms, counts: Counter) -> Residues:
     """The residues of every chain, in file order. `counts` is told what is left out."""
-    groups, reasons = _Groups(atoms), _Reasons()
+    groups = _Groups(atoms)
     atoms = groups.atoms
-    _count_others(groups, reasons)
+    _count_others(groups, counts)
 
     # Atoms that are no part of their residue.
     known = _known_atoms(atoms.residue, atoms.atom)
     unknown = groups.is_protein[groups.of_row] & (known < 0)
     hydrogen = atoms.element.where(("H", "D").__contains__) | atoms.atom.where(_is_hydrogen)
-    for reason, which in ("hydrogens", unknown & hydrogen), ("unknown atom names", unknown & ~hydrogen):
-        rows = np.flatnonzero(which)
-        if len(rows):
-            reasons.add(reason, len(rows), groups.earliest(rows))
+    counts["hydrogens"] += int((unknown & hydrogen).sum())
+    counts["unknown atom names"] += int((unknown & ~hydrogen).sum())
 
-    source = _one_conformation(groups, known, reasons)
+    source = _one_conformation(groups, known, counts)
     kept = source >= 0
 
     # A residue needs a CA. If a position has several residues, the one whose CA has the highest occupancy is taken.
@@ -179,15 +155,15 @@ def apply_policy(atoms: Atoms, counts: Counter) -> Residues:
     alpha[groups.of_row[rows]] = source[rows]
     of_heavy = np.zeros(len(alpha), bool)  # programs write the hydrogens of inserted residues apart
     of_heavy[groups.of_row[~(unknown & hydrogen)]] = True
-    reasons.add("residues without CA", int((groups.is_protein & of_heavy & (alpha < 0)).sum()), (0, 1, 0))
-    chosen = _one_residue(groups.position, alpha, atoms.occupancy, reasons)
-    reasons.into(counts)
+    counts["residues without CA"] += int((groups.is_protein & of_heavy & (alpha < 0)).sum())
+    chosen = _one_residue(groups.position, alpha, atoms.occupancy)
+    counts["alternative residues"] += int((alpha >= 0).sum() - chosen.sum())
     kept &= chosen[groups.of_row]
     size = np.bincount(groups.of_row[kept], minlength=len(chosen))[chosen]
     return Residues(atoms, alpha[chosen], size, source[kept], known[kept])
 
 
-def _count_others(groups: _Groups, reasons: _Reasons) -> None:
+def _count_others(groups: _Groups, counts: Counter) -> None:
     """Count the groups that are no residue of a protein."""
     atoms = groups.atoms
     others = np.flatnonzero(~groups.is_protein)
@@ -199,14 +175,11 @@ def _count_others(groups: _Groups, reasons: _Reasons) -> None:
     for same in np.split(by_name, starts[1:]) if len(others) else ():
         name = atoms.residue.values[groups.name[same[0]]]
         amino_acids = backbone[:, same].all(0) & (name.isalnum() and len(name) < 6)
-        usual = _NOT_A_RESIDUE.get(name, "ligands and unknown residues")
-        for reason, which in (f"residues of unknown parent ({name})", amino_acids), (usual, ~amino_acids):
-            found = same[which]
-            if len(found):
-                reasons.add(reason, len(found), groups.earliest(groups.first[found]))
+        counts[f"residues of unknown parent ({name})"] += int(amino_acids.sum())
+        counts[_NOT_A_RESIDUE.get(name, "ligands and unknown residues")] += int((~amino_acids).sum())
 
 
-def _one_conformation(groups: _Groups, known: np.ndarray, reasons: _Reasons) -> np.ndarray:
+def _one_conformation(groups: _Groups, known: np.ndarray, counts: Counter) -> np.ndarray:
     """For every row (N,) the row that is taken in its place: usually itself, -1 if none is.
 
     The altloc with the highest occupancy is taken, the first of equals. It is chosen once for the residue, by the mean
@@ -223,23 +196,20 @@ def _one_conformation(groups: _Groups, known: np.ndarray, reasons: _Reasons) -> 
         source[rows] = -1
         for first, row in chosen:
             source[first] = row
-        position = int(groups.position[group])
-        if duplicates:
-            reasons.add("duplicate atoms", len(duplicates), (position, 0, duplicates[0]))
-        if alternatives:
-            reasons.add("alternative locations", alternatives, (position, 0, rows.stop - 0.5))
+        counts["duplicate atoms"] += duplicates
+        counts["alternative locations"] += alternatives
     return source
 
 
-def _chosen_altlocs(atoms: Atoms, known: np.ndarray, rows: slice) -> tuple[list[tuple[int, int]], list[int], int]:
-    """Of a residue: the first row of every atom with the row that is taken; the duplicate rows; how many are left."""
+def _chosen_altlocs(atoms: Atoms, known: np.ndarray, rows: slice) -> tuple[list[tuple[int, int]], int, int]:
+    """Of a residue: the first row of every atom, with the row that is taken; numbers of duplicates and alternatives."""
     options: dict[int, dict[str, int]] = {}  # atom -> altloc -> row
-    duplicates = []
+    duplicates = 0
     for row, index, altloc in zip(range(rows.start, rows.stop), known[rows].tolist(), atoms.altloc.texts(rows)):
         if index < 0:
             continue
         if altloc in options.setdefault(index, {}):
-            duplicates.append(row)
+            duplicates += 1
         else:
             options[index][altloc] = row
     occupancies: dict[str, list[float]] = {}
@@ -255,14 +225,11 @@ def _chosen_altlocs(atoms: Atoms, known: np.ndarray, rows: slice) -> tuple[list[
     return chosen, duplicates, sum(len(row_of) - 1 for row_of in options.values())
 
 
-def _one_residue(position: np.ndarray, alpha: np.ndarray, occupancy: np.ndarray, reasons: _Reasons) -> np.ndarray:
+def _one_residue(position: np.ndarray, alpha: np.ndarray, occupancy: np.ndarray) -> np.ndarray:
     """Which groups (G,) are taken: at each position the one whose CA (row `alpha`, or -1) has the highest occupancy."""
     chosen = alpha >= 0
     groups = np.flatnonzero(chosen)
     starts = changes(position[groups])
-    if len(groups):
-        first_position = int(position[groups].min())
-        reasons.add("alternative residues", len(groups) - len(starts), (first_position, 2, 0))
     for start in starts[np.diff(starts, append=len(groups)) > 1].tolist():
         options = groups[start:][position[groups[start:]] == position[groups[start]]]
         best = max(options.tolist(), key=lambda group: occupancy[alpha[group]])  # the first of equals

@@ -50,10 +50,8 @@ class Residues:
             beside = {*in_file, *by_number} - {i}
             kept[i] = any(_bonded(backbone[i], backbone[j]) for j in beside)
 
-        # The counts come in the order of the first of each.
-        reasons = [("modified residues (read as their parent)", modified & kept), ("free amino acids", ~kept)]
-        for reason, which in reasons if kept[0] else reasons[::-1]:
-            counts[reason] += int(which.sum())
+        counts["modified residues (read as their parent)"] += int((modified & kept).sum())
+        counts["free amino acids"] += int((~kept).sum())
         of_row = np.repeat(kept, self.size)
         return Residues(self.atoms, self.alpha[kept], self.size[kept], self.row[of_row], self.known[of_row])
 

@@ -126,7 +126,7 @@ def pack_shard(sources: Sequence, answers: Sequence[Structure | StructureError],
         "chains": [list(structure.chain_names) for structure in structures],
         "labels": labels if any(labels) else [],
         "failures": failures,
-        "dropped": dict(sum((structure.dropped for structure in structures), Counter())),
+        "dropped": dict(sorted(sum((structure.dropped for structure in structures), Counter()).items())),
     }
     for name, array in _tables([structure.protein for structure in structures]).items():
         shard[name] = torch.from_numpy(array.view("u1").reshape(len(array), array.itemsize))
