@@ -7,7 +7,8 @@ from siamdiff_min.encoders.ops import MLP
 from siamdiff_min.pretraining.objective import Objective
 from siamdiff_min.protein.neighbors import radius_pairs
 from siamdiff_min.statistics import Mean
-from siamdiff_min.training.config import PRETRAIN, TABLE_5, Settings, option
+from siamdiff_min.training.config import PRETRAIN, TABLE_5, option
+from siamdiff_min.training.presets import Settings
 
 
 class ContactNumber(Objective):

@@ -25,7 +25,6 @@ FLOOR = {
     "reading": 2,
     "sets": 4,
     "tools": 5,
-    "data": 5,
 }
 COMMANDS = 6  # the floor of what has none of its own
 REQUIRED = {"torch", "numpy", "Bio", "tqdm", "sklearn", "scipy"}  # scipy comes with scikit-learn

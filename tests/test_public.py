@@ -166,29 +166,3 @@ def test_the_encoders_of_the_package_are_listed():
         steps = f"after {about['steps']} steps of {about['method']}: {about['data']}"
         assert sentence == f"gearnet of size {about['size']} at {name.partition('-')[2]} level, {steps}"
         assert about["steps"] > 1000 and "chains" in about["data"]
-
-
-OLD_PLUGIN = """
-from siamdiff_min.data.labelled import LabelledData
-from siamdiff_min.data.samples import SAMPLES, ValueSamples
-from siamdiff_min.data.sets import SETS
-from siamdiff_min.data.sources import Listing, Origin, Source, find_structures
-from siamdiff_min.data.store import ProteinStore, open_store
-from siamdiff_min.data import bundled
-SETS["mine"] = lambda config, needed: LabelledData()
-"""
-
-
-def test_plugins_of_0_4_find_the_modules_they_knew():
-    """The same objects under both names: a row that an old plugin adds is a row of today's table."""
-    from siamdiff_min.reading import bundled, sources, store
-    from siamdiff_min.sets import labelled_set, sets
-
-    names = {}
-    try:
-        exec(OLD_PLUGIN, names)
-        assert sets.SETS.pop("mine") and names["SETS"] is sets.SETS
-    finally:
-        sets.SETS.pop("mine", None)
-    assert names["LabelledData"] is labelled_set.LabelledData and names["Origin"] is sources.Origin
-    assert names["open_store"] is store.open_store and names["bundled"] is bundled

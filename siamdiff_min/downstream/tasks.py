@@ -21,13 +21,6 @@ from ..statistics import Entropy, Statistic, Variance
 from . import metrics
 from .sample import Sample
 
-RENAMED = {  # methods of a task -> their names in version 0.4, which plugins may define or call
-    "to_prediction": "score",
-    "baseline_loss": "constant",
-    "baseline": "answer",
-    "baseline_metrics": "constant_metrics",
-}
-
 
 class Task(nn.Module):
     """The base of all tasks: a head of three layers, as wide as the output of the encoder."""
@@ -53,14 +46,6 @@ class Task(nn.Module):
         self.encoder = encoder
         width = encoder.out_dim
         self.head = MLP(self.structures * width, width, width, num_outputs or self.num_outputs)
-
-    def __init_subclass__(cls):
-        """Give every method of `RENAMED` that a class defines its other name too."""
-        super().__init_subclass__()
-        for new, old in RENAMED.items():
-            for name, other in ((new, old), (old, new)):
-                if name in vars(cls):
-                    setattr(cls, other, vars(cls)[name])
 
     def forward(self, sample: Sample, generator: torch.Generator | None = None) -> tuple[Tensor, dict[str, Statistic]]:
         """Mean loss of a batch, and what to log. Nothing is drawn: only objectives of pre-training need a generator."""
@@ -133,9 +118,6 @@ class Task(nn.Module):
                 if which == "mean" or name.startswith("mae"):
                     found[name] = value
         return found
-
-    answer = baseline  # the names of version 0.4
-    constant_metrics = baseline_metrics
 
     @property
     def decides(self) -> tuple[str, str]:

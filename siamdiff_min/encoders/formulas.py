@@ -17,8 +17,7 @@ from .encoding import Encoding
 from .ops import MLP, Links, segment_sum
 
 FORMS = ("plain", "fast")
-_before = os.environ.get("SIAMDIFF_KERNELS", "fast")  # the name of the variable up to 0.4
-form = os.environ.get("SIAMDIFF_FORMULAS", _before)
+form = os.environ.get("SIAMDIFF_FORMULAS", "fast")
 
 
 def is_fast(*layers: nn.Module) -> bool:

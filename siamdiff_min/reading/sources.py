@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -139,7 +139,6 @@ class Origin:
     key: str  # what decides on the store besides the files: the task and its labels; "" for plain structures
     listing: Callable[[], Listing]  # called only if the store has to be built
     data: Path | None = None  # the file or folder whose names, sizes and times decide on the store
-    files: InitVar[object] = None  # plugins for version 0.3 give it; it is not used
     in_cache: bool = False  # the store never goes beside the data
     each_chain: bool = False  # an entry for every chain, NAME_A, in place of one for every source
 

@@ -5,7 +5,6 @@ A task of a plugin adds a row here and one to `TASKS` (docs/extending.md).
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 from ..files import ConfigError
@@ -13,7 +12,6 @@ from .atom3d import ATOM3D, atom3d_set
 from .demo import demo_set
 from .ec import ec_set
 from .labelled_set import LabelledData
-from .samples import Samples
 from .table_set import table_set
 
 
@@ -30,11 +28,6 @@ def _table(config: Namespace, needed: Sequence[str]) -> LabelledData:
         raise ConfigError("--task table needs --labels, a file, and --data, the structures that it names")
     columns = {name: getattr(config, name) for name in ("name_column", "value_column", "missing")}
     return table_set(config.labels, config.data, config.kind, needed, bool(config.folds), **columns)
-
-
-def Set(data: Callable, samples: type[Samples]) -> Callable:
-    """The row of `SETS` as plugins for version 0.3 write it."""
-    return lambda config, needed: replace(data(config, needed), samples=samples)
 
 
 # task -> (options of finetune.py, splits that are needed) -> its data

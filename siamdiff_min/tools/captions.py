@@ -45,10 +45,7 @@ def about(run: RunFolder) -> str:
     elif config.get("task"):
         start = f"from {config.get('init_from') or 'scratch'}"
         words.append(f"{start}, frozen" if config.get("freeze") else start)
-    if words:
-        words.append(str(config.get("data") or "demo set"))
-    else:  # older versions kept no options
-        words.append(run.name)
+    words.append(str(config.get("data") or "demo set"))
 
     made = " · ".join(map(str, run.results["about"].values()))
     lines = [text(", ".join(words))]

@@ -30,7 +30,6 @@ from .presets import (
     TABLE_6,
     TABLE_OPTIONS,
     USUAL,
-    Settings,  # noqa: F401  # for plugins
 )
 
 SIZES, LEVELS = tuple(GEARNET_DIMS), ("atom", "residue")

@@ -273,30 +273,3 @@ def test_no_row_is_scored_by_a_head_that_has_seen_its_group():
     seen = linear.out_of_fold(fit, x, y, np.arange(80), 10)[:, 0]
     apart = linear.out_of_fold(fit, x, y, GROUPS, 10)[:, 0]
     assert np.corrcoef(seen, y)[0, 1] > 0.8 and abs(np.corrcoef(apart, y)[0, 1]) < 0.5
-
-
-def test_tasks_of_version_0_4_keep_their_names():
-    """`score`, `constant`, `answer` and `constant_metrics` of a plugin are what is called, also through `super()`."""
-
-    class Older(TASKS["psr"]):
-        def score(self, output):
-            return 2 * super().score(output)
-
-        def constant(self, target):
-            return "own"
-
-        def answer(self, targets):
-            return {**super().answer(targets), "median": [0.0]}
-
-    encoder = ENCODERS["gearnet"]("residue", "tiny")
-    older = Older(encoder)
-    newer = TASKS["psr"](encoder)
-    output = torch.tensor([[1.0], [3.0]])
-    assert torch.equal(older.to_prediction(output), 2 * newer.to_prediction(output))
-    assert torch.equal(newer.score(output), newer.to_prediction(output))
-    assert older.baseline_loss(output) == "own"
-    assert older.baseline(np.array([1.0, 4.0])) == {"mean": 2.5, "median": [0.0]}
-    baseline = {"mean": 0.5}
-    target = np.array([0.1, 0.2, 0.3])
-    of_new_name = newer.baseline_metrics(baseline, target, ["a"] * 3)
-    assert newer.constant_metrics(baseline, target, ["a"] * 3) == of_new_name

@@ -33,20 +33,8 @@ def test_the_form_chooses(monkeypatch):
         formulas.aggregate(torch.zeros(0), None, torch.nn.Linear(1, 1))
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        {"SIAMDIFF_FORMULAS": "plain"},
-        {"SIAMDIFF_KERNELS": "plain"},
-        {"SIAMDIFF_FORMULAS": "plain", "SIAMDIFF_KERNELS": "x"},
-    ],
-    ids=["now", "up to 0.4", "both"],
-)
-def test_the_environment_chooses(chosen, monkeypatch):
-    for name in ("SIAMDIFF_FORMULAS", "SIAMDIFF_KERNELS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in chosen.items():
-        monkeypatch.setenv(name, value)
+def test_the_environment_chooses(monkeypatch):
+    monkeypatch.setenv("SIAMDIFF_FORMULAS", "plain")
     spec = importlib.util.spec_from_file_location("siamdiff_min.encoders.formulas_again", formulas.__file__)
     again = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(again)

@@ -13,18 +13,15 @@ from benchmarks.pdb import write_pdb
 from siamdiff_min.files import StoreError, StructureError
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.crops import split
-from siamdiff_min.reading.sources import Origin, find_structures
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.sets.labelled_set import (
     SPLITS,
-    LabelledData,
     alpha_carbons_alone,
     remarks,
     split_by_sequence,
 )
 from siamdiff_min.sets.relatives import SHORTEST, near_copies, relatives
-from siamdiff_min.sets.samples import MutationSamples, ValueSamples
-from siamdiff_min.sets.sets import Set
+from siamdiff_min.sets.samples import ValueSamples
 from siamdiff_min.sets.table_set import table_set
 from siamdiff_min.tools import build
 
@@ -111,14 +108,6 @@ def test_a_table_may_name_chains_of_files_that_have_several(tmp_path, capsys):
     assert not table_set(table, folder, needed=["train"]).train.each_chain
     table.write_text("name,value,split\nf0_A,1,train")
     assert not table_set(table, folder, needed=["train"]).train.each_chain
-
-
-def test_plugins_for_version_0_3_still_work(copies):
-    def gyration_set(config, needed):
-        return LabelledData(Origin(copies, "key", lambda: find_structures(copies), copies, {"a": (1, 2)}))
-
-    data = Set(gyration_set, MutationSamples)(None, ["train"])
-    assert data.samples is MutationSamples and not data.train.in_cache and data.open("train", workers=1).names
 
 
 def of_sequences(**sequences):

@@ -18,13 +18,13 @@ from siamdiff_min.training.config import (
     PRETRAIN,
     SIZES,
     TABLE_5,
-    Settings,
     check_resumable,
     finetune_options,
     for_seed,
     option,
     pretrain_options,
 )
+from siamdiff_min.training.presets import Settings
 from siamdiff_min.training.ranks import Ranks
 
 
