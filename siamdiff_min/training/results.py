@@ -177,6 +177,9 @@ def write_results(
     `made` is what `run.provenance` says.
     """
     numbers, draws = measured(task, tested)
+    floor = next(iter(tested.values())).floor
+    if floor:
+        numbers["floor"] = beside_floor(task, numbers, draws, floor)
     content = {
         "about": origin(config),
         "notes": task.known.get("notes", []),
@@ -216,21 +219,17 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
     target = any_seed.target
     baseline = task.known.get("answer")
 
-    floor = any_seed.floor
-
-    def measure(rows, groups) -> tuple[list[dict], dict, dict]:
-        """Every metric of these rows: of each seed, of the baseline, of length and composition."""
+    def measure(rows, groups) -> tuple[list[dict], dict]:
+        """Every metric of these rows: of each seed, and of the baseline."""
         of_seeds = [task.metrics(seed.prediction[rows], target[rows], groups) for seed in tested.values()]
-        of_baseline = {}
-        if baseline:
-            of_baseline = task.baseline_metrics(baseline, target[rows], groups)
-            own = {which: values[rows] for which, values in any_seed.own_baseline.items()}
-            of_baseline |= verdict.errors_of_baseline(task, own, target[rows], groups)
-        of_floor = task.metrics(floor.prediction[rows], target[rows], groups) if floor else {}
-        return of_seeds, of_baseline, of_floor
+        if not baseline:
+            return of_seeds, {}
+        own = {which: values[rows] for which, values in any_seed.own_baseline.items()}
+        of_baseline = task.baseline_metrics(baseline, target[rows], groups)
+        return of_seeds, of_baseline | verdict.errors_of_baseline(task, own, target[rows], groups)
 
     # On the split as it is.
-    of_seeds, of_baseline, of_floor = measure(slice(None), any_seed.groups)
+    of_seeds, of_baseline = measure(slice(None), any_seed.groups)
     names = list(of_seeds[0])
     values = {name: [metrics[name] for metrics in of_seeds] for name in names}
     means = {name: float(np.mean(x)) for name, x in values.items()}
@@ -241,24 +240,14 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
     # On splits whose structures are drawn again. A gain is over the baseline on the same draw.
     no_interval = why_no_interval(counts, target)
     units = any_seed.units or any_seed.groups
-    num_units = len(set(units))
     drawn = [] if no_interval else [measure(*draw) for draw in draws(units, target.size)]
     mean = {}
     gain = {}
-    difference = {}  # to the floor
-    floor_gain = {}
     if drawn:
         for name in names:
-            mean[name] = np.array([np.mean([metrics[name] for metrics in seeds]) for seeds, _, _ in drawn])
+            mean[name] = np.array([np.mean([metrics[name] for metrics in seeds]) for seeds, _ in drawn])
         for name in of_baseline:
-            gain[name] = mean[name] - [of_draw[name] for _, of_draw, _ in drawn]
-        for name in of_floor:
-            drawn_difference = mean[name] - [of_draw[name] for _, _, of_draw in drawn]
-            gap = means[name] - of_floor[name]
-            folds = any_seed.fold is not None
-            difference[name] = chance.difference_interval(gap, drawn_difference, num_units, folds)
-        for name in of_floor.keys() & of_baseline.keys():
-            floor_gain[name] = np.array([of_draw[name] - baseline[name] for _, baseline, of_draw in drawn])
+            gain[name] = mean[name] - [of_draw[name] for _, of_draw in drawn]
 
     numbers = {
         "samples": len(target),
@@ -272,28 +261,29 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
         "gain_interval": {name: interval(gain.get(name)) for name in names},
     }
     # A table has a verdict, if its test split is large enough.
-    verdicts = {}
     if any_seed.units and drawn:
         shares = verdict.against_chance(task, [*tested.values()])
         verdicts = verdict.against_baseline(task, shares, means, of_baseline)
         if not shares:
-            verdicts = verdict.against_baseline_by_draws(task, means, of_baseline, gain, num_units)
+            verdicts = verdict.against_baseline_by_draws(task, means, of_baseline, gain, len(set(units)))
         numbers["chance"] = shares
         numbers["verdict"] = verdicts
-    if floor:
-        numbers["floor"] = {
-            "features": verdict.FLOOR[task.sees],
-            "mean": of_floor,
-            "difference_interval": difference,
-            "verdict": {},
-        }
-    if floor and verdicts:
-        shares = verdict.against_chance(task, [floor])
-        of_floor_alone = verdict.against_baseline(task, shares, of_floor, of_baseline)
-        if not shares:
-            of_floor_alone = verdict.against_baseline_by_draws(task, of_floor, of_baseline, floor_gain, num_units)
-        numbers["floor"]["verdict"] = verdict.against_floor(task, difference, verdicts, of_floor_alone)
     return numbers, mean
+
+
+def beside_floor(task: Task, numbers: Mapping, draws: Mapping[str, np.ndarray], floor: Predictions) -> dict:
+    """The same head of length and composition: its metrics, the difference to them, and the verdict on it."""
+    of_floor, floor_draws = measured(task, {0: floor})
+    difference = {}
+    for name, drawn in draws.items():
+        gap = numbers["mean"][name] - of_floor["mean"][name]
+        units = len(set(floor.units))
+        difference[name] = chance.difference_interval(gap, drawn - floor_draws[name], units, floor.fold is not None)
+    verdicts = {}
+    if "verdict" in numbers:
+        verdicts = verdict.against_floor(task, difference, numbers["verdict"], of_floor["verdict"])
+    features = verdict.FLOOR[task.sees]
+    return {"features": features, "mean": of_floor["mean"], "difference_interval": difference, "verdict": verdicts}
 
 
 def counts_of(task: Task, predictions: Predictions) -> dict:
