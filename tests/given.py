@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from conftest import generator, real_protein
 
@@ -12,7 +13,7 @@ from siamdiff_min.protein.geometry import length
 from siamdiff_min.reading.sources import Listing, Origin
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.reading.structure import Structure, join
-from siamdiff_min.sets.samples import SAMPLES
+from siamdiff_min.sets.samples import SAMPLES, pack_lists
 
 CLASSES = ("1", "2", "3")
 
@@ -75,8 +76,7 @@ def entries(task: str, num: int) -> list[Given]:
     whole = structure("2BEG")
     centres = list(range(5, 5 + num))
     around = [surroundings(whole.protein, centre) for centre in centres]
-    labels = {"residues": centres, "counts": [len(a) for a in around]}
-    labels["atoms"] = torch.tensor([i for a in around for i in a])
+    labels = {"residues": centres, **pack_lists([*map(np.array, around)])}
     return [Given("r", replace(whole, labels=labels))]
 
 

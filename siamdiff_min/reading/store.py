@@ -33,7 +33,7 @@ from .pool import read_all
 from .shards import content_hash, damaged, load_shard, map_tables, pack_shard, sequence_hashes, shard_file
 from .sources import ARCHIVES, ENDINGS, LOCK, Listing, Origin, ending_of, structure_files
 
-FORMAT = "siamdiff_min store, version 10"
+FORMAT = "siamdiff_min store, version 11"
 SUFFIX, META, FAILURES = ".store", "meta.json", "failures.tsv"
 SHARD = 512  # sources; after a kill, a build reads at most so many again
 SOURCES_PER_READER = 500  # a process takes a second to begin, in which it would read about so many

@@ -22,7 +22,7 @@ from ..reading.bundled import bundle_path
 from ..reading.sources import Listing, Origin, find_structures
 from ..reading.structure import Structure, join
 from .labelled_set import SPLITS, LabelledData
-from .samples import SAMPLES
+from .samples import SAMPLES, pack_lists
 
 FOLDER = Path(__file__).parent / "demo_sets"
 SHAKE = 0.2  # angstrom by which every coordinate of a model moves (PSR)
@@ -112,5 +112,5 @@ def _environments(protein: Protein, centres: list[list]) -> dict:
     for residue, *ideal_cb in centres:
         near = length(protein.pos - torch.tensor(ideal_cb)) <= ENVIRONMENT_RADIUS
         near = torch.where(protein.atom_residue == residue, protein.atom_name <= O, near)
-        rows.append(near.nonzero().flatten().int())
-    return {"residues": [centre[0] for centre in centres], "counts": [*map(len, rows)], "atoms": torch.cat(rows)}
+        rows.append(near.nonzero().flatten().numpy())
+    return {"residues": [centre[0] for centre in centres], **pack_lists(rows)}

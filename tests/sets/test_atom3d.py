@@ -475,20 +475,17 @@ def test_res_environments_that_cannot_be_used_are_counted(tmp_path):
     fails(tmp_path / "n", "res", res([], names=["A_900_ALA"], indices=[[0]]), "no environments", "none of 1 is of")
 
 
-def test_lists_of_atoms_as_runs():
-    """Runs and gaps longer than a byte can count, an empty list, and the form of older stores."""
+def test_lists_of_atoms():
+    """Long runs and gaps, and an empty list."""
     lists = [[0], [], [5, 6, 7, 300, 301], [*range(1000, 1700)], [255, 256, 2000], [*range(255)], [256]]
     arrays = [np.array(rows, dtype=np.int64) for rows in lists]
     labels = pack_lists(arrays)
     assert [unpack_list(labels, number).tolist() for number in range(len(lists))] == lists
-    assert labels["runs"].dtype == torch.uint8 and labels["sizes"][:3] == [2, 0, 6]
-    older = {"counts": [*map(len, lists)], "atoms": torch.from_numpy(np.concatenate(arrays)).int()}
-    assert [unpack_list(older, number).tolist() for number in range(len(lists))] == lists
 
 
 def test_res_takes_a_sixth_of_the_bytes_of_its_rows(tmp_path):
     _, values, numbers = read(tmp_path, "res", res([*range(0, 51, 5)], radius=10.0))
-    assert len(values["runs"]) < 4 * len(numbers) / 6
+    assert len(values["packed"]) < 4 * len(numbers) / 6
 
 
 def test_every_task_gives_samples(tmp_path):

@@ -19,7 +19,7 @@ from siamdiff_min.reading.bundled import bundle_index
 from siamdiff_min.reading.sources import Listing, Origin
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.sets import demo
-from siamdiff_min.sets.samples import SAMPLES
+from siamdiff_min.sets.samples import SAMPLES, unpack_list
 
 SPLITS = ("train", "valid", "test")
 TASKS = [task for task in SAMPLES if task != "table"]  # which is of the user's own data
@@ -35,8 +35,10 @@ def native_of(entry) -> str:
 
 
 def note_of(structure):
-    rows = structure.labels.get("pairs", structure.labels.get("atoms", torch.zeros(0))).flatten().numpy()
     values = structure.labels
+    rows = values.get("pairs", torch.zeros(0)).flatten()
+    if "packed" in values:
+        rows = torch.cat([unpack_list(values, number) for number in range(len(values["residues"]))])
     return values, rows.tolist()
 
 
@@ -73,13 +75,10 @@ def test_psr_models_keep_the_bonds_and_know_their_gdt():
 def test_res_surroundings_by_brute_force():
     entry = entries("res")[0]
     structure = entry.read()
-    protein, (values, rows) = structure.protein, note_of(structure)
-    assert len(values["residues"]) == make_sets.ENVIRONMENTS == len(values["counts"]) and sum(values["counts"]) == len(
-        rows
-    )
-    start = 0
-    for centre, count in zip(values["residues"], values["counts"]):
-        around, start = set(rows[start : start + count]), start + count
+    protein, values = structure.protein, structure.labels
+    assert len(values["residues"]) == make_sets.ENVIRONMENTS == len(values["ends"])
+    for number, centre in enumerate(values["residues"]):
+        around = set(unpack_list(values, number).tolist())
         own = {i for i in range(protein.num_atoms) if protein.atom_residue[i] == centre}
         assert {int(protein.atom_name[i]) for i in around & own} == {N, CA, C, O}
         place = {int(protein.atom_name[i]): protein.pos[i] for i in own}

@@ -4,6 +4,7 @@ import pickle
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from given import Given, dataset, entries, structure, surroundings
@@ -16,7 +17,7 @@ from siamdiff_min.protein.geometry import length
 from siamdiff_min.reading.sources import Listing, Origin
 from siamdiff_min.reading.store import StoreError, open_store
 from siamdiff_min.reading.structure import join
-from siamdiff_min.sets.samples import SAMPLES, Unlabelled
+from siamdiff_min.sets.samples import SAMPLES, Unlabelled, pack_lists
 from siamdiff_min.sets.sets import SETS
 
 
@@ -115,7 +116,7 @@ def test_res_shows_no_bit_of_the_type(tmp_path, name, preset):
     everything = [*surroundings(protein, centre), *side_chain.nonzero().flatten().tolist()]
 
     def sample(protein, atoms, key):
-        labels = {"residues": [centre], "counts": [len(atoms)], "atoms": torch.tensor(atoms)}
+        labels = {"residues": [centre], **pack_lists([np.array(atoms)])}
         given = Given("r", replace(entry.structure, protein=protein, labels=labels))
         store = open_store(Origin(tmp_path, key, lambda: Listing([given], [])), store=tmp_path / key)
         return SAMPLES["res"](store)[0, 0]
