@@ -4,7 +4,6 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from conftest import generator, real_protein
@@ -12,7 +11,7 @@ from given import Given
 
 from siamdiff_min import ENCODERS, Structure, StructureError
 from siamdiff_min.files import ConfigError
-from siamdiff_min.protein.check import _crowded, _lie_apart, _spread, check_protein
+from siamdiff_min.protein.check import check_protein
 from siamdiff_min.protein.constants import O
 from siamdiff_min.protein.protein import TENSOR_FIELDS, Protein
 from siamdiff_min.reading.pool import read_all, read_source
@@ -75,7 +74,7 @@ WHOLE = real_protein("1LCD_A", torch.float32)
 WHOLE = replace(WHOLE, chain=torch.zeros_like(WHOLE.chain))
 CA = WHOLE.alpha_carbons()
 WRONG = {
-    "nanometres": (CA.pos / 10, "over 3 CA atoms within 1.0 angstrom of one: nanometres? padding?"),
+    "nanometres": (CA.pos / 10, "over 40 atoms in a cube of 4.5 angstrom: nanometres? padding?"),
     "zeros": (CA.pos * 0, "denser than matter"),
     "padding": (torch.where(torch.arange(51)[:, None] < 40, CA.pos, 0), "denser than matter"),
     "times ten": (CA.pos * 10, "thinner than a protein (38"),
@@ -154,32 +153,6 @@ def test_a_store_takes_in_nothing_else():
     sources = [Given(name, Structure(protein, ("A",), Counter())) for name, protein in ({"right": CA} | wrong).items()]
     right, *others = read_all(sources)
     assert isinstance(right, Structure) and all(isinstance(error, StructureError) for error in others)
-
-
-@pytest.mark.parametrize("radius, most", [(4.5, 20), (10.0, 150), (1.0, 3)])
-def test_crowded_points_are_found_wherever_they_lie(radius, most):
-    """Bounds by cells clear some clouds, distances decide on the others: never another answer than all distances."""
-    random = np.random.default_rng(0)
-    answers = Counter()
-    for _ in range(60):
-        knot = random.normal(0, random.uniform(0.1, 2) * radius, (int(most * random.uniform(0.8, 1.6)), 3))
-        around = random.uniform(-30, 30, (100, 3))
-        points = np.concatenate([knot + around[0] * random.integers(2), around])
-        distance = np.linalg.norm(points[:, None] - points, axis=2)
-        expected = ((distance < radius).sum(1) - 1).max() > most
-        assert _crowded(points, radius, most) == expected
-        answers[expected, _spread(points, radius, most)] += 1
-    assert answers.keys() == {(True, False), (False, False), (False, True)}
-
-
-def test_two_near_pairs_of_carbons_are_looked_at():
-    line = np.arange(40)[:, None] * [3.8, 0, 0] + 1e4
-    for step, apart in ((1.99, False), (2.01, True)):
-        moved = line.copy()
-        moved[[10, 30]] = moved[[11, 31]] + [0, step, 0]
-        assert _lie_apart(moved) == apart
-    assert not _lie_apart(np.concatenate([line, line[:2]]))
-    assert _lie_apart(line[:0])
 
 
 def test_all_atoms_are_looked_at():

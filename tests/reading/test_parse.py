@@ -336,18 +336,18 @@ def test_a_stray_line_in_a_table_of_mmcif_is_refused(stray, row):
 
 
 def test_the_densest_that_is_read():
-    """A hundred other atoms within 4.5 A, 150 CA within 10 A and 3 CA within 1 A are read; one more is not."""
+    """40 atoms in a cube of 4.5 A, 50 CA in one of 10 A and 3 CA in one of 1 A are read; one more is not."""
     fields = ("label_atom_id", "label_comp_id", "auth_asym_id", "auth_seq_id", "Cartn_x", "Cartn_y", "Cartn_z")
     head = "data_x\nloop_\n" + "".join(f"_atom_site.{field}\n" for field in fields)
-    lattice = sorted(itertools.product(range(-3, 4), repeat=3), key=lambda p: sum(x * x for x in p))
-    apart = [("CA", 2 * i, *(2.1 * x for x in p)) for i, p in enumerate(lattice[:152])]  # no step of a chain
-    mixed = [atom for ca in apart for atom in (ca, *((name, ca[1], 0, 0, 0) for name in "NCO"))][:102]
-    equal = [("CA", i, 0, 0, 0) for i in range(5)]
-    cases = (mixed, r"over 100 atoms within 4\.5"), (apart, r"over 150 CA .* 10\.0"), (equal, r"over 3 CA .* 1\.0")
+    lattice = sorted(itertools.product(range(4), repeat=3), key=max)
+    apart = [("CA", 2 * i, *(2.1 * x for x in p)) for i, p in enumerate(lattice[:51])]  # no step of a chain
+    mixed = [atom for ca in apart for atom in (ca, *((name, ca[1], 0, 0, 0) for name in "NCO"))][:41]
+    equal = [("CA", i, 0, 0, 0) for i in range(4)]
+    cases = (mixed, r"over 40 atoms .* 4\.5"), (apart, r"over 50 CA .* 10\.0"), (equal, r"over 3 CA .* 1\.0")
     for points, most in cases:
         rows = [f"{name} GLY A {i} {x} {y} {z}\n" for name, i, x, y, z in points]
         assert read_structure("x", (head + "".join(rows[:-1])).encode()).protein.num_atoms == len(points) - 1
-        with pytest.raises(StructureError, match=f"denser than matter .{most} angstrom of one: nanometres"):
+        with pytest.raises(StructureError, match=f"denser than matter .{most} angstrom: nanometres"):
             read_structure("x", (head + "".join(rows)).encode())
 
 
