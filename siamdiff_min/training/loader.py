@@ -1,14 +1,11 @@
 """The batches of a run, made ahead of time in the processes of torch's DataLoader."""
 
 import multiprocessing
-import os
 import signal
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from multiprocessing import resource_tracker
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -18,8 +15,7 @@ from ..files import SiamDiffError
 from ..machine import START, begin_worker, cores, no_processes, warn_once
 from .ranks import CAUGHT
 
-PATIENCE = 60 if START == "fork" else 300  # seconds to wait for a batch: a process may hang. Others import torch first
-MOST_CPU = 600  # seconds for one batch; more is an endless loop
+PATIENCE = 600  # seconds to wait for a batch: longer than any disk takes, so a process hangs
 
 
 def load_batches(dataset: Dataset, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
@@ -64,7 +60,7 @@ def load_batches(dataset: Dataset, keys: Iterable[list], config: Namespace, devi
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
-        yield from _patiently(batches, number)
+        yield from batches
     except SiamDiffError as error:
         if not number:
             raise
@@ -75,52 +71,3 @@ def load_batches(dataset: Dataset, keys: Iterable[list], config: Namespace, devi
             batches._shutdown_workers()  # a traceback may keep them alive, and Python would wait for them at its end
             for process in batches._workers:  # those that hang: torch sends them SIGTERM only, which is blocked
                 process.kill()
-
-
-def _patiently(batches: Iterator, number: int) -> Iterator:
-    """The batches. If one is late because its processes get no CPU, as on a busy machine, wait, and say so once.
-
-    Raises torch's RuntimeError if they hang: none of them has used CPU time while we waited, nor asks for any; or all
-    have used more than MOST_CPU for this batch.
-    """
-    said = False
-    while True:
-        # The CPU time of all processes, now that this batch is asked for.
-        asked = {process.pid: _cpu_seconds(process.pid) for process in batches._workers} if number else {}
-        seen = asked
-        batch = None
-        # torch gives up after PATIENCE; ask again while one of them works.
-        while batch is None:
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            except RuntimeError as error:
-                now = {pid: _cpu_seconds(pid) for pid in asked}
-                alive = any(_works(pid, now[pid] - seen[pid], now[pid] - asked[pid]) for pid in now)
-                if not str(error).startswith("DataLoader timed out") or not alive:
-                    raise
-                seen = now
-                if not said:
-                    print("waiting     for the data: this machine is busy, or its disk is slow", file=sys.stderr)
-                said = True
-        yield batch
-
-
-def _works(pid: int, used: float, for_this_batch: float) -> bool:
-    """Whether a process has used CPU seconds of late, or waits for a CPU (state R) or a disk (D)."""
-    return for_this_batch < MOST_CPU and (used > 0 or _stat(pid)[0] in "RD")
-
-
-def _stat(pid: int) -> list[str]:
-    """The state of a process and the numbers behind it (proc_pid_stat, from the third on); else as if it slept."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # not Linux, or it has ended
-        return ["S"] + ["0"] * 12
-
-
-def _cpu_seconds(pid: int) -> float:
-    """The CPU seconds that a process has used."""
-    user, system = _stat(pid)[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")

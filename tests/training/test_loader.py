@@ -143,30 +143,19 @@ def test_batches_come_in_order_and_errors_in_their_turn(workers, recwarn):
 
 
 class Late:
-    """Items that take a second: of work, or of sleep."""
+    """Items that take long."""
 
     collate = staticmethod(torch.stack)
 
     def __getitem__(self, key):
-        end = time.process_time() + 1
-        while key == "works" and time.process_time() < end:
-            pass
-        time.sleep(30 if key == "hangs" else 0)
-        return torch.zeros(1)
+        time.sleep(30)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody tells how long another process has computed")
-def test_a_process_that_gets_little_cpu_is_waited_for_and_one_that_hangs_is_not(monkeypatch, capfd):
+def test_a_process_that_hangs_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(loader, "PATIENCE", 0.2)
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.5)  # seconds to wait for one that hangs
-    (batch,) = loader.load_batches(Late(), [["works"]], Namespace(num_workers=1), CPU)
-    assert len(batch) == 1
-    assert capfd.readouterr().err.count("waiting     for the data: this machine is busy") == 1
     with pytest.raises(RuntimeError, match="DataLoader timed out"):
         list(loader.load_batches(Late(), [["hangs"]], Namespace(num_workers=1), CPU))
-    monkeypatch.setattr(loader, "MOST_CPU", 0.3)
-    with pytest.raises(RuntimeError, match="DataLoader timed out"):
-        list(loader.load_batches(Late(), [["works"]], Namespace(num_workers=1), CPU))
 
 
 class Signalled(list):
