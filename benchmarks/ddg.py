@@ -36,7 +36,7 @@ from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import NUM_RESIDUE_TYPES, ONE_LETTER
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.sources import find_structures
-from siamdiff_min.tools.mutation_model import HYDROPATHY, VOLUME
+from siamdiff_min.tools.mutants.mutation_model import HYDROPATHY, VOLUME
 
 FLOOR, FOLDS, DRAWS, PENALTIES = "counts+neighbours", 10, 2000, (30, 300, 3000)
 MODELS = {f"ridge {a}": lambda a=a: Ridge(alpha=a) for a in PENALTIES}

@@ -22,10 +22,10 @@ from siamdiff_min import read_structure
 from siamdiff_min.downstream.metrics import rmse, spearman
 from siamdiff_min.files import console
 from siamdiff_min.protein.constants import ONE_LETTER
-from siamdiff_min.tools.mutation_model import Effects, Mutant, Mutation, PositionFeatures, Prior, positions_of
-from siamdiff_min.tools.mutation_names import Positions
-from siamdiff_min.tools.ranking import known_features
-from siamdiff_min.tools.verdict import FLOOR, MEAN, UNMEASURED, trust
+from siamdiff_min.tools.mutants.mutation_model import Effects, Mutant, Mutation, PositionFeatures, Prior, positions_of
+from siamdiff_min.tools.mutants.mutation_names import Positions
+from siamdiff_min.tools.mutants.ranking import known_features
+from siamdiff_min.tools.mutants.trust import FLOOR, MEAN, UNMEASURED, trust
 
 SIZES = (24, 48, 96, 192)
 DRAWS = 20

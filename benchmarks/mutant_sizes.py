@@ -35,7 +35,7 @@ from siamdiff_min import read_structure
 from siamdiff_min.downstream.metrics import spearman
 from siamdiff_min.files import console
 from siamdiff_min.protein.constants import ONE_LETTER
-from siamdiff_min.tools.mutation_model import (
+from siamdiff_min.tools.mutants.mutation_model import (
     Effects,
     Mutant,
     Mutation,
@@ -45,9 +45,9 @@ from siamdiff_min.tools.mutation_model import (
     standardised,
     summed,
 )
-from siamdiff_min.tools.mutation_names import Positions
-from siamdiff_min.tools.ranking import known_features
-from siamdiff_min.tools.verdict import FLOOR, MEAN, UNMEASURED, Comparison
+from siamdiff_min.tools.mutants.mutation_names import Positions
+from siamdiff_min.tools.mutants.ranking import known_features
+from siamdiff_min.tools.mutants.trust import FLOOR, MEAN, UNMEASURED, Comparison
 
 DESIGNS = {"24": (24, 0), "96": (96, 0), "10x10": (10, 10), "8x12": (8, 12), "32x3": (32, 3)}  # positions, types each
 KINDS = ("noise", "position", "types", "profiles")

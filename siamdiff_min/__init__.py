@@ -6,7 +6,6 @@ makes proteins of files and keeps them, `sets/` adds labels, `tools/` are comman
 beside this one are the ground (files, machine, conventions, statistics) and the two commands that train.
 """
 
-import importlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -21,10 +20,12 @@ from .files import (
     StructureError,
     UnwantedError,
     WriteError,
+    load_module,
 )
 
 if TYPE_CHECKING:  # what `__getattr__` loads, for those who read types
     from .downstream.tasks import TASKS, Task
+    from .embedding import Embedder, Embedding
     from .encoders import ENCODERS, GVPGNN, Encoder, Encoding, ESMGearNet, GearNet
     from .encoders.weights import list_encoders, load_encoder
     from .pretraining import OBJECTIVES, SCHEDULES, Schedule, SiamDiff
@@ -32,18 +33,17 @@ if TYPE_CHECKING:  # what `__getattr__` loads, for those who read types
     from .reading.bundled import bundled
     from .reading.parse import read_structure
     from .reading.structure import Structure
-    from .tools.embedder import Embedder, Embedding
+    from .tools.mutants.ranking import Ranking, rank_mutants
     from .tools.random_encoder import random_encoder
-    from .tools.ranking import Ranking, rank_mutants
 
 __version__ = "0.4.0"
 ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slowly, and a wrong command needs neither
     **dict.fromkeys(("ENCODERS", "GVPGNN", "ESMGearNet", "Encoder", "Encoding", "GearNet"), ".encoders"),
     **dict.fromkeys(("list_encoders", "load_encoder"), ".encoders.weights"),
-    **dict.fromkeys(("Embedder", "Embedding"), ".tools.embedder"),
+    **dict.fromkeys(("Embedder", "Embedding"), ".embedding"),
     **dict.fromkeys(("OBJECTIVES", "SCHEDULES", "Schedule", "SiamDiff"), ".pretraining"),
     **dict.fromkeys(("TASKS", "Task"), ".downstream.tasks"),
-    **dict.fromkeys(("Ranking", "rank_mutants"), ".tools.ranking"),
+    **dict.fromkeys(("Ranking", "rank_mutants"), ".tools.mutants.ranking"),
     "bundled": ".reading.bundled",
     "random_encoder": ".tools.random_encoder",
     "read_structure": ".reading.parse",
@@ -88,7 +88,10 @@ __all__ = [
 def __getattr__(name: str):
     if name not in ON_DEMAND:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(ON_DEMAND[name], __name__), name)
+    try:
+        return getattr(load_module(ON_DEMAND[name]), name)
+    except ConfigError as error:
+        raise AttributeError(str(error)) from error
 
 
 def __dir__() -> list[str]:

@@ -5,21 +5,20 @@
 
 import os
 import sys
-from importlib import import_module
 
 from . import __version__
-from .files import Parser, console
+from .files import Parser, console, load_module
 from .sets.label_table import read_table
 from .training.presets import TABLE_OPTIONS
 
 COMMANDS = {  # name -> module, and what it does
-    "train": ("siamdiff_min.pretrain", "pre-train an encoder: DiffPreT, SiamDiff, and what they are compared with"),
-    "finetune": ("siamdiff_min.finetune", "fine-tune an encoder on a task, score or apply the model"),
-    "embed": ("siamdiff_min.tools.embed", "representations of your own structures, as embeddings.npz"),
-    "mutants": ("siamdiff_min.tools.mutants", "which mutants to make next, from a structure and a few measured ones"),
-    "color": ("siamdiff_min.tools.color", "a number for every residue, as colours of a copy of the structure"),
-    "report": ("siamdiff_min.tools.report", "a page that shows a run, or compares several"),
-    "build": ("siamdiff_min.tools.build", "convert structures to a store, and check it"),
+    "train": (".pretrain", "pre-train an encoder: DiffPreT, SiamDiff, and what they are compared with"),
+    "finetune": (".finetune", "fine-tune an encoder on a task, score or apply the model"),
+    "embed": (".tools.embed.command", "representations of your own structures, as embeddings.npz"),
+    "mutants": (".tools.mutants.command", "which mutants to make next, from a structure and a few measured ones"),
+    "color": (".tools.color", "a number for every residue, as colours of a copy of the structure"),
+    "report": (".tools.report.command", "a page that shows a run, or compares several"),
+    "build": (".tools.build", "convert structures to a store, and check it"),
 }
 
 
@@ -53,4 +52,5 @@ def main(argv: list[str] | None = None) -> int:
     with console():
         if command == "finetune":
             check_table(argv[1:])
-        return import_module(COMMANDS[command][0]).main(argv[1:])
+        module, _ = COMMANDS[command]
+        return load_module(module).main(argv[1:])

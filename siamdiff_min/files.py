@@ -119,6 +119,19 @@ class Parser(argparse.ArgumentParser):
         super().error(f"{message}. Did you mean {sign}{near[0]}?" if near else message)
 
 
+def load_module(name: str):
+    """A module of the package: `.encoders`, `.tools.build`. Raises ConfigError for one of tools/ if there is no tools/.
+
+    The reference works without that folder, so nothing else in it names a module of tools/.
+    """
+    try:
+        return importlib.import_module(name, __package__)
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith(f"{__package__}.tools"):
+            raise
+        raise ConfigError(f"{name[1:]} is not there: this copy of {__package__} is without its folder tools") from error
+
+
 def import_plugins(paths: Sequence[str | Path]) -> None:
     """Import the files of --plugin, which add to what can be chosen. Raises ConfigError if one is not there."""
     for path in map(Path, paths):

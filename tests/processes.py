@@ -40,7 +40,7 @@ PATIENCE = 300  # seconds until what has not happened never will: busy machines 
 TWO_RANKS = "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"  # a launcher of `cold`
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = [
-    *("siamdiff_min.pretrain", "siamdiff_min.finetune", "siamdiff_min.tools.embed"),
+    *("siamdiff_min.pretrain", "siamdiff_min.finetune", "siamdiff_min.tools.embed.command"),
     *("torch._dynamo", "sklearn.metrics"),
 ]
 CONTEXT.set_forkserver_preload(PRELOADED)

@@ -14,7 +14,7 @@ from benchmarks.pdb import write_pdb
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.encoders.weights import load_encoder_file, save_encoder_file
 from siamdiff_min.files import CheckpointError, checksum
-from siamdiff_min.tools.embed import main
+from siamdiff_min.tools.embed.command import main
 from siamdiff_min.training.config import pretrain_options
 
 NAMES = ("siamdiff-atom", "siamdiff-residue")

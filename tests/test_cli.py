@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from siamdiff_min import __version__, cli
-from siamdiff_min.tools import build, embed, report
+from siamdiff_min.tools import build
+from siamdiff_min.tools.embed import command as embed
+from siamdiff_min.tools.report import command as report
 from siamdiff_min.training.config import FINETUNE, OPTIONS, PRETRAIN, finetune_options, pretrain_options
 
 ROOT = Path(__file__).parents[1]

@@ -463,7 +463,7 @@ def source_of(words: list[str]) -> str | None:
     """The text of the program that a command runs, None if it is not ours."""
     if words[0] == "siamdiff":
         module, _ = INSTALLED[words[1]]
-        return Path(importlib.util.find_spec(module).origin).read_text()
+        return Path(importlib.util.find_spec(module, "siamdiff_min").origin).read_text()
     if "-m" in words[:4]:
         name = words[words.index("-m") + 1]
         if name in ("pytest", "pydoc", "venv"):

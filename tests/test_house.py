@@ -24,6 +24,7 @@ FLOOR = {
     "training": 4,
     "reading": 2,
     "sets": 4,
+    "embedding": 4,
     "tools": 5,
 }
 COMMANDS = 6  # the floor of what has none of its own

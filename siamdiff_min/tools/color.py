@@ -19,7 +19,7 @@ from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX, UNMODIFIED
 from ..reading.cif import is_mmcif
 from ..reading.pdb import hybrid_36
 from ..reading.sources import find_structures, without_ending
-from .mutation_names import MUTATION
+from .mutants.mutation_names import MUTATION
 
 VALUE_COLUMNS = ("value", "prediction", "predicted", "ranking")  # in this order, unless --column names one
 ATOM_RECORDS = ("ATOM", "HETATM")

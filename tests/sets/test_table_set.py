@@ -32,8 +32,8 @@ from siamdiff_min.reading.store import open_store
 from siamdiff_min.sets.label_table import SPLITS
 from siamdiff_min.sets.samples import SAMPLES
 from siamdiff_min.sets.table_set import table_set
-from siamdiff_min.tools import report
-from siamdiff_min.tools.runs import read_predictions
+from siamdiff_min.tools.report import command as report
+from siamdiff_min.tools.report.runs import read_predictions
 
 ROOT = Path(__file__).parents[2]
 NAMES = [f"p{i}" for i in range(6)]

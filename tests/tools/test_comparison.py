@@ -14,9 +14,10 @@ import pytest
 from scipy import stats
 
 from benchmarks.probe_report import PAPER, SCRATCH
-from siamdiff_min.tools import report, tables
-from siamdiff_min.tools.comparison import Row, compare, difference, interval_of, t_interval, variance_of_seeds
-from siamdiff_min.tools.runs import RunFolder, folder_of_method, read_proteins, read_runs
+from siamdiff_min.tools.report import command as report
+from siamdiff_min.tools.report import tables
+from siamdiff_min.tools.report.comparison import Row, compare, difference, interval_of, t_interval, variance_of_seeds
+from siamdiff_min.tools.report.runs import RunFolder, folder_of_method, read_proteins, read_runs
 from siamdiff_min.training.config import pretrain_options
 
 ROOT = Path(__file__).parents[2]

@@ -24,15 +24,16 @@ from Bio.PDB import MMCIFIO, PDBParser
 
 import siamdiff_min
 from siamdiff_min import cli, machine
+from siamdiff_min.embedding import incomplete
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.weights import save_encoder_file
 from siamdiff_min.files import ConfigError, StructureError, checksum, import_plugins
 from siamdiff_min.protein.constants import ATOM_NAMES
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.sources import Source, bundle_path
-from siamdiff_min.tools import color, embed
-from siamdiff_min.tools.embed import Embedder
-from siamdiff_min.tools.embedder import incomplete
+from siamdiff_min.tools import color
+from siamdiff_min.tools.embed import command as embed
+from siamdiff_min.tools.embed.command import Embedder
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,9 @@ from siamdiff_min.files import checksum, lock
 from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import ONE_LETTER
 from siamdiff_min.reading.structure import Structure, join
-from siamdiff_min.tools import mutation_model, verdict
-from siamdiff_min.tools.mutation_model import (
+from siamdiff_min.tools.mutants import mutation_model
+from siamdiff_min.tools.mutants import trust as trust_module
+from siamdiff_min.tools.mutants.mutation_model import (
     LEVEL,
     Effects,
     Mutation,
@@ -36,9 +37,9 @@ from siamdiff_min.tools.mutation_model import (
     main_directions,
     standardised,
 )
-from siamdiff_min.tools.mutation_names import Positions
-from siamdiff_min.tools.ranking import Ranking, known_features, one_sided, rank_mutants
-from siamdiff_min.tools.verdict import FLOOR, MEAN, UNMEASURED, Comparison, Deal, trust
+from siamdiff_min.tools.mutants.mutation_names import Positions
+from siamdiff_min.tools.mutants.ranking import Ranking, known_features, one_sided, rank_mutants
+from siamdiff_min.tools.mutants.trust import FLOOR, MEAN, UNMEASURED, Comparison, Deal, trust
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "protein_g.pdb.gz"
@@ -495,7 +496,7 @@ def test_what_cannot_be_learned_from_is_left_out_and_counted(kept):
 
 
 def test_a_typing_error_and_missing_logarithms_are_named(kept, monkeypatch):
-    monkeypatch.setattr(verdict, "trust", lambda model: None)
+    monkeypatch.setattr(trust_module, "trust", lambda model: None)
     name, _ = MEASURED[40]
     wrong = [*MEASURED[:40], (name, 300.0), *MEASURED[41:]]
     (note,) = rank_mutants(EXAMPLE, wrong, kept=kept).notes
@@ -537,7 +538,7 @@ def test_repeats_weigh_with_the_noise_over_their_number():
 
 
 def test_the_next_batch_is_as_it_is_wished(kept, monkeypatch):
-    monkeypatch.setattr(verdict, "trust", lambda model: None)  # a second each
+    monkeypatch.setattr(trust_module, "trust", lambda model: None)  # a second each
 
     def batch(**wishes) -> list[str]:
         return [row["mutation"] for row in rank_mutants(EXAMPLE, MEASURED, kept=kept, **wishes).next]

@@ -19,8 +19,9 @@ from siamdiff_min.downstream.tasks import TASKS, table_task
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.protein.constants import RESIDUES
-from siamdiff_min.tools import captions, figures, report
-from siamdiff_min.tools.runs import RunFolder, read_predictions
+from siamdiff_min.tools.report import captions, figures
+from siamdiff_min.tools.report import command as report
+from siamdiff_min.tools.report.runs import RunFolder, read_predictions
 from siamdiff_min.training import wording
 from siamdiff_min.training.config import finetune_options, pretrain_options
 from siamdiff_min.training.results import Predictions, write_predictions, write_results

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..files import ConfigError, StructureError, UnwantedError, lock, replacing, write_rows, writing
-from .embedder import Embedding
+from ...embedding import Embedding
+from ...files import ConfigError, StructureError, UnwantedError, lock, replacing, write_rows, writing
 
 RESIDUE_TITLES = ("name", "chain", "number", "code", "type", "plddt")  # before the vector
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..downstream.metrics import rmse, rows_of_groups, spearman
+from ...downstream.metrics import rmse, rows_of_groups, spearman
 from .mutation_model import BLOSUM62, Effects, Mutant, Prior, membership, positions_of, reach, standardised, summed
 
 MODEL = "the model"

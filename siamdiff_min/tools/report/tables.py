@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from scipy.stats import rankdata
 
-from ..files import printable, write_file, write_rows
-from ..training.wording import less_is_better, show, side, title_of
+from ...files import printable, write_file, write_rows
+from ...training.wording import less_is_better, show, side, title_of
 from .comparison import NOTE, Row, compare, same_noise
 from .runs import RunFolder
 

@@ -15,15 +15,15 @@ import torch
 from Bio.PDB.Entity import Entity
 from torch import nn
 
-from ..files import ConfigError, StructureError, first_three
-from ..machine import no_memory_left
-from ..protein.check import check_protein
-from ..protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
-from ..protein.protein import Protein
-from ..reading.parse import name_of, read_structure
-from ..reading.repair import MAX_CA_STEP
-from ..reading.sources import ARCHIVES, LOOKUP, NOT_A_STRUCTURE, Listing, find_structures, without_ending
-from ..reading.structure import Structure
+from .files import ConfigError, StructureError, first_three
+from .machine import no_memory_left
+from .protein.check import check_protein
+from .protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
+from .protein.protein import Protein
+from .reading.parse import name_of, read_structure
+from .reading.repair import MAX_CA_STEP
+from .reading.sources import ARCHIVES, LOOKUP, NOT_A_STRUCTURE, Listing, find_structures, without_ending
+from .reading.structure import Structure
 
 INCLUDE = ("mean", "per_residue", "per_atom")
 SIDE_CHAIN = torch.tensor([len(RESIDUE_ATOMS[residue]) - len(BACKBONE) for residue in RESIDUES])  # atoms

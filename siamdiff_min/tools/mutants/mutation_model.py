@@ -17,12 +17,12 @@ from Bio.Align import substitution_matrices
 from sklearn.decomposition import PCA
 from sklearn.metrics.pairwise import rbf_kernel
 
-from ..encoders.ops import MLP
-from ..encoders.weights import load_encoder, load_encoder_file, load_weights
-from ..machine import cores
-from ..pretraining.diffusion import hide_residues
-from ..protein.constants import ONE_LETTER
-from ..protein.protein import Protein
+from ...encoders.ops import MLP
+from ...encoders.weights import load_encoder, load_encoder_file, load_weights
+from ...machine import cores
+from ...pretraining.diffusion import hide_residues
+from ...protein.constants import ONE_LETTER
+from ...protein.protein import Protein
 
 # Of a masked residue, the encoder sees what is this near, in angstrom. Compared with the whole structure, log-odds of
 # 1STN, 1BNI and 2LZM differ by .01 on average, and by .11 at most.

@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..encoders.weights import find_weights, load_encoder
-from ..files import ConfigError, checksum, first_three, replacing
-from ..machine import progress
-from ..reading.parse import read_structure
-from ..reading.structure import Structure
-from ..sets.label_values import odd_values
-from . import mutation_model, verdict
+from ...encoders.weights import find_weights, load_encoder
+from ...files import ConfigError, checksum, first_three, replacing
+from ...machine import progress
+from ...reading.parse import read_structure
+from ...reading.structure import Structure
+from ...sets.label_values import odd_values
+from . import mutation_model, trust
 from .mutation_model import AROUND, Effects, Mutant, Mutation, PositionFeatures, Prior, positions_of
 from .mutation_names import Positions, wanted
-from .verdict import Trust
+from .trust import Trust
 
 BETTER = "better than chance: worth using at new positions"
 NOT_BETTER = "not told apart from chance: do not use it at new positions"
@@ -62,7 +62,7 @@ class Ranking:
         if not self.measured:
             return "nothing measured: ranked by log-odds and burial"
         if self.trust is None:
-            return verdict.too_few(self.model.prior.mutants if self.model else [])
+            return trust.too_few(self.model.prior.mutants if self.model else [])
         return BETTER if self.better else NOT_BETTER
 
     @property
@@ -148,7 +148,7 @@ def rank_mutants(
     # The model takes measurements of which more is better.
     sign = -1 if lower_is_better else 1
     model = fit(features, known, wild_type, sign)
-    trusted = verdict.trust(model) if model else None
+    trusted = trust.trust(model) if model else None
     reference = np.nan
     reference_name = ""
     about_wild_type = ""

@@ -4,10 +4,10 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..downstream.tasks import TASKS
-from ..files import printable
-from ..training import wording
-from ..training.wording import show
+from ...downstream.tasks import TASKS
+from ...files import printable
+from ...training import wording
+from ...training.wording import show
 from . import comparison
 from .runs import RunFolder
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..files import SiamDiffError, read_rows, structure_errors
-from ..training.config import PRETRAIN
-from ..training.metrics_file import in_order
-from ..training.results import DRAWS
+from ...files import SiamDiffError, read_rows, structure_errors
+from ...training.config import PRETRAIN
+from ...training.metrics_file import in_order
+from ...training.results import DRAWS
 
 
 class RunFolder(NamedTuple):

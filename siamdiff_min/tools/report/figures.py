@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
-from ..downstream.metrics import spearman
-from ..files import printable
-from ..training.wording import less_is_better, show
+from ...downstream.metrics import spearman
+from ...files import printable
+from ...training.wording import less_is_better, show
 from .captions import text
 from .comparison import over_proteins
 from .runs import RunFolder, properties

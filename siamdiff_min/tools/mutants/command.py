@@ -12,14 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ..encoders.weights import find_weights
-from ..files import Parser, printable, replacing, write_file, write_rows
-from ..machine import identity
-from ..protein.constants import ONE_LETTER
-from ..reading.parse import read_structure
-from ..sets.label_table import read_table
-from . import figures, report
-from .captions import text
+from ...encoders.weights import find_weights
+from ...files import Parser, printable, replacing, write_file, write_rows
+from ...machine import identity
+from ...protein.constants import ONE_LETTER
+from ...reading.parse import read_structure
+from ...sets.label_table import read_table
+from ..report import command as report
+from ..report import figures
+from ..report.captions import text
 from .mutation_model import AROUND, Mutation
 from .mutation_names import Positions
 from .ranking import Ranking, rank_mutants

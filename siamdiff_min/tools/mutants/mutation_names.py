@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..files import ConfigError
-from ..protein.constants import ONE_LETTER, RESIDUE_INDEX
-from ..reading.structure import Structure
-from ..sets.label_table import DATE
+from ...files import ConfigError
+from ...protein.constants import ONE_LETTER, RESIDUE_INDEX
+from ...reading.structure import Structure
+from ...sets.label_table import DATE
 from .mutation_model import Mutant, Mutation
 
 MUTATION = re.compile(rf"(?:(\w+):)?([A-Z])(-?\d+)([A-Za-z]?)([{ONE_LETTER}])", re.IGNORECASE)  # chain, type, number,

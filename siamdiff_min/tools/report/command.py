@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from ..files import Parser, SiamDiffError, write_file
-from ..training.config import FINETUNE, PRETRAIN
-from ..training.metrics_file import in_order
-from ..training.wording import cell, table, title_of
+from ...files import Parser, SiamDiffError, write_file
+from ...training.config import FINETUNE, PRETRAIN
+from ...training.metrics_file import in_order
+from ...training.wording import cell, table, title_of
 from . import figures
 from .captions import about, difference, predicted, tested_on, text, verdict, verdicts
 from .comparison import NOTE

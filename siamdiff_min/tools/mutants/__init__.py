@@ -1,0 +1,1 @@
+"""Which mutants to make next: names, a model of measured ones, a ranking, and whether to trust it."""

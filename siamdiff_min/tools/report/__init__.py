@@ -1,0 +1,1 @@
+"""A page that shows a run, or compares several."""
