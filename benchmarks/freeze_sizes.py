@@ -4,8 +4,8 @@
     python -m benchmarks.freeze_sizes bundle.npz sizes.json [--tables 400] [--skip 0] [--minutes 60]
 
 Features are the mean vectors of 150 of the bundled chains, each table a draw of them with labels at random. A verdict
-is the share of tables dealt out that are at least as good (or as bad), see downstream/chance.py. The numbers go on from
-those in sizes.json, one table of every cell in turn. The table is printed at the end.
+is the share of tables dealt out that are at least as good (or as bad), see tools/evidence/permutation.py. The numbers
+go on from those in sizes.json, one table of every cell in turn. The table is printed at the end.
 
 The plan, written before the numbers:
 
@@ -31,10 +31,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from siamdiff_min.downstream import chance, linear, metrics
-from siamdiff_min.downstream.composition import composition
+from siamdiff_min.downstream import metrics
 from siamdiff_min.files import write_file
 from siamdiff_min.reading.bundled import bundled
+from siamdiff_min.tools.evidence import permutation
+from siamdiff_min.tools.table import linear
+from siamdiff_min.tools.table.composition import composition
 
 MEASURES = {
     "numbers": ("rmse", "mae", "spearman", "pearson"),
@@ -86,7 +88,7 @@ def verdicts(kind: str, predictions, targets) -> dict[str, list[float]]:
     for name in MEASURES[kind]:
         compute = getattr(metrics, name)
         values = np.array([compute(*pair) for pair in zip(predictions, targets)])
-        found[name] = chance.shares(values, name in metrics.LESS_IS_BETTER)
+        found[name] = permutation.shares(values, name in metrics.LESS_IS_BETTER)
     return found
 
 
@@ -99,10 +101,10 @@ def too_few(kind: str, y: np.ndarray, groups: np.ndarray) -> bool:
 def test_folds(kind: str, x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> tuple[dict, np.ndarray]:
     """The verdicts of ten folds, and the predictions of the real table."""
     fold = linear.folds_of(y, groups, 10)
-    source = chance.deal(groups, fold, DEALS)
+    source = permutation.deal(groups, fold, DEALS)
     dealt = y[source].T  # (K, T)
-    part = chance.parts_of(groups, fold)
-    outputs = chance.ridge_out_of_fold(x, encoded(kind, dealt), fold, part, together=kind == "three")
+    part = permutation.parts_of(groups, fold)
+    outputs = permutation.ridge_out_of_fold(x, encoded(kind, dealt), fold, part, together=kind == "three")
     predictions = [decoded(kind, outputs[:, :, t]) for t in range(DEALS)]
     return verdicts(kind, predictions, dealt.T), predictions[0]
 
@@ -115,7 +117,7 @@ def test_split(
     output = decoded(kind, head(x[test]))
     if KINDS[kind] == "binary":
         output = 1 / (1 + np.exp(-output))
-    source = chance.deal(groups[test], np.zeros(test.sum(), dtype=int), DEALS)
+    source = permutation.deal(groups[test], np.zeros(test.sum(), dtype=int), DEALS)
     return verdicts(kind, [output] * DEALS, y[test][source]), output
 
 
@@ -131,8 +133,8 @@ def against_floor(
         sign = -1 if name == "rmse" else 1
         drawn = np.array([sign * (compute(one[r], y[r]) - compute(two[r], y[r])) for r in rows])
         value = sign * (compute(one, y) - compute(two, y))
-        low, _ = chance.difference_interval(value, drawn, len(np.unique(groups)), folds) or (-1, 1)
-        said[name] = [0.0 if low > 0 and found[name][0] <= chance.LEVEL else 1.0, 1.0]
+        low, _ = permutation.difference_interval(value, drawn, len(np.unique(groups)), folds) or (-1, 1)
+        said[name] = [0.0 if low > 0 and found[name][0] <= permutation.LEVEL else 1.0, 1.0]
     return said
 
 
@@ -213,7 +215,7 @@ def main() -> None:
         words = []
         for name in measures:
             shares = np.array([found.get(name, (1, 1)) for found in tables])
-            better, worse = 100 * (shares <= chance.LEVEL).mean(0)
+            better, worse = 100 * (shares <= permutation.LEVEL).mean(0)
             words.append(f"{name} {better:.1f}, {worse:.1f}")
         print(f"| {cell} | {len(tables)} | {'; '.join(words) or 'no verdict'} |")
 

@@ -1,9 +1,10 @@
 """DiffPreT and SiamDiff: pre-training protein structure encoders by sequence-structure diffusion, in plain PyTorch.
 
 Start reading at `siamdiff_min/pretraining/siamdiff.py`, which is Algorithm 1 of the paper on one screen. Five folders
-are the reference: protein, encoders, pretraining, downstream and training. They know nothing of the others: `reading/`
-makes proteins of files and keeps them, `sets/` adds labels, `tools/` are commands for those who use encoders. The files
-beside this one are the ground (files, machine, conventions, statistics) and the two commands that train.
+are the method: protein, encoders, pretraining, downstream and training. They know nothing of the others: `reading/`
+makes proteins of files and keeps them, `sets/` adds the paper's labels. With the files beside this one, the ground
+(files, machine, conventions, statistics) and the commands that train, they are the reference: everything of the paper
+runs without `tools/`, which is for those who use encoders. No other file imports it; the commands load it by name.
 """
 
 import sys

@@ -8,8 +8,6 @@ import sys
 
 from . import __version__
 from .files import Parser, console, load_module
-from .sets.label_table import read_table
-from .training.presets import TABLE_OPTIONS
 
 COMMANDS = {  # name -> module, and what it does
     "train": (".pretrain", "pre-train an encoder: DiffPreT, SiamDiff, and what they are compared with"),
@@ -23,17 +21,9 @@ COMMANDS = {  # name -> module, and what it does
 
 
 def check_table(argv: list[str]) -> None:
-    """Read the table of a command line of finetune, if it has one, so that a mistake in it is named at once."""
-    parser = Parser(add_help=False)
-    for name, arguments in TABLE_OPTIONS.items():
-        parser.add_argument("--" + name.replace("_", "-"), **arguments)
-    parser.add_argument("--kind")
-    parser.add_argument("--eval-only")
-    options = vars(parser.parse_known_args(argv)[0])
-    path = options.pop("labels")
-    model = options.pop("eval_only")  # it knows its columns
-    if path and not model:
-        read_table(path, **options)
+    """Read the table of labels of a command line of finetune, if it has one, before torch is loaded."""
+    if any(word.partition("=")[0] == "--labels" for word in argv):
+        load_module(".tools.table.labels").check_table(argv)
 
 
 def main(argv: list[str] | None = None) -> int:

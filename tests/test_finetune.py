@@ -15,13 +15,12 @@ from processes import run
 from standin import lines
 
 from benchmarks.pdb import write_pdb
-from siamdiff_min import finetune as script
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.sets import ec
 from siamdiff_min.sets.samples import SAMPLES
-from siamdiff_min.training import checkpoint
+from siamdiff_min.training import checkpoint, tuning
 from siamdiff_min.training.config import finetune_options, for_seed
 from siamdiff_min.training.ranks import Ranks
 
@@ -261,16 +260,16 @@ def minimised(tmp_path, monkeypatch):
             for epoch in epochs:
                 validate(epoch)
 
-        monkeypatch.setattr(script.results, "predict", predict)
+        monkeypatch.setattr(tuning.results, "predict", predict)
         step = len(checkpoint.checkpoints(Path(config.out)))
-        monkeypatch.setattr(script.engine, "Run", lambda *_, **about: Namespace(step=step, plateau=_[4]))
-        monkeypatch.setattr(script.engine, "begin", lambda run: None)
-        monkeypatch.setattr(script.engine, "train", train)
-        monkeypatch.setattr(script, "evaluate", lambda *_: {"loss": losses[next(measured)]})
+        monkeypatch.setattr(tuning.engine, "Run", lambda *_, **about: Namespace(step=step, plateau=_[4]))
+        monkeypatch.setattr(tuning.engine, "begin", lambda run: None)
+        monkeypatch.setattr(tuning.engine, "train", train)
+        monkeypatch.setattr(tuning, "evaluate", lambda *_: {"loss": losses[next(measured)]})
         measured, task = iter(range(len(epochs))), TASKS["psr"](ENCODERS["gearnet"]("residue", "tiny"))
         task.measures, task.best = (measure,), best
         task.metrics = lambda score, target, groups: {measure: score[target]}
-        script.train(config, task, datasets, (), Ranks(torch.device("cpu")))
+        tuning.train(config, task, datasets, (), Ranks(torch.device("cpu")))
         return weights.read_weights(f"{config.out}/best.pt", weights.MODEL), started[0]
 
     return run

@@ -1,8 +1,8 @@
-"""Downstream tasks (Sec. 5.1, App. D), the paper's five and the user's own: a head on an encoder, and its loss.
+"""Downstream tasks (Sec. 5.1, App. D): a head on an encoder, and its loss.
 
 A task is an objective on labelled samples, `(Sample, generator) -> (loss, logs)`, so the loop that pre-trains also
 fine-tunes. There are four kinds of targets (`KINDS`), each with its loss; a task says what the head sees, and what is
-measured. `TASKS` is the choice of `--task`.
+measured. `TASKS` is the choice of `--task`. Labels of a user's own are tools/table/.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..encoders.ops import MLP, segment_sum
-from ..files import ConfigError
 from ..protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
 from ..statistics import Entropy, Statistic, Variance
 from . import metrics
@@ -28,7 +27,6 @@ class Task(nn.Module):
     predicts = ""  # in words, for the title of a report
     num_outputs = 1  # of the paper's task
     names: Sequence[str] = ()  # of the outputs, if the data set does not have them
-    properties: Sequence[str] = ()  # if each output is a property of its own; the target is nan if it was not measured
     structures = 1  # per sample; the representations of two are concatenated
     # What the head reads: the whole "structure"; or, of the residues in focus, the mean over their "CA" or "atoms", or
     # each of the "residues".
@@ -81,26 +79,8 @@ class Task(nn.Module):
         return target
 
     def metrics(self, prediction: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        """The metrics over a whole split. Of several properties: of each, and for every metric their mean."""
-        if not self.properties:
-            return {name: getattr(metrics, name)(prediction, target) for name in self.measures}
-        values = {}
-        there = ~np.isnan(target)
-        for name in self.measures:
-            compute = getattr(metrics, name)
-            of_properties = []
-            for i, measured in enumerate(there.T):
-                of_properties.append(compute(prediction[measured, i], target[measured, i]))
-            comparable = np.array(of_properties) / self.unit(name)
-            finite = comparable[np.isfinite(comparable)]
-            values[name] = float(finite.mean()) if len(finite) else np.nan
-            for of, value in zip(self.properties, of_properties):
-                values[f"{name}:{of}"] = value
-        return values
-
-    def unit(self, measure: str) -> np.ndarray | float:
-        """What a measure of each property is divided by before the mean over properties is taken."""
-        return 1.0
+        """The metrics over a whole split."""
+        return {name: getattr(metrics, name)(prediction, target) for name in self.measures}
 
     def baseline(self, targets: np.ndarray) -> dict:
         """The best prediction that looks at nothing, from the targets of the training split (K, ...): their mean."""
@@ -129,10 +109,9 @@ class Task(nn.Module):
         """ "max" or "min", which values of a measure are better; None if nobody says."""
         if self.best and measure == self.measures[0]:
             return self.best
-        name = measure.partition(":")[0]  # of several properties it is NAME:PROPERTY
-        if name in metrics.LESS_IS_BETTER:
+        if measure in metrics.LESS_IS_BETTER:
             return "min"
-        return "max" if name in metrics.MORE_IS_BETTER else None
+        return "max" if measure in metrics.MORE_IS_BETTER else None
 
     def train(self, mode: bool = True) -> Task:
         """Training mode. A frozen encoder stays in evaluation mode, and so does its batch norm."""
@@ -150,21 +129,13 @@ class Binary(Task):
     measures = ("auroc", "auprc", "accuracy")
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        target = target.view(output.shape)
-        known = target.nan_to_num(0.0) if self.properties else target
-        loss = F.binary_cross_entropy_with_logits(output, known, reduction="none")
-        return over_measured(loss, target) if self.properties else loss.mean(-1)
+        return F.binary_cross_entropy_with_logits(output, target.view(output.shape), reduction="none").mean(-1)
 
     def baseline_metrics(self, baseline: Mapping, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
         """As of all tasks, but the average precision is that of a random order: a constant has no order."""
         found = super().baseline_metrics(baseline, target, groups)
-        if "auprc" not in found or (target.ndim > 1 and not self.properties):
-            return found
-        columns = target.reshape(len(target), -1).T
-        chance = np.array([metrics.auprc_of_chance(*metrics.counts(values)) for values in columns])
-        found |= {f"auprc:{name}": float(value) for name, value in zip(self.properties, chance)}
-        known = chance[np.isfinite(chance)]
-        found["auprc"] = float(known.mean()) if len(known) else np.nan
+        if "auprc" in found and target.ndim == 1:
+            found["auprc"] = float(metrics.auprc_of_chance(*metrics.counts(target)))
         return found
 
     def baseline_loss(self, target: Tensor) -> Entropy:
@@ -258,30 +229,21 @@ class Regression(Task):
     def standardise(self, target: Tensor) -> Tensor:
         return (target - self.mean) / self.std
 
-    def unit(self, measure: str) -> np.ndarray | float:
-        return self.std.cpu().numpy() if measure in metrics.LESS_IS_BETTER else 1.0
-
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        known = target.nan_to_num(0.0) if self.properties else target
-        error = (output.view(target.shape) - self.standardise(known)).square()
-        return over_measured(error, target) if self.properties else error
+        return (output.view(target.shape) - self.standardise(target)).square()
 
     def baseline_loss(self, target: Tensor) -> Variance:
-        standardised = self.standardise(target)
-        return Variance.of(standardised[~standardised.isnan()] if self.properties else standardised)
+        return Variance.of(self.standardise(target))
 
     def to_prediction(self, output: Tensor) -> Tensor:
-        return (output if self.properties else output.squeeze(-1)) * self.std + self.mean
+        return output.squeeze(-1) * self.std + self.mean
 
     def baseline(self, targets: np.ndarray) -> dict:
         """The mean; the mean absolute error of the median is smaller."""
         return {**super().baseline(targets), "median": np.nanmedian(targets, 0).tolist()}
 
 
-def over_measured(losses: Tensor, target: Tensor) -> Tensor:
-    """Losses (B,) of samples with several properties (B, C); their mean is that over all values that were measured."""
-    there = ~target.isnan()
-    return (losses * there).sum(-1) * (len(target) / there.sum())
+KINDS = {"regression": Regression, "binary": Binary, "classes": Classes, "labels": MultiLabel}
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
@@ -332,51 +294,10 @@ class StructureRanking(Regression):
         return {"global_spearman": metrics.spearman(prediction, target), "mean_spearman": mean}
 
 
-KINDS = {"regression": Regression, "binary": Binary, "classes": Classes, "labels": MultiLabel}
-
-
-def table_task(
-    encoder: nn.Module,
-    num_outputs: int | None = None,
-    kind: str = "regression",
-    residues: bool = False,
-    each_chain: bool = False,
-    metric: str | None = None,
-    linear: bool = False,
-    properties: Sequence[str] = (),
-    column: str = "",
-) -> Task:
-    """Values of the user's own (docs/extending.md), of structures, of their residues, or of `each_chain` alone.
-
-    `metric` decides which epoch is the best, by default the first of the kind. A `linear` head is one layer. With
-    several `properties` there is an output for each. `column` is the title of the values, for a report. Raises
-    ConfigError for a metric of another kind.
-    """
-    if kind not in KINDS:
-        raise ConfigError(f"labels of the kind {kind!r:.50} are not known here. Do they come from a --plugin?")
-    task = KINDS[kind](encoder, num_outputs)
-    if metric and metric not in task.measures:
-        raise ConfigError(f"--metric {metric} is not for {kind}, which has {', '.join(task.measures)}")
-    decides = metric or task.measures[0]
-    task.measures = sorted(task.measures, key=lambda name: name != decides)  # it comes first
-    task.properties = tuple(properties)
-    task.sees = "residues" if residues else "structure"
-    if linear:
-        task.head = MLP(encoder.out_dim, task.head.layers[-1].out_features)
-
-    # Enough to call this function again.
-    task.options = {"kind": kind, "residues": residues, "each_chain": each_chain}
-    task.options |= {"metric": decides, "linear": linear, "column": column}
-    if properties:
-        task.options["properties"] = list(properties)
-    return task
-
-
 TASKS: dict[str, Callable[..., Task]] = {
     "ec": EnzymeCommission,
     "pip": InterfacePrediction,
     "msp": MutationStability,
     "res": ResidueIdentity,
     "psr": StructureRanking,
-    "table": table_task,
 }

@@ -1,23 +1,17 @@
-"""A downstream set before it is read: the origins of its three splits, its labels and its classes."""
+"""A downstream set before it is read: the origins of its three splits and its classes."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence, Set
-from copy import copy
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ..files import StoreError, StructureError, first_three
-from ..protein.constants import ONE_LETTER
+from ..files import StructureError, first_three
 from ..reading.sources import Origin
 from ..reading.store import ProteinStore, open_store
-from .label_table import SPLITS as SPLITS
-from .label_table import Row, residue_labels
-from .relatives import relatives
 from .samples import Samples, ValueSamples
 
-HELD_OUT = 10  # of a table without splits, one structure in ten is for validation, one for test
+SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # split -> its names in data sets
 
 
 @dataclass(frozen=True)
@@ -31,117 +25,10 @@ class LabelledData:
     about: str = ""  # where the labels come from, for the user
     notes: Sequence[str] = ()  # what else to say of them
     samples: type[Samples] = ValueSamples  # from a store, the classes and --max-residues
-    options: Mapping = field(default_factory=dict)  # arguments of the task (table)
-    labels: Mapping = field(default_factory=dict)  # name -> its labels, see `with_labels` (table)
-    split_of: Mapping = field(default_factory=dict)  # name -> its split; "" if its sequence decides (table)
-    family_of: Mapping = field(default_factory=dict)  # name -> what it belongs to, if the table says (table)
 
     def open(self, split: str, **options) -> ProteinStore | None:
-        """The store of a split (see `open_store`); if its labels come from a table, of the proteins that have some.
-
-        Near copies of a sequence, and a family of the table, count as one sequence.
-        Raises StoreError if the proteins of a table leave none for this split.
-        """
-        store = open_store(getattr(self, split), **options)
-        if store is None or not self.labels:
-            return store
-        store = copy(store)
-        store.sequence_keys = np.array(relatives(store, self.labels, self.family_of), dtype="S")
-        split_of = split_by_sequence(store, self.split_of)
-        chosen = {name: labels for name, labels in self.labels.items() if split_of[name] == split}
-        if not chosen:
-            problem = f"{len(split_of)} structures leave none for {split}, as those of one sequence stay together"
-            raise StoreError(f"{store.path}: {problem}. A column `split` of the table says which to take")
-        return with_labels(store, self.options["kind"], chosen)
-
-
-def with_labels(store: ProteinStore, kind: str, table: Mapping[str, Sequence[Row]]) -> ProteinStore:
-    """The proteins of a store that a table names, with its labels: name -> the rows of the table.
-
-    Proteins that the store lacks, and those without any label, are left out; `not_found` says how many. `samples.py`
-    lists what labels are made of. Raises StructureError if a residue is of another type in the table.
-    """
-    made: dict[int, dict] = {}
-    chains_of = {}
-    for index, name in sorted(enumerate(store.names), key=lambda item: item[1]):
-        if name in table:
-            labels = labels_of(store, index, table[name])
-            chains_of[name] = {chain for chain, _, _ in store.positions(index)} if "places" in labels else set()
-            if labels["values"]:
-                made[index] = {"kind": kind, **labels}
-    by_name = {store.names[index]: labels for index, labels in made.items()}
-    return store.subset(made, not_found(table, chains_of, by_name))
-
-
-def labels_of(store: ProteinStore, index: int, rows: Sequence[Row]) -> dict:
-    """The labels of a protein of the store, from the rows of its name."""
-    if not rows[0].place:
-        return {"values": [rows[0].value]}
-    types = [ONE_LETTER[residue] for residue in store.read(index).residue_type.tolist()]
-    return residue_labels(store.names[index], rows, store.positions(index), types)
-
-
-def not_found(table: Mapping[str, Sequence[Row]], chains_of: Mapping[str, Set[str]], made: Mapping[str, dict]) -> str:
-    """What the table has and the structures have not, in words.
-
-    `chains_of` has the chains of every structure that is there, `made` the labels of those that have some.
-    """
-    parts = []
-    absent = sorted(table.keys() - made.keys())
-    if absent:
-        parts.append(f"{len(absent)} structures ({first_three(absent)})")
-
-    # Of the residues of structures that are there.
-    lost = 0
-    no_residue_one = 0
-    other_chains = {}
-    for name in sorted(table.keys() & chains_of.keys()):
-        rows = table[name]
-        if not rows[0].place:
-            continue
-        places = made[name]["places"] if name in made else []
-        lost += len(rows) - len(places)
-        unknown = {row.chain for row in rows} - chains_of[name]
-        other_case = [chain for chain in sorted(unknown) if chain.swapcase() in chains_of[name]]
-        if other_case:
-            other_chains[name] = other_case[0]
-        first = {f"{row.chain}:1" for row in rows if row.place == "1" and row.chain not in other_case}
-        no_residue_one += not first <= {*places}
-    if lost:
-        parts.append(f"{lost} labels of residues that are not in theirs")
-    words = ", ".join(parts)
-    if no_residue_one:
-        words += f". {no_residue_one} structures have no residue 1, but the table has: are its numbers theirs?"
-    if other_chains:
-        name, chain = next(iter(other_chains.items()))
-        words += f". {len(other_chains)} structures have no chain {chain!r}, but {chain.swapcase()!r} ({name})"
-    return words
-
-
-def split_by_sequence(store: ProteinStore, split_of: Mapping[str, str]) -> dict[str, str]:
-    """The split of every name; a hash of its sequence decides if `split_of` has "". Copies are on one side.
-
-    A tenth each is for validation and test, and at least one protein if no split was named. Sequences with more copies
-    than that are for training.
-    """
-    sequence = {name: key for name, key in zip(store.names, store.sequences) if name in split_of}
-    copies = Counter(key for name, key in sequence.items() if not split_of[name])
-    size = copies.total() // HELD_OUT
-    if not any(split_of.values()):
-        size = max(size, 1)
-    largest = max(size, min(copies.values(), default=0))
-
-    # In the order of the hashes: the first fill the test split, the next validation.
-    room = {"test": size, "valid": size}
-    side = {}
-    for key in sorted(copies):
-        open_splits = [split for split in room if room[split] > 0]
-        if open_splits and copies[key] <= largest:
-            side[key] = open_splits[0]
-            room[side[key]] -= copies[key]
-
-    by_sequence = {name: side.get(sequence.get(name), "train") for name in split_of}
-    return {name: split or by_sequence[name] for name, split in split_of.items()}
+        """The store of a split (see `open_store`)."""
+        return open_store(getattr(self, split), **options)
 
 
 def remarks(datasets: Mapping[str, Samples], learned: Sequence[str] = ("train",)) -> list[str]:

@@ -347,7 +347,6 @@ def unpack_list(labels: dict, number: int) -> Tensor:
 
 SAMPLES = {
     "ec": ValueSamples,
-    "table": ValueSamples,
     "psr": ValueSamples,
     "msp": MutationSamples,
     "pip": InterfaceSamples,

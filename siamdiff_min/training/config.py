@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..conventions import CONVENTIONS
-from ..downstream.tasks import KINDS, TASKS
+from ..downstream.tasks import TASKS
 from ..encoders import ENCODERS, GEARNET_DIMS, ONE_LEVEL, weights
 from ..files import ConfigError, Parser, import_plugins
 from ..machine import cores
@@ -28,7 +28,6 @@ from .presets import (
     SMALLER,
     TABLE_5,
     TABLE_6,
-    TABLE_OPTIONS,
     USUAL,
 )
 
@@ -73,41 +72,31 @@ COUNT, FROM_ZERO, RATE = at_least(1), at_least(0), at_least(1e-12, float)
 DECAY, SHARE = at_least(0, float), at_least(0, float, below=1)
 SWITCH, SEVERAL = {"action": "store_true"}, {"type": FROM_ZERO, "nargs": "+"}  # no value; one number or more
 FREE = {"free": True}
-TABLE, PREDICTED, CUTOFFS = ("table",), ["ec", "psr", "table"], (30, 40, 50, 70, 95)
-METRICS = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.measures))
+PREDICTED, CUTOFFS = ["ec", "psr"], (30, 40, 50, 70, 95)
+TASK = "downstream task (default: of --eval-only, or psr); of labels of your own: --task table --help"
 train, tune, both = (partial(row, commands) for commands in ("train", "finetune", "train finetune"))
 
 OPTIONS = {  # group of --help -> its options, in order
     "what": [
         train("method", "pre-training objective", "siamdiff", choices=OBJECTIVES),
-        tune("task", "downstream task (default: of --eval-only, or psr)", choices=TASKS),
+        tune("task", TASK, choices=TASKS),
         both("preset", "the paper, or the released code (default: of --init-from, or paper)", choices=CONVENTIONS),
         both("encoder", "encoder to train (default: of --init-from, or gearnet)", choices=ENCODERS),
         both("level", "level of detail (default: of --init-from, --encoder or --task, or atom)", choices=LEVELS),
         both("init_from", "start from siamdiff-atom, siamdiff-residue, an encoder.pt or a checkpoint"),
         train("ablation", "leave out a part of the method (Sec. 5.3, App. G)", "none", STAGED, choices=ABLATIONS),
         train("head_dim", "width of the heads (default: the width of their input)", only=STAGED, type=COUNT),
-        tune("freeze", "train the head only; of table a linear one, in closed form", **SWITCH),
-        tune(
-            "features",
-            "with --freeze: vectors of your own, as siamdiff embed writes them, not an encoder's",
-            only=TABLE,
-        ),
+        tune("freeze", "train the head only", **SWITCH),
         both("esm", "esm-gearnet: weights of ESM-2, a file of fair-esm or of Hugging Face", **FREE),
         both("freeze_esm", "esm-gearnet: leave ESM-2 as it is; otherwise it learns at a tenth of --lr", **SWITCH),
-        tune("kind", "kind of the labels (default: by their looks)", only=TABLE, choices=KINDS),
-        tune("metric", "metric that decides which epoch is the best (default: by kind)", only=TABLE, choices=METRICS),
         tune("eval_only", "do not train: score this model (OUT/seed-S/best.pt)", **FREE),
         tune("predict", "structures to predict for, as OUT/predicted-NAME-*.tsv", only=PREDICTED, nargs="+", **FREE),
-        tune("pdb", "with --predict, of residues: copies of the files, coloured", only=TABLE, **FREE, **SWITCH),
         both("plugin", "Python files that add a method, a task or an encoder", **FREE, nargs="+", action="extend"),
     ],
     "data": [
         train("data", "folder, .tar, .zip or file of structures, or a store (default: the bundled demo set)", **FREE),
         tune("data", "folder of the ATOM3D or EC set, or structures (default: a demo set from the bundle)", **FREE),
         train("store", "where to build the store of --data (default: beside it)", **FREE),
-        *(tune(name, only=TABLE, **FREE, **option) for name, option in TABLE_OPTIONS.items()),
-        tune("folds", "with --freeze: score every structure, by heads of other folds", only=TABLE, type=at_least(2)),
         tune("ids", "text file with the ids to use", only=("ec",)),
         tune("cutoff", "the test split's largest identity to training, in %", 95, ("ec",), type=int, choices=CUTOFFS),
         train("valid_fraction", "share held out; the demo set has a split of its own", 0.05, type=SHARE),
@@ -208,25 +197,21 @@ def pretrain_options(argv: list[str] | None = None, description: str = "", world
 
 def finetune_options(argv: list[str] | None = None, description: str = "", world: int = 1) -> Namespace:
     """The options of finetune.py, all filled in, for `world` processes. Raises as `pretrain_options`."""
-    config = parse(argv, FINETUNE, description)
+    return tuned(parse(argv, FINETUNE, description), world)
+
+
+def tuned(config: Namespace, world: int) -> Namespace:
+    """These options of finetune.py, all filled in."""
     seeds = config.seeds or [0]
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"--seeds must be different, got {shown(seeds)}")
-    if config.folds and (config.eval_only or not config.freeze):
-        raise ConfigError(f"{flag('folds', config.folds)} needs --freeze: one linear head for every fold")
-    if config.features and (not config.freeze or config.eval_only or config.init_from or config.predict):
-        raise ConfigError(f"{flag('features', config.features)} takes the place of the encoder: with --freeze alone")
 
     # What the file that the run starts from says of itself.
     names = ["task", *weights.IDENTITY]
     if config.eval_only:
         model = weights.read_weights(config.eval_only, weights.MODEL)
-        options = model["options"]
-        column = options.get("column")
-        columns = options.get("properties") or ([column] if column else None)
-        own = {"seeds": [int(model["seed"])], "kind": options.get("kind"), "value_column": columns}
-        source = model | own
-        names += [*own, "max_residues"]
+        source = model | {"seeds": [int(model["seed"])]}
+        names += ["seeds", "max_residues"]
     elif config.init_from:
         source = weights.load_encoder_file(for_seed(config, seeds[0]).init_from)
     else:
@@ -286,7 +271,7 @@ def replace(config: Namespace, **changes) -> Namespace:
 def presets(config: Namespace, subject: str) -> tuple[Mapping, ...]:
     """Steps 3 and 4 of `settled`: the size, the number of epochs, the row of Table 5 or 6. Raises ConfigError."""
     chosen = getattr(config, subject)  # a task of a plugin needs no row
-    rows = TABLE_6.get(chosen, TABLE_6["table"]) if subject == "task" else TABLE_5.get(chosen, {})
+    rows = TABLE_6.get(chosen, TABLE_6["psr"]) if subject == "task" else TABLE_5.get(chosen, {})
     if config.level not in rows:
         levels = f"exists at {' and '.join(rows)} level, not at {config.level} level"
         raise ConfigError(f"{flag(subject, chosen)} {levels if rows else 'needs a row in TABLE_5 of presets.py'}")
@@ -339,14 +324,12 @@ def check_choices(config: Namespace, subject: str, source: Mapping) -> None:
             raise ConfigError(f"{flag(name)} is for {' and '.join(option.only)}, not for {chosen}")
 
 
-def folder(config: Namespace) -> str:
+def folder(config: Namespace, labels: str = "") -> str:
     """The folder of a run without --out. It does not name the data of pre-training: they may have moved."""
     if getattr(config, "eval_only", None):
         return os.path.join(os.path.dirname(config.eval_only), "eval")
     tuned = "task" in config
-    words = [config.task if tuned else config.method]
-    if tuned and config.labels:
-        words.append(Path(config.labels).stem)
+    words = [config.task if tuned else config.method, labels]
     if config.encoder != "gearnet":
         words.append(config.encoder)
     words += [config.level, config.size]

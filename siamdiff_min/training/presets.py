@@ -1,7 +1,4 @@
-"""The paper's presets: Tables 5 and 6, and the numbers of epochs; and what smaller sizes change.
-
-Nothing here loads torch: `cli.py` reads a table of labels before that, so that a mistake in it is named at once.
-"""
+"""The paper's presets: Tables 5 and 6, and the numbers of epochs; and what smaller sizes change."""
 
 from typing import NamedTuple
 
@@ -43,7 +40,6 @@ TABLE_6 = {  # task -> level -> settings; Adam with lr 1e-4 throughout
     "msp": {"residue": TaskSettings(1, 4, 50), "atom": TaskSettings(8, 1, 50)},
     "res": {"atom": TaskSettings(64, 4, 10)},
     "psr": {"residue": TaskSettings(8, 4, 50), "atom": TaskSettings(8, 1, 50)},
-    "table": {"residue": TaskSettings(8, 1, 50), "atom": TaskSettings(8, 1, 50)},  # ours, as PSR
 }
 USUAL = {"task": "psr", "seeds": [0], "encoder": "gearnet", "preset": "paper"}
 EPOCHS = {"paper": [25, 25], "official": [25, 50]}  # of stages 1 and 2 (differences.md, row 2); without stages 50
@@ -61,9 +57,3 @@ SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny
     ("tiny", "residue", "multiview"): {"batch_size": 8, "epochs": [20, 20]},
 }
 SMALL_TASK = {"lr": 1e-3, "epochs": [8], "batch_size": 8}  # for the small sizes; the paper's batch where smaller
-TABLE_OPTIONS = {  # of `finetune --task table`, as arguments of argparse
-    "labels": {"help": "file of labels for the structures of --data"},
-    "name_column": {"help": "column of the names (default: name, or the first)"},
-    "value_column": {"help": "columns of the values (default: value)", "nargs": "+"},
-    "missing": {"help": "further words for a value that was not measured, such as n.d.", "nargs": "+"},
-}

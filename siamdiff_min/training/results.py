@@ -15,7 +15,7 @@ import os
 import platform
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from itertools import chain, islice
 from pathlib import Path
@@ -24,13 +24,12 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from ..downstream import chance
 from ..downstream.metrics import redrawn
-from ..downstream.tasks import Binary, Regression, Task
+from ..downstream.tasks import Binary, Task
 from ..encoders import weights
 from ..files import SiamDiffError, replacing, write_file, write_rows
 from ..machine import progress, versions
-from . import evaluation, verdict, wording
+from . import evaluation
 from .batches import valid_keys
 from .ranks import Ranks
 
@@ -52,11 +51,41 @@ class Predictions:
     groups: list[str]
     target: np.ndarray  # (K,) or (K, C)
     prediction: np.ndarray  # (K,) or (K, C) float64
-    units: Sequence[str] = ()  # (K,) of a table: what is drawn together, such as the copies of a sequence
-    fold: np.ndarray | None = None  # (K,) of --folds
-    own_baseline: Mapping[str, np.ndarray] = field(default_factory=dict)  # of folds: that of the other folds (K, ...)
-    dealt: verdict.Dealt | None = None  # of folds: predictions for labels that mean nothing
-    floor: Predictions | None = None  # of a linear head: those of the same head of length and composition
+
+    drawn_are = "structures"  # what is drawn again as a whole
+
+    @property
+    def drawn(self) -> Sequence[str]:
+        """(K,) the structure that each sample is of."""
+        return self.groups
+
+
+@dataclass(frozen=True)
+class Result:
+    """Every metric on the test split. What is a dict has the names of the metrics."""
+
+    counts: dict[str, int]  # of samples and structures; of yes and no how many are "positives"
+    test: dict[str, dict[str, float]]  # of every seed
+    mean: dict[str, float]  # over seeds
+    std: dict[str, float | None]
+    baseline: dict[str, float]  # that looks at nothing
+    no_interval: str  # why the split is not drawn again; "" if it is
+    draws: dict[str, np.ndarray]  # (draws,) the means over seeds
+    gains: dict[str, np.ndarray]  # (draws,) these minus the baseline on the same draw
+
+    def for_json(self) -> dict:
+        """What results.json has of it."""
+        return {
+            "samples": self.counts["samples"],
+            "counts": self.counts,
+            "test": self.test,
+            "mean": self.mean,
+            "std": self.std,
+            "interval": {name: interval(self.draws.get(name)) for name in self.mean},
+            "no_interval": self.no_interval,
+            "constant": {name: self.baseline.get(name) for name in self.mean},
+            "gain_interval": {name: interval(self.gains.get(name)) for name in self.mean},
+        }
 
 
 def predict(
@@ -81,9 +110,9 @@ def predict(
     )
 
 
-def write_model(config: Namespace, task: Task, classes: tuple, epochs: float, valid: dict) -> None:
+def write_model(config: Namespace, task: Task, classes: tuple, epochs: float, valid: dict, **more) -> None:
     """Write OUT/best.pt: the model after so many epochs, with its metrics on the validation split."""
-    kept = ("task", *weights.IDENTITY, "seed", "max_residues", "folds")
+    kept = ("task", *weights.IDENTITY, "seed", "max_residues")
     content = {
         **{name: getattr(config, name) for name in kept},
         "epochs": epochs,
@@ -92,12 +121,11 @@ def write_model(config: Namespace, task: Task, classes: tuple, epochs: float, va
         "options": task.options,
         **task.known,
         "state": task.state_dict(),
+        **more,
     }
     builder = getattr(task.encoder, "builder", None)  # vectors of a user's own have no graph
     if builder is not None:
         content["conventions"] = asdict(builder.conventions)
-    if getattr(config, "features", None):
-        content["features"] = config.features
     weights.write_weights(f"{config.out}/best.pt", weights.MODEL, content)
 
 
@@ -106,61 +134,43 @@ def write_predictions(
     predictions: Predictions,
     columns: Sequence[str],
     exclusive: bool = False,
-    within: Sequence[float] = (),
-    said: Mapping[str, str] | None = None,
+    more: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Write a table with tabs. Columns: id, group, target (if known), prediction.
 
     With several outputs there is a target and a prediction column for each. If they are `exclusive` classes, the target
-    is a class name, and a last column holds the predicted class. With `within` (C,) columns `low` and `high` follow,
-    the prediction minus and plus that; then columns whose every cell is what is `said` of the model. Raises
-    SiamDiffError if a prediction is not finite: such a table is never written.
+    is a class name, and a last column holds the predicted class. `more` columns follow, the cells (K,) by their title.
+    Raises SiamDiffError if a prediction is not finite: such a table is never written.
     """
     if not np.isfinite(predictions.prediction).all():
         raise SiamDiffError(f"{path} is not written, since some predictions are not finite")
     count = len(predictions.names)
     target = predictions.target.reshape(count, -1)
     prediction = predictions.prediction.reshape(count, -1)
-    known = not np.isnan(target).all()
 
-    titles = ["id", "group"]
-    if known:
-        titles += titles_of("target", target, columns)
-    titles += titles_of("prediction", prediction, columns)
+    cells = {"id": predictions.names, "group": predictions.groups}
+    if not np.isnan(target).all():
+        titles = titles_of("target", target, columns)
+        cells |= {
+            title: [columns[int(value)] if exclusive else f"{value:.6g}" for value in values]
+            for title, values in zip(titles, target.T)
+        }
+    cells |= numbers("prediction", prediction, columns)
     if exclusive:
-        titles.append("class")
-    if len(within):
-        titles += titles_of("low", prediction, columns) + titles_of("high", prediction, columns)
-    said = said or {}
-    titles += said
-    rows = [titles]
-    for sample, group, true, numbers in zip(predictions.names, predictions.groups, target, prediction, strict=True):
-        row = [sample, group]
-        if known:
-            row += [columns[int(value)] if exclusive else f"{value:.6g}" for value in true]
-        row += [f"{value:.6g}" for value in numbers]
-        if exclusive:
-            row.append(columns[numbers.argmax()])
-        if len(within):
-            row += [f"{value:.6g}" for value in (*(numbers - within), *(numbers + within))]
-        rows.append([*row, *said.values()])
-    write_rows(path, rows)
+        cells["class"] = [columns[best] for best in prediction.argmax(1)]
+    cells |= more or {}
+    write_rows(path, [[*cells], *zip(*cells.values(), strict=True)])
+
+
+def numbers(title: str, values: np.ndarray, columns: Sequence[str]) -> dict[str, list[str]]:
+    """The columns of `values` (K, C) by their titles."""
+    titles = titles_of(title, values, columns)
+    return {of: [f"{value:.6g}" for value in column] for of, column in zip(titles, values.T)}
 
 
 def titles_of(title: str, values: np.ndarray, columns: Sequence[str]) -> list[str]:
     """The titles of the columns of `values` (K, C)."""
     return [title] if values.shape[1] == 1 else [f"{title}:{name}" for name in columns]
-
-
-def keep_verdict(path: Path, task: Task, written: Path, predictions: Predictions) -> None:
-    """Add to the file of a model of a table what is repeated beside its predictions; `written` is its results.json."""
-    content = json.loads(written.read_bytes())
-    model = weights.read_weights(path, weights.MODEL)
-    model["verdict"] = wording.doubt(content)
-    model["advice"] = wording.advice(content)
-    if isinstance(task, Regression):
-        model["within"] = verdict.within(predictions.target, predictions.prediction)
-    weights.write_weights(path, weights.MODEL, model)
 
 
 def write_results(
@@ -170,50 +180,40 @@ def write_results(
     tested: Mapping[int, Predictions],
     epochs: Mapping,
     made: Mapping | None = None,
-) -> str:
-    """Write results.json, and return it as a table.
+) -> dict:
+    """Write results.json and draws.npz; returns the content of the first.
 
     `tested` are the predictions of every seed's model for the test split, and `epochs` after how many it was the best.
     `made` is what `run.provenance` says.
     """
-    numbers, draws = measured(task, tested)
-    floor = next(iter(tested.values())).floor
-    if floor:
-        numbers["floor"] = beside_floor(task, numbers, draws, floor)
+    found = result_of(task, tested)
+    unused = {"epochs", "lr", "global_batch_size"} if getattr(config, "eval_only", None) else set()
+    used = {name: value for name, value in vars(config).items() if name not in unused}
+    return write_content(path, config, task, tested, found, {"best_epoch": epochs, "config": used, "made": made or {}})
+
+
+def write_content(path: Path, config: Namespace, task: Task, tested: Mapping, found: Result, more: Mapping) -> dict:
+    """Write results.json, with what there is `more`, and the draws beside it."""
     content = {
         "about": origin(config),
         "notes": task.known.get("notes", []),
         "splits": task.known.get("splits", {}),
-        "best_epoch": epochs,
-        **numbers,
+        **found.for_json(),
         "answer": task.known.get("answer"),
-        "direction": {name: task.direction(name) for name in numbers["mean"]},
+        "direction": {name: task.direction(name) for name in found.mean},
         "options": {**task.options},
-        "config": decisive(config, task),
-        "made": made or {},
+        **more,
     }
     write_file(path, json.dumps(plain(content), indent=1, allow_nan=False).encode())
     with replacing(path.with_name(DRAWS)) as file:
-        np.savez(file, split=split_of(next(iter(tested.values()))), **draws)
-    return wording.summary(content, path)
+        np.savez(file, split=split_of(next(iter(tested.values()))), **found.draws)
+    return content
 
 
-def decisive(config: Namespace, task: Task) -> dict:
-    """The options without those that play no part: a head in closed form has no epochs, steps and learning rate."""
-    unused = set()
-    if task.options.get("linear"):
-        unused = {"epochs", "lr", "global_batch_size"}
-        if getattr(config, "init_from", None):  # else batches measure the batch norm of the encoder
-            unused.add("batch_size")
-    elif getattr(config, "eval_only", None):
-        unused = {"epochs", "lr", "global_batch_size"}
-    return {name: value for name, value in vars(config).items() if name not in unused}
+def result_of(task: Task, tested: Mapping[int, Predictions], baseline_on: Callable | None = None) -> Result:
+    """Every metric on the test split, on the split as it is and on splits whose structures are drawn again.
 
-
-def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[str, np.ndarray]]:
-    """Every metric on the test split: of each seed, mean and std over seeds, of the baseline, the intervals.
-
-    And the draws (draws,) of each metric, its mean over seeds.
+    `baseline_on(rows, groups)` are the metrics of the baseline on these rows; by default of the training split's.
     """
     any_seed = next(iter(tested.values()))  # all of them have the same samples
     target = any_seed.target
@@ -222,91 +222,51 @@ def measured(task: Task, tested: Mapping[int, Predictions]) -> tuple[dict, dict[
     def measure(rows, groups) -> tuple[list[dict], dict]:
         """Every metric of these rows: of each seed, and of the baseline."""
         of_seeds = [task.metrics(seed.prediction[rows], target[rows], groups) for seed in tested.values()]
-        if not baseline:
-            return of_seeds, {}
-        own = {which: values[rows] for which, values in any_seed.own_baseline.items()}
-        of_baseline = task.baseline_metrics(baseline, target[rows], groups)
-        return of_seeds, of_baseline | verdict.errors_of_baseline(task, own, target[rows], groups)
+        if baseline_on:
+            return of_seeds, baseline_on(rows, groups)
+        return of_seeds, task.baseline_metrics(baseline, target[rows], groups) if baseline else {}
 
     # On the split as it is.
     of_seeds, of_baseline = measure(slice(None), any_seed.groups)
-    names = list(of_seeds[0])
-    values = {name: [metrics[name] for metrics in of_seeds] for name in names}
-    means = {name: float(np.mean(x)) for name, x in values.items()}
-    counts = counts_of(task, any_seed)
-    if "accuracy" in names and not task.properties:
+    values = {name: [metrics[name] for metrics in of_seeds] for name in of_seeds[0]}
+    counts = {"samples": len(target), "structures": len(set(any_seed.groups))}
+    if isinstance(task, Binary):
+        counts["positives"] = int(np.nansum(target))
+    if "accuracy" in values:
         counts["correct"] = {str(seed): round(x * len(target)) for seed, x in zip(tested, values["accuracy"])}
 
     # On splits whose structures are drawn again. A gain is over the baseline on the same draw.
-    no_interval = why_no_interval(counts, target)
-    units = any_seed.units or any_seed.groups
-    drawn = [] if no_interval else [measure(*draw) for draw in draws(units, target.size)]
+    no_interval = why_no_interval(task, any_seed)
+    drawn = [] if no_interval else [measure(*draw) for draw in draws(any_seed.drawn, target.size)]
     mean = {}
     gain = {}
     if drawn:
-        for name in names:
+        for name in values:
             mean[name] = np.array([np.mean([metrics[name] for metrics in seeds]) for seeds, _ in drawn])
         for name in of_baseline:
             gain[name] = mean[name] - [of_draw[name] for _, of_draw in drawn]
 
-    numbers = {
-        "samples": len(target),
-        "counts": counts,
-        "test": dict(zip(map(str, tested), of_seeds)),
-        "mean": means,
-        "std": {name: float(np.std(x, ddof=1)) if len(x) > 1 else None for name, x in values.items()},
-        "interval": {name: interval(mean.get(name)) for name in names},
-        "no_interval": no_interval,
-        "constant": {name: of_baseline.get(name) for name in names},
-        "gain_interval": {name: interval(gain.get(name)) for name in names},
-    }
-    # A table has a verdict, if its test split is large enough.
-    if any_seed.units and drawn:
-        shares = verdict.against_chance(task, [*tested.values()])
-        verdicts = verdict.against_baseline(task, shares, means, of_baseline)
-        if not shares:
-            verdicts = verdict.against_baseline_by_draws(task, means, of_baseline, gain, len(set(units)))
-        numbers["chance"] = shares
-        numbers["verdict"] = verdicts
-    return numbers, mean
+    return Result(
+        counts=counts,
+        test=dict(zip(map(str, tested), of_seeds)),
+        mean={name: float(np.mean(x)) for name, x in values.items()},
+        std={name: float(np.std(x, ddof=1)) if len(x) > 1 else None for name, x in values.items()},
+        baseline=of_baseline,
+        no_interval=no_interval,
+        draws=mean,
+        gains=gain,
+    )
 
 
-def beside_floor(task: Task, numbers: Mapping, draws: Mapping[str, np.ndarray], floor: Predictions) -> dict:
-    """The same head of length and composition: its metrics, the difference to them, and the verdict on it."""
-    of_floor, floor_draws = measured(task, {0: floor})
-    difference = {}
-    for name, drawn in draws.items():
-        gap = numbers["mean"][name] - of_floor["mean"][name]
-        units = len(set(floor.units))
-        difference[name] = chance.difference_interval(gap, drawn - floor_draws[name], units, floor.fold is not None)
-    verdicts = {}
-    if "verdict" in numbers:
-        verdicts = verdict.against_floor(task, difference, numbers["verdict"], of_floor["verdict"])
-    features = verdict.FLOOR[task.sees]
-    return {"features": features, "mean": of_floor["mean"], "difference_interval": difference, "verdict": verdicts}
-
-
-def counts_of(task: Task, predictions: Predictions) -> dict:
-    """How much a split holds; of yes and no, how many are positive, and the fewest of the rarer one in a property."""
-    target = predictions.target
-    counts = {"samples": len(target), "structures": len(set(predictions.groups))}
-    sequences = len(set(predictions.units))
-    if predictions.units and sequences < counts["structures"]:
-        counts["sequences"] = sequences
+def why_no_interval(task: Task, predictions: Predictions) -> str:
+    """Why a test split is too small to be drawn again; "" if it is not."""
+    count = len(set(predictions.drawn))
+    if count < FEWEST:
+        return f"of {count} {predictions.drawn_are}, too few to draw again: it takes {FEWEST}"
     if isinstance(task, Binary):
-        counts["positives"] = int(np.nansum(target))
-    return counts
-
-
-def why_no_interval(counts: Mapping, target: np.ndarray) -> str:
-    """Why a test split with these targets is too small to be drawn again; "" if it is not."""
-    kinds = [kind for kind in ("sequences", "structures") if kind in counts]
-    if counts[kinds[0]] < FEWEST:
-        return f"of {counts[kinds[0]]} {kinds[0]}, too few to draw again: it takes {FEWEST}"
-    if "positives" in counts:
-        # Of several properties the one with the fewest.
-        of_properties = target.reshape(len(target), -1).T
-        rarer = min(rarer_of(values[~np.isnan(values)]) for values in of_properties)
+        # Of several outputs the one with the fewest.
+        outputs = predictions.target.reshape(len(predictions.target), -1).T
+        rarer = min(rarer_of(values[~np.isnan(values)]) for values in outputs)
         if rarer < RAREST:
             return f"of {rarer} samples of the rarer class, too few to draw again: it takes {RAREST}"
     return ""

@@ -18,12 +18,12 @@ from siamdiff_min.sets.labelled_set import (
     SPLITS,
     alpha_carbons_alone,
     remarks,
-    split_by_sequence,
 )
-from siamdiff_min.sets.relatives import SHORTEST, near_copies, relatives
 from siamdiff_min.sets.samples import ValueSamples
-from siamdiff_min.sets.table_set import table_set
 from siamdiff_min.tools import build
+from siamdiff_min.tools.table.labelled import split_by_sequence
+from siamdiff_min.tools.table.relatives import SHORTEST, near_copies, relatives
+from siamdiff_min.tools.table.table_set import table_set
 
 
 @pytest.fixture

@@ -15,14 +15,16 @@ import pytest
 from scipy import stats
 from sklearn.metrics import auc
 
-from siamdiff_min.downstream.tasks import TASKS, table_task
+from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.protein.constants import RESIDUES
+from siamdiff_min.tools.evidence import wording
 from siamdiff_min.tools.report import captions, figures
 from siamdiff_min.tools.report import command as report
 from siamdiff_min.tools.report.runs import RunFolder, read_predictions
-from siamdiff_min.training import wording
+from siamdiff_min.tools.table.results import TablePredictions, write_table_results
+from siamdiff_min.tools.table.task import table_task
 from siamdiff_min.training.config import finetune_options, pretrain_options
 from siamdiff_min.training.results import Predictions, write_predictions, write_results
 
@@ -282,9 +284,10 @@ def test_the_head_of_length_and_composition_is_beside_that_of_a_table(tmp_path, 
         task.fit(target, "tiny")
         task.known = {"answer": task.baseline(target)}
         names = [str(i) for i in range(40)]
-        tested = Predictions(names, names, target, sign * target + 0.2 * random.normal(size=40), names)
+        tested = TablePredictions(names, names, target, sign * target + 0.2 * random.normal(size=40), names)
         tested = replace(tested, floor=replace(tested, prediction=target + 0.8 * random.normal(size=40)))
-        write_results(tmp_path / run / "results.json", Namespace(task="table", labels="a"), task, {0: tested}, {})
+        config = Namespace(task="table", labels="a")
+        write_table_results(tmp_path / run / "results.json", config, task, {0: tested}, {}, {})
 
     page = report.write_page([tmp_path / "good"]).read_text()
     floor = json.loads((tmp_path / "good" / "results.json").read_text())["floor"]["mean"]["mae"]

@@ -2,16 +2,17 @@
 
 import json
 from argparse import Namespace
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from siamdiff_min.downstream import metrics
-from siamdiff_min.downstream.tasks import TASKS, table_task
+from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.sets.samples import SAMPLES
-from siamdiff_min.training import results, verdict, wording
+from siamdiff_min.tools.table.task import table_task
+from siamdiff_min.training import results
+from siamdiff_min.training.summary import summary
 
 
 @pytest.fixture(autouse=True)
@@ -28,18 +29,8 @@ def written(path, task, trained_on, target, scores: list, groups=None) -> dict:
     names = [str(i) for i in range(len(target))]
     tested = {k: results.Predictions(names, groups or names, target, score) for k, score in enumerate(scores)}
     config, epochs = Namespace(device="cpu"), {"0": 2.0, "1": 1.0}
-    said = results.write_results(path / "results.json", config, task, tested, epochs)
-    return json.loads((path / "results.json").read_text()) | {"said": said}
-
-
-def test_options_that_play_no_part_are_not_among_those_of_a_run():
-    """A head in closed form has neither epochs nor a learning rate; batches measure batch norm of random weights."""
-    options = Namespace(epochs=[50], lr=1e-4, batch_size=8, global_batch_size=8, folds=5, init_from="siamdiff-residue")
-    linear = table_task(ENCODER, linear=True)
-    assert results.decisive(options, linear) == {"folds": 5, "init_from": "siamdiff-residue"}
-    options.init_from = None
-    assert results.decisive(options, linear) == {"folds": 5, "init_from": None, "batch_size": 8}
-    assert results.decisive(options, table_task(ENCODER)) == vars(options) and options.epochs == [50]
+    content = results.write_results(path / "results.json", config, task, tested, epochs)
+    return json.loads((path / "results.json").read_text()) | {"said": summary(content, path / "results.json")}
 
 
 def test_a_model_that_is_worse_than_the_mean_stands_beside_it(tmp_path):
@@ -149,146 +140,3 @@ def test_few_samples_of_yes_or_of_no_have_no_interval(tmp_path, rarer, drawn):
 def test_draws_of_large_splits_are_fewer(monkeypatch, size, draws):
     monkeypatch.setattr(results, "MOST_DRAWS", 1000)
     assert len([*results.draws([*"abcdefgh"], size)]) == draws
-
-
-# ---- the verdict on a table ------------------------------------------------------------------------------------------
-
-
-def table_of(path, target, prediction, floor=None, units=None, properties=(), kind="regression") -> dict:
-    """The results of one split of a table, with predictions of a head and of its floor."""
-    task = table_task(ENCODER, kind=kind, linear=True, properties=properties, num_outputs=len(properties) or None)
-    task.fit(target, "tiny")
-    task.known = {"answer": task.baseline(target)}
-    names = [str(i) for i in range(len(target))]
-    tested = results.Predictions(names, names, target, prediction, units or names)
-    if floor is not None:
-        tested = replace(tested, floor=replace(tested, prediction=floor))
-    said = results.write_results(path / "results.json", Namespace(device="cpu"), task, {0: tested}, {})
-    return json.loads((path / "results.json").read_text()) | {"said": said}
-
-
-def test_better_than_the_baseline_and_the_floor(tmp_path):
-    random = np.random.default_rng(0)
-    target = random.normal(size=40)
-    good = target + 0.2 * random.normal(size=40)
-    middling = target + 0.8 * random.normal(size=40)
-    found = table_of(tmp_path, target, good, middling)
-    assert {*found["verdict"].values()} == {"better than"} and found["floor"]["verdict"]["rmse"] == "better than"
-    assert "verdict     by rmse better than the baseline, better than length and composition" in found["said"]
-    assert found["chance"]["rmse"][0] == 1 / 400 and found["floor"]["mean"]["rmse"] == metrics.rmse(middling, target)
-    other = table_of(tmp_path, target, middling, good)
-    assert other["verdict"]["rmse"] == "better than" and other["floor"]["verdict"]["rmse"] == "worse than"
-    noise = table_of(tmp_path, target, 0.01 * random.normal(size=40), 0.01 * random.normal(size=40))
-    assert noise["verdict"]["rmse"] == noise["floor"]["verdict"]["rmse"] == "not told apart from"
-    turned = table_of(tmp_path, target, -good)
-    assert {*turned["verdict"].values()} == {"worse than"} and "floor" not in turned
-
-
-def test_a_head_worse_than_its_floor_is_so_in_tables_too_large_to_deal_out(tmp_path):
-    random = np.random.default_rng(0)
-    target = random.normal(size=60)
-    task = table_task(ENCODER, kind="regression", linear=True)
-    task.fit(target, "tiny")
-    task.known = {"answer": task.baseline(target)}
-    names = [str(i) for i in range(60)]
-    fold = np.arange(60) % 10
-    floor = results.Predictions(names, names, target, target + 0.01 * random.normal(size=60), names, fold)
-    tested = replace(floor, prediction=target + 0.6 * random.normal(size=60), floor=floor)
-    results.write_results(tmp_path / "results.json", Namespace(device="cpu"), task, {0: tested}, {})
-    found = json.loads((tmp_path / "results.json").read_text())
-    assert found["chance"] == {} and found["verdict"]["rmse"] == "better than"
-    assert found["floor"]["verdict"]["rmse"] == "worse than"
-
-
-def test_what_cannot_be_told_is_no_verdict_and_said_beside_predictions(tmp_path):
-    """Two positives; a test split of one class, whose AUROC is not defined."""
-    few = table_of(tmp_path, np.repeat([1.0, 0.0], [2, 38]), RNG.random(40), kind="binary")
-    assert (
-        "verdict     too few to tell the model from the baseline: 2 samples of the rarer class"
-        in few["said"].splitlines()
-    )
-    assert "too few to tell" in wording.doubt(few)
-
-    task = table_task(ENCODER, 2, kind="classes", metric="auroc")
-    task.known = {"answer": task.baseline(np.repeat([0, 1], 20))}
-    names = [str(i) for i in range(20)]
-    share = RNG.random(20)
-    tested = results.Predictions(names, names, np.zeros(20), np.column_stack([share, 1 - share]), names)
-    said = results.write_results(tmp_path / "results.json", Namespace(device="cpu"), task, {0: tested}, {})
-    found = json.loads((tmp_path / "results.json").read_text())
-    assert "auroc" not in found["verdict"] and "accuracy" in found["verdict"]
-    assert wording.doubt(found) == "auroc cannot be measured: all values of the test split are the same"
-    assert f"verdict     {wording.doubt(found)}" in said.splitlines()
-
-
-def test_copies_are_drawn_and_dealt_out_together(tmp_path):
-    """Nine sequences of five copies, a random number for each, which the predictions know for three sequences."""
-    random = np.random.default_rng(3)
-    sequences = np.repeat(np.arange(9), 5)
-    target = random.normal(size=9)[sequences]
-    prediction = np.where(sequences < 2, target, 0) + 0.3 * random.normal(size=9)[sequences]
-    units = [f"s{i}" for i in sequences]
-    found = table_of(tmp_path, target, prediction, units=units)
-    alone = table_of(tmp_path, target, prediction)
-    assert found["counts"] == {"samples": 45, "structures": 45, "sequences": 9}
-    assert found["chance"]["spearman"][0] > 3 * alone["chance"]["spearman"][0]
-    low, high = np.diff([found["interval"]["rmse"], alone["interval"]["rmse"]])[:, 0]
-    assert low > 1.5 * high
-    few = table_of(tmp_path, target[:30], prediction[:30], units=units[:30])
-    assert few["no_interval"] == "of 6 sequences, too few to draw again: it takes 8" and "verdict" not in few
-
-
-def test_rare_classes_are_counted_in_each_property(tmp_path):
-    """Many in one, three in the other; gaps are no "no"."""
-    target = np.tile([[1.0, 0.0], [0.0, 0.0]], (15, 1))
-    target[:3, 1] = 1
-    target[20:, 1] = np.nan
-    found = table_of(tmp_path, target, RNG.random((30, 2)), properties=("x", "y"), kind="binary")
-    assert found["no_interval"] == "of 3 samples of the rarer class, too few to draw again: it takes 4"
-
-
-def test_the_baseline_of_folds_is_that_of_the_other_folds():
-    """Errors by it, orders not: the mean of the others falls where a fold rises."""
-    task = table_task(ENCODER, kind="regression")
-    target = np.array([1.0, 2.0, 3.0, 10.0, 11.0, 15.0])
-    fold = np.array([0, 0, 0, 1, 1, 1])
-    own = verdict.baseline_of_folds(task, target, fold)
-    assert np.allclose(own["mean"], [12, 12, 12, 2, 2, 2]) and np.allclose(own["median"], [11, 11, 11, 2, 2, 2])
-    found = verdict.errors_of_baseline(task, own, target, ["a"] * 6)
-    assert found == {
-        "rmse": pytest.approx(np.sqrt(np.mean((own["mean"] - target) ** 2))),
-        "mae": pytest.approx(np.mean(np.abs(own["median"] - target))),
-    }
-
-
-def test_two_classes_have_auroc_and_the_rarer_is_positive(tmp_path):
-    task = table_task(ENCODER, 2, kind="classes")
-    target = np.repeat([0, 1], [6, 14])
-    share = RNG.random(20)
-    task.known = {"answer": task.baseline(target)}
-    found = task.metrics(np.column_stack([share, 1 - share]), target, ["a"] * 20)
-    assert found["auroc"] == metrics.auroc(share, target == 0) and found["auprc"] == metrics.auprc(share, target == 0)
-    constant = task.baseline_metrics(task.known["answer"], target, ["a"] * 20)
-    assert constant["auprc"] == metrics.auprc_of_chance(20, 6) and constant["balanced_accuracy"] == 0.5
-    assert "auroc" not in table_task(ENCODER, 3, kind="classes").measures
-
-
-def test_an_interval_of_a_prediction_covers_90_percent():
-    random = np.random.default_rng(0)
-    covered = []
-    for _ in range(400):
-        target = random.normal(size=30)
-        (within,) = verdict.within(target[:-1], np.zeros(29))
-        covered.append(abs(target[-1]) <= within)
-    assert 0.86 < np.mean(covered) < 0.94
-    assert verdict.within(np.arange(9.0), np.zeros(9)) == [8.0] and verdict.within(np.arange(8.0), np.zeros(8)) == []
-
-
-def test_predictions_of_a_doubtful_model_say_so(tmp_path):
-    predictions = results.Predictions(["a"], ["a"], np.array([np.nan]), np.array([2.0]))
-    said = {"verdict": "by rmse not told apart"}
-    results.write_predictions(tmp_path / "p.tsv", predictions, (), within=[0.5], said=said)
-    assert (tmp_path / "p.tsv").read_text().splitlines() == [
-        "id\tgroup\tprediction\tlow\thigh\tverdict",
-        "a\ta\t2\t1.5\t2.5\tby rmse not told apart",
-    ]

@@ -17,10 +17,10 @@ from ...files import Parser, printable, replacing, write_file, write_rows
 from ...machine import identity
 from ...protein.constants import ONE_LETTER
 from ...reading.parse import read_structure
-from ...sets.label_table import read_table
 from ..report import command as report
 from ..report import figures
 from ..report.captions import text
+from ..table.labels import read_table
 from .mutation_model import AROUND, Mutation
 from .mutation_names import Positions
 from .ranking import Ranking, rank_mutants

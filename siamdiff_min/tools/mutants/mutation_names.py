@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ...files import ConfigError
 from ...protein.constants import ONE_LETTER, RESIDUE_INDEX
 from ...reading.structure import Structure
-from ...sets.label_table import DATE
+from ..table.labels import DATE
 from .mutation_model import Mutant, Mutation
 
 MUTATION = re.compile(rf"(?:(\w+):)?([A-Z])(-?\d+)([A-Za-z]?)([{ONE_LETTER}])", re.IGNORECASE)  # chain, type, number,

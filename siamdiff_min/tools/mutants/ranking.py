@@ -20,7 +20,7 @@ from ...files import ConfigError, checksum, first_three, replacing
 from ...machine import progress
 from ...reading.parse import read_structure
 from ...reading.structure import Structure
-from ...sets.label_values import odd_values
+from ..table.values import odd_values
 from . import mutation_model, trust
 from .mutation_model import AROUND, Effects, Mutant, Mutation, PositionFeatures, Prior, positions_of
 from .mutation_names import Positions, wanted

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from ...downstream.tasks import TASKS
 from ...files import printable
-from ...training import wording
-from ...training.wording import show
+from ...training.summary import side as side_of
+from ..evidence import wording
+from ..evidence.wording import show
 from . import comparison
 from .runs import RunFolder
 
@@ -129,7 +130,7 @@ def verdict(run: RunFolder, measure: str) -> str:
         gain = [value - baseline, value - baseline]
     if not gain:
         return f"{words}<p class=not>the constant answer has {show(measure, baseline)}</p>"
-    side = wording.against_baseline(run.results, measure) or wording.side(measure, gain, run.results["direction"])
+    side = wording.against_baseline(run.results, measure) or side_of(measure, gain, run.results["direction"])
     words += f"<p class={side.split()[0]}>{side} the constant answer ({show(measure, baseline)})</p>"
 
     # A linear head also stands beside the same head of length and composition.
@@ -158,7 +159,7 @@ def difference(runs: Sequence[RunFolder], measure: str) -> str:
     gain, interval = comparison.difference(first, second, measure)
     if interval is None:
         return ""
-    side = wording.side(measure, interval, second.results["direction"])
+    side = side_of(measure, interval, second.results["direction"])
     low, high = interval
     words = f"{second.name} {side} {first.name}: {gain:+.3g}, 95 % interval {low:+.3g} to {high:+.3g}"
     return f"<p class={side.split()[0]}>{text(words)}</p>"

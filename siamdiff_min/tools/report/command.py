@@ -17,7 +17,9 @@ from pathlib import Path
 from ...files import Parser, SiamDiffError, write_file
 from ...training.config import FINETUNE, PRETRAIN
 from ...training.metrics_file import in_order
-from ...training.wording import cell, table, title_of
+from ...training.summary import cell
+from ..evidence.wording import rows as rows_of_results
+from ..evidence.wording import title_of
 from . import figures
 from .captions import about, difference, predicted, tested_on, text, verdict, verdicts
 from .comparison import NOTE
@@ -136,7 +138,7 @@ def section(runs: Sequence[RunFolder]) -> str:
     for run in runs:
         if run.results["test"]:
             title = f"Numbers of {run.name}" if len(runs) > 1 else "Numbers"
-            tables.append(as_html(title, table(run.results)))
+            tables.append(as_html(title, rows_of_results(run.results)))
     tables.append(as_html("Options", options_of(runs)))
     if any(run.made for run in runs):
         tables.append(as_html("How it was made", origins_of(runs)))

@@ -15,7 +15,8 @@ from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
 from ...downstream.metrics import spearman
 from ...files import printable
-from ...training.wording import less_is_better, show
+from ...training.summary import less_is_better
+from ..evidence.wording import show
 from .captions import text
 from .comparison import over_proteins
 from .runs import RunFolder, properties

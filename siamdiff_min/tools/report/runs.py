@@ -95,6 +95,8 @@ def read_run(path: Path, name: str) -> RunFolder:
 
         # The result of all seeds.
         results |= read_json(path / "results.json")
+        if results.get("test") and not results.get("counts"):
+            results["counts"] = dict.fromkeys(("samples", "structures"), results.get("samples", "?"))
         made = made or results.get("made", {})
         if not lines and not results:
             raise SiamDiffError(f"{path} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")

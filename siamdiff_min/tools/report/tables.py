@@ -11,7 +11,8 @@ from typing import NamedTuple
 from scipy.stats import rankdata
 
 from ...files import printable, write_file, write_rows
-from ...training.wording import less_is_better, show, side, title_of
+from ...training.summary import less_is_better, side
+from ..evidence.wording import show, title_of
 from .comparison import NOTE, Row, compare, same_noise
 from .runs import RunFolder
 

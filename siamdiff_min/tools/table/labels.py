@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..files import StructureError, read_rows, structure_errors
-from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
-from .label_values import kind_of, odd_values, read_classes, read_numbers, squeezed
+from ...files import Parser, StructureError, read_rows, structure_errors
+from ...protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
+from .values import kind_of, odd_values, read_classes, read_numbers, squeezed
 
-SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}  # split -> its names in data sets
-SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names} | {"": ""}
+SPLIT_OF = {"": "", "train": "train", "valid": "valid", "val": "valid", "test": "test"}
 # What a spreadsheet makes of a name: 2026-03-01, 1.3.26, 2-Mar, Mar-02; of 1E10 the number 1.00E+10.
 DATE = re.compile(r"\d{1,4}[-./](\d\d?|[a-z]{3})[-./]\d{1,4}( .*)?|\d{1,2}[-. ][a-z]{3}|[a-z]{3}-\d\d?", re.IGNORECASE)
 POWER = re.compile(r"\d([.,]\d+)?E\+\d+")
@@ -30,6 +29,26 @@ TELLING = {  # titles that people give to a column -> the title that it needs
     **dict.fromkeys(("resid", "resi", "resnum", "res_num", "residue_number", "position", "pos", "resseq"), "number"),
     **dict.fromkeys(("chains", "chain_id", "chainid"), "chain"),
 }
+OPTIONS = {  # of `finetune --task table`, as arguments of argparse, for `read_table`
+    "labels": {"help": "file of labels for the structures of --data"},
+    "name_column": {"help": "column of the names (default: name, or the first)"},
+    "value_column": {"help": "columns of the values (default: value)", "nargs": "+"},
+    "missing": {"help": "further words for a value that was not measured, such as n.d.", "nargs": "+"},
+}
+
+
+def check_table(argv: Sequence[str]) -> None:
+    """Read the table of a command line of finetune, if it has one, so that a mistake in it is named at once."""
+    parser = Parser(add_help=False)
+    for name, arguments in OPTIONS.items():
+        parser.add_argument("--" + name.replace("_", "-"), **arguments)
+    parser.add_argument("--kind")
+    parser.add_argument("--eval-only")
+    options = vars(parser.parse_known_args(argv)[0])
+    path = options.pop("labels")
+    model = options.pop("eval_only")  # it knows its columns
+    if path and not model:
+        read_table(path, **options)
 
 
 @dataclass(frozen=True)

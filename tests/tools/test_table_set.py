@@ -29,11 +29,11 @@ from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
 from siamdiff_min.reading.bundled import bundle_index, bundled
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.store import open_store
-from siamdiff_min.sets.label_table import SPLITS
+from siamdiff_min.sets.labelled_set import SPLITS
 from siamdiff_min.sets.samples import SAMPLES
-from siamdiff_min.sets.table_set import table_set
 from siamdiff_min.tools.report import command as report
 from siamdiff_min.tools.report.runs import read_predictions
+from siamdiff_min.tools.table.table_set import table_set
 
 ROOT = Path(__file__).parents[2]
 NAMES = [f"p{i}" for i in range(6)]

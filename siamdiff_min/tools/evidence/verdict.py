@@ -1,6 +1,6 @@
 """The verdict on a table: is a model better than the baseline, and a linear head than length and composition?
 
-Against the baseline the labels of the test split are dealt out anew (downstream/chance.py). Against length and
+Against the baseline the labels of the test split are dealt out anew (permutation.py). Against length and
 composition the difference of the two heads has an interval over draws.
 """
 
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..downstream import chance, linear
-from ..downstream.metrics import LESS_IS_BETTER
-from ..downstream.tasks import MultiLabel, Regression, Task
-from . import wording
+from ...downstream.metrics import LESS_IS_BETTER
+from ...downstream.tasks import MultiLabel, Regression, Task
+from ...training.summary import side
+from ..table import linear
+from . import permutation
 
 FLOOR = {"structure": "length and composition", "residues": "own type, neighbours and their number"}
 MOST_ROWS = 2000  # with folds. The matrices of all pairs of rows take 32 MB each then, and the test some 30 s
@@ -41,17 +42,17 @@ def deal_folds(task: Task, x: np.ndarray, y: np.ndarray, groups: np.ndarray, fol
     if task.options["kind"] == "classes":
         encoded = np.eye(classes)[y.astype(int)]
     encoded = np.where(np.isnan(encoded), np.nanmean(encoded, 0), encoded)
-    number = min(chance.DEALS, MOST_NUMBERS // encoded.size)
-    if len(y) > MOST_ROWS or number < 1 / chance.LEVEL:
+    number = min(permutation.DEALS, MOST_NUMBERS // encoded.size)
+    if len(y) > MOST_ROWS or number < 1 / permutation.LEVEL:
         return None
 
     # All tables at once.
     fold = linear.folds_of(y, groups, folds)
-    source = chance.deal(groups, fold, number)
+    source = permutation.deal(groups, fold, number)
     targets = np.moveaxis(encoded[source], 0, 2)  # (K, C, T)
-    part = chance.parts_of(groups, fold)
+    part = permutation.parts_of(groups, fold)
     together = task.options["kind"] == "classes"  # as in linear.py
-    outputs = chance.ridge_out_of_fold(x, targets, fold, part, together)
+    outputs = permutation.ridge_out_of_fold(x, targets, fold, part, together)
     return Dealt(source, [as_prediction(task, outputs[:, :, t]) for t in range(number)])
 
 
@@ -59,7 +60,7 @@ def as_prediction(task: Task, output: np.ndarray) -> np.ndarray:
     """Outputs (K, C) of ridge regression in the form of the task's predictions; of classes any numbers will do."""
     if isinstance(task, Regression):
         return predictions_of(task, output)
-    single = output.shape[1] == 1 and not task.properties and not isinstance(task, MultiLabel)
+    single = output.shape[1] == 1 and not getattr(task, "properties", ()) and not isinstance(task, MultiLabel)
     return output[:, 0] if single else output
 
 
@@ -102,7 +103,7 @@ def against_chance(task: Task, tested: Sequence) -> dict[str, list[float]]:
     target = any_seed.target
     if any_seed.fold is None:
         few = len(target) < 10**4  # a metric of more takes a second
-        source = chance.deal(any_seed.units, np.zeros(len(target), dtype=int), chance.DEALS if few else 100)
+        source = permutation.deal(any_seed.units, np.zeros(len(target), dtype=int), permutation.DEALS if few else 100)
     elif any_seed.dealt is None:
         return {}
     else:
@@ -118,7 +119,7 @@ def against_chance(task: Task, tested: Sequence) -> dict[str, list[float]]:
     shares = {}
     for name in values[0]:
         less = task.direction(name) == "min"
-        shares[name] = [*chance.shares(np.array([of_table[name] for of_table in values]), less)]
+        shares[name] = [*permutation.shares(np.array([of_table[name] for of_table in values]), less)]
     return shares
 
 
@@ -131,9 +132,9 @@ def against_baseline(task: Task, shares: Mapping, means: Mapping, baseline: Mapp
         gain = means[name] - baseline[name]
         if not np.isfinite(gain):  # all values are alike
             continue
-        side = wording.side(name, [gain, gain], {name: task.direction(name)})
-        share = bad if side == "worse than" else good
-        found[name] = side if share <= chance.LEVEL else "not told apart from"
+        told = side(name, [gain, gain], {name: task.direction(name)})
+        share = bad if told == "worse than" else good
+        found[name] = told if share <= permutation.LEVEL else "not told apart from"
     return found
 
 
@@ -143,9 +144,9 @@ def against_baseline_by_draws(
     """The same, for a table with folds that is too large to deal out: from draws of so many units."""
     found = {}
     for name, drawn in gain.items():
-        interval = chance.difference_interval(means[name] - baseline[name], drawn, units, folds=True)
+        interval = permutation.difference_interval(means[name] - baseline[name], drawn, units, folds=True)
         if interval and task.direction(name):
-            found[name] = wording.side(name, interval, {name: task.direction(name)})
+            found[name] = side(name, interval, {name: task.direction(name)})
     return found
 
 
@@ -155,9 +156,9 @@ def against_floor(task: Task, difference: Mapping, verdicts: Mapping, floor_verd
     for name, interval in difference.items():
         if interval is None or name not in verdicts:
             continue
-        side = wording.side(name, interval, {name: task.direction(name)})
-        of_better_one = floor_verdicts if side == "worse than" else verdicts
-        found[name] = side if of_better_one.get(name) == "better than" else "not told apart from"
+        told = side(name, interval, {name: task.direction(name)})
+        of_better_one = floor_verdicts if told == "worse than" else verdicts
+        found[name] = told if of_better_one.get(name) == "better than" else "not told apart from"
     return found
 
 

@@ -1,6 +1,6 @@
 """A task of the user's own: structures, and a table of labels for them or for their residues (docs/extending.md).
 
-`label_table.py` reads the table. Here its names meet the structures. A column `split` says what is for testing;
+`labels.py` reads the table. Here its names meet the structures. A column `split` says what is for testing;
 without it a hash of the sequence decides. One store of the structures serves all tables: labels are added as it is
 opened.
 """
@@ -9,11 +9,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
-from ..files import StructureError, first_three, read_rows
-from ..reading.sources import find_structures, structure_files, without_ending
-from ..reading.store import FAILURES, ProteinStore, finished_store
-from .label_table import DATE, POWER, Row, read_table
-from .labelled_set import SPLITS, LabelledData
+from ...files import StructureError, first_three, read_rows
+from ...reading.sources import find_structures, structure_files, without_ending
+from ...reading.store import FAILURES, ProteinStore, finished_store
+from ...sets.labelled_set import SPLITS
+from .labelled import TableData
+from .labels import DATE, POWER, Row, read_table
 
 
 def table_set(
@@ -23,7 +24,7 @@ def table_set(
     needed: Sequence[str] = tuple(SPLITS),
     together: bool = False,
     **columns,
-) -> LabelledData:
+) -> TableData:
     """The three splits of the structures in `data` that the table at `path` names. Those not `needed` may be empty.
 
     With `together` all structures are in the test split. `read_table` says what kinds and columns there are.
@@ -52,7 +53,7 @@ def table_set(
         labelled = f"{len(there) - len(unlabelled)} of {len(there)} structures have a label"
         notes = [*notes, f"{labelled}; without one: {first_three(unlabelled)}"]
     origin = structure_files(data, each_chain=each_chain)
-    return LabelledData(
+    return TableData(
         train=origin,
         valid=origin,
         test=origin,

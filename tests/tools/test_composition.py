@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from conftest import real_protein
 
-from siamdiff_min.downstream.composition import RADIUS, composition, surroundings
 from siamdiff_min.protein.constants import CA
 from siamdiff_min.protein.protein import Protein
+from siamdiff_min.tools.table.composition import RADIUS, composition, surroundings
 
 
 def test_composition_and_log_length():

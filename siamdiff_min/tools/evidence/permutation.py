@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from .metrics import rows_of_groups
+from ...downstream.metrics import rows_of_groups
 
 DEALS = 400  # tables, the real one among them: at 2.5 % ten may be as good
 LEVEL = 0.025  # of each side, as for the ends of a 95 % interval

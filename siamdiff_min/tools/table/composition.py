@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..encoders.ops import segment_sum
-from ..protein.constants import CA, NUM_RESIDUE_TYPES
-from ..protein.protein import Protein
-from .sample import Sample
+from ...downstream.sample import Sample
+from ...encoders.ops import segment_sum
+from ...protein.constants import CA, NUM_RESIDUE_TYPES
+from ...protein.protein import Protein
 
 RADIUS = 10.0  # angstrom between CA: the first two shells of neighbours
 REACH = 2  # neighbours on each side in the chain

@@ -1,12 +1,8 @@
-"""A frozen encoder: its batch norm measured without training, its output as features, a linear head in closed form.
-
-`GivenFeatures` are vectors of a user's own in place of an encoder's: `finetune --features vectors.npz`.
-"""
+"""A frozen encoder: its output as features, and a linear head in closed form."""
 
 import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -14,30 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.optim.swa_utils import update_bn
 from torch.utils.data import Dataset
 
-from ..downstream import chance, composition, linear
-from ..downstream.sample import Sample
-from ..downstream.tasks import Task
-from ..files import ConfigError, first_three, structure_errors
-from . import checkpoint, results, verdict
-from .batches import epoch_batches
-from .loader import load_batches
-from .ranks import Ranks
-
-
-def calibrate(config: Namespace, task: Task, dataset: Dataset, ranks: Ranks) -> None:
-    """Measure the means and variances of batch norm over 100 training batches, for a frozen encoder without training.
-
-    With mean 0 and variance 1 instead, values would grow from layer to layer. All processes see the same batches.
-    """
-    batches = epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
-    keys = [[(0, int(i)) for i in batch] for batch in batches]
-    with closing(load_batches(dataset, keys, config, ranks.device)) as loaded:
-        proteins = (sample.protein.to(ranks.device) for sample, _ in loaded)
-        update_bn(map(task.encoder.builder.select_nodes, proteins), task.encoder)
+from ...downstream.sample import Sample
+from ...downstream.tasks import Task
+from ...files import ConfigError
+from ...training import checkpoint, results
+from ...training.batch_norm import calibrate
+from ...training.ranks import Ranks
+from ..evidence import permutation, verdict
+from . import composition, linear
+from .results import TablePredictions
+from .task import properties_of
 
 
 class Embedded(Dataset):
@@ -70,7 +54,7 @@ def embed(config: Namespace, task: Task, dataset: Dataset, ranks: Ranks) -> resu
 
 def fit_head(
     config: Namespace, task: Task, datasets: Mapping, classes: Sequence[str], ranks: Ranks
-) -> results.Predictions:
+) -> TablePredictions:
     """Embed the structures with the frozen encoder, then fit the linear head in closed form; write OUT/best.pt.
 
     Returns predictions for the test split, with those of the same head of length and composition. Without --folds the
@@ -107,7 +91,7 @@ def fit_head(
     penalties = ", ".join(f"{penalty:g}" for penalty in sorted({*head.penalty}))
     ranks.say(f"head        linear, of {len(y)} samples, penalty {penalties}")
     if ranks.rank == 0:
-        results.write_model(config, task, classes, 0.0, {})
+        results.write_model(config, task, classes, 0.0, {}, **kept(config))
     ranks.all_gather([])  # the others wait until it is there
 
     # One split: the heads are applied to others.
@@ -134,13 +118,21 @@ def fit_head(
     return replace(of_encoder, floor=of_length)
 
 
-def joined(parts: Sequence[results.Predictions], datasets: Sequence[Dataset]) -> results.Predictions:
+def kept(config: Namespace) -> dict:
+    """What the file of a model of a table has beside that of the paper's tasks."""
+    content = {"folds": config.folds}
+    if config.features:
+        content["features"] = config.features
+    return content
+
+
+def joined(parts: Sequence[results.Predictions], datasets: Sequence[Dataset]) -> TablePredictions:
     """The rows of some splits together; rows of one sequence are a unit."""
     sequence = {}
     for dataset in datasets:
         sequence |= zip(dataset.store.names, dataset.store.sequences)
     groups = [name for part in parts for name in part.groups]
-    return results.Predictions(
+    return TablePredictions(
         names=[name for part in parts for name in part.names],
         groups=groups,
         target=np.concatenate([part.target for part in parts]),
@@ -166,7 +158,7 @@ def small_folds(size: int, folds: int, kind: str) -> list[str]:
 
     # For a verdict labels are dealt out within folds: too few ways to do so, and none is rare.
     ways = math.prod(math.factorial((size + k) // folds) for k in range(folds))
-    unsaid = ", and nothing can be called better than the baseline" if ways < 1 / chance.LEVEL else ""
+    unsaid = ", and nothing can be called better than the baseline" if ways < 1 / permutation.LEVEL else ""
     return [
         f"{folds} folds of {size} different structures: with fewer than 4 in a fold {low} come out too low{unsaid}. "
         f"Take --folds {max(2, size // 4)}. Copies and families count once"
@@ -176,52 +168,9 @@ def small_folds(size: int, folds: int, kind: str) -> list[str]:
 def check_different(task: Task, target: np.ndarray) -> None:
     """Raise ConfigError if all values are the same, of several properties those of one."""
     columns = target.reshape(len(target), -1).T
-    for name, values in zip(task.properties or [""] * len(columns), columns):
+    for name, values in zip(properties_of(task) or [""] * len(columns), columns):
         known = np.unique(values[~np.isnan(values)])
         if len(known) == 1 and task.options["kind"] != "labels":
             what = f"all values of {name}" if name else "all values"
             help = ". Label the others 0, for instance the residues that do not bind" if known[0] == 1 else ""
             raise ConfigError(f"{what} are {known[0]:g}: there is nothing to tell apart{help}")
-
-
-# ---- vectors of a user's own -----------------------------------------------------------------------------------------
-
-
-class GivenFeatures(nn.Module):
-    """The vectors of an .npz as `siamdiff embed` writes it: `id` and `mean`, or of residues `per_residue`.
-
-    Raises StructureError for another file.
-    """
-
-    def __init__(self, path: str, residues: bool):
-        super().__init__()
-        self.path = path
-        with structure_errors(path, "no vectors as siamdiff embed writes them"):
-            content = dict(np.load(path, allow_pickle=False))
-            name = "per_residue" if residues else "mean"
-            if "id" not in content or name not in content:
-                raise ValueError(f"it needs id and {name}, and has {', '.join(content)}")
-            self.vectors = np.asarray(content[name], dtype=np.float32)
-            names = of_residues(content) if residues else content["id"].tolist()
-            if self.vectors.ndim != 2 or len(names) != len(self.vectors):
-                raise ValueError(f"{name} is {self.vectors.shape}, expected a row for each of {len(names)}")
-        self.row_of = {name: row for row, name in enumerate(names)}
-        self.out_dim = self.vectors.shape[1]
-
-    def represent(self, sample: Sample) -> Tensor:
-        """The vectors (B, out_dim) of the samples. Raises ConfigError if one has none, or one that is not finite."""
-        absent = [name for name in sample.names if name not in self.row_of]
-        if absent:
-            raise ConfigError(f"--features {self.path} has no vector of {first_three(absent)}")
-        found = self.vectors[[self.row_of[name] for name in sample.names]]
-        if not np.isfinite(found).all():
-            raise ConfigError(f"--features {self.path}: a vector of {first_three(sample.names)} is not finite")
-        return torch.from_numpy(found).to(sample.target.device)
-
-
-def of_residues(content: dict[str, np.ndarray]) -> list[str]:
-    """The names of all residues as samples have them: NAME:CHAIN:NUMBER and insertion code."""
-    count = np.diff(content["residue_offset"])
-    owner = np.repeat(content["id"], count)
-    columns = (owner, content["residue_chain"], content["residue_number"], content["residue_insertion_code"])
-    return [f"{name}:{chain}:{number}{str(code).strip()}" for name, chain, number, code in zip(*columns)]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from siamdiff_min.files import StructureError
-from siamdiff_min.sets import label_table as labels
+from siamdiff_min.tools.table import labels
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,12 +1,12 @@
 """A result in words, without HTML: for the end of a run, and for the page that draws it."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ..downstream.metrics import LESS_IS_BETTER
+from ...training import summary as training
+from ...training.summary import lines_of, side, table
 
-COLUMNS = {"mean": "mean", "std": "std", "interval": "95 % interval", "constant": "constant"}  # of a table
 NAMES = {
     "spearman": "Spearman's rho",
     "global_spearman": "Spearman's rho over all models",
@@ -49,29 +49,6 @@ def show(measure: str, value: float) -> str:
     if value == 0:
         return "0"
     return f"{value:#.3g}".rstrip(".")
-
-
-def less_is_better(measure: str, direction: Mapping) -> bool | None:
-    """Whether less of a measure is better; None if nobody said so of a measure of a plugin.
-
-    `direction` is what results.json says; losses of pre-training are not in it.
-    """
-    if measure in direction:
-        return {"min": True, "max": False, None: None}[direction[measure]]
-    return measure.partition(":")[0] in LESS_IS_BETTER or measure.endswith(("loss", "error"))
-
-
-def side(measure: str, gain: Sequence[float], direction: Mapping) -> str:
-    """A difference in words, from its interval."""
-    low, high = gain
-    less = less_is_better(measure, direction)
-    if less is None:
-        return "not told apart from" if low <= 0 <= high else "other than"
-    if less:
-        low, high = -high, -low
-    if low > 0:
-        return "better than"
-    return "worse than" if high < 0 else "not told apart from"
 
 
 def against_baseline(results: Mapping, measure: str) -> str:
@@ -124,81 +101,29 @@ def advice(results: Mapping) -> str:
 
 
 def summary(results: Mapping, path: Path) -> str:
-    """The content of a results.json as a finished run prints it: what it was tested on, a table, where the file is."""
-    title, words = counted(results)
-    lines = [f"{title:12}{words}"]
-    rows = [[cell(value) for value in row] for row in table(results)]
-    widths = [2 + max(map(len, column)) for column in zip(*rows)]
-    for name, *cells in rows:
-        aligned = [f"{text:>{width}}" for text, width in zip(cells, widths[1:])]
-        lines.append(f"{name:18}{''.join(aligned)}")
-    if results["no_interval"]:
-        lines.append(f"no interval {results['no_interval']}")
+    """The content of a table's results.json as a finished run prints it: as of any run, and the verdict."""
+    *lines, last = lines_of(*counted(results), rows(results), results["no_interval"], path)
     sentence = verdict(results)
     if sentence:
         lines.append(f"verdict     {sentence}")
-    lines.append(f"results     {path}")
-    return "\n".join(lines)
+    return "\n".join([*lines, last])
 
 
 def counted(results: Mapping) -> tuple[str, str]:
-    """What was tested on, and the sizes of the splits in words. Older versions wrote fewer of them."""
-    counts = results.get("counts", {})
-    samples = counts.get("samples", results.get("samples", "?"))
-    words = f"{samples} samples"
-    if counts.get("structures", samples) != samples:
-        words += f" of {counts['structures']} structures"
-    if "sequences" in counts:
-        words += f" of {counts['sequences']} sequences or families"
-    if "positives" in counts:
-        words += f", {counts['positives']} positive"
-
-    folds = results.get("config", {}).get("folds")
-    if folds:
-        words += ", each scored by a head that has not seen its sequence, but perhaps a relative's"
-    others = []
-    for name in ("train", "valid"):
-        if name in results.get("splits", {}):
-            others.append(f"{name} {results['splits'][name]['samples']}")
-    if others:
-        words += f" ({', '.join(others)})"
-    return f"{folds} folds" if folds else "test split", words
+    """What was tested on, and the sizes of the splits in words."""
+    folds = results["config"].get("folds")
+    if not folds:
+        return "test split", training.counted(results)
+    how = ", each scored by a head that has not seen its sequence, but perhaps a relative's"
+    return f"{folds} folds", training.counted(results, how)
 
 
-def table(results: Mapping) -> list[list]:
-    """The content of a results.json as rows: titles, a row for each metric, then counts and the best epochs."""
-    test = results["test"]
-    columns = {title: results[name] for name, title in COLUMNS.items() if results.get(name)}
+def rows(results: Mapping) -> list[list]:
+    """The content of a results.json as rows; of a table with the verdict, and beside it the head of composition."""
     words = {name: against_baseline(results, name) for name in results["mean"]}
-    if any(words.values()):
-        columns[""] = {name: f"{word} it" if word else "" for name, word in words.items()}
     floor = results.get("floor")
+    more = {}
     if floor:
-        columns["composition"] = floor["mean"]
-        columns[" "] = {name: f"{floor['verdict'][name]} it" if name in floor["verdict"] else "" for name in words}
-
-    rows = [["metric", *(f"seed {seed}" for seed in test), *columns]]
-    for name in results["mean"]:
-        of_seeds = [metrics[name] for metrics in test.values()]
-        rows.append([name, *of_seeds, *(column[name] for column in columns.values())])
-
-    # What there is of a seed, but not of their mean.
-    counts = {"correct": results.get("counts", {}).get("correct", {}), "best epoch": results.get("best_epoch", {})}
-    for name, of_seed in counts.items():
-        if of_seed:
-            of_seeds = [f"{of_seed.get(seed, math.nan):.4g}" for seed in test]
-            rows.append([name, *of_seeds, *[""] * len(columns)])
-    return rows
-
-
-def cell(value) -> str:
-    """A cell of a table as text; an interval is a list."""
-    if value is None:
-        return "-"
-    if isinstance(value, list):
-        return " to ".join(map(cell, value))
-    if not isinstance(value, float):
-        return str(value)
-    if 0 < abs(value) < 0.001:
-        return f"{value:.3g}"
-    return f"{value:.4f}"
+        more["composition"] = floor["mean"]
+        more[" "] = {name: f"{floor['verdict'][name]} it" if name in floor["verdict"] else "" for name in words}
+    return table(results, words, more)

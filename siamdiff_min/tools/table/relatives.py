@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
-from ..reading.store import ProteinStore
+from ...reading.store import ProteinStore
 
 WORD = 4  # residues. Two unrelated sequences of 300 share .2 % of their words by chance; words of 3 would be 4 %
 # Of two sequences with 90 % identity .9^4 = 66 % of the words are the same where the changes lie evenly. Some lie

@@ -1,0 +1,1 @@
+"""Labels of your own: a table of them -> samples -> a head -> a verdict -> predictions."""

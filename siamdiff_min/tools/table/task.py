@@ -1,0 +1,143 @@
+"""The task of a table: a kind of labels, of structures or residues; several columns of numbers at once.
+
+Of several properties there is an output for each, and the target is nan where one was not measured.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...downstream import metrics
+from ...downstream.tasks import KINDS, Binary, Regression, Task
+from ...encoders.ops import MLP
+from ...files import ConfigError
+from ...statistics import Variance
+
+
+def table_task(
+    encoder: nn.Module,
+    num_outputs: int | None = None,
+    kind: str = "regression",
+    residues: bool = False,
+    each_chain: bool = False,
+    metric: str | None = None,
+    linear: bool = False,
+    properties: Sequence[str] = (),
+    column: str = "",
+) -> Task:
+    """Values of the user's own (docs/extending.md), of structures, of their residues, or of `each_chain` alone.
+
+    `metric` decides which epoch is the best, by default the first of the kind. A `linear` head is one layer. With
+    several `properties` there is an output for each. `column` is the title of the values, for a report. Raises
+    ConfigError for a metric of another kind.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"labels of the kind {kind!r:.50} are not known here. Do they come from a --plugin?")
+    build = of_properties(KINDS[kind]) if properties else KINDS[kind]
+    task = build(encoder, num_outputs)
+    if metric and metric not in task.measures:
+        raise ConfigError(f"--metric {metric} is not for {kind}, which has {', '.join(task.measures)}")
+    decides = metric or task.measures[0]
+    task.measures = sorted(task.measures, key=lambda name: name != decides)  # it comes first
+    task.sees = "residues" if residues else "structure"
+    if linear:
+        task.head = MLP(encoder.out_dim, task.head.layers[-1].out_features)
+
+    # Enough to call this function again.
+    task.options = {"kind": kind, "residues": residues, "each_chain": each_chain}
+    task.options |= {"metric": decides, "linear": linear, "column": column}
+    if properties:
+        task.properties = tuple(properties)
+        task.options["properties"] = list(properties)
+    return task
+
+
+# ---- several properties ----------------------------------------------------------------------------------------------
+
+
+class Properties(Task):
+    """Before a kind of targets: each output is a property of its own, and the target is nan if it was not measured."""
+
+    properties: Sequence[str] = ()
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return over_measured(super().loss(output, target.nan_to_num(0.0)), target)
+
+    def metrics(self, prediction: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        """The metrics of each property, and for every metric their mean."""
+        values = {}
+        there = ~np.isnan(target)
+        for name in self.measures:
+            compute = getattr(metrics, name)
+            of_properties = []
+            for i, measured in enumerate(there.T):
+                of_properties.append(compute(prediction[measured, i], target[measured, i]))
+            comparable = np.array(of_properties) / self.unit(name)
+            values[name] = mean_of_finite(comparable)
+            for of, value in zip(self.properties, of_properties):
+                values[f"{name}:{of}"] = value
+        return values
+
+    def unit(self, measure: str) -> np.ndarray | float:
+        """What a measure of each property is divided by before the mean over properties is taken."""
+        return 1.0
+
+    def direction(self, measure: str) -> str | None:
+        name, _, of = measure.partition(":")  # of a property it is NAME:PROPERTY
+        if self.best and not of and name == self.measures[0]:
+            return self.best
+        return "min" if name in metrics.LESS_IS_BETTER else "max" if name in metrics.MORE_IS_BETTER else None
+
+
+class NumbersOfProperties(Properties):
+    """Several numbers: target (B, C)."""
+
+    def baseline_loss(self, target: Tensor) -> Variance:
+        standardised = self.standardise(target)
+        return Variance.of(standardised[~standardised.isnan()])
+
+    def unit(self, measure: str) -> np.ndarray | float:
+        return self.std.cpu().numpy() if measure in metrics.LESS_IS_BETTER else 1.0
+
+
+class AnswersOfProperties(Properties):
+    """Several times yes or no: target (B, C) of 0 and 1."""
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        losses = F.binary_cross_entropy_with_logits(output, target.nan_to_num(0.0), reduction="none")
+        return over_measured(losses, target)
+
+    def baseline_metrics(self, baseline: Mapping, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        """As of all tasks, but the average precision is that of a random order."""
+        found = super().baseline_metrics(baseline, target, groups)
+        chance = np.array([metrics.auprc_of_chance(*metrics.counts(values)) for values in target.T])
+        found |= {f"auprc:{name}": float(value) for name, value in zip(self.properties, chance)}
+        found["auprc"] = mean_of_finite(chance)
+        return found
+
+
+def of_properties(kind: type[Task]) -> type[Task]:
+    """This kind of targets, or a plugin's, for several properties. Raises ConfigError if it is one of classes."""
+    for base, several in {Regression: NumbersOfProperties, Binary: AnswersOfProperties}.items():
+        if issubclass(kind, base):
+            return type(kind.__name__, (several, kind), {})
+    raise ConfigError(f"several properties must be numbers, which {kind.__name__} are not")
+
+
+def over_measured(losses: Tensor, target: Tensor) -> Tensor:
+    """Losses (B,) of samples with several properties (B, C); their mean is that over all values that were measured."""
+    there = ~target.isnan()
+    return (losses * there).sum(-1) * (len(target) / there.sum())
+
+
+def mean_of_finite(values: np.ndarray) -> float:
+    """The mean of the finite values; nan if there are none."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else np.nan
+
+
+def properties_of(task: Task) -> Sequence[str]:
+    """The names of the properties of a task; none of a single one."""
+    return getattr(task, "properties", ())

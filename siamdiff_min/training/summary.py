@@ -1,0 +1,116 @@
+"""The content of a results.json in words and rows, as a finished run prints it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..downstream.metrics import LESS_IS_BETTER
+
+COLUMNS = {"mean": "mean", "std": "std", "interval": "95 % interval", "constant": "constant"}
+COUNTED = {"sequences": " of {} sequences or families", "positives": ", {} positive"}
+
+
+def summary(results: Mapping, path: Path) -> str:
+    """What a run was tested on, a table, where the file is."""
+    return "\n".join(lines_of("test split", counted(results), table(results), results["no_interval"], path))
+
+
+def lines_of(title: str, words: str, rows: Sequence[Sequence], no_interval: str, path: Path) -> list[str]:
+    """The lines of a summary."""
+    lines = [f"{title:12}{words}"]
+    cells = [[cell(value) for value in row] for row in rows]
+    widths = [2 + max(map(len, column)) for column in zip(*cells)]
+    for name, *others in cells:
+        aligned = [f"{text:>{width}}" for text, width in zip(others, widths[1:])]
+        lines.append(f"{name:18}{''.join(aligned)}")
+    if no_interval:
+        lines.append(f"no interval {no_interval}")
+    return [*lines, f"results     {path}"]
+
+
+def counted(results: Mapping, how: str = "") -> str:
+    """What was tested on, and the sizes of the other splits. Between them stands `how`."""
+    counts = results["counts"]
+    words = f"{counts['samples']} samples"
+    if counts["structures"] != counts["samples"]:
+        words += f" of {counts['structures']} structures"
+    for name, said in COUNTED.items():
+        if name in counts:
+            words += said.format(counts[name])
+    others = []
+    for name in ("train", "valid"):
+        if name in results["splits"]:
+            others.append(f"{name} {results['splits'][name]['samples']}")
+    return f"{words}{how} ({', '.join(others)})" if others else f"{words}{how}"
+
+
+def table(results: Mapping, words: Mapping[str, str] | None = None, more: Mapping[str, Mapping] | None = None) -> list:
+    """The content of a results.json as rows: titles, a row for each metric, then counts and the best epochs.
+
+    `words` say of a metric how it compares with the baseline; by default the interval of the difference does. `more`
+    columns follow.
+    """
+    test = results["test"]
+    columns = {title: results[name] for name, title in COLUMNS.items() if results.get(name)}
+    words = gains_of(results) if words is None else words
+    if any(words.values()):
+        columns[""] = {name: f"{word} it" if word else "" for name, word in words.items()}
+    columns |= more or {}
+
+    rows = [["metric", *(f"seed {seed}" for seed in test), *columns]]
+    for name in results["mean"]:
+        of_seeds = [metrics[name] for metrics in test.values()]
+        rows.append([name, *of_seeds, *(column[name] for column in columns.values())])
+
+    # What there is of a seed, but not of their mean.
+    counts = {"correct": results["counts"].get("correct", {}), "best epoch": results.get("best_epoch", {})}
+    for name, of_seed in counts.items():
+        if of_seed:
+            of_seeds = [f"{of_seed.get(seed, math.nan):.4g}" for seed in test]
+            rows.append([name, *of_seeds, *[""] * len(columns)])
+    return rows
+
+
+def gains_of(results: Mapping) -> dict[str, str]:
+    """How every metric compares with the baseline, in words; "" if nothing is said."""
+    found = {}
+    for name in results["mean"]:
+        gain = results["gain_interval"].get(name)
+        found[name] = side(name, gain, results["direction"]) if gain else ""
+    return found
+
+
+def less_is_better(measure: str, direction: Mapping) -> bool | None:
+    """Whether less of a measure is better; None if nobody said so of a measure of a plugin.
+
+    `direction` is what results.json says; losses of pre-training are not in it.
+    """
+    if measure in direction:
+        return {"min": True, "max": False, None: None}[direction[measure]]
+    return measure.partition(":")[0] in LESS_IS_BETTER or measure.endswith(("loss", "error"))
+
+
+def side(measure: str, gain: Sequence[float], direction: Mapping) -> str:
+    """A difference in words, from its interval."""
+    low, high = gain
+    less = less_is_better(measure, direction)
+    if less is None:
+        return "not told apart from" if low <= 0 <= high else "other than"
+    if less:
+        low, high = -high, -low
+    if low > 0:
+        return "better than"
+    return "worse than" if high < 0 else "not told apart from"
+
+
+def cell(value) -> str:
+    """A cell of a table as text; an interval is a list."""
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return " to ".join(map(cell, value))
+    if not isinstance(value, float):
+        return str(value)
+    if 0 < abs(value) < 0.001:
+        return f"{value:.3g}"
+    return f"{value:.4f}"

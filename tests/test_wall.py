@@ -1,0 +1,74 @@
+"""The wall: without siamdiff_min/tools/ everything of the paper runs, and nothing else imports that folder."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "siamdiff_min"
+REFERENCE = [path for path in sorted(PACKAGE.rglob("*.py")) if "tools" not in path.relative_to(PACKAGE).parts]
+# Where the reference names a module of tools/: the commands, by name; the face, by name and for those who read types.
+LAZY = {"cli.py": "load_module", "finetune.py": "load_module", "__init__.py": "TYPE_CHECKING"}
+WORKS = """
+import json, sys, torch
+import siamdiff_min
+from siamdiff_min import cli
+
+torch.set_num_threads(1)
+file = sys.argv[1]
+quick = ["--level", "residue", "--size", "tiny", "--max-steps", "2", "--num-workers", "0", "--threads", "1"]
+assert cli.main(["train", *quick, "--out", "pre"]) == 0
+start = ["--init-from", "pre/encoder.pt"]
+assert cli.main(["finetune", "--task", "psr", *quick[4:], *start, "--seeds", "0", "1", "--out", "psr"]) == 0
+results = json.load(open("psr/results.json"))
+assert results["std"]["global_spearman"] is not None and len(results["test"]) == 2
+again = ["finetune", "--eval-only", "psr/seed-0/best.pt", "--num-workers", "0", "--predict", file]
+assert cli.main(again) == 0
+
+encoder = siamdiff_min.load_encoder("siamdiff-residue", "cpu")
+protein = siamdiff_min.read_structure(file).protein
+assert encoder.embed(protein).mean.shape == (encoder.out_dim,)
+assert not hasattr(siamdiff_min, "rank_mutants") and not [name for name in sys.modules if "siamdiff_min.tools" in name]
+for command in (["embed", file], ["finetune", "--task", "table", "--labels", "x.tsv"]):
+    try:
+        cli.main(command)
+    except SystemExit as error:
+        print("said:", error.code)
+    else:
+        raise AssertionError(command)
+"""
+
+
+def test_without_tools_everything_of_the_paper_runs(tmp_path):
+    """Train, fine-tune over two seeds, score again, apply, embed; a command of tools/ ends with a sentence."""
+    whole = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PACKAGE, tmp_path / "siamdiff_min", ignore=whole)
+    shutil.rmtree(tmp_path / "siamdiff_min" / "tools")
+    bundled = PACKAGE.parent / "tests" / "reading" / "1LCD.pdb.gz"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    run = [sys.executable, "-c", WORKS, str(bundled)]
+    done = subprocess.run(run, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    without = "this copy of siamdiff_min is without its folder tools"
+    said = re.findall(rf"said: .*?(tools[.\w]+) is not there: {without}", done.stdout)
+    assert said == ["tools.embed.command", "tools.table.labels"]
+
+
+@pytest.mark.parametrize("path", REFERENCE, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_the_reference_names_tools_in_lazy_lines_alone(path):
+    text = path.read_text()
+    name = str(path.relative_to(PACKAGE))
+    for node in ast.walk(ast.parse(text)):
+        of_tools = isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tools"
+        assert not of_tools or (name == "__init__.py" and node.level == 1), f"{name}:{node.lineno}"
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and re.match(r"(siamdiff_min)?\.tools\.\w", node.value)
+        ):
+            assert name in LAZY and LAZY[name] in text, f"{name}:{node.lineno}"
