@@ -35,7 +35,8 @@ from siamdiff_min.downstream import metrics
 from siamdiff_min.files import write_file
 from siamdiff_min.reading.bundled import bundled
 from siamdiff_min.tools.evidence import permutation
-from siamdiff_min.tools.table import linear
+from siamdiff_min.tools.evidence.bootstrap import difference_interval
+from siamdiff_min.tools.table import folds, linear
 from siamdiff_min.tools.table.composition import composition
 
 MEASURES = {
@@ -101,10 +102,10 @@ def too_few(kind: str, y: np.ndarray, groups: np.ndarray) -> bool:
 def test_folds(kind: str, x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> tuple[dict, np.ndarray]:
     """The verdicts of ten folds, and the predictions of the real table."""
     fold = linear.folds_of(y, groups, 10)
-    source = permutation.deal(groups, fold, DEALS)
+    source = permutation.permuted_rows(groups, fold, DEALS)
     dealt = y[source].T  # (K, T)
-    part = permutation.parts_of(groups, fold)
-    outputs = permutation.ridge_out_of_fold(x, encoded(kind, dealt), fold, part, together=kind == "three")
+    part = folds.parts_of(groups, fold)
+    outputs = folds.ridge_out_of_fold(x, encoded(kind, dealt), fold, part, together=kind == "three")
     predictions = [decoded(kind, outputs[:, :, t]) for t in range(DEALS)]
     return verdicts(kind, predictions, dealt.T), predictions[0]
 
@@ -117,7 +118,7 @@ def test_split(
     output = decoded(kind, head(x[test]))
     if KINDS[kind] == "binary":
         output = 1 / (1 + np.exp(-output))
-    source = permutation.deal(groups[test], np.zeros(test.sum(), dtype=int), DEALS)
+    source = permutation.permuted_rows(groups[test], np.zeros(test.sum(), dtype=int), DEALS)
     return verdicts(kind, [output] * DEALS, y[test][source]), output
 
 
@@ -133,7 +134,7 @@ def against_floor(
         sign = -1 if name == "rmse" else 1
         drawn = np.array([sign * (compute(one[r], y[r]) - compute(two[r], y[r])) for r in rows])
         value = sign * (compute(one, y) - compute(two, y))
-        low, _ = permutation.difference_interval(value, drawn, len(np.unique(groups)), folds) or (-1, 1)
+        low, _ = difference_interval(value, drawn, len(np.unique(groups)), folds) or (-1, 1)
         said[name] = [0.0 if low > 0 and found[name][0] <= permutation.LEVEL else 1.0, 1.0]
     return said
 

@@ -6,24 +6,26 @@ from scipy import stats
 from sklearn.linear_model import Ridge
 
 from siamdiff_min.tools.evidence import permutation
+from siamdiff_min.tools.evidence.bootstrap import difference_interval
+from siamdiff_min.tools.table import folds as folds_module
 from siamdiff_min.tools.table import linear
 
 
 def test_labels_move_in_whole_groups_and_stay_in_their_fold():
     groups = np.repeat(np.arange(12), 3)
     fold = groups % 4
-    source = permutation.deal(groups, fold, 50)
+    source = permutation.permuted_rows(groups, fold, 50)
     assert source.shape == (50, 36) and np.array_equal(source[0], np.arange(36))
     assert (fold[source] == fold).all() and len({*map(bytes, source)}) == 50
     whole = source.reshape(50, 12, 3)
     assert (np.diff(whole) == 1).all() and (whole[:, :, 0] % 3 == 0).all()  # the rows of a group in their order
     assert np.array_equal(np.sort(source, 1), np.tile(np.arange(36), (50, 1)))  # all labels, each once
-    assert np.array_equal(permutation.deal(groups, fold, 50), source)
+    assert np.array_equal(permutation.permuted_rows(groups, fold, 50), source)
 
 
 def test_groups_of_other_sizes_are_repeated_or_cut():
     """A group of one and a group of three change places."""
-    source = permutation.deal(["a", "b", "b", "b"], np.zeros(4, dtype=int), 40)
+    source = permutation.permuted_rows(["a", "b", "b", "b"], np.zeros(4, dtype=int), 40)
     assert {tuple(rows) for rows in source.tolist()} == {(0, 1, 2, 3), (1, 0, 0, 0)}
 
 
@@ -33,12 +35,12 @@ def test_the_closed_form_is_ridge_regression_on_the_other_folds(together):
     random = np.random.default_rng(0)
     groups = np.arange(40) // 2
     fold = groups % 5
-    part = permutation.parts_of(groups, fold)
+    part = folds_module.parts_of(groups, fold)
     x = random.normal(size=(40, 60))
     y = random.normal(size=(40, 2, 3)) + x[:, :1, None]
-    found = permutation.ridge_out_of_fold(x, y, fold, part, together)
+    found = folds_module.ridge_out_of_fold(x, y, fold, part, together)
     if not together:
-        alone = [permutation.ridge_out_of_fold(x, y[:, [c]], fold, part, together=True) for c in range(2)]
+        alone = [folds_module.ridge_out_of_fold(x, y[:, [c]], fold, part, together=True) for c in range(2)]
         assert np.abs(found - np.concatenate(alone, axis=1)).max() < 1e-10
         return
     z = (x - x.mean(0)) / x.std(0)
@@ -48,7 +50,7 @@ def test_the_closed_form_is_ridge_regression_on_the_other_folds(together):
             losses = []
             for penalty in linear.PENALTIES:
                 loss = 0
-                for p in range(permutation.PARTS):
+                for p in range(folds_module.PARTS):
                     out = others & (part == p)
                     head = Ridge(penalty).fit(z[others & ~out], y[others & ~out, :, t])
                     loss += np.square(head.predict(z[out]) - y[out, :, t]).sum()
@@ -60,8 +62,8 @@ def test_the_closed_form_is_ridge_regression_on_the_other_folds(together):
 def test_all_parts_are_used_and_a_group_is_in_one():
     for folds, size in ((2, 20), (10, 30), (20, 20)):
         groups = np.arange(size) // 2
-        part = permutation.parts_of(groups, groups % folds)
-        assert {*part} == {*range(permutation.PARTS)} and (part[::2] == part[1::2]).all()
+        part = folds_module.parts_of(groups, groups % folds)
+        assert {*part} == {*range(folds_module.PARTS)} and (part[::2] == part[1::2]).all()
 
 
 def test_shares_by_hand():
@@ -83,8 +85,10 @@ def test_size_and_power(signal, expected):
         y = signal * x[:, 0] + random.normal(size=24)
         groups = np.arange(24)
         fold = linear.folds_of(y, groups, 6)
-        dealt = y[permutation.deal(groups, fold, 40)].T
-        error = permutation.ridge_out_of_fold(x, dealt[:, None], fold, permutation.parts_of(groups, fold))[:, 0] - dealt
+        dealt = y[permutation.permuted_rows(groups, fold, 40)].T
+        error = (
+            folds_module.ridge_out_of_fold(x, dealt[:, None], fold, folds_module.parts_of(groups, fold))[:, 0] - dealt
+        )
         good, _ = permutation.shares(np.square(error).mean(0), less_is_better=True)
         found.append(good <= permutation.LEVEL)
     low, high = stats.binom.interval(0.999, len(found), expected)
@@ -95,7 +99,7 @@ def test_the_interval_of_a_difference():
     """Student's t for one split; with folds the variance is doubled."""
     drawn = np.array([-1.0, 1.0, -1.0, 1.0, np.nan])
     half = stats.t.ppf(0.975, 9)
-    assert permutation.difference_interval(0.5, drawn, 10, folds=False) == pytest.approx([0.5 - half, 0.5 + half])
-    wide = permutation.difference_interval(0.5, drawn, 10, folds=True)
+    assert difference_interval(0.5, drawn, 10, folds=False) == pytest.approx([0.5 - half, 0.5 + half])
+    wide = difference_interval(0.5, drawn, 10, folds=True)
     assert wide == pytest.approx([0.5 - half * 2**0.5, 0.5 + half * 2**0.5])
-    assert permutation.difference_interval(np.nan, drawn, 10, folds=False) is None
+    assert difference_interval(np.nan, drawn, 10, folds=False) is None

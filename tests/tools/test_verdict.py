@@ -10,6 +10,8 @@ import pytest
 from siamdiff_min.downstream import metrics
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.tools.evidence import verdict, wording
+from siamdiff_min.tools.evidence.conformal import within
+from siamdiff_min.tools.table.folds import baseline_of_folds
 from siamdiff_min.tools.table.results import TablePredictions, columns_of_doubt, decisive, write_table_results
 from siamdiff_min.tools.table.task import table_task
 from siamdiff_min.training import results
@@ -136,7 +138,7 @@ def test_the_baseline_of_folds_is_that_of_the_other_folds():
     task = table_task(ENCODER, kind="regression")
     target = np.array([1.0, 2.0, 3.0, 10.0, 11.0, 15.0])
     fold = np.array([0, 0, 0, 1, 1, 1])
-    own = verdict.baseline_of_folds(task, target, fold)
+    own = baseline_of_folds(task, target, fold)
     assert np.allclose(own["mean"], [12, 12, 12, 2, 2, 2]) and np.allclose(own["median"], [11, 11, 11, 2, 2, 2])
     found = verdict.errors_of_baseline(task, own, target, ["a"] * 6)
     assert found == {
@@ -162,10 +164,10 @@ def test_an_interval_of_a_prediction_covers_90_percent():
     covered = []
     for _ in range(400):
         target = random.normal(size=30)
-        (within,) = verdict.within(target[:-1], np.zeros(29))
-        covered.append(abs(target[-1]) <= within)
+        (reach,) = within(target[:-1], np.zeros(29))
+        covered.append(abs(target[-1]) <= reach)
     assert 0.86 < np.mean(covered) < 0.94
-    assert verdict.within(np.arange(9.0), np.zeros(9)) == [8.0] and verdict.within(np.arange(8.0), np.zeros(8)) == []
+    assert within(np.arange(9.0), np.zeros(9)) == [8.0] and within(np.arange(8.0), np.zeros(8)) == []
 
 
 def test_predictions_of_a_doubtful_model_say_so(tmp_path):

@@ -23,6 +23,7 @@ from ...machine import cores
 from ...pretraining.diffusion import hide_residues
 from ...protein.constants import ONE_LETTER
 from ...protein.protein import Protein
+from ..evidence.conformal import reach
 
 # Of a masked residue, the encoder sees what is this near, in angstrom. Compared with the whole structure, log-odds of
 # 1STN, 1BNI and 2LZM differ by .01 on average, and by .11 at most.
@@ -36,7 +37,6 @@ LEVEL = 100.0  # spread of the level of all values: so large that only the value
 # Spread of the slope with the number of mutations. In 27 assays of stability the mean of single mutants lies up to 1.4
 # standard deviations from the wild type, in one of them 6.
 SLOPE = 3.0
-COVERAGE = 0.9  # of the intervals of predictions
 AT_ONCE = 64  # mutants predicted at a time, so that memory does not grow with their number
 BLOSUM62 = np.array(substitution_matrices.load("BLOSUM62").select(ONE_LETTER))
 VOLUME = (  # cubic angstrom, in the order of ONE_LETTER: Zamyatnin (1972)
@@ -390,9 +390,3 @@ def leave_out_errors(inverse: np.ndarray, left_out: np.ndarray) -> tuple[np.ndar
         errors[mine] = (covariance @ inverse[out])[mine[out]]
         variance[mine] = np.diag(covariance)[mine[out]]
     return errors, variance
-
-
-def reach(ratio: np.ndarray) -> float:
-    """How many spreads hold 90 % of the errors `ratio` (n,), with the correction of split conformal prediction."""
-    place = int(np.ceil((len(ratio) + 1) * COVERAGE))
-    return np.sort(ratio)[min(place, len(ratio)) - 1]

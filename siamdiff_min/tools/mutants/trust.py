@@ -11,7 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ...downstream.metrics import rmse, rows_of_groups, spearman
-from .mutation_model import BLOSUM62, Effects, Mutant, Prior, membership, positions_of, reach, standardised, summed
+from ..evidence.conformal import reach
+from ..evidence.permutation import Gain, bounds
+from .mutation_model import BLOSUM62, Effects, Mutant, Prior, membership, positions_of, standardised, summed
 
 MODEL = "the model"
 MEAN = "the mean"
@@ -31,19 +33,6 @@ MEANING = {  # of being better than another, and of not being so
     UNMEASURED: ("the measurements help", "the measurements may add nothing yet"),
     "BLOSUM62": ("it knows more than which types are alike", "to know which types are alike may be as good"),
 }
-
-
-class Gain(NamedTuple):
-    """How much more of the variance the model explains than another; and how much on tables without meaning."""
-
-    value: float
-    low: float  # beyond these ends lies BY_CHANCE or BY_ANOTHER of the tables, on either side
-    high: float
-
-    @property
-    def is_more(self) -> bool:
-        """Whether it is more than by chance, and more than nothing."""
-        return self.value > max(self.high, 0)
 
 
 class Trust(NamedTuple):
@@ -164,7 +153,7 @@ class Comparison:
         fit = self.fit(name, y)
         tables = np.column_stack([y, fit[:, None] + self.deal(y - fit)])
         more = self.model.explained(tables) - self.explained(name, tables)
-        return among_chance(more, BY_CHANCE if name == MEAN else BY_ANOTHER)
+        return bounds(more, BY_CHANCE if name == MEAN else BY_ANOTHER)
 
     def fit(self, name: str, y: np.ndarray) -> np.ndarray:
         """What another model makes of the values it was fitted to (n,)."""
@@ -185,7 +174,7 @@ class Comparison:
         """Whether values fall with the ranking without measurements, more than by chance."""
         fit = self.lines[MEAN] @ y
         tables = np.column_stack([y, fit[:, None] + self.deal(y - fit)])
-        rise = among_chance(self.scores[UNMEASURED] @ standardised(tables), BY_CHANCE)
+        rise = bounds(self.scores[UNMEASURED] @ standardised(tables), BY_CHANCE)
         return rise.value < rise.low
 
 
@@ -241,13 +230,3 @@ class Deal:
             found.append((cost, np.sqrt(variance), rest))
         _, spread, rest = min(found, key=lambda option: option[0])
         return spread, rest
-
-
-def among_chance(values: np.ndarray, level: float) -> Gain:
-    """The first of `values` (1 + T,), and the ends that it must pass: `level` of what chance gives lies beyond each.
-
-    The first one counts among them (Phipson and Smyth 2010, Stat. Appl. Genet. Mol. Biol. 9:39).
-    """
-    drawn = np.sort(values[1:])
-    beyond = max(int(level * len(values)), 1)
-    return Gain(float(values[0]), float(drawn[beyond - 1]), float(drawn[-beyond]))

@@ -18,8 +18,9 @@ from ...files import ConfigError
 from ...training import checkpoint, results
 from ...training.batch_norm import calibrate
 from ...training.ranks import Ranks
-from ..evidence import permutation, verdict
+from ..evidence import permutation
 from . import composition, linear
+from .folds import baseline_of_folds, permuted_folds, predictions_of
 from .results import TablePredictions
 from .task import properties_of
 
@@ -99,7 +100,7 @@ def fit_head(
         test = datasets["test"]
         found = joined([results.predict(task, test, config, ranks)], [test])
         features = of_floor(config, task, test, ranks).prediction
-        return replace(found, floor=replace(found, prediction=verdict.predictions_of(task, floor(features))))
+        return replace(found, floor=replace(found, prediction=predictions_of(task, floor(features))))
 
     # Folds: outputs for all rows by heads of other folds; and the same for labels that mean nothing.
     found = []
@@ -108,10 +109,10 @@ def fit_head(
         found.append(
             replace(
                 rows,
-                prediction=verdict.predictions_of(task, outputs),
+                prediction=predictions_of(task, outputs),
                 fold=fold,
-                own_baseline=verdict.baseline_of_folds(task, rows.target, fold),
-                dealt=verdict.deal_folds(task, features, y, groups, config.folds, len(classes)),
+                own_baseline=baseline_of_folds(task, rows.target, fold),
+                permuted=permuted_folds(task, features, y, groups, config.folds, len(classes)),
             )
         )
     of_encoder, of_length = found

@@ -12,7 +12,10 @@ import numpy as np
 from ...downstream.tasks import Regression, Task
 from ...encoders import weights
 from ...training.results import Predictions, Result, numbers, result_of, write_content
-from ..evidence import permutation, verdict, wording
+from ..evidence import verdict, wording
+from ..evidence.bootstrap import difference_interval
+from ..evidence.conformal import within
+from .folds import Permuted
 from .task import properties_of
 
 
@@ -23,7 +26,7 @@ class TablePredictions(Predictions):
     units: Sequence[str] = ()  # (K,)
     fold: np.ndarray | None = None  # (K,) of --folds
     own_baseline: Mapping[str, np.ndarray] = field(default_factory=dict)  # of folds: that of the other folds (K, ...)
-    dealt: verdict.Dealt | None = None  # of folds: predictions for labels that mean nothing
+    permuted: Permuted | None = None  # of folds: predictions for labels that mean nothing
     floor: TablePredictions | None = None  # of a linear head: those of the same head of length and composition
 
     @property
@@ -72,7 +75,7 @@ def judged(task: Task, tested: Mapping[int, TablePredictions]) -> tuple[Result, 
         return found, {}
 
     # A test decides; if there is none, for a large table with folds, the draws.
-    shares = verdict.against_chance(task, [*tested.values()])
+    shares = verdict.shares_by_chance(task, [*tested.values()])
     verdicts = verdict.against_baseline(task, shares, found.mean, found.baseline)
     if not shares:
         units = len(set(any_seed.units))
@@ -88,7 +91,7 @@ def beside_floor(task: Task, found: Result, judgement: Mapping, floor: TablePred
         gap = found.mean[name] - of_floor.mean[name]
         units = len(set(floor.units))
         gaps = drawn - of_floor.draws[name]
-        difference[name] = permutation.difference_interval(gap, gaps, units, floor.fold is not None)
+        difference[name] = difference_interval(gap, gaps, units, floor.fold is not None)
     verdicts = {}
     if judgement:
         verdicts = verdict.against_floor(task, difference, judgement["verdict"], of_floor_alone["verdict"])
@@ -114,16 +117,16 @@ def keep_verdict(path: Path, task: Task, results: Mapping, predictions: TablePre
     model["verdict"] = wording.doubt(results)
     model["advice"] = wording.advice(results)
     if isinstance(task, Regression):
-        model["within"] = verdict.within(predictions.target, predictions.prediction)
+        model["within"] = within(predictions.target, predictions.prediction)
     weights.write_weights(path, weights.MODEL, model)
 
 
-def columns_of_doubt(predictions: Predictions, columns: Sequence[str], within: Sequence[float], doubt: str) -> dict:
-    """Columns for predictions of new structures: `low` and `high`, `within` (C,) of the prediction, and the doubt."""
+def columns_of_doubt(predictions: Predictions, columns: Sequence[str], reach: Sequence[float], doubt: str) -> dict:
+    """Columns for predictions of new structures: `low` and `high`, `reach` (C,) from the prediction, and the doubt."""
     more = {}
-    if len(within):
+    if len(reach):
         values = predictions.prediction.reshape(len(predictions.names), -1)
-        more |= numbers("low", values - within, columns) | numbers("high", values + within, columns)
+        more |= numbers("low", values - reach, columns) | numbers("high", values + reach, columns)
     if doubt:
         more["verdict"] = [doubt] * len(predictions.names)
     return more

@@ -1,0 +1,145 @@
+"""Heads of other folds, for labels that mean nothing, and what the other folds alone say.
+
+Of permuted labels the head is ridge regression, also of classes (0 and 1): leaving out rows has a closed form there, so
+one factorisation serves all tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ...downstream.metrics import rows_of_groups
+from ...downstream.tasks import MultiLabel, Regression, Task
+from ..evidence import permutation
+from . import linear
+from .linear import PENALTIES
+from .task import properties_of
+
+PARTS = 5  # in which rows are left out to choose a penalty
+MOST_ROWS = 2000  # with folds. The matrices of all pairs of rows take 32 MB each then, and the test some 30 s
+MOST_NUMBERS = 4 * 10**6  # of all predictions together, 32 MB
+
+
+@dataclass(frozen=True)
+class Permuted:
+    """What is predicted, by heads of other folds, for tables whose labels mean nothing; the first is the real one."""
+
+    source: np.ndarray  # (T, K)    of every table the rows that the labels come from
+    prediction: list[np.ndarray]  # T of (K,) or (K, C)
+
+
+def permuted_folds(
+    task: Task, x: np.ndarray, y: np.ndarray, groups: np.ndarray, folds: int, classes: int
+) -> Permuted | None:
+    """Predictions for labels that are dealt out anew; None of too large a table, whose draws are good enough.
+
+    Features x (K, d), targets y (K, ...) in the units of the head.
+    """
+    # Classes as 0 and 1 for each. A value that was not measured becomes the mean, which says nothing.
+    encoded = y.reshape(len(y), -1)
+    if task.options["kind"] == "classes":
+        encoded = np.eye(classes)[y.astype(int)]
+    encoded = np.where(np.isnan(encoded), np.nanmean(encoded, 0), encoded)
+    number = min(permutation.PERMUTATIONS, MOST_NUMBERS // encoded.size)
+    if len(y) > MOST_ROWS or number < 1 / permutation.LEVEL:
+        return None
+
+    # All tables at once.
+    fold = linear.folds_of(y, groups, folds)
+    source = permutation.permuted_rows(groups, fold, number)
+    targets = np.moveaxis(encoded[source], 0, 2)  # (K, C, T)
+    part = parts_of(groups, fold)
+    together = task.options["kind"] == "classes"  # as in linear.py
+    outputs = ridge_out_of_fold(x, targets, fold, part, together)
+    return Permuted(source, [as_prediction(task, outputs[:, :, t]) for t in range(number)])
+
+
+def as_prediction(task: Task, output: np.ndarray) -> np.ndarray:
+    """Outputs (K, C) of ridge regression in the form of the task's predictions; of classes any numbers will do."""
+    if isinstance(task, Regression):
+        return predictions_of(task, output)
+    single = output.shape[1] == 1 and not properties_of(task) and not isinstance(task, MultiLabel)
+    return output[:, 0] if single else output
+
+
+def predictions_of(task: Task, output: np.ndarray) -> np.ndarray:
+    """Outputs (K, C) of a head as the task's predictions."""
+    tensor = torch.from_numpy(output).to(task.head.layers[-1].weight.device)
+    return task.to_prediction(tensor).double().cpu().numpy()
+
+
+def baseline_of_folds(task: Task, target: np.ndarray, fold: np.ndarray) -> dict[str, np.ndarray]:
+    """The mean and the median (K, ...) of the other folds for every row; nothing of classes, whose order they spoil."""
+    if not isinstance(task, Regression):
+        return {}
+    found = {}
+    for k in range(fold.max() + 1):
+        for which, value in task.baseline(target[fold != k]).items():
+            found.setdefault(which, np.zeros(target.shape))[fold == k] = value
+    return found
+
+
+def parts_of(groups: Sequence, fold: np.ndarray) -> np.ndarray:
+    """The part (K,) of every row in which it is left out to choose a penalty: groups of a fold go to all parts."""
+    part = np.zeros(len(fold), dtype=int)
+    met = np.zeros(fold.max() + 1, dtype=int)
+    for rows in rows_of_groups(groups):
+        k = fold[rows[0]]
+        part[rows] = (k + met[k]) % PARTS
+        met[k] += 1
+    return part
+
+
+def ridge_out_of_fold(
+    x: np.ndarray, y: np.ndarray, fold: np.ndarray, part: np.ndarray, together: bool = False
+) -> np.ndarray:
+    """Predictions (K, C, T) for all rows, each by a ridge regression on the rows in other folds.
+
+    Args:
+        x: features (K, d).
+        y: targets (K, C, T) of T tables.
+        part: (K,) is left out to choose a penalty: of each column, or one for the C columns of a table `together`.
+    """
+    size = len(x)
+    folds = fold.max() + 1
+    std = x.std(0)
+    z = (x - x.mean(0)) / np.where(std > 1e-6 * np.abs(x.mean(0)), std, 1.0)  # 1.0: the same in all rows
+    values, vectors = np.linalg.eigh(z @ z.T)
+    values = values.clip(0)
+    flat = y.reshape(size, -1)
+    projected = vectors.T @ flat
+
+    # The fit of all rows is H y, with H = 1/K + V diag(s / (s + penalty)) V^T.
+    losses = np.zeros((len(PENALTIES), folds, *y.shape[1:]))
+    errors = np.zeros((len(PENALTIES), *y.shape))
+    for i, penalty in enumerate(PENALTIES):
+        share = values / (values + penalty)
+        rest = np.eye(size) - (vectors * share) @ vectors.T - 1 / size
+        residual = flat - vectors @ (share[:, None] * projected) - flat.mean(0)
+        for k in range(folds):
+            out = fold == k
+            errors[i, out] = errors_left_out(rest, residual, np.flatnonzero(out)).reshape(-1, *y.shape[1:])
+            for p in range(PARTS):
+                rows = np.flatnonzero(out | (part == p))
+                if out.sum() < len(rows) < size:  # else there is nothing to judge by, or to learn from
+                    error = errors_left_out(rest, residual, rows)[~out[rows]]
+                    of_columns = np.square(error).sum(0).reshape(y.shape[1:])
+                    losses[i, k] += of_columns
+
+    # Every fold of every table has the penalty with the smallest loss in the other folds.
+    if together:
+        losses = np.broadcast_to(losses.sum(2, keepdims=True), losses.shape)
+    best = losses.argmin(0)[fold]  # (K, C, T)
+    return y - np.take_along_axis(errors, best[None], 0)[0]
+
+
+def errors_left_out(rest: np.ndarray, residual: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The errors (n, T) for `rows` (n,) of ridge regression on the others, from `residual` (K, T) of that on all rows.
+
+    They are (1 - H)_nn^-1 times their residuals, where `rest` (K, K) is 1 - H.
+    """
+    return np.linalg.solve(rest[np.ix_(rows, rows)], residual[rows])
