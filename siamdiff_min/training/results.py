@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -60,6 +61,17 @@ class Predictions:
         return self.groups
 
 
+class Few(NamedTuple):
+    """Why a test split is not drawn again: too few of something."""
+
+    count: int
+    of: str  # structures, sequences, samples of the rarer class
+    needed: int
+
+    def __str__(self) -> str:
+        return f"of {self.count} {self.of}, too few to draw again: it takes {self.needed}"
+
+
 @dataclass(frozen=True)
 class Result:
     """Every metric on the test split. What is a dict has the names of the metrics."""
@@ -69,7 +81,7 @@ class Result:
     mean: dict[str, float]  # over seeds
     std: dict[str, float | None]
     baseline: dict[str, float]  # that looks at nothing
-    no_interval: str  # why the split is not drawn again; "" if it is
+    few: Few | None  # why the split is not drawn again; None if it is
     draws: dict[str, np.ndarray]  # (draws,) the means over seeds
     gains: dict[str, np.ndarray]  # (draws,) these minus the baseline on the same draw
 
@@ -82,7 +94,8 @@ class Result:
             "mean": self.mean,
             "std": self.std,
             "interval": {name: interval(self.draws.get(name)) for name in self.mean},
-            "no_interval": self.no_interval,
+            "no_interval": str(self.few) if self.few else "",
+            "too_few": self.few and self.few._asdict(),
             "constant": {name: self.baseline.get(name) for name in self.mean},
             "gain_interval": {name: interval(self.gains.get(name)) for name in self.mean},
         }
@@ -232,12 +245,12 @@ def result_of(task: Task, tested: Mapping[int, Predictions], baseline_on: Callab
     counts = {"samples": len(target), "structures": len(set(any_seed.groups))}
     if isinstance(task, Binary):
         counts["positives"] = int(np.nansum(target))
-    if "accuracy" in values:
+    if "accuracy" in values and target.ndim == 1:
         counts["correct"] = {str(seed): round(x * len(target)) for seed, x in zip(tested, values["accuracy"])}
 
     # On splits whose structures are drawn again. A gain is over the baseline on the same draw.
-    no_interval = why_no_interval(task, any_seed)
-    drawn = [] if no_interval else [measure(*draw) for draw in draws(any_seed.drawn, target.size)]
+    few = too_few(task, any_seed)
+    drawn = [] if few else [measure(*draw) for draw in draws(any_seed.drawn, target.size)]
     mean = {}
     gain = {}
     if drawn:
@@ -252,24 +265,24 @@ def result_of(task: Task, tested: Mapping[int, Predictions], baseline_on: Callab
         mean={name: float(np.mean(x)) for name, x in values.items()},
         std={name: float(np.std(x, ddof=1)) if len(x) > 1 else None for name, x in values.items()},
         baseline=of_baseline,
-        no_interval=no_interval,
+        few=few,
         draws=mean,
         gains=gain,
     )
 
 
-def why_no_interval(task: Task, predictions: Predictions) -> str:
-    """Why a test split is too small to be drawn again; "" if it is not."""
+def too_few(task: Task, predictions: Predictions) -> Few | None:
+    """Why a test split is too small to be drawn again; None if it is not."""
     count = len(set(predictions.drawn))
     if count < FEWEST:
-        return f"of {count} {predictions.drawn_are}, too few to draw again: it takes {FEWEST}"
+        return Few(count, predictions.drawn_are, FEWEST)
     if isinstance(task, Binary):
         # Of several outputs the one with the fewest.
         outputs = predictions.target.reshape(len(predictions.target), -1).T
         rarer = min(rarer_of(values[~np.isnan(values)]) for values in outputs)
         if rarer < RAREST:
-            return f"of {rarer} samples of the rarer class, too few to draw again: it takes {RAREST}"
-    return ""
+            return Few(rarer, "samples of the rarer class", RAREST)
+    return None
 
 
 def rarer_of(values: np.ndarray) -> int:

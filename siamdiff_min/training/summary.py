@@ -7,6 +7,12 @@ from pathlib import Path
 from ..downstream.metrics import LESS_IS_BETTER
 
 COLUMNS = {"mean": "mean", "std": "std", "interval": "95 % interval", "constant": "constant"}
+THAN = {  # the side of a difference, in words
+    "better": "better than",
+    "worse": "worse than",
+    "untold": "not told apart from",
+    "other": "other than",  # where nobody says which values are better
+}
 COUNTED = {"sequences": " of {} sequences or families", "positives": ", {} positive"}
 
 
@@ -52,9 +58,9 @@ def table(results: Mapping, words: Mapping[str, str] | None = None, more: Mappin
     """
     test = results["test"]
     columns = {title: results[name] for name, title in COLUMNS.items() if results.get(name)}
-    words = gains_of(results) if words is None else words
+    words = beside(gains_of(results)) if words is None else words
     if any(words.values()):
-        columns[""] = {name: f"{word} it" if word else "" for name, word in words.items()}
+        columns[""] = words
     columns |= more or {}
 
     rows = [["metric", *(f"seed {seed}" for seed in test), *columns]]
@@ -72,12 +78,14 @@ def table(results: Mapping, words: Mapping[str, str] | None = None, more: Mappin
 
 
 def gains_of(results: Mapping) -> dict[str, str]:
-    """How every metric compares with the baseline, in words; "" if nothing is said."""
-    found = {}
-    for name in results["mean"]:
-        gain = results["gain_interval"].get(name)
-        found[name] = side(name, gain, results["direction"]) if gain else ""
-    return found
+    """The side of every metric on which it is of the baseline, if the interval of the difference is known."""
+    gains = {name: results["gain_interval"].get(name) for name in results["mean"]}
+    return {name: side(name, gain, results["direction"]) if gain else "" for name, gain in gains.items()}
+
+
+def beside(sides: Mapping[str, str]) -> dict[str, str]:
+    """What a table says of every metric beside the value that it is compared with."""
+    return {name: f"{THAN[side]} it" if side else "" for name, side in sides.items()}
 
 
 def less_is_better(measure: str, direction: Mapping) -> bool | None:
@@ -91,16 +99,16 @@ def less_is_better(measure: str, direction: Mapping) -> bool | None:
 
 
 def side(measure: str, gain: Sequence[float], direction: Mapping) -> str:
-    """A difference in words, from its interval."""
+    """The side of a difference, from its interval: better, worse, untold; other if nobody says which is better."""
     low, high = gain
     less = less_is_better(measure, direction)
     if less is None:
-        return "not told apart from" if low <= 0 <= high else "other than"
+        return "untold" if low <= 0 <= high else "other"
     if less:
         low, high = -high, -low
     if low > 0:
-        return "better than"
-    return "worse than" if high < 0 else "not told apart from"
+        return "better"
+    return "worse" if high < 0 else "untold"
 
 
 def cell(value) -> str:

@@ -61,15 +61,17 @@ def test_better_than_the_baseline_and_the_floor(tmp_path):
     good = target + 0.2 * random.normal(size=40)
     middling = target + 0.8 * random.normal(size=40)
     found = table_of(tmp_path, target, good, middling)
-    assert {*found["verdict"].values()} == {"better than"} and found["floor"]["verdict"]["rmse"] == "better than"
+    assert {*found["verdict"].values()} == {"better"} and found["floor"]["verdict"]["rmse"] == "better"
     assert "verdict     by rmse better than the baseline, better than length and composition" in found["said"]
     assert found["chance"]["rmse"][0] == 1 / 400 and found["floor"]["mean"]["rmse"] == metrics.rmse(middling, target)
     other = table_of(tmp_path, target, middling, good)
-    assert other["verdict"]["rmse"] == "better than" and other["floor"]["verdict"]["rmse"] == "worse than"
+    assert other["verdict"]["rmse"] == "better" and other["floor"]["verdict"]["rmse"] == "worse"
     noise = table_of(tmp_path, target, 0.01 * random.normal(size=40), 0.01 * random.normal(size=40))
-    assert noise["verdict"]["rmse"] == noise["floor"]["verdict"]["rmse"] == "not told apart from"
+    assert noise["verdict"]["rmse"] == noise["floor"]["verdict"]["rmse"] == "untold"
     turned = table_of(tmp_path, target, -good)
-    assert {*turned["verdict"].values()} == {"worse than"} and "floor" not in turned
+    assert {*turned["verdict"].values()} == {"worse"} and "floor" not in turned
+    decided = {"metric": "rmse", "baseline": "better", "composition": "better", "features": "length and composition"}
+    assert found["decision"] == decided | {"few": None}
 
 
 def test_a_head_worse_than_its_floor_is_so_in_tables_too_large_to_deal_out(tmp_path):
@@ -83,8 +85,8 @@ def test_a_head_worse_than_its_floor_is_so_in_tables_too_large_to_deal_out(tmp_p
     floor = TablePredictions(names, names, target, target + 0.01 * random.normal(size=60), names, fold)
     tested = replace(floor, prediction=target + 0.6 * random.normal(size=60), floor=floor)
     found = written(tmp_path, task, tested)
-    assert found["chance"] == {} and found["verdict"]["rmse"] == "better than"
-    assert found["floor"]["verdict"]["rmse"] == "worse than"
+    assert found["chance"] == {} and found["verdict"]["rmse"] == "better"
+    assert found["floor"]["verdict"]["rmse"] == "worse"
 
 
 def test_what_cannot_be_told_is_no_verdict_and_said_beside_predictions(tmp_path):
@@ -94,7 +96,8 @@ def test_what_cannot_be_told_is_no_verdict_and_said_beside_predictions(tmp_path)
         "verdict     too few to tell the model from the baseline: 2 samples of the rarer class"
         in few["said"].splitlines()
     )
-    assert "too few to tell" in wording.doubt(few)
+    assert "too few to tell" in wording.doubt(wording.verdict_of(few))
+    assert few["decision"]["few"] == few["too_few"] == {"count": 2, "of": "samples of the rarer class", "needed": 4}
 
     task = table_task(ENCODER, 2, kind="classes", metric="auroc")
     task.known = {"answer": task.baseline(np.repeat([0, 1], 20))}
@@ -103,8 +106,11 @@ def test_what_cannot_be_told_is_no_verdict_and_said_beside_predictions(tmp_path)
     tested = TablePredictions(names, names, np.zeros(20), np.column_stack([share, 1 - share]), names)
     found = written(tmp_path, task, tested)
     assert "auroc" not in found["verdict"] and "accuracy" in found["verdict"]
-    assert wording.doubt(found) == "auroc cannot be measured: all values of the test split are the same"
-    assert f"verdict     {wording.doubt(found)}" in found["said"].splitlines()
+    assert (
+        wording.doubt(wording.verdict_of(found))
+        == "auroc cannot be measured: all values of the test split are the same"
+    )
+    assert f"verdict     {wording.doubt(wording.verdict_of(found))}" in found["said"].splitlines()
 
 
 def test_copies_are_drawn_and_dealt_out_together(tmp_path):

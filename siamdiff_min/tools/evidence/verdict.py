@@ -7,11 +7,13 @@ composition the difference of the two heads has an interval over draws.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...downstream.metrics import LESS_IS_BETTER
 from ...downstream.tasks import Task
+from ...training.results import Result
 from ...training.summary import side
 from . import permutation
 from .bootstrap import difference_interval
@@ -33,6 +35,33 @@ def errors_of_baseline(
             if name.partition(":")[0] in LESS_IS_BETTER and absolute == (which == "median"):
                 found[name] = value
     return found
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on a table by the metric that decides, as `decision` of results.json keeps it."""
+
+    metric: str
+    baseline: str  # better, worse, untold; too_few, unmeasured; "" if nothing is said
+    composition: str = ""  # of a linear head: better, worse, untold than the same head of `features`
+    features: str = ""
+    few: dict | None = None  # if they are too few: the "count" "of" what, and how many are "needed"
+
+    @property
+    def good(self) -> bool:
+        """Whether there is nothing to doubt."""
+        return self.baseline == "better" and self.composition in ("", "better")
+
+
+def decide(metric: str, found: Result, judgement: Mapping, floor: Mapping) -> Verdict:
+    """The verdict on a table, from its metrics, the sides of all metrics, and those of the floor."""
+    if found.few:
+        return Verdict(metric, "too_few", few=found.few._asdict())
+    if not np.isfinite(found.mean[metric]):
+        return Verdict(metric, "unmeasured")
+    baseline = judgement["verdict"].get(metric, "")
+    composition = floor.get("verdict", {}).get(metric, "")
+    return Verdict(metric, baseline, composition, floor.get("features", ""))
 
 
 def shares_by_chance(task: Task, tested: Sequence) -> dict[str, list[float]]:
@@ -62,7 +91,7 @@ def shares_by_chance(task: Task, tested: Sequence) -> dict[str, list[float]]:
 
 
 def against_baseline(task: Task, shares: Mapping, means: Mapping, baseline: Mapping) -> dict[str, str]:
-    """The verdict on every metric, in the words of wording.py."""
+    """The verdict on every metric: better, worse, or untold."""
     found = {}
     for name, (good, bad) in shares.items():
         if name not in baseline or task.direction(name) is None:
@@ -71,8 +100,8 @@ def against_baseline(task: Task, shares: Mapping, means: Mapping, baseline: Mapp
         if not np.isfinite(gain):  # all values are alike
             continue
         told = side(name, [gain, gain], {name: task.direction(name)})
-        share = bad if told == "worse than" else good
-        found[name] = told if share <= permutation.LEVEL else "not told apart from"
+        share = bad if told == "worse" else good
+        found[name] = told if share <= permutation.LEVEL else "untold"
     return found
 
 
@@ -95,6 +124,6 @@ def against_floor(task: Task, difference: Mapping, verdicts: Mapping, floor_verd
         if interval is None or name not in verdicts:
             continue
         told = side(name, interval, {name: task.direction(name)})
-        of_better_one = floor_verdicts if told == "worse than" else verdicts
-        found[name] = told if of_better_one.get(name) == "better than" else "not told apart from"
+        of_better_one = floor_verdicts if told == "worse" else verdicts
+        found[name] = told if of_better_one.get(name) == "better" else "untold"
     return found

@@ -1,11 +1,11 @@
 """A result in words, without HTML: for the end of a run, and for the page that draws it."""
 
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ...training import summary as training
-from ...training.summary import lines_of, side, table
+from ...training.summary import THAN, beside, lines_of, side, table
+from .verdict import Verdict
 
 NAMES = {
     "spearman": "Spearman's rho",
@@ -52,7 +52,7 @@ def show(measure: str, value: float) -> str:
 
 
 def against_baseline(results: Mapping, measure: str) -> str:
-    """How a result compares with the baseline, in words; "" if nothing is said.
+    """The side of the baseline on which a result is; "" if nothing is said.
 
     Of a table a test decides (verdict.py), else the interval of the difference over draws.
     """
@@ -62,39 +62,34 @@ def against_baseline(results: Mapping, measure: str) -> str:
     return side(measure, gain, results.get("direction", {})) if gain else ""
 
 
-def verdict(results: Mapping) -> str:
-    """The verdict on a table by the measure that decides, in a sentence; "" if there is none."""
-    measure = results.get("options", {}).get("metric")
-    of_baseline = results.get("verdict", {}).get(measure)
-    if measure and results.get("no_interval"):
-        counted_few = results["no_interval"].partition(",")[0].removeprefix("of ")
-        return f"too few to tell the model from the baseline: {counted_few}"
-    value = results["mean"].get(measure, 0) if "verdict" in results else 0
-    if value is None or math.isnan(value):
-        return f"{measure} cannot be measured: all values of the test split are the same"
-    if not of_baseline:
+# ---- a verdict -------------------------------------------------------------------------------------------------------
+
+
+def verdict_of(results: Mapping) -> Verdict | None:
+    """The verdict of a results.json; None if it is of no table."""
+    return Verdict(**results["decision"]) if results.get("decision") else None
+
+
+def sentence(verdict: Verdict | None) -> str:
+    """The verdict on a table in a sentence; "" if there is none."""
+    if verdict is None or not verdict.baseline:
         return ""
-    words = f"by {measure} {of_baseline} the baseline"
-    floor = results.get("floor", {})
-    if measure in floor.get("verdict", {}):
-        words += f", {floor['verdict'][measure]} {floor['features']}"
-    return words
+    if verdict.few:
+        return f"too few to tell the model from the baseline: {verdict.few['count']} {verdict.few['of']}"
+    if verdict.baseline == "unmeasured":
+        return f"{verdict.metric} cannot be measured: all values of the test split are the same"
+    words = f"by {verdict.metric} {THAN[verdict.baseline]} the baseline"
+    return f"{words}, {THAN[verdict.composition]} {verdict.features}" if verdict.composition else words
 
 
-def doubt(results: Mapping) -> str:
+def doubt(verdict: Verdict | None) -> str:
     """What to say beside predictions of a model that is not better than the baseline and the floor; "" if it is."""
-    measure = results.get("options", {}).get("metric")
-    of_baseline = results.get("verdict", {}).get(measure)
-    of_floor = results.get("floor", {}).get("verdict", {}).get(measure, "better than")
-    return "" if of_baseline == of_floor == "better than" else verdict(results)
+    return "" if verdict is None or verdict.good else sentence(verdict)
 
 
-def advice(results: Mapping) -> str:
+def advice(verdict: Verdict) -> str:
     """What follows from the doubt about a model."""
-    measure = results.get("options", {}).get("metric")
-    if results.get("verdict", {}).get(measure) == "better than":
-        return "the encoder may add nothing to it"
-    return "do not rely on these numbers"
+    return "the encoder may add nothing to it" if verdict.baseline == "better" else "do not rely on these numbers"
 
 
 # ---- all measures ----------------------------------------------------------------------------------------------------
@@ -103,9 +98,9 @@ def advice(results: Mapping) -> str:
 def summary(results: Mapping, path: Path) -> str:
     """The content of a table's results.json as a finished run prints it: as of any run, and the verdict."""
     *lines, last = lines_of(*counted(results), rows(results), results["no_interval"], path)
-    sentence = verdict(results)
-    if sentence:
-        lines.append(f"verdict     {sentence}")
+    words = sentence(verdict_of(results))
+    if words:
+        lines.append(f"verdict     {words}")
     return "\n".join([*lines, last])
 
 
@@ -120,10 +115,10 @@ def counted(results: Mapping) -> tuple[str, str]:
 
 def rows(results: Mapping) -> list[list]:
     """The content of a results.json as rows; of a table with the verdict, and beside it the head of composition."""
-    words = {name: against_baseline(results, name) for name in results["mean"]}
+    words = beside({name: against_baseline(results, name) for name in results["mean"]})
     floor = results.get("floor")
     more = {}
     if floor:
         more["composition"] = floor["mean"]
-        more[" "] = {name: f"{floor['verdict'][name]} it" if name in floor["verdict"] else "" for name in words}
+        more[" "] = beside({name: floor["verdict"].get(name, "") for name in words})
     return table(results, words, more)

@@ -6,11 +6,14 @@ from pathlib import Path
 
 from ...downstream.tasks import TASKS
 from ...files import printable
+from ...training.summary import THAN
 from ...training.summary import side as side_of
 from ..evidence import wording
 from ..evidence.wording import show
 from . import comparison
 from .runs import RunFolder
+
+CSS = {"better": "better", "worse": "worse", "untold": "not", "other": "other", "beside": "beside"}  # side -> class
 
 
 def text(value) -> str:
@@ -87,9 +90,10 @@ def verdicts(runs: Sequence[RunFolder]) -> str:
     """The verdicts on runs of tables, a line each."""
     body = ""
     for run in runs:
-        sentence = wording.verdict(run.results)
+        verdict = wording.verdict_of(run.results)
+        sentence = wording.sentence(verdict)
         if sentence:
-            css = "worse" if wording.doubt(run.results) else "better"
+            css = "better" if verdict.good else "worse"
             name = f"{run.name}: " if len(runs) > 1 else ""
             body += f"<p class={css}>{text(f'{name}{sentence}')}</p>"
     return body
@@ -131,15 +135,19 @@ def verdict(run: RunFolder, measure: str) -> str:
     if not gain:
         return f"{words}<p class=not>the constant answer has {show(measure, baseline)}</p>"
     side = wording.against_baseline(run.results, measure) or side_of(measure, gain, run.results["direction"])
-    words += f"<p class={side.split()[0]}>{side} the constant answer ({show(measure, baseline)})</p>"
+    words += said_beside(side, "the constant answer", show(measure, baseline))
 
     # A linear head also stands beside the same head of length and composition.
     floor = run.results["floor"]
     if measure in floor.get("mean", {}):
         side = floor["verdict"].get(measure, "beside")
-        value = show(measure, floor["mean"][measure])
-        words += f"<p class={side.split()[0]}>{side} {text(floor['features'])} ({value})</p>"
+        words += said_beside(side, floor["features"], show(measure, floor["mean"][measure]))
     return words
+
+
+def said_beside(side: str, other: str, value: str) -> str:
+    """On which side of another value a result is; `beside` if nothing is said."""
+    return f"<p class={CSS[side]}>{THAN.get(side, side)} {text(other)} ({value})</p>"
 
 
 def correct_of(run: RunFolder, measure: str) -> str:
@@ -161,5 +169,5 @@ def difference(runs: Sequence[RunFolder], measure: str) -> str:
         return ""
     side = side_of(measure, interval, second.results["direction"])
     low, high = interval
-    words = f"{second.name} {side} {first.name}: {gain:+.3g}, 95 % interval {low:+.3g} to {high:+.3g}"
-    return f"<p class={side.split()[0]}>{text(words)}</p>"
+    words = f"{second.name} {THAN[side]} {first.name}: {gain:+.3g}, 95 % interval {low:+.3g} to {high:+.3g}"
+    return f"<p class={CSS[side]}>{text(words)}</p>"

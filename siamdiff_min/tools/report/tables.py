@@ -11,7 +11,7 @@ from typing import NamedTuple
 from scipy.stats import rankdata
 
 from ...files import printable, write_file, write_rows
-from ...training.summary import less_is_better, side
+from ...training.summary import THAN, less_is_better, side
 from ..evidence.wording import show, title_of
 from .comparison import NOTE, Row, compare, same_noise
 from .runs import RunFolder
@@ -66,7 +66,7 @@ def comparison_rows(runs: Sequence[RunFolder], measures: Sequence[str]) -> list[
         for row in compare(runs, measure):
             verdict = ""
             if row.gain_interval:
-                verdict = f"{side(measure, row.gain_interval, runs[0].results['direction'])} it"
+                verdict = f"{THAN[side(measure, row.gain_interval, runs[0].results['direction'])]} it"
             elif row.run != runs[0].name:
                 verdict = "not the same noise" if row.gain is None else "no interval"
             std = "" if row.std is None else show(measure, row.std)

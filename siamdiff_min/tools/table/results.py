@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,6 @@ from ..evidence import verdict, wording
 from ..evidence.bootstrap import difference_interval
 from ..evidence.conformal import within
 from .folds import Permuted
-from .task import properties_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,8 @@ def write_table_results(
     floor = next(iter(tested.values())).floor
     if floor:
         more["floor"] = beside_floor(task, found, more, floor)
+    decision = verdict.decide(task.options["metric"], found, more, more.get("floor", {}))
+    more["decision"] = asdict(decision)
     more |= {"best_epoch": epochs, "config": decisive(config, task), "made": made}
     return write_content(path, config, task, tested, found, more)
 
@@ -67,11 +68,9 @@ def judged(task: Task, tested: Mapping[int, TablePredictions]) -> tuple[Result, 
         return task.baseline_metrics(baseline, target, groups) | errors
 
     found = result_of(task, tested, baseline_on)
-    counts = {name: count for name, count in found.counts.items() if name != "correct" or not properties_of(task)}
     if any_seed.drawn_are == "sequences":
-        counts["sequences"] = len(set(any_seed.units))
-    found = replace(found, counts=counts)
-    if found.no_interval:
+        found.counts["sequences"] = len(set(any_seed.units))
+    if found.few:
         return found, {}
 
     # A test decides; if there is none, for a large table with folds, the draws.
@@ -114,8 +113,9 @@ def decisive(config: Namespace, task: Task) -> dict:
 def keep_verdict(path: Path, task: Task, results: Mapping, predictions: TablePredictions) -> None:
     """Add to the file of a model what is repeated beside its predictions; `results` are those of its table."""
     model = weights.read_weights(path, weights.MODEL)
-    model["verdict"] = wording.doubt(results)
-    model["advice"] = wording.advice(results)
+    decision = wording.verdict_of(results)
+    model["verdict"] = wording.doubt(decision)
+    model["advice"] = wording.advice(decision)
     if isinstance(task, Regression):
         model["within"] = within(predictions.target, predictions.prediction)
     weights.write_weights(path, weights.MODEL, model)
