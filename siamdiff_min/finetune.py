@@ -25,16 +25,15 @@ from .reading.store import open_store
 from .sets.labelled_set import SPLITS, LabelledData, remarks
 from .sets.samples import Samples
 from .sets.sets import SETS
-from .training import checkpoint, results, tuning
-from .training.config import FINETUNE, finetune_options, flag, for_seed, printed
+from .training import checkpoint, results, summary, tuning
+from .training.config import finetune_options, for_seed, printed
 from .training.ranks import Ranks, launch, world_size
 from .training.run import provenance, started_from
-from .training.summary import summary
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status, 128 + n after signal n."""
-    if task_of(argv) == "table":
+    if is_of_table(argv):
         return load_module(".tools.table.command").main(argv)
     config = finetune_options(argv, __doc__.splitlines()[0], world_size())
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
@@ -49,15 +48,15 @@ def main(argv: list[str] | None = None) -> int:
             return run_seeds(config, data, datasets, ranks)
 
 
-def task_of(argv: Sequence[str] | None) -> str | None:
-    """The task of a command line: what it says, or what the model does that it names."""
+def is_of_table(argv: Sequence[str] | None) -> bool:
+    """Whether a command line is of labels of the user's own, or names a model that has learned some."""
     parser = Parser(add_help=False, usage="%(prog)s [options]")
-    parser.add_argument("--task")
-    parser.add_argument("--eval-only")
+    for name in ("--task", "--labels", "--eval-only"):
+        parser.add_argument(name)
     given, _ = parser.parse_known_args(argv)
     if given.task is None and given.eval_only:
-        return weights.read_weights(given.eval_only, weights.MODEL)["task"]
-    return given.task
+        return weights.read_weights(given.eval_only, weights.MODEL)["task"] == "table"
+    return given.task == "table" or given.labels is not None
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
@@ -89,10 +88,10 @@ def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples
     if tested and ranks.rank == 0:
         path = Path(config.out) / "results.json"
         content = results.write_results(path, config, task, tested, epochs, made_with(config, ranks))
-        ranks.say(summary(content, path))
+        ranks.say(summary.summary(content, path))
     ranks.all_gather([])  # the others wait for it
     new = [predict.apply(of_seed, path, task, data, ranks, Path(best)) for path in config.predict or ()]
-    say_what_follows(config, best, new, ranks)
+    summary.say_what_follows(config, best, new, ranks)
     return 0
 
 
@@ -110,7 +109,7 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[LabelledData, dict[str, 
         check_classes(config, data.classes, tuple(model["labels"]))
     datasets = open_splits(config, data, needed, ranks)
     warnings = remarks(datasets)
-    say_of_data(config, data, datasets, warnings, ranks)
+    summary.say_of_data(config, data, datasets, warnings, ranks)
     return replace(data, notes=[*data.notes, *warnings]), datasets
 
 
@@ -158,7 +157,7 @@ def build_task(config: Namespace, data: LabelledData, datasets: dict[str, Sample
         task.fit(datasets["train"].targets(), config.size)
     task.known = tuning.known_of(task, datasets, "train")
 
-    say_of_task(config, task, "", ranks)
+    summary.say_of_task(config, task, "", ranks)
     return task.to(ranks.device)
 
 
@@ -168,42 +167,3 @@ def made_with(config: Namespace, ranks: Ranks) -> dict:
     if "{seed}" in (config.init_from or ""):
         made["started_from"] = {str(seed): started_from(for_seed(config, seed)) for seed in config.seeds}
     return made
-
-
-# ---- what the user is told -------------------------------------------------------------------------------------------
-
-
-def say_of_data(
-    config: Namespace, data: LabelledData, datasets: dict[str, Samples], warnings: Sequence[str], ranks: Ranks
-) -> None:
-    """Where data and labels come from, how many samples there are, what to know about them."""
-    ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
-    ranks.say(f"labels      {data.about}")
-    for note in data.notes:
-        ranks.say(f"            {note}")
-    samples = ", ".join(f"{split} {x.num_targets}" for split, x in datasets.items())
-    ranks.say(f"samples     {samples or 'not converted to a store yet'}")
-    for warning in warnings:
-        ranks.say(f"warning     {warning}")
-
-
-def say_of_task(config: Namespace, task: Task, vectors: str, ranks: Ranks) -> None:
-    """What is to be trained, and where it starts from; `vectors` in place of an encoder."""
-    trained = sum(p.numel() for p in task.parameters() if p.requires_grad)
-    training = "" if config.eval_only else f", {trained:,} parameters to train"
-    level = "" if vectors else f", {config.level} level"
-    ranks.say(f"task        {config.task}{level}, seed {config.seed}{training}")
-    start = config.eval_only or config.init_from or "scratch"
-    ranks.say(f"encoder     {vectors or f'{config.encoder}, size {config.size}, from {start}'}")
-
-
-def say_what_follows(config: Namespace, best: str, new: Sequence[Path], ranks: Ranks) -> None:
-    """Which pages and tables are older than the model now, and how to apply it."""
-    folder = Path(config.out)
-    before = {*folder.glob("report.html"), *folder.rglob("predicted-*.tsv")}
-    older = sorted(str(path) for path in before.difference(new))
-    if older and not config.eval_only:
-        ranks.say(f"warning     older than this model, make them anew: {', '.join(older)}")
-    if not new and config.task in FINETUNE["predict"].only:
-        plugin = f" {flag('plugin', config.plugin)}" if config.plugin else ""
-        ranks.say(f"new files   siamdiff finetune --eval-only {best} --predict STRUCTURES{plugin}")

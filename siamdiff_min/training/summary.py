@@ -1,10 +1,14 @@
-"""The content of a results.json in words and rows, as a finished run prints it."""
+"""What a run of fine-tuning says: of its data and its task, then its results.json in words and rows."""
 
 import math
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..downstream.metrics import LESS_IS_BETTER
+from ..downstream.tasks import Task
+from .config import FINETUNE, flag
+from .ranks import Ranks
 
 COLUMNS = {"mean": "mean", "std": "std", "interval": "95 % interval", "constant": "constant"}
 THAN = {  # the side of a difference, in words
@@ -14,6 +18,46 @@ THAN = {  # the side of a difference, in words
     "other": "other than",  # where nobody says which values are better
 }
 COUNTED = {"sequences": " of {} sequences or families", "positives": ", {} positive"}
+
+
+# ---- at its beginning -----------------------------------------------------------------------------------------------
+
+
+def say_of_data(config: Namespace, data, datasets: Mapping, warnings: Sequence[str], ranks: Ranks) -> None:
+    """Where data and labels come from, how many samples there are, what to know about them."""
+    ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
+    ranks.say(f"labels      {data.about}")
+    for note in data.notes:
+        ranks.say(f"            {note}")
+    samples = ", ".join(f"{split} {x.num_targets}" for split, x in datasets.items())
+    ranks.say(f"samples     {samples or 'not converted to a store yet'}")
+    for warning in warnings:
+        ranks.say(f"warning     {warning}")
+
+
+def say_of_task(config: Namespace, task: Task, vectors: str, ranks: Ranks) -> None:
+    """What is to be trained, and where it starts from; `vectors` in place of an encoder."""
+    trained = sum(p.numel() for p in task.parameters() if p.requires_grad)
+    training = "" if config.eval_only else f", {trained:,} parameters to train"
+    level = "" if vectors else f", {config.level} level"
+    ranks.say(f"task        {config.task}{level}, seed {config.seed}{training}")
+    start = config.eval_only or config.init_from or "scratch"
+    ranks.say(f"encoder     {vectors or f'{config.encoder}, size {config.size}, from {start}'}")
+
+
+# ---- at its end ----------------------------------------------------------------------------------------------------
+
+
+def say_what_follows(config: Namespace, best: str, new: Sequence[Path], ranks: Ranks) -> None:
+    """Which pages and tables are older than the model now, and how to apply it."""
+    folder = Path(config.out)
+    before = {*folder.glob("report.html"), *folder.rglob("predicted-*.tsv")}
+    older = sorted(str(path) for path in before.difference(new))
+    if older and not config.eval_only:
+        ranks.say(f"warning     older than this model, make them anew: {', '.join(older)}")
+    if not new and config.task in FINETUNE["predict"].only:
+        plugin = f" {flag('plugin', config.plugin)}" if config.plugin else ""
+        ranks.say(f"new files   siamdiff finetune --eval-only {best} --predict STRUCTURES{plugin}")
 
 
 def summary(results: Mapping, path: Path) -> str:

@@ -24,7 +24,7 @@ from ...reading.store import finished_store, open_store
 from ...sets.labelled_set import SPLITS, alpha_carbons_alone, remarks
 from ...sets.samples import Samples
 from ...sets.sets import SETS
-from ...training import checkpoint, results, tuning
+from ...training import checkpoint, results, summary, tuning
 from ...training.config import for_seed, printed
 from ...training.ranks import Ranks, launch, world_size
 from ..color import color_predictions
@@ -93,7 +93,7 @@ def run_seeds(config: Namespace, data: TableData, datasets: dict[str, Samples], 
     ranks.all_gather([])  # the others wait for it
     new = [apply(of_seed, path, task, data, ranks, Path(best)) for path in config.predict or ()]
     if not config.features:
-        finetune.say_what_follows(config, best, new, ranks)
+        summary.say_what_follows(config, best, new, ranks)
     return 0
 
 
@@ -112,7 +112,7 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Tabl
         check_labels(config, data, model)
     datasets = finetune.open_splits(config, data, needed, ranks)
     warnings = warnings_of(config, data, datasets, model)
-    finetune.say_of_data(config, data, datasets, warnings, ranks)
+    summary.say_of_data(config, data, datasets, warnings, ranks)
     return replace(data, options=options, notes=[*data.notes, *warnings]), datasets
 
 
@@ -161,7 +161,7 @@ def build_task(config: Namespace, data: TableData, datasets: dict[str, Samples],
             frozen.check_different(task, targets)
         task.fit(targets, config.size)
     task.known = tuning.known_of(task, datasets, learned)
-    finetune.say_of_task(config, task, config.features and f"none, vectors of {config.features}", ranks)
+    summary.say_of_task(config, task, config.features and f"none, vectors of {config.features}", ranks)
     return task.to(ranks.device)
 
 
