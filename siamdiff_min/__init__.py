@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # what `__getattr__` loads, for those who read types
     from .tools.mutants.ranking import Ranking, rank_mutants
     from .tools.random_encoder import random_encoder
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slowly, and a wrong command needs neither
     **dict.fromkeys(("ENCODERS", "GVPGNN", "ESMGearNet", "Encoder", "Encoding", "GearNet"), ".encoders"),
     **dict.fromkeys(("list_encoders", "load_encoder"), ".encoders.weights"),
