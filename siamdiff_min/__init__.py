@@ -26,7 +26,7 @@ from .files import (
 
 if TYPE_CHECKING:  # what `__getattr__` loads, for those who read types
     from .downstream.tasks import TASKS, Task
-    from .embedding import Embedder, Embedding
+    from .embedding import Embedding
     from .encoders import ENCODERS, GVPGNN, Encoder, Encoding, ESMGearNet, GearNet
     from .encoders.weights import list_encoders, load_encoder
     from .pretraining import OBJECTIVES, SCHEDULES, Schedule, SiamDiff
@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # what `__getattr__` loads, for those who read types
     from .reading.bundled import bundled
     from .reading.parse import read_structure
     from .reading.structure import Structure
+    from .tools.embed.embedder import Embedder
     from .tools.mutants.ranking import Ranking, rank_mutants
     from .tools.random_encoder import random_encoder
 
@@ -41,10 +42,11 @@ __version__ = "0.5.0"
 ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slowly, and a wrong command needs neither
     **dict.fromkeys(("ENCODERS", "GVPGNN", "ESMGearNet", "Encoder", "Encoding", "GearNet"), ".encoders"),
     **dict.fromkeys(("list_encoders", "load_encoder"), ".encoders.weights"),
-    **dict.fromkeys(("Embedder", "Embedding"), ".embedding"),
     **dict.fromkeys(("OBJECTIVES", "SCHEDULES", "Schedule", "SiamDiff"), ".pretraining"),
     **dict.fromkeys(("TASKS", "Task"), ".downstream.tasks"),
     **dict.fromkeys(("Ranking", "rank_mutants"), ".tools.mutants.ranking"),
+    "Embedder": ".tools.embed.embedder",
+    "Embedding": ".embedding",
     "bundled": ".reading.bundled",
     "random_encoder": ".tools.random_encoder",
     "read_structure": ".reading.parse",

@@ -1,33 +1,23 @@
-"""Embeddings: the representations of a user's own structures, on the CPU and in numpy.
+"""Embeddings: the representations of proteins in memory, in numpy.
 
-`Encoder.embed` calls `Embedder.embed`, and `siamdiff embed` calls `Embedder.embed_group` for thousands of structures.
-The representations of a structure do not depend on the other structures of a call, nor on their order.
+`encoder.embed` of a `Protein` needs no more. `tools/embed/embedder.py` adds files, folders and batches, and says what
+is missing in a structure. The representations of a structure do not depend on the other structures of a call.
 """
 
-import os
-import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from Bio.PDB.Entity import Entity
-from torch import nn
 
-from .files import ConfigError, StructureError, first_three
-from .machine import no_memory_left
+from .encoders.encoder import Encoder
+from .files import ConfigError, StructureError
 from .protein.check import check_protein
-from .protein.constants import ATOM_NAMES, BACKBONE, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
+from .protein.constants import ATOM_NAMES, ONE_LETTER
 from .protein.protein import Protein
-from .reading.parse import name_of, read_structure
-from .reading.repair import MAX_CA_STEP
-from .reading.sources import ARCHIVES, LOOKUP, NOT_A_STRUCTURE, Listing, find_structures, without_ending
 from .reading.structure import Structure
 
 INCLUDE = ("mean", "per_residue", "per_atom")
-SIDE_CHAIN = torch.tensor([len(RESIDUE_ATOMS[residue]) - len(BACKBONE) for residue in RESIDUES])  # atoms
-MAX_MISSING = 0.1  # of the side-chain atoms. The lowest cosine to the whole was 0.91 there, and 0.75 at 0.2
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,244 +31,97 @@ class Embedding:
     residue_number: np.ndarray  # (R,) int   by the author
     insertion_code: list[str]  # (R,)   "" without one
     sequence: str  # (R,)   one letter each
-    incomplete: str  # warning if much of the structure is missing, else empty
     per_atom: np.ndarray  # (N, d), or no rows; of the CA atoms at residue level
     atom_name: list[str]  # (N,)
     atom_residue: np.ndarray  # (N,) int   row of the atom's residue
     plddt: float | None  # mean pLDDT of a predicted structure, None for others, nan if that cannot be told
     residue_plddt: np.ndarray  # (R,) that of every residue, nan if it has none
+    incomplete: str = ""  # warning if much of the structure is missing; `siamdiff_min.Embedder` looks
 
     def __repr__(self) -> str:
         return f"Embedding({self.id!r}, R={len(self.sequence)}, d={len(self.mean)})"
 
 
-class Embedder:
-    """An encoder of `ENCODERS` ready for use: in evaluation mode, on `device`.
-
-    A batch has at most `batch_nodes` nodes (atoms, or residues at residue level), and memory grows with it; a larger
-    structure goes alone. By default a GPU takes 8,000, and on a CPU each structure goes alone, as a batch leaves the
-    cache. `amp` "bf16" is autocast to bfloat16. For atoms call `encoder(protein).node`: the layers side by side,
-    `encoder.layer_dims` wide.
-    """
-
-    def __init__(self, encoder: nn.Module, device="cpu", batch_nodes: int | None = None, amp: str = "off"):
-        self.encoder = encoder.to(device).eval()
-        self.device = torch.device(device)
-        self.amp = amp
-        self.batch_nodes = batch_nodes or (1 if self.device.type == "cpu" else 8000)
-
-    def embed(
-        self, *inputs, include: Sequence[str] = INCLUDE[:2], errors: str = "raise"
-    ) -> Embedding | list[Embedding] | None:
-        """Embed the inputs: paths of files, folders or archives, open files, proteins, structures, objects of
-        Biopython, and lists of all these.
-
-        One gives one embedding, many give a list in order; a folder, an archive, a list and a batch are many. `include`
-        names the vectors to fill in: `mean`, `per_residue`, `per_atom`. Raises StructureError for a structure that
-        cannot be read or embedded. With errors="skip" it is left out, with a warning. A warning counts the structure
-        files in folders and archives that are not read, such as a second file of one structure.
-        """
-        if errors not in ("raise", "skip"):
-            raise ConfigError(f"errors is 'raise' or 'skip', not {errors!r}")
-        if unknown := set(include) - set(INCLUDE):
-            raise ConfigError(f"include has {', '.join(sorted(unknown))}, which is none of {', '.join(INCLUDE)}")
-        skipped = []  # (file, reason)
-        failed = []
-
-        def passed(result) -> bool:
-            if isinstance(result, StructureError):
-                if errors == "raise":
-                    raise result
-                failed.append(result)
-            return not isinstance(result, StructureError)
-
-        named = []
-        for i, (name, structure) in enumerate(structures_in(inputs, skipped)):
-            if name is None and isinstance(structure, Structure):  # from memory: files were checked when they were read
-                name = str(i)
-                checked = tried(check_protein, i, structure.protein, structure.chain_names)
-                if isinstance(checked, StructureError):
-                    structure = checked
-            if passed(structure):
-                named.append((name, structure))
-        results = [embedding for embedding in self.embed_group(named, include) if passed(embedding)]
-        for reason in (*failed, *count_reasons(skipped)):
-            warnings.warn(f"left out: {reason}", stacklevel=3)  # where `encoder.embed` is called
-        return results if len(inputs) != 1 or is_many(inputs[0]) else next(iter(results), None)
-
-    def embed_group(
-        self, structures: list[tuple[str, Structure]], include: Sequence[str]
-    ) -> list[Embedding | StructureError]:
-        """The embedding of each (id, structure). They are computed in batches of similar size, the largest ones first.
-
-        If a structure has no nodes of this level, coordinates or representations that are not finite, or if the memory
-        is too small for it alone, its embedding is a StructureError.
-        """
-        views = [tried(self._view, name, structure.protein) for name, structure in structures]
-        found = [*views]
-        batches = []
-        room = 0
-        usable = [i for i, view in enumerate(views) if isinstance(view, Protein)]
-        for i in sorted(usable, key=lambda i: -views[i].num_atoms):
-            if views[i].num_atoms > room:
-                batches.append([])
-                room = self.batch_nodes
-            batches[-1].append(i)
-            room -= views[i].num_atoms
-        while batches:
-            batch = batches.pop(0)
-            try:
-                with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, self.amp == "bf16"):
-                    encoding = self.encoder(Protein.pack([views[i] for i in batch]).to(self.device))
-            except (RuntimeError, MemoryError) as error:
-                if not no_memory_left(error):
-                    raise
-                if len(batch) > 1:
-                    batches[:0] = batch[: len(batch) // 2], batch[len(batch) // 2 :]
-                else:
-                    size = f"{views[batch[0]].num_residues} residues"
-                    found[batch[0]] = StructureError(structures[batch[0]][0], "no memory left for it", size)
-                continue
-            residues = encoding.residue.float().cpu().split([views[i].num_residues for i in batch])
-            atoms = [torch.zeros(0, self.encoder.out_dim)] * len(batch)
-            if "per_atom" in include:
-                atoms = encoding.node.float().cpu().split([views[i].num_atoms for i in batch])
-            for i, vectors, nodes in zip(batch, residues, atoms):
-                name, structure = structures[i]
-                view = views[i]
-                no_plddt = np.full(view.num_residues, np.nan)
-                found[i] = Embedding(
-                    id=name,
-                    mean=vectors.mean(0).numpy(),
-                    per_residue=(vectors if "per_residue" in include else vectors[:0]).clone().numpy(),
-                    chain=[structure.chain_names[c] for c in view.chain.tolist()],
-                    residue_number=view.residue_number.clone().numpy(),
-                    insertion_code=[chr(c).strip() for c in view.insertion_code.tolist()],
-                    sequence="".join(ONE_LETTER[t] for t in view.residue_type.tolist()),
-                    incomplete=incomplete(structure, atoms=self.encoder.builder.level == "atom"),
-                    per_atom=nodes.clone().numpy(),
-                    atom_name=[ATOM_NAMES[name] for name in view.atom_name.tolist()],
-                    atom_residue=view.atom_residue.clone().numpy(),
-                    plddt=structure.plddt,
-                    residue_plddt=no_plddt if structure.residue_plddt is None else structure.residue_plddt,
-                )
-                if not np.isfinite(found[i].mean).all():
-                    found[i] = StructureError(name, "no finite representation", "numbers overflow in this encoder")
-        return found
-
-    def _view(self, name: str, protein: Protein) -> Protein:
-        """The nodes of this level. Raises StructureError: in a batch a coordinate of nan would spoil the others."""
-        if not protein.num_residues:
-            raise StructureError(name, "no residue in it")
-        try:
-            view = self.encoder.builder.select_nodes(protein)
-        except ValueError as error:
-            raise StructureError(name, str(error)) from error
-        return view
-
-
-def structures_in(source, skipped: list[tuple[str, str]]) -> Iterator[tuple[str | None, Structure | StructureError]]:
-    """Every structure in what `embed` takes, or why it cannot be read, with its name if it has any.
-
-    (File, reason) of what is not read of folders and archives is added to `skipped`.
-    """
-    if isinstance(source, Structure):
-        yield None, source
-    elif isinstance(source, Protein):
-        for protein in source.to("cpu").unpack():
-            names = map(str, range(1 + int(protein.chain.max()) if protein.num_residues else 0))
-            yield None, Structure(protein, tuple(names), Counter())
-    elif isinstance(source, (str, os.PathLike)):
-        listing = tried(find_structures, source)
-        if isinstance(listing, StructureError) or not listing.sources:
-            yield None, listing if isinstance(listing, StructureError) else nothing_in(source, listing)
-        else:
-            skipped += [row for row in listing.skipped if row[1] != NOT_A_STRUCTURE]
-            yield from ((file.name, tried(file.read)) for file in listing.sources)
-    elif isinstance(source, Entity) or hasattr(source, "read"):
-        yield id_of(source), tried(read_structure, source)
-    elif isinstance(source, Iterable):
-        for item in source:
-            yield from structures_in(item, skipped)
-    else:
-        accepted = "paths, open files, proteins, structures, objects of Biopython, and lists of them"
-        raise ConfigError(f"embed takes {accepted}; it was given {type(source).__name__}")
-
-
-def id_of(source) -> str | None:
-    """The ids of an object of Biopython, or the name of an open file without its ending, as from a path; else None."""
-    if isinstance(source, Entity):
-        return name_of(source)
-    name = os.path.basename(source.name) if isinstance(getattr(source, "name", None), str) else None
-    return name and without_ending(name)
-
-
-def is_many(source) -> bool:
-    """Whether this input may hold several structures."""
-    if isinstance(source, (str, os.PathLike)):
-        return os.path.isdir(source) or os.fspath(source).endswith(ARCHIVES) or os.path.isfile(f"{source}{LOOKUP}")
-    if isinstance(source, Protein):
-        return source.num_proteins != 1
-    return not (isinstance(source, (Structure, Entity)) or hasattr(source, "read"))
-
-
-def tried(read: Callable, *arguments):
-    """What `read` returns, or the StructureError that it raises."""
+def embed(encoder: Encoder, *structures, batch_nodes: int | None = None, **options):
+    """What `encoder.embed` returns: by `siamdiff_min.Embedder`, or without tools/ by `embed_proteins`."""
     try:
-        return read(*arguments)
-    except StructureError as error:
-        return error
+        from . import Embedder
+    except ImportError:
+        return embed_proteins(encoder, *structures, **options)
+    return Embedder(encoder, encoder.device, batch_nodes).embed(*structures, **options)
 
 
-def incomplete(structure: Structure, atoms: bool) -> str:
-    """What is missing or out of order in a structure and changes its vectors, or "". `atoms`: at atom level."""
-    protein = structure.protein
-    warning = []
-    expected = int(SIDE_CHAIN[protein.residue_type].sum())
-    side_chain = (protein.atom_name >= len(BACKBONE)) & (protein.atom_name != ATOM_NAMES.index("OXT"))
-    missing = 1 - int(side_chain.sum()) / max(expected, 1)
-    if atoms and expected and missing > MAX_MISSING:
-        warning.append(f"{missing:.0%} of the side-chain atoms are missing, so use --checkpoint siamdiff-residue")
-    lost = ("residues", "amino acids")  # not waters, ligands, hydrogens, alternatives
-    left_out = {reason: count for reason, count in structure.dropped.items() if reason.startswith(lost)}
-    if left_out:
-        warning.append("left out: " + ", ".join(f"{reason} {count}" for reason, count in sorted(left_out.items())))
-    torn = torn_by_order(protein)
-    if torn:
-        warning.append(f"residues out of order: the file's order, which counts, tears {torn} bonds")
-    return "; ".join(warning)
+def embed_proteins(
+    encoder: Encoder, *proteins: Protein, include: Sequence[str] = INCLUDE[:2]
+) -> Embedding | list[Embedding]:
+    """One protein gives one embedding; several, or a batch, give a list in order. The encoder is in evaluation mode.
 
-
-def torn_by_order(protein: Protein) -> int:
-    """How many bonds between residues the order by number has and the order of the file has not.
-
-    None of 2,686 real files has one, whatever their numbers.
+    Raises StructureError for a protein that cannot be embedded, ConfigError for what is no `Protein`.
     """
-    alpha = protein.alpha_carbons()
-    by_number = np.lexsort((alpha.insertion_code, alpha.residue_number, alpha.chain))
-    in_file = np.arange(len(by_number))
-    if np.array_equal(by_number, in_file):
-        return 0
-
-    def bonds(order: np.ndarray) -> int:
-        pos = alpha.pos[order]
-        chain = alpha.chain[order]
-        near = (pos[1:] - pos[:-1]).norm(dim=1) < MAX_CA_STEP
-        return int((near & (chain[1:] == chain[:-1])).sum())
-
-    return max(0, bonds(by_number) - bonds(in_file))
-
-
-def count_reasons(skipped: Sequence[tuple[str, str]]) -> list[str]:
-    """For every reason a line with its number of files, and the names of the first three."""
-    names_of = {}
-    for file, reason in skipped:
-        names_of.setdefault(reason, []).append(os.path.basename(file))
-    return [f"{reason} {len(names)} ({first_three(names)})" for reason, names in sorted(names_of.items())]
+    results = []
+    for given in proteins:
+        if not isinstance(given, Protein):
+            raise ConfigError(f"without siamdiff_min/tools embed takes proteins alone, not {type(given).__name__}")
+        for protein in given.to("cpu").unpack():
+            name = str(len(results))
+            structure = in_memory(protein)
+            check_protein(name, protein, structure.chain_names)
+            view = nodes_of(encoder, name, protein)
+            results += embed_batch(encoder, [(name, structure, view)], include)
+    alone = len(proteins) == 1 and proteins[0].num_proteins == 1
+    return results[0] if alone else results
 
 
-def nothing_in(path, listing: Listing) -> StructureError:
-    """An error that says why a path holds no structure: a file of another kind, or a folder or archive without any."""
-    if len(listing.skipped) == 1 and not os.path.isdir(path):
-        return StructureError(path, listing.skipped[0][1])
-    return StructureError(path, "no structure in it", ", ".join(sorted({reason for _, reason in listing.skipped})))
+def in_memory(protein: Protein) -> Structure:
+    """A protein whose chains are called by their numbers."""
+    count = 1 + int(protein.chain.max()) if protein.num_residues else 0
+    return Structure(protein, tuple(map(str, range(count))))
+
+
+def nodes_of(encoder: Encoder, name: str, protein: Protein) -> Protein:
+    """The nodes of the encoder's level. Raises StructureError: in a batch a coordinate of nan would spoil the others.
+
+    Float64 weights get float64 coordinates.
+    """
+    if not protein.num_residues:
+        raise StructureError(name, "no residue in it")
+    try:
+        view = encoder.builder.select_nodes(protein)
+    except ValueError as error:
+        raise StructureError(name, str(error)) from error
+    weights = next(encoder.parameters()).dtype
+    return replace(view, pos=view.pos.to(torch.promote_types(weights, torch.float32)))
+
+
+def embed_batch(
+    encoder: Encoder, batch: Sequence[tuple[str, Structure, Protein]], include: Sequence[str], amp: str = "off"
+) -> list[Embedding]:
+    """The embedding of each (id, structure, `nodes_of` it), computed at once where the encoder is.
+
+    `amp` "bf16" is autocast to bfloat16. Vectors that overflow are not finite.
+    """
+    packed = Protein.pack([view for _, _, view in batch]).to(encoder.device)
+    with torch.inference_mode(), torch.autocast(encoder.device.type, torch.bfloat16, amp == "bf16"):
+        encoding = encoder(packed)
+    residues = encoding.residue.float().cpu().split([view.num_residues for _, _, view in batch])
+    atoms = encoding.node.float().cpu().split([view.num_atoms for _, _, view in batch])
+
+    results = []
+    for (name, structure, view), vectors, nodes in zip(batch, residues, atoms):
+        no_plddt = np.full(view.num_residues, np.nan)
+        embedding = Embedding(
+            id=name,
+            mean=vectors.mean(0).numpy(),
+            per_residue=(vectors if "per_residue" in include else vectors[:0]).clone().numpy(),
+            chain=[structure.chain_names[c] for c in view.chain.tolist()],
+            residue_number=view.residue_number.clone().numpy(),
+            insertion_code=[chr(c).strip() for c in view.insertion_code.tolist()],
+            sequence="".join(ONE_LETTER[t] for t in view.residue_type.tolist()),
+            per_atom=(nodes if "per_atom" in include else nodes[:0]).clone().numpy(),
+            atom_name=[ATOM_NAMES[atom] for atom in view.atom_name.tolist()],
+            atom_residue=view.atom_residue.clone().numpy(),
+            plddt=structure.plddt,
+            residue_plddt=no_plddt if structure.residue_plddt is None else structure.residue_plddt,
+        )
+        results.append(embedding)
+    return results

@@ -33,12 +33,12 @@ class Encoder(nn.Module):
         return next(self.parameters()).device
 
     def embed(self, *structures, batch_nodes: int | None = None, **options):
-        """Embeddings of structures, in evaluation mode: see `siamdiff_min.Embedder`."""
-        from .. import Embedder  # by the face of the package: it is a tool that reads files, and nothing here knows it
+        """Embeddings of structures, in evaluation mode: see `siamdiff_min.Embedder`; without tools/, of proteins."""
+        from .. import embedding  # one name leads out of this folder: it reads files, and nothing else here knows it
 
         modes = [(module, module.training) for module in self.modules()]  # a frozen batch norm stays as it is
         try:
-            return Embedder(self, self.device, batch_nodes).embed(*structures, **options)
+            return embedding.embed(self.eval(), *structures, batch_nodes=batch_nodes, **options)
         finally:
             for module, training in modes:
                 module.training = training

@@ -6,12 +6,12 @@ import tarfile
 import pytest
 from helpers import assert_equal
 
-from siamdiff_min.embedding import structures_in
 from siamdiff_min.files import StructureError
 from siamdiff_min.reading.bundled import bundle_path
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.sources import find_structures
 from siamdiff_min.reading.store import open_store
+from siamdiff_min.tools.embed.embedder import structures_in
 
 foldcomp = pytest.importorskip("foldcomp")
 NAMES = ("1A19_A", "1A2K_B", "19HC_A")

@@ -24,7 +24,6 @@ from Bio.PDB import MMCIFIO, PDBParser
 
 import siamdiff_min
 from siamdiff_min import cli, machine
-from siamdiff_min.embedding import incomplete
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.weights import save_encoder_file
 from siamdiff_min.files import ConfigError, StructureError, checksum, import_plugins
@@ -34,6 +33,7 @@ from siamdiff_min.reading.sources import Source, bundle_path
 from siamdiff_min.tools import color
 from siamdiff_min.tools.embed import command as embed
 from siamdiff_min.tools.embed.command import Embedder
+from siamdiff_min.tools.embed.embedder import incomplete
 
 
 @pytest.fixture(scope="module")

@@ -22,13 +22,14 @@ from pathlib import Path
 import numpy as np
 
 from ... import __version__
-from ...embedding import INCLUDE, Embedder, Embedding, count_reasons, nothing_in
+from ...embedding import INCLUDE, Embedding
 from ...encoders.weights import find_weights, load_encoder
 from ...files import Parser, SiamDiffError, StructureError, UnwantedError, checksum, import_plugins, printable
 from ...machine import choose_device, cores, identity, keep_few_plans, keep_freed_memory, progress
 from ...reading.pool import is_in_part, read_all, read_source
 from ...reading.sources import Source, structure_files
 from ...reading.structure import Structure
+from .embedder import Embedder, count_reasons, nothing_in
 from .vector_files import Kept, check_out, write_table
 
 GROUP = 128  # structures that a GPU sorts into batches
