@@ -1,6 +1,6 @@
-"""The answers that a study keeps: one file for every row, in a folder while it runs, in FOLDER.zip once it has ended.
+"""The answers that a study keeps: one file for every row, in a folder while it runs, in results.zip once it has ended.
 
-python -m benchmarks.kept FOLDER...  # pack them
+python -m benchmarks.kept studies/NAME/results  # pack them
 """
 
 import argparse
@@ -19,15 +19,20 @@ def zip_of(folder: Path) -> Path:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Name -> content of every file in a folder, or else in FOLDER.zip, by name."""
+    """Name -> content of every file in a folder, by name; if it is not there, of the zip above it.
+
+    `results/probe` is `probe/` in `results.zip`.
+    """
     if folder.is_dir():
         found = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    elif zip_of(folder).is_file():
-        with zipfile.ZipFile(zip_of(folder)) as archive:
-            found = {name: archive.read(name) for name in archive.namelist()}
-    else:
-        found = {}
-    return dict(sorted(found.items()))
+        return dict(sorted(found.items()))
+    for above in (folder, *folder.parents):
+        if above != Path(above.anchor) and zip_of(above).is_file():
+            start = "".join(f"{part}/" for part in folder.relative_to(above).parts)
+            with zipfile.ZipFile(zip_of(above)) as archive:
+                names = sorted(name for name in archive.namelist() if name.startswith(start))
+                return {name.removeprefix(start): archive.read(name) for name in names}
+    return {}
 
 
 def kept(*folders: Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
@@ -40,9 +45,9 @@ def kept(*folders: Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
-    """The rows of a table with tabs."""
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    """The rows of a table with tabs, which may be in a zip as `files` says."""
+    content = path.read_bytes() if path.is_file() else files(path.parent)[path.name]
+    return list(csv.DictReader(io.StringIO(content.decode(), newline=""), delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def pack(folder: Path) -> None:

@@ -4,7 +4,7 @@
 
 More than half of the paper's first stage has noise of 0.8 angstrom or more and hides most types. Features are read from
 clean structures with all types, so here the noise is log-normal around 0.1 angstrom, and 10 to 40 % are masked.
-studies/2026-11-benchmarks/records.md has what it gains.
+studies/2026-11-benchmarks/results.md has what it gains.
 """
 
 from dataclasses import dataclass

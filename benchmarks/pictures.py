@@ -1,19 +1,15 @@
 """The pictures of the pages: `python -m benchmarks.pictures [NAME...] [--out docs]`. Needs matplotlib."""
 
 import argparse
-import importlib
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
-from benchmarks.probe_report import FLOORS, PACKAGE, SCRATCH, Result, difference, mean_of, read_all
-from benchmarks.walkthrough import FIRST, HIDDEN, INK, PAPER, SECOND, bonds, draw_walkthrough, lines
+from benchmarks.probe_report import FLOORS, PACKAGE, SCRATCH, Result, difference, read_all
+from benchmarks.walkthrough import FIRST, INK, PAPER, SECOND, bonds, draw_walkthrough, lines
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.encoders.fast import Piecewise
 from siamdiff_min.pretraining import build_siamdiff
 from siamdiff_min.reading.sources import bundle_path, find_structures
 
@@ -103,51 +99,7 @@ def draw_algorithm(out: Path) -> None:
         figure.savefig(out, metadata={"Date": None})
 
 
-# ---- piecewise.png ---------------------------------------------------------------------------------------------------
-
-WIDTHS, SEED = (5, 3, 1), 28  # units of the two hidden layers, and the output; a seed with a few knots of each kind
-LONGEST = 5.0  # angstrom
-
-
-@torch.no_grad()
-def draw_piecewise(path: Path) -> None:
-    """The units of the second layer with the knots of the first one, and the output with the knots of both."""
-    from matplotlib.figure import Figure
-
-    torch.manual_seed(SEED)
-    first, second, third = (nn.Linear(a, b) for a, b in zip((1, *WIDTHS), WIDTHS))
-    low, high = torch.tensor(0.0), torch.tensor(LONGEST)
-    hidden = Piecewise.line(first).relu_linear(second.weight, second.bias, low, high)
-    whole = hidden.relu_linear(third.weight, third.bias, low, high)
-    crossing, _, unit, _ = hidden.crossings(low, high)
-    x = torch.linspace(0, LONGEST, 1201)
-    figure = Figure(figsize=(7.6, 4.6), facecolor=PAPER, layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True)
-    for axis in (above, below):
-        for knot in hidden.knot:
-            axis.axvline(knot, color=FIRST, linewidth=1, linestyle=":")
-        for knot in crossing:
-            axis.axvline(knot, color=SECOND, linewidth=1, linestyle=":")
-        axis.spines[["top", "right"]].set_visible(False)
-    above.axhline(0, color=INK, linewidth=0.8)
-    above.plot(x, hidden(x), color=HIDDEN, linewidth=1.6)
-    above.plot(hidden.knot, hidden(hidden.knot), "o", color=FIRST, markersize=4)
-    above.plot(crossing, hidden(crossing)[torch.arange(len(unit)), unit], "o", color=SECOND, markersize=6)
-    above.set_title(
-        "three units of the second layer: they bend where a unit of the first layer turns on or off (blue);\n"
-        "they turn on or off themselves where they cross 0 (orange)",
-        fontsize=9.5,
-        loc="left",
-    )
-    below.plot(x, third(second(first(x[:, None]).relu()).relu()), color=HIDDEN, linewidth=5, label="the three layers")
-    below.plot(x, whole(x), color=INK, linewidth=1.4, label=f"the table: {len(whole.knot) + 1} pieces")
-    below.legend(frameon=False, fontsize=9)
-    below.set_title("the output bends at these places, and is a straight line between them", fontsize=9.5, loc="left")
-    below.set_xlabel("length of an edge, Å")
-    figure.savefig(path, dpi=120, metadata={"Software": None})
-
-
-# ---- gains.png and scale.png -----------------------------------------------------------------------------------------
+# ---- gains.png -------------------------------------------------------------------------------------------------------
 
 NAMES = {  # as a reader of the paper knows them
     "siamdiff": "SiamDiff",
@@ -216,55 +168,12 @@ def draw_gains(path: Path) -> None:
     canvas.savefig(path, dpi=110, metadata={"Software": None})
 
 
-def draw_scale(path: Path) -> None:
-    """Mean skill (with its interval over families) and held-out sequence loss against the number of chains."""
-    from matplotlib.figure import Figure
-
-    study = importlib.import_module("studies.2026-11-scale.tables")
-    rows = read_all([study.RESULTS / "probe"])["atom", "small"]
-    losses = study.read_losses(study.RESULTS / "heldout.tsv")
-    canvas = Figure(figsize=(8.2, 3.4), layout="constrained", facecolor="white")
-    left, right = canvas.subplots(1, 2)
-    for shift, (method, colour) in zip((0.97, 1.03), (("diffpret", FIRST), ("siamdiff", SECOND))):
-        names = [name for name in study.ordered(rows) if re.fullmatch(rf"{method}-[^-]+", name) and name in losses]
-        x = np.array([study.CHAINS[name.split("-")[1]] for name in names]) * shift
-        draws = np.array([mean_of(rows[name], Result.skill) for name in names])
-        ends = np.quantile(draws[:, 1:], (0.025, 0.975), axis=1)
-        left.errorbar(x, draws[:, 0], abs(ends - draws[:, 0]), fmt="-", color=colour, capsize=3)
-        means = [np.mean([run[1] for run in losses[name].values()]) for name in names]
-        right.plot(x, means, "-", color=colour)
-        for at, name in zip(x, names):  # every run
-            left.plot([at] * len(rows[name]), [run.skill()[0] for run in rows[name].values()], "o", color=colour)
-            right.plot([at] * len(losses[name]), [run[1] for run in losses[name].values()], "o", color=colour)
-        left.plot([], [], "o-", color=colour, label=study.NAMES[method])
-    left.axhline(
-        mean_of(rows[SCRATCH], Result.skill)[0], color="#777777", linestyle="--", linewidth=1, label="random weights"
-    )
-    left.set_ylim(0.5, 0.66)
-    left.set_title("mean skill, 95 % over families", loc="left", fontsize=11, fontweight="bold")
-    right.set_ylim(2.5, 2.62)
-    right.set_title("held-out sequence loss", loc="left", fontsize=11, fontweight="bold")
-    for axes in (left, right):
-        axes.set_xscale("log")
-        axes.set_xlim(500, 7_000)
-        axes.set_xticks(list(study.CHAINS.values()), [f"{n:,}" for n in study.CHAINS.values()])
-        axes.minorticks_off()
-        axes.set_xlabel("chains of pre-training, equal steps")
-        axes.grid(axis="y", color="#dddddd")
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-    left.legend(frameon=False, fontsize=9, loc="lower right")
-    canvas.savefig(path, dpi=100, metadata={"Software": None})
-
-
 # ---- all of them -----------------------------------------------------------------------------------------------------
 
 
 PICTURES: dict[str, Callable[[Path], None]] = {
     "algorithm.svg": draw_algorithm,
-    "piecewise.png": draw_piecewise,
     "gains.png": draw_gains,
-    "scale.png": draw_scale,
     "walkthrough": lambda path: draw_walkthrough(path.parent),  # four of them
 }
 

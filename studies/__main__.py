@@ -3,7 +3,7 @@
     python -m studies [2026-11 2026-11-scale ...] [--sites SITES] [--sites315 SITES315] [--stability STABILITY]
 
 Two benchmarks need the sets of others, which may not be kept here: SITES and STABILITY are described in
-2026-11-benchmarks/README.md. Without them their tables are left out, and a line says so.
+2026-11-benchmarks/results.md. Without them their tables are left out, and a line says so.
 """
 
 import argparse
@@ -29,11 +29,11 @@ def of_2026_11(args: argparse.Namespace) -> Iterator[Part]:
     yield "study.md: the first study, further runs", lambda: tables.fine_tuned(tables.FURTHER)
     yield "study.md: second witness", lambda: tables.fine_tuned(tables.SECOND)
     yield "study.md: second witness, corrected", tables.corrected
-    yield "study.md, encoders.md: held-out losses", lambda: tables.losses(tables.RESULTS / "pretrain")
+    yield "study.md: held-out losses", lambda: tables.losses(tables.RESULTS / "pretrain")
     yield "study.md: held-out losses of the repeats", lambda: tables.losses(tables.RESULTS / "pretrain-again")
-    yield "conformers.md: minus simulated", lambda: probe_report.report([conformers], "conf-simulated")
-    yield "conformers.md: minus random weights", tables.conformers
-    yield "conformers.md: mobility", tables.mobility
+    yield "study.md: real conformers, minus simulated", lambda: probe_report.report([conformers], "conf-simulated")
+    yield "study.md: real conformers, minus random weights", tables.conformers
+    yield "study.md: mobility", tables.mobility
 
 
 def of_2026_11_benchmarks(args: argparse.Namespace) -> Iterator[Part]:

@@ -1,7 +1,7 @@
 """The tables of this study's page from its kept answers; `python -m studies 2026-11-mutants` prints them.
 
-`results/NAME.npz` has a row of scores for every draw, `results/s461.npz` the scores of every mutant of S461. Intervals
-are over 10,000 draws of proteins.
+In results.zip `draws/NAME.npz` has a row of scores for every draw, `draws/s461.npz` the scores of every mutant of S461.
+Intervals are over 10,000 draws of proteins.
 """
 
 from pathlib import Path
@@ -12,14 +12,14 @@ from benchmarks.kept import kept
 from benchmarks.mutant_power import COLUMNS as AGAIN_COLUMNS
 from siamdiff_min.downstream.metrics import spearman
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent / "results" / "draws"
 SIZES = (8, 24, 48, 96, 192)  # mutants that are measured
 COLUMNS = ["random", "size", "draw", "tested", "model", "floor", "ranking", "odds", "blosum", "error", "error_mean"]
 COLUMNS += ["covered", "width", "said_rho", "said_low", "said_floor", "said_ranking", "said_covered"]
 CHOSEN = ("1PGA", "1STN", "1BNI", "2LZM")
 ROWS = {"model": "the model", "floor": "types and burial", "ranking": "no measurements", "odds": "log-odds alone"}
 ROWS |= {"blosum": "BLOSUM62"}
-AGAIN = Path(__file__).parent / "verdict"  # the draws again, with the verdict of 28 November
+AGAIN = RESULTS.with_name("verdict")  # the draws again, with the verdict of 28 November
 
 
 def read() -> dict[str, np.ndarray]:

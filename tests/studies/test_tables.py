@@ -58,7 +58,7 @@ def test_the_study_of_november():
     page = rows_of(between("2026-11/study.md", "| | RES, accuracy | PIP", "Empty cells were not run."))
     assert not missing(page, first, METHODS | OTHERS | {"torsional": "torsional"})
     names = {kind: f"conf-{kind}" for kind in ("simulated", "models", "both")} | {"random weights": "scratch"}
-    page = rows_of(between("2026-11/conformers.md", "## What came out", "| difference"))
+    page = rows_of(between("2026-11/study.md", "# Real conformers", "| difference"))
     found = rows_of("\n".join([*tables.conformers(), *tables.mobility()]))
     found["scratch"] |= found[tables.RANDOM]
     assert not missing(page, found, names) and len(page["models"]) > 12
