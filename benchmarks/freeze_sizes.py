@@ -21,6 +21,11 @@ The plan, written before the numbers:
   vectors, without what length and composition explain of it, and as much noise. Said as often as can be.
 * 80 tables are dealt out, the real one among them; the command deals 400. The measures are the package's.
 * For one split the head is the package's. For folds it is the ridge regression that the test makes again.
+
+Came out in November 2026: 1.9 % were called better and 2.0 % worse, over 19 kinds of tables and all measures. 11 of
+124 shares were above 3.5 %, where chance alone gives 10; none of these was again on 1,600 other tables (3.2 % at most).
+Power, if half of a label's variance is in the vectors: 60 structures in folds are better by rho in 30 % of tables, by
+rmse in 9 %; 150 in 99 and 64 %. An interval is over draws of structures, so it may hold the baseline all the same.
 """
 
 import argparse

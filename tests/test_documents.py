@@ -41,14 +41,15 @@ from siamdiff_min.tools import color
 from siamdiff_min.training.config import FINETUNE, PRETRAIN, flag
 
 ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "studies").rglob("*.md")]
 PAGES += [ROOT / folder / "README.md" for folder in ("findings", "siamdiff_min/reading/bundle", "tests/golden")]
+PAGES += [EXAMPLES / "libraries.md", ROOT / "benchmarks" / "speed.md"]
 PAST = {"CHANGELOG.md", "tried.md", "plan.md"}  # they name what is no more, or not yet
 ENDED = {"2026-11", "2026-11-benchmarks", "2026-11-scale"}  # studies, whose pages name commands as they were run
 CURRENT = [page for page in PAGES if page.name not in PAST and not ENDED & {*page.parts}]
 TEXT = (ROOT / "docs" / "extending.md").read_text()
 README = (ROOT / "README.md").read_text()
-EXAMPLES = ROOT / "examples"
 BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TEXT, flags=re.M | re.S)
 COMMANDS = [line for block in BLOCKS for line in block.splitlines() if "--plugin" in line]
 
@@ -241,7 +242,9 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 RECIPES = dict(
     re.findall(
-        r"<!-- run: (\w+\.py) -->\n```python\n(.*?)^```$", (ROOT / "docs" / "python.md").read_text(), flags=re.M | re.S
+        r"<!-- run: (\w+\.py) -->\n```python\n(.*?)^```$",
+        (ROOT / "docs" / "python.md").read_text() + (EXAMPLES / "libraries.md").read_text(),
+        flags=re.M | re.S,
     )
 )
 
