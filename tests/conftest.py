@@ -31,18 +31,24 @@ ENZYMES = ("1.1.1.-", "2.7.11.1", "3.4.21.5")
 def pytest_collection_modifyitems(items):
     """Of a parametrised test that is marked `repeats`, the default run keeps the first case; the others are `full`.
 
-    The default run has the fast form of the formulas, `full` the plain one: tests of scores, sums and steps compare
-    the two in every run. A case whose fast form is `full` has a plain one that is `soak`.
+    Of one that is marked `covers` it keeps each case with a value that none before it had, so every value of every
+    parameter is met once. The default run has the fast form of the formulas, `full` the plain one: tests of scores,
+    sums and steps compare the two in every run. A case whose fast form is `full` has a plain one that is `soak`.
     """
-    seen = set()
+    seen = set()  # tests, and (test, parameter, value)
     for item in items:
+        test = item.path, item.originalname
         if getattr(item, "callspec", None) and item.callspec.params.get("kernel_form") == "plain":
             item.add_marker(pytest.mark.soak if item.get_closest_marker("full") else pytest.mark.full)
         elif item.get_closest_marker("repeats") and not item.get_closest_marker("soak"):
-            test = item.path, item.originalname
             if test in seen:
                 item.add_marker(pytest.mark.full)
             seen.add(test)
+        elif item.get_closest_marker("covers"):
+            values = {(test, name, repr(value)) for name, value in item.callspec.params.items()}
+            if values <= seen:
+                item.add_marker(pytest.mark.full)
+            seen |= values
 
 
 class Golden(dict):

@@ -163,6 +163,7 @@ CASES = [
 ]
 
 
+@pytest.mark.covers
 @pytest.mark.usefixtures("kernel_form")
 @pytest.mark.parametrize(("dtype", "method", "level", "stage"), CASES)
 def test_loss_and_gradients_are_those_of_the_package(dtype, method, level, stage, near_zero_relus):

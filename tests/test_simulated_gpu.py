@@ -41,7 +41,7 @@ SOME = "diffpret", "angle", "multiview", "score-matching", "torsional", "ec", "m
 
 
 def marks(name: str, encoder: tuple[str, str]) -> list:
-    if name == "siamdiff" or (encoder == ENCODED[0] and name in ("angle", "multiview", "score-matching", "msp", "psr")):
+    if name == "siamdiff" or (encoder == ENCODED[0] and name in ("angle", "multiview", "psr")):
         return []
     return [pytest.mark.full if name in SOME or encoder == ENCODED[0] else pytest.mark.soak]
 

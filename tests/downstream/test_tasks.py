@@ -211,6 +211,7 @@ def features(width: int) -> tuple[np.ndarray, np.ndarray]:
     return x, (x - x.mean(0))[:, 1:4].sum(1) / 30 + RANDOM.normal(size=80) * 0.1
 
 
+@pytest.mark.covers
 @pytest.mark.parametrize("width", [6, 300])
 @pytest.mark.parametrize("kind", linear.LOSSES)
 def test_the_head_is_that_of_scikit_learn(kind, width):

@@ -34,6 +34,7 @@ def saved(name: str, level: str, preset: str, path, monkeypatch):
     return encoder
 
 
+@pytest.mark.covers
 @pytest.mark.parametrize(
     "name, level", [("gearnet", "residue"), ("gearnet", "atom"), ("gvp", "atom"), ("esm-gearnet", "residue")]
 )

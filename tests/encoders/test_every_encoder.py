@@ -46,6 +46,7 @@ def test_packing_equals_encoding_singly(name, level):
         assert relative_error(getattr(together, x), torch.cat([getattr(e, x) for e in apart]).detach()) < 1e-12
 
 
+@pytest.mark.covers
 @pytest.mark.parametrize("preset", ["paper", "official"])
 @every_encoder
 def test_the_type_of_a_masked_residue_changes_nothing(name, level, preset):
@@ -108,6 +109,7 @@ def without_gradient(module: torch.nn.Module) -> list[str]:
     return [n for n, p in module.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
 
 
+@pytest.mark.covers
 @pytest.mark.parametrize("name, level", [*CASES[:2], *(pytest.param(*x, marks=pytest.mark.full) for x in CASES[2:])])
 @pytest.mark.parametrize("method", [x for x in OBJECTIVES if x not in ("residue-type+distance", "residue-type+angle")])
 def test_pre_training_reaches_every_weight_under_bf16_too(method, name, level):

@@ -40,6 +40,7 @@ def test_in_training_everything_comes_from_one_generator():
     assert stream(g, "t") is stream(g, "mask") is g
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("stage", [1, 2])
 def test_every_protein_sees_small_and_large_noise(stage):
     """Draw k of n has its t in the k-th of n parts, and over many proteins every t is as likely as any other."""

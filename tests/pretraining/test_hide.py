@@ -42,6 +42,7 @@ def build(name: str, level: str, preset: str):
     return OBJECTIVES[name](ENCODERS["gearnet"](level, "tiny", preset), level, preset).eval()
 
 
+@pytest.mark.covers
 @pytest.mark.parametrize("preset", ["paper", "official"])
 @pytest.mark.parametrize("level", ["atom", "residue"])
 @pytest.mark.parametrize("name", TYPES)
@@ -165,6 +166,7 @@ CASES = [
 ]
 
 
+@pytest.mark.covers
 @pytest.mark.parametrize("method, level, encoder", CASES)
 def test_every_method_trains_on_it(method, level, encoder):
     torch.manual_seed(0)

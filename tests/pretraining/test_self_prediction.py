@@ -49,6 +49,7 @@ def build(name: str, level: str, encoder: str = "gearnet", preset: str = "paper"
     return OBJECTIVES[name](ENCODERS[encoder](level, "tiny", preset), level, preset).double()
 
 
+@pytest.mark.covers
 @pytest.mark.parametrize(
     "name, level", [pytest.param(*case, marks=[pytest.mark.full] * (case[1] == "atom")) for case in CASES]
 )
@@ -151,6 +152,7 @@ def test_nothing_to_predict_costs_nothing(name):
     assert means([logs], Ranks(torch.device("cpu"))) == {}
 
 
+@pytest.mark.covers
 @pytest.mark.parametrize("official", [False, True])
 @pytest.mark.parametrize("kind", GEOMETRY)
 @pytest.mark.parametrize("level", ["atom", "residue"])
@@ -222,6 +224,7 @@ def test_combinations_are_sums_over_one_pass():
     assert loss.item() == pytest.approx(values["residue_type_loss"] + values["angle_loss"], rel=1e-6)
 
 
+@pytest.mark.covers
 @pytest.mark.parametrize("level", ["atom", "residue"])
 @pytest.mark.parametrize("kind", GEOMETRY)
 def test_combinations_measure_the_atoms_that_are_left(level, kind):

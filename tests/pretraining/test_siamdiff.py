@@ -164,6 +164,7 @@ def released_loss(objective: SiamDiff, views: list[Protein], t, chosen, noise, a
     return gamma * structure + (1 - gamma) * sequence
 
 
+@pytest.mark.repeats
 @pytest.mark.usefixtures("kernel_form")
 @pytest.mark.parametrize("variant", ["siamdiff_s1", pytest.param("diffpret_s1", marks=pytest.mark.full)])
 @pytest.mark.parametrize("level", LEVELS)
@@ -259,6 +260,7 @@ def batch() -> Protein:
     return Protein.pack([real_protein("1LCD_A").crop(5, 24), real_protein("2BEG").crop(16, 20)])
 
 
+@pytest.mark.covers
 @pytest.mark.parametrize("ablation", ABLATIONS)
 @pytest.mark.parametrize(
     "level, preset", [("residue", "paper"), pytest.param("atom", "official", marks=pytest.mark.full)]
@@ -344,6 +346,7 @@ def test_training_lowers_both_losses_on_one_batch(level, method):
     assert (end < 0.9 * start).all(), (start, end)
 
 
+@pytest.mark.covers
 @pytest.mark.parametrize("method", STAGED)
 @pytest.mark.parametrize("level", LEVELS)
 def test_loss_is_invariant_and_predicted_noise_equivariant(level, method, monkeypatch):

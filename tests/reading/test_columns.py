@@ -57,12 +57,13 @@ def as_row(r: dict, form) -> Row:
     return Row(*of_residue, r["name"], r["alt"], r["occ"], xyz, r["element"], r["het"], marks)
 
 
+@pytest.mark.parametrize("files", [150, pytest.param(600, marks=pytest.mark.full)])
 @pytest.mark.parametrize("form", [as_pdb, as_mmcif])
-def test_columns_give_what_rows_give(form, monkeypatch):
-    """Atoms, their order, chains, counts in their order, and refusals of 600 odd files, whatever their geometry."""
+def test_columns_give_what_rows_give(form, files, monkeypatch):
+    """Atoms, their order, chains, counts in their order, and refusals of odd files, whatever their geometry."""
     monkeypatch.setattr(policy, "check_protein", lambda *_: None)
     read, refused = 0, 0
-    for seed in range(600):
+    for seed in range(files):
         rng = random.Random(seed)
         rows = odd_file(rng)
         chain = rng.choice([None, None, None, "A"])
@@ -88,7 +89,7 @@ def test_columns_give_what_rows_give(form, monkeypatch):
         assert found.protein.atom_name.tolist() == [atom for atoms in residues for atom in atoms]
         xyz = [row.xyz for atoms in residues for row in atoms.values()]
         assert torch.equal(found.protein.pos, torch.tensor(xyz, dtype=torch.float64).float())
-    assert read > 300 and refused > 20
+    assert read > files / 2 and refused > files / 30
 
 
 def test_decimals_are_python_s_to_the_last_bit():

@@ -100,6 +100,7 @@ def test_msp_keeps_what_is_near_to_any_of_several_mutated_residues(tmp_path):
     assert found.residue_number.tolist() == wild.protein.residue_number[sorted(nearest)].tolist()
 
 
+@pytest.mark.covers
 @pytest.mark.parametrize("name", ["GLY", "TRP", "ALA"])
 @pytest.mark.parametrize("preset", ["paper", "official"])
 def test_res_shows_no_bit_of_the_type(tmp_path, name, preset):

@@ -64,6 +64,7 @@ def test_the_study_of_november():
     assert not missing(page, found, names) and len(page["models"]) > 12
 
 
+@pytest.mark.full
 def test_the_study_of_scale():
     """The curve, residue types and nearest neighbours; and one gap added up here."""
     tables = importlib.import_module("studies.2026-11-scale.tables")

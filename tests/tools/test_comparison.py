@@ -55,6 +55,7 @@ def made(name: str, values: np.ndarray) -> RunFolder:
 # ---- intervals -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("of_seeds", [0.0, 0.1, 0.5, 2.0])
 def test_intervals_cover_the_truth(of_seeds):
     """95 % of 1,500, whichever of the two sources is the larger one.

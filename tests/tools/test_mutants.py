@@ -320,6 +320,7 @@ def test_the_wild_type_is_not_taken_for_the_mean_of_its_mutants():
     assert np.abs(value - 4).max() < 1 and (np.abs(value - 4) < half_width).all()
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("told", ["given", "measured", "doubles"])
 def test_intervals_of_double_mutants_hold_85_to_95_percent(told):
     """Effects are drawn from the prior and add up, about 2 standard deviations below the wild type."""

@@ -9,6 +9,7 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("level", ["atom", "residue"])
 def test_the_statistics_of_batch_norm_are_measured(level):
     """On another protein the input of every batch norm has about the mean and variance that it divides by."""

@@ -135,6 +135,7 @@ def test_a_run_that_is_not_finished_says_so_in_big_letters(tmp_path):
 # ---- fine-tuning -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     "task", [pytest.param(x, marks=pytest.mark.full if x in ("table", "msp") else ()) for x in SCORES]
 )

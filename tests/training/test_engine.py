@@ -625,6 +625,7 @@ def test_a_line_averages_the_last_steps_of_its_stage(tmp_path, losses):
         assert loss == pytest.approx(np.mean(losses[begin:step]), rel=1e-6), step
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("stop", [9, 10, 20, 23])
 def test_a_resumed_run_has_the_weights_and_the_lines_of_the_uninterrupted_one(stop, tmp_path, reference):
     """Besides them it has the line that was written when it stopped. The next one is over fewer steps."""

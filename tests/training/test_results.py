@@ -70,13 +70,13 @@ def test_accuracies_are_counted_and_the_commonest_class_is_the_constant(tmp_path
 
 
 @pytest.mark.parametrize("task", ["pip", "msp"])
-def test_a_constant_of_two_classes(tmp_path, task):
+def test_a_constant_of_two_classes(tmp_path, task, few_draws):
     target = np.repeat([1.0, 0.0], [4, 12])
     found = written(tmp_path, TASKS[task](ENCODER), [1.0, 0.0], target, [RNG.random(16)])
     assert found["constant"]["auroc"] == 0.5
     if task == "msp":  # of random orders, above the share of yes
-        random = np.mean([metrics.auprc(RNG.random(16), target) for _ in range(2000)])
-        assert abs(found["constant"]["auprc"] - random) < 0.015
+        random = np.mean([metrics.auprc(RNG.random(16), target) for _ in range(1000)])
+        assert abs(found["constant"]["auprc"] - random) < 0.02
     assert found["counts"]["positives"] == 4
 
 
@@ -129,7 +129,7 @@ def test_too_few_structures_have_no_interval(tmp_path, structures):
 
 
 @pytest.mark.parametrize(("rarer", "drawn"), [(3, False), (4, True)])
-def test_few_samples_of_yes_or_of_no_have_no_interval(tmp_path, rarer, drawn):
+def test_few_samples_of_yes_or_of_no_have_no_interval(tmp_path, rarer, drawn, few_draws):
     for target in (np.arange(20) < rarer, np.arange(20) >= rarer):
         found = written(tmp_path, table_task(ENCODER, kind="binary"), [0, 1], target * 1.0, [RNG.random(20)])
         assert bool(found["interval"]["auroc"]) == bool(found["gain_interval"]["auroc"]) == drawn
