@@ -14,10 +14,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import types
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -26,13 +24,12 @@ from conftest import real_protein
 from processes import run
 
 import siamdiff_min
-from benchmarks import pictures, walkthrough
+from benchmarks import api, pictures, walkthrough
 from benchmarks.pdb import write_pdb
 from siamdiff_min import ENCODERS, OBJECTIVES
 from siamdiff_min.cli import COMMANDS as INSTALLED
 from siamdiff_min.encoders import GEARNET_DIMS
 from siamdiff_min.pretraining import SCHEDULES
-from siamdiff_min.protein.constants import ATOM_NAMES, ONE_LETTER
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.sources import bundle_path, find_structures
@@ -186,47 +183,6 @@ def test_python_of_the_readme_runs_as_printed(block, tmp_path):
 # ---- pages of recipes ------------------------------------------------------------------------------------------------
 
 
-class HubMixin:
-    """Stands in for huggingface_hub's, which is no dependency: the arguments and the weights, in a folder."""
-
-    def __new__(cls, *given):
-        module = super().__new__(cls)
-        module.__dict__["given"] = given
-        return module
-
-    def save_pretrained(self, folder: str) -> None:
-        Path(folder).mkdir()
-        torch.save({"given": self.given, "state": self.state_dict()}, Path(folder) / "model.pt")
-
-    @classmethod
-    def from_pretrained(cls, folder: str):
-        content = torch.load(Path(folder) / "model.pt")
-        module = cls(*content["given"])
-        module.load_state_dict(content["state"])
-        return module
-
-
-def stand_in_mdtraj(protein) -> types.ModuleType:
-    """The topology and the frames of MDTraj, which is no dependency, for a protein and a calcium ion."""
-    ion = types.SimpleNamespace(code=None, chain=types.SimpleNamespace(index=9), atoms=[])
-    chains = [types.SimpleNamespace(index=i) for i in range(int(protein.chain.max()) + 1)]
-    residues = [
-        types.SimpleNamespace(code=ONE_LETTER[kind], chain=chains[chain], atoms=[])
-        for kind, chain in zip(protein.residue_type.tolist(), protein.chain.tolist())
-    ]
-    owners = [
-        (residues[r], ATOM_NAMES[name]) for r, name in zip(protein.atom_residue.tolist(), protein.atom_name.tolist())
-    ]
-    for i, (residue, name) in enumerate([(ion, "CA"), *owners]):
-        residue.atoms.append(types.SimpleNamespace(name=name, index=i, residue=residue))
-    topology = types.SimpleNamespace(atoms=[atom for residue in [ion, *residues] for atom in residue.atoms])
-    xyz = torch.cat([torch.zeros(1, 3), protein.pos]).expand(2, -1, -1).numpy() / 10
-    module = types.ModuleType("mdtraj")
-    module.load_topology = lambda path: topology
-    module.iterload = lambda path, top, chunk: [types.SimpleNamespace(xyz=xyz[:1]), types.SimpleNamespace(xyz=xyz[1:])]
-    return module
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     """A folder with the files that the recipes name, where they run."""
@@ -254,12 +210,13 @@ def run_recipe(name: str) -> dict:
     return runpy.run_path(name)
 
 
-def test_recipes_in_python_run_as_printed(folder, monkeypatch, capsys):
-    """All but torch.compile's, with stand-ins for what is not installed."""
-    expected = {"board", "chains", "compiled", "confident", "curve", "frames", "hub", "loop", "mdtraj_frames"}
-    assert {name.removesuffix(".py") for name in RECIPES} == expected | OTHER_LIBRARIES.keys()
+def test_recipes_in_python_run_as_printed(folder, capsys):
+    """All that need nothing but the package."""
+    own = {"chains", "compiled", "confident", "frames", "loop"}
+    assert {name.removesuffix(".py") for name in RECIPES} == own | OTHER_LIBRARIES.keys()
+    start = siamdiff_min.load_encoder("siamdiff-residue", "cpu")
     run_recipe("loop.py")
-    mine, start = siamdiff_min.load_encoder("mine.pt", "cpu"), siamdiff_min.load_encoder("siamdiff-residue", "cpu")
+    mine = siamdiff_min.load_encoder("mine.pt", "cpu")
     assert mine.identity == start.identity and mine.state_dict().keys() == start.state_dict().keys()
     assert not torch.equal(mine.layers[0].linear.weight, start.layers[0].linear.weight)
 
@@ -269,44 +226,18 @@ def test_recipes_in_python_run_as_printed(folder, monkeypatch, capsys):
     assert made["per_frame"].shape == (10, *alone.shape) and torch.allclose(made["per_frame"][3], alone, atol=1e-4)
 
     text = gzip.decompress(Path("1abc.cif.gz").read_bytes()).decode()
-    low = [f"{x[:60]} {90 - 60 * (x[25] == '3')}.00{x[66:]}" for x in text.splitlines() if x[:4] == "ATOM"]
-    Path("1abc.cif.gz").write_bytes(
-        gzip.compress("\n".join(low).encode())
-    )  # a prediction with unsure residues 3, 13, ...
+    atoms = [line for line in text.splitlines() if line.startswith("ATOM")]
+    unsure = [f"{line[:60]} {90 - 60 * (line[25] == '3')}.00{line[66:]}" for line in atoms]  # residues 3, 13, ...
+    Path("1abc.cif.gz").write_bytes(gzip.compress("\n".join(unsure).encode()))
     made = run_recipe("confident.py")
     number = made["embedding"].residue_number
     assert made["confident"].tolist() == [k % 10 != 3 for k in number] and not made["confident"].all()
     assert np.allclose(made["mean"], made["embedding"].per_residue[number % 10 != 3].mean(0))
 
-    protein = siamdiff_min.bundled("1FFW").protein
-    monkeypatch.setitem(sys.modules, "mdtraj", stand_in_mdtraj(protein))
-    vectors = run_recipe("mdtraj_frames.py")["vectors"]
-    assert np.allclose(vectors, start.embed(protein).per_residue, atol=1e-3)  # nanometres in float32 round
-
     write_pdb(Path("complex.pdb"), real_protein("2BEG", torch.float32))
     run_recipe("chains.py")
     said = re.findall(r"chain \w: 26 residues, cosine to itself alone (0\.\d+)", capsys.readouterr().out)
     assert len(said) == 5 and all(0 < float(cosine) < 1 for cosine in said)
-
-    if not importlib.util.find_spec("huggingface_hub"):
-        module = types.ModuleType("huggingface_hub")
-        module.PyTorchModelHubMixin = HubMixin
-        monkeypatch.setitem(sys.modules, "huggingface_hub", module)
-    again = run_recipe("hub.py")["again"]
-    assert type(again) is type(start) and os.listdir("hub")
-    assert all(torch.equal(x, again.state_dict()[name]) for name, x in start.state_dict().items())
-
-    lines = [{"step": 20, "split": "train", "loss": 3.5}, {"step": 40, "split": "valid", "loss": 3.25}]
-    Path("metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    writer = mock.MagicMock()  # stands in for TensorBoard's, which is no dependency
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", writer)
-    run_recipe("board.py")
-    added = writer.SummaryWriter.return_value.__enter__.return_value.add_scalar.call_args_list
-    assert [call.args for call in added] == [("train/loss", 3.5, 20), ("valid/loss", 3.25, 40)]
-    if importlib.util.find_spec("pandas") and importlib.util.find_spec("matplotlib"):
-        monkeypatch.setenv("MPLBACKEND", "agg")
-        run_recipe("curve.py")
-        assert Path("loss.png").stat().st_size > 1000
 
 
 OTHER_LIBRARIES = {  # recipe -> what it needs, and what has to hold behind it
@@ -340,6 +271,20 @@ if rank == 0:
     assert saved.keys() == start.keys()
     assert not torch.equal(saved["layers.0.linear.weight"], start["layers.0.linear.weight"])
 """),
+    "mdtraj_frames": (["mdtraj"], """
+assert np.allclose(vectors, encoder.embed("run.pdb").per_residue, atol=1e-3)  # nanometres in float32 round
+"""),
+    "hub": (["huggingface_hub", "safetensors"], """
+assert all(torch.equal(x, again.state_dict()[name]) for name, x in encoder.state_dict().items())
+"""),
+    "board": (["tensorboard"], """
+from pathlib import Path
+assert list(Path("board").iterdir())
+"""),
+    "curve": (["pandas", "matplotlib"], """
+from pathlib import Path
+assert Path("loss.png").stat().st_size > 1000
+"""),
     "vectors": (["faiss", "anndata"], """
 assert rows[0, 0] == 0 and abs(cosines[0, 0] - 1) < 1e-5
 assert np.array_equal(anndata.read_h5ad("embeddings.h5ad").X, vectors)
@@ -358,8 +303,15 @@ def test_recipes_with_other_libraries_run_as_printed(name, folder):
         pytest.importorskip(package)
     found = siamdiff_min.load_encoder("siamdiff-residue", "cpu").embed("structures")
     np.savez("embeddings.npz", id=[e.id for e in found], mean=[e.mean for e in found])
+    lines = [{"step": 20, "split": "train", "loss": 3.5}, {"step": 40, "split": "valid", "loss": 3.25}]
+    Path("metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if name == "mdtraj_frames":
+        import mdtraj
+
+        write_pdb(Path("run.pdb"), siamdiff_min.bundled("1FFW").protein)
+        mdtraj.load("run.pdb").save_xtc("run.xtc")
     Path("recipe.py").write_text(RECIPES[f"{name}.py"] + check)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
     command = [sys.executable, "recipe.py"]
     if name in TWO_PROCESSES:
         command[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
@@ -372,10 +324,8 @@ def test_recipes_with_other_libraries_run_as_printed(name, folder):
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
 def test_torch_compile_runs_as_printed(folder):
     """In a process of its own: torch's compiler warns of what it does."""
-    Path("compiled.py").write_text(RECIPES["compiled.py"] + "plain = encoder(protein)\n")
-    Path("compiled.py").write_text(
-        Path("compiled.py").read_text() + "print(float((plain.residue - encoding.residue).abs().max()))\n"
-    )
+    check = "print(float((encoder(protein).residue - encoding.residue).abs().max()))\n"
+    Path("compiled.py").write_text(RECIPES["compiled.py"] + check)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = [sys.executable, "compiled.py"]
     result = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=1800)
@@ -426,20 +376,16 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
+def test_links_and_paths_lead_somewhere(page):
+    """A path is a word that begins with a folder of the repository."""
     for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
         if "://" not in link:
             path, _, anchor = link.partition("#")
             target = page.parent / path if path else page
             assert target.exists(), f"{page.name}: {link}"
             assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
-
-
-@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
-def test_paths_exist(page):
-    """Paths that begin with a folder of the repository."""
     folders = "benchmarks|docs|siamdiff_min|studies|tests"
-    for path in re.findall(rf"(?<![\w/.-])((?:{folders})/[\w./-]*\w/?)", page.read_text()):
+    for path in re.findall(rf"(?<![\w/.-])((?:{folders})/[\w./-]*\w/?)", page.read_text() if page in CURRENT else ""):
         assert (ROOT / path).exists(), f"{page.name}: {path}"
 
 
@@ -480,9 +426,13 @@ def source_of(words: list[str]) -> str | None:
     return None if script is None else (ROOT / script).read_text()
 
 
-@pytest.mark.parametrize(("page", "command"), COMMANDS_OF_PAGES, ids=[c for _, c in COMMANDS_OF_PAGES])
-def test_commands_and_their_options_exist(page, command):
-    words = shlex.split(command.replace("...", ""))
+def test_commands_and_their_options_exist():
+    for page, command in COMMANDS_OF_PAGES:
+        check_command(f"{page}: {command}", shlex.split(command.replace("...", "")))
+
+
+def check_command(page: str, words: list[str]) -> None:
+    """Of the command of a page: its program, options, and choices."""
     given = {word.partition("=")[0] for word in words if word.startswith("--")}
     options = {"train": PRETRAIN, "finetune": FINETUNE}
     script = next((name for name in options if f"{name}.py" in words or words[:2] == ["siamdiff", name]), None)
@@ -510,17 +460,32 @@ def test_the_commands_are_seen():
     assert not {"--stages", "--batch-nodes"} & {flag(name) for name in PRETRAIN}  # they are gone
 
 
-@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
-def test_options_in_a_sentence_exist(page):
+def test_options_in_a_sentence_exist():
     """`--option` alone in backticks is one of some program of ours."""
     programs = [*ROOT.glob("*.py"), *(ROOT / "siamdiff_min").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
     known = {flag(name) for name in (*PRETRAIN, *FINETUNE)} | {"--help"}
     known |= set(re.findall(r"\"(--[\w-]+)\"", "".join(path.read_text() for path in programs)))
-    for option in re.findall(r"`(--[\w-]+)", page.read_text()):
-        assert option in known, f"{page.name}: {option}"
+    for page in CURRENT:
+        for option in re.findall(r"`(--[\w-]+)", page.read_text()):
+            assert option in known, f"{page.name}: {option}"
 
 
 # ---- what the pages list ---------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_public_names_is_made_of_the_docstrings():
+    """All of them are there; if this fails: `python -m benchmarks.api > docs/api.md`."""
+    page = (ROOT / "docs" / "api.md").read_text()
+    assert page == api.page()
+    assert {name for name in siamdiff_min.__all__ if f"* `{name}" not in page} == set()
+
+
+def test_every_promise_names_tests_that_exist():
+    """In the table of docs/reliability.md."""
+    rows = re.findall(r"^\| .* \| (`.*`) \|$", (ROOT / "docs" / "reliability.md").read_text(), flags=re.M)
+    named = [name for row in rows for name in re.findall(r"`([\w/]+\.py)`", row)]
+    assert len(rows) > 10 and len(named) >= len(rows)
+    assert [name for name in named if not (ROOT / "tests" / name).is_file()] == []
 
 
 def test_every_key_of_metrics_is_explained():
