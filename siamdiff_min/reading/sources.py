@@ -22,25 +22,20 @@ from itertools import islice
 from pathlib import Path
 
 from ..files import MachineError, StructureError, UnwantedError, blame_machine, read_rows, structure_errors
+from .endings import (
+    ARCHIVES,
+    ENDINGS,
+    FOLDCOMP,
+    GZIPPED,
+    LOOKUP,
+    NOT_A_STRUCTURE,
+    ending_of,
+    why_skipped,
+    without_ending,
+)
 from .parse import read_structure
 from .structure import Structure
 
-# If a structure has several files, the first of these endings is taken.
-_PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1", ".bcif")
-FOLDCOMP, LOOKUP = ".fcz", ".lookup"  # a file of Foldcomp; the table of names beside a database of such files
-ENDINGS = (*_PLAIN, *(f"{ending}.gz" for ending in _PLAIN), FOLDCOMP)
-GZIPPED = (".tar.gz", ".tgz")
-ARCHIVES = (".tar", ".zip", *GZIPPED)
-NOT_A_STRUCTURE = "not a structure file"  # why a file is skipped
-PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
-UNREAD = {
-    ".mmtf": "MMTF is not read, give PDB or mmCIF",
-    ".mmtf.gz": "MMTF is not read, give PDB or mmCIF",
-    ".pqr": "PQR is left out, convert it to PDB",
-    ".pdbqt": "PDBQT is left out, take the PDB file it was made from",
-}
-for _packed in ("bz2", "xz", "zst"):
-    UNREAD |= {f"{ending}.{_packed}": f"{_packed} is not read, unpack it or take gzip" for ending in _PLAIN}
 LMDB = "data.mdb"
 LOCK = "siamdiff-lock"  # a folder with this file in it holds stores, and no data
 
@@ -62,7 +57,10 @@ class Source:
 
     def read(self) -> Structure:
         """Parse the structure and add its labels. Raises StructureError, UnwantedError by `min_plddt`."""
-        structure = read_structure(str(self), self._member())
+        data = self._member()
+        if (self.member or self.path).endswith(FOLDCOMP):
+            data = _decompressed(str(self), Path(self.path).read_bytes() if data is None else data)
+        structure = read_structure(str(self), data)
         if self.min_plddt is not None and structure.plddt is not None:
             if structure.plddt < self.min_plddt:
                 raise UnwantedError(self, f"mean pLDDT below {self.min_plddt:g}", f"{structure.plddt:.1f}")
@@ -74,7 +72,7 @@ class Source:
         if self.member is None:
             if self.path.endswith((*ARCHIVES, LOOKUP)):
                 _members(self.path)  # a damaged archive, see `find_structures`: this raises why
-            return _decompressed(self.path, Path(self.path).read_bytes()) if self.path.endswith(FOLDCOMP) else None
+            return None
         with structure_errors(self, "damaged archive"):
             if self.path.endswith(".zip"):
                 data = _opened(self.path, os.stat(self.path).st_mtime_ns, os.getpid()).read(self.member)
@@ -86,7 +84,7 @@ class Source:
                     data = archive.read(self.size)
         if len(data) < self.size:
             raise StructureError(self, "truncated", f"{len(data)} of {self.size} bytes")
-        return _decompressed(str(self), data) if self.member.endswith(FOLDCOMP) else data
+        return data
 
 
 def _decompressed(path: str, data: bytes) -> bytes:
@@ -180,14 +178,15 @@ def data_files(path) -> dict[str, tuple[int, int]]:
     No file is opened, so it is cheap for a large archive. Raises StructureError if nothing is at `path`.
     """
     files = {}
-    for file in list_files(path):
-        if ending_of(file) or file.endswith((*ARCHIVES, LOOKUP)) or os.path.basename(file) == LMDB:
-            try:
-                status = os.stat(file.removesuffix(LOOKUP))
-            except OSError as error:  # a link to nowhere, or in a folder that cannot be entered
-                blame_machine(file, error)
-            else:
-                files[file] = status.st_size, status.st_mtime_ns
+    listed = list_files(path)
+    known = [f for f in listed if ending_of(f) or f.endswith((*ARCHIVES, LOOKUP)) or os.path.basename(f) == LMDB]
+    for file in known or listed:  # without any ending the content tells
+        try:
+            status = os.stat(file.removesuffix(LOOKUP))
+        except OSError as error:  # a link to nowhere, or in a folder that cannot be entered
+            blame_machine(file, error)
+        else:
+            files[file] = status.st_size, status.st_mtime_ns
     return files
 
 
@@ -313,42 +312,40 @@ def _newest(file: str, members: list[tuple[str, int, int]]) -> tuple[list[tuple[
     return [*last.values()], [(f"{file}:{name}", "an older member of the same name") for name in older]
 
 
-def ending_of(file: str) -> str | None:
-    """The longest of ENDINGS that the name of a file has, if any."""
-    return next((ending for ending in reversed(ENDINGS) if file.lower().endswith(ending)), None)
-
-
-def without_ending(file: str) -> str:
-    """The name of a file without the ending of a structure file, if it has one."""
-    return file[: len(file) - len(ending_of(file) or "")]
-
-
 def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[str, str]]]:
-    """One source for every structure, each with a name of its own; and the other files, with the reason."""
+    """One source for every structure, each with a name of its own; and the other files, with the reason.
+
+    If no file has the ending of a structure file, their content tells which ones are.
+    """
     candidates: list[tuple[int, str, Source]] = []  # row in ENDINGS, path without its ending
     skipped: list[tuple[str, str]] = []
+    by_content = not any(ending_of(inside) for inside, _ in files)
     for inside, source in files:
-        reason = _why_skipped(inside)
-        if reason:
-            skipped.append((str(source), reason))
-            continue
-        ending = ending_of(inside)
-        stem = os.path.normpath(f"/./{inside}")[1 : -len(ending)]  # no name leads out of the data
-        candidates.append((ENDINGS.index(ending), stem, source))
-
-    # of several files of one structure the first; a file of another structure keeps its ending
-    chosen: dict[str, Source] = {}
-    for row, stem, source in sorted(candidates, key=lambda item: (*item[:2], item[2].offset)):
-        first = chosen.setdefault(stem, source)
-        if first is source:
-            continue
-        whole_name = stem + ENDINGS[row]
-        if whole_name not in chosen and _are_different(first, source):
-            chosen[whole_name] = source
+        reason = why_skipped(inside)
+        path = os.path.normpath(f"/./{inside}")[1:]  # no name leads out of the data
+        if not reason:
+            candidates.append((ENDINGS.index(ending_of(inside)), path, source))
+        elif by_content and reason == NOT_A_STRUCTURE and _LOOKS_RIGHT.search(_head(source)):
+            candidates.append((0, path, source))
         else:
-            skipped.append((str(source), "another file of the same structure"))
+            skipped.append((str(source), reason))
 
-    # a name is the file's, and where several have it, also the folder's
+    # Of several files of one structure the first; a file of another structure keeps its ending.
+    chosen: dict[str, Source] = {}
+    of_stem: dict[str, list[Source]] = {}
+    alike: Counter = Counter()  # files of an archive that another file's structure is in
+    for _, path, source in sorted(candidates, key=lambda item: (item[0], without_ending(item[1]), item[2].offset)):
+        stem = without_ending(path)
+        others = of_stem.setdefault(stem, [])
+        looked_at = source.member is None or alike[source.path] < ENOUGH
+        if others and not (looked_at and path not in chosen and _is_different(source, others)):
+            alike[source.path] += 1
+            skipped.append((str(source), "another file of the same structure"))
+            continue
+        chosen[path if others else stem] = source
+        others.append(source)
+
+    # A name is the file's, and where several have it, also the folder's.
     count = Counter(map(os.path.basename, chosen))
     sources = []
     for path, source in chosen.items():
@@ -357,43 +354,36 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
     return sources, skipped
 
 
-def _why_skipped(inside: str) -> str:
-    """Why a file is no structure by its path; "" if it may be one."""
-    name = os.path.basename(inside)
-    lower = name.lower()
-    if name.startswith("._") or "__MACOSX" in inside.split("/"):
-        return "a hidden file of macOS"
-    if ending_of(inside) and lower != ending_of(inside):
-        return ""
-    if lower.endswith(PACKED):
-        return f"{name} is a packed archive, unpack it first"
-    return next((reason for ending, reason in UNREAD.items() if lower.endswith(ending)), NOT_A_STRUCTURE)
-
-
-# ---- two files of one name -------------------------------------------------------------------------------------------
+# ---- the content of files whose name does not tell -------------------------------------------------------------------
 
 _ATOM = re.compile(rb"^ATOM .*?(-?\d+\.\d+) *(-?\d+\.\d+) *(-?\d+\.\d+)", re.MULTILINE)  # PDB and mmCIF
+_LOOKS_RIGHT = re.compile(rb"^(ATOM  |HETATM|_atom_site\.)|\A.{0,200}dataBlocks", re.MULTILINE)  # BinaryCIF too
 HEAD = 4 << 20  # bytes that are looked at: the header of an mmCIF file is up to a megabyte
 LOOKED_AT = 200  # atoms; the two files may begin with different chains or hydrogens
+ENOUGH = 100  # pairs of files in an archive that are alike; then one program wrote all of them, in several formats
 
 
-def _are_different(first: Source, other: Source) -> bool:
-    """Whether two files of a folder hold different structures: no atom is at the same place in both.
+def _is_different(source: Source, others: list[Source]) -> bool:
+    """Whether a file holds another structure than some others of its name: no atom is at the same place.
 
-    Members of archives are not opened: one program wrote them all, in several formats. Nor is what cannot be read, or
-    holds coordinates with losses.
+    What cannot be read, or holds coordinates with losses, counts as the same.
     """
-    if first.member is not None or other.member is not None:
-        return False
-    places = _places(first.path)
-    return bool(places) and bool(of_other := _places(other.path)) and not places & of_other
+    places = _places(source)
+    return bool(places) and all((there := _places(other)) and not places & there for other in others)
 
 
-def _places(path: str) -> set[tuple[int, ...]]:
+def _places(source: Source) -> set[tuple[int, ...]]:
     """Where the first atoms of a file are, in units of 0.01 angstrom; empty if it is no PDB or mmCIF text."""
-    with contextlib.suppress(OSError, EOFError, zlib.error):
-        opened = gzip.open if path.lower().endswith(".gz") else open
-        with opened(path, "rb") as file:
-            atoms = islice(_ATOM.finditer(file.read(HEAD)), LOOKED_AT)
-            return {tuple(round(100 * float(x)) for x in atom.groups()) for atom in atoms}
-    return set()
+    atoms = islice(_ATOM.finditer(_head(source)), LOOKED_AT)
+    return {tuple(round(100 * float(x)) for x in atom.groups()) for atom in atoms}
+
+
+def _head(source: Source) -> bytes:
+    """The first bytes of a file or a member, unpacked; none if it cannot be read."""
+    with contextlib.suppress(OSError, StructureError, zlib.error):
+        head = source._member()
+        if head is None:
+            with open(source.path, "rb") as file:
+                head = file.read(HEAD)
+        return zlib.decompressobj(31).decompress(head, HEAD) if head.startswith(b"\x1f\x8b") else head[:HEAD]
+    return b""

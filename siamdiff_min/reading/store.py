@@ -31,7 +31,7 @@ from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import Protein
 from .pool import read_all
 from .shards import content_hash, damaged, load_shard, map_tables, pack_shard, sequence_hashes, shard_file
-from .sources import ARCHIVES, ENDINGS, LOCK, Listing, Origin, ending_of, structure_files
+from .sources import ARCHIVES, ENDINGS, LOCK, LOOKUP, Listing, Origin, structure_files
 
 FORMAT = "siamdiff_min store, version 11"
 SUFFIX, META, FAILURES = ".store", "meta.json", "failures.tsv"
@@ -280,7 +280,7 @@ def _homes(origin: Origin) -> Homes:
     cache = _cache()
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
     in_cache = cache and cache / f"{path.name}-{digest}{SUFFIX}"
-    alone = path.is_file() and ending_of(path.name)
+    alone = path.is_file() and not path.name.endswith(ARCHIVES) and not os.path.isfile(f"{path}{LOOKUP}")
     return Homes(None if alone else path.with_name(path.name + SUFFIX), in_cache)
 
 

@@ -15,8 +15,10 @@ from rows import as_mmcif, as_pdb, residue
 from siamdiff_min.files import MachineError, StructureError
 from siamdiff_min.protein.constants import RESIDUE_INDEX
 from siamdiff_min.reading.bundled import bundle_index, bundle_path
+from siamdiff_min.reading.endings import structure_called
 from siamdiff_min.reading.pool import read_all
 from siamdiff_min.reading.sources import LOCK, data_files, find_structures
+from siamdiff_min.reading.store import open_store
 
 TEXT = b"".join(
     b"ATOM  %5d  CA  GLY A%4d    %8.3f   0.000   0.000  1.00  0.00           C\n" % (i, i, 3.8 * i) for i in range(1, 4)
@@ -203,21 +205,53 @@ def test_biological_assemblies_and_packed_archives_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_two_files_of_one_name_and_different_structures_are_both_read(tmp_path, packed):
-    """p.pdb and p.cif of one protein are one, told by the places of their atoms; formats that are not read are said."""
+@pytest.mark.parametrize("kind", ["folder", "a.tar", "a.tar.gz", "a.zip"])
+def test_two_files_of_one_name_and_different_structures_are_both_read(tmp_path, packed, kind):
+    """p.pdb and p.CIF are one structure if atoms share a place. Otherwise each file's name means its own."""
     one, other = residue("GLY", 1) + residue("SER", 2), residue("VAL", 31)
     pack, end = (gzip.compress, ".gz") if packed else (bytes, "")
     contents = {
-        "same.pdb": as_pdb(one), "same.cif": as_mmcif(one), "p.pdb": as_pdb(one), "p.cif": as_mmcif(other),
-        "no.pdb": as_pdb(one), "no.cif": "<html>",
+        "same.pdb": as_pdb(one), "same.cif": as_mmcif(one), "p.pdb": as_pdb(one), "p.CIF": as_mmcif(other),
+        "p.mmcif": as_mmcif(other), "no.pdb": as_pdb(one), "no.cif": "<html>",
     }  # fmt: skip
-    for name, text in contents.items():
-        (tmp_path / f"{name}{end}").write_bytes(pack(text.encode()))
-    listing = find_structures(tmp_path)
-    assert names(listing) == ["no", "p", f"p.cif{end}", "same"]
-    assert reasons(listing) == {"another file of the same structure": 2}
+    members = [(f"{name}{end}", pack(text.encode())) for name, text in contents.items()]
+    path = tmp_path / kind
+    if kind == "folder":
+        path.mkdir()
+        for name, data in members:
+            (path / name).write_bytes(data)
+    elif kind == "a.zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in members:
+                archive.writestr(name, data)
+    else:
+        path.write_bytes(tar(members) if kind == "a.tar" else gzip.compress(tar(members)))
+    listing = find_structures(path)
+    assert names(listing) == ["no", "p", f"p.CIF{end}", "same"]
+    assert reasons(listing) == {"another file of the same structure": 3}
     types = [source.read().protein.residue_type.tolist() for source in listing.sources[1:3]]
     assert types == [[RESIDUE_INDEX["GLY"], RESIDUE_INDEX["SER"]], [RESIDUE_INDEX["VAL"]]]
+    written = [f"p.pdb{end}", "p", f"p.CIF{end}", f"same.cif{end}", "new.pdb"]
+    assert [structure_called(name, names(listing)) for name in written] == ["p", "p", f"p.CIF{end}", "same", "new"]
+
+
+def test_files_without_an_ending_are_read_by_their_content(tmp_path):
+    """As those of CATH and CASP: named alone, in a folder or archive where no file has an ending that is known."""
+    (tmp_path / "data").mkdir()
+    contents = {"1oaiA00": TEXT, "T1024TS001_1": b"PFRMAT TS\nMODEL 1\n" + TEXT + b"TER\nEND\n", "README": b"ATOMS\n"}
+    contents |= {"T1024.v2": gzip.compress(as_mmcif(residue("GLY", 1)).encode())}
+    for name, data in contents.items():
+        (tmp_path / "data" / name).write_bytes(data)
+    (tmp_path / "a.tar").write_bytes(tar(contents.items()))
+    for path in (tmp_path / "data", tmp_path / "a.tar"):
+        listing = find_structures(path)
+        assert names(listing) == ["1oaiA00", "T1024.v2", "T1024TS001_1"]
+        assert [source.read().protein.num_residues for source in listing.sources] == [3, 1, 3]
+        assert reasons(listing) == {"not a structure file": 1}
+    assert len(data_files(tmp_path / "data")) == 4 and open_store(tmp_path / "data" / "1oaiA00").names == ["1oaiA00"]
+    assert find_structures(tmp_path / "data" / "README").sources == []
+    (tmp_path / "data" / "b.pdb").write_bytes(TEXT)
+    assert names(find_structures(tmp_path / "data")) == ["b"]
 
 
 def test_formats_that_are_not_read_are_named(tmp_path):

@@ -1,0 +1,57 @@
+"""What the name of a file tells: the formats that are read, by their endings, and what a structure is called.
+
+A new format is added here by its ending. What its content looks like, and who reads it, stands in `parse.py`; its row
+for users in docs/data.md.
+"""
+
+import os
+from collections.abc import Collection
+
+# If a structure has several files, the first of these endings is taken.
+_PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1", ".bcif")
+FOLDCOMP, LOOKUP = ".fcz", ".lookup"  # a file of Foldcomp; the table of names beside a database of such files
+ENDINGS = (*_PLAIN, *(f"{ending}.gz" for ending in _PLAIN), FOLDCOMP)
+GZIPPED = (".tar.gz", ".tgz")
+ARCHIVES = (".tar", ".zip", *GZIPPED)
+NOT_A_STRUCTURE = "not a structure file"  # why a file is skipped
+PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
+UNREAD = {
+    ".mmtf": "MMTF is not read, give PDB or mmCIF",
+    ".mmtf.gz": "MMTF is not read, give PDB or mmCIF",
+    ".pqr": "PQR is left out, convert it to PDB",
+    ".pdbqt": "PDBQT is left out, take the PDB file it was made from",
+}
+for _packed in ("bz2", "xz", "zst"):
+    UNREAD |= {f"{ending}.{_packed}": f"{_packed} is not read, unpack it or take gzip" for ending in _PLAIN}
+
+
+def ending_of(file: str) -> str | None:
+    """The longest of ENDINGS that the name of a file has, if any."""
+    return next((ending for ending in reversed(ENDINGS) if file.lower().endswith(ending)), None)
+
+
+def without_ending(file: str) -> str:
+    """The name of a file without the ending of a structure file, if it has one."""
+    return file[: len(file) - len(ending_of(file) or "")]
+
+
+def structure_called(written: str, there: Collection[str]) -> str:
+    """The structure of `there` that a name in a table, an id or a file name means, or that name without its ending.
+
+    A name that is there counts as it is, so that of `p.pdb` and `p.cif`, which are the structures `p` and `p.cif`, each
+    file name means its own.
+    """
+    return written if written in there else without_ending(written)
+
+
+def why_skipped(inside: str) -> str:
+    """Why a file is no structure by its path; "" if it may be one."""
+    name = os.path.basename(inside)
+    lower = name.lower()
+    if name.startswith("._") or "__MACOSX" in inside.split("/"):
+        return "a hidden file of macOS"
+    if ending_of(inside) and lower != ending_of(inside):
+        return ""
+    if lower.endswith(PACKED):
+        return f"{name} is a packed archive, unpack it first"
+    return next((reason for ending, reason in UNREAD.items() if lower.endswith(ending)), NOT_A_STRUCTURE)
