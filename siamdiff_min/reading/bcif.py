@@ -14,8 +14,9 @@ from itertools import pairwise
 import numpy as np
 
 from ..files import MachineError, StructureError
-from .cif import CONFIDENCE, SITE, models_of
+from .cif import SITE, models_of
 from .columns import Column, Model
+from .plddt import CONFIDENCE
 
 _TYPES = {1: "<i1", 2: "<i2", 3: "<i4", 4: "<u1", 5: "<u2", 6: "<u4", 32: "<f4", 33: "<f8"}
 _NO_VALUE = (".", "?")  # what mmCIF writes where the mask of a column is 1, and where it is 2

@@ -11,13 +11,27 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 
 from ..files import StructureError
 from ..protein.constants import PARENT
-from .columns import NO_NUMBER, OTHER_MODELS, WIDEST, Atoms, Column, Model, changes, decimals, pieces
+from .columns import (
+    BLANK,
+    NO_NUMBER,
+    OTHER_BLOCKS,
+    OTHER_MODELS,
+    WIDEST,
+    Atoms,
+    Column,
+    Model,
+    changes,
+    decimals,
+    pieces,
+)
+from .plddt import CONFIDENCE, told_by_tables
 
 COLUMNS = {  # of `_atom_site`: possible names, the first with a value counts; then the default of a missing column
     "model": ("pdbx_pdb_model_num", "1"),
@@ -37,17 +51,16 @@ COLUMNS = {  # of `_atom_site`: possible names, the first with a value counts; t
     "label_number": ("label_seq_id", "."),
     "b_factor": ("b_iso_or_equiv", "?"),
 }
-BLANK = {".": " ", "?": " "}  # how mmCIF writes that there is no value
 SITE = "_atom_site."
-_HEADER = re.compile(r"\nloop_[ \t]*\n((?:_\S+[ \t]*\n)+)")  # of a table
-_LAST_ROW = re.compile(r"\n(?=[#_;]|loop_)")
+_HEADER = re.compile(r"^loop_[ \t]*\n((?:_\S+[ \t]*\n)+)", re.MULTILINE)  # of a table
+_LAST_ROW = re.compile(r"\n(?=[#_;]|loop_|data_)")
 SMALL = 2000  # letters of a table that is left to the parser
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-class _Values:
+class Values:
     """The values of a column of a table: places in a text."""
 
     def __init__(self, buffer: np.ndarray, start: np.ndarray, end: np.ndarray):
@@ -56,12 +69,12 @@ class _Values:
         self.end = end
 
     @staticmethod
-    def of(texts: list[str]) -> _Values:
+    def of(texts: list[str]) -> Values:
         encoded = [text.encode("latin-1") for text in texts]
         end = np.cumsum([len(text) for text in encoded], dtype=np.int64) + WIDEST
         length = np.array([len(text) for text in encoded], np.int64)
         filling = b" " * WIDEST
-        return _Values(np.frombuffer(filling + b"".join(encoded) + filling, np.uint8), end - length, end)
+        return Values(np.frombuffer(filling + b"".join(encoded) + filling, np.uint8), end - length, end)
 
     def __len__(self) -> int:
         return len(self.start)
@@ -71,9 +84,9 @@ class _Values:
         end = int(self.end[i])
         return end - WIDEST + (self.buffer[end] > ord(" "))
 
-    def take(self, rows) -> _Values:
+    def take(self, rows) -> Values:
         """Some rows: their numbers, a mask or a slice."""
-        return _Values(self.buffer, self.start[rows], self.end[rows])
+        return Values(self.buffer, self.start[rows], self.end[rows])
 
     def texts(self) -> list[str]:
         text = self.buffer.tobytes()
@@ -119,32 +132,52 @@ class _Parser(MMCIF2Dict):
         return map(sys.intern, line.split())  # most values occur again and again: a third of the memory
 
 
-def _without_rows(block: str) -> tuple[str, list[tuple[list[str], _Values]]]:
-    """A data block that has one row of each large simple table; and these tables: names of columns, values by row.
+class Table(NamedTuple):
+    """A table in a text: the names of its columns, and where its rows begin and end."""
 
-    To Biopython's parser, which takes every value alone, that is the same, but for the rows.
+    names: list[str]
+    begin: int
+    end: int
+
+
+def tables_in(text: str) -> Iterator[Table]:
+    """Every table of a text whose rows begin on a line of their own. What looks like one within a text is none."""
+    done = 0
+    in_text = False  # between two lines that begin with ;
+    for header in _HEADER.finditer(text):
+        begin = header.end()
+        last = _LAST_ROW.search(text, begin - 1)
+        in_text ^= text.count("\n;", max(done - 1, 0), begin) % 2 == 1
+        if not in_text:
+            yield Table(header[1].split(), begin, last.start() if last else len(text))
+        done = begin
+
+
+def _without_rows(block: str) -> tuple[str, list[tuple[list[str], Values]]]:
+    """A data block with one row of each large simple table; and these tables: names of columns, values by row.
+
+        loop_
+        _atom_site.id
+        _atom_site.Cartn_x      kept: to Biopython's parser, which takes each value alone,
+        1 11.5                  this table is like the whole one, but for the rows
+        2 12.5 \
+        3 13.5  > cut out: the blanks between them tell where the values are
+        4 14.5 /
     """
     parts, tables = [], []
     done = 0
-    in_text = False  # between two lines that begin with ;
-    for header in _HEADER.finditer(block):
-        start = header.end()
-        last = _LAST_ROW.search(block, start - 1)
-        end = last.start() if last else len(block)
-        in_text ^= block.count("\n;", max(done - 1, 0), start) % 2 == 1
-        names = header[1].split()
-        large = end - start > SMALL and (names[0].lower().startswith(SITE) or "ATOM" not in block[start:end])
-        values = _simple(block[start:end], len(names)) if large and not in_text else None
-        first_row = start
+    for names, begin, end in tables_in(block):
+        if end - begin <= SMALL or ("ATOM" in block[begin:end] and not names[0].lower().startswith(SITE)):
+            continue
+        values = simple_values(block[begin:end], len(names))
         if values is not None:
             tables.append((names, values))
-            first_row += values.next_blank(len(names) - 1)
-        parts.append(block[done:first_row])
-        done = start if values is None else end
+            parts.append(block[done : begin + values.next_blank(len(names) - 1)])
+            done = end
     return "".join([*parts, block[done:]]), tables
 
 
-def _simple(rows: str, width: int) -> _Values | None:
+def simple_values(rows: str, width: int) -> Values | None:
     """The values of a table with `width` columns, or None if blanks alone do not tell where they are."""
     if not rows.isascii() or ("_" in rows and "loop_" in rows.lower()):
         return None
@@ -167,16 +200,19 @@ def _simple(rows: str, width: int) -> _Values | None:
             return None
         start, end = start + quoted, end - quoted
     names_again = buffer[start[::width]] == ord("_")  # to Biopython these end the table
-    return None if names_again.any() else _Values(buffer, start, end)
+    return None if names_again.any() else Values(buffer, start, end)
 
 
-def _tables(path: str, content: bytes) -> dict[str, _Values | list[str]]:
-    """The columns of the first data block with atoms, whose `_atom_site` is complete. All blocks must be whole."""
+def _tables(path: str, content: bytes) -> tuple[dict[str, Values | list[str]], int]:
+    """The columns of the first data block with atoms, whose `_atom_site` is complete; how many others have atoms.
+
+    All blocks must be whole.
+    """
     text = content.decode("latin-1")
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     _, *blocks = re.split("\n[Dd][Aa][Tt][Aa]_", "\n" + text)
-    first: dict = {}
+    found = []
     for block in blocks:
         rest, large = _without_rows(f"data_{block}\n")
         parser = _Parser(io.StringIO(rest))
@@ -195,9 +231,9 @@ def _tables(path: str, content: bytes) -> dict[str, _Values | list[str]]:
         others = (column for name, column in parser.items() if not name.lower().startswith((SITE, "data_")))
         if any("ATOM" in column or "HETATM" in column for column in others):
             raise ValueError("rows of atoms in a table of something else")
-        if not first and any(map(len, columns)):
-            first = tables
-    return first
+        if any(map(len, columns)):
+            found.append(tables)
+    return (found[0] if found else {}), max(0, len(found) - 1)
 
 
 # ---- atoms -----------------------------------------------------------------------------------------------------------
@@ -205,20 +241,21 @@ def _tables(path: str, content: bytes) -> dict[str, _Values | list[str]]:
 
 def mmcif_models(path: str, content: bytes) -> Iterator[Model]:
     """One model of an mmCIF file after the other."""
-    tables = _tables(path, content)
+    tables, others = _tables(path, content)
     columns = {}
     for name, column in tables.items():
         if name.startswith((SITE, *CONFIDENCE)):
-            columns[name] = column if isinstance(column, _Values) else _Values.of(column)
-    yield from models_of(path, columns)
+            columns[name] = column if isinstance(column, Values) else Values.of(column)
+    for atoms, dropped, predicted in models_of(path, columns):
+        yield atoms, Counter({OTHER_BLOCKS: others}) + dropped, predicted
 
 
 def models_of(path: str, tables: Mapping) -> Iterator[Model]:
-    """One model after the other, from the columns of a data block: `_Values`, or what BinaryCIF has in its place."""
+    """One model after the other, from the columns of a data block: `Values`, or what BinaryCIF has in its place."""
     sizes = [len(column) for name, column in tables.items() if name.startswith(SITE)]
     if not sizes:
         return
-    plddt, predicted = _confidence(tables)
+    plddt, predicted = told_by_tables(tables)
     columns_to_come = dict(COLUMNS)
     if predicted is False:
         columns_to_come["b_factor"] = ("", "?")  # nobody looks at it
@@ -236,11 +273,12 @@ def models_of(path: str, tables: Mapping) -> Iterator[Model]:
         raise ValueError(f"models {', '.join(order)[:50]} in place of numbers")
     for name in order:
         columns, xyz = texts, coordinates
+        rows = np.arange(sizes[0])
         if len(order) > 1:  # a model's rows may lie apart
             rows = np.flatnonzero(model.where(name.__eq__))
             columns = {key: column.take(rows) for key, column in texts.items()}
             xyz = [column.take(rows) for column in coordinates]
-        atoms, dropped = _atoms(columns, xyz, plddt.get(name, {}))
+        atoms, dropped = _atoms(columns, xyz, rows, plddt.get(name, {}))
         yield atoms, Counter({OTHER_MODELS: len(order) - 1}) + dropped, predicted
 
 
@@ -261,7 +299,7 @@ def _column(path: str, tables: Mapping, names: list[str], default: str | None, s
     return first.or_else(blank, found[1].column()) if len(found) == 2 and blank.any() else first
 
 
-def _atoms(columns: dict[str, Column], xyz: list, plddt: dict[tuple, str]) -> tuple[Atoms, Counter]:
+def _atoms(columns: dict[str, Column], xyz: list, place: np.ndarray, plddt: dict) -> tuple[Atoms, Counter]:
     """The atoms of a model, and counts of those without a residue number. Raises ValueError of the first wrong row."""
     # Atoms of waters may have no number.
     number, residue = columns["number"], columns["residue"]
@@ -272,13 +310,10 @@ def _atoms(columns: dict[str, Column], xyz: list, plddt: dict[tuple, str]) -> tu
             dropped[f"amino acids: {NO_NUMBER}" if name in PARENT else NO_NUMBER] += 1
         columns = {key: column.take(numbered) for key, column in columns.items()}
         xyz = [axis.take(numbered) for axis in xyz]
+        place = place[numbered]
 
     occupancy, x, y, z, number = _numbers(columns, xyz)
     label = columns["label"].map(lambda text: "" if text in BLANK else text)
-    b_factor = columns["b_factor"]
-    if plddt:
-        of_residue, absent = _by_residue(columns, plddt)
-        b_factor = of_residue.or_else(absent, b_factor)
     atoms = Atoms(
         chain=columns["chain"],
         number=number,
@@ -290,7 +325,8 @@ def _atoms(columns: dict[str, Column], xyz: list, plddt: dict[tuple, str]) -> tu
         xyz=np.stack([x, y, z], axis=1),
         element=columns["element"].map(str.upper),
         hetero=columns["group"].where(lambda text: text.upper() == "HETATM"),
-        b_factor=b_factor,
+        b_factor=_by_residue(columns, plddt) if plddt else columns["b_factor"],
+        place=place,
         marks=(label,),
     )
     return atoms, dropped
@@ -336,53 +372,13 @@ def _number(text: str, kind: Callable) -> float | int | None:
         return None
 
 
-def _by_residue(columns: dict[str, Column], plddt: dict[tuple, str]) -> tuple[Column, np.ndarray]:
-    """The pLDDT of the residue of every atom, and where there is none."""
+def _by_residue(columns: dict[str, Column], plddt: dict[tuple, str]) -> Column:
+    """The pLDDT of the residue of every atom, "" without one: its B factor may be on another scale."""
     label, place = columns["label"], columns["label_number"]
     first = changes(label.index, place.index)
-    found = [plddt.get(of_residue) for of_residue in zip(label.texts(first), place.texts(first))]
+    found = [plddt.get(of_residue, "") for of_residue in zip(label.texts(first), place.texts(first))]
     of_row = np.repeat(np.arange(len(first)), np.diff(first, append=len(label.index)))
-    return Column.of([value or "" for value in found], of_row), np.array([value is None for value in found])[of_row]
-
-
-# ---- confidence ------------------------------------------------------------------------------------------------------
-
-# Names of programs in `_software`, such as "AlphaFold2" and "Boltz-1".
-_PREDICTORS = re.compile(
-    "(alphafold|colabfold|esmfold|openfold|omegafold|helixfold|rosettafold|boltz|chai|protenix)(?![a-z])", re.IGNORECASE
-)
-CONFIDENCE = ("_ma_qa_metric.", "_ma_qa_metric_local.", "_exptl.", "_software.")  # the tables that tell it
-
-
-def _confidence(tables: Mapping) -> tuple[dict[str, dict[tuple, str]], bool | None]:
-    """The pLDDT by model, then by `label_asym_id` and `label_seq_id`; and what the third part of a `Model` says."""
-    metrics = {}
-    for metric, name, kind in _rows(tables, "_ma_qa_metric.", "id", "name", "type"):
-        metrics[metric] = f"{name} {kind}".lower()
-    plddt = {metric for metric, words in metrics.items() if "plddt" in words}
-    names = "metric_id", "model_id", "label_asym_id", "label_seq_id", "metric_value"
-    found: dict[str, dict[tuple, str]] = {}
-    for metric, model, label, place, value in _rows(tables, "_ma_qa_metric_local.", *names):
-        if metric in plddt or not metrics:
-            found.setdefault(model, {})[label, place] = value
-    if found or plddt:
-        return found, True
-    methods = _texts(tables, "_exptl.method")
-    if any(method not in BLANK and "THEORETICAL" not in method.upper() for method in methods):
-        return {}, False
-    predicted = any(map(_PREDICTORS.search, _texts(tables, "_software.name")))
-    return {}, True if predicted else None
-
-
-def _texts(tables: Mapping, name: str) -> list[str]:
-    """The texts of a column, none if it is not there."""
-    return tables[name].texts() if name in tables else []
-
-
-def _rows(tables: Mapping, table: str, *names: str) -> Iterator[tuple[str, ...]]:
-    """The rows of some columns of a table; the first of them counts the rows."""
-    columns = [_texts(tables, f"{table}{name}") for name in names]
-    return zip(*(column or [""] * len(columns[0]) for column in columns))
+    return Column.of(found, of_row)
 
 
 def is_mmcif(content: bytes) -> bool:

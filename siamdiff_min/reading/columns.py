@@ -12,7 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-NO_NUMBER, OTHER_MODELS = "atoms without a residue number", "other models"  # reasons to leave atoms out
+# Reasons to leave atoms out.
+NO_NUMBER = "atoms without a residue number"
+OTHER_MODELS = "other models"
+OTHER_BLOCKS = "other data blocks with atoms"
+BLANK = {".": " ", "?": " "}  # how mmCIF writes that there is no value
 WIDEST = 32  # bytes of a text that goes through numpy
 
 
@@ -92,9 +96,9 @@ class Atoms:
     element: Column
     hetero: np.ndarray  # of a HETATM record
     b_factor: Column  # or the pLDDT that an mmCIF file has for the residue
-    marks: tuple[
-        Column, ...
-    ]  # tell molecules of one chain id apart: segment, number of TER before; or the label column
+    place: np.ndarray  # where it stands, from 0 on: the line of a PDB file, the row of an mmCIF table
+    # Tell molecules of one chain id apart: the segment and the number of TER before, or the label column.
+    marks: tuple[Column, ...]
 
     def __len__(self) -> int:
         return len(self.number)

@@ -19,9 +19,10 @@ from Bio.PDB.Entity import Entity
 from ..files import StructureError, blame_machine, structure_errors
 from .bcif import binary_cif_models, is_binary_cif
 from .cif import is_mmcif, mmcif_models
-from .columns import OTHER_MODELS, Model
+from .columns import OTHER_BLOCKS, OTHER_MODELS, Atoms, Model
 from .pdb import pdb_models
 from .policy import assemble
+from .repair import last_oxygens, repair
 from .rows import AtomRow, columns_of
 from .structure import Structure
 
@@ -39,23 +40,35 @@ def read_structure(source, data: str | bytes | None = None, model: int = 0, chai
     Raises StructureError, whatever is wrong, a missing file too.
     """
     path = name_of(source)
-    if isinstance(source, Entity):
-        models = _biopython_models(source)
-    else:
-        with structure_errors(path, "unreadable"):
-            data = source.read() if data is None and hasattr(source, "read") else data
-        content = _content(path, data)
-        read = binary_cif_models if is_binary_cif(content) else mmcif_models if is_mmcif(content) else pdb_models
-        models = read(path, content)
-    with warnings.catch_warnings(), np.errstate(all="ignore"), structure_errors(path, "unreadable"):
-        warnings.simplefilter("ignore")
-        models = list(islice(models, None if model < 0 else model + 1))  # later models are not looked at
+    models = _models(source, path, data, None if model < 0 else model + 1)  # later models are not looked at
     if models and not 0 <= model < len(models):
         raise StructureError(path, "no such model", f"{len(models)} models, asked for number {model}")
     atoms, dropped, predicted = models[model] if models else ((), {}, None)
-    if not len(atoms) and not dropped.keys() - {OTHER_MODELS}:
+    if not len(atoms) and not dropped.keys() - {OTHER_MODELS, OTHER_BLOCKS}:
         raise StructureError(path, "no atoms in it")
     return assemble(path, atoms, dropped, chain, predicted=predicted)
+
+
+def read_atoms(source, data: str | bytes | None = None) -> Iterator[Atoms]:
+    """The atoms of one model after the other, with the chains and insertion codes of `read_structure`.
+
+    `Atoms.place` tells where each stands in the file. Nothing is left out. Raises StructureError.
+    """
+    path = name_of(source)
+    for atoms, _, _ in _models(source, path, data, None):
+        yield repair(path, last_oxygens(atoms), None, restore_codes=True)[0]
+
+
+def _models(source, path: str, data: str | bytes | None, most: int | None) -> list[Model]:
+    """The first models of a source, or all. Raises StructureError."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"), structure_errors(path, "unreadable"):
+        warnings.simplefilter("ignore")
+        if isinstance(source, Entity):
+            return list(islice(_biopython_models(source), most))
+        data = source.read() if data is None and hasattr(source, "read") else data
+        content = _content(path, data)
+        read = binary_cif_models if is_binary_cif(content) else mmcif_models if is_mmcif(content) else pdb_models
+        return list(islice(read(path, content), most))
 
 
 def name_of(source) -> str:

@@ -3,9 +3,12 @@
 The lines of atoms are one table of bytes. Lines that are not as usual are read one by one.
 """
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,17 +28,16 @@ _STRAY = re.compile(
 )
 # Fields apart by blanks, the last five of them x, y, z, charge and radius.
 _PQR = re.compile(r"(ATOM|HETATM)\s+\d+\s+\S+\s+\S+(\s+\S)?\s+-?\d+\w?(\s+-?\d+\.\d+){5}\s*$")
+ENDS = ("TER", "END")  # of a molecule
 _MARKS = ("TER", "EXPDTA", "MODEL", "ENDMDL", "END", "ROOT", "BRANCH")  # records that are looked at besides atoms
 
 
 def pdb_models(path: str, content: bytes) -> Iterator[Model]:
     """One model of a PDB file after the other; a later model is only read if it is asked for."""
     lines = _Lines(content)
-    others = 0
-    if lines.are_divided:
-        parts = re.split(rb"\n(?:MODEL|ENDMDL|END)\b", b"\n" + content)
-        others = sum(b"\nATOM" in part or b"\nHETATM" in part for part in parts) - 1
-    borders = [number for number, record in lines.marks.items() if record in ("MODEL", "ENDMDL", "END")]
+    borders = _borders_of_models(lines)
+    parts = np.diff(lines.atoms_before([0, *borders, len(lines.start)]))
+    others = max(0, int(np.count_nonzero(parts)) - 1)
     predicted = None
     explicit = False  # a MODEL record has begun this model
     begin = 0
@@ -46,10 +48,35 @@ def pdb_models(path: str, content: bytes) -> Iterator[Model]:
         predicted = False if measured else predicted
         if explicit and record in ("MODEL", ""):
             raise StructureError(path, "truncated", "MODEL without ENDMDL")
-        if explicit or found:  # some programs separate models by END
+        if explicit or found:
             yield atoms, Counter({OTHER_MODELS: others}) + dropped, predicted
         explicit = record == "MODEL"
         begin = border + 1
+
+
+def _borders_of_models(lines: _Lines) -> list[int]:
+    """The lines between models. Without MODEL and ENDMDL, some programs write END between them.
+
+    Behind END there may also be another molecule (`cat receptor.pdb ligand.pdb`). It belongs to the model before, if
+    at most half of its residues were there already, by chain, number and name.
+    """
+    records = {number: record for number, record in lines.marks.items() if record in ("MODEL", "ENDMDL", "END")}
+    if {*records.values()} != {"END"}:
+        return [*records]
+    borders = []
+    seen: set[bytes] = set()
+    edges = [0, *records, len(lines.start)]
+    for begin, end in pairwise(edges):
+        first, last = lines.atoms_before([begin, end])
+        here: set[bytes] = set()
+        if 0 < last - first < len(lines.atoms):  # not all of them are between the same two
+            residues = lines.letters(lines.atoms[first:last])[:, 17:27]
+            here = {*np.unique(np.ascontiguousarray(residues).view("S10")).tolist()}
+        if 2 * len(here & seen) > len(here):
+            borders.append(begin)
+            seen = set()
+        seen |= here
+    return borders
 
 
 def _word(letters: bytes) -> int:
@@ -80,9 +107,6 @@ class _Lines:
         self.doubtful = others[self._are_doubtful(words[others], self.start[others])]
         self.marks: dict[int, str] = {}  # number of the line -> its record
         candidates = others[_is_one_of(words[others] & 0xFFFFFF, [mark[:3] for mark in _MARKS])]
-        borders = others[_is_one_of(words[others] & 0xFFFFFF, ["MOD", "END"])]
-        atoms_before = np.searchsorted(self.atoms, borders)
-        self.are_divided = ((atoms_before > 0) & (atoms_before < len(self.atoms))).any()  # several models, perhaps
         for number in candidates.tolist():
             record = self.text(number)[:6].rstrip()
             if record in _MARKS:
@@ -98,6 +122,10 @@ class _Lines:
             points = [self.buffer[np.minimum(start + column + k, len(self.buffer) - 1)] == ord(".") for k in (0, 8, 16)]
             doubtful |= points[0] & points[1] & points[2]
         return doubtful
+
+    def atoms_before(self, numbers: list[int]) -> np.ndarray:
+        """How many lines of atoms there are before each of these lines."""
+        return np.searchsorted(self.atoms, numbers)
 
     def text(self, number: int) -> str:
         """A line. One character per byte, because the columns of a PDB file are bytes."""
@@ -155,12 +183,12 @@ def _read_model(path: str, lines: _Lines, begin: int, end: int) -> tuple[Atoms, 
             raise ValueError(f"line {number + 1} looks like an atom, but is no ATOM or HETATM record")
     dropped = Counter({NO_NUMBER: int((~kept).sum())})
 
-    # Names. TER counts for the chain of the atom before it.
+    # Names. TER, or an END between two molecules, counts for the chain of the atom before it.
     names = Column.of_letters(place[first, :5])
     names = Column(names.values, names.index[run][kept])
     letters = letters[kept]
-    row_of_end = [int(kept[: np.searchsorted(numbers, n)].sum()) for n, record in marks.items() if record == "TER"]
-    residue, chain, ends = _named(names, row_of_end)
+    row_of_end = {int(kept[: np.searchsorted(numbers, n)].sum()) for n, record in marks.items() if record in ENDS}
+    residue, chain, ends = _named(names, sorted(row_of_end))
     segment = Column.of_letters(letters[:, 72:76]).map(_segment)
     atoms = Atoms(
         chain=chain,
@@ -174,6 +202,7 @@ def _read_model(path: str, lines: _Lines, begin: int, end: int) -> tuple[Atoms, 
         element=Column.of_letters(letters[:, 76:78]).map(lambda text: text.strip().upper()),
         hetero=letters[:, 0] == ord("H"),
         b_factor=Column.of_letters(letters[:, 60:66]),
+        place=numbers[kept],
         marks=(segment, ends),
     )
     return atoms, dropped, bool(experiments)

@@ -91,38 +91,6 @@ class Residues:
         )
         return protein, tuple(self.atoms.chain.values[i] for i in self.chain[starts].tolist())
 
-    def plddt(self, predicted: bool | None) -> tuple[float, np.ndarray | None]:
-        """The mean over residues, 0 to 100, and that of every residue (R,); nan and None if it cannot be told.
-
-        A file that does not say what it is holds a prediction if each residue has one B factor for its atoms, and not
-        all residues have the same. If no value is above 1, the scale was 0 to 1.
-        """
-        column = self.atoms.b_factor.take(self.row)
-        first = self.size.cumsum() - self.size
-        if not predicted:
-            of_first = np.repeat(column.index[first], self.size)
-            alike = (column.index == of_first).all() and self.size.max() > 1
-            if not (alike and (of_first != of_first[0]).any()):
-                return math.nan, None
-        used = column.used()
-        try:
-            numbers = [float(column.values[i]) for i in used]
-        except (TypeError, ValueError):  # None, "?", "******"
-            return math.nan, None
-        value_of = np.zeros(len(column.values))
-        value_of[used] = numbers
-        value = value_of[column.index]
-        total = np.zeros(len(first))
-        for k in range(int(self.size.max())):  # the k-th atom of each residue: added up in file order
-            has = self.size > k
-            total[has] += value[first[has] + k]
-        of_residue = total / self.size
-        mean = math.fsum(of_residue.tolist()) / len(first)
-        lowest, highest = min(numbers), max(numbers)
-        if not 0 <= lowest <= highest <= 100 or not highest:
-            return math.nan, None
-        return (mean * 100, of_residue * 100) if highest <= 1 else (mean, of_residue)
-
 
 def _bonded(a: dict[int, list[float]], b: dict[int, list[float]]) -> bool:
     """Whether a peptide bond joins two residues. If N or C is missing, the distance of their CA decides."""

@@ -41,5 +41,6 @@ def columns_of(rows: Sequence[AtomRow]) -> Atoms:
         element=Column.of(column.element),
         hetero=np.array(column.hetero, bool),
         b_factor=Column.of(column.b_factor),
+        place=np.arange(len(rows)),
         marks=segments,
     )

@@ -22,7 +22,7 @@ class Structure:
     labels: dict = field(default_factory=dict)  # kept beside the protein in a store: plain values and tensors
     # mean over residues of a predicted model, 0 to 100; None of an experiment, nan if it cannot be told
     plddt: float | None = None
-    residue_plddt: np.ndarray | None = None  # (R,) the same of every residue; None without any
+    residue_plddt: np.ndarray | None = None  # (R,) the same of every residue, nan without; None of none
 
     @property
     def positions(self) -> list[tuple[str, int, str]]:
@@ -49,7 +49,8 @@ class Structure:
             plddt, of_residues = self.plddt, self.residue_plddt
             if of_residues is not None:
                 of_residues = of_residues[ours.numpy()]
-                plddt = math.fsum(of_residues.tolist()) / len(of_residues)
+                there = of_residues[~np.isnan(of_residues)].tolist()
+                plddt = math.fsum(there) / len(there) if there else math.nan
             found[name] = Structure(protein, (name,), dropped, plddt=plddt, residue_plddt=of_residues)
             dropped = Counter()
         return found

@@ -7,7 +7,7 @@ from rows import as_mmcif, as_pdb, atom, residue
 
 from siamdiff_min.files import StructureError
 from siamdiff_min.protein.constants import RESIDUES
-from siamdiff_min.reading.parse import read_structure
+from siamdiff_min.reading.parse import read_atoms, read_structure
 
 ONE, TWO = ("GLY", "ALA", "SER"), ("TRP", "ALA", "LYS", "VAL")
 
@@ -126,3 +126,34 @@ def test_what_is_no_amino_acid_needs_no_number(number, name):
     structure = read_structure("x", as_pdb(rows).encode())
     assert_equal(structure.protein, read_structure("x", as_pdb(PLAIN).encode()).protein)
     assert structure.dropped.total() >= 2  # these and the ion
+
+
+@pytest.mark.parametrize(
+    "parts, chains, others",
+    [
+        ([(ONE, "A"), (TWO, "B")], ("A", "B"), 0),
+        ([(ONE, "A"), (TWO, "A")], ("A", "A_2"), 0),
+        ([(ONE, " "), (TWO, " ")], ("", "_2"), 0),
+        ([(ONE, "A"), (ONE, "A"), (ONE, "A")], ("A",), 2),
+        ([(ONE, "A"), (TWO, "B"), (TWO, "B")], ("A", "B"), 1),
+        ([(ONE, "A"), (TWO, "B"), (ONE, "A"), (TWO, "B")], ("A", "B"), 1),
+    ],
+    ids=["docked", "both A", "no chains", "models", "poses", "models of two parts"],
+)
+def test_behind_end_stands_another_molecule_or_the_same_again(parts, chains, others):
+    """`cat receptor.pdb ligand.pdb`: one structure. Residues that come again are a model, and are counted."""
+    text = "".join(as_pdb(molecule(names, 50.0 * k, chain=chain)) for k, (names, chain) in enumerate(parts))
+    structure = read_structure("x", text)
+    assert structure.chain_names == chains
+    assert structure.dropped["other models"] == others == len(list(read_atoms("x", text))) - 1
+
+
+@pytest.mark.parametrize("write", [as_pdb, as_mmcif])
+def test_the_reader_tells_where_each_atom_stands(write):
+    """By its own names of chains: two molecules that both call themselves A."""
+    text = write(molecule(ONE, 0.0, segment="X", label="X") + molecule(TWO, 50.0, segment="Y", label="Y"))
+    (atoms,) = read_atoms("x", text)
+    lines = text.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("ATOM")) if write is as_mmcif else 0
+    for chain, place, name in zip(atoms.chain.texts(), atoms.place, atoms.residue.texts(), strict=True):
+        assert name in lines[first + place] and chain == ("A_X" if name in ONE and place < 12 else "A_Y")

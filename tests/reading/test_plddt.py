@@ -50,6 +50,8 @@ METRIC = "loop_\n_ma_qa_metric.id\n_ma_qa_metric.name\n_ma_qa_metric.type\n1 glo
 COLUMNS = "model_id label_asym_id label_seq_id metric_id metric_value"
 LOCAL = "loop_\n" + "".join(f"_ma_qa_metric_local.{name}\n" for name in COLUMNS.split())
 LOCAL += "".join(f"1 A {number} 2 {30 if number % 2 else 50}\n" for number in range(1, 59))
+# On a scale from 0 to 1; every sixth residue is left out, so that only its B factor is there.
+HOLES = LOCAL.partition("1 A")[0] + "".join(f"1 A {n} 2 .{694 + n % 3 - 1}\n" for n in range(1, 59) if n % 6)
 
 
 def mean_plddt(text: str) -> float | None:
@@ -83,6 +85,10 @@ def test_the_mean_is_over_residues(form):
     (HALF.replace(" 50.00 ", "****** ", 1), math.nan),
     (as_mmcif(HALF).replace(" 50.00\n", " ?\n", 1) + METRIC, math.nan),
     (predicted(lambda number, atom: 0), math.nan),
+    (predicted(lambda number, atom: 0.2 + number / 15), math.nan),  # errors in angstrom
+    (predicted(lambda number, atom: 0.2 + number / 100), math.nan),
+    (as_mmcif(predicted(lambda number, atom: 0.2 + number / 15)) + "_software.name AlphaFold\n", math.nan),
+    (as_mmcif(HALF).replace("auth_", "label_") + METRIC + HOLES, 69.4),
     (predicted(lambda number, atom: 101 if number == 5 else 70), math.nan),
     (predicted(lambda number, atom: -1 if number == 5 else 70), math.nan),
     ("".join(line + "\n" for line in HALF.splitlines() if line[12:16].strip() == "CA"), math.nan),
